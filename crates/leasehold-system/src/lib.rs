@@ -1,0 +1,23 @@
+//! What differs between Linux and macOS, and nothing else.
+//!
+//! Promise: every call below means the same on both systems, so no other crate names an operating system.
+//! Non-promise: it knows nothing of leases; it decides nothing.
+
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(target_os = "linux")]
+use linux as native;
+
+#[cfg(target_os = "macos")]
+mod macos;
+#[cfg(target_os = "macos")]
+use macos as native;
+
+#[cfg(not(any(target_os = "linux", target_os = "macos")))]
+compile_error!("leasehold runs on Linux and macOS; other systems are not promised");
+
+pub mod clock;
+pub mod descriptor;
+pub mod host;
+
+pub use native::NAME;

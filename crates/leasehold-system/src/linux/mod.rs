@@ -1,0 +1,43 @@
+//! Linux.
+
+use crate::clock::{self, Moment};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+use std::os::fd::OwnedFd;
+use tokio::io::unix::AsyncFd;
+
+/// The system's name, as people say it.
+pub const NAME: &str = "linux";
+
+/// `CLOCK_MONOTONIC` stops while a laptop sleeps; a lease does not.
+pub(crate) const SUSPEND_COUNTING_CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+
+pub(crate) async fn sleep_until(until: Moment) {
+    // A timer of the runtime's own would count only waking time: after a resume it would fire late by as long as
+    // the machine slept. A timerfd on the boot clock fires at the resume.
+    match boot_timer(until) {
+        Ok(timer) => {
+            let _ = timer.readable().await;
+        }
+        Err(_) => {
+            while clock::now() < until {
+                let left = until.saturating_since(clock::now());
+                tokio::time::sleep(left.min(std::time::Duration::from_millis(200))).await;
+            }
+        }
+    }
+}
+
+fn boot_timer(until: Moment) -> std::io::Result<AsyncFd<OwnedFd>> {
+    let timer = rustix::time::timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+    // An all-zero value would disarm the timer instead of firing it.
+    let nanos = until.as_nanos().max(1);
+    rustix::time::timerfd_settime(
+        &timer,
+        TimerfdTimerFlags::ABSTIME,
+        &Itimerspec {
+            it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
+            it_value: Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 },
+        },
+    )?;
+    crate::descriptor::watched(timer)
+}

@@ -1,0 +1,566 @@
+//! The coordinator: read, decide, swap, at most so many times.
+//!
+//! Promise: nothing is granted unless a swap said so or the record shows our own nonce; every other answer, and every
+//! error, is no grant. Acquiring costs a read and a swap; renewing and releasing cost one swap, because the holder
+//! knows the revision it wrote. Non-promise: it does not renew by itself (see [`crate::Keeper`]).
+//!
+//! # Trust
+//! Deadlines are in the store's clock, which only the store reads. The holder gets a time `now` with every answer, and
+//! knows the local moment at which it asked. When it asked, the store's clock showed at most `now` plus the clock's
+//! grain; so until `asked + (deadline - now) - grain` on the local clock, the store's clock has not reached the
+//! deadline, however slow the network was. That moment is [`Grant::trust_until`]; the rule is [`Anchor::trust`].
+
+use crate::clock::{Clock, Moment, SystemClock};
+use crate::codec;
+use crate::error::{Error, Kind, Result};
+use crate::holder::HolderId;
+use crate::name::{Key, LeaseName, Shelf};
+use crate::nonce::{Jitter, Nonce};
+use crate::ownership::{Outcome, Ownership};
+use crate::protocol::{Decision, Order, Refusal, Report, Request, SlotClaim, decide};
+use crate::store::{ClockSource, Revision, Store, Swap, Watch};
+use crate::text::{Who, Why};
+use crate::time::{Timestamp, Ttl};
+use crate::token::Token;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often a request is decided anew when others keep writing in between.
+const MAX_ATTEMPTS: u32 = 40;
+/// The longest pause between two attempts.
+const MAX_BACKOFF: Duration = Duration::from_millis(64);
+/// How often a waiter looks for itself, hints or not.
+const POLL: Duration = Duration::from_secs(1);
+/// The kind of an ownership record, as its header names it.
+const OWNERSHIP: &str = "ownership";
+
+/// Acquires, renews and releases leases in a store.
+#[derive(Debug, Clone)]
+pub struct Coordinator {
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+}
+
+/// What an acquirer asks for.
+#[derive(Debug, Clone)]
+pub struct Ask {
+    /// Who asks. A fresh [`HolderId`] for every acquisition.
+    pub holder: HolderId,
+    /// How long the grant lasts unless renewed.
+    pub ttl: Ttl,
+    /// The slot to claim in the same step.
+    pub slot: Option<SlotClaim>,
+}
+
+impl Ask {
+    /// Asks for this long, as this holder, without a slot.
+    pub fn new(holder: HolderId, ttl: Ttl) -> Self {
+        Ask { holder, ttl, slot: None }
+    }
+}
+
+/// The outcome of an acquisition. That somebody else holds the lease is not an error.
+#[derive(Debug)]
+pub enum Acquired {
+    /// It is ours.
+    Granted(Box<Grant>),
+    /// It is not, and why; for several names, the one that comes free first.
+    Refused {
+        /// The lease that was refused.
+        lease: LeaseName,
+        /// Why.
+        refusal: Box<Refusal>,
+        /// The store's time when it was refused.
+        now: Timestamp,
+    },
+}
+
+/// How a release went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Released {
+    /// Free now.
+    Now,
+    /// This tenure had been released before; nothing changed.
+    Already(Outcome),
+    /// It was ours no longer; nothing changed.
+    Lost(Refusal),
+}
+
+/// The store's time as it was told, and the local moment at which it was asked for.
+#[derive(Debug, Clone, Copy)]
+struct Anchor {
+    now: Timestamp,
+    asked: Moment,
+}
+
+impl Anchor {
+    /// Until when, locally, the store's clock has surely not reached `deadline`.
+    fn trust(self, deadline: Timestamp, grain: Duration) -> Moment {
+        self.asked + deadline.saturating_since(self.now) - grain
+    }
+
+    /// A store time that is surely not behind the store's clock at the local moment `at`.
+    fn at_latest(self, at: Moment, grain: Duration) -> Timestamp {
+        self.now.plus(at.saturating_since(self.asked) + grain)
+    }
+}
+
+/// A held lease: the token, and what is needed to renew and release it in one swap.
+#[derive(Debug, Clone)]
+pub struct Grant {
+    token: Token,
+    ttl: Ttl,
+    known: Known,
+    trust_until: Moment,
+}
+
+impl Grant {
+    /// The proof to show to guards.
+    pub fn token(&self) -> &Token {
+        &self.token
+    }
+
+    /// How long each renewal lasts.
+    pub fn ttl(&self) -> Ttl {
+        self.ttl
+    }
+
+    /// The last moment of this machine's clock at which nobody else can have been granted the lease.
+    pub fn trust_until(&self) -> Moment {
+        self.trust_until
+    }
+
+    /// The record as last written: history, progress and checkpoint of earlier tenures are in it.
+    pub fn record(&self) -> &Ownership {
+        &self.known.record
+    }
+}
+
+/// A record as last seen, its tag and the time it was seen at.
+#[derive(Debug, Clone)]
+struct Known {
+    record: Ownership,
+    revision: Option<Revision>,
+    anchor: Anchor,
+}
+
+/// A record as read for looking at.
+#[derive(Debug, Clone)]
+pub struct Inspection {
+    /// The lease.
+    pub lease: LeaseName,
+    /// Its record.
+    pub record: Ownership,
+    /// The store's time when it was read.
+    pub now: Timestamp,
+}
+
+enum Applied {
+    /// Written now, or found written by this very request.
+    Yes {
+        known: Box<Known>,
+        trust_until: Option<Moment>,
+    },
+    No {
+        refusal: Box<Refusal>,
+        now: Timestamp,
+    },
+}
+
+impl Coordinator {
+    /// A coordinator on this store and this machine's clock.
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Coordinator { store, clock: Arc::new(SystemClock) }
+    }
+
+    /// The same with another clock, for tests.
+    pub fn with_clock(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
+        Coordinator { store, clock }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// The clock.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// Tries once to become the holder.
+    ///
+    /// ```
+    /// # use leasehold::{Acquired, Ask, Coordinator, HolderId, MemoryStore, Outcome};
+    /// # use std::sync::Arc;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+    /// let leases = Coordinator::new(Arc::new(MemoryStore::default()));
+    /// let name = "daily-publish".parse()?;
+    /// let ask = Ask::new(HolderId::new(None), "90s".parse()?);
+    /// if let Acquired::Granted(grant) = leases.acquire(&name, &ask).await? {
+    ///     println!("working under {}", grant.token());
+    ///     leases.release(&grant, Outcome::Succeeded).await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn acquire(&self, lease: &LeaseName, ask: &Ask) -> Result<Acquired> {
+        if ask.ttl.get() <= self.grain() * 2 {
+            let form = format!(
+                "store `{}` tells time to {:?} only; use a ttl of more than twice that",
+                self.store.capabilities().name,
+                self.grain()
+            );
+            return Err(Error::invalid("ttl", ask.ttl, form));
+        }
+        let request = Request::Acquire { holder: ask.holder.clone(), ttl: ask.ttl, slot: ask.slot };
+        Ok(match self.apply(lease, &request, None).await? {
+            Applied::Yes { known, .. } => {
+                Acquired::Granted(Box::new(self.granted(lease, &ask.holder, ask.ttl, *known)?))
+            }
+            Applied::No { refusal, now } => Acquired::Refused { lease: lease.clone(), refusal, now },
+        })
+    }
+
+    /// Tries each name in turn and takes the first that can be had.
+    pub async fn acquire_any(&self, leases: &[LeaseName], ask: &Ask) -> Result<Acquired> {
+        let mut soonest: Option<Acquired> = None;
+        for (index, lease) in leases.iter().enumerate() {
+            // A nonce serves one grant: each name is asked for under its own.
+            let mut ask = ask.clone();
+            if index > 0 {
+                ask.holder.nonce = Nonce::random();
+            }
+            let answer = self.acquire(lease, &ask).await?;
+            if let Acquired::Granted(_) = answer {
+                return Ok(answer);
+            }
+            if soonest.as_ref().is_none_or(|best| frees_before(&answer, best)) {
+                soonest = Some(answer);
+            }
+        }
+        soonest.ok_or_else(|| Error::new(Kind::Invalid, "no lease name was given"))
+    }
+
+    /// Tries until one of the names is had or `limit` has passed. Woken by the store where it can push; otherwise
+    /// looks once a second and when a deadline comes.
+    ///
+    /// Dropping the future leaves nothing held, or a grant that expires by itself.
+    pub async fn acquire_within(&self, leases: &[LeaseName], ask: &Ask, limit: Duration) -> Result<Acquired> {
+        let give_up = self.clock.now() + limit;
+        let mut answer = self.acquire_any(leases, ask).await?;
+        let mut watches: Option<Vec<Watch>> = None;
+        loop {
+            let until_free = match &answer {
+                Acquired::Granted(_) => return Ok(answer),
+                Acquired::Refused { refusal, now, .. } => match &**refusal {
+                    Refusal::Held { tenure, .. } => tenure.deadline.saturating_since(*now),
+                    Refusal::Paused(_) => POLL,
+                    _ => return Ok(answer),
+                },
+            };
+            let now = self.clock.now();
+            if now >= give_up {
+                return Ok(answer);
+            }
+            if let Some(watches) = &mut watches {
+                let wake = (now + until_free.clamp(Duration::from_millis(1), POLL)).min(give_up);
+                tokio::select! {
+                    () = self.clock.sleep_until(wake) => {}
+                    () = any_hint(watches) => {}
+                }
+            } else {
+                // Watch first, look again, then sleep: a release between the look and the watch is not missed.
+                let mut opened = Vec::with_capacity(leases.len());
+                for lease in leases {
+                    opened.push(self.store.watch(&Key::new(Shelf::Lease, lease)).await.unwrap_or(Watch::silent()));
+                }
+                watches = Some(opened);
+            }
+            let mut ask = ask.clone();
+            ask.holder.nonce = Nonce::random();
+            match self.acquire_any(leases, &ask).await {
+                Ok(next) => answer = next,
+                // The store may be back before the limit; the first look above has shown that the set-up is right.
+                Err(error) if error.is_retryable() && self.clock.now() < give_up => {
+                    self.clock.sleep_until((self.clock.now() + POLL).min(give_up)).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Takes up a grant that was handed to this process as a token, if it still stands.
+    pub async fn adopt(&self, token: &Token) -> Result<Grant> {
+        let known = self.look(&token.lease).await?;
+        let held = known.record.is_held_by(token.claim());
+        match known.record.live_tenure(known.anchor.now).filter(|_| held) {
+            Some(tenure) => {
+                let (holder, ttl) = (tenure.holder.clone(), tenure.ttl);
+                self.granted(&token.lease, &holder, ttl, known)
+            }
+            None => Err(lost_error(
+                token,
+                &Refusal::Lost {
+                    seen: known.record.epoch,
+                    holder: known.record.tenure.as_ref().map(|t| t.holder.clone()),
+                    reason: known.record.transfers.last().map(|t| t.reason),
+                },
+            )),
+        }
+    }
+
+    /// Stays the holder for another TTL, if still the holder. An error of kind [`Kind::Lost`] is final.
+    pub async fn renew(&self, grant: &mut Grant, progress: Option<Report>) -> Result<()> {
+        let claim = grant.token.claim();
+        let request = Request::Renew { claim, ttl: grant.ttl, progress };
+        let known = grant.known.clone();
+        self.apply_held(grant, &request, known).await
+    }
+
+    /// Records progress, if still the holder by epoch.
+    pub async fn checkpoint(&self, grant: &mut Grant, report: Report) -> Result<()> {
+        let request = Request::Checkpoint { claim: grant.token.claim(), report };
+        let known = grant.known.clone();
+        self.apply_held(grant, &request, known).await
+    }
+
+    /// Records that the claimed slot's run is over, if still the holder by epoch.
+    pub async fn complete(&self, grant: &mut Grant, outcome: Outcome) -> Result<()> {
+        let request = Request::Complete { claim: grant.token.claim(), outcome };
+        let known = grant.known.clone();
+        self.apply_held(grant, &request, known).await
+    }
+
+    /// Stops being the holder. Releasing twice, or after the loss, changes nothing and says so.
+    pub async fn release(&self, grant: &Grant, outcome: Outcome) -> Result<Released> {
+        let request = Request::Release { claim: grant.token.claim(), outcome };
+        self.release_as(&grant.token.lease, &request, Some(grant.known.clone())).await
+    }
+
+    /// Releases by token alone, as a process does that was not the one to acquire.
+    pub async fn release_by_token(&self, token: &Token, outcome: Outcome) -> Result<Released> {
+        let request = Request::Release { claim: token.claim(), outcome };
+        self.release_as(&token.lease, &request, None).await
+    }
+
+    /// Carries out an operator's order. Gives the grant for a hand-off.
+    pub async fn operate(&self, lease: &LeaseName, by: Who, why: Why, order: Order) -> Result<Operated> {
+        let request = Request::Operate { nonce: Nonce::random(), by, why, order: order.clone() };
+        match self.apply(lease, &request, None).await? {
+            Applied::No { refusal, .. } => Ok(Operated::Refused(refusal)),
+            Applied::Yes { known, .. } => Ok(match order {
+                Order::HandOff { to, ttl } => Operated::HandedOff(Box::new(self.granted(lease, &to, ttl, *known)?)),
+                _ => Operated::Done(Box::new(known.record)),
+            }),
+        }
+    }
+
+    /// Reads a record without changing anything. A lease that nobody ever held has the default record.
+    pub async fn inspect(&self, lease: &LeaseName) -> Result<Inspection> {
+        let known = self.look(lease).await?;
+        Ok(Inspection { lease: lease.clone(), record: known.record, now: known.anchor.now })
+    }
+
+    /// Reads all records from just after a name, a page at a time. A record that cannot be read is given as its error,
+    /// so that one damaged record does not hide the others.
+    pub async fn list(&self, after: Option<&LeaseName>, limit: usize) -> Result<Listing> {
+        let page = self.store.list(Shelf::Lease, after, limit).await?;
+        let now = page.now;
+        let entries = page
+            .entries
+            .into_iter()
+            .map(|(lease, value)| {
+                let record = codec::decode(OWNERSHIP, &value.bytes, lease.as_str());
+                (lease.clone(), record.map(|record| Inspection { lease, record, now }))
+            })
+            .collect();
+        Ok(Listing { entries, more: page.more })
+    }
+
+    async fn apply_held(&self, grant: &mut Grant, request: &Request, known: Known) -> Result<()> {
+        match self.apply(&grant.token.lease, request, Some(known)).await? {
+            Applied::Yes { known, trust_until } => {
+                if let Some(trust_until) = trust_until {
+                    grant.trust_until = trust_until;
+                }
+                grant.known = *known;
+                Ok(())
+            }
+            Applied::No { refusal, .. } => Err(lost_error(&grant.token, &refusal)),
+        }
+    }
+
+    async fn release_as(&self, lease: &LeaseName, request: &Request, known: Option<Known>) -> Result<Released> {
+        match self.apply(lease, request, known).await? {
+            Applied::Yes { .. } => Ok(Released::Now),
+            Applied::No { refusal, .. } => Ok(match *refusal {
+                Refusal::AlreadyReleased { outcome } => Released::Already(outcome),
+                other => Released::Lost(other),
+            }),
+        }
+    }
+
+    fn granted(&self, lease: &LeaseName, holder: &HolderId, ttl: Ttl, known: Known) -> Result<Grant> {
+        let token = Token { lease: lease.clone(), epoch: known.record.epoch, nonce: holder.nonce, seq: 0 };
+        let deadline = known.record.tenure.as_ref().map_or(known.anchor.now, |t| t.deadline);
+        let trust_until = known.anchor.trust(deadline, self.grain());
+        // A slow exchange may have eaten the whole tenure: then it is no grant, whatever the store said.
+        if self.clock.now() >= trust_until {
+            let message = format!("lease `{lease}` was granted too late: the answer took longer than its ttl of {ttl}");
+            return Err(Error::new(Kind::Lost, message));
+        }
+        Ok(Grant { token, ttl, known, trust_until })
+    }
+
+    async fn look(&self, lease: &LeaseName) -> Result<Known> {
+        let asked = self.clock.now();
+        let reading = self.store.read(&Key::new(Shelf::Lease, lease)).await?;
+        let anchor = Anchor { now: reading.now, asked };
+        Ok(match reading.value {
+            None => Known { record: Ownership::default(), revision: None, anchor },
+            Some(value) => Known {
+                record: codec::decode(OWNERSHIP, &value.bytes, lease.as_str())?,
+                revision: Some(value.revision),
+                anchor,
+            },
+        })
+    }
+
+    /// The loop: decide on what is known (or read), swap, and read again when somebody was faster or no answer came.
+    async fn apply(&self, lease: &LeaseName, request: &Request, known: Option<Known>) -> Result<Applied> {
+        let key = Key::new(Shelf::Lease, lease);
+        let grain = self.grain();
+        let mut jitter: Option<Jitter> = None;
+        let mut unanswered: Option<Error> = None;
+        let mut next_known = known;
+        for attempt in 0..MAX_ATTEMPTS {
+            let from_memory = next_known.is_some();
+            let known = match next_known.take() {
+                Some(known) => known,
+                None => match self.look(lease).await {
+                    Ok(known) => known,
+                    // What happened to the earlier swap is still unknown: saying "unavailable" would deny it.
+                    Err(error) => return Err(unanswered.unwrap_or(error)),
+                },
+            };
+            // What was just read is judged by the time it was read at; what is remembered, by the latest it can be.
+            let asked = self.clock.now();
+            let now = if from_memory { known.anchor.at_latest(asked, grain) } else { known.anchor.now };
+            let next = match decide(&known.record, request, now) {
+                Decision::Write(next) => *next,
+                Decision::AlreadyApplied => {
+                    return Ok(Applied::Yes { trust_until: known.trust(grain), known: Box::new(known) });
+                }
+                Decision::Refuse(_) if from_memory => continue,
+                Decision::Refuse(Refusal::AlreadyReleased { .. }) if unanswered.is_some() => {
+                    return Ok(Applied::Yes { trust_until: None, known: Box::new(known) });
+                }
+                Decision::Refuse(refusal) => return Ok(Applied::No { refusal: Box::new(refusal), now }),
+            };
+            let bytes = codec::encode(OWNERSHIP, &next)?;
+            match self.store.swap(&key, known.revision.as_ref(), &bytes).await {
+                Ok(Swap::Done { revision, now }) => {
+                    let trust_until = next.tenure.as_ref().map(|t| known.anchor.trust(t.deadline, grain));
+                    let anchor = Anchor { now, asked };
+                    let known = Known { record: next, revision: Some(revision), anchor };
+                    return Ok(Applied::Yes { known: Box::new(known), trust_until });
+                }
+                Ok(Swap::Mismatch) => {}
+                Err(error) if error.kind() == Kind::Indeterminate => unanswered = Some(error),
+                Err(error) => return Err(unanswered.unwrap_or(error)),
+            }
+            if !from_memory {
+                let jitter = jitter.get_or_insert_with(|| Jitter::new(Nonce::random()));
+                let bound = Duration::from_millis(1 << attempt.min(6)).min(MAX_BACKOFF);
+                let pause = Duration::from_micros(jitter.below(bound.as_micros().max(1) as u64));
+                self.clock.sleep_until(self.clock.now() + pause).await;
+            }
+        }
+        Err(unanswered.unwrap_or_else(|| {
+            let message = format!("lease `{lease}` is too busy: {MAX_ATTEMPTS} attempts were overtaken; try again");
+            Error::new(Kind::Contended, message)
+        }))
+    }
+
+    /// How far a told store time may be from the true one.
+    fn grain(&self) -> Duration {
+        match self.store.capabilities().clock {
+            ClockSource::Store { grain } => grain,
+            ClockSource::Local { margin } => margin,
+        }
+    }
+}
+
+impl Known {
+    fn trust(&self, grain: Duration) -> Option<Moment> {
+        self.record.tenure.as_ref().map(|t| self.anchor.trust(t.deadline, grain))
+    }
+}
+
+/// The outcome of an operator's order.
+#[derive(Debug)]
+pub enum Operated {
+    /// Carried out; the record as it is now.
+    Done(Box<Ownership>),
+    /// Carried out; the grant for the new holder.
+    HandedOff(Box<Grant>),
+    /// Not carried out, and why.
+    Refused(Box<Refusal>),
+}
+
+/// A page of records.
+#[derive(Debug)]
+pub struct Listing {
+    /// Each lease with its record, or with what is wrong with it.
+    pub entries: Vec<(LeaseName, Result<Inspection>)>,
+    /// Whether there may be more after the last.
+    pub more: bool,
+}
+
+fn frees_before(a: &Acquired, b: &Acquired) -> bool {
+    let deadline = |acquired: &Acquired| match acquired {
+        Acquired::Refused { refusal, .. } => match &**refusal {
+            Refusal::Held { tenure, .. } => Some(tenure.deadline),
+            _ => None,
+        },
+        Acquired::Granted(_) => None,
+    };
+    match (deadline(a), deadline(b)) {
+        (Some(a), Some(b)) => a < b,
+        (Some(_), None) => true,
+        _ => false,
+    }
+}
+
+async fn any_hint(watches: &mut [Watch]) {
+    let mut hints: Vec<_> = watches.iter_mut().map(|w| Box::pin(w.hint())).collect();
+    std::future::poll_fn(|context| {
+        for hint in &mut hints {
+            if hint.as_mut().poll(context).is_ready() {
+                return std::task::Poll::Ready(());
+            }
+        }
+        std::task::Poll::Pending
+    })
+    .await;
+}
+
+fn lost_error(token: &Token, refusal: &Refusal) -> Error {
+    let message = match refusal {
+        Refusal::Lost { seen, holder: Some(holder), .. } if *seen != token.epoch => {
+            format!("lease `{}` was lost: held={} seen={seen}, now held by {holder}", token.lease, token.epoch)
+        }
+        Refusal::Lost { seen, .. } if *seen == token.epoch => {
+            format!("lease `{}` was lost: epoch {seen} ran out before it was renewed", token.lease)
+        }
+        Refusal::Lost { seen, .. } => {
+            format!("lease `{}` was lost: held={} seen={seen}, free now", token.lease, token.epoch)
+        }
+        Refusal::NoSlot => {
+            let message = format!("lease `{}` has no slot to complete", token.lease);
+            return Error::new(Kind::Invalid, message);
+        }
+        other => format!("lease `{}` was lost: {other:?}", token.lease),
+    };
+    Error::new(Kind::Lost, message)
+}

@@ -1,0 +1,126 @@
+//! Outcome counters: one record per lease, so that one-shot runs count too.
+//!
+//! Promise: each outcome has its own counter, and a skip is never a failure. Non-promise: best effort; a count may be
+//! missed when the store is busy or away, and nothing is ever decided by one.
+
+use crate::codec;
+use crate::coordinator::Coordinator;
+use crate::error::Result;
+use crate::name::{Key, LeaseName, Shelf};
+use crate::store::Swap;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// How often a count is tried when others count at the same time.
+const MAX_ATTEMPTS: u32 = 8;
+const KIND: &str = "counters";
+
+/// What became of an attempt to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// The lease was had.
+    Granted,
+    /// Somebody else held it.
+    SkippedOverlap,
+    /// The slot had been run.
+    AlreadyRun,
+    /// The slot was too old to catch up on.
+    DroppedTooOld,
+    /// A newer slot stood in for it.
+    DroppedCoalesced,
+    /// An operator had paused it.
+    Paused,
+    /// The lease was lost while the work ran.
+    Lost,
+    /// A guard refused a stale write.
+    Fenced,
+    /// The work failed.
+    Failed,
+}
+
+impl Event {
+    /// Every event, in the order in which they are shown.
+    pub const ALL: [Event; 9] = [
+        Event::Granted,
+        Event::SkippedOverlap,
+        Event::AlreadyRun,
+        Event::DroppedTooOld,
+        Event::DroppedCoalesced,
+        Event::Paused,
+        Event::Lost,
+        Event::Fenced,
+        Event::Failed,
+    ];
+
+    /// The word in records, JSON and output.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Event::Granted => "granted",
+            Event::SkippedOverlap => "skipped_overlap",
+            Event::AlreadyRun => "already_run",
+            Event::DroppedTooOld => "dropped_too_old",
+            Event::DroppedCoalesced => "dropped_coalesced",
+            Event::Paused => "paused",
+            Event::Lost => "lost",
+            Event::Fenced => "fenced",
+            Event::Failed => "failed",
+        }
+    }
+}
+
+/// The counts of one lease.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Counters(BTreeMap<Event, u64>);
+
+impl Counters {
+    /// How often this happened.
+    pub fn get(&self, event: Event) -> u64 {
+        self.0.get(&event).copied().unwrap_or(0)
+    }
+}
+
+impl Coordinator {
+    /// Counts an event, best effort.
+    pub async fn count(&self, lease: &LeaseName, event: Event) -> Result<()> {
+        let key = Key::new(Shelf::Counters, lease);
+        for _ in 0..MAX_ATTEMPTS {
+            let value = self.store().read(&key).await?.value;
+            let mut counters: Counters = match &value {
+                Some(value) => codec::decode(KIND, &value.bytes, lease.as_str())?,
+                None => Counters::default(),
+            };
+            *counters.0.entry(event).or_default() += 1;
+            let revision = value.map(|v| v.revision);
+            let bytes = codec::encode(KIND, &counters)?;
+            if let Swap::Done { .. } = self.store().swap(&key, revision.as_ref(), &bytes).await? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The counts of one lease.
+    pub async fn counters(&self, lease: &LeaseName) -> Result<Counters> {
+        match self.store().read(&Key::new(Shelf::Counters, lease)).await?.value {
+            Some(value) => codec::decode(KIND, &value.bytes, lease.as_str()),
+            None => Ok(Counters::default()),
+        }
+    }
+
+    /// The counts of all leases from just after a name, a page at a time, and whether there may be more.
+    pub async fn list_counters(
+        &self,
+        after: Option<&LeaseName>,
+        limit: usize,
+    ) -> Result<(Vec<(LeaseName, Counters)>, bool)> {
+        let page = self.store().list(Shelf::Counters, after, limit).await?;
+        let mut all = Vec::with_capacity(page.entries.len());
+        for (lease, value) in page.entries {
+            let counters = codec::decode(KIND, &value.bytes, lease.as_str())?;
+            all.push((lease, counters));
+        }
+        Ok((all, page.more))
+    }
+}

@@ -1,0 +1,119 @@
+//! One opaque error whose kind says what the caller should do next.
+//!
+//! Promise: a message is one lower-case line that names the thing, its value and the allowed form or the next step.
+//! Non-promise: that somebody else holds a lease is not an error; it is an outcome (see [`crate::Acquired`]).
+
+use std::error::Error as StdError;
+use std::fmt;
+
+/// A result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What the caller should do about an [`Error`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// The lease is no longer ours. Stop.
+    Lost,
+    /// The guarded resource has seen a newer epoch. Stop; nothing was written.
+    Fenced,
+    /// Too many others were at it. Try again later.
+    Contended,
+    /// The store or resource could not be reached or written, and surely nothing was applied. Try again later.
+    Unavailable,
+    /// No answer came: it may or may not have been applied. Read back before anything else.
+    Indeterminate,
+    /// The input is wrong. Fix it.
+    Invalid,
+    /// This set-up cannot do it. Fix the set-up.
+    Unsupported,
+    /// What was read back is damaged. Call a person.
+    Corrupt,
+    /// A guard knows a newer epoch than the store that granted ours: the store went back in time. Call a person; the
+    /// message has the command that heals it.
+    Regressed,
+}
+
+impl Kind {
+    /// The word for this kind in logs and JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Kind::Lost => "lost",
+            Kind::Fenced => "fenced",
+            Kind::Contended => "contended",
+            Kind::Unavailable => "unavailable",
+            Kind::Indeterminate => "indeterminate",
+            Kind::Invalid => "invalid",
+            Kind::Unsupported => "unsupported",
+            Kind::Corrupt => "corrupt",
+            Kind::Regressed => "regressed",
+        }
+    }
+}
+
+/// The error of every fallible call.
+#[derive(Debug)]
+pub struct Error {
+    kind: Kind,
+    message: String,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of this kind with a one-line message.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Error { kind, message: message.into(), source: None }
+    }
+
+    /// Shorthand for [`Kind::Invalid`]: ``invalid FIELD `VALUE`: ALLOWED``.
+    pub fn invalid(field: &str, value: impl fmt::Display, allowed: impl fmt::Display) -> Self {
+        Error::new(Kind::Invalid, format!("invalid {field} `{}`: {allowed}", printable(&value.to_string())))
+    }
+
+    /// Shorthand for [`Kind::Unavailable`] around a driver's error.
+    pub fn unavailable(what: impl Into<String>, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Error::new(Kind::Unavailable, what).with_source(source)
+    }
+
+    /// Attaches the cause; it is printed after the message.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// What the caller should do.
+    pub const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// True when the same call may succeed later without any change.
+    pub const fn is_retryable(&self) -> bool {
+        matches!(self.kind, Kind::Contended | Kind::Unavailable)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        let mut source: Option<&(dyn StdError + 'static)> = self.source.as_ref().map(|s| s.as_ref() as _);
+        while let Some(cause) = source {
+            write!(f, ": {cause}")?;
+            source = cause.source();
+        }
+        Ok(())
+    }
+}
+
+// The causes are part of the message already; giving them again through `source` would print them twice.
+impl StdError for Error {}
+
+/// Input as it may be shown back: control characters escaped, length bounded.
+pub fn printable(value: &str) -> String {
+    const SHOWN: usize = 80;
+    let mut shown: String = value.chars().take(SHOWN).flat_map(char::escape_debug).collect();
+    if value.chars().nth(SHOWN).is_some() {
+        shown.push('…');
+    }
+    shown
+}

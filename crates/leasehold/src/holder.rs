@@ -1,0 +1,96 @@
+//! Who holds a lease.
+//!
+//! Promise: two acquisitions never have the same id, even by one process under one label. Non-promise: host and pid
+//! are for people; nothing is ever decided by them.
+
+use crate::error::{Error, Result};
+use crate::nonce::Nonce;
+use crate::text::Label;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// Host, process, label and the 128-bit nonce that makes the id unique.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct HolderId {
+    /// The machine.
+    pub host: String,
+    /// The process on it.
+    pub pid: u32,
+    /// Unique for every acquisition; it is the grant's nonce.
+    pub nonce: Nonce,
+    /// What the holder calls itself.
+    pub label: Label,
+}
+
+impl HolderId {
+    /// A new id for this process, with a fresh nonce. Without a label, the machine's name serves as one.
+    pub fn new(label: Option<Label>) -> Self {
+        let host: String = leasehold_system::host::name().chars().filter(|c| *c != ':').collect();
+        let label = label.unwrap_or_else(|| Label::lossy(&host, "unnamed"));
+        HolderId { host, pid: leasehold_system::host::pid(), nonce: Nonce::random(), label }
+    }
+}
+
+impl fmt::Display for HolderId {
+    /// For people: `label (host, pid 123)`, or `host, pid 123` when the label says no more than the host.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.label.as_str() == self.host {
+            write!(f, "{} (pid {})", self.host, self.pid)
+        } else {
+            write!(f, "{} ({}, pid {})", self.label, self.host, self.pid)
+        }
+    }
+}
+
+impl FromStr for HolderId {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Self> {
+        let refuse = || Error::invalid("holder", s, "use NONCE:PID:HOST:LABEL");
+        let mut parts = s.splitn(4, ':');
+        let mut part = || parts.next().ok_or_else(refuse);
+        let (nonce, pid, host, label) = (part()?, part()?, part()?, part()?);
+        if host.is_empty() || host.len() > 64 || !host.chars().all(|c| c.is_ascii_graphic()) {
+            return Err(refuse());
+        }
+        Ok(HolderId {
+            host: host.into(),
+            pid: pid.parse().map_err(|_| refuse())?,
+            nonce: nonce.parse()?,
+            label: label.parse()?,
+        })
+    }
+}
+
+impl TryFrom<String> for HolderId {
+    type Error = Error;
+
+    fn try_from(s: String) -> Result<Self> {
+        s.parse()
+    }
+}
+
+impl From<HolderId> for String {
+    fn from(id: HolderId) -> String {
+        format!("{}:{}:{}:{}", id.nonce, id.pid, id.host, id.label)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_ids_with_one_label_differ() {
+        let label: Label = "worker".parse().unwrap();
+        assert_ne!(HolderId::new(Some(label.clone())).nonce, HolderId::new(Some(label)).nonce);
+    }
+
+    #[test]
+    fn an_id_survives_its_text_form_even_with_colons_in_the_label() {
+        let id = HolderId::new(Some("a:b: c".parse().unwrap()));
+        assert_eq!(String::from(id.clone()).parse::<HolderId>().unwrap(), id);
+    }
+}

@@ -1,0 +1,228 @@
+//! The keeper: stays the holder while the work runs, and knows the moment it no longer is.
+//!
+//! # The trust window
+//! A holder may believe in its lease only while nobody else can have been granted it. The keeper renews at a third of
+//! the TTL, so two renewals in a row may fail. It never asks "did a renewal fail?" but "has the trust window passed?":
+//! the window ends at [`Grant::trust_until`], counted from the instant the last successful renewal was *sent*, on a
+//! clock that goes on while the machine sleeps.
+//!
+//! - *The store does not answer*: attempts go on, each bounded by the window; when it ends, the lease is lost, whatever
+//!   the store would have said.
+//! - *The store says that the lease has moved*: lost at once.
+//! - *The machine slept past the window*: the boot clock fires at the resume; lost before anything else runs.
+//! - *The work is wedged*: with a [`ProgressGate`], renewal depends on evidence of progress and not on this task being
+//!   alive. Without one, a keeper renews as long as its process lives.
+//! - *The process is stopped or dies*: nobody renews, and the lease expires by itself. Whoever supervises children must
+//!   watch from another process (the command's dead-man does).
+//!
+//! Promise: [`Keeper::lost`] resolves before anybody else can be granted the lease, if this process is running.
+//! Non-promise: a process that is not running is told nothing; that is why writes go through a guard.
+
+use crate::clock::Moment;
+use crate::coordinator::{Coordinator, Grant};
+use crate::error::Kind;
+use crate::time::{Timestamp, format_duration};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+
+/// Where a keeper stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// Holding, at least until then.
+    Held {
+        /// The end of the trust window.
+        trust_until: Moment,
+    },
+    /// Not holding any more.
+    Lost(Loss),
+}
+
+/// How a lease was lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Loss {
+    /// The store says that it has moved or run out.
+    Moved(String),
+    /// It could not be renewed before the trust window ended.
+    OutOfTime(String),
+    /// There was no evidence of progress for too long, so it was not renewed.
+    Stalled {
+        /// How long there was none.
+        quiet_for: Duration,
+    },
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Loss::Moved(message) => f.write_str(message),
+            Loss::OutOfTime(message) => write!(f, "it could not be renewed in time: {message}"),
+            Loss::Stalled { quiet_for } => write!(f, "no progress was seen for {}", format_duration(*quiet_for)),
+        }
+    }
+}
+
+/// Makes renewal depend on evidence that the work moves.
+#[derive(Clone)]
+pub struct ProgressGate {
+    /// How long there may be no evidence.
+    pub timeout: Duration,
+    /// The latest moment at which there was evidence on this machine (output, a touched file). Progress reported
+    /// through the store counts too, and need not be given here.
+    pub evidence: Arc<dyn Fn() -> Option<Moment> + Send + Sync>,
+}
+
+impl fmt::Debug for ProgressGate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProgressGate").field("timeout", &self.timeout).finish_non_exhaustive()
+    }
+}
+
+/// Renews a grant in the background. Dropped, it stops renewing and the lease expires by itself.
+#[derive(Debug)]
+pub struct Keeper {
+    standing: watch::Receiver<Standing>,
+    stop: Option<oneshot::Sender<()>>,
+    task: Option<JoinHandle<Grant>>,
+}
+
+impl Keeper {
+    /// Starts keeping a grant.
+    pub fn start(coordinator: Coordinator, grant: Grant) -> Self {
+        Keeper::start_gated(coordinator, grant, None)
+    }
+
+    /// Starts keeping a grant for as long as there is progress.
+    pub fn start_gated(coordinator: Coordinator, grant: Grant, gate: Option<ProgressGate>) -> Self {
+        let (publish, standing) = watch::channel(Standing::Held { trust_until: grant.trust_until() });
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(async move {
+            let mut work = Renewals::new(coordinator, grant, gate, publish);
+            tokio::select! {
+                loss = work.run() => { work.publish.send_replace(Standing::Lost(loss)); }
+                _ = stopped => {}
+            }
+            work.grant
+        });
+        Keeper { standing, stop: Some(stop), task: Some(task) }
+    }
+
+    /// Where it stands now, and, through the receiver, every change.
+    pub fn standing(&self) -> watch::Receiver<Standing> {
+        self.standing.clone()
+    }
+
+    /// Resolves when the lease is lost.
+    pub async fn lost(&self) -> Loss {
+        let mut standing = self.standing.clone();
+        loop {
+            if let Standing::Lost(loss) = &*standing.borrow_and_update() {
+                return loss.clone();
+            }
+            if standing.changed().await.is_err() {
+                return Loss::OutOfTime("the keeper has ended".into());
+            }
+        }
+    }
+
+    /// Stops renewing and gives the grant back, to be released.
+    ///
+    /// # Panics
+    /// If the keeper's task panicked.
+    pub async fn stop(mut self) -> Grant {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+        let task = self.task.take().expect("a keeper is stopped once");
+        task.await.expect("the keeper's task does not panic")
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
+
+struct Renewals {
+    coordinator: Coordinator,
+    grant: Grant,
+    gate: Option<ProgressGate>,
+    publish: watch::Sender<Standing>,
+    last_evidence: Moment,
+    last_reported: Option<Timestamp>,
+    trouble: String,
+}
+
+impl Renewals {
+    fn new(
+        coordinator: Coordinator,
+        grant: Grant,
+        gate: Option<ProgressGate>,
+        publish: watch::Sender<Standing>,
+    ) -> Self {
+        let last_evidence = coordinator.clock().now();
+        let last_reported = grant.record().progress.as_ref().map(|p| p.at);
+        let trouble = "this process did not run".into();
+        Renewals { coordinator, grant, gate, publish, last_evidence, last_reported, trouble }
+    }
+
+    async fn run(&mut self) -> Loss {
+        let clock = self.coordinator.clock().clone();
+        let third = self.grant.ttl().get() / 3;
+        let period = self.gate.as_ref().map_or(third, |gate| third.min(gate.timeout / 2));
+        let retry = (self.grant.ttl().get() / 12).min(Duration::from_secs(5));
+        let mut next = clock.now() + period;
+        loop {
+            clock.sleep_until(next.min(self.grant.trust_until())).await;
+            if let Some(loss) = self.stalled() {
+                return loss;
+            }
+            let end = self.grant.trust_until();
+            if clock.now() >= end {
+                return Loss::OutOfTime(std::mem::take(&mut self.trouble));
+            }
+            let asked = clock.now();
+            let renewed = tokio::select! {
+                renewed = self.coordinator.renew(&mut self.grant, None) => renewed,
+                () = clock.sleep_until(end) => {
+                    return Loss::OutOfTime("the store did not answer".into());
+                }
+            };
+            match renewed {
+                Ok(()) => {
+                    self.note_reported();
+                    self.publish.send_replace(Standing::Held { trust_until: self.grant.trust_until() });
+                    next = asked + period;
+                }
+                Err(error) if error.kind() == Kind::Lost => return Loss::Moved(error.to_string()),
+                Err(error) => {
+                    self.trouble = error.to_string();
+                    next = clock.now() + retry;
+                }
+            }
+        }
+    }
+
+    /// Progress reported through the store shows in the record that a renewal read.
+    fn note_reported(&mut self) {
+        let reported = self.grant.record().progress.as_ref().map(|p| p.at);
+        if reported != self.last_reported {
+            self.last_reported = reported;
+            self.last_evidence = self.coordinator.clock().now();
+        }
+    }
+
+    fn stalled(&mut self) -> Option<Loss> {
+        let gate = self.gate.as_ref()?;
+        if let Some(seen) = (gate.evidence)() {
+            self.last_evidence = self.last_evidence.max(seen);
+        }
+        let quiet_for = self.coordinator.clock().now().saturating_since(self.last_evidence);
+        (quiet_for >= gate.timeout).then_some(Loss::Stalled { quiet_for })
+    }
+}

@@ -1,0 +1,138 @@
+//! A store in memory, for tests, models and examples. One process; nothing is durable.
+
+use crate::clock::{Clock, SystemClock};
+use crate::error::Result;
+use crate::name::{Key, LeaseName, Shelf};
+use crate::store::{
+    Capabilities, Class, ClockSource, Page, Reach, Reading, Revision, Store, Swap, Versioned, Watch, Watching,
+    refuse_erasing_a_lease,
+};
+use crate::time::Timestamp;
+use async_trait::async_trait;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// The time at which a memory store's clock begins, so that timestamps look like real ones.
+const BEGINNING_MS: u64 = 1_700_000_000_000;
+
+/// Records in memory. Clones share them.
+#[derive(Debug, Clone)]
+pub struct MemoryStore {
+    room: Arc<Mutex<Room>>,
+    clock: Arc<dyn Clock>,
+}
+
+#[derive(Debug, Default)]
+struct Room {
+    records: BTreeMap<Key, (u64, Vec<u8>)>,
+    // One counter for all keys: a revision is never reused, not even after an erase.
+    last_revision: u64,
+    watchers: Vec<(Key, mpsc::Sender<()>)>,
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        MemoryStore::with_clock(Arc::new(SystemClock))
+    }
+}
+
+impl MemoryStore {
+    /// An empty store that tells this clock's time.
+    pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
+        MemoryStore { room: Arc::default(), clock }
+    }
+
+    fn room(&self) -> MutexGuard<'_, Room> {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::from_millis(BEGINNING_MS + self.clock.now().as_nanos() / 1_000_000)
+    }
+}
+
+impl Room {
+    fn matches(&self, key: &Key, expected: Option<&Revision>) -> bool {
+        let current = self.records.get(key).map(|(revision, _)| revision.to_string());
+        current.as_ref() == expected.map(|r| &r.0)
+    }
+
+    fn notify(&mut self, key: &Key) {
+        self.watchers.retain(|(watched, sender)| {
+            if watched == key {
+                let _ = sender.try_send(());
+            }
+            !sender.is_closed()
+        });
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            name: "memory",
+            class: Class::A,
+            clock: ClockSource::Store { grain: Duration::from_millis(1) },
+            reach: Reach::Process,
+            watch: Watching::Hints,
+            durability: "none: gone when the process ends",
+        }
+    }
+
+    async fn read(&self, key: &Key) -> Result<Reading> {
+        let value = self
+            .room()
+            .records
+            .get(key)
+            .map(|(revision, bytes)| Versioned { bytes: bytes.clone(), revision: Revision(revision.to_string()) });
+        Ok(Reading { value, now: self.now() })
+    }
+
+    async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
+        let mut room = self.room();
+        if !room.matches(key, expected) {
+            return Ok(Swap::Mismatch);
+        }
+        room.last_revision += 1;
+        let revision = room.last_revision;
+        room.records.insert(key.clone(), (revision, next.to_vec()));
+        room.notify(key);
+        Ok(Swap::Done { revision: Revision(revision.to_string()), now: self.now() })
+    }
+
+    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
+        let room = self.room();
+        let mut entries: Vec<_> = room
+            .records
+            .iter()
+            .filter(|(key, _)| key.shelf == shelf && after.is_none_or(|after| key.name > *after))
+            .take(limit.saturating_add(1))
+            .map(|(key, (revision, bytes))| {
+                (key.name.clone(), Versioned { bytes: bytes.clone(), revision: Revision(revision.to_string()) })
+            })
+            .collect();
+        let more = entries.len() > limit;
+        entries.truncate(limit);
+        Ok(Page { entries, more, now: self.now() })
+    }
+
+    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
+        refuse_erasing_a_lease(key)?;
+        let mut room = self.room();
+        if !room.matches(key, Some(expected)) {
+            return Ok(Swap::Mismatch);
+        }
+        room.records.remove(key);
+        room.notify(key);
+        Ok(Swap::Done { revision: expected.clone(), now: self.now() })
+    }
+
+    async fn watch(&self, key: &Key) -> Result<Watch> {
+        let (sender, watch) = Watch::channel();
+        self.room().watchers.push((key.clone(), sender));
+        Ok(watch)
+    }
+}

@@ -1,0 +1,173 @@
+//! Lease names, and the keys under which stores keep records.
+//!
+//! Promise: a name that parsed is safe in a path, a URL, a git ref and a log line. Non-promise: names are compared
+//! byte by byte; `Daily` and `daily` are two leases.
+
+use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// The longest name, in bytes.
+pub const MAX_NAME_BYTES: usize = 200;
+
+const ALLOWED: &str =
+    "use segments of A-Z a-z 0-9 . _ - separated by `/`, at most 200 bytes, and no `.` or `..` segment";
+
+/// The name of a lease, such as `daily-publish` or `team-a/reports/weekly`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct LeaseName(String);
+
+impl LeaseName {
+    /// Parses a name, or says which part of it is wrong and what is allowed.
+    pub fn new(name: impl Into<String>) -> Result<Self> {
+        let name = name.into();
+        let refuse = |what: String| Err(Error::invalid("lease name", &name, format!("{what}; {ALLOWED}")));
+        if name.is_empty() {
+            return refuse("it is empty".into());
+        }
+        if name.len() > MAX_NAME_BYTES {
+            return refuse(format!("it has {} bytes", name.len()));
+        }
+        if let Some((at, c)) =
+            name.char_indices().find(|(_, c)| !(c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/')))
+        {
+            return refuse(format!("character `{}` at byte {at} is not allowed", c.escape_debug()));
+        }
+        for segment in name.split('/') {
+            match segment {
+                "" => return refuse("it has an empty segment".into()),
+                "." | ".." => return refuse(format!("segment `{segment}` is not allowed")),
+                _ => {}
+            }
+        }
+        Ok(LeaseName(name))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The name of seat `number` of a lease that several may hold at once. Seat 1 is the lease itself, so that raising
+    /// the limit from one to three never lets a fourth in.
+    pub fn seat(&self, number: u32) -> Result<Self> {
+        if number <= 1 { Ok(self.clone()) } else { LeaseName::new(format!("{}/seat-{number}", self.0)) }
+    }
+}
+
+impl fmt::Display for LeaseName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for LeaseName {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Self> {
+        LeaseName::new(s)
+    }
+}
+
+impl TryFrom<String> for LeaseName {
+    type Error = Error;
+
+    fn try_from(s: String) -> Result<Self> {
+        LeaseName::new(s)
+    }
+}
+
+impl From<LeaseName> for String {
+    fn from(name: LeaseName) -> String {
+        name.0
+    }
+}
+
+/// Which kind of record a key leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Shelf {
+    /// Ownership records: never erased.
+    Lease,
+    /// Outcome counters, one record per lease.
+    Counters,
+    /// Scratch records of `doctor` and of the conformance suite.
+    Probe,
+}
+
+impl Shelf {
+    /// Every shelf, for stores that lay out their room up front.
+    pub const ALL: [Shelf; 3] = [Shelf::Lease, Shelf::Counters, Shelf::Probe];
+
+    /// The shelf's name as it appears in stores.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Shelf::Lease => "lease",
+            Shelf::Counters => "counters",
+            Shelf::Probe => "probe",
+        }
+    }
+}
+
+/// Where a record is kept: a shelf and a name on it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// The shelf.
+    pub shelf: Shelf,
+    /// The name on it.
+    pub name: LeaseName,
+}
+
+impl Key {
+    /// The key of this name on this shelf.
+    pub fn new(shelf: Shelf, name: &LeaseName) -> Self {
+        Key { shelf, name: name.clone() }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.shelf.as_str(), self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn good_names_parse() {
+        for name in ["a", "daily-publish", "team-a/reports/weekly", ".hidden", "a..b", "A_1.2-3", &"x".repeat(200)] {
+            assert_eq!(LeaseName::new(name).unwrap().as_str(), name);
+        }
+    }
+
+    #[test]
+    fn bad_names_say_what_is_wrong() {
+        for (name, says) in [
+            ("", "empty"),
+            ("a b", "character ` ` at byte 1"),
+            ("a//b", "empty segment"),
+            ("/a", "empty segment"),
+            ("a/", "empty segment"),
+            ("a/../b", "segment `..`"),
+            (".", "segment `.`"),
+            ("café", "character `é`"),
+            ("a\nb", "character `\\n`"),
+            ("a:b", "character `:`"),
+            (&"x".repeat(201), "201 bytes"),
+        ] {
+            let error = LeaseName::new(name).unwrap_err().to_string();
+            assert!(error.contains(says), "{name:?} gave {error}");
+            assert!(!error.contains('\n'));
+        }
+    }
+
+    #[test]
+    fn seat_one_is_the_lease_itself() {
+        let name = LeaseName::new("x").unwrap();
+        assert_eq!(name.seat(1).unwrap(), name);
+        assert_eq!(name.seat(3).unwrap().as_str(), "x/seat-3");
+    }
+}

@@ -1,0 +1,91 @@
+//! The 128-bit random number that tells two grants apart: the only file that draws randomness.
+
+use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// A 128-bit random number, new for every request that may advance an epoch.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Nonce(u128);
+
+impl Nonce {
+    /// A fresh nonce from the operating system.
+    ///
+    /// # Panics
+    /// If the operating system has no randomness to give; nothing can be done safely then.
+    #[allow(clippy::disallowed_methods)]
+    pub fn random() -> Self {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).expect("the operating system gives random bytes");
+        Nonce(u128::from_ne_bytes(bytes))
+    }
+
+    /// A chosen nonce, for tests and models.
+    pub const fn from_u128(value: u128) -> Self {
+        Nonce(value)
+    }
+
+    /// The number itself.
+    pub const fn as_u128(self) -> u128 {
+        self.0
+    }
+}
+
+impl fmt::Display for Nonce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for Nonce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl FromStr for Nonce {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Self> {
+        let lower_hex = s.len() == 32 && s.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        match u128::from_str_radix(s, 16) {
+            Ok(value) if lower_hex => Ok(Nonce(value)),
+            _ => Err(Error::invalid("nonce", s, "use 32 lower-case hexadecimal digits")),
+        }
+    }
+}
+
+impl TryFrom<String> for Nonce {
+    type Error = Error;
+
+    fn try_from(s: String) -> Result<Self> {
+        s.parse()
+    }
+}
+
+impl From<Nonce> for String {
+    fn from(nonce: Nonce) -> String {
+        nonce.to_string()
+    }
+}
+
+/// A cheap sequence of pseudo-random numbers for jitter. Never used for identity.
+#[derive(Debug)]
+pub(crate) struct Jitter(u64);
+
+impl Jitter {
+    pub(crate) fn new(seed: Nonce) -> Self {
+        Jitter((seed.0 as u64) | 1)
+    }
+
+    /// A number below `bound` (which must not be zero).
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        // xorshift64: enough to spread contenders out.
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}

@@ -1,0 +1,190 @@
+//! The place where records are kept.
+//!
+//! A store is dumb: it reads, compares and swaps, and tells the time. It decides nothing about ownership.
+//! Users meet [`crate::Coordinator`]; this trait is for those who write a store.
+
+use crate::error::{Error, Kind, Result};
+use crate::name::{Key, LeaseName, Shelf};
+use crate::time::Timestamp;
+use async_trait::async_trait;
+use std::fmt;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// A store's tag of one stored value. Opaque: only the store that gave it reads it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Revision(pub String);
+
+/// A stored value and its tag.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Versioned {
+    /// The value.
+    pub bytes: Vec<u8>,
+    /// Its tag, to be given to [`Store::swap`].
+    pub revision: Revision,
+}
+
+/// The answer of a read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reading {
+    /// The value, if the key has ever been written.
+    pub value: Option<Versioned>,
+    /// The store's own time, taken between the call and the answer.
+    pub now: Timestamp,
+}
+
+/// The answer of a swap.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Swap {
+    /// Stored, durably.
+    Done {
+        /// The new value's tag.
+        revision: Revision,
+        /// The store's own time, taken between the call and the answer.
+        now: Timestamp,
+    },
+    /// The key did not have the expected value; nothing changed.
+    Mismatch,
+}
+
+/// One page of a listing, in the order of names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// The entries.
+    pub entries: Vec<(LeaseName, Versioned)>,
+    /// Whether there may be more after the last entry.
+    pub more: bool,
+    /// The store's own time.
+    pub now: Timestamp,
+}
+
+/// How far a store's promise of rising epochs goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// Epochs rise through crash and failover.
+    A,
+    /// An acknowledged epoch may be issued again after a failover; the nonce still protects guards.
+    B,
+}
+
+/// Where a store's time comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClockSource {
+    /// The store tells its own time, this exact.
+    Store {
+        /// How far a told time may lie behind the true one.
+        grain: Duration,
+    },
+    /// The store has no clock: each machine uses its own, and waits this much longer before a transfer.
+    Local {
+        /// How far two machines' clocks may differ.
+        margin: Duration,
+    },
+}
+
+/// Who can share a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// One process.
+    Process,
+    /// All processes of one machine.
+    Host,
+    /// A fleet.
+    Network,
+}
+
+/// What a store can do, as data: docs and `doctor` print it, tests are chosen by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capabilities {
+    /// The store's name, as in its URL.
+    pub name: &'static str,
+    /// How far its promise of rising epochs goes.
+    pub class: Class,
+    /// Where its time comes from.
+    pub clock: ClockSource,
+    /// Who can share it.
+    pub reach: Reach,
+    /// Whether [`Store::watch`] gives hints.
+    pub watch: Watching,
+    /// What makes an answer durable, in words.
+    pub durability: &'static str,
+}
+
+/// Whether a store can push hints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Watching {
+    /// It can.
+    Hints,
+    /// It cannot: waiters poll.
+    None,
+}
+
+/// Hints that a key may have changed. They may be late, doubled or lost: truth is always read.
+#[derive(Debug)]
+pub struct Watch(Option<mpsc::Receiver<()>>);
+
+impl Watch {
+    /// A watch that never hints.
+    pub const fn silent() -> Self {
+        Watch(None)
+    }
+
+    /// A watch, and the end that a store's task pushes hints into with `try_send`. The task should end when that
+    /// says that the watch is gone.
+    pub fn channel() -> (mpsc::Sender<()>, Self) {
+        let (sender, receiver) = mpsc::channel(1);
+        (sender, Watch(Some(receiver)))
+    }
+
+    /// Waits for the next hint; for ever if there will be none.
+    pub async fn hint(&mut self) {
+        if let Some(receiver) = &mut self.0
+            && receiver.recv().await.is_some()
+        {
+            return;
+        }
+        self.0 = None;
+        std::future::pending().await
+    }
+}
+
+/// A linearizable compare-and-swap over named records, with a clock.
+///
+/// # Contract
+/// - `swap` is atomic per key: of any number of swaps that expect one revision, at most one is done (S1).
+/// - A revision is never reused for a key, even after `erase`: a process that slept for any length cannot win with an
+///   old one.
+/// - `read` is linearizable: it sees every swap whose answer was given before the read was called.
+/// - `Done` means durable. `Kind::Unavailable` means *surely not applied*; when that is not sure, the error is
+///   `Kind::Indeterminate`. No error ever means applied.
+/// - `now` is the store's clock, taken between call and answer, and is never ahead of it by more than the grain.
+/// - A dropped future leaves the key swapped or not swapped, never half-written.
+/// - Nothing on [`Shelf::Lease`] is ever deleted, not by `erase` and not by the store's own expiry.
+#[async_trait]
+pub trait Store: fmt::Debug + Send + Sync {
+    /// What this store can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Reads one record and the store's time.
+    async fn read(&self, key: &Key) -> Result<Reading>;
+
+    /// Stores `next` if the key still has the `expected` revision (`None`: if it was never written).
+    async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap>;
+
+    /// Lists a shelf in the order of names, from just after `after`, at most `limit` entries.
+    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page>;
+
+    /// Deletes a record that is finished, if it still has this revision. Refused on [`Shelf::Lease`].
+    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap>;
+
+    /// Hints when a key may have changed. A store without hints gives [`Watch::silent`].
+    async fn watch(&self, key: &Key) -> Result<Watch>;
+}
+
+/// The refusal that every store's `erase` begins with.
+pub fn refuse_erasing_a_lease(key: &Key) -> Result<()> {
+    if key.shelf == Shelf::Lease {
+        return Err(Error::new(Kind::Invalid, format!("ownership record `{key}` is never erased")));
+    }
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! Short texts that people give: labels, names of operators, reasons, progress markers.
+//!
+//! Promise: one printable line of bounded length, so a record stays small and a log line stays one line.
+
+use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// One non-empty printable line of at most `MAX` bytes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Line<const MAX: usize>(String);
+
+/// Who a holder says it is; need not be unique.
+pub type Label = Line<64>;
+/// Who gave an operator's request.
+pub type Who = Line<100>;
+/// Why an operator gave it.
+pub type Why = Line<500>;
+/// How far the work has come, in the worker's own words.
+pub type Marker = Line<200>;
+
+impl<const MAX: usize> Line<MAX> {
+    /// Parses a line, or says what is wrong with it.
+    pub fn new(text: impl Into<String>) -> Result<Self> {
+        let text = text.into();
+        let wrong = if text.trim().is_empty() {
+            "it is empty"
+        } else if text.len() > MAX {
+            "it is too long"
+        } else if text.chars().any(char::is_control) {
+            "it has a control character"
+        } else {
+            return Ok(Line(text));
+        };
+        Err(Error::invalid("text", &text, format!("{wrong}; use one printable line of at most {MAX} bytes")))
+    }
+
+    /// The nearest line to any text: control characters dropped, cut at the bound; `fallback` if nothing is left.
+    pub fn lossy(text: &str, fallback: &str) -> Self {
+        let mut kept = String::new();
+        for c in text.trim().chars().filter(|c| !c.is_control()) {
+            if kept.len() + c.len_utf8() > MAX {
+                break;
+            }
+            kept.push(c);
+        }
+        Line(if kept.trim().is_empty() { fallback.into() } else { kept })
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<const MAX: usize> fmt::Display for Line<MAX> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<const MAX: usize> FromStr for Line<MAX> {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Self> {
+        Line::new(s)
+    }
+}
+
+impl<const MAX: usize> TryFrom<String> for Line<MAX> {
+    type Error = Error;
+
+    fn try_from(s: String) -> Result<Self> {
+        Line::new(s)
+    }
+}
+
+impl<const MAX: usize> From<Line<MAX>> for String {
+    fn from(line: Line<MAX>) -> String {
+        line.0
+    }
+}
+
+/// What the next attempt needs to carry on: any text of at most 4096 bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Checkpoint(String);
+
+impl Checkpoint {
+    /// The most bytes a checkpoint may have.
+    pub const MAX_BYTES: usize = 4096;
+
+    /// A checkpoint of this text, if it is not too long.
+    pub fn new(text: impl Into<String>) -> Result<Self> {
+        let text = text.into();
+        if text.len() > Checkpoint::MAX_BYTES {
+            let form = format!("it has {} bytes; use at most {}", text.len(), Checkpoint::MAX_BYTES);
+            return Err(Error::invalid("checkpoint", &text, form));
+        }
+        Ok(Checkpoint(text))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for Checkpoint {
+    type Error = Error;
+
+    fn try_from(s: String) -> Result<Self> {
+        Checkpoint::new(s)
+    }
+}
+
+impl From<Checkpoint> for String {
+    fn from(checkpoint: Checkpoint) -> String {
+        checkpoint.0
+    }
+}
