@@ -19,5 +19,7 @@ compile_error!("leasehold runs on Linux and macOS; other systems are not promise
 pub mod clock;
 pub mod descriptor;
 pub mod host;
+pub mod process;
+pub mod terminal;
 
 pub use native::NAME;

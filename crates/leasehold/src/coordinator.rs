@@ -225,11 +225,8 @@ impl Coordinator {
     pub async fn acquire_any(&self, leases: &[LeaseName], ask: &Ask) -> Result<Acquired> {
         let mut soonest: Option<Acquired> = None;
         for (index, lease) in leases.iter().enumerate() {
-            // A nonce serves one grant: each name is asked for under its own.
             let mut ask = ask.clone();
-            if index > 0 {
-                ask.holder.nonce = Nonce::random();
-            }
+            ask.holder.nonce = ask.holder.nonce.nth(index);
             let answer = self.acquire(lease, &ask).await?;
             if let Acquired::Granted(_) = answer {
                 return Ok(answer);
@@ -276,9 +273,8 @@ impl Coordinator {
                 }
                 watches = Some(opened);
             }
-            let mut ask = ask.clone();
-            ask.holder.nonce = Nonce::random();
-            match self.acquire_any(leases, &ask).await {
+            // Refused requests were not applied, so the nonce is still unused.
+            match self.acquire_any(leases, ask).await {
                 Ok(next) => answer = next,
                 // The store may be back before the limit; the first look above has shown that the set-up is right.
                 Err(error) if error.is_retryable() && self.clock.now() < give_up => {
@@ -287,6 +283,19 @@ impl Coordinator {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Gives back what a given-up [`Coordinator::acquire_within`] may have been granted after all.
+    pub async fn withdraw(&self, leases: &[LeaseName], ask: &Ask) -> Result<()> {
+        for (index, lease) in leases.iter().enumerate() {
+            let nonce = ask.holder.nonce.nth(index);
+            let record = self.look(lease).await?.record;
+            let token = Token { lease: lease.clone(), epoch: record.epoch, nonce, seq: 0 };
+            if record.is_held_by(token.claim()) {
+                self.release_by_token(&token, Outcome::Lost).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Takes up a grant that was handed to this process as a token, if it still stands.
@@ -322,6 +331,15 @@ impl Coordinator {
         let request = Request::Checkpoint { claim: grant.token.claim(), report };
         let known = grant.known.clone();
         self.apply_held(grant, &request, known).await
+    }
+
+    /// Records progress by token alone, as a process does that was not the one to acquire.
+    pub async fn checkpoint_by_token(&self, token: &Token, report: Report) -> Result<()> {
+        let request = Request::Checkpoint { claim: token.claim(), report };
+        match self.apply(&token.lease, &request, None).await? {
+            Applied::Yes { .. } => Ok(()),
+            Applied::No { refusal, .. } => Err(lost_error(token, &refusal)),
+        }
     }
 
     /// Records that the claimed slot's run is over, if still the holder by epoch.
