@@ -21,5 +21,8 @@ pub mod descriptor;
 pub mod host;
 pub mod process;
 pub mod terminal;
+pub mod paths;
+pub mod volume;
+pub mod watch;
 
 pub use native::NAME;

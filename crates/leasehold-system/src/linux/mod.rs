@@ -1,6 +1,8 @@
 //! Linux.
 
 pub(crate) mod process;
+pub(crate) mod volume;
+pub(crate) mod watch;
 
 use crate::clock::{self, Moment};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
