@@ -50,26 +50,8 @@ impl StoreUrl {
         Ok(StoreUrl { driver: Driver::Sqlite, path: text_of(state.join(DEFAULT_FILE), "sqlite:")? })
     }
 
-    /// The URL in full, for another process's `LEASEHOLD_STORE`. It may hold a password: never show it.
-    pub fn portable(&self) -> String {
-        format!("{}:{}", self.driver.scheme(), self.path)
-    }
-
-    /// The store's name, as in [`leasehold::Capabilities`].
-    pub const fn scheme(&self) -> &'static str {
-        self.driver.scheme()
-    }
-
-    /// The file or folder.
-    pub fn path(&self) -> &Path {
-        Path::new(&self.path)
-    }
-}
-
-impl FromStr for StoreUrl {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
+    /// Parses a URL whose relative path is meant from `base`, or from the working folder where that is none.
+    pub fn parse_in(base: Option<&Path>, text: &str) -> Result<Self> {
         let refuse = |what: &str| Error::invalid("store url", redacted(text), format!("{what}; {FORMS}"));
         if text.chars().any(char::is_control) {
             return Err(refuse("it has a control character"));
@@ -94,8 +76,33 @@ impl FromStr for StoreUrl {
         if driver == Driver::Sqlite && path.ends_with('/') {
             return Err(refuse("the path is a folder, not a file"));
         }
-        let absolute = std::path::absolute(path).map_err(|e| refuse("the path cannot be resolved").with_source(e))?;
+        let from_base = base.map_or_else(|| PathBuf::from(path), |base| base.join(path));
+        let absolute =
+            std::path::absolute(from_base).map_err(|e| refuse("the path cannot be resolved").with_source(e))?;
         Ok(StoreUrl { driver, path: text_of(absolute, text)? })
+    }
+
+    /// The URL in full, for another process's `LEASEHOLD_STORE`. It may hold a password: never show it.
+    pub fn portable(&self) -> String {
+        format!("{}:{}", self.driver.scheme(), self.path)
+    }
+
+    /// The store's name, as in [`leasehold::Capabilities`].
+    pub const fn scheme(&self) -> &'static str {
+        self.driver.scheme()
+    }
+
+    /// The file or folder.
+    pub fn path(&self) -> &Path {
+        Path::new(&self.path)
+    }
+}
+
+impl FromStr for StoreUrl {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        StoreUrl::parse_in(None, text)
     }
 }
 

@@ -1,0 +1,20 @@
+//! `show`: one lease in full.
+
+use super::{coordinator, known};
+use crate::args::{Common, Name};
+use crate::config::Settings;
+use crate::exit::Exit;
+use crate::{output, view};
+use leasehold::{LeaseName, Result};
+
+pub async fn show(common: &Common, args: &Name) -> Result<Exit> {
+    let lease = LeaseName::new(&args.name)?;
+    let coordinator = coordinator(&Settings::gather(common)?).await?;
+    let lease = known(&coordinator, &lease).await?;
+    if common.json {
+        output::json(&view::lease_json(&lease))?;
+    } else {
+        output::print(&view::lease_page(&lease))?;
+    }
+    Ok(Exit::Done)
+}
