@@ -46,7 +46,7 @@ pub struct Common {
 #[derive(Debug, Subcommand)]
 pub enum Verb {
     /// Run a command while holding a lease
-    Run(Run),
+    Run(Box<Run>),
     /// Take a lease and print its token, for scripts that renew and release it themselves
     Acquire(Acquire),
     /// Keep a lease for another TTL

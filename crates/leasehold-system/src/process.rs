@@ -7,6 +7,9 @@
 use crate::native;
 pub use rustix::process::Signal;
 
+/// Whether [`adopt_orphans`] works here: then a process without children has no descendants at all.
+pub const ADOPTS_ORPHANS: bool = native::process::ADOPTS_ORPHANS;
+
 /// Makes descendants whose parents died ours, where the system can.
 pub fn adopt_orphans() -> std::io::Result<()> {
     native::process::adopt_orphans()

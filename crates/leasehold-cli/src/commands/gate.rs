@@ -35,10 +35,10 @@ pub async fn gate(common: &Common, args: Args) -> Result<Exit> {
     };
     let spent = SystemClock.now().saturating_since(asked);
     output::say(&format!(
-        "gate open: resource=`{}` epoch={} strength={STRENGTH}; the check took {}, the lease lasts {} without renewal",
+        "gate open: resource=`{}` epoch={} strength={STRENGTH}; the check took {:.1}ms, the lease lasts {} without renewal",
         args.resource,
         token.epoch,
-        format!("{:.1}ms", spent.as_secs_f64() * 1000.0),
+        spent.as_secs_f64() * 1000.0,
         output::rough(left)
     ));
     let error = Command::new(&args.command[0]).args(&args.command[1..]).exec();

@@ -30,7 +30,7 @@ use leasehold_stores::open;
 pub async fn execute(cli: Cli) -> Result<Exit> {
     let common = &cli.common;
     match cli.verb {
-        Verb::Run(args) => run::run(common, args).await,
+        Verb::Run(args) => run::run(common, *args).await,
         Verb::Acquire(args) => acquire::acquire(common, &args).await,
         Verb::Renew(args) => renew::renew(common, &args).await,
         Verb::Release(args) => release::release(common, &args).await,

@@ -78,7 +78,7 @@ impl Evidence {
 }
 
 async fn copy(from: Option<OwnedFd>, mut to: impl tokio::io::AsyncWrite + Unpin, last: &AtomicU64) {
-    let Some(Ok(mut from)) = from.map(|fd| tokio::net::unix::pipe::Receiver::from_owned_fd(fd)) else { return };
+    let Some(Ok(mut from)) = from.map(tokio::net::unix::pipe::Receiver::from_owned_fd) else { return };
     let mut buffer = vec![0; 16 * 1024];
     while let Ok(read) = from.read(&mut buffer).await {
         if read == 0 {

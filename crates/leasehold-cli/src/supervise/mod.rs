@@ -19,6 +19,7 @@ use leasehold::clock::{Clock, Moment, SystemClock};
 use leasehold::{Coordinator, Error, Grant, Keeper, Kind, Loss, ProgressGate, Result, Standing};
 use leasehold_system::process::{Signal, adopt_orphans, signal_descendants};
 use leasehold_system::terminal::Terminal;
+use rustix::process::WaitOptions;
 use std::ffi::OsString;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -158,7 +159,7 @@ impl Supervisor {
                             trust_until = until;
                             self.order(Order::Trust(until)).await;
                         }
-                        Standing::Lost(loss) => self.lose(loss).await,
+                        Standing::Lost(loss) => trust_until = trust_until.min(self.lose(loss).await),
                     }
                 }
                 () = sleep_until(run_until) => {
@@ -177,12 +178,14 @@ impl Supervisor {
         let _ = self.orders.write_all(order.to_string().as_bytes()).await;
     }
 
-    async fn lose(&mut self, loss: Loss) {
+    /// Has the command ended; gives the moment by which the dead-man must have done it.
+    async fn lose(&mut self, loss: Loss) -> Moment {
         // A lease that has moved may be held by another this very moment: there is no time to be polite. One that is
         // only stalled is still ours for a while.
         let grace = if let Loss::Stalled { .. } = loss { self.windows.grace } else { Duration::ZERO };
         self.lost = Some(loss.to_string());
         self.order(Order::Stop(grace)).await;
+        SystemClock.now() + grace + self.windows.margin
     }
 
     fn heed(&mut self, line: &str) {
@@ -231,10 +234,22 @@ impl Supervisor {
         self.lost.get_or_insert_with(|| "the dead-man process was stopped or killed".into());
         const MAX_PASSES: u32 = 2_000;
         for _ in 0..MAX_PASSES {
-            if matches!(signal_descendants(Signal::KILL), Ok(0)) {
-                break;
+            let found = signal_descendants(Signal::KILL);
+            loop {
+                match rustix::process::wait(WaitOptions::NOHANG) {
+                    Ok(Some(_)) => {}
+                    Ok(None) => break,
+                    // Every orphan is our child, so without children there is nothing below us. What one walk of the
+                    // process table finds is no proof: a process may move below us while it is being read.
+                    Err(_) => {
+                        if leasehold_system::process::ADOPTS_ORPHANS || matches!(found, Ok(0)) {
+                            self.ended = Some(Ended::Killed(9));
+                            return;
+                        }
+                        break;
+                    }
+                }
             }
-            while let Ok(Some(_)) = rustix::process::wait(rustix::process::WaitOptions::NOHANG) {}
             std::thread::sleep(Duration::from_millis(1));
         }
         self.ended = Some(Ended::Killed(9));

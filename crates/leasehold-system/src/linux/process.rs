@@ -3,6 +3,8 @@
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::collections::HashMap;
 
+pub(crate) const ADOPTS_ORPHANS: bool = true;
+
 /// Makes this process the parent of every descendant whose own parent has died, so that a grandchild that left its
 /// group and session is still found below us.
 pub(crate) fn adopt_orphans() -> std::io::Result<()> {
