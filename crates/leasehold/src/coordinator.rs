@@ -402,6 +402,11 @@ impl Coordinator {
 
     fn granted(&self, lease: &LeaseName, holder: &HolderId, ttl: Ttl, known: Known) -> Result<Grant> {
         let token = Token { lease: lease.clone(), epoch: known.record.epoch, nonce: holder.nonce, seq: 0 };
+        // The epoch in the record is only this holder's if the tenure in it is: a token of one grant under another's
+        // epoch would pass every guard.
+        if !known.record.is_held_by(token.claim()) {
+            return Err(Error::new(Kind::Lost, format!("lease `{lease}` was granted and has moved on since")));
+        }
         let deadline = known.record.tenure.as_ref().map_or(known.anchor.now, |t| t.deadline);
         let trust_until = known.anchor.trust(deadline, self.grain());
         // A slow exchange may have eaten the whole tenure: then it is no grant, whatever the store said.

@@ -303,12 +303,16 @@ fn complete(record: &Ownership, claim: Claim, outcome: Outcome) -> Decided {
 }
 
 fn operate(record: &Ownership, nonce: Nonce, mark: OperatorMark, order: &Order) -> Decided {
+    let now = mark.at;
     // The new holder's own nonce marks a hand-off, so that its later release finds the transfer that began it.
     let nonce = if let Order::HandOff { to, .. } = order { to.nonce } else { nonce };
     if record.transfer_by(nonce).is_some() {
-        return Ok(None);
+        // A hand-off that was applied and has been lost since gives nobody anything: to call it applied would make a
+        // grant of whatever tenure is there now.
+        let gone = matches!(order, Order::HandOff { .. })
+            && record.live_tenure(now).is_none_or(|tenure| tenure.holder.nonce != nonce);
+        return if gone { Err(lost(record)) } else { Ok(None) };
     }
-    let now = mark.at;
     match order {
         Order::Pause => match &record.paused {
             Some(old) if (&old.by, &old.why) == (&mark.by, &mark.why) => Ok(None),
