@@ -565,6 +565,10 @@ fn lost_error(token: &Token, refusal: &Refusal) -> Error {
             let message = format!("lease `{}` has no slot to complete", token.lease);
             return Error::new(Kind::Invalid, message);
         }
+        Refusal::AlreadyRun(mark) => {
+            let message = format!("slot of lease `{}` was completed before, as {}", token.lease, mark.state.as_str());
+            return Error::new(Kind::Invalid, message);
+        }
         other => format!("lease `{}` was lost: {other:?}", token.lease),
     };
     Error::new(Kind::Lost, message)
