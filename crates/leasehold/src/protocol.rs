@@ -45,7 +45,8 @@ pub enum Request {
     Release {
         /// Which tenure.
         claim: Claim,
-        /// How the work went.
+        /// How the work went. [`Outcome::Expired`] and [`Outcome::Evicted`] are not the holder's to say, and are taken
+        /// as [`Outcome::Lost`].
         outcome: Outcome,
     },
     /// Record how far the work has come.
@@ -273,6 +274,9 @@ fn release(record: &Ownership, claim: Claim, outcome: Outcome, now: Timestamp) -
             _ => lost(record),
         });
     }
+    // What ends by release did not expire and was not evicted: the audit trail would lie, and the release could not be
+    // recognised when its reply is lost.
+    let outcome = if matches!(outcome, Outcome::Expired | Outcome::Evicted) { Outcome::Lost } else { outcome };
     let mut next = record.clone();
     end_tenure(&mut next, now, outcome);
     close_slot(&mut next, claim.epoch, outcome);
