@@ -384,6 +384,13 @@ impl Coordinator {
                     grant.trust_until = trust_until;
                 }
                 grant.known = *known;
+                // As for a grant: an exchange that outlived the window it bought has bought nothing. Checkpoints and
+                // completions count by the epoch alone, whatever the time.
+                if matches!(request, Request::Renew { .. }) && self.clock.now() >= grant.trust_until {
+                    let (lease, ttl) = (&grant.token.lease, grant.ttl);
+                    let message = format!("lease `{lease}` was renewed too late: the answer took longer than {ttl}");
+                    return Err(Error::new(Kind::Lost, message));
+                }
                 Ok(())
             }
             Applied::No { refusal, .. } => Err(lost_error(&grant.token, &refusal)),
