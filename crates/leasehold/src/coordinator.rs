@@ -20,7 +20,7 @@ use crate::ownership::{Outcome, Ownership};
 use crate::protocol::{Decision, Order, Refusal, Report, Request, SlotClaim, decide};
 use crate::store::{ClockSource, Revision, Store, Swap, Watch};
 use crate::text::{Who, Why};
-use crate::time::{Timestamp, Ttl};
+use crate::time::{Timestamp, Ttl, format_duration};
 use crate::token::Token;
 use std::sync::Arc;
 use std::time::Duration;
@@ -204,14 +204,7 @@ impl Coordinator {
     /// # Ok(()) }
     /// ```
     pub async fn acquire(&self, lease: &LeaseName, ask: &Ask) -> Result<Acquired> {
-        if ask.ttl.get() <= self.grain() * 2 {
-            let form = format!(
-                "store `{}` tells time to {:?} only; use a ttl of more than twice that",
-                self.store.capabilities().name,
-                self.grain()
-            );
-            return Err(Error::invalid("ttl", ask.ttl, form));
-        }
+        self.check_ttl(ask.ttl)?;
         let request = Request::Acquire { holder: ask.holder.clone(), ttl: ask.ttl, slot: ask.slot };
         Ok(match self.apply(lease, &request, None).await? {
             Applied::Yes { known, .. } => {
@@ -345,6 +338,9 @@ impl Coordinator {
 
     /// Carries out an operator's order. Gives the grant for a hand-off.
     pub async fn operate(&self, lease: &LeaseName, by: Who, why: Why, order: Order) -> Result<Operated> {
+        if let Order::HandOff { ttl, .. } = &order {
+            self.check_ttl(*ttl)?;
+        }
         let request = Request::Operate { nonce: Nonce::random(), by, why, order: order.clone() };
         match self.apply(lease, &request, None).await? {
             Applied::No { refusal, .. } => Ok(Operated::Refused(refusal)),
@@ -492,6 +488,17 @@ impl Coordinator {
             let message = format!("lease `{lease}` is too busy: {MAX_ATTEMPTS} attempts were overtaken; try again");
             Error::new(Kind::Contended, message)
         }))
+    }
+
+    /// Refuses a TTL that this store's clock cannot tell, before anything is written.
+    fn check_ttl(&self, ttl: Ttl) -> Result<()> {
+        let grain = self.grain();
+        if ttl.get() > grain * 2 {
+            return Ok(());
+        }
+        let (store, grain) = (self.store.capabilities().name, format_duration(grain));
+        let form = format!("store `{store}` tells time to {grain} only; use a ttl of more than twice that");
+        Err(Error::invalid("ttl", ttl, form))
     }
 
     /// How far a told store time may be from the true one.
