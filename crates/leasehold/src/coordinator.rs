@@ -569,6 +569,9 @@ fn lost_error(token: &Token, refusal: &Refusal) -> Error {
         Refusal::Lost { seen, holder: Some(holder), .. } if *seen != token.epoch => {
             format!("lease `{}` was lost: held={} seen={seen}, now held by {holder}", token.lease, token.epoch)
         }
+        Refusal::Lost { seen, holder: None, .. } if *seen == token.epoch => {
+            format!("lease `{}` was lost: epoch {seen} was released before", token.lease)
+        }
         Refusal::Lost { seen, .. } if *seen == token.epoch => {
             format!("lease `{}` was lost: epoch {seen} ran out before it was renewed", token.lease)
         }
