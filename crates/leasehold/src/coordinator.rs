@@ -258,6 +258,7 @@ impl Coordinator {
             if let Some(watches) = &mut watches {
                 let wake = (now + until_free.clamp(Duration::from_millis(1), POLL)).min(give_up);
                 tokio::select! {
+                    biased;
                     () = self.clock.sleep_until(wake) => {}
                     () = any_hint(watches) => {}
                 }
