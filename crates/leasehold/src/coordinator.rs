@@ -20,7 +20,7 @@ use crate::ownership::{Outcome, Ownership};
 use crate::protocol::{Decision, Order, Refusal, Report, Request, SlotClaim, decide};
 use crate::store::{ClockSource, Revision, Store, Swap, Watch};
 use crate::text::{Who, Why};
-use crate::time::{Timestamp, Ttl};
+use crate::time::{Timestamp, Ttl, format_duration};
 use crate::token::Token;
 use std::sync::Arc;
 use std::time::Duration;
@@ -204,14 +204,7 @@ impl Coordinator {
     /// # Ok(()) }
     /// ```
     pub async fn acquire(&self, lease: &LeaseName, ask: &Ask) -> Result<Acquired> {
-        if ask.ttl.get() <= self.grain() * 2 {
-            let form = format!(
-                "store `{}` tells time to {:?} only; use a ttl of more than twice that",
-                self.store.capabilities().name,
-                self.grain()
-            );
-            return Err(Error::invalid("ttl", ask.ttl, form));
-        }
+        self.check_ttl(ask.ttl)?;
         let request = Request::Acquire { holder: ask.holder.clone(), ttl: ask.ttl, slot: ask.slot };
         Ok(match self.apply(lease, &request, None).await? {
             Applied::Yes { known, .. } => {
@@ -262,6 +255,7 @@ impl Coordinator {
             if let Some(watches) = &mut watches {
                 let wake = (now + until_free.clamp(Duration::from_millis(1), POLL)).min(give_up);
                 tokio::select! {
+                    biased;
                     () = self.clock.sleep_until(wake) => {}
                     () = any_hint(watches) => {}
                 }
@@ -363,6 +357,9 @@ impl Coordinator {
 
     /// Carries out an operator's order. Gives the grant for a hand-off.
     pub async fn operate(&self, lease: &LeaseName, by: Who, why: Why, order: Order) -> Result<Operated> {
+        if let Order::HandOff { ttl, .. } = &order {
+            self.check_ttl(*ttl)?;
+        }
         let request = Request::Operate { nonce: Nonce::random(), by, why, order: order.clone() };
         match self.apply(lease, &request, None).await? {
             Applied::No { refusal, .. } => Ok(Operated::Refused(refusal)),
@@ -402,6 +399,13 @@ impl Coordinator {
                     grant.trust_until = trust_until;
                 }
                 grant.known = *known;
+                // As for a grant: an exchange that outlived the window it bought has bought nothing. Checkpoints and
+                // completions count by the epoch alone, whatever the time.
+                if matches!(request, Request::Renew { .. }) && self.clock.now() >= grant.trust_until {
+                    let (lease, ttl) = (&grant.token.lease, grant.ttl);
+                    let message = format!("lease `{lease}` was renewed too late: the answer took longer than {ttl}");
+                    return Err(Error::new(Kind::Lost, message));
+                }
                 Ok(())
             }
             Applied::No { refusal, .. } => Err(lost_error(&grant.token, &refusal)),
@@ -420,6 +424,11 @@ impl Coordinator {
 
     fn granted(&self, lease: &LeaseName, holder: &HolderId, ttl: Ttl, known: Known) -> Result<Grant> {
         let token = Token { lease: lease.clone(), epoch: known.record.epoch, nonce: holder.nonce, seq: 0 };
+        // The epoch in the record is only this holder's if the tenure in it is: a token of one grant under another's
+        // epoch would pass every guard.
+        if !known.record.is_held_by(token.claim()) {
+            return Err(Error::new(Kind::Lost, format!("lease `{lease}` was granted and has moved on since")));
+        }
         let deadline = known.record.tenure.as_ref().map_or(known.anchor.now, |t| t.deadline);
         let trust_until = known.anchor.trust(deadline, self.grain());
         // A slow exchange may have eaten the whole tenure: then it is no grant, whatever the store said.
@@ -500,6 +509,17 @@ impl Coordinator {
         }))
     }
 
+    /// Refuses a TTL that this store's clock cannot tell, before anything is written.
+    fn check_ttl(&self, ttl: Ttl) -> Result<()> {
+        let grain = self.grain();
+        if ttl.get() > grain * 2 {
+            return Ok(());
+        }
+        let (store, grain) = (self.store.capabilities().name, format_duration(grain));
+        let form = format!("store `{store}` tells time to {grain} only; use a ttl of more than twice that");
+        Err(Error::invalid("ttl", ttl, form))
+    }
+
     /// How far a told store time may be from the true one.
     fn grain(&self) -> Duration {
         match self.store.capabilities().clock {
@@ -568,6 +588,9 @@ fn lost_error(token: &Token, refusal: &Refusal) -> Error {
         Refusal::Lost { seen, holder: Some(holder), .. } if *seen != token.epoch => {
             format!("lease `{}` was lost: held={} seen={seen}, now held by {holder}", token.lease, token.epoch)
         }
+        Refusal::Lost { seen, holder: None, .. } if *seen == token.epoch => {
+            format!("lease `{}` was lost: epoch {seen} was released before", token.lease)
+        }
         Refusal::Lost { seen, .. } if *seen == token.epoch => {
             format!("lease `{}` was lost: epoch {seen} ran out before it was renewed", token.lease)
         }
@@ -576,6 +599,10 @@ fn lost_error(token: &Token, refusal: &Refusal) -> Error {
         }
         Refusal::NoSlot => {
             let message = format!("lease `{}` has no slot to complete", token.lease);
+            return Error::new(Kind::Invalid, message);
+        }
+        Refusal::AlreadyRun(mark) => {
+            let message = format!("slot of lease `{}` was completed before, as {}", token.lease, mark.state.as_str());
             return Error::new(Kind::Invalid, message);
         }
         other => format!("lease `{}` was lost: {other:?}", token.lease),

@@ -91,7 +91,8 @@ impl Coordinator {
                 Some(value) => codec::decode(KIND, &value.bytes, lease.as_str())?,
                 None => Counters::default(),
             };
-            *counters.0.entry(event).or_default() += 1;
+            let count = counters.0.entry(event).or_default();
+            *count = count.saturating_add(1);
             let revision = value.map(|v| v.revision);
             let bytes = codec::encode(KIND, &counters)?;
             if let Swap::Done { .. } = self.store().swap(&key, revision.as_ref(), &bytes).await? {

@@ -101,6 +101,7 @@ impl Keeper {
         let task = tokio::spawn(async move {
             let mut work = Renewals::new(coordinator, grant, gate, publish);
             tokio::select! {
+                biased;
                 loss = work.run() => { work.publish.send_replace(Standing::Lost(loss)); }
                 _ = stopped => {}
             }
@@ -179,21 +180,27 @@ impl Renewals {
         let mut next = clock.now() + period;
         loop {
             clock.sleep_until(next.min(self.grant.trust_until())).await;
-            if let Some(loss) = self.stalled() {
-                return loss;
-            }
             let end = self.grant.trust_until();
             if clock.now() >= end {
                 return Loss::OutOfTime(std::mem::take(&mut self.trouble));
             }
+            if let Some(loss) = self.stalled() {
+                return loss;
+            }
             let asked = clock.now();
             let renewed = tokio::select! {
-                renewed = self.coordinator.renew(&mut self.grant, None) => renewed,
+                biased;
                 () = clock.sleep_until(end) => {
                     return Loss::OutOfTime("the store did not answer".into());
                 }
+                renewed = self.coordinator.renew(&mut self.grant, None) => renewed,
             };
             match renewed {
+                // The machine may have slept between the answer and now. From the end of the window on, whoever goes
+                // by it has stopped; an answer that says otherwise comes too late.
+                Ok(()) if clock.now() >= end => {
+                    return Loss::OutOfTime("the store's answer came after the window had ended".into());
+                }
                 Ok(()) => {
                     self.note_reported();
                     self.publish.send_replace(Standing::Held { trust_until: self.grant.trust_until() });

@@ -45,7 +45,8 @@ pub enum Request {
     Release {
         /// Which tenure.
         claim: Claim,
-        /// How the work went.
+        /// How the work went. [`Outcome::Expired`] and [`Outcome::Evicted`] are not the holder's to say, and are taken
+        /// as [`Outcome::Lost`].
         outcome: Outcome,
     },
     /// Record how far the work has come.
@@ -59,7 +60,8 @@ pub enum Request {
     Complete {
         /// Which tenure.
         claim: Claim,
-        /// How it went: [`Outcome::Succeeded`] makes the slot done, anything else failed.
+        /// How it went: [`Outcome::Succeeded`] makes the slot done, [`Outcome::Failed`] failed; anything else leaves
+        /// it open for another run to recover.
         outcome: Outcome,
     },
     /// An operator's request.
@@ -148,7 +150,7 @@ pub enum Refusal {
     },
     /// An operator keeps new holders out, or did so already when asked to pause.
     Paused(OperatorMark),
-    /// That slot, or a later one, was already claimed and not left to die.
+    /// That slot has run, or a later one was claimed; or the slot was completed with another outcome.
     AlreadyRun(SlotMark),
     /// The one who asks is not, or no longer, the holder.
     Lost {
@@ -272,6 +274,9 @@ fn release(record: &Ownership, claim: Claim, outcome: Outcome, now: Timestamp) -
             _ => lost(record),
         });
     }
+    // What ends by release did not expire and was not evicted: the audit trail would lie, and the release could not be
+    // recognised when its reply is lost.
+    let outcome = if matches!(outcome, Outcome::Expired | Outcome::Evicted) { Outcome::Lost } else { outcome };
     let mut next = record.clone();
     end_tenure(&mut next, now, outcome);
     close_slot(&mut next, claim.epoch, outcome);
@@ -291,24 +296,30 @@ fn complete(record: &Ownership, claim: Claim, outcome: Outcome) -> Decided {
     if !record.is_held_by(claim) {
         return Err(lost(record));
     }
-    match record.slot {
-        Some(mark) if mark.epoch == claim.epoch && mark.state == SlotState::Running => {
+    let Some(mark) = record.slot.filter(|mark| mark.epoch == claim.epoch) else { return Err(Refusal::NoSlot) };
+    match (mark.state, slot_end(outcome)) {
+        (SlotState::Running, Some(_)) => {
             let mut next = record.clone();
             close_slot(&mut next, claim.epoch, outcome);
             Ok(Some(next))
         }
-        Some(mark) if mark.epoch == claim.epoch => Ok(None),
-        _ => Err(Refusal::NoSlot),
+        (state, end) if end.is_none_or(|end| end == state) => Ok(None),
+        // Two completions that contradict each other: the first stands.
+        _ => Err(Refusal::AlreadyRun(mark)),
     }
 }
 
 fn operate(record: &Ownership, nonce: Nonce, mark: OperatorMark, order: &Order) -> Decided {
+    let now = mark.at;
     // The new holder's own nonce marks a hand-off, so that its later release finds the transfer that began it.
     let nonce = if let Order::HandOff { to, .. } = order { to.nonce } else { nonce };
     if record.transfer_by(nonce).is_some() {
-        return Ok(None);
+        // A hand-off that was applied and has been lost since gives nobody anything: to call it applied would make a
+        // grant of whatever tenure is there now.
+        let gone = matches!(order, Order::HandOff { .. })
+            && record.live_tenure(now).is_none_or(|tenure| tenure.holder.nonce != nonce);
+        return if gone { Err(lost(record)) } else { Ok(None) };
     }
-    let now = mark.at;
     match order {
         Order::Pause => match &record.paused {
             Some(old) if (&old.by, &old.why) == (&mark.by, &mark.why) => Ok(None),
@@ -411,14 +422,20 @@ fn end_tenure(next: &mut Ownership, now: Timestamp, outcome: Outcome) {
     }
 }
 
-/// A run that lost its lease did not finish its slot: that stays open for another to recover.
+/// What an outcome makes of a running slot. A run that lost its lease did not finish its slot: that stays open for
+/// another to recover.
+fn slot_end(outcome: Outcome) -> Option<SlotState> {
+    match outcome {
+        Outcome::Succeeded => Some(SlotState::Done),
+        Outcome::Failed => Some(SlotState::Failed),
+        Outcome::Lost | Outcome::Expired | Outcome::Evicted => None,
+    }
+}
+
 fn close_slot(next: &mut Ownership, epoch: Epoch, outcome: Outcome) {
-    if let Some(mark) = next.slot.as_mut().filter(|m| m.epoch == epoch && m.state == SlotState::Running) {
-        match outcome {
-            Outcome::Succeeded => mark.state = SlotState::Done,
-            Outcome::Failed => mark.state = SlotState::Failed,
-            Outcome::Lost | Outcome::Expired | Outcome::Evicted => {}
-        }
+    let running = next.slot.as_mut().filter(|m| m.epoch == epoch && m.state == SlotState::Running);
+    if let (Some(mark), Some(end)) = (running, slot_end(outcome)) {
+        mark.state = end;
     }
 }
 
