@@ -21,3 +21,4 @@ pub mod descriptor;
 pub mod host;
 
 pub use native::NAME;
+pub use native::rename;

@@ -1,5 +1,7 @@
 //! Linux.
 
+pub mod rename;
+
 use crate::clock::{self, Moment};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use std::os::fd::OwnedFd;

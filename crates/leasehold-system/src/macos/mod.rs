@@ -1,5 +1,7 @@
 //! macOS. Written against the documented interfaces; docs/guarantees.md says what was not run here.
 
+pub mod rename;
+
 use crate::clock::{self, Moment};
 use std::time::Duration;
 
