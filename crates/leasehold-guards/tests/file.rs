@@ -1,4 +1,5 @@
 //! What people expect of a guarded file, one process at a time.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -1,5 +1,5 @@
 //! What every test of the guards needs.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use leasehold::{Epoch, Nonce, Token};
 use std::path::Path;
