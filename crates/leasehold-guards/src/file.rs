@@ -5,7 +5,8 @@
 //! keep the old content, extended attributes are not copied, and set-user-id bits are dropped.
 
 use crate::failure::Scene;
-use crate::permit::{self, Permits, hold};
+use crate::fence;
+use crate::permit::{Permits, hold};
 use crate::place::{Place, shown};
 use crate::steps::{Step, Steps, Unwatched};
 use async_trait::async_trait;
@@ -66,7 +67,7 @@ impl FileGuard {
     /// [`Guard::high_water`] for callers that may block.
     pub fn high_water_now(&self) -> Result<Option<HighWater>> {
         let place = Place::open_followed(&self.path, &self.resource)?;
-        permit::high_water(&self.scene(), &place)
+        fence::high_water(&self.scene(), &place)
     }
 
     /// Replaces the file with everything that `payload` gives. The token is checked before the first byte is read, and

@@ -22,7 +22,13 @@
 #[cfg(feature = "file")]
 mod failure;
 #[cfg(feature = "file")]
+mod fence;
+#[cfg(feature = "file")]
 mod file;
+#[cfg(feature = "file")]
+mod folder;
+#[cfg(feature = "file")]
+mod generations;
 #[cfg(feature = "file")]
 mod permit;
 #[cfg(feature = "file")]
@@ -31,8 +37,12 @@ mod place;
 mod remains;
 #[cfg(feature = "file")]
 mod steps;
+#[cfg(feature = "file")]
+mod tree;
 
 #[cfg(feature = "file")]
 pub use file::FileGuard;
+#[cfg(feature = "file")]
+pub use folder::FolderGuard;
 #[cfg(feature = "file")]
 pub use steps::{Step, Steps};

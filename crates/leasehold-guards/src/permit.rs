@@ -15,23 +15,22 @@
 //! - *Lowest first.* A listing is no snapshot. A writer that misses a permit because it was removed during the listing
 //!   was itself removed before, if the lower go first.
 
-use crate::failure::{Scene, errno, exists, vanished};
+use crate::failure::{Scene, exists, vanished};
+use crate::fence::{LEASE, Listing, WROTE, list, open_fence, permit_name, read_lease, sync};
 use crate::place::Place;
-use crate::remains::{GONE, discard, gone_name};
+use crate::remains::{discard, gone_name};
 use crate::steps::Step;
 use leasehold::guard::{self, HighWater, Policy};
 use leasehold::{Epoch, Error, Kind, LeaseName, Nonce, Result, Token, codec};
-use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 
-const LEASE: &str = "lease";
 const SEALED: &str = "sealed";
-const WROTE: &str = "wrote";
+const TURN: &str = "turn";
 const ANCHOR: &str = "anchor-";
 pub(crate) const STAGE: &str = "stage-";
 /// How often our own permit may vanish under us before we say so.
@@ -49,14 +48,6 @@ pub(crate) struct Permits<'a> {
     token: &'a Token,
     fence: OwnedFd,
     own: String,
-}
-
-/// What a fence folder holds, lowest permit first.
-#[derive(Debug, Default)]
-struct Listing {
-    permits: Vec<(Epoch, Nonce)>,
-    /// Set-aside permits and lease staging files that somebody did not live to remove.
-    remains: Vec<String>,
 }
 
 impl<'a> Permits<'a> {
@@ -334,6 +325,18 @@ impl<'a> Permits<'a> {
         Ok(rustix::fs::openat(&self.fence, path, flags, Mode::from_raw_mode(mode as _))?)
     }
 
+    /// Waits until no other process of our tenure is publishing. A higher epoch waits for nobody: it removes the file
+    /// that is waited on.
+    pub(crate) fn turn(&self) -> Result<OwnedFd> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o666);
+        let turn = rustix::fs::openat(&self.fence, format!("{}/{TURN}", self.own), flags, mode)
+            .map_err(|e| self.why(Step::Anchor, e.into()))?;
+        rustix::io::retry_on_intr(|| rustix::fs::flock(&turn, FlockOperation::LockExclusive))
+            .map_err(|e| self.scene.failed(Step::Anchor, e.into()))?;
+        Ok(turn)
+    }
+
     pub(crate) fn fence(&self) -> &OwnedFd {
         &self.fence
     }
@@ -384,18 +387,6 @@ impl<'a> Permits<'a> {
     }
 }
 
-/// The highest permit, whoever asks. Nothing is created.
-pub(crate) fn high_water(scene: &Scene<'_>, place: &Place) -> Result<Option<HighWater>> {
-    let Some(fence) = open_fence(scene, place, &place.beside(".fence")?)? else { return Ok(None) };
-    let lease = read_lease(scene, &fence)?;
-    let listing = list(scene, &fence)?;
-    let Some(&(epoch, nonce)) = listing.permits.last() else { return Ok(None) };
-    let lease = lease.ok_or_else(|| scene.corrupt("the fence folder has permits but no `lease` file"))?;
-    let wrote = format!("{}/{WROTE}", permit_name(epoch, nonce));
-    let seq = u64::from(rustix::fs::statat(&fence, wrote, AtFlags::SYMLINK_NOFOLLOW).is_ok());
-    Ok(Some(HighWater { lease, epoch, nonce, seq }))
-}
-
 /// Marks a stage as in use by a live process, as far as the file system can. A stage that somebody cleaned up in the
 /// moment before counts as vanished.
 pub(crate) fn hold(stage: &OwnedFd) -> io::Result<()> {
@@ -409,97 +400,4 @@ pub(crate) fn hold(stage: &OwnedFd) -> io::Result<()> {
 /// True if no live process holds this stage; false also where the file system cannot tell.
 fn abandoned(stage: &OwnedFd) -> bool {
     rustix::fs::flock(stage, FlockOperation::NonBlockingLockExclusive).is_ok()
-}
-
-pub(crate) fn sync(folder: &OwnedFd) -> io::Result<()> {
-    // The standard library's sync reaches the disk on every system; the plain system call does not on macOS.
-    File::from(folder.try_clone()?).sync_all()
-}
-
-fn permit_name(epoch: Epoch, nonce: Nonce) -> String {
-    format!("{epoch}-{nonce}")
-}
-
-fn parse_permit(name: &str) -> Option<(Epoch, Nonce)> {
-    let (epoch, nonce) = name.split_once('-')?;
-    let permit = (epoch.parse().ok()?, nonce.parse().ok()?);
-    (permit_name(permit.0, permit.1) == name).then_some(permit)
-}
-
-fn open_fence(scene: &Scene<'_>, place: &Place, name: &OsStr) -> Result<Option<OwnedFd>> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    match rustix::fs::openat(&place.parent, name, flags, Mode::empty()) {
-        Ok(fence) => Ok(Some(fence)),
-        Err(Errno::NOENT) => Ok(None),
-        Err(Errno::LOOP | Errno::NOTDIR) => Err(Error::new(
-            Kind::Invalid,
-            format!(
-                "fence folder refused: resource=`{}`: `{}` is a symlink or a file, not a folder; remove it",
-                scene.resource,
-                leasehold::printable(&name.to_string_lossy())
-            ),
-        )),
-        Err(e) => Err(scene.failed(Step::MakeFence, e.into())),
-    }
-}
-
-fn read_lease(scene: &Scene<'_>, fence: &OwnedFd) -> Result<Option<LeaseName>> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let opened = match rustix::fs::openat(fence, LEASE, flags, Mode::empty()) {
-        Err(Errno::NOENT) => return Ok(None),
-        Err(Errno::LOOP) => return Err(scene.corrupt("the `lease` file is a symlink; remove it")),
-        answer => answer.map_err(|e| scene.failed(Step::List, e.into()))?,
-    };
-    let mut bytes = Vec::new();
-    let limit = codec::MAX_RECORD_BYTES as u64 + 1;
-    File::from(opened).take(limit).read_to_end(&mut bytes).map_err(|e| scene.failed(Step::List, e))?;
-    codec::decode("fence", &bytes, &format!("lease of {}", scene.resource)).map(Some)
-}
-
-fn list(scene: &Scene<'_>, fence: &OwnedFd) -> Result<Listing> {
-    let mut listing = Listing::default();
-    let names = scene.take(Step::List, || names(fence))?;
-    for (name, kind) in names {
-        if let Some(permit) = parse_permit(&name) {
-            if kind != FileType::Directory {
-                return Err(scene.corrupt(&format!("`{name}` is not a folder; nothing of ours made it, remove it")));
-            }
-            listing.permits.push(permit);
-        } else if is_remains(&name, kind) {
-            listing.remains.push(name);
-        }
-    }
-    listing.permits.sort_unstable();
-    Ok(listing)
-}
-
-/// Anything else in there is not ours and is left alone.
-fn is_remains(name: &str, kind: FileType) -> bool {
-    let random = |prefix: &str| name.strip_prefix(prefix).is_some_and(|rest| rest.parse::<Nonce>().is_ok());
-    match kind {
-        FileType::Directory => random(GONE),
-        FileType::Symlink => random(GONE),
-        FileType::RegularFile => random(GONE) || random("lease-"),
-        _ => false,
-    }
-}
-
-fn names(fence: &OwnedFd) -> io::Result<Vec<(String, FileType)>> {
-    let mut names = Vec::new();
-    for entry in Dir::read_from(fence)? {
-        let entry = entry?;
-        // Names of ours are plain text.
-        let Ok(name) = entry.file_name().to_str() else { continue };
-        let kind = match entry.file_type() {
-            FileType::Unknown => {
-                match rustix::fs::statat(fence, OsStr::from_bytes(name.as_bytes()), AtFlags::SYMLINK_NOFOLLOW) {
-                    Err(e) if errno(&e.into()) == Some(Errno::NOENT) => continue,
-                    stat => FileType::from_raw_mode(stat?.st_mode),
-                }
-            }
-            kind => kind,
-        };
-        names.push((name.to_owned(), kind));
-    }
-    Ok(names)
 }

@@ -26,3 +26,4 @@ pub mod volume;
 pub mod watch;
 
 pub use native::NAME;
+pub use native::rename;

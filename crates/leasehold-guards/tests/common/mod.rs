@@ -1,5 +1,5 @@
 //! What every test of the guards needs.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use leasehold::{Epoch, Nonce, Token};
 use std::path::Path;
@@ -30,4 +30,10 @@ pub fn tree(folder: &Path) -> Vec<String> {
     }
     found.sort();
     found
+}
+
+/// A folder for thousands of rounds: in memory where there is such a thing, for syncing is not what they are about.
+pub fn scratch() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { tempfile::tempdir_in(memory).unwrap() } else { tempfile::tempdir().unwrap() }
 }

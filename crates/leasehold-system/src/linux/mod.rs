@@ -3,6 +3,7 @@
 pub(crate) mod process;
 pub(crate) mod volume;
 pub(crate) mod watch;
+pub mod rename;
 
 use crate::clock::{self, Moment};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
