@@ -39,6 +39,8 @@
 mod attempt;
 mod layout;
 mod room;
+#[cfg(test)]
+mod sleepers;
 
 use async_trait::async_trait;
 use attempt::Attempt;

@@ -1,5 +1,7 @@
 //! A URL leads to a store, or to a message that says what to do.
 
+#![allow(clippy::unwrap_used)]
+
 use leasehold::{Acquired, Ask, Coordinator, HolderId, Kind, Outcome, Released, Ttl};
 use leasehold_stores::{StoreUrl, open};
 use std::os::unix::fs::PermissionsExt;

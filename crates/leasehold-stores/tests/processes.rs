@@ -1,0 +1,87 @@
+//! Several processes on one store, one of which is killed at any point.
+//!
+//! The contenders are this very test binary, started again with [`STORE`] set. Each says on its standard output what it
+//! was answered, so that the wins of a killed one count too.
+
+#![allow(clippy::unwrap_used)]
+
+use leasehold::store::Swap;
+use leasehold::{Key, Kind, Shelf};
+use leasehold_stores::{StoreUrl, open};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
+
+const STORE: &str = "LEASEHOLD_TEST_CONTENDED_STORE";
+const PROCESSES: usize = 4;
+const SWAPS_EACH: usize = 150;
+/// After how many wins the victim is killed.
+const VICTIM_WINS: usize = 10;
+
+fn key() -> Key {
+    Key::new(Shelf::Probe, &"contended".parse().unwrap())
+}
+
+/// Does nothing unless it was started by the tests below.
+#[tokio::test]
+async fn contender() {
+    let Ok(text) = std::env::var(STORE) else { return };
+    let store = open(&text.parse::<StoreUrl>().unwrap()).await.unwrap();
+    let mut output = std::io::stdout();
+    for _ in 0..SWAPS_EACH {
+        let value = store.read(&key()).await.unwrap().value;
+        let count = value.as_ref().map_or(0, |v| std::str::from_utf8(&v.bytes).unwrap().parse::<u64>().unwrap());
+        let next = (count + 1).to_string();
+        let word = match store.swap(&key(), value.as_ref().map(|v| &v.revision), next.as_bytes()).await {
+            Ok(Swap::Done { .. }) => "won",
+            Ok(Swap::Mismatch) => "overtaken",
+            Err(e) if e.kind() == Kind::Indeterminate => "unknown",
+            Err(e) => panic!("{e}"),
+        };
+        writeln!(output, "\nanswer {word}").unwrap();
+    }
+}
+
+fn start(url: &str) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "contender", "--nocapture"])
+        .env(STORE, url)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+async fn wins_are_the_final_count(url: &str) {
+    let mut victim = start(url);
+    let others: Vec<_> = (1..PROCESSES).map(|_| start(url)).collect();
+    let mut heard = String::new();
+    let mut lines = BufReader::new(victim.stdout.take().unwrap());
+    while heard.matches("answer won").count() < VICTIM_WINS && lines.read_line(&mut heard).unwrap() > 0 {}
+    victim.kill().unwrap();
+    victim.wait().unwrap();
+    lines.read_to_string(&mut heard).unwrap();
+    for other in others {
+        let output = other.wait_with_output().unwrap();
+        assert!(output.status.success(), "a contender failed");
+        heard.push_str(&String::from_utf8(output.stdout).unwrap());
+    }
+    let count = |word: &str| heard.lines().filter(|line| *line == format!("answer {word}")).count() as u64;
+    let (won, unknown) = (count("won"), count("unknown"));
+    let store = open(&url.parse().unwrap()).await.unwrap();
+    let bytes = store.read(&key()).await.unwrap().value.unwrap().bytes;
+    let last: u64 = String::from_utf8(bytes).unwrap().parse().unwrap();
+    // The killed one may have won once more than it could tell.
+    assert!((won..=won + unknown + 1).contains(&last), "{won} won, {unknown} unknown, but the count is {last}");
+    assert!(won >= SWAPS_EACH as u64, "only {won} of all swaps were done");
+}
+
+#[tokio::test]
+async fn on_sqlite_wins_are_the_final_count_though_one_process_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    wins_are_the_final_count(&format!("sqlite:{}/x.db", folder.path().display())).await;
+}
+
+#[tokio::test]
+async fn in_a_directory_wins_are_the_final_count_though_one_process_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    wins_are_the_final_count(&format!("dir:{}/store", folder.path().display())).await;
+}
