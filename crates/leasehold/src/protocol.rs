@@ -208,9 +208,7 @@ type Decided = Result<Option<Ownership>, Refusal>;
 
 fn acquire(record: &Ownership, holder: &HolderId, ttl: Ttl, slot: Option<SlotClaim>, now: Timestamp) -> Decided {
     if record.transfer_by(holder.nonce).is_some() {
-        // Our own grant, whose reply was lost. It counts only while it lasts: a nonce never serves two tenures.
-        let still_ours = record.live_tenure(now).is_some_and(|t| t.holder.nonce == holder.nonce);
-        return if still_ours { Ok(None) } else { Err(lost(record)) };
+        return found_own_grant(record, holder.nonce, now);
     }
     let recovers = match slot {
         Some(claim) => slot_is_open(record, claim)?,
@@ -232,6 +230,13 @@ fn acquire(record: &Ownership, holder: &HolderId, ttl: Ttl, slot: Option<SlotCla
         }
     }
     Ok(Some(next))
+}
+
+/// The grant under this nonce was made before and its reply was lost. It counts only while it lasts: whoever takes the
+/// record's epoch for its own when another has been granted the lease since, has a token of another's epoch.
+fn found_own_grant(record: &Ownership, nonce: Nonce, now: Timestamp) -> Decided {
+    let still_ours = record.live_tenure(now).is_some_and(|t| t.holder.nonce == nonce);
+    if still_ours { Ok(None) } else { Err(lost(record)) }
 }
 
 /// Whether a slot may be claimed, and if so whether that recovers a run that died.
@@ -314,11 +319,7 @@ fn operate(record: &Ownership, nonce: Nonce, mark: OperatorMark, order: &Order) 
     // The new holder's own nonce marks a hand-off, so that its later release finds the transfer that began it.
     let nonce = if let Order::HandOff { to, .. } = order { to.nonce } else { nonce };
     if record.transfer_by(nonce).is_some() {
-        // A hand-off that was applied and has been lost since gives nobody anything: to call it applied would make a
-        // grant of whatever tenure is there now.
-        let gone = matches!(order, Order::HandOff { .. })
-            && record.live_tenure(now).is_none_or(|tenure| tenure.holder.nonce != nonce);
-        return if gone { Err(lost(record)) } else { Ok(None) };
+        return if let Order::HandOff { .. } = order { found_own_grant(record, nonce, now) } else { Ok(None) };
     }
     match order {
         Order::Pause => match &record.paused {
@@ -466,5 +467,42 @@ fn lost(record: &Ownership) -> Refusal {
         seen: record.epoch,
         holder: record.tenure.as_ref().map(|t| t.holder.clone()),
         reason: record.transfers.last().map(|t| t.reason),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holder(nonce: u128) -> HolderId {
+        HolderId {
+            host: "h".into(),
+            pid: 1,
+            nonce: Nonce::from_u128(nonce),
+            label: crate::text::Label::lossy("x", "x"),
+        }
+    }
+
+    fn written(decision: Decision) -> Ownership {
+        match decision {
+            Decision::Write(next) => *next,
+            other => panic!("nothing to write: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_hand_off_whose_reply_was_lost_claims_no_later_epoch() {
+        let (start, late) = (Timestamp::from_millis(0), Timestamp::from_millis(5_000));
+        let hand_off = Request::Operate {
+            nonce: Nonce::from_u128(9),
+            by: Who::lossy("ops", "ops"),
+            why: Why::lossy("drill", "drill"),
+            order: Order::HandOff { to: holder(1), ttl: Ttl::MIN },
+        };
+        let handed = written(decide(&Ownership::default(), &hand_off, start));
+        assert_eq!(decide(&handed, &hand_off, start), Decision::AlreadyApplied);
+        let acquire = Request::Acquire { holder: holder(2), ttl: Ttl::MIN, slot: None };
+        let taken = written(decide(&handed, &acquire, late));
+        assert!(matches!(decide(&taken, &hand_off, late), Decision::Refuse(Refusal::Lost { .. })));
     }
 }

@@ -1,9 +1,26 @@
 //! `publish`: a folder in one step, unless a newer epoch has been there.
 
+use super::{explain, token};
 use crate::args::{Common, Publish as Args};
 use crate::exit::Exit;
-use leasehold::{Error, Kind, Result};
+use crate::output;
+use leasehold::Result;
+use leasehold::guard::{Guard, Policy};
+use leasehold_guards::FolderGuard;
+use serde_json::json;
 
-pub async fn publish(_common: &Common, _args: &Args) -> Result<Exit> {
-    Err(Error::new(Kind::Unsupported, "the folder guard is not part of this build"))
+pub async fn publish(common: &Common, args: &Args) -> Result<Exit> {
+    let token = token(args.token.as_deref())?;
+    let guard = FolderGuard::new(&args.target, Policy::Reentrant)?.keeping(args.keep);
+    match guard.publish(&token, &args.folder) {
+        Ok(high) => {
+            if common.json {
+                let strength = guard.strength().to_string();
+                let value = json!({ "resource": guard.resource(), "epoch": high.epoch.get(), "strength": strength });
+                output::json(&value)?;
+            }
+            Ok(Exit::Done)
+        }
+        Err(error) => Err(explain(common, &guard, &token, error).await),
+    }
 }

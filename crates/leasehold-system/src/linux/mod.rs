@@ -1,9 +1,9 @@
 //! Linux.
 
 pub(crate) mod process;
+pub mod rename;
 pub(crate) mod volume;
 pub(crate) mod watch;
-pub mod rename;
 
 use crate::clock::{self, Moment};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};

@@ -1,9 +1,9 @@
 //! macOS. Written against the documented interfaces; docs/guarantees.md says what was not run here.
 
 pub(crate) mod process;
+pub mod rename;
 pub(crate) mod volume;
 pub(crate) mod watch;
-pub mod rename;
 
 use crate::clock::{self, Moment};
 use std::time::Duration;

@@ -1,0 +1,119 @@
+//! Configurations: how much of each thing may happen in one exploration.
+//!
+//! Promise: the bounds of every exploration are here, as data. Non-promise: nothing is claimed beyond them.
+
+use leasehold::guard::Policy;
+
+/// The kinds of orders an operator may give.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OrderKind {
+    Revoke,
+    HandOff,
+    Pause,
+    Resume,
+    Advance,
+}
+
+/// The bounds of one exploration.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// As the table names it.
+    pub name: &'static str,
+    /// At most 3.
+    pub clients: u8,
+    /// Acquisitions by each client, each under a name of its own.
+    pub turns: u8,
+    /// Orders by the operator.
+    pub orders_given: u8,
+    /// Of these kinds.
+    pub orders: &'static [OrderKind],
+    /// Slots that may be claimed, at most 2; 0 means that leases are taken without one.
+    pub slots: u8,
+    /// Whether the store may once be restored from a copy taken at any earlier moment.
+    pub rollback: bool,
+    /// Replies lost or given up on.
+    pub losses: u8,
+    /// Swaps delivered twice.
+    pub copies: u8,
+    /// Renewals and checkpoints begun.
+    pub renewals: u8,
+    /// Swaps under way at once, at most 4.
+    pub flights: u8,
+    /// Guarded resources, at most 2.
+    pub guards: u8,
+    /// What each of them admits.
+    pub policies: [Policy; 2],
+    /// Writes that each grant may send, numbered from 1.
+    pub writes: u8,
+    /// Transfers that a record remembers.
+    pub transfers_kept: usize,
+}
+
+impl Config {
+    /// Whether some guard has this policy.
+    pub fn has_policy(&self, policy: Policy) -> bool {
+        self.policies[..usize::from(self.guards)].contains(&policy)
+    }
+
+    /// Whether a request may be forgotten by the record before its sender has looked again.
+    pub fn forgets(&self) -> bool {
+        self.transfers_kept < usize::MAX
+    }
+}
+
+/// Small enough to be explored at every build, each with one thing in focus.
+const BASE: Config = Config {
+    name: "base",
+    clients: 2,
+    turns: 1,
+    orders_given: 0,
+    orders: &[],
+    slots: 0,
+    rollback: false,
+    losses: 1,
+    copies: 1,
+    renewals: 1,
+    flights: 2,
+    guards: 1,
+    policies: [Policy::Ordered, Policy::OncePerEpoch],
+    writes: 2,
+    transfers_kept: usize::MAX,
+};
+
+const ALL_ORDERS: &[OrderKind] =
+    &[OrderKind::Revoke, OrderKind::HandOff, OrderKind::Pause, OrderKind::Resume, OrderKind::Advance];
+
+/// The configurations of every test run: together at least ten million states.
+pub fn ci() -> Vec<Config> {
+    vec![
+        Config { name: "faults", clients: 3, losses: 2, flights: 3, guards: 1, ..BASE },
+        Config { name: "operator", orders_given: 2, orders: ALL_ORDERS, ..BASE },
+        Config { name: "rollback", turns: 2, rollback: true, guards: 1, renewals: 0, ..BASE },
+        Config { name: "slots", turns: 2, slots: 2, renewals: 0, guards: 0, ..BASE },
+        Config { name: "forgetful", clients: 3, losses: 2, renewals: 0, transfers_kept: 1, ..BASE },
+    ]
+}
+
+/// The larger ones, by flag.
+pub fn long() -> Vec<Config> {
+    ci()
+}
+
+/// The smallest that shows everything there is to show: seeded bugs are looked for here.
+pub fn small() -> Vec<Config> {
+    vec![
+        Config { name: "small-faults", guards: 2, renewals: 1, ..BASE },
+        Config { name: "small-operator", orders_given: 1, orders: ALL_ORDERS, renewals: 0, ..BASE },
+        Config {
+            name: "small-rollback",
+            orders_given: 1,
+            orders: &[OrderKind::Advance],
+            rollback: true,
+            renewals: 0,
+            copies: 0,
+            losses: 0,
+            ..BASE
+        },
+        Config { name: "small-slots", turns: 2, slots: 2, renewals: 0, copies: 0, guards: 0, ..BASE },
+    ]
+}
