@@ -45,6 +45,7 @@ fn a_seal_alone_shuts_the_older_out() {
     let sealed = guard(&path).seal_now(&token(2, 0)).unwrap();
     assert_eq!((sealed.epoch.get(), sealed.seq), (2, 0));
     assert_eq!(write(&path, 1, "zombie").unwrap_err().kind(), Kind::Fenced);
+    assert_eq!(guard(&path).seal_now(&token(1, 0)).unwrap_err().kind(), Kind::Fenced);
     assert_eq!(fs::read_to_string(&path).unwrap(), "one");
     assert_eq!(guard(&path).high_water_now().unwrap(), Some(sealed));
     write(&path, 2, "two").unwrap();

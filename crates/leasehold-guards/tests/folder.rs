@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{token, tree};
+use common::{scratch, token, tree};
 use leasehold::Kind;
 use leasehold::guard::Policy;
 use leasehold_guards::{FolderGuard, Step, Steps};
@@ -146,7 +146,7 @@ fn a_publisher_overtaken_at_any_step_changes_nothing_and_its_orphans_are_collect
 fn readers_never_see_a_mixture() {
     const ROUNDS: u64 = 250;
     for real in [false, true] {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = scratch();
         let site = folder.path().join("site");
         if real {
             fs::create_dir(&site).unwrap();

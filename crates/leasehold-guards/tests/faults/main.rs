@@ -31,7 +31,7 @@ fn main() {
     play("every_step_of_an_exchange_survives_every_fault", "faults", seed, || {
         assert_eq!(matrix(How::Folder, true).len(), Step::ALL.len() - 1);
     });
-    play("a_full_disk_keeps_the_old_content", "faults", seed, full_disk);
+    play("a_full_or_read_only_disk_keeps_the_old_content", "faults", seed, full_disk);
 }
 
 /// One cell of the matrix, and the writers that play it.
@@ -197,7 +197,14 @@ fn full_disk() {
         assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "CI may mount: {e}");
         return println!("skipped: a small file system cannot be mounted here: {e}");
     }
-    let outcome = std::panic::catch_unwind(|| fill_up(mount.path()));
+    let outcome = std::panic::catch_unwind(|| {
+        fill_up(mount.path());
+        rustix::mount::mount_remount(mount.path(), rustix::mount::MountFlags::RDONLY, c"").unwrap();
+        let guard = leasehold_guards::FileGuard::new(mount.path().join("out"), leasehold::guard::Policy::Reentrant);
+        let refused = guard.unwrap().write_from(&common::token(3, 0), &b"x"[..]).unwrap_err();
+        assert_eq!(refused.kind(), leasehold::Kind::Unsupported);
+        assert!(refused.to_string().contains("the file system is read-only"), "{refused}");
+    });
     rustix::mount::unmount(mount.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
     outcome.unwrap();
 }
