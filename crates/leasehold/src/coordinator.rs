@@ -503,7 +503,7 @@ impl Coordinator {
     }
 
     /// How far a told store time may be from the true one.
-    fn grain(&self) -> Duration {
+    pub(crate) fn grain(&self) -> Duration {
         match self.store.capabilities().clock {
             ClockSource::Store { grain } => grain,
             ClockSource::Local { margin } => margin,
