@@ -82,6 +82,25 @@ impl fmt::Debug for ProgressGate {
 }
 
 /// Renews a grant in the background. Dropped, it stops renewing and the lease expires by itself.
+///
+/// ```
+/// use leasehold::{Acquired, Ask, Coordinator, HolderId, Keeper, MemoryStore, Outcome};
+/// use std::sync::Arc;
+///
+/// # async fn work() -> bool { true }
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// let leases = Coordinator::new(Arc::new(MemoryStore::default()));
+/// let ask = Ask::new(HolderId::new(None), "90s".parse()?);
+/// let Acquired::Granted(grant) = leases.acquire(&"daily".parse()?, &ask).await? else { return Ok(()) };
+/// let keeper = Keeper::start(leases.clone(), *grant);
+/// let outcome = tokio::select! {
+///     biased;
+///     loss = keeper.lost() => { eprintln!("stopped: {loss}"); Outcome::Lost }
+///     went_well = work() => if went_well { Outcome::Succeeded } else { Outcome::Failed },
+/// };
+/// leases.release(&keeper.stop().await, outcome).await?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Keeper {
     standing: watch::Receiver<Standing>,
@@ -91,11 +110,17 @@ pub struct Keeper {
 
 impl Keeper {
     /// Starts keeping a grant.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
     pub fn start(coordinator: Coordinator, grant: Grant) -> Self {
         Keeper::start_gated(coordinator, grant, None)
     }
 
     /// Starts keeping a grant for as long as there is progress.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
     pub fn start_gated(coordinator: Coordinator, grant: Grant, gate: Option<ProgressGate>) -> Self {
         let (publish, standing) = watch::channel(Standing::Held { trust_until: grant.trust_until() });
         let (stop, stopped) = oneshot::channel();

@@ -15,6 +15,14 @@ const ALLOWED: &str = "use segments of A-Z a-z 0-9 . _ - separated by `/`, at mo
      in it or ends with `.lock`, for git would refuse it";
 
 /// The name of a lease, such as `daily-publish` or `team-a/reports/weekly`.
+///
+/// ```
+/// use leasehold::LeaseName;
+/// assert_eq!(LeaseName::new("team-a/reports")?.seat(2)?.as_str(), "team-a/reports/seat-2");
+/// let error = LeaseName::new("daily publish").unwrap_err();
+/// assert!(error.to_string().starts_with("invalid lease name `daily publish`: character ` ` at byte 5"));
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct LeaseName(String);
