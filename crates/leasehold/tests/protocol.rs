@@ -234,7 +234,7 @@ fn ops() -> impl Strategy<Value = Vec<(u64, Op)>> {
     ];
     let step = prop_oneof![3 => 0..300_u64, 2 => 300..2_500_u64, 1 => Just(1_000_u64), 1 => Just(0)];
     // Most histories are short; some are long enough for the oldest transfers to be forgotten.
-    let step = (step, op);
+    let step = (step.boxed(), op.boxed());
     prop_oneof![9 => prop::collection::vec(step.clone(), 1..60), 1 => prop::collection::vec(step, 130..190)]
 }
 
