@@ -44,7 +44,8 @@ pub struct Coordinator {
 /// What an acquirer asks for.
 #[derive(Debug, Clone)]
 pub struct Ask {
-    /// Who asks. A fresh [`HolderId`] for every acquisition.
+    /// Who asks. A fresh [`HolderId`] for every acquisition: asking twice under one nonce is a retry, and finds the
+    /// grant that the first one got. Two tasks that share one would both be told that it is theirs.
     pub holder: HolderId,
     /// How long the grant lasts unless renewed.
     pub ttl: Ttl,
@@ -125,7 +126,8 @@ impl Grant {
         self.ttl
     }
 
-    /// The last moment of this machine's clock at which nobody else can have been granted the lease.
+    /// The moment of this machine's clock from which on somebody else may have been granted the lease. Work is under
+    /// its protection strictly before it.
     pub fn trust_until(&self) -> Moment {
         self.trust_until
     }
@@ -234,7 +236,26 @@ impl Coordinator {
     /// Tries until one of the names is had or `limit` has passed. Woken by the store where it can push; otherwise
     /// looks once a second and when a deadline comes.
     ///
+    /// A refusal that waiting does not end, such as a slot that has been run, is given at once. A store that is away in
+    /// between is waited for; one that is away at the first look is an error. The limit bounds the waiting, not a call
+    /// to the store that hangs.
+    ///
     /// Dropping the future leaves nothing held, or a grant that expires by itself.
+    ///
+    /// ```
+    /// # use leasehold::{Acquired, Ask, Coordinator, HolderId, MemoryStore, Outcome};
+    /// # use std::{sync::Arc, time::Duration};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+    /// let leases = Coordinator::new(Arc::new(MemoryStore::default()));
+    /// // Either of two seats will do, and ten seconds are long enough to wait.
+    /// let seats = ["encode".parse()?, "encode/seat-2".parse()?];
+    /// let ask = Ask::new(HolderId::new(None), "90s".parse()?);
+    /// match leases.acquire_within(&seats, &ask, Duration::from_secs(10)).await? {
+    ///     Acquired::Granted(grant) => assert_eq!(grant.token().lease, seats[0]),
+    ///     Acquired::Refused { lease, refusal, .. } => println!("{lease} comes free first: {refusal:?}"),
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub async fn acquire_within(&self, leases: &[LeaseName], ask: &Ask, limit: Duration) -> Result<Acquired> {
         let give_up = self.clock.now() + limit;
         let mut answer = self.acquire_any(leases, ask).await?;
@@ -292,7 +313,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Takes up a grant that was handed to this process as a token, if it still stands.
+    /// Takes up a grant that was handed to this process as a token, if it still stands. One read; it does not renew.
     pub async fn adopt(&self, token: &Token) -> Result<Grant> {
         let known = self.look(&token.lease).await?;
         let held = known.record.is_held_by(token.claim());
@@ -312,7 +333,11 @@ impl Coordinator {
         }
     }
 
-    /// Stays the holder for another TTL, if still the holder. An error of kind [`Kind::Lost`] is final.
+    /// Stays the holder for another TTL, if still the holder.
+    ///
+    /// An error of kind [`Kind::Lost`] is final: the lease has moved or run out, or the answer took longer than the
+    /// TTL that it brought. After any other error the grant is as it was, and can be tried again until
+    /// [`Grant::trust_until`].
     pub async fn renew(&self, grant: &mut Grant, progress: Option<Report>) -> Result<()> {
         let claim = grant.token.claim();
         let request = Request::Renew { claim, ttl: grant.ttl, progress };
@@ -356,6 +381,9 @@ impl Coordinator {
     }
 
     /// Carries out an operator's order. Gives the grant for a hand-off.
+    ///
+    /// Of two operators who pause and resume at the same moment, one whose answer was lost may be applied once more
+    /// after the other; whoever orders should look at the record that comes back.
     pub async fn operate(&self, lease: &LeaseName, by: Who, why: Why, order: Order) -> Result<Operated> {
         if let Order::HandOff { ttl, .. } = &order {
             self.check_ttl(*ttl)?;
@@ -521,7 +549,7 @@ impl Coordinator {
     }
 
     /// How far a told store time may be from the true one.
-    fn grain(&self) -> Duration {
+    pub(crate) fn grain(&self) -> Duration {
         match self.store.capabilities().clock {
             ClockSource::Store { grain } => grain,
             ClockSource::Local { margin } => margin,

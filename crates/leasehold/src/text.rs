@@ -29,30 +29,39 @@ impl<const MAX: usize> Line<MAX> {
             "it is empty"
         } else if text.len() > MAX {
             "it is too long"
-        } else if text.chars().any(char::is_control) {
-            "it has a control character"
+        } else if text.chars().any(breaks_a_line) {
+            "it has a line break or a control character"
         } else {
             return Ok(Line(text));
         };
         Err(Error::invalid("text", &text, format!("{wrong}; use one printable line of at most {MAX} bytes")))
     }
 
-    /// The nearest line to any text: control characters dropped, cut at the bound; `fallback` if nothing is left.
+    /// The nearest line to any text: line breaks and control characters dropped, cut at the bound; what is left of
+    /// `fallback` if nothing is left of the text, and `-` if nothing is left of that.
     pub fn lossy(text: &str, fallback: &str) -> Self {
-        let mut kept = String::new();
-        for c in text.trim().chars().filter(|c| !c.is_control()) {
-            if kept.len() + c.len_utf8() > MAX {
-                break;
+        let kept = |text: &str| {
+            let mut kept = String::new();
+            for c in text.trim().chars().filter(|c| !breaks_a_line(*c)) {
+                if kept.len() + c.len_utf8() > MAX {
+                    break;
+                }
+                kept.push(c);
             }
-            kept.push(c);
-        }
-        Line(if kept.trim().is_empty() { fallback.into() } else { kept })
+            Some(Line(kept)).filter(|line| !line.0.trim().is_empty())
+        };
+        kept(text).or_else(|| kept(fallback)).unwrap_or_else(|| Line("-".into()))
     }
 
     /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// Unicode's own line and paragraph separators are not control characters, and break lines all the same.
+fn breaks_a_line(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
 impl<const MAX: usize> fmt::Display for Line<MAX> {

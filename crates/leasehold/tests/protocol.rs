@@ -234,7 +234,7 @@ fn ops() -> impl Strategy<Value = Vec<(u64, Op)>> {
     ];
     let step = prop_oneof![3 => 0..300_u64, 2 => 300..2_500_u64, 1 => Just(1_000_u64), 1 => Just(0)];
     // Most histories are short; some are long enough for the oldest transfers to be forgotten.
-    let step = (step, op);
+    let step = (step.boxed(), op.boxed());
     prop_oneof![9 => prop::collection::vec(step.clone(), 1..60), 1 => prop::collection::vec(step, 130..190)]
 }
 
@@ -365,15 +365,19 @@ fn play(
         now += wait;
         let (concrete, request) = history.concrete(op);
         let expected = spec.step(&concrete, now);
-        let before = history.record.clone();
+        let before = std::mem::take(&mut history.record);
         let decision = decide(&before, &request, at(now));
-        if let Decision::Write(next) = &decision {
-            history.record = (**next).clone();
-            if let Some(tenure) = next.tenure.as_ref().filter(|_| next.epoch > before.epoch) {
-                history.tenures.push(Claim { epoch: next.epoch, nonce: tenure.holder.nonce });
+        let step = Step { before, request, now: at(now), decision };
+        look(&step, expected, &spec)?;
+        history.record = match step.decision {
+            Decision::Write(next) => {
+                if let Some(tenure) = next.tenure.as_ref().filter(|_| next.epoch > step.before.epoch) {
+                    history.tenures.push(Claim { epoch: next.epoch, nonce: tenure.holder.nonce });
+                }
+                *next
             }
-        }
-        look(&Step { before, request, now: at(now), decision }, expected, &spec)?;
+            _ => step.before,
+        };
     }
     Ok(())
 }

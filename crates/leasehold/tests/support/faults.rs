@@ -85,7 +85,7 @@ impl Faulty {
 
     /// Lets the next calls of one kind go wrong in this order, and the rest go well.
     pub fn next(&self, kind: Call, faults: &[Fault]) {
-        let mut faults = faults.to_vec().into_iter();
+        let mut faults = Vec::from(faults).into_iter();
         self.plan(move |call, _| if call == kind { faults.next().unwrap_or(Fault::None) } else { Fault::None });
     }
 
