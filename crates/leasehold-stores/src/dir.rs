@@ -14,19 +14,21 @@
 //! "erased", so numbers go on from there and no revision ever comes back.
 //!
 //! # Why a swap has one winner, however long a process sleeps
-//! Versions are collected, or the folder would grow for ever: when a swap to `M` is done, numbers up to `M -` [`KEPT`]
-//! are removed *in ascending order*, each only after the number below it is known to be gone. So:
-//!
-//! 1. The highest number never goes down, and readers take the highest.
-//! 2. If number `n` was ever linked and is gone, `n - 1` is gone too.
+//! Versions are collected, or the folder would grow for ever: when a swap to `M` is known to count, numbers up to `M -`
+//! [`KEPT`] are removed. So the highest number that counts never goes down, readers take the highest, and a number `n` is
+//! removed only once the highest is at least `n +` [`KEPT`].
 //!
 //! A swap that expects version `N` checks that `N` is the highest and carries the expected tag, links `N + 1`, and then
-//! looks once more: is `N` still there, with the same tag? By 2, if it is, then `N + 1` had never been removed before
-//! our link, so our link was the first there ever was: we won. If `N` is gone, then at least [`KEPT`] swaps happened
-//! while we slept, and either we won long ago or made a stray file at a long-collected number. By 1 nobody reads the
-//! stray, its tag matches nobody's expectation, and the next collection takes it. We cannot tell which, and say so:
-//! *indeterminate*, which sends the caller back to read who it was. A first write (nothing there) links number 1, and
-//! then lists: if 1 stands alone, by 1 there never was another.
+//! lists the folder. If the highest number is still below `N + 1 +` [`KEPT`], then `N + 1` had never been removed before
+//! our link, so our link was the first there ever was: we won. If it is higher, then that many swaps happened while we
+//! slept, and either we won long ago or made a stray file at a long-collected number. Nobody reads a stray, because it
+//! is not the highest; its tag is in nobody's expectation; the next collection takes it. We cannot tell which of the two
+//! it was, and say so: *indeterminate*, which sends the caller back to read who it was. A key's first write is the same
+//! with `N` = 0.
+//!
+//! All of this rests on `link` being exclusive and on a listing that was asked for after an answer showing what that
+//! answer made. NFS gives both, however names and file contents are cached (an earlier version of this file looked for
+//! `N` by opening it, and a client opened one that was no longer there). A folder must not be mounted with `nocto`.
 //!
 //! A link whose answer was lost (NFS) shows as "exists already"; then the tag in that file tells whether it is ours.
 //!

@@ -34,7 +34,10 @@ async fn contender() {
         let word = match store.swap(&key(), value.as_ref().map(|v| &v.revision), next.as_bytes()).await {
             Ok(Swap::Done { .. }) => "won",
             Ok(Swap::Mismatch) => "overtaken",
-            Err(e) if e.kind() == Kind::Indeterminate => "unknown",
+            Err(e) if e.kind() == Kind::Indeterminate => {
+                eprintln!("{e}");
+                "unknown"
+            }
             Err(e) => panic!("{e}"),
         };
         writeln!(output, "\nanswer {word}").unwrap();

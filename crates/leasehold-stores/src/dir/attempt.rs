@@ -16,12 +16,8 @@ use std::path::PathBuf;
 pub struct Attempt<'room> {
     room: &'room Room,
     folder: PathBuf,
-    /// The version to follow; none for a key's first.
-    base: Option<Mark>,
     next: Mark,
     staged: Staged,
-    /// The numbers that were there, lowest first.
-    numbers: Vec<u64>,
 }
 
 impl<'room> Attempt<'room> {
@@ -69,7 +65,7 @@ impl<'room> Attempt<'room> {
         let staged = room
             .stage(&Version::encode(next_mark, next))
             .map_err(|e| failed(e, "cannot write a new version for", &folder))?;
-        Ok(Some(Attempt { room, folder, base, next: next_mark, staged, numbers }))
+        Ok(Some(Attempt { room, folder, next: next_mark, staged }))
     }
 
     /// Links the file to its number; false if somebody else's is there.
@@ -90,35 +86,22 @@ impl<'room> Attempt<'room> {
     /// Makes the link durable, and makes sure that it was the first of its number.
     pub fn confirm(self) -> Result<Swap> {
         sync_folder(&self.folder).map_err(|e| self.unknown(e))?;
-        let first = match self.base {
-            Some(base) => {
-                let there = self.room.version(&self.folder, base.number).map_err(|e| self.unknown(e))?;
-                there.is_some_and(|there| there.mark == base)
-            }
-            None => self.room.numbers(&self.folder).map_err(|e| self.unknown(e))? == [self.next.number],
-        };
-        if !first {
-            return Err(self.unknown("others went on for long while this process slept"));
+        let numbers = self.room.numbers(&self.folder).map_err(|e| self.unknown(e))?;
+        let highest = numbers.last().copied().unwrap_or(0);
+        // A listing from which ours is missing is not to be believed in the rest either.
+        if !numbers.contains(&self.next.number) || highest >= self.next.number.saturating_add(KEPT) {
+            let message = format!("others went on to version {highest} while this process slept");
+            return Err(self.unknown(message));
         }
-        self.collect();
+        self.collect(&numbers);
         Ok(Swap::Done { revision: self.next.revision(), now: self.staged.now })
     }
 
-    /// Removes old versions in ascending order. The first that cannot be removed ends it: order is what matters.
-    fn collect(&self) {
-        let Some(limit) = self.next.number.checked_sub(KEPT) else { return };
-        let gone = |number: u64| match fs::remove_file(self.folder.join(layout::file_of(number))) {
-            Ok(()) => true,
-            Err(e) => e.kind() == ErrorKind::NotFound,
-        };
-        let mut removed = 0;
-        for number in self.numbers.iter().copied().take_while(|number| *number <= limit) {
-            // A listing may have missed the one below while it was being made.
-            let below_is_gone = number == 1 || removed == number - 1 || gone(number - 1);
-            if !below_is_gone || !gone(number) {
-                return;
-            }
-            removed = number;
+    /// Removes versions that are old beside ours, which counts: so the highest number that counts is no lower.
+    fn collect(&self, numbers: &[u64]) {
+        for number in numbers.iter().take_while(|number| **number + KEPT <= self.next.number) {
+            // What cannot be removed now, the next swap removes.
+            let _ = fs::remove_file(self.folder.join(layout::file_of(*number)));
         }
     }
 
