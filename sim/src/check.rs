@@ -40,6 +40,11 @@ impl Report {
     pub fn is_good(&self) -> bool {
         self.failures.is_empty() && self.sightings.iter().all(|(_, times)| *times > 0)
     }
+
+    /// The counterexample to this promise, if there is one.
+    pub fn broken(&self, promise: Promise) -> Option<&Failure> {
+        self.failures.iter().find(|failure| failure.promise == promise)
+    }
 }
 
 /// A broken promise.
@@ -58,17 +63,11 @@ pub fn check(config: &Config, threads: usize) -> leasehold::Result<Report> {
     explore(config, Rules::default(), threads, HasDiscoveries::AnyFailures)
 }
 
-/// Looks for a mutant where it can be seen soonest, until the promise named for it is broken.
-pub fn check_mutant(mutant: Mutant) -> leasehold::Result<Option<Report>> {
-    let promise = mutant.caught_by();
-    for config in small() {
-        let until = HasDiscoveries::AnyOf(BTreeSet::from([promise.name()]));
-        let report = explore(&config, Rules { mutant: Some(mutant) }, 1, until)?;
-        if report.failures.iter().any(|f| f.promise == promise) {
-            return Ok(Some(report));
-        }
-    }
-    Ok(None)
+/// Looks for a mutant where it shows, until the promise named for it is broken. Single-threaded, so that the
+/// counterexample is a shortest one.
+pub fn check_mutant(mutant: Mutant) -> leasehold::Result<Report> {
+    let until = HasDiscoveries::AnyOf(BTreeSet::from([mutant.caught_by().name()]));
+    explore(mutant.seen_in(), Rules { mutant: Some(mutant) }, 1, until)
 }
 
 /// Tells a path again from its indices: `CONFIG` or `CONFIG/MUTANT`, and `1,0,4`.

@@ -200,11 +200,11 @@ impl LeaseModel {
             world.granted[name] |= bit;
         }
         self.see_transfer(flight.ask, &before, &after);
-        if let Some(title) = flight.ask.title() {
-            let was_open = before.slot.is_some_and(|mark| mark.state == SlotState::Running);
-            if let Some(mark) = after.slot.filter(|mark| was_open && mark.state == SlotState::Done) {
-                self.accept(world, title.name, mark, &after);
-            }
+        if let Ask::Release(title, End::Succeeded) | Ask::Complete(title, End::Succeeded) = flight.ask
+            && let Some(mark) = before.slot.filter(|mark| mark.state == SlotState::Running)
+            && (mark.epoch == title.claim().epoch || after.slot.is_some_and(|mark| mark.state == SlotState::Done))
+        {
+            self.accept(world, title.name, mark, &after);
         }
         world.top_epoch = world.top_epoch.max(epoch);
         world.record = flight.next;
@@ -469,6 +469,6 @@ impl Model for LeaseModel {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        crate::promises::properties(&self.config)
+        crate::promises::properties(&self.config, &self.sightings)
     }
 }

@@ -3,6 +3,7 @@
 //! Promise: each spoils one thing, by changing what goes into the real function or what comes out of it.
 //! Non-promise: they are the mistakes that we thought of, or made.
 
+use crate::config::{self, Config};
 use crate::promises::Promise;
 use leasehold::guard::{self, HighWater, Policy, Rejection};
 use leasehold::protocol::{self, Decision, Order, Request};
@@ -11,90 +12,128 @@ use leasehold::{Claim, Epoch, Ownership, SlotState, Timestamp, Token, Ttl};
 /// A seeded bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutant {
+    /// A grant does not advance the epoch.
     AcquireKeepsEpoch,
+    /// A grant does not wait for the deadline.
     AcquireTakesLive,
+    /// A repeated acquisition does not find its own grant, and makes a second.
     AcquireForgetsNonce,
+    /// A repeated acquisition finds its own grant even when it is over.
     AcquireClaimsOldGrant,
+    /// Recovering a slot does not advance the epoch.
     RecoveryKeepsEpoch,
+    /// A renewal advances the epoch.
     RenewAdvances,
+    /// Whoever asks, the holder is renewed.
     RenewByAnyone,
+    /// A renewal does not look at the deadline.
     RenewAfterDeadline,
+    /// Whoever asks, the holder is released.
     ReleaseByAnyone,
+    /// A release deletes the record.
     ReleaseForgetsEpoch,
+    /// Whoever asks, progress is recorded.
     CheckpointByAnyone,
+    /// Whoever asks, the slot is completed.
     CompleteByAnyone,
+    /// A release opens the slot again that was completed.
     CompletionNotKept,
+    /// A release after success does not close the slot.
     ReleaseLeavesSlotOpen,
+    /// A slot is granted whatever became of it.
     SlotNotChecked,
+    /// A slot earlier than the newest is granted.
     EarlierSlotOpen,
+    /// A revocation does not advance the epoch.
     RevokeKeepsEpoch,
+    /// A hand-off does not advance the epoch.
     HandOffKeepsEpoch,
+    /// A repeated hand-off finds its own grant even when it is over.
     HandOffClaimsOldGrant,
+    /// Advancing does not look at the number given.
     AdvanceStopsShort,
+    /// A repeated order does not find that it was carried out.
     OrderForgetsNonce,
+    /// A pause keeps nobody out.
     PauseIgnored,
+    /// A swap does not compare revisions.
     SwapIgnoresRevision,
+    /// No answer is taken for a grant.
     LostReplyIsGrant,
+    /// No answer is taken for a release.
     LostReplyIsRelease,
+    /// A mismatch is taken for a grant.
     MismatchIsGrant,
+    /// A seal leaves the fence where it was.
     SealSkipped,
+    /// A seal lowers the fence.
     SealLowers,
+    /// A guard admits a lower epoch.
     GuardAdmitsLower,
+    /// A guard remembers a higher epoch than it was shown.
+    GuardCountsAhead,
+    /// A guard compares epochs only.
     GuardIgnoresNonce,
+    /// A guard does not compare leases.
     GuardIgnoresLease,
+    /// A guard of ordered writes does not compare sequences.
     GuardIgnoresSeq,
+    /// A guard of ordered writes does not remember the sequence.
     GuardForgetsSeq,
+    /// A once-per-epoch guard does not remember that it was written to.
     GuardForgetsSpent,
+    /// A guard tells a regressed store as a stale epoch.
     RegressionAsStale,
 }
 
 impl Mutant {
-    /// Each with its name on the command line and the promise that must catch it.
-    pub const ALL: [(Mutant, &'static str, Promise); 35] = {
+    /// Each with its name on the command line, the promise that must catch it, and where.
+    pub const ALL: [(Mutant, &'static str, Promise, &'static Config); 36] = {
         use Mutant as M;
         use Promise as P;
         [
-            (M::AcquireKeepsEpoch, "acquire-keeps-epoch", P::EpochsIncrease),
-            (M::AcquireTakesLive, "acquire-takes-live", P::LiveTenureStays),
-            (M::AcquireForgetsNonce, "acquire-forgets-nonce", P::AppliedOnce),
-            (M::AcquireClaimsOldGrant, "acquire-claims-old-grant", P::GrantedIsGranted),
-            (M::RecoveryKeepsEpoch, "recovery-keeps-epoch", P::EpochsIncrease),
-            (M::RenewAdvances, "renew-advances", P::TransfersAdvance),
-            (M::RenewByAnyone, "renew-by-anyone", P::OnlyTheHolder),
-            (M::RenewAfterDeadline, "renew-after-deadline", P::OnlyTheHolder),
-            (M::ReleaseByAnyone, "release-by-anyone", P::OnlyTheHolder),
-            (M::ReleaseForgetsEpoch, "release-forgets-epoch", P::TransfersAdvance),
-            (M::CheckpointByAnyone, "checkpoint-by-anyone", P::OnlyTheHolder),
-            (M::CompleteByAnyone, "complete-by-anyone", P::OnlyTheHolder),
-            (M::CompletionNotKept, "completion-not-kept", P::OneCompletion),
-            (M::ReleaseLeavesSlotOpen, "release-leaves-slot-open", P::OneCompletion),
-            (M::SlotNotChecked, "slot-not-checked", P::DoneSlotStaysDone),
-            (M::EarlierSlotOpen, "earlier-slot-open", P::DoneSlotStaysDone),
-            (M::RevokeKeepsEpoch, "revoke-keeps-epoch", P::TransfersAdvance),
-            (M::HandOffKeepsEpoch, "hand-off-keeps-epoch", P::EpochsIncrease),
-            (M::HandOffClaimsOldGrant, "hand-off-claims-old-grant", P::GrantedIsGranted),
-            (M::AdvanceStopsShort, "advance-stops-short", P::AdvanceGoesPast),
-            (M::OrderForgetsNonce, "order-forgets-nonce", P::AppliedOnce),
-            (M::PauseIgnored, "pause-ignored", P::PauseHolds),
-            (M::SwapIgnoresRevision, "swap-ignores-revision", P::SwapIsAtomic),
-            (M::LostReplyIsGrant, "lost-reply-is-grant", P::GrantedIsGranted),
-            (M::LostReplyIsRelease, "lost-reply-is-release", P::ReleasedIsReleased),
-            (M::MismatchIsGrant, "mismatch-is-grant", P::GrantedIsGranted),
-            (M::SealSkipped, "seal-skipped", P::NoLowerEpoch),
-            (M::SealLowers, "seal-lowers", P::NoLowerEpoch),
-            (M::GuardAdmitsLower, "guard-admits-lower", P::NoLowerEpoch),
-            (M::GuardIgnoresNonce, "guard-ignores-nonce", P::OneGrantPerEpoch),
-            (M::GuardIgnoresLease, "guard-ignores-lease", P::NoForeignToken),
-            (M::GuardIgnoresSeq, "guard-ignores-seq", P::WritesInOrder),
-            (M::GuardForgetsSeq, "guard-forgets-seq", P::WritesInOrder),
-            (M::GuardForgetsSpent, "guard-forgets-spent", P::OneWritePerEpoch),
-            (M::RegressionAsStale, "regression-as-stale", P::RegressionIsDistinct),
+            (M::AcquireKeepsEpoch, "acquire-keeps-epoch", P::EpochsIncrease, &config::FAULTS),
+            (M::AcquireTakesLive, "acquire-takes-live", P::LiveTenureStays, &config::FAULTS),
+            (M::AcquireForgetsNonce, "acquire-forgets-nonce", P::AppliedOnce, &config::FAULTS),
+            (M::AcquireClaimsOldGrant, "acquire-claims-old-grant", P::GrantedIsGranted, &config::FAULTS),
+            (M::RecoveryKeepsEpoch, "recovery-keeps-epoch", P::EpochsIncrease, &config::SLOTS),
+            (M::RenewAdvances, "renew-advances", P::TransfersAdvance, &config::FAULTS),
+            (M::RenewByAnyone, "renew-by-anyone", P::OnlyTheHolder, &config::FAULTS),
+            (M::RenewAfterDeadline, "renew-after-deadline", P::OnlyTheHolder, &config::FAULTS),
+            (M::ReleaseByAnyone, "release-by-anyone", P::OnlyTheHolder, &config::FAULTS),
+            (M::ReleaseForgetsEpoch, "release-forgets-epoch", P::TransfersAdvance, &config::FAULTS),
+            (M::CheckpointByAnyone, "checkpoint-by-anyone", P::OnlyTheHolder, &config::FAULTS),
+            (M::CompleteByAnyone, "complete-by-anyone", P::OnlyTheHolder, &config::SLOTS),
+            (M::CompletionNotKept, "completion-not-kept", P::OneCompletion, &config::SLOTS),
+            (M::ReleaseLeavesSlotOpen, "release-leaves-slot-open", P::OneCompletion, &config::SLOTS),
+            (M::SlotNotChecked, "slot-not-checked", P::DoneSlotStaysDone, &config::SLOTS),
+            (M::EarlierSlotOpen, "earlier-slot-open", P::DoneSlotStaysDone, &config::SLOTS),
+            (M::RevokeKeepsEpoch, "revoke-keeps-epoch", P::TransfersAdvance, &config::OPERATOR),
+            (M::HandOffKeepsEpoch, "hand-off-keeps-epoch", P::EpochsIncrease, &config::OPERATOR),
+            (M::HandOffClaimsOldGrant, "hand-off-claims-old-grant", P::GrantedIsGranted, &config::OPERATOR),
+            (M::AdvanceStopsShort, "advance-stops-short", P::AdvanceGoesPast, &config::ROLLBACK),
+            (M::OrderForgetsNonce, "order-forgets-nonce", P::AppliedOnce, &config::OPERATOR),
+            (M::PauseIgnored, "pause-ignored", P::PauseHolds, &config::OPERATOR),
+            (M::SwapIgnoresRevision, "swap-ignores-revision", P::SwapIsAtomic, &config::FAULTS),
+            (M::LostReplyIsGrant, "lost-reply-is-grant", P::GrantedIsGranted, &config::FAULTS),
+            (M::LostReplyIsRelease, "lost-reply-is-release", P::ReleasedIsReleased, &config::FAULTS),
+            (M::MismatchIsGrant, "mismatch-is-grant", P::GrantedIsGranted, &config::FAULTS),
+            (M::SealSkipped, "seal-skipped", P::NoLowerEpoch, &config::FAULTS),
+            (M::SealLowers, "seal-lowers", P::NoLowerEpoch, &config::FAULTS),
+            (M::GuardAdmitsLower, "guard-admits-lower", P::NoLowerEpoch, &config::FAULTS),
+            (M::GuardCountsAhead, "guard-counts-ahead", P::GuardNotAhead, &config::FAULTS),
+            (M::GuardIgnoresNonce, "guard-ignores-nonce", P::OneGrantPerEpoch, &config::ROLLBACK),
+            (M::GuardIgnoresLease, "guard-ignores-lease", P::NoForeignToken, &config::FAULTS),
+            (M::GuardIgnoresSeq, "guard-ignores-seq", P::WritesInOrder, &config::FAULTS),
+            (M::GuardForgetsSeq, "guard-forgets-seq", P::WritesInOrder, &config::FAULTS),
+            (M::GuardForgetsSpent, "guard-forgets-spent", P::OneWritePerEpoch, &config::FAULTS),
+            (M::RegressionAsStale, "regression-as-stale", P::RegressionIsDistinct, &config::ROLLBACK),
         ]
     };
 
     /// The mutant of that name.
     pub fn named(name: &str) -> Option<Mutant> {
-        Mutant::ALL.iter().find(|(_, known, _)| *known == name).map(|(mutant, _, _)| *mutant)
+        Mutant::ALL.iter().find(|row| row.1 == name).map(|row| row.0)
     }
 
     /// Its name on the command line.
@@ -105,6 +144,11 @@ impl Mutant {
     /// The promise that must catch it.
     pub fn caught_by(self) -> Promise {
         Mutant::ALL[self as usize].2
+    }
+
+    /// The configuration in which it shows.
+    pub fn seen_in(self) -> &'static Config {
+        Mutant::ALL[self as usize].3
     }
 }
 
@@ -237,6 +281,9 @@ pub fn admit(mutant: Mutant, high: Option<&HighWater>, token: &Token, policy: Po
     let admitted = guard::admit(spoil_high(mutant, high, token).as_ref(), token, policy);
     match admitted {
         Ok(next) if mutant == Mutant::GuardForgetsSeq => Ok(HighWater { seq: 0, ..next }),
+        Ok(next) if mutant == Mutant::GuardCountsAhead => {
+            Ok(HighWater { epoch: next.epoch.next().unwrap_or(Epoch::MAX), ..next })
+        }
         Ok(next) => Ok(next),
         Err(rejection) => Err(spoil_rejection(mutant, rejection)),
     }
@@ -272,12 +319,20 @@ fn spoil_rejection(mutant: Mutant, rejection: Rejection) -> Rejection {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::promises::PROMISES;
 
     #[test]
     fn every_mutant_stands_at_its_own_place_under_its_own_name() {
-        for (index, (mutant, name, _)) in Mutant::ALL.iter().enumerate() {
+        for (index, (mutant, name, _, _)) in Mutant::ALL.iter().enumerate() {
             assert_eq!(*mutant as usize, index);
             assert_eq!(Mutant::named(name), Some(*mutant));
+        }
+    }
+
+    #[test]
+    fn every_promise_has_a_mutant_of_its_own() {
+        for (promise, name, _) in PROMISES {
+            assert!(Mutant::ALL.iter().any(|row| row.2 == promise), "nothing shows that `{name}` can fail");
         }
     }
 }
