@@ -1,6 +1,6 @@
 //! Lease names, and the keys under which stores keep records.
 //!
-//! Promise: a name that parsed is safe in a path, a URL, a git ref and a log line. Non-promise: names are compared
+//! Promise: a name that parsed is safe in a URL and in a log line, and climbs out of no folder. Non-promise: names are compared
 //! byte by byte; `Daily` and `daily` are two leases.
 
 use crate::error::{Error, Result};

@@ -291,12 +291,11 @@ fn a_line_is_one_line() {
 }
 
 #[test]
-fn a_lease_name_is_always_a_git_ref() {
-    // What `git check-ref-format` refuses.
-    for bad in [".a", "a/.b", "a.", "a./b", "a..b", "a.lock", "a.lock/b"] {
+fn only_whole_dot_segments_are_refused() {
+    for bad in [".", "..", "a/.", "../a", "a/../b"] {
         assert!(LeaseName::new(bad).is_err(), "{bad} was accepted");
     }
-    for good in ["a.b", "a-.b", "lock", "a.locked", "-a", "seat.1/x"] {
+    for good in [".a", "a/.b", "a.", "a..b", "...", "a.lock", "-a"] {
         assert!(LeaseName::new(good).is_ok(), "{good} was refused");
     }
 }
