@@ -136,7 +136,7 @@ fn checklist(root: &Path, what: &str, complaints: &mut Vec<String>) {
             let open = read(&folder.join("src/open.rs"));
             need(open.contains(&format!("\"{feature}\"")), "give it a URL arm in open.rs");
             need(
-                tests.to_lowercase().contains(&format!("{feature}store")) && tests.contains("leasehold_conformance"),
+                tests.contains(&format!("fn {feature}_keeps_every_promise")) && tests.contains("leasehold_conformance"),
                 "call the conformance suite on it in tests/",
             );
         }

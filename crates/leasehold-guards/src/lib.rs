@@ -25,9 +25,9 @@ mod failure;
 mod fence;
 #[cfg(feature = "file")]
 mod file;
-#[cfg(feature = "file")]
+#[cfg(feature = "folder")]
 mod folder;
-#[cfg(feature = "file")]
+#[cfg(feature = "folder")]
 mod generations;
 #[cfg(feature = "file")]
 mod permit;
@@ -37,12 +37,12 @@ mod place;
 mod remains;
 #[cfg(feature = "file")]
 mod steps;
-#[cfg(feature = "file")]
+#[cfg(feature = "folder")]
 mod tree;
 
 #[cfg(feature = "file")]
 pub use file::FileGuard;
-#[cfg(feature = "file")]
+#[cfg(feature = "folder")]
 pub use folder::FolderGuard;
 #[cfg(feature = "file")]
 pub use steps::{Step, Steps};

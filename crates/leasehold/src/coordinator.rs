@@ -3,22 +3,17 @@
 //! Promise: nothing is granted unless a swap said so or the record shows our own nonce; every other answer, and every
 //! error, is no grant. Acquiring costs a read and a swap; renewing and releasing cost one swap, because the holder
 //! knows the revision it wrote. Non-promise: it does not renew by itself (see [`crate::Keeper`]).
-//!
-//! # Trust
-//! Deadlines are in the store's clock, which only the store reads. The holder gets a time `now` with every answer, and
-//! knows the local moment at which it asked. When it asked, the store's clock showed at most `now` plus the clock's
-//! grain; so until `asked + (deadline - now) - grain` on the local clock, the store's clock has not reached the
-//! deadline, however slow the network was. That moment is [`Grant::trust_until`]; the rule is [`Anchor::trust`].
 
 use crate::clock::{Clock, Moment, SystemClock};
 use crate::codec;
 use crate::error::{Error, Kind, Result};
+use crate::grant::{Anchor, Grant, Known};
 use crate::holder::HolderId;
 use crate::name::{Key, LeaseName, Shelf};
 use crate::nonce::{Jitter, Nonce};
 use crate::ownership::{Outcome, Ownership};
 use crate::protocol::{Decision, Order, Refusal, Report, Request, SlotClaim, decide};
-use crate::store::{ClockSource, Revision, Store, Swap, Watch};
+use crate::store::{ClockSource, Store, Swap};
 use crate::text::{Who, Why};
 use crate::time::{Timestamp, Ttl, format_duration};
 use crate::token::Token;
@@ -29,8 +24,6 @@ use std::time::Duration;
 const MAX_ATTEMPTS: u32 = 40;
 /// The longest pause between two attempts.
 const MAX_BACKOFF: Duration = Duration::from_millis(64);
-/// How often a waiter looks for itself, hints or not.
-const POLL: Duration = Duration::from_secs(1);
 /// The kind of an ownership record, as its header names it.
 const OWNERSHIP: &str = "ownership";
 
@@ -85,65 +78,6 @@ pub enum Released {
     Already(Outcome),
     /// It was ours no longer; nothing changed.
     Lost(Refusal),
-}
-
-/// The store's time as it was told, and the local moment at which it was asked for.
-#[derive(Debug, Clone, Copy)]
-struct Anchor {
-    now: Timestamp,
-    asked: Moment,
-}
-
-impl Anchor {
-    /// Until when, locally, the store's clock has surely not reached `deadline`.
-    fn trust(self, deadline: Timestamp, grain: Duration) -> Moment {
-        self.asked + deadline.saturating_since(self.now) - grain
-    }
-
-    /// A store time that is surely not behind the store's clock at the local moment `at`.
-    fn at_latest(self, at: Moment, grain: Duration) -> Timestamp {
-        self.now.plus(at.saturating_since(self.asked) + grain)
-    }
-}
-
-/// A held lease: the token, and what is needed to renew and release it in one swap.
-#[derive(Debug, Clone)]
-pub struct Grant {
-    token: Token,
-    ttl: Ttl,
-    known: Known,
-    trust_until: Moment,
-}
-
-impl Grant {
-    /// The proof to show to guards.
-    pub fn token(&self) -> &Token {
-        &self.token
-    }
-
-    /// How long each renewal lasts.
-    pub fn ttl(&self) -> Ttl {
-        self.ttl
-    }
-
-    /// The moment of this machine's clock from which on somebody else may have been granted the lease. Work is under
-    /// its protection strictly before it.
-    pub fn trust_until(&self) -> Moment {
-        self.trust_until
-    }
-
-    /// The record as last written: history, progress and checkpoint of earlier tenures are in it.
-    pub fn record(&self) -> &Ownership {
-        &self.known.record
-    }
-}
-
-/// A record as last seen, its tag and the time it was seen at.
-#[derive(Debug, Clone)]
-struct Known {
-    record: Ownership,
-    revision: Option<Revision>,
-    anchor: Anchor,
 }
 
 /// A record as read for looking at.
@@ -214,103 +148,6 @@ impl Coordinator {
             }
             Applied::No { refusal, now } => Acquired::Refused { lease: lease.clone(), refusal, now },
         })
-    }
-
-    /// Tries each name in turn and takes the first that can be had.
-    pub async fn acquire_any(&self, leases: &[LeaseName], ask: &Ask) -> Result<Acquired> {
-        let mut soonest: Option<Acquired> = None;
-        for (index, lease) in leases.iter().enumerate() {
-            let mut ask = ask.clone();
-            ask.holder.nonce = ask.holder.nonce.nth(index);
-            let answer = self.acquire(lease, &ask).await?;
-            if let Acquired::Granted(_) = answer {
-                return Ok(answer);
-            }
-            if soonest.as_ref().is_none_or(|best| frees_before(&answer, best)) {
-                soonest = Some(answer);
-            }
-        }
-        soonest.ok_or_else(|| Error::new(Kind::Invalid, "no lease name was given"))
-    }
-
-    /// Tries until one of the names is had or `limit` has passed. Woken by the store where it can push; otherwise
-    /// looks once a second and when a deadline comes.
-    ///
-    /// A refusal that waiting does not end, such as a slot that has been run, is given at once. A store that is away in
-    /// between is waited for; one that is away at the first look is an error. The limit bounds the waiting, not a call
-    /// to the store that hangs.
-    ///
-    /// Dropping the future leaves nothing held, or a grant that expires by itself.
-    ///
-    /// ```
-    /// # use leasehold::{Acquired, Ask, Coordinator, HolderId, MemoryStore, Outcome};
-    /// # use std::{sync::Arc, time::Duration};
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
-    /// let leases = Coordinator::new(Arc::new(MemoryStore::default()));
-    /// // Either of two seats will do, and ten seconds are long enough to wait.
-    /// let seats = ["encode".parse()?, "encode/seat-2".parse()?];
-    /// let ask = Ask::new(HolderId::new(None), "90s".parse()?);
-    /// match leases.acquire_within(&seats, &ask, Duration::from_secs(10)).await? {
-    ///     Acquired::Granted(grant) => assert_eq!(grant.token().lease, seats[0]),
-    ///     Acquired::Refused { lease, refusal, .. } => println!("{lease} comes free first: {refusal:?}"),
-    /// }
-    /// # Ok(()) }
-    /// ```
-    pub async fn acquire_within(&self, leases: &[LeaseName], ask: &Ask, limit: Duration) -> Result<Acquired> {
-        let give_up = self.clock.now() + limit;
-        let mut answer = self.acquire_any(leases, ask).await?;
-        let mut watches: Option<Vec<Watch>> = None;
-        loop {
-            let until_free = match &answer {
-                Acquired::Granted(_) => return Ok(answer),
-                Acquired::Refused { refusal, now, .. } => match &**refusal {
-                    Refusal::Held { tenure, .. } => tenure.deadline.saturating_since(*now),
-                    Refusal::Paused(_) => POLL,
-                    _ => return Ok(answer),
-                },
-            };
-            let now = self.clock.now();
-            if now >= give_up {
-                return Ok(answer);
-            }
-            if let Some(watches) = &mut watches {
-                let wake = (now + until_free.clamp(Duration::from_millis(1), POLL)).min(give_up);
-                tokio::select! {
-                    biased;
-                    () = self.clock.sleep_until(wake) => {}
-                    () = any_hint(watches) => {}
-                }
-            } else {
-                // Watch first, look again, then sleep: a release between the look and the watch is not missed.
-                let mut opened = Vec::with_capacity(leases.len());
-                for lease in leases {
-                    opened.push(self.store.watch(&Key::new(Shelf::Lease, lease)).await.unwrap_or(Watch::silent()));
-                }
-                watches = Some(opened);
-            }
-            // Refused requests were not applied, so the nonce is still unused.
-            match self.acquire_any(leases, ask).await {
-                Ok(next) => answer = next,
-                // The store may be back before the limit; the first look above has shown that the set-up is right.
-                Err(error) if error.is_retryable() && self.clock.now() < give_up => {
-                    self.clock.sleep_until((self.clock.now() + POLL).min(give_up)).await;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// Gives back what a given-up [`Coordinator::acquire_within`] may have been granted after all.
-    pub async fn withdraw(&self, leases: &[LeaseName], ask: &Ask) -> Result<()> {
-        for (index, lease) in leases.iter().enumerate() {
-            let nonce = ask.holder.nonce.nth(index);
-            let record = self.look(lease).await?.record;
-            let token = Token { lease: lease.clone(), epoch: record.epoch, nonce, seq: 0 };
-            if record.is_held_by(token.claim()) {
-                self.release_by_token(&token, Outcome::Lost).await?;
-            }
-        }
-        Ok(())
     }
 
     /// Takes up a grant that was handed to this process as a token, if it still stands. One read; it does not renew.
@@ -557,12 +394,6 @@ impl Coordinator {
     }
 }
 
-impl Known {
-    fn trust(&self, grain: Duration) -> Option<Moment> {
-        self.record.tenure.as_ref().map(|t| self.anchor.trust(t.deadline, grain))
-    }
-}
-
 /// The outcome of an operator's order.
 #[derive(Debug)]
 pub enum Operated {
@@ -581,34 +412,6 @@ pub struct Listing {
     pub entries: Vec<(LeaseName, Result<Inspection>)>,
     /// Whether there may be more after the last.
     pub more: bool,
-}
-
-fn frees_before(a: &Acquired, b: &Acquired) -> bool {
-    let deadline = |acquired: &Acquired| match acquired {
-        Acquired::Refused { refusal, .. } => match &**refusal {
-            Refusal::Held { tenure, .. } => Some(tenure.deadline),
-            _ => None,
-        },
-        Acquired::Granted(_) => None,
-    };
-    match (deadline(a), deadline(b)) {
-        (Some(a), Some(b)) => a < b,
-        (Some(_), None) => true,
-        _ => false,
-    }
-}
-
-async fn any_hint(watches: &mut [Watch]) {
-    let mut hints: Vec<_> = watches.iter_mut().map(|w| Box::pin(w.hint())).collect();
-    std::future::poll_fn(|context| {
-        for hint in &mut hints {
-            if hint.as_mut().poll(context).is_ready() {
-                return std::task::Poll::Ready(());
-            }
-        }
-        std::task::Poll::Pending
-    })
-    .await;
 }
 
 fn lost_error(token: &Token, refusal: &Refusal) -> Error {

@@ -20,8 +20,9 @@
 //! Non-promise: a process that is not running is told nothing; that is why writes go through a guard.
 
 use crate::clock::Moment;
-use crate::coordinator::{Coordinator, Grant};
+use crate::coordinator::Coordinator;
 use crate::error::{Kind, Result};
+use crate::grant::Grant;
 use crate::time::format_duration;
 use std::fmt;
 use std::sync::Arc;

@@ -151,6 +151,8 @@ pub struct OperatorMark {
     pub why: Why,
     /// When, in store time.
     pub at: Timestamp,
+    /// The nonce of the request, so that a lost reply can be told from another operator's order.
+    pub nonce: Nonce,
 }
 
 /// Why an epoch advanced.

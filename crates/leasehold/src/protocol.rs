@@ -192,8 +192,7 @@ pub fn decide(record: &Ownership, request: &Request, now: Timestamp) -> Decision
         Request::Checkpoint { claim, report } => checkpoint(record, *claim, report, now),
         Request::Complete { claim, outcome } => complete(record, *claim, *outcome),
         Request::Operate { nonce, by, why, order } => {
-            let mark = OperatorMark { by: by.clone(), why: why.clone(), at: now };
-            operate(record, *nonce, mark, order)
+            operate(record, OperatorMark { by: by.clone(), why: why.clone(), at: now, nonce: *nonce }, order)
         }
     };
     match decided {
@@ -314,21 +313,21 @@ fn complete(record: &Ownership, claim: Claim, outcome: Outcome) -> Decided {
     }
 }
 
-fn operate(record: &Ownership, nonce: Nonce, mark: OperatorMark, order: &Order) -> Decided {
+fn operate(record: &Ownership, mark: OperatorMark, order: &Order) -> Decided {
     let now = mark.at;
     // The new holder's own nonce marks a hand-off, so that its later release finds the transfer that began it.
-    let nonce = if let Order::HandOff { to, .. } = order { to.nonce } else { nonce };
+    let nonce = if let Order::HandOff { to, .. } = order { to.nonce } else { mark.nonce };
     if record.transfer_by(nonce).is_some() {
         return if let Order::HandOff { .. } = order { found_own_grant(record, nonce, now) } else { Ok(None) };
     }
     match order {
         Order::Pause => match &record.paused {
-            Some(old) if (&old.by, &old.why) == (&mark.by, &mark.why) => Ok(None),
+            Some(old) if old.nonce == nonce => Ok(None),
             Some(old) => Err(Refusal::Paused(old.clone())),
             None => Ok(Some(Ownership { paused: Some(mark), ..record.clone() })),
         },
         Order::Resume if record.paused.is_none() => match &record.resumed {
-            Some(old) if (&old.by, &old.why) == (&mark.by, &mark.why) => Ok(None),
+            Some(old) if old.nonce == nonce => Ok(None),
             _ => Err(Refusal::NotPaused),
         },
         Order::Resume => Ok(Some(Ownership { paused: None, resumed: Some(mark), ..record.clone() })),

@@ -48,8 +48,12 @@ fn transfer(number: u64) -> Transfer {
 
 /// Every field set, every reason and outcome used, and as many transfers as are kept.
 fn full() -> Ownership {
-    let mark =
-        |by: &str, why: &str| OperatorMark { by: by.parse().unwrap(), why: why.parse().unwrap(), at: at(T0 + 500) };
+    let mark = |by: &str, why: &str| OperatorMark {
+        by: by.parse().unwrap(),
+        why: why.parse().unwrap(),
+        at: at(T0 + 500),
+        nonce: Nonce::from_u128(77),
+    };
     let reasons = [
         Reason::First,
         Reason::Released,

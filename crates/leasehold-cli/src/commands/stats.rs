@@ -5,7 +5,7 @@ use crate::args::{Common, Stats as Args};
 use crate::config::Settings;
 use crate::exit::Exit;
 use crate::output;
-use leasehold::{Coordinator, Counters, Event, LeaseName, Result};
+use leasehold::{Coordinator, Counters, Error, Event, LeaseName, Result};
 use serde_json::{Map, Value, json};
 
 const PAGE: usize = 500;
@@ -13,10 +13,10 @@ const PAGE: usize = 500;
 pub async fn stats(common: &Common, args: &Args) -> Result<Exit> {
     let only = args.name.as_deref().map(LeaseName::new).transpose()?;
     let coordinator = coordinator(&Settings::gather(common)?).await?;
-    let all = match only {
+    let (all, damaged) = match only {
         Some(lease) => {
             let counters = coordinator.counters(&lease).await?;
-            vec![(lease, counters)]
+            (vec![(lease, counters)], None)
         }
         None => gather(&coordinator).await?,
     };
@@ -35,16 +35,23 @@ pub async fn stats(common: &Common, args: &Args) -> Result<Exit> {
         }));
         output::print(&output::table(&rows))?;
     }
-    Ok(Exit::Done)
+    damaged.map_or(Ok(Exit::Done), Err)
 }
 
-async fn gather(coordinator: &Coordinator) -> Result<Vec<(LeaseName, Counters)>> {
-    let mut all = Vec::new();
+/// What is damaged is said, and given last: it must not hide the rest.
+async fn gather(coordinator: &Coordinator) -> Result<(Vec<(LeaseName, Counters)>, Option<Error>)> {
+    let (mut all, mut damaged, mut after) = (Vec::new(), None, None);
     loop {
-        let (page, more) = coordinator.list_counters(all.last().map(|(lease, _)| lease), PAGE).await?;
-        all.extend(page);
+        let (page, more) = coordinator.list_counters(after.as_ref(), PAGE).await?;
+        after = page.last().map(|(lease, _)| lease.clone());
+        for (lease, counters) in page {
+            match counters {
+                Ok(counters) => all.push((lease, counters)),
+                Err(error) => damaged = Some(error),
+            }
+        }
         if !more {
-            return Ok(all);
+            return Ok((all, damaged));
         }
     }
 }
