@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-use leasehold::{Acquired, Ask, Coordinator, HolderId, Kind, Outcome, Released, Ttl};
+use leasehold::{Acquired, Ask, Coordinator, HolderId, Key, Kind, Outcome, Released, Shelf, Ttl};
 use leasehold_stores::{StoreUrl, open};
+use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 fn url(text: &str) -> StoreUrl {
     text.parse().unwrap()
@@ -113,4 +115,37 @@ async fn a_database_that_was_replaced_takes_no_more_writes() {
     let error = leases.acquire(&name, &ask).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable);
     assert!(error.to_string().contains("start again"), "{error}");
+}
+
+/// Every file below a folder with its content, except SQLite's index of its log, which is memory and not a record.
+fn snapshot(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(snapshot(&path));
+        } else if path.extension().is_none_or(|extension| extension != "db-shm") {
+            found.insert(path.clone(), std::fs::read(&path).unwrap());
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn looking_leaves_every_file_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    for text in [format!("sqlite:{}/x.db", folder.path().display()), format!("dir:{}/d", folder.path().display())] {
+        let name = "a".parse().unwrap();
+        let leases = Coordinator::new(open(&url(&text)).await.unwrap());
+        leases.acquire(&name, &Ask::new(HolderId::new(None), Ttl::MAX)).await.unwrap();
+        drop(leases);
+        let before = snapshot(folder.path());
+        let leases = Coordinator::new(open(&url(&text)).await.unwrap());
+        leases.inspect(&name).await.unwrap();
+        leases.inspect(&"never-held".parse().unwrap()).await.unwrap();
+        assert_eq!(leases.list(None, 10).await.unwrap().entries.len(), 1);
+        leases.store().watch(&Key::new(Shelf::Lease, &name)).await.unwrap();
+        drop(leases);
+        assert!(snapshot(folder.path()) == before, "{text} was changed by looking");
+    }
 }

@@ -9,6 +9,8 @@ use leasehold::store::Swap;
 use leasehold::{Key, Kind, Shelf};
 use leasehold_stores::{StoreUrl, open};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 const STORE: &str = "LEASEHOLD_TEST_CONTENDED_STORE";
@@ -74,7 +76,9 @@ async fn wins_are_the_final_count(url: &str) {
     let last: u64 = String::from_utf8(bytes).unwrap().parse().unwrap();
     // The killed one may have won once more than it could tell.
     assert!((won..=won + unknown + 1).contains(&last), "{won} won, {unknown} unknown, but the count is {last}");
-    assert!(won >= SWAPS_EACH as u64, "only {won} of all swaps were done");
+    // Each win makes at most one swap of each other process fail.
+    let least = SWAPS_EACH * (PROCESSES - 1) / PROCESSES;
+    assert!(won >= least as u64, "only {won} of all swaps were done");
 }
 
 #[tokio::test]
@@ -87,4 +91,30 @@ async fn on_sqlite_wins_are_the_final_count_though_one_process_is_killed() {
 async fn in_a_directory_wins_are_the_final_count_though_one_process_is_killed() {
     let folder = tempfile::tempdir().unwrap();
     wins_are_the_final_count(&format!("dir:{}/store", folder.path().display())).await;
+}
+
+#[test]
+fn the_users_own_store_is_made_in_the_state_directory() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("not/yet/there");
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "contender"]).env(STORE, "sqlite:").env("HOME", &state).env("XDG_STATE_HOME", &state);
+    assert!(child.output().unwrap().status.success());
+    // Where it is below the home differs between systems.
+    let mut made = state.join("leasehold/leasehold.db");
+    if !made.exists() {
+        made = state.join("Library/Application Support/leasehold/leasehold.db");
+    }
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&made), 0o600);
+    assert_eq!(mode(made.parent().unwrap()), 0o700);
+}
+
+#[test]
+fn without_a_home_the_message_asks_for_a_store_url() {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "contender", "--nocapture"]).env(STORE, "sqlite:");
+    let output = child.env_remove("HOME").env_remove("XDG_STATE_HOME").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("give a store URL") && said.contains("`HOME` is not set"), "{said}");
 }

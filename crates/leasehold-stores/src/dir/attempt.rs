@@ -99,7 +99,7 @@ impl<'room> Attempt<'room> {
 
     /// Removes versions that are old beside ours, which counts: so the highest number that counts is no lower.
     fn collect(&self, numbers: &[u64]) {
-        for number in numbers.iter().take_while(|number| **number + KEPT <= self.next.number) {
+        for number in numbers.iter().take_while(|number| number.saturating_add(KEPT) <= self.next.number) {
             // What cannot be removed now, the next swap removes.
             let _ = fs::remove_file(self.folder.join(layout::file_of(*number)));
         }

@@ -135,26 +135,21 @@ impl Room {
         sync_folder(&self.root)
     }
 
-    /// Finds out how finely this file system stamps files, and sweeps what dead processes left.
+    /// Finds out how finely the server stamps files, and sweeps what dead processes left.
     fn learn_clock(&mut self) {
+        // A local clock is read directly, however coarse the stamps are.
+        if self.volume == Volume::Local {
+            return self.sweep(self.now());
+        }
         // A stamp may fall on a whole second by chance, but hardly twice with a tick in between.
-        let mut now = None;
         for _ in 0..2 {
-            match self.stage_unsynced() {
-                Ok((staged, nanos)) => now = Some((staged.now, nanos)),
-                Err(_) => return,
-            }
-            if now.is_some_and(|(_, nanos)| nanos != 0) {
-                break;
+            let Ok((staged, nanos)) = self.stage_unsynced() else { return };
+            if nanos != 0 {
+                return self.sweep(staged.now);
             }
             std::thread::sleep(FINE_GRAIN * 2);
         }
-        let Some((now, nanos)) = now else { return };
-        // A local clock is read directly, however coarse the stamps are.
-        if nanos == 0 && self.volume != Volume::Local {
-            self.grain = COARSE_GRAIN;
-        }
-        self.sweep(now);
+        self.grain = COARSE_GRAIN;
     }
 
     fn sweep(&self, now: Timestamp) {
