@@ -123,7 +123,7 @@ pub struct Run {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub limit: Option<u32>,
     /// The exit code when the run is skipped [default: 0]
-    #[arg(long, value_name = "CODE")]
+    #[arg(long, value_name = "CODE", allow_negative_numbers = true)]
     pub held_exit_code: Option<String>,
     /// How long the command has between SIGTERM and SIGKILL when the lease is lost [default: a sixth of the TTL, at most 10s]
     #[arg(long, value_name = "DURATION")]
@@ -253,7 +253,7 @@ pub struct Advance {
     #[command(flatten)]
     pub operate: Operate,
     /// The highest epoch that a guard has seen
-    #[arg(long, value_name = "EPOCH", required = true)]
+    #[arg(long, value_name = "EPOCH", required = true, allow_negative_numbers = true)]
     pub past: String,
 }
 

@@ -110,7 +110,7 @@ impl Settings {
         };
         let ttl = parsed(files.pick(flags.ttl, "LEASEHOLD_TTL", |f| f.ttl.clone())?, "ttl", |t| t.parse::<Ttl>())?;
         let label = files.pick(flags.label, "LEASEHOLD_LABEL", |f| f.label.clone())?;
-        let label = parsed(label, "label", |t| t.parse::<Label>())?;
+        let label = parsed(label, "label", |t| Label::named("label", t))?;
         let grace = files.pick(flags.grace, "LEASEHOLD_GRACE", |f| f.grace.clone())?;
         let grace = parsed(grace, "grace", parse_duration)?;
         let held = files.pick(flags.held_exit_code, "LEASEHOLD_HELD_EXIT_CODE", |f| {
@@ -153,12 +153,23 @@ fn parsed<T>(
         .transpose()
 }
 
-/// Says where a wrong value came from; a flag needs no such hint.
-fn blame(error: Error, field: &str, source: &Source) -> Error {
+/// Says where a wrong value came from.
+pub fn blame(error: Error, field: &str, source: &Source) -> Error {
     match source {
-        Source::Flag | Source::Default => error,
+        Source::Default => error,
+        Source::Flag => blame_flag(error, &format!("--{}", field.replace('_', "-"))),
         _ => Error::new(error.kind(), format!("{error} (setting `{field}`, from {source})")),
     }
+}
+
+/// Says which flag had the wrong value.
+pub fn blame_flag(error: Error, flag: &str) -> Error {
+    Error::new(error.kind(), format!("{error} (from {flag})"))
+}
+
+/// The duration that a flag gives, if it is given.
+pub fn duration_of(flag: &str, text: Option<&str>) -> Result<Option<Duration>> {
+    text.map(parse_duration).transpose().map_err(|e| blame_flag(e, flag))
 }
 
 /// The files that apply here, nearest first.
@@ -223,7 +234,8 @@ fn read_file(path: &Path) -> Result<Option<File>> {
     };
     toml::from_str(&text).map(Some).map_err(|error| {
         let wrong = error.message().replace('\n', " ");
-        let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].lines().count().max(1));
+        let before = error.span().map_or(0, |span| span.start.min(text.len()));
+        let line = 1 + text.bytes().take(before).filter(|byte| *byte == b'\n').count();
         Error::new(Kind::Invalid, format!("invalid settings `{}`, line {line}: {wrong}", path.display()))
     })
 }

@@ -5,14 +5,25 @@ use serde_json::Value;
 use std::io::{ErrorKind, Write};
 use std::time::Duration;
 
+/// Whether anybody still reads what is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reader {
+    There,
+    Gone,
+}
+
 /// Prints data. A reader that went away is no error.
 pub fn print(text: &str) -> Result<()> {
+    deliver(text).map(|_| ())
+}
+
+/// Prints data and says whether it was still wanted, for those who would go on for ever.
+pub fn deliver(text: &str) -> Result<Reader> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Error::new(Kind::Unavailable, "cannot write to standard output").with_source(error))
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(Reader::There),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Reader::Gone),
+        Err(error) => Err(Error::new(Kind::Unavailable, "cannot write to standard output").with_source(error)),
     }
 }
 
@@ -26,9 +37,13 @@ pub fn json(value: &Value) -> Result<()> {
     line(&value.to_string())
 }
 
-/// Says something to people.
+/// Says something to people, in one line: a path may hold a line break, or what a terminal takes for an order.
 pub fn say(text: &str) {
-    let _ = writeln!(std::io::stderr(), "leasehold: {text}");
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() { line.extend(c.escape_debug()) } else { line.push(c) }
+    }
+    let _ = writeln!(std::io::stderr(), "leasehold: {line}");
 }
 
 /// A time as JSON has it: RFC 3339 in UTC.

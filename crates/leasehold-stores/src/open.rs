@@ -92,6 +92,20 @@ impl StoreUrl {
         self.driver.scheme()
     }
 
+    /// Whether there is nothing yet where opening would make a new store, so that those who only look need make none.
+    /// False where opening fails: it says why.
+    pub fn is_missing(&self) -> bool {
+        let path = self.path();
+        let absent = path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
+        let has_room = path.parent().is_some_and(Path::is_dir);
+        match self.driver {
+            Driver::Sqlite => absent && (has_room || StoreUrl::user_default().is_ok_and(|own| own == *self)),
+            Driver::Dir => {
+                (absent && has_room) || std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
+            }
+        }
+    }
+
     /// The file or folder.
     pub fn path(&self) -> &Path {
         Path::new(&self.path)
@@ -212,6 +226,28 @@ mod tests {
             let message = error.to_string();
             assert!(message.starts_with("invalid store url `") && message.contains(says), "{text:?} gave {message}");
             assert!(message.contains("dir:/shared/folder") && !message.contains('\n'), "{text:?} gave {message}");
+        }
+    }
+
+    #[test]
+    fn a_store_is_missing_only_where_opening_would_make_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let here = folder.path().display();
+        std::fs::create_dir(folder.path().join("empty")).unwrap();
+        std::fs::create_dir_all(folder.path().join("lived/in")).unwrap();
+        std::fs::write(folder.path().join("file"), "").unwrap();
+        for (text, is_missing) in [
+            (format!("sqlite:{here}/new.db"), true),
+            (format!("sqlite:{here}/no/new.db"), false),
+            (format!("sqlite:{here}/file"), false),
+            (format!("sqlite:{here}/file/below"), false),
+            (format!("dir:{here}/new"), true),
+            (format!("dir:{here}/empty"), true),
+            (format!("dir:{here}/lived"), false),
+            (format!("dir:{here}/no/new"), false),
+            (format!("dir:{here}/file"), false),
+        ] {
+            assert_eq!(text.parse::<StoreUrl>().unwrap().is_missing(), is_missing, "{text}");
         }
     }
 

@@ -24,17 +24,22 @@ pub type Marker = Line<200>;
 impl<const MAX: usize> Line<MAX> {
     /// Parses a line, or says what is wrong with it.
     pub fn new(text: impl Into<String>) -> Result<Self> {
+        Line::named("text", text)
+    }
+
+    /// The same, for messages that name the field whose text it is.
+    pub fn named(field: &str, text: impl Into<String>) -> Result<Self> {
         let text = text.into();
         let wrong = if text.trim().is_empty() {
-            "it is empty"
+            "it is empty".to_owned()
         } else if text.len() > MAX {
-            "it is too long"
+            format!("it has {} bytes", text.len())
         } else if text.chars().any(breaks_a_line) {
-            "it has a line break or a control character"
+            "it has a line break or a control character".to_owned()
         } else {
             return Ok(Line(text));
         };
-        Err(Error::invalid("text", &text, format!("{wrong}; use one printable line of at most {MAX} bytes")))
+        Err(Error::invalid(field, &text, format!("{wrong}; use one printable line of at most {MAX} bytes")))
     }
 
     /// The nearest line to any text: line breaks and control characters dropped, cut at the bound; what is left of

@@ -2,15 +2,15 @@
 
 use super::coordinator;
 use crate::args::{Acquire as Args, Common};
-use crate::config::{Flags, Settings};
+use crate::config::{Flags, Settings, duration_of};
 use crate::exit::Exit;
 use crate::{output, view};
-use leasehold::{Acquired, Ask, Event, HolderId, LeaseName, Result, parse_duration};
+use leasehold::{Acquired, Ask, Event, HolderId, LeaseName, Result};
 use serde_json::json;
 
 pub async fn acquire(common: &Common, args: &Args) -> Result<Exit> {
     let lease = LeaseName::new(&args.name)?;
-    let wait = args.wait.as_deref().map(parse_duration).transpose()?;
+    let wait = duration_of("--wait", args.wait.as_deref())?;
     let flags = Flags { ttl: args.ttl.as_deref(), label: args.label.as_deref(), ..Flags::default() };
     let settings = Settings::gather_with(common, flags)?;
     let coordinator = coordinator(&settings).await?;

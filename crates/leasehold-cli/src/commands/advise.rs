@@ -3,7 +3,7 @@
 //! The rule: 1.5 to 2 times the worst healthy run, never below the 95th percentile plus two heartbeats. A heartbeat is
 //! a third of the TTL, so the latter means three times the 95th percentile.
 
-use super::{coordinator, known};
+use super::known;
 use crate::args::{Common, Name};
 use crate::config::Settings;
 use crate::exit::Exit;
@@ -14,8 +14,7 @@ use std::time::Duration;
 
 pub async fn advise(common: &Common, args: &Name) -> Result<Exit> {
     let lease = LeaseName::new(&args.name)?;
-    let coordinator = coordinator(&Settings::gather(common)?).await?;
-    let record = known(&coordinator, &lease).await?.record;
+    let record = known(&Settings::gather(common)?, &lease).await?.record;
     let mut healthy: Vec<u64> = record
         .transfers
         .iter()

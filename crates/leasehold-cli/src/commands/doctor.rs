@@ -47,6 +47,9 @@ fn finding(verdict: Verdict, what: &'static str, detail: impl Into<String>) -> F
 
 pub async fn doctor(common: &Common, args: &Args) -> Result<Exit> {
     let settings = Settings::gather(common)?;
+    if let Some(folder) = args.folder.as_ref().filter(|folder| !folder.is_dir()) {
+        return Err(Error::invalid("--folder", folder.display(), "it is not a folder"));
+    }
     let coordinator = coordinator(&settings).await?;
     let store = coordinator.store().clone();
     let mut findings = vec![finding(Verdict::Good, "store", settings.store.value.to_string())];
@@ -246,9 +249,6 @@ pub fn contend(args: &[OsString]) -> ExitCode {
 
 /// The file guard on the user's own folder: a writer that passed its check and is overtaken must not publish.
 async fn guard(folder: &Path) -> Result<Vec<Finding>> {
-    if !folder.is_dir() {
-        return Err(Error::invalid("--folder", folder.display(), "it is not a folder"));
-    }
     let scratch = folder.join(format!(".leasehold-doctor-{}", Nonce::random()));
     std::fs::create_dir(&scratch)
         .map_err(|e| Error::new(Kind::Unsupported, format!("cannot write in `{}`", folder.display())).with_source(e))?;

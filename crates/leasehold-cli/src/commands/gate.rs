@@ -1,6 +1,6 @@
 //! `gate`: check the lease at the last moment, then become the command. For what cannot check a token itself.
 
-use super::{coordinator, token};
+use super::{of_token, token};
 use crate::args::{Common, Gate as Args};
 use crate::config::Settings;
 use crate::exit::Exit;
@@ -8,6 +8,7 @@ use crate::output;
 use leasehold::clock::{Clock, SystemClock};
 use leasehold::guard::{Rejection, Strength};
 use leasehold::{Error, Event, Kind, Result};
+use std::cmp::Ordering;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -16,17 +17,23 @@ const STRENGTH: Strength =
 
 pub async fn gate(common: &Common, args: Args) -> Result<Exit> {
     let token = token(args.token.as_deref())?;
-    let coordinator = coordinator(&Settings::gather(common)?).await?;
+    let coordinator = of_token(&Settings::gather(common)?).await?;
     let asked = SystemClock.now();
     let lease = coordinator.inspect(&token.lease).await?;
     if !lease.record.is_held_by(token.claim()) {
-        let _ = coordinator.count(&token.lease, Event::Fenced).await;
         let seen = lease.record.epoch;
-        if seen == token.epoch {
-            let message = format!("gate closed: resource=`{}` lease `{token}` had been released", args.resource);
-            return Err(Error::new(Kind::Lost, message));
-        }
-        return Err(Rejection::Stale { held: token.epoch, seen }.into_error(&args.resource));
+        let message = match seen.cmp(&token.epoch) {
+            Ordering::Greater => {
+                let _ = coordinator.count(&token.lease, Event::Fenced).await;
+                return Err(Rejection::Stale { held: token.epoch, seen }.into_error(&args.resource));
+            }
+            Ordering::Equal => format!("gate closed: resource=`{}` lease `{token}` had been released", args.resource),
+            Ordering::Less => format!(
+                "gate closed: resource=`{}` lease `{}` held={} seen={seen}; is this the store that the token came from?",
+                args.resource, token.lease, token.epoch
+            ),
+        };
+        return Err(Error::new(Kind::Lost, message));
     }
     let left = lease.record.live_tenure(lease.now).map(|t| t.deadline.saturating_since(lease.now));
     let Some(left) = left.filter(|left| SystemClock.now() < asked + *left) else {

@@ -1,6 +1,6 @@
 //! `history`: why a lease moved, latest first.
 
-use super::{coordinator, known};
+use super::known;
 use crate::args::{Common, Name};
 use crate::config::Settings;
 use crate::exit::Exit;
@@ -10,8 +10,7 @@ use serde_json::Value;
 
 pub async fn history(common: &Common, args: &Name) -> Result<Exit> {
     let lease = LeaseName::new(&args.name)?;
-    let coordinator = coordinator(&Settings::gather(common)?).await?;
-    let lease = known(&coordinator, &lease).await?;
+    let lease = known(&Settings::gather(common)?, &lease).await?;
     let latest_first = lease.record.transfers.iter().rev();
     if common.json {
         output::json(&Value::Array(latest_first.map(view::transfer_json).collect()))?;

@@ -1,10 +1,11 @@
 //! `ls`: who holds what.
 
-use super::coordinator;
+use super::existing;
 use crate::args::{Common, Ls as Args};
 use crate::config::Settings;
 use crate::exit::Exit;
-use crate::{output, view};
+use crate::output::{self, Reader};
+use crate::view;
 use leasehold::clock::{Clock, SystemClock};
 use leasehold::{Coordinator, Inspection, LeaseName, Result};
 use serde_json::Value;
@@ -16,10 +17,18 @@ const PAGE: usize = 500;
 const REFRESH: Duration = Duration::from_secs(1);
 
 pub async fn ls(common: &Common, args: &Args) -> Result<Exit> {
-    let coordinator = coordinator(&Settings::gather(common)?).await?;
+    let settings = Settings::gather(common)?;
+    let mut coordinator = None;
     let mut shown = String::new();
+    let mut told = Vec::new();
     loop {
-        let (leases, damaged) = gather(&coordinator, args).await?;
+        if coordinator.is_none() {
+            coordinator = existing(&settings).await?;
+        }
+        let (leases, damaged) = match &coordinator {
+            Some(coordinator) => gather(coordinator, args).await?,
+            None => Default::default(),
+        };
         let text = if common.json {
             format!("{}\n", Value::Array(leases.iter().map(view::lease_json).collect()))
         } else {
@@ -28,22 +37,27 @@ pub async fn ls(common: &Common, args: &Args) -> Result<Exit> {
             output::table(&rows)
         };
         // The lines of a live listing change with every second that passes; programs only want real changes.
-        let signature = if common.json { signature(&leases) } else { text.clone() };
+        let signature = if common.json { format!("[]{}", signature(&leases)) } else { text.clone() };
         if shown != signature {
             if args.watch && !common.json && std::io::stdout().is_terminal() {
                 output::print("\x1b[H\x1b[2J")?;
             }
-            output::print(&text)?;
+            if output::deliver(&text)? == Reader::Gone {
+                return Ok(Exit::Done);
+            }
             shown = signature;
         }
+        // What is damaged is told once, not with every look.
+        let messages: Vec<String> = damaged.iter().map(ToString::to_string).collect();
+        if told != messages {
+            messages.iter().for_each(|message| output::say(message));
+            told = messages;
+        }
         if !args.watch {
-            if leases.is_empty() && !common.json {
+            if leases.is_empty() && damaged.is_empty() && !common.json {
                 output::say("no leases yet");
             }
-            return match damaged.into_iter().next() {
-                Some(error) => Err(error),
-                None => Ok(Exit::Done),
-            };
+            return Ok(damaged.first().map_or(Exit::Done, Exit::from));
         }
         SystemClock.sleep_until(SystemClock.now() + REFRESH).await;
     }
@@ -62,10 +76,7 @@ async fn gather(coordinator: &Coordinator, args: &Args) -> Result<(Vec<Inspectio
             match record {
                 Ok(lease) if args.held && lease.record.live_tenure(lease.now).is_none() => {}
                 Ok(lease) => leases.push(lease),
-                Err(error) => {
-                    output::say(&error.to_string());
-                    damaged.push(error);
-                }
+                Err(error) => damaged.push(error),
             }
         }
         if !page.more {

@@ -20,10 +20,10 @@ mod stats;
 mod write;
 
 use crate::args::{Cli, Common, Verb};
-use crate::config::Settings;
+use crate::config::{Settings, Source, blame};
 use crate::exit::Exit;
 use leasehold::guard::Guard;
-use leasehold::{Coordinator, Error, Event, Kind, LeaseName, Result, Token, guard};
+use leasehold::{Coordinator, Error, Event, Inspection, Kind, LeaseName, Ownership, Result, Token, guard};
 use leasehold_stores::open;
 
 /// Does what the command line says.
@@ -55,17 +55,37 @@ pub async fn execute(cli: Cli) -> Result<Exit> {
     }
 }
 
-/// The coordinator on the store that the settings name.
+/// The coordinator on the store that the settings name, which is made if it is missing.
 async fn coordinator(settings: &Settings) -> Result<Coordinator> {
     Ok(Coordinator::new(open(&settings.store.value).await?))
 }
 
+/// The same for those who only look, or ask for what a missing store cannot have: they make none.
+async fn existing(settings: &Settings) -> Result<Option<Coordinator>> {
+    if settings.store.value.is_missing() { Ok(None) } else { coordinator(settings).await.map(Some) }
+}
+
+/// The same for those who bring a token: a store that is missing has not granted it.
+async fn of_token(settings: &Settings) -> Result<Coordinator> {
+    existing(settings).await?.ok_or_else(|| {
+        let message = format!(
+            "there is no store at `{}` (from {}); is this the store that the token came from?",
+            settings.store.value, settings.store.source
+        );
+        Error::new(Kind::Unavailable, message)
+    })
+}
+
 /// The token from the flag, or from the environment that `run` set.
 fn token(flag: Option<&str>) -> Result<Token> {
+    const VARIABLE: &str = "LEASEHOLD_TOKEN";
     match flag {
         Some(text) => text.parse(),
-        None => match std::env::var("LEASEHOLD_TOKEN") {
-            Ok(text) if !text.is_empty() => text.parse(),
+        None => match std::env::var(VARIABLE) {
+            Ok(text) if !text.is_empty() => text.parse().map_err(|e| blame(e, "token", &Source::Environment(VARIABLE))),
+            Err(std::env::VarError::NotUnicode(_)) => {
+                Err(Error::new(Kind::Invalid, format!("environment variable {VARIABLE} is not text")))
+            }
             _ => Err(Error::new(
                 Kind::Invalid,
                 "no token: run this inside `leasehold run`, or give --token with what `leasehold acquire` printed",
@@ -75,13 +95,15 @@ fn token(flag: Option<&str>) -> Result<Token> {
 }
 
 /// A record of a lease that somebody once held or operated on; a name nobody used is most likely a typing error.
-async fn known(coordinator: &Coordinator, lease: &LeaseName) -> Result<leasehold::Inspection> {
-    let inspection = coordinator.inspect(lease).await?;
-    if inspection.record == leasehold::Ownership::default() {
-        let message = format!("nobody ever held a lease `{lease}`; see `leasehold ls` for those there are");
-        return Err(Error::new(Kind::Invalid, message));
+async fn known(settings: &Settings, lease: &LeaseName) -> Result<Inspection> {
+    if let Some(coordinator) = existing(settings).await? {
+        let inspection = coordinator.inspect(lease).await?;
+        if inspection.record != Ownership::default() {
+            return Ok(inspection);
+        }
     }
-    Ok(inspection)
+    let message = format!("nobody ever held a lease `{lease}`; see `leasehold ls` for those there are");
+    Err(Error::new(Kind::Invalid, message))
 }
 
 /// Turns a guard's refusal into what is really wrong: if the store still says that this token is the holder's, then it
@@ -91,7 +113,7 @@ async fn explain(common: &Common, guard: &dyn Guard, token: &Token, error: Error
         return error;
     }
     let Ok(settings) = Settings::gather(common) else { return error };
-    let Ok(coordinator) = coordinator(&settings).await else { return error };
+    let Ok(Some(coordinator)) = existing(&settings).await else { return error };
     if let Ok(lease) = coordinator.inspect(&token.lease).await
         && lease.record.is_held_by(token.claim())
         && let Ok(Some(high)) = guard.high_water().await

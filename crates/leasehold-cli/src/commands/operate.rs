@@ -1,49 +1,48 @@
 //! `revoke`, `hand-off`, `pause`, `resume`, `advance`: operators obey the fence too.
 
-use super::coordinator;
+use super::{coordinator, known};
 use crate::args::{Advance, Common, HandOff, Operate};
 use crate::config::{Flags, Settings};
 use crate::exit::Exit;
 use crate::{output, view};
 use leasehold::protocol::{Order, Refusal};
-use leasehold::{Coordinator, Epoch, Error, HolderId, Kind, Label, LeaseName, Operated, Result, Who, Why};
+use leasehold::{Epoch, Error, HolderId, Kind, Label, LeaseName, Operated, Result, Who, Why};
 
 pub async fn revoke(common: &Common, args: &Operate) -> Result<Exit> {
-    let coordinator = coordinator(&Settings::gather(common)?).await?;
-    order(common, &coordinator, args, Order::Revoke, "revoked").await
+    order(common, &Settings::gather(common)?, args, Order::Revoke, "revoked").await
 }
 
 pub async fn pause(common: &Common, args: &Operate) -> Result<Exit> {
-    let coordinator = coordinator(&Settings::gather(common)?).await?;
-    order(common, &coordinator, args, Order::Pause, "paused").await
+    order(common, &Settings::gather(common)?, args, Order::Pause, "paused").await
 }
 
 pub async fn resume(common: &Common, args: &Operate) -> Result<Exit> {
-    let coordinator = coordinator(&Settings::gather(common)?).await?;
-    order(common, &coordinator, args, Order::Resume, "resumed").await
+    order(common, &Settings::gather(common)?, args, Order::Resume, "resumed").await
 }
 
 pub async fn advance(common: &Common, args: &Advance) -> Result<Exit> {
     let past: Epoch = args.past.parse()?;
-    let coordinator = coordinator(&Settings::gather(common)?).await?;
-    order(common, &coordinator, &args.operate, Order::Advance { past }, "advanced").await
+    order(common, &Settings::gather(common)?, &args.operate, Order::Advance { past }, "advanced").await
 }
 
 pub async fn hand_off(common: &Common, args: &HandOff) -> Result<Exit> {
-    let label = Label::new(&args.to)?;
+    let to = HolderId::new(Some(Label::named("--to", &args.to)?));
     let settings = Settings::gather_with(common, Flags { ttl: args.ttl.as_deref(), ..Flags::default() })?;
-    let to = HolderId::new(Some(label));
-    let coordinator = coordinator(&settings).await?;
-    order(common, &coordinator, &args.operate, Order::HandOff { to, ttl: settings.ttl.value }, "handed off").await
+    let handing_off = Order::HandOff { to, ttl: settings.ttl.value };
+    order(common, &settings, &args.operate, handing_off, "handed off").await
 }
 
-async fn order(common: &Common, coordinator: &Coordinator, args: &Operate, order: Order, done: &str) -> Result<Exit> {
+async fn order(common: &Common, settings: &Settings, args: &Operate, order: Order, done: &str) -> Result<Exit> {
     let lease = LeaseName::new(&args.name)?;
-    let why = Why::new(&args.why)?;
+    let why = Why::named("--why", &args.why)?;
     let by = match &args.by {
-        Some(by) => Who::new(by)?,
+        Some(by) => Who::named("--by", by)?,
         None => Who::lossy(&format!("{}@{}", user(), leasehold_system::host::name()), "unknown"),
     };
+    if let Order::Revoke = order {
+        known(settings, &lease).await?;
+    }
+    let coordinator = coordinator(settings).await?;
     match coordinator.operate(&lease, by, why, order).await? {
         Operated::Refused(refusal) => match *refusal {
             // What was asked for is already so: say it, change nothing.

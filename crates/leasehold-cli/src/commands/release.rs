@@ -1,6 +1,6 @@
 //! `release`: give a lease back.
 
-use super::{coordinator, token};
+use super::{of_token, token};
 use crate::args::{Common, Release as Args};
 use crate::config::Settings;
 use crate::exit::Exit;
@@ -10,7 +10,7 @@ use serde_json::json;
 
 pub async fn release(common: &Common, args: &Args) -> Result<Exit> {
     let token = token(args.token.as_deref())?;
-    let coordinator = coordinator(&Settings::gather(common)?).await?;
+    let coordinator = of_token(&Settings::gather(common)?).await?;
     let outcome = if args.failed { Outcome::Failed } else { Outcome::Succeeded };
     let (word, exit) = match coordinator.release_by_token(&token, outcome).await? {
         Released::Now => ("released", Exit::Done),

@@ -1,6 +1,6 @@
 //! `renew`: keep a lease for another TTL.
 
-use super::{coordinator, token};
+use super::{of_token, token};
 use crate::args::{Common, Renew as Args};
 use crate::config::Settings;
 use crate::exit::Exit;
@@ -9,7 +9,7 @@ use leasehold::Result;
 
 pub async fn renew(common: &Common, args: &Args) -> Result<Exit> {
     let token = token(args.token.as_deref())?;
-    let coordinator = coordinator(&Settings::gather(common)?).await?;
+    let coordinator = of_token(&Settings::gather(common)?).await?;
     let mut grant = coordinator.adopt(&token).await?;
     coordinator.renew(&mut grant, None).await?;
     if common.json {

@@ -1,18 +1,18 @@
 //! `run`: a command under a lease.
 
-use super::coordinator;
+use super::{coordinator, of_token};
 use crate::args::{Common, Run as Args};
-use crate::config::{Flags, Settings};
+use crate::config::{Flags, Settings, blame, duration_of};
 use crate::exit::Exit;
 use crate::supervise::windows::Windows;
 use crate::supervise::{Ended, Evidence, Finished, Output, Signals, Task, supervise};
 use crate::{output, view};
 use leasehold::clock::{Clock, SystemClock};
-use leasehold::guard::{self, Guard, Policy};
+use leasehold::guard::{self, Guard, Policy, Rejection};
 use leasehold::protocol::Refusal;
 use leasehold::{
     Acquired, Ask, Coordinator, Error, Event, Grant, HolderId, Kind, LeaseName, Outcome, Released, Result, Timestamp,
-    Token, parse_duration,
+    Token,
 };
 use leasehold_guards::FileGuard;
 use rustix::fs::FlockOperation;
@@ -74,8 +74,10 @@ impl Plan {
         for seat in 2..=args.limit.unwrap_or(1) {
             leases.push(name.seat(seat)?);
         }
-        let duration = |text: &Option<String>| text.as_deref().map(parse_duration).transpose();
-        let busy = match (duration(&args.wait)?, duration(&args.retry_after)?) {
+        let wait = duration_of("--wait", args.wait.as_deref())?;
+        let retry_after = duration_of("--retry-after", args.retry_after.as_deref())?;
+        let progress_timeout = duration_of("--progress-timeout", args.progress_timeout.as_deref())?;
+        let busy = match (wait, retry_after) {
             (Some(limit), _) => Busy::Wait(limit),
             (None, Some(pause)) => Busy::RetryAfter(pause),
             (None, None) => Busy::Skip,
@@ -94,9 +96,10 @@ impl Plan {
             leases,
             seats: if args.limit.is_some() { Seats::OfOneLease } else { Seats::Apart },
             busy,
-            windows: Windows::new(settings.ttl.value, settings.grace.value)?,
-            progress: duration(&args.progress_timeout)?.map(|timeout| (timeout, evidence)),
-            max_runtime: duration(&args.max_runtime)?,
+            windows: Windows::new(settings.ttl.value, settings.grace.value)
+                .map_err(|e| blame(e, "grace", &settings.grace.source))?,
+            progress: progress_timeout.map(|timeout| (timeout, evidence)),
+            max_runtime: duration_of("--max-runtime", args.max_runtime.as_deref())?,
             guards: args.guard.iter().map(|text| parse_guard(text)).collect::<Result<_>>()?,
             flock: args.also_flock,
             adopt,
@@ -116,7 +119,11 @@ fn parse_guard(text: &str) -> Result<FileGuard> {
 
 pub async fn run(common: &Common, args: Args) -> Result<Exit> {
     let mut plan = Plan::new(common, args)?;
-    let coordinator = coordinator(&plan.settings).await?;
+    check(&plan.guards, &plan.leases[0]).await?;
+    let coordinator = match &plan.adopt {
+        Some(_) => of_token(&plan.settings).await?,
+        None => coordinator(&plan.settings).await?,
+    };
     let mut signals = Signals::listen()?;
     let ask = Ask::new(HolderId::new(plan.settings.label.value.clone()), plan.settings.ttl.value);
     let taken = tokio::select! {
@@ -247,6 +254,22 @@ fn flock(path: Option<&Path>) -> Result<Option<Option<File>>> {
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
         Err(error) => Err(cannot(error.into())),
     }
+}
+
+/// Refuses what no grant could make right before one is asked for: a guard of no file, or of another lease's file.
+async fn check(guards: &[FileGuard], lease: &LeaseName) -> Result<()> {
+    for guard in guards {
+        match guard.high_water().await {
+            Ok(Some(high)) if high.lease != *lease => {
+                let foreign = Rejection::Foreign { held: lease.clone(), seen: high.lease };
+                return Err(foreign.into_error(&guard.resource()));
+            }
+            Err(error) if error.kind() == Kind::Invalid => return Err(error),
+            // Sealing decides, and tells a resource that is out of reach from one that is wrong.
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Shuts older holders out of the guarded resources. The store has just granted this token, so a guard that knows a

@@ -1,6 +1,6 @@
 //! `show`: one lease in full.
 
-use super::{coordinator, known};
+use super::known;
 use crate::args::{Common, Name};
 use crate::config::Settings;
 use crate::exit::Exit;
@@ -9,8 +9,7 @@ use leasehold::{LeaseName, Result};
 
 pub async fn show(common: &Common, args: &Name) -> Result<Exit> {
     let lease = LeaseName::new(&args.name)?;
-    let coordinator = coordinator(&Settings::gather(common)?).await?;
-    let lease = known(&coordinator, &lease).await?;
+    let lease = known(&Settings::gather(common)?, &lease).await?;
     if common.json {
         output::json(&view::lease_json(&lease))?;
     } else {

@@ -1,6 +1,6 @@
 //! `stats`: what became of runs.
 
-use super::coordinator;
+use super::existing;
 use crate::args::{Common, Stats as Args};
 use crate::config::Settings;
 use crate::exit::Exit;
@@ -12,13 +12,14 @@ const PAGE: usize = 500;
 
 pub async fn stats(common: &Common, args: &Args) -> Result<Exit> {
     let only = args.name.as_deref().map(LeaseName::new).transpose()?;
-    let coordinator = coordinator(&Settings::gather(common)?).await?;
-    let (all, damaged) = match only {
-        Some(lease) => {
+    let (all, damaged) = match (existing(&Settings::gather(common)?).await?, only) {
+        (Some(coordinator), Some(lease)) => {
             let counters = coordinator.counters(&lease).await?;
             (vec![(lease, counters)], None)
         }
-        None => gather(&coordinator).await?,
+        (Some(coordinator), None) => gather(&coordinator).await?,
+        (None, Some(lease)) => (vec![(lease, Counters::default())], None),
+        (None, None) => (Vec::new(), None),
     };
     if args.prometheus {
         output::print(&prometheus(&all))?;
