@@ -17,6 +17,7 @@ mod model;
 mod mutants;
 mod narrate;
 mod promises;
+mod resource;
 mod rules;
 mod world;
 

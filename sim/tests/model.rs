@@ -10,7 +10,7 @@ fn every_promise_is_kept_and_every_twin_is_met_in_ten_million_states() {
     let mut states = 0;
     for config in ci() {
         let report = check(&config, 2).unwrap();
-        for failure in &report.failures {
+        if let Some(failure) = report.failures.first() {
             panic!("{}: {}\n{}replay: {}", report.config, failure.promise.name(), failure.story, failure.replay);
         }
         for (sighting, times) in &report.sightings {
