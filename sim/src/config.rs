@@ -60,6 +60,23 @@ impl Config {
         self.policies[..usize::from(self.guards)].contains(&policy)
     }
 
+    /// The bounds in one line.
+    pub fn summary(&self) -> String {
+        let Config { clients, turns, orders_given, slots, losses, copies, renewals, flights, guards, writes, .. } =
+            self;
+        let mut text = format!(
+            "{clients} clients x {turns} acquisitions, {orders_given} orders, {slots} slots, {losses} lost replies, \
+             {copies} doubled swaps, {renewals} renewals, {flights} swaps in flight, {guards} guards x {writes} writes"
+        );
+        if self.rollback {
+            text.push_str(", restored once");
+        }
+        if self.forgets() {
+            text.push_str(&format!(", {} transfers kept", self.transfers_kept));
+        }
+        text
+    }
+
     /// Whether a request may be forgotten by the record before its sender has looked again.
     pub fn forgets(&self) -> bool {
         self.transfers_kept < usize::MAX
@@ -88,20 +105,31 @@ const BASE: Config = Config {
 const ALL_ORDERS: &[OrderKind] =
     &[OrderKind::Revoke, OrderKind::HandOff, OrderKind::Pause, OrderKind::Resume, OrderKind::Advance];
 
-/// The configurations of every test run: together at least ten million states.
+/// What it takes to notice that a store went back, and to heal it.
+const HEALING: &[OrderKind] = &[OrderKind::Advance];
+
+/// The configurations of every test run: together more than ten million states.
 pub fn ci() -> Vec<Config> {
     vec![
-        Config { name: "faults", clients: 3, losses: 2, flights: 3, guards: 1, ..BASE },
-        Config { name: "operator", orders_given: 2, orders: ALL_ORDERS, ..BASE },
-        Config { name: "rollback", turns: 2, rollback: true, guards: 1, renewals: 0, ..BASE },
-        Config { name: "slots", turns: 2, slots: 2, renewals: 0, guards: 0, ..BASE },
+        Config { name: "faults", clients: 3, losses: 2, renewals: 0, ..BASE },
+        Config { name: "renewals", guards: 2, ..BASE },
+        Config { name: "operator", orders_given: 2, orders: ALL_ORDERS, renewals: 0, copies: 0, ..BASE },
+        Config { name: "rollback", rollback: true, orders_given: 1, orders: HEALING, renewals: 0, copies: 0, ..BASE },
+        Config { name: "slots", turns: 2, slots: 2, renewals: 0, copies: 0, guards: 0, ..BASE },
         Config { name: "forgetful", clients: 3, losses: 2, renewals: 0, transfers_kept: 1, ..BASE },
     ]
 }
 
-/// The larger ones, by flag.
+/// The larger ones, by flag: together more than sixty million.
 pub fn long() -> Vec<Config> {
-    ci()
+    vec![
+        Config { name: "long-faults", clients: 3, losses: 2, flights: 3, renewals: 0, ..BASE },
+        Config { name: "long-renewals", clients: 3, ..BASE },
+        Config { name: "long-operator", orders_given: 2, orders: ALL_ORDERS, renewals: 0, ..BASE },
+        Config { name: "long-rollback", clients: 3, rollback: true, renewals: 0, ..BASE },
+        Config { name: "long-slots", clients: 3, slots: 2, losses: 2, renewals: 0, guards: 0, ..BASE },
+        Config { name: "long-slots-retried", turns: 2, slots: 2, renewals: 0, flights: 3, guards: 0, ..BASE },
+    ]
 }
 
 /// Small ones in which seeded bugs show within moments: of lost, late and doubled messages.
@@ -113,7 +141,7 @@ pub const OPERATOR: Config =
 pub const ROLLBACK: Config = Config {
     name: "small-rollback",
     orders_given: 1,
-    orders: &[OrderKind::Advance],
+    orders: HEALING,
     rollback: true,
     renewals: 0,
     copies: 0,

@@ -17,6 +17,7 @@ mod model;
 mod mutants;
 mod narrate;
 mod promises;
+mod resource;
 mod rules;
 mod world;
 
@@ -24,4 +25,4 @@ pub use check::{Failure, Report, check, check_mutant, replay};
 pub use config::{Config, ci, long, small};
 pub use model::LeaseModel;
 pub use mutants::Mutant;
-pub use promises::{Promise, Sighting};
+pub use promises::{Promise, Row, Sighting};

@@ -1,8 +1,8 @@
 //! The model: what each action does to a world.
 //!
 //! Promise: actors do what the coordinator does (read, decide, swap on the revision that was read, look again when
-//! there is no answer), the store does what a store must (compare and set), guards call the real predicate; each step
-//! is judged by the promises as it is made. Non-promise: an actor's trust in its own clock is not modelled, because
+//! there is no answer), the store does what a store must (compare and set); each step is judged by the promises as it
+//! is made. What reaches a guard is in `resource.rs`. Non-promise: an actor's trust in its own clock is not modelled, because
 //! safety may not depend on it: whoever ever held a token may write at any later time.
 
 use crate::actions::{Action, Fate, heir_name};
@@ -11,9 +11,8 @@ use crate::ask::{self, Ask, End, Name};
 use crate::config::Config;
 use crate::promises::{Promise, Sighting, Sightings};
 use crate::rules::{Belief, Rules};
-use crate::world::{ACTORS, Actor, Backup, Fence, Flight, Left, Mark, NAMES, Pursuit, SLOTS, World};
-use leasehold::guard::{HighWater, Policy, Rejection};
-use leasehold::{LeaseName, Ownership, Reason, SlotMark, SlotState, Token};
+use crate::world::{ACTORS, Actor, Backup, Flight, Left, NAMES, Pursuit, SLOTS, World};
+use leasehold::{LeaseName, Ownership, Reason, SlotMark, SlotState};
 use stateright::{Model, Property};
 
 /// A configuration, the rules it runs by, and what was met on the way.
@@ -22,9 +21,9 @@ pub struct LeaseModel {
     pub(crate) config: Config,
     pub(crate) archive: Archive,
     pub(crate) sightings: Sightings,
-    rules: Rules,
-    lease: LeaseName,
-    other_lease: LeaseName,
+    pub(crate) rules: Rules,
+    pub(crate) lease: LeaseName,
+    pub(crate) other_lease: LeaseName,
 }
 
 impl LeaseModel {
@@ -41,7 +40,7 @@ impl LeaseModel {
         })
     }
 
-    fn see(&self, sighting: Sighting) {
+    pub(crate) fn see(&self, sighting: Sighting) {
         self.sightings.note(sighting);
     }
 
@@ -310,115 +309,7 @@ impl LeaseModel {
         world.actors[actor].over |= no != No::Other;
     }
 
-    fn token(&self, world: &World, name: Name, seq: u8) -> Token {
-        let epoch = ask::epoch(world.tokens[usize::from(name)]);
-        Token { lease: self.lease.clone(), epoch, nonce: ask::nonce(name), seq: u64::from(seq) }
-    }
-
-    fn high_water(&self, fence: &Fence) -> Option<HighWater> {
-        fence.high.map(|mark| HighWater {
-            lease: self.lease.clone(),
-            epoch: ask::epoch(mark.epoch),
-            nonce: ask::nonce(mark.name),
-            seq: u64::from(mark.seq),
-        })
-    }
-
-    fn seal(&self, world: &mut World, name: Name, guard: usize) -> bool {
-        let token = self.token(world, name, 0);
-        let high = self.high_water(&world.fences[guard]);
-        match self.rules.seal(high.as_ref(), &token) {
-            Ok(sealed) => {
-                let fence = &mut world.fences[guard];
-                fence.floor = fence.floor.max(ask::number(token.epoch));
-                fence.high = Some(mark_of(&sealed));
-                self.compare_guards_with_store(world);
-            }
-            Err(rejection) => self.judge_rejection(world, high.as_ref(), &token, &rejection),
-        }
-        true
-    }
-
-    fn write(&self, world: &mut World, name: Name, guard: usize, seq: u8) -> bool {
-        let token = self.token(world, name, seq);
-        let policy = self.config.policies[guard];
-        let high = self.high_water(&world.fences[guard]);
-        match self.rules.admit(high.as_ref(), &token, policy) {
-            Ok(admitted) => {
-                let epoch = ask::number(token.epoch);
-                let Fence { floor, wrote, .. } = world.fences[guard];
-                if epoch < floor {
-                    breaks(world, Promise::NoLowerEpoch);
-                }
-                if epoch == wrote.epoch {
-                    if name != wrote.name {
-                        breaks(world, Promise::OneGrantPerEpoch);
-                    } else if policy == Policy::Ordered && seq <= wrote.seq {
-                        breaks(world, Promise::WritesInOrder);
-                    } else if policy == Policy::OncePerEpoch {
-                        breaks(world, Promise::OneWritePerEpoch);
-                    }
-                }
-                let wrote = Mark { epoch, name, seq };
-                world.fences[guard] = Fence { high: Some(mark_of(&admitted)), floor: floor.max(epoch), wrote };
-                self.see_write(world, wrote, floor);
-                self.compare_guards_with_store(world);
-            }
-            Err(rejection) => {
-                match &rejection {
-                    Rejection::Stale { .. } => {
-                        self.see(Sighting::ZombieRefused);
-                        if high.as_ref().is_some_and(|h| h.seq == 0) {
-                            self.see(Sighting::SealAloneRefused);
-                        }
-                    }
-                    Rejection::Replayed { .. } => self.see(Sighting::ReplayRefused),
-                    Rejection::Spent { .. } => self.see(Sighting::SecondWriteRefused),
-                    Rejection::Regressed { .. } => self.see(Sighting::RegressionTold),
-                    Rejection::Foreign { .. } => {}
-                }
-                self.judge_rejection(world, high.as_ref(), &token, &rejection);
-            }
-        }
-        true
-    }
-
-    fn see_write(&self, world: &World, wrote: Mark, floor: u8) {
-        if self.config.orders_given > 0 && wrote.name >= heir_name(&self.config, 1) {
-            self.see(Sighting::HandedOffHolderWrote);
-        }
-        if world.rolled_back() {
-            let record = self.archive.record(world.record);
-            let healed = |epoch: u8| floor > 0 && epoch > floor && epoch < wrote.epoch;
-            if record.transfers.iter().any(|t| t.reason == Reason::Advanced && healed(ask::number(t.epoch))) {
-                self.see(Sighting::HealedByAdvance);
-            }
-        }
-    }
-
-    /// "Regressed" is said when, and only when, another grant of this very epoch was here.
-    fn judge_rejection(&self, world: &mut World, high: Option<&HighWater>, token: &Token, rejection: &Rejection) {
-        let twice = high.is_some_and(|high| high.epoch == token.epoch && high.nonce != token.nonce);
-        let told = matches!(rejection, Rejection::Regressed { .. });
-        if told != twice || (told && !world.rolled_back()) {
-            breaks(world, Promise::RegressionIsDistinct);
-        }
-    }
-
-    fn write_foreign(&self, world: &mut World, guard: usize) -> bool {
-        let high = self.high_water(&world.fences[guard]);
-        let lease = self.other_lease.clone();
-        let token = Token { lease, epoch: ask::epoch(99), nonce: ask::nonce(99), seq: 99 };
-        let admitted = self.rules.admit(high.as_ref(), &token, self.config.policies[guard]);
-        let sealed = self.rules.seal(high.as_ref(), &token);
-        match (admitted, sealed) {
-            (Err(Rejection::Foreign { .. }), Err(Rejection::Foreign { .. })) => self.see(Sighting::ForeignRefused),
-            _ => breaks(world, Promise::NoForeignToken),
-        }
-        true
-    }
-
-    fn compare_guards_with_store(&self, world: &mut World) {
+    pub(crate) fn compare_guards_with_store(&self, world: &mut World) {
         let highest = world.fences.iter().filter_map(|f| f.high).map(|high| high.epoch).max().unwrap_or(0);
         if highest > ask::number(self.archive.record(world.record).epoch) {
             if world.rolled_back() {
@@ -430,12 +321,8 @@ impl LeaseModel {
     }
 }
 
-fn breaks(world: &mut World, promise: Promise) {
+pub(crate) fn breaks(world: &mut World, promise: Promise) {
     world.broken |= promise.bit();
-}
-
-fn mark_of(high: &HighWater) -> Mark {
-    Mark { epoch: ask::number(high.epoch), name: ask::name(high.nonce), seq: u8::try_from(high.seq).unwrap_or(u8::MAX) }
 }
 
 impl Model for LeaseModel {

@@ -293,11 +293,7 @@ pub fn admit(mutant: Mutant, high: Option<&HighWater>, token: &Token, policy: Po
 fn spoil_high(mutant: Mutant, high: Option<&HighWater>, token: &Token) -> Option<HighWater> {
     let mut high = high?.clone();
     match mutant {
-        Mutant::GuardAdmitsLower => {
-            if token.epoch < high.epoch {
-                return None;
-            }
-        }
+        Mutant::GuardAdmitsLower if token.epoch < high.epoch => return None,
         Mutant::GuardIgnoresNonce => high.nonce = token.nonce,
         Mutant::GuardIgnoresLease => high.lease = token.lease.clone(),
         Mutant::GuardIgnoresSeq if token.seq > 0 => high.seq = token.seq - 1,

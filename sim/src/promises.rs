@@ -4,6 +4,7 @@
 //! success. Non-promise: a sighting is counted for the whole exploration, it is no part of a state (or the states would
 //! multiply by the ways they can be reached), so it comes with a count and not with a path.
 
+use crate::check::Report;
 use crate::config::Config;
 use crate::model::LeaseModel;
 use crate::world::World;
@@ -150,6 +151,29 @@ impl Promise {
     pub fn name(self) -> &'static str {
         PROMISES[self as usize].1
     }
+
+    /// Each promise and its twin over several explorations.
+    pub fn table(reports: &[Report]) -> impl Iterator<Item = Row> {
+        PROMISES.iter().map(|(promise, name, twin)| Row {
+            promise: name,
+            broken: reports.iter().any(|r| r.broken(*promise).is_some()),
+            twin: twin.name(),
+            met: reports.iter().flat_map(|r| &r.sightings).filter(|(s, _)| s == twin).map(|(_, times)| times).sum(),
+        })
+    }
+}
+
+/// A promise, its twin and what came of them.
+#[derive(Debug)]
+pub struct Row {
+    /// The promise.
+    pub promise: &'static str,
+    /// Whether it was broken.
+    pub broken: bool,
+    /// The case that puts it to the test.
+    pub twin: &'static str,
+    /// How often that case came up.
+    pub met: u64,
 }
 
 impl Sighting {
