@@ -28,8 +28,8 @@ struct Spec {
     epoch: u64,
     /// The nonce of whoever holds it, and the deadline.
     holder: Option<(u128, u64)>,
-    paused: Option<usize>,
-    resumed: Option<usize>,
+    paused: Option<u128>,
+    resumed: Option<u128>,
     /// Slot, state, epoch.
     slot: Option<(u64, SlotState, u64)>,
     /// The nonces of all transfers; only the last 32 are remembered.
@@ -123,7 +123,7 @@ impl Spec {
                 },
                 _ => No("no slot"),
             },
-            Concrete::Operate { nonce, by, ref order } => match *order {
+            Concrete::Operate { nonce, ref order, .. } => match *order {
                 ConcreteOrder::HandOff { to, .. } if self.knows(to) => {
                     if self.live(now) == Some(to) {
                         Already
@@ -144,19 +144,19 @@ impl Spec {
                 ConcreteOrder::Revoke => self.transfer(nonce, self.epoch + 1, None),
                 ConcreteOrder::Advance { past } => self.transfer(nonce, (self.epoch + 1).max(past + 1), None),
                 ConcreteOrder::Pause => match self.paused {
-                    Some(other) if other != by => No("paused"),
+                    Some(other) if other != nonce => No("paused"),
                     Some(_) => Already,
                     None => {
-                        self.paused = Some(by);
+                        self.paused = Some(nonce);
                         Write
                     }
                 },
                 ConcreteOrder::Resume => match (self.paused, self.resumed) {
-                    (None, Some(before)) if before == by => Already,
+                    (None, Some(before)) if before == nonce => Already,
                     (None, _) => No("not paused"),
                     (Some(_), _) => {
                         self.paused = None;
-                        self.resumed = Some(by);
+                        self.resumed = Some(nonce);
                         Write
                     }
                 },
@@ -187,8 +187,8 @@ enum Op {
     Complete { which: usize, outcome: Outcome },
     Revoke { by: usize, again: Option<usize> },
     HandOff { by: usize, again: Option<usize>, ttl: u64 },
-    Pause { by: usize },
-    Resume { by: usize },
+    Pause { by: usize, again: bool },
+    Resume { by: usize, again: bool },
     Advance { by: usize, past: u64 },
 }
 
@@ -228,8 +228,8 @@ fn ops() -> impl Strategy<Value = Vec<(u64, Op)>> {
         3 => (which, outcome).prop_map(|(which, outcome)| Op::Complete { which, outcome }),
         2 => (by.clone(), again.clone()).prop_map(|(by, again)| Op::Revoke { by, again }),
         2 => (by.clone(), again, ttls).prop_map(|(by, again, ttl)| Op::HandOff { by, again, ttl }),
-        1 => by.clone().prop_map(|by| Op::Pause { by }),
-        2 => by.clone().prop_map(|by| Op::Resume { by }),
+        2 => (by.clone(), any::<bool>()).prop_map(|(by, again)| Op::Pause { by, again }),
+        3 => (by.clone(), any::<bool>()).prop_map(|(by, again)| Op::Resume { by, again }),
         1 => (by, 0..90_u64).prop_map(|(by, past)| Op::Advance { by, past }),
     ];
     let step = prop_oneof![3 => 0..300_u64, 2 => 300..2_500_u64, 1 => Just(1_000_u64), 1 => Just(0)];
@@ -252,6 +252,8 @@ struct History {
     tenures: Vec<Claim>,
     drawn: u128,
     operator_nonces: Vec<u128>,
+    last_pause: Option<u128>,
+    last_resume: Option<u128>,
 }
 
 impl History {
@@ -291,8 +293,16 @@ impl History {
                 let to = self.holder_nonce(again);
                 Concrete::Operate { nonce: self.fresh(), by, order: ConcreteOrder::HandOff { to, ttl } }
             }
-            Op::Pause { by } => Concrete::Operate { nonce: self.fresh(), by, order: ConcreteOrder::Pause },
-            Op::Resume { by } => Concrete::Operate { nonce: self.fresh(), by, order: ConcreteOrder::Resume },
+            Op::Pause { by, again } => {
+                let nonce = self.last_pause.filter(|_| again).unwrap_or_else(|| self.fresh());
+                self.last_pause = Some(nonce);
+                Concrete::Operate { nonce, by, order: ConcreteOrder::Pause }
+            }
+            Op::Resume { by, again } => {
+                let nonce = self.last_resume.filter(|_| again).unwrap_or_else(|| self.fresh());
+                self.last_resume = Some(nonce);
+                Concrete::Operate { nonce, by, order: ConcreteOrder::Resume }
+            }
             Op::Advance { by, past } => {
                 Concrete::Operate { nonce: self.fresh(), by, order: ConcreteOrder::Advance { past } }
             }
