@@ -22,9 +22,11 @@ mod write;
 use crate::args::{Cli, Common, Verb};
 use crate::config::{Settings, Source, blame};
 use crate::exit::Exit;
-use leasehold::guard::Guard;
+use crate::output;
+use leasehold::guard::{Guard, HighWater};
 use leasehold::{Coordinator, Error, Event, Inspection, Kind, LeaseName, Ownership, Result, Token, guard};
 use leasehold_stores::open;
+use serde_json::json;
 
 /// Does what the command line says.
 pub async fn execute(cli: Cli) -> Result<Exit> {
@@ -104,6 +106,19 @@ async fn known(settings: &Settings, lease: &LeaseName) -> Result<Inspection> {
     }
     let message = format!("nobody ever held a lease `{lease}`; see `leasehold ls` for those there are");
     Err(Error::new(Kind::Invalid, message))
+}
+
+/// The end of a guarded write: what was admitted as JSON, or why it was not.
+async fn admitted(common: &Common, guard: &dyn Guard, token: &Token, written: Result<HighWater>) -> Result<Exit> {
+    let high = match written {
+        Ok(high) => high,
+        Err(error) => return Err(explain(common, guard, token, error).await),
+    };
+    if common.json {
+        let strength = guard.strength().to_string();
+        output::json(&json!({ "resource": guard.resource(), "epoch": high.epoch.get(), "strength": strength }))?;
+    }
+    Ok(Exit::Done)
 }
 
 /// Turns a guard's refusal into what is really wrong: if the store still says that this token is the holder's, then it

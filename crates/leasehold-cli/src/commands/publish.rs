@@ -1,13 +1,11 @@
 //! `publish`: a folder in one step, unless a newer epoch has been there.
 
-use super::{explain, token};
+use super::{admitted, token};
 use crate::args::{Common, Publish as Args};
 use crate::exit::Exit;
-use crate::output;
-use leasehold::guard::{Guard, Policy};
+use leasehold::guard::Policy;
 use leasehold::{Error, Kind, Result};
 use leasehold_guards::FolderGuard;
-use serde_json::json;
 
 pub async fn publish(common: &Common, args: &Args) -> Result<Exit> {
     let token = token(args.token.as_deref())?;
@@ -20,15 +18,5 @@ pub async fn publish(common: &Common, args: &Args) -> Result<Exit> {
         let allowed = "use a folder; single files are for `leasehold write`";
         return Err(Error::invalid("source", args.folder.display(), allowed));
     }
-    match guard.publish(&token, &args.folder) {
-        Ok(high) => {
-            if common.json {
-                let strength = guard.strength().to_string();
-                let value = json!({ "resource": guard.resource(), "epoch": high.epoch.get(), "strength": strength });
-                output::json(&value)?;
-            }
-            Ok(Exit::Done)
-        }
-        Err(error) => Err(explain(common, &guard, &token, error).await),
-    }
+    admitted(common, &guard, &token, guard.publish(&token, &args.folder)).await
 }

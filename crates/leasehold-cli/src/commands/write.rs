@@ -1,13 +1,11 @@
 //! `write`: a file, unless a newer epoch has been there.
 
-use super::{explain, token};
+use super::{admitted, token};
 use crate::args::{Common, Write as Args};
 use crate::exit::Exit;
-use crate::output;
-use leasehold::guard::{Guard, Policy};
+use leasehold::guard::Policy;
 use leasehold::{Error, Kind, Result};
 use leasehold_guards::FileGuard;
-use serde_json::json;
 use std::fs::File;
 
 pub async fn write(common: &Common, args: &Args) -> Result<Exit> {
@@ -26,15 +24,5 @@ pub async fn write(common: &Common, args: &Args) -> Result<Exit> {
             guard.write_from(&token, file)
         }
     };
-    match written {
-        Ok(high) => {
-            if common.json {
-                let strength = guard.strength().to_string();
-                let value = json!({ "resource": guard.resource(), "epoch": high.epoch.get(), "strength": strength });
-                output::json(&value)?;
-            }
-            Ok(Exit::Done)
-        }
-        Err(error) => Err(explain(common, &guard, &token, error).await),
-    }
+    admitted(common, &guard, &token, written).await
 }
