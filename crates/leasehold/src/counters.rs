@@ -7,7 +7,7 @@ use crate::codec;
 use crate::coordinator::Coordinator;
 use crate::error::Result;
 use crate::name::{Key, LeaseName, Shelf};
-use crate::store::Swap;
+use crate::store::{Swap, Versioned};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -110,18 +110,18 @@ impl Coordinator {
         }
     }
 
-    /// The counts of all leases from just after a name, a page at a time, and whether there may be more.
+    /// The counts of all leases from just after a name, a page at a time, and whether there may be more. A damaged record
+    /// is an error of its own: it hides no other.
     pub async fn list_counters(
         &self,
         after: Option<&LeaseName>,
         limit: usize,
-    ) -> Result<(Vec<(LeaseName, Counters)>, bool)> {
+    ) -> Result<(Vec<(LeaseName, Result<Counters>)>, bool)> {
         let page = self.store().list(Shelf::Counters, after, limit).await?;
-        let mut all = Vec::with_capacity(page.entries.len());
-        for (lease, value) in page.entries {
-            let counters = codec::decode(KIND, &value.bytes, lease.as_str())?;
-            all.push((lease, counters));
-        }
-        Ok((all, page.more))
+        let decode = |(lease, value): (LeaseName, Versioned)| {
+            let counters = codec::decode(KIND, &value.bytes, lease.as_str());
+            (lease, counters)
+        };
+        Ok((page.entries.into_iter().map(decode).collect(), page.more))
     }
 }

@@ -5,21 +5,21 @@ use crate::args::{Common, Stats as Args};
 use crate::config::Settings;
 use crate::exit::Exit;
 use crate::output;
-use leasehold::{Coordinator, Counters, Event, LeaseName, Result};
+use leasehold::{Coordinator, Counters, Error, Event, LeaseName, Result};
 use serde_json::{Map, Value, json};
 
 const PAGE: usize = 500;
 
 pub async fn stats(common: &Common, args: &Args) -> Result<Exit> {
     let only = args.name.as_deref().map(LeaseName::new).transpose()?;
-    let all = match (existing(&Settings::gather(common)?).await?, only) {
+    let (all, damaged) = match (existing(&Settings::gather(common)?).await?, only) {
         (Some(coordinator), Some(lease)) => {
             let counters = coordinator.counters(&lease).await?;
-            vec![(lease, counters)]
+            (vec![(lease, counters)], Vec::new())
         }
         (Some(coordinator), None) => gather(&coordinator).await?,
-        (None, Some(lease)) => vec![(lease, Counters::default())],
-        (None, None) => Vec::new(),
+        (None, Some(lease)) => (vec![(lease, Counters::default())], Vec::new()),
+        (None, None) => Default::default(),
     };
     if args.prometheus {
         output::print(&prometheus(&all))?;
@@ -36,16 +36,24 @@ pub async fn stats(common: &Common, args: &Args) -> Result<Exit> {
         }));
         output::print(&output::table(&rows))?;
     }
-    Ok(Exit::Done)
+    damaged.iter().for_each(|error| output::say(&error.to_string()));
+    Ok(damaged.first().map_or(Exit::Done, Exit::from))
 }
 
-async fn gather(coordinator: &Coordinator) -> Result<Vec<(LeaseName, Counters)>> {
-    let mut all = Vec::new();
+async fn gather(coordinator: &Coordinator) -> Result<(Vec<(LeaseName, Counters)>, Vec<Error>)> {
+    let (mut all, mut damaged) = (Vec::new(), Vec::new());
+    let mut after: Option<LeaseName> = None;
     loop {
-        let (page, more) = coordinator.list_counters(all.last().map(|(lease, _)| lease), PAGE).await?;
-        all.extend(page);
+        let (page, more) = coordinator.list_counters(after.as_ref(), PAGE).await?;
+        after = page.last().map(|(lease, _)| lease.clone());
+        for (lease, counters) in page {
+            match counters {
+                Ok(counters) => all.push((lease, counters)),
+                Err(error) => damaged.push(error),
+            }
+        }
         if !more {
-            return Ok(all);
+            return Ok((all, damaged));
         }
     }
 }
