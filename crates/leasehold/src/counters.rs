@@ -110,18 +110,18 @@ impl Coordinator {
         }
     }
 
-    /// The counts of all leases from just after a name, a page at a time, and whether there may be more. A record that
-    /// cannot be read is given as its error.
+    /// The counts of all leases from just after a name, a page at a time, and whether there may be more. A damaged record
+    /// is an error of its own: it hides no other.
     pub async fn list_counters(
         &self,
         after: Option<&LeaseName>,
         limit: usize,
     ) -> Result<(Vec<(LeaseName, Result<Counters>)>, bool)> {
         let page = self.store().list(Shelf::Counters, after, limit).await?;
-        let decoded = |(lease, value): (LeaseName, Versioned)| {
+        let decode = |(lease, value): (LeaseName, Versioned)| {
             let counters = codec::decode(KIND, &value.bytes, lease.as_str());
             (lease, counters)
         };
-        Ok((page.entries.into_iter().map(decoded).collect(), page.more))
+        Ok((page.entries.into_iter().map(decode).collect(), page.more))
     }
 }

@@ -15,7 +15,9 @@ pub fn man() -> Result<Exit> {
 }
 
 fn render(page: &mut Vec<u8>) -> std::io::Result<()> {
-    let command = Cli::command();
+    let mut command = Cli::command();
+    // Only then do the verbs know the flags of every command, which theirs refer to.
+    command.build();
     let man = clap_mangen::Man::new(command.clone());
     man.render_title(page)?;
     man.render_name_section(page)?;
@@ -25,8 +27,17 @@ fn render(page: &mut Vec<u8>) -> std::io::Result<()> {
     writeln!(page, ".SH COMMANDS")?;
     for verb in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
         writeln!(page, ".SS {}", verb.get_name())?;
-        clap_mangen::Man::new(verb.clone()).render_description_section(page)?;
-        clap_mangen::Man::new(verb.clone()).render_options_section(page)?;
+        // What every verb has is said once, above.
+        let man = clap_mangen::Man::new(verb.clone().mut_args(|arg| {
+            let common = arg.is_global_set() || arg.get_id() == "help";
+            arg.hide(common)
+        }));
+        let mut section = Vec::new();
+        man.render_description_section(&mut section)?;
+        man.render_options_section(&mut section)?;
+        for line in String::from_utf8_lossy(&section).lines().filter(|line| !line.starts_with(".SH ")) {
+            writeln!(page, "{line}")?;
+        }
     }
     writeln!(page, ".SH EXIT STATUS")?;
     for (exit, meaning) in TABLE {

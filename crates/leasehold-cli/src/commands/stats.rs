@@ -15,11 +15,11 @@ pub async fn stats(common: &Common, args: &Args) -> Result<Exit> {
     let (all, damaged) = match (existing(&Settings::gather(common)?).await?, only) {
         (Some(coordinator), Some(lease)) => {
             let counters = coordinator.counters(&lease).await?;
-            (vec![(lease, counters)], None)
+            (vec![(lease, counters)], Vec::new())
         }
         (Some(coordinator), None) => gather(&coordinator).await?,
-        (None, Some(lease)) => (vec![(lease, Counters::default())], None),
-        (None, None) => (Vec::new(), None),
+        (None, Some(lease)) => (vec![(lease, Counters::default())], Vec::new()),
+        (None, None) => Default::default(),
     };
     if args.prometheus {
         output::print(&prometheus(&all))?;
@@ -36,19 +36,20 @@ pub async fn stats(common: &Common, args: &Args) -> Result<Exit> {
         }));
         output::print(&output::table(&rows))?;
     }
-    damaged.map_or(Ok(Exit::Done), Err)
+    damaged.iter().for_each(|error| output::say(&error.to_string()));
+    Ok(damaged.first().map_or(Exit::Done, Exit::from))
 }
 
-/// What is damaged is said, and given last: it must not hide the rest.
-async fn gather(coordinator: &Coordinator) -> Result<(Vec<(LeaseName, Counters)>, Option<Error>)> {
-    let (mut all, mut damaged, mut after) = (Vec::new(), None, None);
+async fn gather(coordinator: &Coordinator) -> Result<(Vec<(LeaseName, Counters)>, Vec<Error>)> {
+    let (mut all, mut damaged) = (Vec::new(), Vec::new());
+    let mut after: Option<LeaseName> = None;
     loop {
         let (page, more) = coordinator.list_counters(after.as_ref(), PAGE).await?;
         after = page.last().map(|(lease, _)| lease.clone());
         for (lease, counters) in page {
             match counters {
                 Ok(counters) => all.push((lease, counters)),
-                Err(error) => damaged = Some(error),
+                Err(error) => damaged.push(error),
             }
         }
         if !more {

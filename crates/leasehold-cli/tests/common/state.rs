@@ -93,9 +93,9 @@ pub fn changes(before: &State, after: &State) -> Vec<String> {
     found
 }
 
-/// The newest version file of a lease in a directory store.
-pub fn newest_version(store: &Path, lease: &str) -> PathBuf {
-    let folder = store.join("lease").join(lease);
+/// The newest version file of a record in a directory store.
+pub fn newest_version(store: &Path, shelf: &str, lease: &str) -> PathBuf {
+    let folder = store.join(shelf).join(lease);
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
     files.sort();
     files.pop().unwrap()
@@ -103,20 +103,25 @@ pub fn newest_version(store: &Path, lease: &str) -> PathBuf {
 
 /// Rewrites a lease's record in either store, as a failing disk or a careless hand would.
 pub fn tamper(home: &super::Home, lease: &str, how: impl Fn(&mut Vec<u8>)) {
+    tamper_with(home, "lease", lease, how);
+}
+
+/// The same for any shelf.
+pub fn tamper_with(home: &super::Home, shelf: &str, lease: &str, how: impl Fn(&mut Vec<u8>)) {
     match home.store.split_once(':').unwrap() {
         ("dir", path) => {
-            let file = newest_version(Path::new(path), lease);
+            let file = newest_version(Path::new(path), shelf, lease);
             let mut bytes = std::fs::read(&file).unwrap();
             how(&mut bytes);
             std::fs::write(file, bytes).unwrap();
         }
         (_, path) => {
             let db = connect(Path::new(path)).unwrap();
-            let read = "SELECT value FROM record WHERE shelf = 'lease' AND name = ?1";
-            let mut bytes: Vec<u8> = db.query_row(read, [lease], |row| row.get(0)).unwrap();
+            let read = "SELECT value FROM record WHERE shelf = ?1 AND name = ?2";
+            let mut bytes: Vec<u8> = db.query_row(read, [shelf, lease], |row| row.get(0)).unwrap();
             how(&mut bytes);
-            let write = "UPDATE record SET value = ?2 WHERE shelf = 'lease' AND name = ?1";
-            assert_eq!(db.execute(write, rusqlite::params![lease, bytes]).unwrap(), 1);
+            let write = "UPDATE record SET value = ?3 WHERE shelf = ?1 AND name = ?2";
+            assert_eq!(db.execute(write, rusqlite::params![shelf, lease, bytes]).unwrap(), 1);
         }
     }
 }

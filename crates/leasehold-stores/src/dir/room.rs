@@ -1,7 +1,7 @@
 //! The folder itself: opening, looking, listing and the clock.
 
 use super::layout::{self, Version};
-use leasehold::store::{Page, Versioned};
+use leasehold::store::{Page, Revision, Versioned};
 use leasehold::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf, Timestamp};
 use leasehold_system::clock;
 use leasehold_system::volume::{self, Volume};
@@ -255,9 +255,13 @@ impl Room {
         let now = self.now();
         let mut entries = Vec::new();
         for name in names {
-            let Some(version) = self.newest(&self.folder(&Key::new(shelf, &name)))? else { continue };
-            let revision = version.mark.revision();
-            let Some(bytes) = version.value else { continue };
+            let (bytes, revision) = match self.newest(&self.folder(&Key::new(shelf, &name))) {
+                Ok(Some(Version { mark, value: Some(bytes) })) => (bytes, mark.revision()),
+                Ok(_) => continue,
+                // A damaged file must not hide the others. No record decodes from nothing, and no swap expects this.
+                Err(e) if e.kind() == Kind::Corrupt => (Vec::new(), Revision("damaged".into())),
+                Err(e) => return Err(e),
+            };
             if entries.len() == limit {
                 return Ok(Page { entries, more: true, now });
             }

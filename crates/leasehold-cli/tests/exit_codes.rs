@@ -1,0 +1,240 @@
+//! What other programs rely on: exit codes, JSON keys, the manual, completions. Each is documented, and as documented.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::state::tamper;
+use common::{Home, On};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+fn document(name: &str) -> String {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    std::fs::read_to_string(docs.join(name)).unwrap()
+}
+
+/// The rows of a Markdown table, without its head.
+fn rows(text: &str) -> Vec<Vec<String>> {
+    let rows = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| code |"));
+    rows.map(|row| row.trim_matches('|').splitn(2, " | ").map(|cell| cell.trim().to_owned()).collect())
+        .filter(|row: &Vec<String>| row[0] != "key")
+        .collect()
+}
+
+/// Code and meaning as the program has them: the manual is made from its table.
+fn table(home: &Home) -> BTreeMap<i32, String> {
+    let page = home.done(&["man"]).expect(0).stdout;
+    let section = page.split(".SH \"EXIT STATUS\"\n").nth(1).or(page.split(".SH EXIT STATUS\n").nth(1)).unwrap();
+    let section = section.split("\n.SH ").next().unwrap();
+    let entries = section.split(".TP\n").skip(1).map(|entry| {
+        let (code, meaning) = entry.trim().split_once('\n').unwrap();
+        (code.parse().unwrap(), meaning.lines().next().unwrap().replace("\\-", "-"))
+    });
+    entries.collect()
+}
+
+fn verbs(home: &Home) -> Vec<String> {
+    let help = home.done(&["--help"]).expect(0).stdout;
+    let list = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap().to_owned();
+    let verbs = list.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    let verbs: Vec<_> = verbs.map(|line| line.split_whitespace().next().unwrap().to_owned()).collect();
+    assert!(verbs.len() > 20, "{verbs:?}");
+    verbs.into_iter().filter(|verb| verb != "help").collect()
+}
+
+#[test]
+fn the_documented_exit_codes_are_the_programs() {
+    let home = Home::new(On::Sqlite);
+    let documented = rows(&document("exit-codes.md"));
+    let documented: BTreeMap<i32, String> =
+        documented.into_iter().map(|row| (row[0].parse().unwrap(), row[1].clone())).collect();
+    assert_eq!(table(&home), documented);
+}
+
+#[test]
+fn every_exit_code_is_reached() {
+    let home = Home::new(On::Dir);
+    let mut reached = BTreeSet::new();
+    let mut reach = |code: i32, args: &[&str]| {
+        home.done(args).expect(code);
+        reached.insert(code);
+    };
+    reach(0, &["run", "job", "--", "true"]);
+    let old = home.done(&["acquire", "job", "--ttl", "24h"]).expect(0).stdout.trim().to_owned();
+    reach(11, &["acquire", "job"]);
+    reach(0, &["run", "job", "--quiet", "--", "false"]);
+    std::fs::write(home.path("text"), "x").unwrap();
+    reach(0, &["write", "out", "--from", "text", "--once", "--token", &old]);
+    reach(13, &["write", "out", "--from", "text", "--once", "--token", &old]);
+    reach(0, &["revoke", "job", "--why", "drill"]);
+    for verb in ["renew", "release", "progress"] {
+        reach(12, &[verb, "--token", &old]);
+    }
+    reach(13, &["gate", "deploy", "--token", &old, "--", "true"]);
+    let new = home.done(&["acquire", "job", "--ttl", "24h"]).expect(0).stdout.trim().to_owned();
+    reach(0, &["write", "out", "--from", "text", "--token", &new]);
+    reach(13, &["write", "out", "--from", "text", "--token", &old]);
+    reach(64, &["acquire", "a b"]);
+    let elsewhere = format!("dir:{}", home.path("elsewhere").display());
+    reach(69, &["renew", "--token", &new, "--store", &elsewhere]);
+    reach(75, &["run", "lost", "--ttl", "2s", "--", "sh", "-c", "leasehold revoke lost --why drill; exec sleep 1000"]);
+    home.done(&["acquire", "damaged"]).expect(0);
+    tamper(&home, "damaged", |bytes| bytes.truncate(bytes.len() - 1));
+    reach(65, &["show", "damaged"]);
+    std::fs::write(home.path("leases/leasehold-store"), "leasehold directory store, format 2\n").unwrap();
+    reach(78, &["ls"]);
+    assert_eq!(reached, table(&home).into_keys().collect(), "a code is documented and never reached");
+}
+
+#[test]
+fn the_manual_has_every_verb_and_every_code() {
+    let home = Home::new(On::Sqlite);
+    let page = home.done(&["man"]).expect(0).stdout;
+    for verb in verbs(&home) {
+        assert!(page.contains(&format!(".SS {verb}\n")), "{verb} is missing");
+    }
+    for code in table(&home).keys() {
+        assert!(page.contains(&format!(".TP\n{code}\n")), "{code} is missing");
+    }
+    let mut groff = match Command::new("groff")
+        .args(["-man", "-Tutf8", "-ww"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+    {
+        Ok(groff) => groff,
+        Err(why) => {
+            assert!(std::env::var("CI").as_deref() != Ok("true"), "cannot run groff: {why}");
+            println!("skipped: cannot run groff: {why}");
+            return;
+        }
+    };
+    let mut input = groff.stdin.take().unwrap();
+    let writing = std::thread::spawn(move || std::io::Write::write_all(&mut input, page.as_bytes()));
+    let output = groff.wait_with_output().unwrap();
+    writing.join().unwrap().unwrap();
+    assert!(output.status.success());
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "", "the manual is not good roff");
+    assert!(output.stdout.len() > 5_000);
+}
+
+#[test]
+fn every_verb_explains_itself() {
+    let home = Home::new(On::Sqlite);
+    for verb in verbs(&home) {
+        let help = home.done(&[&verb, "--help"]).expect(0);
+        let summary = help.stdout.lines().next().unwrap();
+        assert!(summary.len() > 10 && summary.starts_with(char::is_uppercase), "{verb}: {summary}");
+        assert!(help.stdout.contains(&format!("Usage: leasehold {verb}")), "{verb}");
+        assert_eq!(help.stderr, "", "{verb}");
+    }
+}
+
+#[test]
+fn completions_are_scripts() {
+    let home = Home::new(On::Sqlite);
+    for shell in ["bash", "zsh", "fish"] {
+        let script = home.done(&["completions", shell]).expect(0).stdout;
+        for verb in verbs(&home) {
+            assert!(script.contains(&verb), "{shell} does not know {verb}");
+        }
+        if shell == "bash" {
+            std::fs::write(home.path("completion"), script).unwrap();
+            let checked = Command::new("bash").arg("-n").arg(home.path("completion")).output().unwrap();
+            assert!(checked.status.success() && checked.stderr.is_empty(), "{checked:?}");
+        }
+    }
+}
+
+/// Every key, with a dot into objects; a list stands for its elements.
+fn keys(value: &Value, above: &str, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Array(elements) => elements.iter().for_each(|element| keys(element, above, found)),
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                let path = if above.is_empty() { key.clone() } else { format!("{above}.{key}") };
+                keys(value, &path, found);
+                found.insert(path);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The keys that docs/json.md has, by section.
+fn documented_keys() -> BTreeMap<String, BTreeSet<String>> {
+    let text = document("json.md");
+    let sections = text.split("\n## ").skip(1).map(|section| {
+        let name = section.lines().next().unwrap().to_owned();
+        (name, rows(section).into_iter().map(|row| row[0].trim_matches('`').to_owned()).collect())
+    });
+    sections.collect()
+}
+
+#[test]
+fn the_json_has_the_documented_keys() {
+    let home = Home::new(On::Sqlite);
+    std::fs::create_dir(home.path("folder")).unwrap();
+    std::fs::write(home.path("text"), "x").unwrap();
+    let mut seen: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut look = |section: &str, args: &[&str], code: i32| -> Value {
+        let done = home.done(&[args, &["--json"]].concat()).expect(code);
+        assert_eq!(done.stdout.lines().count(), 1, "{args:?} prints not one document: {done:?}");
+        let value = serde_json::from_str(&done.stdout).unwrap();
+        keys(&value, "", seen.entry(section.into()).or_default());
+        value
+    };
+    let granted = look("acquire", &["acquire", "job", "--ttl", "24h"], 0);
+    let token = granted["token"].as_str().unwrap();
+    assert_eq!((&granted["epoch"], &granted["ttl_ms"]), (&1.into(), &86_400_000.into()));
+    home.done(&["progress", "half", "--checkpoint", "42", "--token", token]).expect(0);
+    look("lease", &["renew", "--token", token], 0);
+    look("lease", &["pause", "job", "--why", "drill"], 0);
+    assert_eq!(look("lease", &["ls"], 0)[0]["paused"]["why"], "drill");
+    look("lease", &["resume", "job", "--why", "over"], 0);
+    look("lease", &["show", "job"], 0);
+    look("write", &["write", "out", "--from", "text", "--token", token], 0);
+    look("write", &["publish", "folder", "site", "--token", token], 0);
+    look("advise", &["advise", "job"], 0);
+    let handed = look("hand-off", &["hand-off", "job", "--to", "b", "--why", "drill"], 0);
+    assert_eq!(look("release", &["release", "--token", token], 12)["result"], "lost");
+    let token = handed["token"].as_str().unwrap();
+    assert_eq!(look("release", &["release", "--token", token], 0)["result"], "released");
+    assert_eq!(look("release", &["release", "--token", token], 0)["result"], "already_released");
+    assert!(look("advise", &["advise", "job"], 0)["ttl_ms"].is_u64());
+    look("lease", &["revoke", "job", "--why", "drill"], 0);
+    look("lease", &["advance", "job", "--past", "9", "--why", "drill"], 0);
+    let history = look("history", &["history", "job"], 0);
+    let reasons: Vec<_> = history.as_array().unwrap().iter().map(|t| t["reason"].as_str().unwrap()).collect();
+    assert_eq!(reasons, ["advanced", "revoked", "handed_off", "first"]);
+    look("stats", &["stats"], 0);
+    look("stats", &["stats", "nobody"], 0);
+    look("doctor", &["doctor", "--folder", "."], 0);
+    look("config", &["config"], 0);
+    assert_eq!(seen, documented_keys());
+}
+
+#[test]
+fn what_fails_prints_no_data_with_json_either() {
+    let home = Home::new(On::Sqlite);
+    let held = home.done(&["acquire", "held", "--ttl", "24h", "--json"]).expect(0);
+    let token: Value = serde_json::from_str(&held.stdout).unwrap();
+    let token = token["token"].as_str().unwrap().replace("held:1:", "held:2:");
+    for (line, code) in [
+        (&["show", "nobody"][..], 64),
+        (&["acquire", "held"], 11),
+        (&["acquire", "a b"], 64),
+        (&["renew", "--token", &token], 12),
+        (&["write", "no/such", "--token", &token], 64),
+        (&["ls", "--store", "ftp:/x"], 64),
+        (&["ls", "--no-such-flag"], 64),
+    ] {
+        let done = home.done(&[line, &["--json"]].concat()).expect(code);
+        assert_eq!(done.stdout, "", "{line:?}");
+        assert_ne!(done.stderr, "", "{line:?}");
+    }
+}
