@@ -193,28 +193,6 @@ fn standard_input_goes_to_the_command() {
 }
 
 #[test]
-fn the_terminal_belongs_to_the_command_and_comes_back() {
-    let home = Home::new(On::Sqlite);
-    // In a script the shell is in the foreground group; it must be able to read again after the run.
-    let script = "leasehold run job -- sh -c 'read a; echo \"command got $a\"'; read b; echo \"script got $b\"";
-    std::fs::write(home.path("script.sh"), script).unwrap();
-    let mut command = Command::new("script");
-    let template = home.leasehold(&[]);
-    command.args(["-qefc", "sh script.sh", "/dev/null"]).current_dir(home.folder.path()).env_clear();
-    for (key, value) in template.get_envs().filter_map(|(k, v)| Some((k, v?))) {
-        command.env(key, value);
-    }
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut input = child.stdin.take().unwrap();
-    std::io::Write::write_all(&mut input, b"one\ntwo\n").unwrap();
-    let output = child.wait_with_output().unwrap();
-    drop(input);
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("command got one"), "{text}");
-    assert!(text.contains("script got two"), "{text}");
-}
-
-#[test]
 fn two_runs_with_one_label_are_told_apart() {
     let home = Home::new(On::Sqlite);
     let old = home.done(&["acquire", "job", "--ttl", "1s", "--label", "worker-1"]).expect(0).stdout;

@@ -1,32 +1,46 @@
 //! The controlling terminal, which belongs to one process group at a time.
 
 use rustix::process::Pid;
+use std::cell::Cell;
 use std::io::{IsTerminal, stdin};
 
-/// The terminal on standard input, if our group is the one in front of it.
+/// The terminal on standard input.
 #[derive(Debug)]
 pub struct Terminal {
     ours: Pid,
+    lent: Cell<Option<Pid>>,
 }
 
 impl Terminal {
-    /// The terminal, if there is one and it is ours to pass on.
-    pub fn in_front() -> Option<Self> {
-        let ours = rustix::process::getpgrp();
-        (stdin().is_terminal() && rustix::termios::tcgetpgrp(stdin()).ok() == Some(ours)).then_some(Terminal { ours })
+    /// The terminal, if there is one.
+    pub fn of_stdin() -> Option<Self> {
+        (stdin().is_terminal() && in_front().is_some())
+            .then(|| Terminal { ours: rustix::process::getpgrp(), lent: Cell::new(None) })
     }
 
-    /// Puts another process group of this session in front.
-    pub fn give_to(&self, group: i32) {
-        if let Some(group) = Pid::from_raw(group) {
+    /// Puts another process group of this session in front, if ours is, and says whether that other is now. A job in
+    /// the background has no terminal to lend.
+    pub fn lend_to(&self, group: i32) -> bool {
+        let Some(group) = Pid::from_raw(group) else { return false };
+        if in_front() == Some(self.ours) {
             put_in_front(group);
+            self.lent.set(Some(group));
+        }
+        in_front() == Some(group)
+    }
+
+    /// Puts our own group in front again, if the one that it was lent to still is.
+    pub fn take_back(&self) {
+        if let Some(group) = self.lent.take()
+            && in_front() == Some(group)
+        {
+            put_in_front(self.ours);
         }
     }
+}
 
-    /// Puts our own group in front again.
-    pub fn take_back(&self) {
-        put_in_front(self.ours);
-    }
+fn in_front() -> Option<Pid> {
+    rustix::termios::tcgetpgrp(stdin()).ok()
 }
 
 fn put_in_front(group: Pid) {

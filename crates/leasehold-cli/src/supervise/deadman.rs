@@ -205,8 +205,8 @@ impl DeadMan {
         loop {
             match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
                 Ok(Some((pid, status))) if pid == self.main => {
-                    if status.stopped() {
-                        self.say(Report::Suspended).await;
+                    if let Some(signal) = status.stopping_signal() {
+                        self.say(Report::Suspended(signal)).await;
                     } else if let Some(code) = status.exit_status() {
                         self.status = Some(Report::Exited(code));
                     } else if let Some(signal) = status.terminating_signal() {

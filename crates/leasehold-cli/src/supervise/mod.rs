@@ -88,7 +88,7 @@ pub struct Finished {
 pub async fn supervise(coordinator: &Coordinator, grant: Grant, task: Task, mut signals: Signals) -> Result<Finished> {
     // If the dead-man is killed, what was below it falls to us.
     let _ = adopt_orphans();
-    let terminal = Terminal::in_front();
+    let terminal = Terminal::of_stdin();
     let (evidence, gate) = match task.progress {
         Some((timeout, evidence)) => {
             let gate = ProgressGate { timeout, evidence: evidence.reader() };
@@ -192,13 +192,13 @@ impl Supervisor {
         match Report::parse(line) {
             Some(Report::Started(group)) => {
                 self.group = Some(group);
-                self.give_terminal();
+                self.lend_terminal();
             }
             Some(Report::NotStarted(errno)) => {
                 let error = std::io::Error::from_raw_os_error(errno);
                 self.ended = Some(Ended::NotStarted(error.kind(), error.to_string()));
             }
-            Some(Report::Suspended) => self.suspend(),
+            Some(Report::Suspended(signal)) => self.suspend(signal),
             Some(Report::OutOfTrust) => {
                 self.lost.get_or_insert_with(|| "it could not be renewed in time".into());
             }
@@ -212,21 +212,31 @@ impl Supervisor {
         }
     }
 
-    fn give_terminal(&self) {
-        if let (Some(terminal), Some(group)) = (&self.terminal, self.group) {
-            terminal.give_to(group);
+    /// Puts the command in front, if we are, and says whether it is now.
+    fn lend_terminal(&self) -> bool {
+        let (Some(terminal), Some(group)) = (&self.terminal, self.group) else { return false };
+        let lent = terminal.lend_to(group);
+        if lent {
             // It may have been stopped for reading before the terminal was its own.
             signal_group(group, Signal::CONT);
         }
+        lent
     }
 
-    /// The command was stopped from the terminal: stop with it, as one job, and go on with it. Meanwhile nobody renews;
-    /// the dead-man ends the command if that lasts too long.
-    fn suspend(&self) {
-        let Some(terminal) = &self.terminal else { return };
+    /// The command was stopped. If it only reached for the terminal before that was its own, it gets it. Otherwise stop
+    /// with it, as one job, and go on with it. Meanwhile nobody renews; the dead-man ends the command if that lasts too
+    /// long.
+    fn suspend(&self, signal: i32) {
+        let (Some(terminal), Some(group)) = (&self.terminal, self.group) else { return };
+        let reached = [Signal::TTIN, Signal::TTOU].iter().any(|s| s.as_raw() == signal);
+        if reached && self.lend_terminal() {
+            return;
+        }
         terminal.take_back();
-        let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
-        self.give_terminal();
+        // The whole group, as the terminal would have done it: a script that we were started from is part of the job.
+        let _ = rustix::process::kill_current_process_group(Signal::TSTP);
+        self.lend_terminal();
+        signal_group(group, Signal::CONT);
     }
 
     /// The dead-man has failed; what was below it is below us now. End everything ourselves.

@@ -22,8 +22,8 @@ pub enum Report {
     Started(i32),
     /// It could not be started; the system's error number.
     NotStarted(i32),
-    /// It was stopped from the terminal.
-    Suspended,
+    /// It was stopped by this signal.
+    Suspended(i32),
     /// The trust window is ending: it is being ended.
     OutOfTrust,
     /// So many processes were still there when the command had ended; they are being ended.
@@ -49,7 +49,7 @@ impl fmt::Display for Report {
         match self {
             Report::Started(group) => writeln!(f, "started {group}"),
             Report::NotStarted(errno) => writeln!(f, "not-started {errno}"),
-            Report::Suspended => writeln!(f, "suspended 0"),
+            Report::Suspended(signal) => writeln!(f, "suspended {signal}"),
             Report::OutOfTrust => writeln!(f, "out-of-trust 0"),
             Report::LeftBehind(count) => writeln!(f, "left-behind {count}"),
             Report::Exited(code) => writeln!(f, "exited {code}"),
@@ -79,7 +79,7 @@ impl Report {
         Some(match word {
             "started" => Report::Started(number),
             "not-started" => Report::NotStarted(number),
-            "suspended" => Report::Suspended,
+            "suspended" => Report::Suspended(number),
             "out-of-trust" => Report::OutOfTrust,
             "left-behind" => Report::LeftBehind(usize::try_from(number).ok()?),
             "exited" => Report::Exited(number),
@@ -103,7 +103,7 @@ mod tests {
         for report in [
             Report::Started(7),
             Report::NotStarted(2),
-            Report::Suspended,
+            Report::Suspended(20),
             Report::OutOfTrust,
             Report::LeftBehind(2),
             Report::Exited(3),

@@ -1,0 +1,116 @@
+//! `run` in a real terminal: reading, Ctrl-C, Ctrl-Z, `fg`, and scripts that go on reading afterwards.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Home, On, eventually};
+use std::io::{Read, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+/// A program in a pseudo-terminal.
+struct Session {
+    child: Child,
+    keys: ChildStdin,
+    screen: Arc<Mutex<String>>,
+}
+
+impl Session {
+    fn start(home: &Home, program: &str) -> Self {
+        let mut command = Command::new("script");
+        command.args(["-qefc", program, "/dev/null"]).current_dir(home.folder.path()).env_clear();
+        for (key, value) in home.leasehold(&[]).get_envs().filter_map(|(k, v)| Some((k, v?))) {
+            command.env(key, value);
+        }
+        let mut child = command.env("PS1", "$ ").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (keys, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let screen: Arc<Mutex<String>> = Arc::default();
+        let shown = screen.clone();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(read @ 1..) = output.read(&mut buffer) {
+                shown.lock().unwrap().push_str(&String::from_utf8_lossy(&buffer[..read]));
+            }
+        });
+        Session { child, keys, screen }
+    }
+
+    #[track_caller]
+    fn shows(&self, text: &str) {
+        let what = format!("the terminal shows {text:?}");
+        eventually(&what, || self.screen.lock().unwrap().contains(text));
+    }
+
+    fn types(&mut self, text: &str) {
+        self.keys.write_all(text.as_bytes()).unwrap();
+    }
+
+    fn end(mut self) -> String {
+        drop(self.keys);
+        self.child.wait().unwrap();
+        self.screen.lock().unwrap().clone()
+    }
+}
+
+#[test]
+fn the_terminal_belongs_to_the_command_and_comes_back() {
+    // Many times: the command may reach for the terminal before it is its own.
+    for _ in 0..20 {
+        let home = Home::new(On::Sqlite);
+        let script = "leasehold run job -- sh -c 'read a; echo \"command got $a.\"'; read b; echo \"script got $b.\"";
+        std::fs::write(home.path("script.sh"), script).unwrap();
+        let mut session = Session::start(&home, "sh script.sh");
+        session.types("one\ntwo\n");
+        session.shows("command got one.");
+        session.shows("script got two.");
+        session.end();
+    }
+}
+
+#[test]
+fn a_job_that_was_suspended_goes_on_with_fg() {
+    let home = Home::new(On::Sqlite);
+    let mut session = Session::start(&home, "bash --norc --noprofile -i");
+    session.types("leasehold run job --ttl 5m -- sh -c 'echo rea''dy; read a; echo \"got $a.\"'\n");
+    session.shows("ready\r\n");
+    session.types("\x1a");
+    session.shows("Stopped");
+    session.types("echo shell is ba''ck\n");
+    session.shows("shell is back");
+    session.types("fg\n");
+    session.types("hello\n");
+    session.shows("got hello.");
+    session.types("echo code $?.\n");
+    session.shows("code 0.");
+    session.types("exit\n");
+    session.end();
+    assert_eq!(home.history("job")[0]["outcome"], "succeeded");
+}
+
+#[test]
+fn a_job_that_was_started_in_the_background_can_be_brought_to_the_front() {
+    let home = Home::new(On::Sqlite);
+    let mut session = Session::start(&home, "bash --norc --noprofile -i");
+    session.types("leasehold run job --ttl 5m -- sh -c 'touch running; read a; echo \"got $a.\"' &\n");
+    eventually("it runs", || home.path("running").exists());
+    session.types("fg\n");
+    session.types("hello\n");
+    session.shows("got hello.");
+    session.types("exit\n");
+    session.end();
+}
+
+#[test]
+fn the_interrupt_key_ends_the_command_and_frees_the_lease() {
+    let home = Home::new(On::Sqlite);
+    let mut session = Session::start(&home, "bash --norc --noprofile -i");
+    session.types("leasehold run job --ttl 5m -- sh -c 'echo rea''dy; sleep 1000'\n");
+    session.shows("ready\r\n");
+    session.types("\x03");
+    session.types("echo code $?.\n");
+    session.shows("code 130.");
+    session.types("exit\n");
+    session.end();
+    assert_eq!(home.show("job")["state"], "free");
+}
