@@ -1,5 +1,7 @@
 //! Settings: flags over environment over the project's file over the user's over defaults, and where each came from.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::{Done, Home, On};

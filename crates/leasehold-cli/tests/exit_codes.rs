@@ -1,5 +1,7 @@
 //! What other programs rely on: exit codes, JSON keys, the manual, completions. Each is documented, and as documented.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::state::tamper;

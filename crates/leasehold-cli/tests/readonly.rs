@@ -1,5 +1,7 @@
 //! Looking changes nothing: no command that only shows things leaves a trace in the store, whatever it finds there.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::state::{Disk, changes, find, state, tamper, tamper_with};

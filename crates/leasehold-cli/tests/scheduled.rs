@@ -5,6 +5,8 @@
 //! reader sees in the guarded file never goes back to an older epoch; a run that was waved off is counted as skipped,
 //! once, and never as failed. Replayed from its printed seed, up to what the machine's own timing decides.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::{Done, Home, On, Running, descendants, eventually, signal};

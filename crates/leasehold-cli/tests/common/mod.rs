@@ -1,6 +1,6 @@
 //! A home of its own for each test: a store, a state directory, and the real binary.
 
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 pub mod state;
 
