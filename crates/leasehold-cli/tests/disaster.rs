@@ -1,5 +1,7 @@
 //! The classic disaster, with real processes: a holder stalls, loses its lease, wakes up and writes.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::{Home, On, descendants, eventually, is_alive, signal};

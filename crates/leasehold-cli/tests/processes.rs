@@ -1,5 +1,7 @@
 //! `run` and the process tree: everything is dead before the lease can be granted again.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::{Home, On, descendants, eventually, is_alive, signal, within};

@@ -1,5 +1,7 @@
 //! `run`: busy policies, limits, progress, guards, exit codes, terminal.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::{Home, On, eventually, is_alive, signal};
