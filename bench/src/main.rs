@@ -14,7 +14,7 @@ mod stores;
 mod writes;
 
 use anyhow::Result;
-use options::Options;
+use options::{Options, Part};
 use report::Report;
 use scratch::Scratch;
 use std::process::ExitCode;
@@ -60,8 +60,14 @@ fn measure(options: &Options) -> Result<Report> {
     let scratch = Scratch::new(options.scratch.as_deref())?;
     let budget = if options.quick { QUICK } else { FULL };
     let mut report = Report::new(&scratch);
-    report.extend(runs::compare(&scratch, &options.leasehold, budget.runs)?);
-    report.extend(stores::compare(&scratch, budget.stores)?);
-    report.extend(writes::compare(&scratch, &options.leasehold, budget.writes)?);
+    if options.wants(Part::Runs) {
+        report.extend(runs::compare(&scratch, &options.leasehold, budget.runs)?);
+    }
+    if options.wants(Part::Stores) {
+        report.extend(stores::compare(&scratch, budget.stores)?);
+    }
+    if options.wants(Part::Writes) {
+        report.extend(writes::compare(&scratch, &options.leasehold, budget.writes)?);
+    }
     Ok(report)
 }

@@ -132,6 +132,8 @@ impl RawSqlite {
 
 impl Raw for RawSqlite {
     fn write(&mut self) -> Result<()> {
+        // Otherwise SQLite sees that most of the value stays, and skips the pages that hold it.
+        self.value.fill(self.revision as u8);
         let sql = "UPDATE record SET revision = ?1 + 1, value = ?2 WHERE name = 'job' AND revision = ?1";
         let changed = self.connection.prepare_cached(sql)?.execute(params![self.revision, self.value])?;
         ensure!(changed == 1, "the raw row was not there");
