@@ -1,2 +1,73 @@
-//! Placeholder.
-fn main() {}
+//! Side-by-side benchmarks: each of our figures beside a peer's, taken in turns in the same run on the same disk.
+//!
+//! Promise: what is compared does equally durable work, and a demand that is not met fails `--check`. Non-promise: the
+//! absolute figures say little beyond this machine; the ratios are what is demanded.
+
+mod etcd;
+mod measure;
+mod options;
+mod plain;
+mod report;
+mod runs;
+mod scratch;
+mod stores;
+mod writes;
+
+use anyhow::Result;
+use options::{Options, Part};
+use report::Report;
+use scratch::Scratch;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long each part may measure; with set-up and warm-up the whole stays below 90 s, or 25 s with `--quick`.
+struct Budget {
+    runs: Duration,
+    stores: Duration,
+    writes: Duration,
+}
+
+const FULL: Budget =
+    Budget { runs: Duration::from_secs(24), stores: Duration::from_secs(8), writes: Duration::from_secs(8) };
+const QUICK: Budget =
+    Budget { runs: Duration::from_secs(6), stores: Duration::from_millis(1_800), writes: Duration::from_millis(1_800) };
+
+fn main() -> ExitCode {
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    if words.first().is_some_and(|word| word == plain::ARGUMENT) {
+        return plain::main(&words[1..]);
+    }
+    let done = Options::parse(&words).and_then(|options| {
+        let Some(options) = options else {
+            print!("{}", options::HELP);
+            return Ok(ExitCode::SUCCESS);
+        };
+        let report = measure(&options)?;
+        print!("{report}");
+        if let Some(path) = &options.json {
+            report.save(path)?;
+        }
+        let unmet = options.check && !report.all_met();
+        Ok(if unmet { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    });
+    done.unwrap_or_else(|error| {
+        eprintln!("leasehold-bench: {error:#}");
+        ExitCode::from(2)
+    })
+}
+
+fn measure(options: &Options) -> Result<Report> {
+    let scratch = Scratch::new(options.scratch.as_deref())?;
+    let budget = if options.quick { QUICK } else { FULL };
+    let mut report = Report::new(&scratch);
+    if options.wants(Part::Runs) {
+        report.extend(runs::compare(&scratch, &options.leasehold, budget.runs)?);
+    }
+    if options.wants(Part::Stores) {
+        report.extend(stores::compare(&scratch, budget.stores)?);
+    }
+    if options.wants(Part::Writes) {
+        report.extend(writes::compare(&scratch, &options.leasehold, budget.writes)?);
+    }
+    Ok(report)
+}

@@ -26,6 +26,8 @@ pub enum Exit {
     Misconfigured,
     /// `run`, `gate`: the command's own code, or one that the user chose.
     Code(u8),
+    /// `run` in a terminal: a key ended the command by this signal, and a shell that sees us end by it too ends its loop.
+    Signal(u8),
 }
 
 /// Code, name and meaning of every exit that is leasehold's own.
@@ -58,6 +60,7 @@ impl Exit {
             Exit::LostInRun => 75,
             Exit::Misconfigured => 78,
             Exit::Code(code) => code,
+            Exit::Signal(number) => 128_u8.saturating_add(number),
         }
     }
 }

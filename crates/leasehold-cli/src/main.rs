@@ -40,5 +40,9 @@ fn main() -> ExitCode {
     });
     // A store's thread may still wait for a server or a disk; nobody waits for it.
     runtime.shutdown_background();
+    if let Exit::Signal(number) = exit {
+        // Returns only if the signal could not be raised.
+        let _ = signal_hook::low_level::emulate_default_handler(number.into());
+    }
     exit.into()
 }

@@ -6,6 +6,9 @@ mod common;
 
 use common::{Home, On, descendants, eventually, is_alive, signal, within};
 use leasehold::clock::{Clock, SystemClock};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// A job that forks, double-forks and leaves its session, and ignores SIGTERM throughout. Each notes its number.
@@ -109,6 +112,24 @@ fn a_store_that_goes_away_kills_the_command_before_the_deadline_by_the_local_clo
 }
 
 #[test]
+fn a_dead_man_that_is_ahead_of_the_lease_runs_nothing_if_the_supervisor_goes() {
+    let home = Home::new(On::Sqlite);
+    let trust = (SystemClock.now() + Duration::from_secs(60)).as_nanos();
+    // As `run` does it; the last ones are orders that mean nothing before it has begun.
+    for orders in ["".into(), format!("set LEASEHOLD_NAME=job\ntrust {trust}\nsignal 15\nstop 0\n")] {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).unwrap();
+        let channel = theirs.as_raw_fd().to_string();
+        let mut dead_man = home.leasehold(&["__dead-man", &channel, "1000", "100", "touch", "ran"]).spawn().unwrap();
+        drop(theirs);
+        ours.write_all(orders.as_bytes()).unwrap();
+        drop(ours);
+        assert!(dead_man.wait().unwrap().success());
+        assert!(!home.path("ran").exists(), "{orders:?}");
+    }
+}
+
+#[test]
 fn what_a_command_leaves_behind_is_stopped_before_the_release() {
     let home = Home::new(On::Sqlite);
     let job = "setsid sh -c 'echo $$ > left; exec sleep 1000' & while [ ! -s left ]; do sleep 0.01; done; exit 4";
@@ -183,4 +204,120 @@ fn two_hundred_killed_holders_leave_nothing_stuck() {
     }
     let epochs: Vec<u64> = home.history("job").iter().rev().map(|t| t["epoch"].as_u64().unwrap()).collect();
     assert!(epochs.windows(2).all(|pair| pair[0] < pair[1]), "{epochs:?}");
+}
+
+#[test]
+fn a_signal_to_the_whole_unit_ends_the_command_politely() {
+    // As a service manager stops a unit: every process of it gets the signal.
+    let home = Home::new(On::Sqlite);
+    let job = "trap 'sleep 0.2; echo cleaned > cleaned; exit 5' TERM; echo ready > ready; while :; do sleep 0.02; done";
+    let run = home.start(&["run", "job", "--ttl", "1m", "--", "sh", "-c", job]);
+    home.words("ready");
+    for pid in [vec![run.pid()], descendants(run.pid())].concat() {
+        signal(pid, "TERM");
+    }
+    run.end().expect(5);
+    assert_eq!(home.words("cleaned"), ["cleaned"]);
+}
+
+#[test]
+fn a_stopped_supervisor_with_a_full_channel_does_not_keep_its_command_alive() {
+    let home = Home::new(On::Sqlite);
+    let run = home.start(&["run", "job", "--ttl", "2s", "--", "sh", "-c", "echo $$ > started; exec sleep 1000"]);
+    let pid: i32 = home.words("started")[0].parse().unwrap();
+    signal(run.pid(), "STOP");
+    // Each stop is a report that nobody reads.
+    let flood = format!("for i in $(seq 600); do kill -STOP {pid}; kill -CONT {pid}; done 2>/dev/null");
+    let _ = std::process::Command::new("bash").args(["-c", &flood]).status();
+    within(Duration::from_secs(4), "the command is dead", || !is_alive(pid));
+    signal(run.pid(), "CONT");
+    run.end().expect(75);
+}
+
+#[test]
+fn a_stopped_command_can_still_be_ended() {
+    let home = Home::new(On::Sqlite);
+    let run = home.start(&["run", "job", "--ttl", "1m", "--", "sh", "-c", "echo $$ > started; exec sleep 1000"]);
+    let pid: i32 = home.words("started")[0].parse().unwrap();
+    signal(pid, "STOP");
+    signal(run.pid(), "TERM");
+    run.end().expect(143);
+    assert!(!is_alive(pid));
+}
+
+#[test]
+fn a_stopped_dead_man_is_continued() {
+    let home = Home::new(On::Sqlite);
+    let job = "echo ready > ready; while [ ! -e go ]; do sleep 0.02; done";
+    let run = home.start(&["run", "job", "--ttl", "1m", "--", "sh", "-c", job]);
+    home.words("ready");
+    signal(descendants(run.pid())[0], "STOP");
+    home.touch("go");
+    run.end().expect(0);
+}
+
+#[test]
+fn what_was_ignored_stays_ignored() {
+    let home = Home::new(On::Sqlite);
+    let job =
+        "trap '' HUP; exec leasehold run job -- sh -c 'echo ready > ready; while [ ! -e go ]; do sleep 0.02; done'";
+    let mut command = home.leasehold(&[]);
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", job]).current_dir(home.folder.path()).env_clear();
+    shell.envs(command.get_envs().filter_map(|(k, v)| Some((k, v?))));
+    let _ = &mut command;
+    let mut child = shell.spawn().unwrap();
+    home.words("ready");
+    for pid in [vec![child.id() as i32], descendants(child.id() as i32)].concat() {
+        signal(pid, "HUP");
+    }
+    home.touch("go");
+    assert_eq!(common::code(child.wait().unwrap()), 0);
+}
+
+#[test]
+fn each_process_gets_one_polite_signal() {
+    let home = Home::new(On::Sqlite);
+    let job = "trap 'echo term >> terms' TERM; echo ready > ready; while [ ! -e go ]; do sleep 0.02; done";
+    let run = home.start(&["run", "job", "--ttl", "6s", "--progress-timeout", "300ms", "--", "sh", "-c", job]);
+    home.words("ready");
+    home.words("terms");
+    home.touch("go");
+    run.end().expect(75);
+    assert_eq!(home.read("terms"), "term\n");
+}
+
+#[test]
+fn what_ran_before_it_is_not_its_to_end() {
+    let home = Home::new(On::Sqlite);
+    let job =
+        "sleep 1000 & echo $! > stranger; exec leasehold run job --ttl 3s -- sh -c 'echo ready > ready; sleep 1000'";
+    let template = home.leasehold(&[]);
+    let mut shell = std::process::Command::new("bash");
+    shell.args(["-c", job]).current_dir(home.folder.path()).env_clear();
+    shell.envs(template.get_envs().filter_map(|(k, v)| Some((k, v?))));
+    let mut child = shell.spawn().unwrap();
+    let stranger: i32 = home.words("stranger")[0].parse().unwrap();
+    home.words("ready");
+    let dead_man = descendants(child.id() as i32).into_iter().find(|pid| {
+        std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("__dead-man"))
+    });
+    signal(dead_man.unwrap(), "KILL");
+    assert_eq!(common::code(child.wait().unwrap()), 75);
+    assert!(is_alive(stranger));
+    signal(stranger, "KILL");
+}
+
+#[test]
+fn an_evicted_command_is_ended_as_soon_as_the_store_tells() {
+    for on in [On::Sqlite, On::Dir] {
+        let home = Home::new(on);
+        let run = home.start(&["run", "job", "--ttl", "10m", "--", "sh", "-c", "echo $$ > started; exec sleep 1000"]);
+        let pid: i32 = home.words("started")[0].parse().unwrap();
+        // The keeper begins to listen after a moment; a hint that came before it is not repeated.
+        std::thread::sleep(Duration::from_millis(1000));
+        home.done(&["revoke", "job", "--why", "drill"]).expect(0);
+        within(Duration::from_secs(5), "it is dead long before the next renewal", || !is_alive(pid));
+        run.end().expect(75);
+    }
 }

@@ -153,6 +153,11 @@ fn an_old_script_with_flock_and_a_new_run_exclude_each_other() {
     let skipped = home.done(&["run", "job", "--also-flock", lock, "--held-exit-code", "9", "--", "true"]).expect(9);
     assert!(skipped.stderr.contains("flocked by another process"), "{skipped:?}");
     assert_eq!(home.show("job")["state"], "free");
+    let waited =
+        home.done(&["run", "job", "--also-flock", lock, "--wait", "300ms", "--held-exit-code", "9", "--", "true"]);
+    assert!(waited.expect(9).stderr.contains("after waiting for 300ms"));
+    home.done(&["run", "job", "--also-flock", lock, "--retry-after", "10ms", "--held-exit-code", "9", "--", "true"])
+        .expect(9);
     drop(old.stdin.take());
     old.wait().unwrap();
     home.done(&["run", "job", "--also-flock", lock, "--wait", "10s", "--", "true"]).expect(0);
@@ -225,4 +230,20 @@ fn suspending_from_the_terminal_lets_the_lease_go_in_time() {
     eventually("a stopped command is dead", || !is_alive(pid));
     signal(run.pid(), "CONT");
     run.end().expect(75);
+}
+
+#[test]
+fn a_token_that_waited_for_most_of_its_time_is_taken_up_whole() {
+    let home = Home::new(On::Sqlite);
+    let token = home.done(&["acquire", "job", "--ttl", "4s"]).expect(0).stdout.trim().to_owned();
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    home.done(&["run", "job", "--token", &token, "--", "sleep", "2"]).expect(0);
+}
+
+#[test]
+fn a_command_that_was_cut_off_has_not_succeeded() {
+    let home = Home::new(On::Sqlite);
+    let job = "trap 'exit 0' TERM; while :; do sleep 0.02; done";
+    home.done(&["run", "job", "--ttl", "3s", "--max-runtime", "300ms", "--", "sh", "-c", job]).expect(124);
+    assert_eq!(home.history("job")[0]["outcome"], "failed");
 }

@@ -114,3 +114,60 @@ fn the_interrupt_key_ends_the_command_and_frees_the_lease() {
     session.end();
     assert_eq!(home.show("job")["state"], "free");
 }
+
+#[test]
+fn the_interrupt_key_ends_a_shells_loop_too() {
+    let home = Home::new(On::Sqlite);
+    let mut session = Session::start(&home, "bash --norc --noprofile -i");
+    session.types("for i in 1 2 3; do leasehold run job -- sh -c 'echo rou''nd; sleep 1000'; done; echo af''ter\n");
+    session.shows("round\r\n");
+    session.types("\x03");
+    session.types("echo still he''re\n");
+    session.shows("still here");
+    session.types("exit\n");
+    assert_eq!(session.end().matches("round\r\n").count(), 1);
+}
+
+#[test]
+fn a_pager_beside_it_keeps_the_terminal() {
+    let home = Home::new(On::Sqlite);
+    let mut session = Session::start(&home, "bash --norc --noprofile -i");
+    session.types("leasehold run job -- sh -c 'echo from the comm''and' | sh -c 'cat; read a </dev/tty; echo \"pager got $a.\"'\n");
+    session.shows("from the command");
+    session.types("key\n");
+    session.shows("pager got key.");
+    session.types("exit\n");
+    session.end();
+}
+
+#[test]
+fn a_command_that_asks_at_the_terminal_is_heard_though_its_input_is_a_pipe() {
+    let home = Home::new(On::Sqlite);
+    let mut session = Session::start(&home, "bash --norc --noprofile -i");
+    session.types("echo x | leasehold run job -- sh -c 'read a </dev/tty; echo \"got $a.\"'\n");
+    session.types("secret\n");
+    session.shows("got secret.");
+    session.types("exit\n");
+    session.end();
+}
+
+#[test]
+fn a_job_sent_to_the_background_leaves_the_shell_its_terminal() {
+    let home = Home::new(On::Sqlite);
+    let mut session = Session::start(&home, "bash --norc --noprofile -i");
+    session.types(
+        "leasehold run job --ttl 5m -- sh -c 'echo rea''dy; while [ ! -e go ]; do sleep 0.05; done; echo do''ne'\n",
+    );
+    session.shows("ready\r\n");
+    session.types("\x1a");
+    session.shows("Stopped");
+    session.types("bg\n");
+    session.types("echo shell ans''wers\n");
+    session.shows("shell answers");
+    session.types("touch go\n");
+    session.shows("done\r\n");
+    session.types("echo shell ans''wers again\n");
+    session.shows("shell answers again");
+    session.types("exit\n");
+    session.end();
+}

@@ -27,6 +27,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex;
 
+/// How long after a write of the log the hints follow.
+const HINTS_AFTER: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(60)];
+
 /// A store in one SQLite file. Clones share one connection.
 #[derive(Clone)]
 pub struct SqliteStore {
@@ -134,7 +137,12 @@ impl Store for SqliteStore {
                     () = sender.closed() => return,
                     changed = log.changed() => if changed.is_err() { return },
                 }
-                let _ = sender.try_send(());
+                // The log is written before the commit can be seen, by as long as its fsync takes: hint once it is
+                // most likely done, and once more in case it was not.
+                for pause in HINTS_AFTER {
+                    tokio::time::sleep(pause).await;
+                    let _ = sender.try_send(());
+                }
             }
         });
         Ok(watch)

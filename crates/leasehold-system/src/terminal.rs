@@ -2,53 +2,60 @@
 
 use rustix::process::Pid;
 use std::cell::Cell;
-use std::io::{IsTerminal, stdin};
+use std::fs::File;
+use std::io::IsTerminal;
 
-/// The terminal on standard input.
+/// The controlling terminal of this session.
 #[derive(Debug)]
 pub struct Terminal {
+    tty: File,
     ours: Pid,
     lent: Cell<Option<Pid>>,
 }
 
 impl Terminal {
-    /// The terminal, if there is one.
-    pub fn of_stdin() -> Option<Self> {
-        (stdin().is_terminal() && in_front().is_some())
-            .then(|| Terminal { ours: rustix::process::getpgrp(), lent: Cell::new(None) })
+    /// The terminal, if this session has one.
+    pub fn of_session() -> Option<Self> {
+        let tty = File::options().read(true).write(true).open("/dev/tty").ok()?;
+        Some(Terminal { tty, ours: rustix::process::getpgrp(), lent: Cell::new(None) })
+    }
+
+    /// Whether a person talks to us: neither input nor output is a file or another program.
+    pub fn is_spoken_to(&self) -> bool {
+        std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
     }
 
     /// Puts another process group of this session in front, if ours is, and says whether that other is now. A job in
     /// the background has no terminal to lend.
     pub fn lend_to(&self, group: i32) -> bool {
         let Some(group) = Pid::from_raw(group) else { return false };
-        if in_front() == Some(self.ours) {
-            put_in_front(group);
+        if self.in_front() == Some(self.ours) {
+            self.put_in_front(group);
             self.lent.set(Some(group));
         }
-        in_front() == Some(group)
+        self.in_front() == Some(group)
     }
 
     /// Puts our own group in front again, if the one that it was lent to still is.
     pub fn take_back(&self) {
         if let Some(group) = self.lent.take()
-            && in_front() == Some(group)
+            && self.in_front() == Some(group)
         {
-            put_in_front(self.ours);
+            self.put_in_front(self.ours);
         }
     }
-}
 
-fn in_front() -> Option<Pid> {
-    rustix::termios::tcgetpgrp(stdin()).ok()
-}
+    fn in_front(&self) -> Option<Pid> {
+        rustix::termios::tcgetpgrp(&self.tty).ok()
+    }
 
-fn put_in_front(group: Pid) {
-    // A group that is not in front is stopped by SIGTTOU for this very call, unless it blocks the signal.
-    let mut ttou = nix::sys::signal::SigSet::empty();
-    ttou.add(nix::sys::signal::Signal::SIGTTOU);
-    if ttou.thread_block().is_ok() {
-        let _ = rustix::termios::tcsetpgrp(stdin(), group);
-        let _ = ttou.thread_unblock();
+    fn put_in_front(&self, group: Pid) {
+        // A group that is not in front is stopped by SIGTTOU for this very call, unless it blocks the signal.
+        let mut ttou = nix::sys::signal::SigSet::empty();
+        ttou.add(nix::sys::signal::Signal::SIGTTOU);
+        if ttou.thread_block().is_ok() {
+            let _ = rustix::termios::tcsetpgrp(&self.tty, group);
+            let _ = ttou.thread_unblock();
+        }
     }
 }

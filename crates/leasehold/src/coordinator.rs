@@ -295,7 +295,9 @@ impl Coordinator {
             return Err(Error::new(Kind::Lost, format!("lease `{lease}` was granted and has moved on since")));
         }
         let deadline = known.record.tenure.as_ref().map_or(known.anchor.now, |t| t.deadline);
-        let trust_until = known.anchor.trust(deadline, self.grain());
+        // Never for longer than a TTL from asking: a store whose clock was set back between two answers would have us
+        // trust it for as long as it was set back by.
+        let trust_until = known.anchor.trust(deadline, self.grain()).min(known.anchor.asked + ttl.get());
         // A slow exchange may have eaten the whole tenure: then it is no grant, whatever the store said.
         if self.clock.now() >= trust_until {
             let message = format!("lease `{lease}` was granted too late: the answer took longer than its ttl of {ttl}");

@@ -8,7 +8,8 @@
 //!
 //! - *The store does not answer*: attempts go on, each bounded by the window; when it ends, the lease is lost, whatever
 //!   the store would have said.
-//! - *The store says that the lease has moved*: lost at once.
+//! - *The store says that the lease has moved*: lost at once. Where the store can push, the keeper hears of it when it
+//!   happens; elsewhere, with the next renewal.
 //! - *The machine slept past the window*: the boot clock fires at the resume; lost before anything else runs.
 //! - *The work is wedged*: with a [`ProgressGate`], renewal depends on evidence of progress and not on this task being
 //!   alive. When there was none on this machine for the whole timeout, the store is read before that is called a stall.
@@ -23,12 +24,19 @@ use crate::clock::Moment;
 use crate::coordinator::Coordinator;
 use crate::error::{Kind, Result};
 use crate::grant::Grant;
+use crate::name::{Key, LeaseName, Shelf};
 use crate::time::format_duration;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinHandle;
+
+/// How long work must last before the keeper listens to the store.
+const LISTEN_AFTER: Duration = Duration::from_millis(250);
+/// How long hints are not listened to after a write of our own, and how long lies between two looks: a store that many
+/// share hints often.
+const DEAF: Duration = Duration::from_millis(250);
 
 /// Where a keeper stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,6 +113,7 @@ impl fmt::Debug for ProgressGate {
 #[derive(Debug)]
 pub struct Keeper {
     standing: watch::Receiver<Standing>,
+    trouble: watch::Receiver<Option<String>>,
     stop: Option<oneshot::Sender<()>>,
     task: Option<JoinHandle<Grant>>,
 }
@@ -124,9 +133,10 @@ impl Keeper {
     /// Outside of a tokio runtime.
     pub fn start_gated(coordinator: Coordinator, grant: Grant, gate: Option<ProgressGate>) -> Self {
         let (publish, standing) = watch::channel(Standing::Held { trust_until: grant.trust_until() });
+        let (note, trouble) = watch::channel(None);
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
-            let mut work = Renewals::new(coordinator, grant, gate, publish);
+            let mut work = Renewals::new(coordinator, grant, gate, publish, note);
             tokio::select! {
                 biased;
                 loss = work.run() => { work.publish.send_replace(Standing::Lost(loss)); }
@@ -134,12 +144,17 @@ impl Keeper {
             }
             work.grant
         });
-        Keeper { standing, stop: Some(stop), task: Some(task) }
+        Keeper { standing, trouble, stop: Some(stop), task: Some(task) }
     }
 
     /// Where it stands now, and, through the receiver, every change.
     pub fn standing(&self) -> watch::Receiver<Standing> {
         self.standing.clone()
+    }
+
+    /// What went wrong with the last renewal, if it went wrong.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.borrow().clone()
     }
 
     /// Resolves when the lease is lost.
@@ -183,7 +198,40 @@ struct Renewals {
     publish: watch::Sender<Standing>,
     last_evidence: Moment,
     judge_again: Moment,
-    trouble: String,
+    trouble: watch::Sender<Option<String>>,
+    hints: Hints,
+}
+
+/// Tells the keeper that its record may have changed: an operator may have taken the lease away.
+struct Hints {
+    changed: Arc<Notify>,
+    task: JoinHandle<()>,
+}
+
+impl Hints {
+    /// Listens to the store, in a task of its own: a store that does not answer must not keep anybody from renewing.
+    fn listen(coordinator: &Coordinator, lease: &LeaseName) -> Self {
+        let (coordinator, key) = (coordinator.clone(), Key::new(Shelf::Lease, lease));
+        let changed = Arc::new(Notify::new());
+        let notify = changed.clone();
+        let task = tokio::spawn(async move {
+            // Most work is over before anybody could take its lease away: for that, listening would cost for nothing.
+            let clock = coordinator.clock();
+            clock.sleep_until(clock.now() + LISTEN_AFTER).await;
+            let Ok(mut watch) = coordinator.store().watch(&key).await else { return };
+            loop {
+                watch.hint().await;
+                notify.notify_one();
+            }
+        });
+        Hints { changed, task }
+    }
+}
+
+impl Drop for Hints {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
 }
 
 impl Renewals {
@@ -192,22 +240,42 @@ impl Renewals {
         grant: Grant,
         gate: Option<ProgressGate>,
         publish: watch::Sender<Standing>,
+        trouble: watch::Sender<Option<String>>,
     ) -> Self {
         let now = coordinator.clock().now();
-        let trouble = "this process did not run".into();
-        Renewals { coordinator, grant, gate, publish, last_evidence: now, judge_again: now, trouble }
+        let hints = Hints::listen(&coordinator, &grant.token().lease);
+        Renewals { coordinator, grant, gate, publish, last_evidence: now, judge_again: now, trouble, hints }
     }
 
     async fn run(&mut self) -> Loss {
         let clock = self.coordinator.clock().clone();
         let period = self.grant.ttl().get() / 3;
         let retry = (self.grant.ttl().get() / 12).min(Duration::from_secs(5));
-        let mut next = clock.now() + period;
+        // Two renewals may fail in what is left of the window, which is less than a TTL if the grant is not fresh.
+        let left = self.grant.trust_until().saturating_since(clock.now());
+        let mut next = clock.now() + if left < period * 2 { left / 3 } else { period };
+        let (mut deaf_until, mut looked) = (clock.now(), clock.now());
+        let mut look_at: Option<Moment> = None;
         loop {
             let end = self.grant.trust_until();
-            clock.sleep_until(next.min(end).min(self.judge_at())).await;
+            let changed = self.hints.changed.clone();
+            tokio::select! {
+                biased;
+                () = clock.sleep_until(next.min(end).min(self.judge_at()).min(look_at.unwrap_or(end))) => {}
+                () = changed.notified() => if clock.now() >= deaf_until {
+                    look_at = look_at.or(Some(clock.now().max(looked + DEAF)));
+                },
+            }
             if clock.now() >= end {
-                return Loss::OutOfTime(std::mem::take(&mut self.trouble));
+                let trouble = self.trouble.borrow().clone();
+                return Loss::OutOfTime(trouble.unwrap_or_else(|| "this process did not run".into()));
+            }
+            if look_at.is_some_and(|at| clock.now() >= at) {
+                (look_at, looked) = (None, clock.now());
+                if self.has_moved(end).await {
+                    // The next renewal finds out how.
+                    next = clock.now();
+                }
             }
             if clock.now() >= self.judge_at() {
                 match self.judge(end).await {
@@ -215,7 +283,7 @@ impl Renewals {
                     Ok(Some(loss)) => return loss,
                     // Nobody can say whether there was progress: neither a reason to renew nor one to give up early.
                     Err(error) => {
-                        self.trouble = error.to_string();
+                        self.trouble.send_replace(Some(error.to_string()));
                         self.judge_again = clock.now() + retry;
                         next = next.max(self.judge_again);
                     }
@@ -240,14 +308,27 @@ impl Renewals {
                 }
                 Ok(()) => {
                     self.publish.send_replace(Standing::Held { trust_until: self.grant.trust_until() });
+                    self.trouble.send_replace(None);
                     next = asked + period;
+                    // The hint of our own write is on its way.
+                    deaf_until = clock.now() + DEAF;
                 }
                 Err(error) if error.kind() == Kind::Lost => return Loss::Moved(error.to_string()),
                 Err(error) => {
-                    self.trouble = error.to_string();
+                    self.trouble.send_replace(Some(error.to_string()));
                     next = clock.now() + retry;
                 }
             }
+        }
+    }
+
+    /// Whether the record shows that the lease is no longer ours. What cannot be read says nothing.
+    async fn has_moved(&self, end: Moment) -> bool {
+        let token = self.grant.token();
+        tokio::select! {
+            biased;
+            () = self.coordinator.clock().sleep_until(end) => false,
+            seen = self.coordinator.inspect(&token.lease) => seen.is_ok_and(|s| !s.record.is_held_by(token.claim())),
         }
     }
 

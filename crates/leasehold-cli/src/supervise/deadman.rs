@@ -4,22 +4,27 @@
 //! It is the command's parent and, where the system can, the parent of every descendant whose own parent has died, so
 //! the whole tree hangs below it. The supervisor tells it until when the lease is trusted; if that is not moved on in
 //! time, because the store is away, or the supervisor is stopped, or dead, or wedged, the tree is ended before the
-//! window ends. It is in a process group of its own, so what stops or kills the supervisor's group does not touch it.
+//! window ends. It is in a process group of its own, and does not die of the signals that end whole units, so what stops
+//! or ends the supervisor does not touch it. It never waits for the supervisor: what cannot be said at once is not said.
+//!
+//! It may be started before the lease is had, because starting a process takes longer than acquiring a lease. It runs
+//! nothing until it is told to begin; if the supervisor goes without saying so, it goes too.
 //!
 //! Promise: every process below it is dead before the last trust window it was told ends. Non-promise: if it and the
-//! supervisor are killed in the same instant, nobody is left to do it; the guards still hold.
+//! supervisor are killed in the same instant, nobody is left to do it; and nobody can kill another user's process, or
+//! one that waits for a disk that does not answer. The guards still hold.
 
 use super::windows::Windows;
 use super::wire::{Order, Report};
 use leasehold::clock::{Clock, Moment, SystemClock};
-use leasehold_system::process::{Signal, adopt_orphans, signal_descendants};
+use leasehold_system::process::{Signal, Tree, is_ignored};
 use rustix::process::{Pid, WaitOptions};
 use std::ffi::OsString;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::signal::unix::{SignalKind, signal};
@@ -28,16 +33,21 @@ use tokio::signal::unix::{SignalKind, signal};
 pub const ARGUMENT: &str = "__dead-man";
 /// How many times the tree is walked to end it: each pass catches what was forked during the one before.
 const MAX_PASSES: u32 = 200;
+/// Signals that are meant for the supervisor and its command, and must not end what watches over both.
+const WITHSTOOD: [fn() -> SignalKind; 6] = [
+    SignalKind::hangup,
+    SignalKind::interrupt,
+    SignalKind::quit,
+    SignalKind::terminate,
+    SignalKind::user_defined1,
+    SignalKind::user_defined2,
+];
 
-/// The dead-man's arguments: what to run, and the windows.
+/// The dead-man's arguments.
 #[derive(Debug)]
 pub struct Errand {
     /// The descriptor of the socket to the supervisor.
     pub channel: i32,
-    /// The first trust window.
-    pub trust_until: Moment,
-    /// How its end is used.
-    pub windows: Windows,
     /// The command.
     pub command: Vec<OsString>,
 }
@@ -45,26 +55,15 @@ pub struct Errand {
 impl Errand {
     /// As arguments for the new process.
     pub fn to_args(&self) -> Vec<OsString> {
-        let numbers = [
-            u64::try_from(self.channel).unwrap_or_default(),
-            self.trust_until.as_nanos(),
-            self.windows.grace.as_millis() as u64,
-            self.windows.margin.as_millis() as u64,
-        ];
-        let mut args: Vec<OsString> = vec![ARGUMENT.into()];
-        args.extend(numbers.iter().map(|n| n.to_string().into()));
+        let mut args: Vec<OsString> = vec![ARGUMENT.into(), self.channel.to_string().into()];
         args.extend(self.command.iter().cloned());
         args
     }
 
     fn parse(args: &[OsString]) -> Option<Self> {
-        let number = |at: usize| args.get(at)?.to_str()?.parse::<u64>().ok();
-        let windows = Windows { grace: Duration::from_millis(number(2)?), margin: Duration::from_millis(number(3)?) };
         Some(Errand {
-            channel: i32::try_from(number(0)?).ok()?,
-            trust_until: Moment::from_nanos(number(1)?),
-            windows,
-            command: args.get(4..).filter(|c| !c.is_empty())?.to_vec(),
+            channel: args.first()?.to_str()?.parse().ok()?,
+            command: args.get(1..).filter(|c| !c.is_empty())?.to_vec(),
         })
     }
 }
@@ -73,9 +72,9 @@ impl Errand {
 pub fn main(args: &[OsString]) -> ExitCode {
     let done = Errand::parse(args).ok_or_else(|| std::io::Error::other("bad arguments")).and_then(|errand| {
         let channel = leasehold_system::descriptor::inherited(errand.channel)?;
-        adopt_orphans()?;
+        let tree = Tree::begin()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(watch(errand, StdUnixStream::from(channel)))
+        runtime.block_on(watch(errand, tree, StdUnixStream::from(channel)))
     });
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -87,6 +86,7 @@ pub fn main(args: &[OsString]) -> ExitCode {
 }
 
 struct DeadMan {
+    tree: Tree,
     windows: Windows,
     trust_until: Moment,
     main: Pid,
@@ -97,34 +97,35 @@ struct DeadMan {
     supervisor: OwnedWriteHalf,
 }
 
-async fn watch(errand: Errand, channel: StdUnixStream) -> std::io::Result<()> {
+async fn watch(errand: Errand, tree: Tree, channel: StdUnixStream) -> std::io::Result<()> {
     channel.set_nonblocking(true)?;
-    let (orders, mut supervisor) = UnixStream::from_std(channel)?.into_split();
+    let (orders, supervisor) = UnixStream::from_std(channel)?.into_split();
     let mut orders = BufReader::new(orders).lines();
     let mut children = signal(SignalKind::child())?;
+    // A handler, unlike ignoring, does not pass on to the command. What our caller had ignored stays so.
+    let _withstood: Vec<_> =
+        WITHSTOOD.iter().filter(|kind| !is_ignored(kind().as_raw_value())).map(|kind| signal(kind())).collect();
     let mut command = Command::new(&errand.command[0]);
     command.args(&errand.command[1..]).process_group(0);
+    // Without the lease there is nothing to run.
+    let Some((trust_until, windows)) = brief(&mut orders, &mut command).await else { return Ok(()) };
+    if SystemClock.now() >= windows.term_at(trust_until) {
+        // It would have to be ended at once: the machine slept, or the start took too long.
+        say(&supervisor, Report::OutOfTrust);
+        say(&supervisor, Report::NotStarted(rustix::io::Errno::TIMEDOUT.raw_os_error()));
+        return Ok(());
+    }
     let main = match command.spawn() {
         Ok(child) => Pid::from_child(&child),
         Err(error) => {
-            let errno = error.raw_os_error().unwrap_or_default();
-            return supervisor.write_all(Report::NotStarted(errno).to_string().as_bytes()).await;
+            say(&supervisor, Report::NotStarted(error.raw_os_error().unwrap_or_default()));
+            return Ok(());
         }
     };
-    let mut this = DeadMan {
-        windows: errand.windows,
-        trust_until: errand.trust_until,
-        main,
-        status: None,
-        ending: None,
-        supervisor,
-    };
-    this.say(Report::Started(main.as_raw_nonzero().get())).await;
+    say(&supervisor, Report::Started(main.as_raw_nonzero().get()));
+    let mut this = DeadMan { tree, windows, trust_until, main, status: None, ending: None, supervisor };
     let mut supervised = true;
-    loop {
-        if this.reap().await {
-            break;
-        }
+    while !this.reap() {
         let due = this.ending.unwrap_or_else(|| this.windows.term_at(this.trust_until));
         tokio::select! {
             order = next_order(&mut orders), if supervised => match order {
@@ -140,25 +141,34 @@ async fn watch(errand: Errand, channel: StdUnixStream) -> std::io::Result<()> {
         }
     }
     let status = this.status.unwrap_or(Report::Killed(9));
-    this.say(status).await;
+    // Nothing is left to watch over, so now it may take its time.
+    let _ = this.supervisor.writable().await;
+    say(&this.supervisor, status);
     Ok(())
 }
 
-impl DeadMan {
-    async fn say(&mut self, report: Report) {
-        // A supervisor that is gone cannot be told; ending the tree does not depend on it.
-        let _ = self.supervisor.write_all(report.to_string().as_bytes()).await;
-    }
+/// Says it if it can be said at once. A supervisor that does not listen must never keep us from our work.
+fn say(supervisor: &OwnedWriteHalf, report: Report) {
+    let _ = supervisor.try_write(report.to_string().as_bytes());
+}
 
+impl DeadMan {
     fn obey(&mut self, order: Order) {
         match order {
             Order::Trust(until) => self.trust_until = until,
             Order::Signal(number) => {
-                if let Some(signal) = Signal::from_named_raw(number) {
+                // Not after the command was reaped: its number may be somebody else's by then.
+                if let Some(signal) = Signal::from_named_raw(number).filter(|_| self.status.is_none()) {
                     let _ = rustix::process::kill_process_group(self.main, signal);
+                    // A stopped process cannot act on it until it is continued.
+                    if [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM].contains(&signal) {
+                        let _ = rustix::process::kill_process_group(self.main, Signal::CONT);
+                    }
                 }
             }
             Order::Stop(within) => self.end_within(within),
+            // It has begun.
+            Order::Set(..) | Order::Begin(..) => {}
         }
     }
 
@@ -176,37 +186,38 @@ impl DeadMan {
 
     async fn time_is_up(&mut self) {
         if self.ending.is_none() {
-            self.say(Report::OutOfTrust).await;
             self.end_within(self.windows.grace);
+            say(&self.supervisor, Report::OutOfTrust);
             return;
         }
         for _ in 0..MAX_PASSES {
             self.signal_all(Signal::KILL);
-            if self.reap().await {
+            if self.reap() {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        // Something cannot be killed now (a process in uninterruptible sleep): keep at it, without spinning.
+        // Something cannot be killed now: keep at it, without spinning.
         self.ending = Some(SystemClock.now() + Duration::from_millis(100));
     }
 
+    /// The group first and as a whole, so that no member sees another die before it is itself signalled: a pipeline's
+    /// last part must not take its first part's death for the end of its input. Then who has left the group.
     fn signal_all(&self, signal: Signal) {
-        // The group first: it is one call and cannot miss a member that forks meanwhile. Not after the command was
-        // reaped: its number may be somebody else's by then.
-        if self.status.is_none() {
+        let group = self.status.is_none().then(|| self.main.as_raw_nonzero().get());
+        if group.is_some() {
             let _ = rustix::process::kill_process_group(self.main, signal);
         }
-        let _ = signal_descendants(signal);
+        let _ = self.tree.signal_outside(group, signal);
     }
 
     /// Collects the dead. True when the command and everything below us is gone.
-    async fn reap(&mut self) -> bool {
+    fn reap(&mut self) -> bool {
         loop {
             match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
                 Ok(Some((pid, status))) if pid == self.main => {
                     if let Some(signal) = status.stopping_signal() {
-                        self.say(Report::Suspended(signal)).await;
+                        say(&self.supervisor, Report::Suspended(signal));
                     } else if let Some(code) = status.exit_status() {
                         self.status = Some(Report::Exited(code));
                     } else if let Some(signal) = status.terminating_signal() {
@@ -222,11 +233,25 @@ impl DeadMan {
             }
         }
         if self.status.is_some() && self.ending.is_none() {
-            let left = signal_descendants(Signal::CONT).unwrap_or(1);
-            self.say(Report::LeftBehind(left)).await;
+            let left = self.tree.pids().map_or(1, |pids| pids.len());
             self.end_within(self.windows.grace);
+            say(&self.supervisor, Report::LeftBehind(left));
         }
         false
+    }
+}
+
+/// Waits for the lease, and for what the command is to find in its environment. Gives the first trust window and how its
+/// end is used; none if the supervisor goes without having got the lease.
+async fn brief(orders: &mut Lines<BufReader<OwnedReadHalf>>, command: &mut Command) -> Option<(Moment, Windows)> {
+    loop {
+        match next_order(orders).await? {
+            Order::Set(name, value) => {
+                command.env(name, value);
+            }
+            Order::Begin(trust_until, windows) => return Some((trust_until, windows)),
+            Order::Trust(_) | Order::Signal(_) | Order::Stop(_) => {}
+        }
     }
 }
 

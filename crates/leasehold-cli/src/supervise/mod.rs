@@ -2,60 +2,47 @@
 //!
 //! The supervisor keeps the lease and tells the [`deadman`] until when it is trusted; the dead-man runs the command and
 //! ends it in time. Signals and the terminal are passed on, so that a command behaves as if it had been started
-//! directly.
+//! directly. Neither ever waits for the other: what cannot be said at once is not said, and each can do without.
 //!
-//! Promise: when [`supervise`] returns, no process of the command is left, whatever happened. Non-promise: what the
-//! command handed to other services is not undone; that is what guards are for.
+//! Promise: when [`supervise`] returns, no process of the command is left, or it says which could not be ended.
+//! Non-promise: what the command handed to other services is not undone; that is what guards are for.
 
 pub mod deadman;
 mod evidence;
+mod signals;
+mod standby;
 pub mod windows;
 mod wire;
 
 pub use evidence::{Evidence, Output};
+pub use signals::Signals;
+pub use standby::Standby;
 
-use deadman::Errand;
 use leasehold::clock::{Clock, Moment, SystemClock};
-use leasehold::{Coordinator, Error, Grant, Keeper, Kind, Loss, ProgressGate, Result, Standing};
-use leasehold_system::process::{Signal, adopt_orphans, signal_descendants};
+use leasehold::{Grant, Keeper, Loss, Standing};
+use leasehold_system::process::{Signal, Tree};
 use leasehold_system::terminal::Terminal;
-use rustix::process::WaitOptions;
-use std::ffi::OsString;
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream as StdUnixStream;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions};
+use std::process::Child;
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::net::UnixStream;
+use tokio::io::{AsyncWriteExt, BufReader, Lines};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
 use windows::Windows;
 use wire::{Order, Report};
 
-/// Signals that are passed on to the command.
-const PASSED_ON: [fn() -> SignalKind; 7] = [
-    SignalKind::hangup,
-    SignalKind::interrupt,
-    SignalKind::quit,
-    SignalKind::terminate,
-    SignalKind::user_defined1,
-    SignalKind::user_defined2,
-    SignalKind::window_change,
-];
+/// How long what is left in the output pipes may take to arrive once everything that could write is dead.
+const DRAIN: Duration = Duration::from_secs(1);
 
-/// What to run and how.
+/// What the command is given, and how it is kept.
 #[derive(Debug)]
 pub struct Task {
-    /// The command and its arguments.
-    pub command: Vec<OsString>,
-    /// Variables to set for it.
-    pub environment: Vec<(String, OsString)>,
+    /// Variables to set for it that depend on the grant.
+    pub environment: Vec<(&'static str, String)>,
     /// How the end of a trust window is used.
     pub windows: Windows,
-    /// Makes renewal depend on progress.
-    pub progress: Option<(Duration, Evidence)>,
+    /// Output that counts as progress passes through us.
+    pub evidence: Option<Evidence>,
     /// The longest it may run.
     pub max_runtime: Option<Duration>,
 }
@@ -71,43 +58,57 @@ pub enum Ended {
     NotStarted(std::io::ErrorKind, String),
 }
 
+/// Whether the command was let run to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Course {
+    /// It was.
+    Whole,
+    /// It was cut off by its longest time.
+    CutOff,
+}
+
 /// What became of the command and of the lease.
 #[derive(Debug)]
 pub struct Finished {
     /// How the command ended.
     pub ended: Ended,
+    /// Whether it was let.
+    pub course: Course,
     /// Why the lease was lost, if it was.
     pub lost: Option<String>,
+    /// Processes that could not be ended: while they live, the lease must not be given back.
+    pub survivors: Vec<i32>,
     /// The grant, to be released.
     pub grant: Grant,
     /// Lines for people, in order.
     pub notes: Vec<String>,
+    /// The dead-man, which has nothing left to do but to exit; to be waited for once the lease is released.
+    pub dead_man: Child,
 }
 
-/// Runs the command while keeping the lease.
-pub async fn supervise(coordinator: &Coordinator, grant: Grant, task: Task, mut signals: Signals) -> Result<Finished> {
-    // If the dead-man is killed, what was below it falls to us.
-    let _ = adopt_orphans();
-    let terminal = Terminal::of_stdin();
-    let (evidence, gate) = match task.progress {
-        Some((timeout, evidence)) => {
-            let gate = ProgressGate { timeout, evidence: evidence.reader() };
-            (Some(evidence), Some(gate))
-        }
-        None => (None, None),
+/// Runs the command while the lease is kept.
+pub async fn supervise(keeper: Keeper, standby: Standby, task: Task, mut signals: Signals) -> Finished {
+    let Standby { tree, mut child, reports, orders } = standby;
+    let mut supervisor = Supervisor {
+        tree,
+        dead_man: Pid::from_child(&child),
+        windows: task.windows,
+        terminal: Terminal::of_session(),
+        group: None,
+        orders,
+        ended: None,
+        course: Course::Whole,
+        lost: None,
+        survivors: Vec::new(),
+        notes: Vec::new(),
     };
-    let errand = Errand { channel: 0, trust_until: grant.trust_until(), windows: task.windows, command: task.command };
-    let (mut child, reports, orders) = start(errand, &task.environment, evidence.as_ref())?;
-    let copying = evidence.map(|evidence| evidence.copy_output(&mut child));
-    let keeper = Keeper::start_gated(coordinator.clone(), grant, gate);
-    let mut supervisor =
-        Supervisor { windows: task.windows, terminal, group: None, orders, ended: None, lost: None, notes: Vec::new() };
+    let copying = task.evidence.map(|evidence| evidence.copy_output(&mut child));
+    supervisor.begin(task.environment, &keeper).await;
     supervisor.attend(reports, &mut signals, &keeper, task.max_runtime).await;
     if let Some(copying) = copying {
-        // Everything that could write is dead, so the pipes end by themselves.
-        let _ = copying.await;
+        // A process that is not below us may hold the other end for ever.
+        let _ = tokio::time::timeout(DRAIN, copying).await;
     }
-    let _ = child.wait();
     if let Some(terminal) = &supervisor.terminal {
         terminal.take_back();
     }
@@ -115,21 +116,28 @@ pub async fn supervise(coordinator: &Coordinator, grant: Grant, task: Task, mut 
     if supervisor.lost.is_none() && SystemClock.now() >= grant.trust_until() {
         supervisor.lost = Some("its time ran out while the command ran".into());
     }
-    Ok(Finished {
+    Finished {
         ended: supervisor.ended.unwrap_or(Ended::Killed(9)),
+        course: supervisor.course,
         lost: supervisor.lost,
+        survivors: supervisor.survivors,
         grant,
         notes: supervisor.notes,
-    })
+        dead_man: child,
+    }
 }
 
 struct Supervisor {
+    tree: Tree,
+    dead_man: Pid,
     windows: Windows,
     terminal: Option<Terminal>,
     group: Option<i32>,
     orders: OwnedWriteHalf,
     ended: Option<Ended>,
+    course: Course,
     lost: Option<String>,
+    survivors: Vec<i32>,
     notes: Vec<String>,
 }
 
@@ -142,57 +150,74 @@ impl Supervisor {
         keeper: &Keeper,
         max_runtime: Option<Duration>,
     ) {
+        let mut children = signal(SignalKind::child()).ok();
         let mut standing = keeper.standing();
-        let mut trust_until = held_until(&standing.borrow()).unwrap_or_else(|| SystemClock.now());
+        // The moment by which the dead-man must have spoken.
+        let mut due = held_until(&standing.borrow()).unwrap_or_else(|| SystemClock.now());
         let mut run_until = max_runtime.map(|limit| SystemClock.now() + limit);
         while self.ended.is_none() {
             tokio::select! {
                 line = reports.next_line() => match line {
-                    Ok(Some(line)) => self.heed(&line),
+                    Ok(Some(line)) => self.heed(&line, keeper),
                     _ => return self.take_over(),
                 },
-                number = signals.next() => self.order(Order::Signal(number)).await,
+                number = signals.next() => self.order(Order::Signal(number)),
                 Ok(()) = standing.changed() => {
                     let now = standing.borrow_and_update().clone();
                     match now {
-                        Standing::Held { trust_until: until } => {
-                            trust_until = until;
-                            self.order(Order::Trust(until)).await;
+                        Standing::Held { trust_until } => {
+                            due = trust_until;
+                            self.order(Order::Trust(trust_until));
                         }
-                        Standing::Lost(loss) => trust_until = trust_until.min(self.lose(loss).await),
+                        Standing::Lost(loss) => due = due.min(self.lose(&loss)),
                     }
                 }
+                () = child_changed(&mut children) => self.wake_dead_man(),
                 () = sleep_until(run_until) => {
                     run_until = None;
+                    self.course = Course::CutOff;
                     self.notes.push("it ran for longer than --max-runtime and was stopped".into());
-                    self.order(Order::Stop(self.windows.grace)).await;
+                    self.order(Order::Stop(self.windows.grace));
                 }
-                // The dead-man is silent though its last moment has come: it may itself have been stopped.
-                () = SystemClock.sleep_until(trust_until - self.windows.margin / 2) => return self.take_over(),
+                // The dead-man is silent though its last moment has come.
+                () = SystemClock.sleep_until(due - self.windows.margin / 2) => return self.take_over(),
             }
         }
     }
 
-    async fn order(&mut self, order: Order) {
-        // If the dead-man is gone, the next read says so.
-        let _ = self.orders.write_all(order.to_string().as_bytes()).await;
+    /// The one thing that is waited for, because nothing runs before it is said.
+    async fn begin(&mut self, environment: Vec<(&'static str, String)>, keeper: &Keeper) {
+        let mut orders = String::new();
+        for (name, value) in environment {
+            orders.push_str(&Order::Set(name.into(), value).to_string());
+        }
+        let trust_until = held_until(&keeper.standing().borrow()).unwrap_or_else(|| SystemClock.now());
+        orders.push_str(&Order::Begin(trust_until, self.windows).to_string());
+        let _ = tokio::time::timeout(self.windows.margin, self.orders.write_all(orders.as_bytes())).await;
+    }
+
+    /// Says it if it can be said at once. A dead-man that does not listen is stopped, or gone: then its silence tells.
+    fn order(&self, order: Order) {
+        let _ = self.orders.try_write(order.to_string().as_bytes());
     }
 
     /// Has the command ended; gives the moment by which the dead-man must have done it.
-    async fn lose(&mut self, loss: Loss) -> Moment {
+    fn lose(&mut self, loss: &Loss) -> Moment {
         // A lease that has moved may be held by another this very moment: there is no time to be polite. One that is
         // only stalled is still ours for a while.
         let grace = if let Loss::Stalled { .. } = loss { self.windows.grace } else { Duration::ZERO };
         self.lost = Some(loss.to_string());
-        self.order(Order::Stop(grace)).await;
+        self.order(Order::Stop(grace));
         SystemClock.now() + grace + self.windows.margin
     }
 
-    fn heed(&mut self, line: &str) {
+    fn heed(&mut self, line: &str, keeper: &Keeper) {
         match Report::parse(line) {
             Some(Report::Started(group)) => {
                 self.group = Some(group);
-                self.lend_terminal();
+                if self.terminal.as_ref().is_some_and(Terminal::is_spoken_to) {
+                    self.lend_terminal();
+                }
             }
             Some(Report::NotStarted(errno)) => {
                 let error = std::io::Error::from_raw_os_error(errno);
@@ -200,7 +225,10 @@ impl Supervisor {
             }
             Some(Report::Suspended(signal)) => self.suspend(signal),
             Some(Report::OutOfTrust) => {
-                self.lost.get_or_insert_with(|| "it could not be renewed in time".into());
+                self.lost.get_or_insert_with(|| match keeper.trouble() {
+                    Some(trouble) => format!("it could not be renewed in time: {trouble}"),
+                    None => "it could not be renewed in time".into(),
+                });
             }
             Some(Report::LeftBehind(count)) => {
                 let what = if count == 1 { "process was" } else { "processes were" };
@@ -232,6 +260,10 @@ impl Supervisor {
         if reached && self.lend_terminal() {
             return;
         }
+        if signal == Signal::STOP.as_raw() {
+            // Not from the terminal: whoever stopped it will continue it.
+            return;
+        }
         terminal.take_back();
         // The whole group, as the terminal would have done it: a script that we were started from is part of the job.
         let _ = rustix::process::kill_current_process_group(Signal::TSTP);
@@ -239,35 +271,45 @@ impl Supervisor {
         signal_group(group, Signal::CONT);
     }
 
+    /// A dead-man that somebody stopped could not report, and could not act: it is continued at once.
+    fn wake_dead_man(&self) {
+        let stopped =
+            rustix::process::waitid(WaitId::Pid(self.dead_man), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
+        if let Ok(Some(_)) = stopped {
+            let _ = rustix::process::kill_process(self.dead_man, Signal::CONT);
+        }
+    }
+
     /// The dead-man has failed; what was below it is below us now. End everything ourselves.
     fn take_over(&mut self) {
+        const MAX_PASSES: u32 = 1_000;
         self.lost.get_or_insert_with(|| "the dead-man process was stopped or killed".into());
-        const MAX_PASSES: u32 = 2_000;
+        self.ended = Some(Ended::Killed(9));
+        let mut empty_walks = 0;
         for _ in 0..MAX_PASSES {
-            let found = signal_descendants(Signal::KILL);
-            loop {
+            let _ = self.tree.signal(Signal::KILL);
+            let childless = loop {
                 match rustix::process::wait(WaitOptions::NOHANG) {
                     Ok(Some(_)) => {}
-                    Ok(None) => break,
-                    // Every orphan is our child, so without children there is nothing below us. What one walk of the
-                    // process table finds is no proof: a process may move below us while it is being read.
-                    Err(_) => {
-                        if leasehold_system::process::ADOPTS_ORPHANS || matches!(found, Ok(0)) {
-                            self.ended = Some(Ended::Killed(9));
-                            return;
-                        }
-                        break;
-                    }
+                    Ok(None) => break false,
+                    Err(_) => break true,
                 }
+            };
+            // Every orphan is our child, so without children there is nothing below us. What one walk of the process
+            // table finds is no such proof: a process may move below us while it is being read.
+            let seen = self.tree.pids().unwrap_or_default();
+            empty_walks = if seen.is_empty() { empty_walks + 1 } else { 0 };
+            if (childless && self.tree.childless_is_empty()) || empty_walks >= 5 {
+                return;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.ended = Some(Ended::Killed(9));
+        self.survivors = self.tree.pids().unwrap_or_default();
     }
 }
 
 fn signal_group(group: i32, signal: Signal) {
-    if let Some(group) = rustix::process::Pid::from_raw(group) {
+    if let Some(group) = Pid::from_raw(group) {
         let _ = rustix::process::kill_process_group(group, signal);
     }
 }
@@ -279,72 +321,18 @@ fn held_until(standing: &Standing) -> Option<Moment> {
     }
 }
 
-async fn sleep_until(until: Option<Moment>) {
-    match until {
-        Some(until) => SystemClock.sleep_until(until).await,
+async fn child_changed(children: &mut Option<tokio::signal::unix::Signal>) {
+    match children {
+        Some(children) => {
+            children.recv().await;
+        }
         None => std::future::pending().await,
     }
 }
 
-/// Starts the dead-man with its end of the channel.
-fn start(
-    mut errand: Errand,
-    environment: &[(String, OsString)],
-    evidence: Option<&Evidence>,
-) -> Result<(Child, Lines<BufReader<OwnedReadHalf>>, OwnedWriteHalf)> {
-    let cannot = |error: std::io::Error| Error::unavailable("cannot start the command", error);
-    let (ours, theirs) = StdUnixStream::pair().map_err(cannot)?;
-    rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).map_err(|e| cannot(e.into()))?;
-    errand.channel = theirs.as_raw_fd();
-    let program = std::env::current_exe().map_err(cannot)?;
-    let mut command = Command::new(program);
-    command.args(errand.to_args()).envs(environment.iter().map(|(k, v)| (k, v))).process_group(0);
-    if evidence.is_some_and(Evidence::wants_output) {
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    }
-    let child = command.spawn().map_err(cannot)?;
-    drop(theirs);
-    ours.set_nonblocking(true).map_err(cannot)?;
-    let (reports, orders) = UnixStream::from_std(ours).map_err(cannot)?.into_split();
-    Ok((child, BufReader::new(reports).lines(), orders))
-}
-
-/// The signals that end or concern the command.
-#[derive(Debug)]
-pub struct Signals(mpsc::Receiver<i32>);
-
-impl Signals {
-    /// Collects them from now on, instead of ending this process.
-    pub fn listen() -> Result<Self> {
-        let (sender, receiver) = mpsc::channel(16);
-        for kind in PASSED_ON {
-            let number = kind().as_raw_value();
-            let mut stream =
-                signal(kind()).map_err(|e| Error::new(Kind::Unsupported, "cannot listen to signals").with_source(e))?;
-            let sender = sender.clone();
-            tokio::spawn(async move { while stream.recv().await.is_some() && sender.send(number).await.is_ok() {} });
-        }
-        Ok(Signals(receiver))
-    }
-
-    /// The next one.
-    pub async fn next(&mut self) -> i32 {
-        match self.0.recv().await {
-            Some(number) => number,
-            None => std::future::pending().await,
-        }
-    }
-
-    /// The next one that is meant to end a process, for when there is no command yet.
-    pub async fn next_ending(&mut self) -> i32 {
-        loop {
-            let number = self.next().await;
-            if [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::quit(), SignalKind::terminate()]
-                .iter()
-                .any(|kind| kind.as_raw_value() == number)
-            {
-                return number;
-            }
-        }
+async fn sleep_until(until: Option<Moment>) {
+    match until {
+        Some(until) => SystemClock.sleep_until(until).await,
+        None => std::future::pending().await,
     }
 }

@@ -19,11 +19,14 @@ const APPLICATION_ID: i32 = 0x4c48_4c44;
 const FORMAT: i32 = 1;
 /// The log's length, in pages, at which a writer copies it into the file. Every first opener reads the log once, so it
 /// is kept short.
-const CHECKPOINT_PAGES: i64 = 256;
+const CHECKPOINT_PAGES: i64 = 64;
+/// A new file's page holds a whole record with a full history, so that a swap writes one page.
+const PAGE_BYTES: i64 = 8192;
 
+/// With row numbers: a table without them moves values of more than a quarter of a page to pages of their own.
 const LAYOUT: &str = "CREATE TABLE IF NOT EXISTS record (
     shelf TEXT NOT NULL, name TEXT NOT NULL, revision INTEGER NOT NULL, value BLOB NOT NULL,
-    PRIMARY KEY (shelf, name)) WITHOUT ROWID";
+    PRIMARY KEY (shelf, name))";
 
 /// Between two attempts to set up a new file while others do so too.
 const SETUP_PAUSE: Duration = Duration::from_millis(20);
@@ -62,8 +65,13 @@ impl Room {
 
     fn try_set_up(&self) -> rusqlite::Result<Result<()>> {
         let db = &self.connection;
-        let number = |pragma: &str| db.pragma_query_value(None, pragma, |row| row.get::<_, i32>(0));
-        let found = (number("application_id")?, number("user_version")?);
+        // One snapshot: a file that another process is setting up must not look like another program's.
+        let (found, tables) = {
+            let snapshot = db.unchecked_transaction()?;
+            let number = |pragma: &str| snapshot.pragma_query_value(None, pragma, |row| row.get::<_, i32>(0));
+            let tables: i64 = snapshot.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+            ((number("application_id")?, number("user_version")?), tables)
+        };
         let refuse = |kind, what: String| Ok(Err(Error::new(kind, format!("{} {what}", self.path.display()))));
         match found {
             (APPLICATION_ID, FORMAT) => {}
@@ -71,16 +79,13 @@ impl Room {
                 let what = format!("has format {newer}, this leasehold knows up to {FORMAT}; upgrade leasehold");
                 return refuse(Kind::Unsupported, what);
             }
-            (0, 0) => {
-                let tables: i64 = db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
-                if tables > 0 && !db.table_exists(None, "record")? {
-                    return refuse(Kind::Invalid, "is another program's database; give a file of its own".into());
-                }
-            }
+            (0, 0) if tables == 0 => {}
             _ => return refuse(Kind::Invalid, "is another program's database; give a file of its own".into()),
         }
         let mode: String = db.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
         if mode != "wal" {
+            // Counts for an empty file only.
+            db.pragma_update(None, "page_size", PAGE_BYTES)?;
             let mode: String = db.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
             if mode != "wal" {
                 let what = format!("cannot be kept in WAL mode (it stays in `{mode}`); use another folder");
@@ -105,6 +110,8 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(BUSY)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    // Plans do not depend on what is bound: otherwise SQLite prepares a kept statement anew for every key.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     // On macOS a plain fsync stops at the drive's cache; elsewhere these do nothing.
     connection.pragma_update(None, "fullfsync", true)?;

@@ -2,6 +2,7 @@
 
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::collections::HashMap;
+use std::path::PathBuf;
 
 pub(crate) const ADOPTS_ORPHANS: bool = true;
 
@@ -12,29 +13,30 @@ pub(crate) fn adopt_orphans() -> std::io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
 }
 
+/// This very program, even after its file was replaced by an upgrade.
+pub(crate) fn own_program() -> std::io::Result<PathBuf> {
+    Ok("/proc/self/exe".into())
+}
+
+/// Whether this process was started with a signal ignored, as `nohup` does.
+pub(crate) fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).map(str::trim);
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0);
+    (1..=64).contains(&signal) && mask & (1 << (signal - 1)) != 0
+}
+
 /// One line of the process table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Entry {
+pub(crate) struct Entry {
     parent: i32,
+    pub(crate) group: i32,
     /// Clock ticks after boot: tells a process from a later one that was given the same number.
     started: u64,
 }
 
-/// Signals every descendant of this process, and says how many there were. Zombies do not count.
-pub(crate) fn signal_descendants(signal: Signal) -> std::io::Result<usize> {
-    let table = table()?;
-    let me = rustix::process::getpid().as_raw_nonzero().get();
-    let mut found = 0;
-    for (&pid, entry) in &table {
-        if descends(&table, pid, me) && signal_exactly(pid, *entry, signal) {
-            found += 1;
-        }
-    }
-    Ok(found)
-}
-
 /// Signals the process that had this number *and* started then: the number may have been given to another since.
-fn signal_exactly(pid: i32, seen: Entry, signal: Signal) -> bool {
+pub(crate) fn signal_exactly(pid: i32, seen: Entry, signal: Signal) -> bool {
     let Some(number) = Pid::from_raw(pid) else { return false };
     let Ok(handle) = rustix::process::pidfd_open(number, PidfdFlags::empty()) else { return false };
     // The handle is to whoever has the number now; only if that is still the one we saw may it be signalled.
@@ -42,6 +44,18 @@ fn signal_exactly(pid: i32, seen: Entry, signal: Signal) -> bool {
         Some(now) if now.started == seen.started => rustix::process::pidfd_send_signal(handle, signal).is_ok(),
         _ => false,
     }
+}
+
+/// The living descendants of this process, except `strangers` and what is below them.
+pub(crate) fn descendants(strangers: &HashMap<i32, Entry>) -> std::io::Result<HashMap<i32, Entry>> {
+    let mut table = table()?;
+    for (pid, stranger) in strangers {
+        if table.get(pid).is_some_and(|entry| entry.started == stranger.started) {
+            table.remove(pid);
+        }
+    }
+    let me = rustix::process::getpid().as_raw_nonzero().get();
+    Ok(table.iter().filter(|(pid, _)| descends(&table, **pid, me)).map(|(pid, entry)| (*pid, *entry)).collect())
 }
 
 fn descends(table: &HashMap<i32, Entry>, mut pid: i32, ancestor: i32) -> bool {
@@ -74,9 +88,18 @@ fn entry(pid: i32) -> Option<Entry> {
     // The name in parentheses may itself contain spaces and parentheses.
     let rest = &stat[stat.rfind(')')? + 1..];
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-    let (state, parent, started) = (*fields.first()?, fields.get(1)?, fields.get(19)?);
+    let (state, parent, group, started) = (*fields.first()?, fields.get(1)?, fields.get(2)?, fields.get(19)?);
     if matches!(state, "Z" | "X") {
         return None;
     }
-    Some(Entry { parent: parent.parse().ok()?, started: started.parse().ok()? })
+    Some(Entry { parent: parent.parse().ok()?, group: group.parse().ok()?, started: started.parse().ok()? })
+}
+
+/// The children that a process has before it starts any: those of the shell that became it by `exec`. The kernel
+/// lists them in one small file; the whole table need not be read for it.
+pub(crate) fn children_now() -> HashMap<i32, Entry> {
+    let me = rustix::process::getpid().as_raw_nonzero().get();
+    let listed = std::fs::read_to_string(format!("/proc/self/task/{me}/children")).unwrap_or_default();
+    let pids = listed.split_ascii_whitespace().filter_map(|word| word.parse().ok());
+    pids.filter_map(|pid| Some((pid, entry(pid)?))).collect()
 }

@@ -3,6 +3,7 @@
 
 use rustix::process::{Pid, Signal};
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::process::Command;
 
 pub(crate) const ADOPTS_ORPHANS: bool = false;
@@ -11,38 +12,61 @@ pub(crate) fn adopt_orphans() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Signals every descendant of this process, and says how many there were. Zombies do not count.
-pub(crate) fn signal_descendants(signal: Signal) -> std::io::Result<usize> {
-    let output = Command::new("/bin/ps").args(["-axo", "pid=,ppid=,state="]).output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let mut parents: HashMap<i32, i32> = HashMap::new();
-    for line in text.lines() {
-        let mut fields = line.split_ascii_whitespace();
-        if let (Some(pid), Some(parent), Some(state)) = (fields.next(), fields.next(), fields.next())
-            && let (Ok(pid), Ok(parent)) = (pid.parse(), parent.parse())
-            && !state.starts_with('Z')
-        {
-            parents.insert(pid, parent);
-        }
-    }
+/// This program's file.
+pub(crate) fn own_program() -> std::io::Result<PathBuf> {
+    std::env::current_exe()
+}
+
+/// Darwin tells only through calls that are not safe: taken as no.
+pub(crate) fn is_ignored(_signal: i32) -> bool {
+    false
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry {
+    parent: i32,
+    pub(crate) group: i32,
+}
+
+pub(crate) fn signal_exactly(pid: i32, _seen: Entry, signal: Signal) -> bool {
+    Pid::from_raw(pid).is_some_and(|number| rustix::process::kill_process(number, signal).is_ok())
+}
+
+/// The living descendants of this process, except `strangers` and what is below them.
+pub(crate) fn descendants(strangers: &HashMap<i32, Entry>) -> std::io::Result<HashMap<i32, Entry>> {
+    let mut table = table()?;
+    table.retain(|pid, _| !strangers.contains_key(pid));
     let me = rustix::process::getpid().as_raw_nonzero().get();
-    let mut found = 0;
-    for &pid in parents.keys() {
-        let mut above = pid;
-        for _ in 0..parents.len() {
-            match parents.get(&above) {
-                Some(&parent) if parent == me => {
-                    if let Some(number) = Pid::from_raw(pid)
-                        && rustix::process::kill_process(number, signal).is_ok()
-                    {
-                        found += 1;
-                    }
-                    break;
-                }
-                Some(&parent) => above = parent,
-                None => break,
+    let below = |mut pid: i32| {
+        for _ in 0..table.len() {
+            match table.get(&pid) {
+                Some(entry) if entry.parent == me => return true,
+                Some(entry) => pid = entry.parent,
+                None => return false,
             }
         }
+        false
+    };
+    Ok(table.iter().filter(|(pid, _)| below(**pid)).map(|(pid, entry)| (*pid, *entry)).collect())
+}
+
+pub(crate) fn children_now() -> HashMap<i32, Entry> {
+    let me = rustix::process::getpid().as_raw_nonzero().get();
+    table().unwrap_or_default().into_iter().filter(|(_, entry)| entry.parent == me).collect()
+}
+
+fn table() -> std::io::Result<HashMap<i32, Entry>> {
+    let output = Command::new("/bin/ps").args(["-axo", "pid=,ppid=,pgid=,state="]).output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut table = HashMap::new();
+    for line in text.lines() {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        if let [pid, parent, group, state, ..] = fields[..]
+            && let (Ok(pid), Ok(parent), Ok(group)) = (pid.parse(), parent.parse(), group.parse())
+            && !state.starts_with('Z')
+        {
+            table.insert(pid, Entry { parent, group });
+        }
     }
-    Ok(found)
+    Ok(table)
 }

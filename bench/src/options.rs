@@ -1,0 +1,94 @@
+//! The command line.
+
+use anyhow::{Context, Result, bail};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// What `--help` prints.
+pub const HELP: &str = "\
+Usage: leasehold-bench [--quick] [--check] [--only PART] [--json FILE] [--scratch FOLDER] [--leasehold FILE]
+
+  --quick            at most 25 seconds instead of 90
+  --check            exit with 1 if a demand is not met
+  --only PART        one part only: runs, stores or writes
+  --json FILE        write the results there too
+  --scratch FOLDER   where to keep the state; a real disk (default: beside this program)
+  --leasehold FILE   the release binary to measure (default: beside this program)
+";
+
+/// A part of the comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Commands under a lease.
+    Runs,
+    /// Leases per second.
+    Stores,
+    /// Fenced writes.
+    Writes,
+}
+
+/// What was asked for.
+#[derive(Debug)]
+pub struct Options {
+    /// Measure for a shorter time.
+    pub quick: bool,
+    /// Fail if a demand is not met.
+    pub check: bool,
+    /// The one part to measure.
+    pub only: Option<Part>,
+    /// Where the results go besides the output.
+    pub json: Option<PathBuf>,
+    /// Where the state is kept.
+    pub scratch: Option<PathBuf>,
+    /// The command to measure.
+    pub leasehold: PathBuf,
+}
+
+impl Options {
+    /// Whether this part is to be measured.
+    pub fn wants(&self, part: Part) -> bool {
+        self.only.is_none_or(|only| only == part)
+    }
+
+    /// Reads the arguments; none if only help is wanted.
+    pub fn parse(words: &[OsString]) -> Result<Option<Self>> {
+        let mut options = Options {
+            quick: false,
+            check: false,
+            only: None,
+            json: None,
+            scratch: None,
+            leasehold: std::env::current_exe().context("where is this program?")?.with_file_name("leasehold"),
+        };
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let mut value = || words.next().map(PathBuf::from).with_context(|| format!("{word:?} wants a value"));
+            match word.to_str() {
+                Some("--quick") => options.quick = true,
+                Some("--check") => options.check = true,
+                Some("--only") => {
+                    options.only = Some(match value()?.to_str() {
+                        Some("runs") => Part::Runs,
+                        Some("stores") => Part::Stores,
+                        Some("writes") => Part::Writes,
+                        _ => bail!("--only wants runs, stores or writes"),
+                    });
+                }
+                Some("--json") => options.json = Some(value()?),
+                Some("--scratch") => options.scratch = Some(value()?),
+                Some("--leasehold") => options.leasehold = value()?,
+                Some("--help" | "-h") => return Ok(None),
+                _ => bail!("unknown argument {word:?}; see --help"),
+            }
+        }
+        // Commands run inside the scratch folder.
+        options.leasehold = std::path::absolute(&options.leasehold)?;
+        if !options.leasehold.is_file() {
+            bail!(
+                "no binary at {}; build it with `cargo build --release -p leasehold-cli`, or use bench/run",
+                options.leasehold.display()
+            );
+        }
+        Ok(Some(options))
+    }
+}

@@ -1,0 +1,322 @@
+//! `run`: a command under a lease.
+
+mod take;
+
+use super::{coordinator, of_token};
+use crate::args::{Common, Run as Args};
+use crate::config::{Flags, Settings, blame, duration_of};
+use crate::exit::Exit;
+use crate::supervise::windows::Windows;
+use crate::supervise::{Course, Ended, Evidence, Finished, Output, Signals, Standby, Task, supervise};
+use crate::{output, view};
+use leasehold::guard::{self, Guard, Policy, Rejection};
+use leasehold::protocol::Refusal;
+use leasehold::{
+    Ask, Coordinator, Error, Event, HolderId, Keeper, Kind, LeaseName, Outcome, ProgressGate, Released, Result, Token,
+};
+use leasehold_guards::FileGuard;
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use take::{Busy, Seats, Taken, take};
+
+/// How long the bookkeeping after the command may take when the store does not answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The validated arguments.
+struct Plan {
+    leases: Vec<LeaseName>,
+    seats: Seats,
+    busy: Busy,
+    progress: Option<(Duration, Evidence)>,
+    max_runtime: Option<Duration>,
+    guards: Vec<FileGuard>,
+    flock: Option<PathBuf>,
+    adopt: Option<Token>,
+    settings: Settings,
+    quiet: bool,
+    command: Vec<OsString>,
+}
+
+impl Plan {
+    fn new(common: &Common, args: Args) -> Result<Self> {
+        let settings = Settings::gather_with(
+            common,
+            Flags {
+                ttl: args.ttl.as_deref(),
+                label: args.label.as_deref(),
+                grace: args.grace.as_deref(),
+                held_exit_code: args.held_exit_code.as_deref(),
+            },
+        )?;
+        let name = LeaseName::new(&args.name)?;
+        let mut leases = vec![name.clone()];
+        for other in &args.or {
+            leases.push(LeaseName::new(other)?);
+        }
+        for seat in 2..=args.limit.unwrap_or(1) {
+            leases.push(name.seat(seat)?);
+        }
+        let wait = duration_of("--wait", args.wait.as_deref())?;
+        let retry_after = duration_of("--retry-after", args.retry_after.as_deref())?;
+        let progress_timeout = duration_of("--progress-timeout", args.progress_timeout.as_deref())?;
+        let busy = match (wait, retry_after) {
+            (Some(limit), _) => Busy::Wait(limit),
+            (None, Some(pause)) => Busy::RetryAfter(pause),
+            (None, None) => Busy::Skip,
+        };
+        let output = if args.progress_output { Output::Counts } else { Output::Ignored };
+        let evidence = Evidence::new(output, args.progress_file);
+        let adopt = args.token.as_deref().map(str::parse::<Token>).transpose()?;
+        if let Some(token) = adopt.as_ref().filter(|token| token.lease != name) {
+            return Err(Error::invalid("token", token, format!("it is of another lease than `{name}`")));
+        }
+        if !args.guard.is_empty() && leases.len() > 1 {
+            let message = "--guard and --or do not go together: a guarded resource admits one lease only";
+            return Err(Error::new(Kind::Invalid, message));
+        }
+        if adopt.is_none() {
+            Windows::new(settings.ttl.value, settings.grace.value)
+                .map_err(|e| blame(e, "grace", &settings.grace.source))?;
+        }
+        Ok(Plan {
+            leases,
+            seats: if args.limit.is_some() { Seats::OfOneLease } else { Seats::Apart },
+            busy,
+            progress: progress_timeout.map(|timeout| (timeout, evidence)),
+            max_runtime: duration_of("--max-runtime", args.max_runtime.as_deref())?,
+            guards: args.guard.iter().map(|text| parse_guard(text)).collect::<Result<_>>()?,
+            flock: args.also_flock,
+            adopt,
+            settings,
+            quiet: args.quiet,
+            command: args.command,
+        })
+    }
+
+    /// Whether the dead-man may be started before the lease is had. Not if it may be a long wait, and not if the command
+    /// is to inherit a flock that is taken after the lease.
+    fn stands_by_early(&self) -> bool {
+        self.flock.is_none() && matches!(self.busy, Busy::Skip)
+    }
+
+    fn stand_by(&self) -> Result<Standby> {
+        let evidence = self.progress.as_ref().map(|(_, evidence)| evidence);
+        Standby::start(self.command.clone(), &self.settings.store.value.portable(), evidence)
+    }
+}
+
+fn parse_guard(text: &str) -> Result<FileGuard> {
+    match text.split_once(':') {
+        Some(("file", path)) if !path.is_empty() => FileGuard::new(Path::new(path), Policy::Reentrant),
+        _ => Err(Error::invalid("guard", text, "use file:PATH")),
+    }
+}
+
+pub async fn run(common: &Common, args: Args) -> Result<Exit> {
+    let mut plan = Plan::new(common, args)?;
+    check(&plan.guards, &plan.leases[0]).await?;
+    let opening = async {
+        match &plan.adopt {
+            Some(_) => of_token(&plan.settings).await,
+            None => coordinator(&plan.settings).await,
+        }
+    };
+    // The dead-man starts while the store is opened.
+    let (coordinator, early) =
+        tokio::join!(opening, async { plan.stands_by_early().then(|| plan.stand_by()).transpose() });
+    let (coordinator, early) = (coordinator?, early?);
+    let mut signals = Signals::listen()?;
+    let mut ask = Ask::new(HolderId::new(plan.settings.label.value.clone()), plan.settings.ttl.value);
+    let taken = tokio::select! {
+        taken = take(&coordinator, &plan, &mut ask) => taken?,
+        number = signals.next_ending() => {
+            // The request may have been on its way: give back what it may have been granted.
+            let _ = tokio::time::timeout(PATIENCE, coordinator.withdraw(&plan.leases, &ask)).await;
+            return Ok(by_signal(number));
+        }
+    };
+    let (grant, _flock) = match taken {
+        Taken::Granted(grant, flock) => (grant, flock),
+        busy => return Ok(skip(&coordinator, &plan, busy).await),
+    };
+    let windows = Windows::new(grant.ttl(), plan.settings.grace.value)
+        .map_err(|e| blame(e, "grace", &plan.settings.grace.source))?;
+    let token = grant.token().clone();
+    let progress = plan.progress.take();
+    let gate =
+        progress.as_ref().map(|(timeout, evidence)| ProgressGate { timeout: *timeout, evidence: evidence.reader() });
+    // Kept from here on: shutting others out may take its time.
+    let keeper = Keeper::start_gated(coordinator.clone(), *grant, gate);
+    let standby = tokio::select! {
+        sealed = seal(&plan.guards, &token) => sealed.and_then(|()| early.map_or_else(|| plan.stand_by(), Ok)),
+        number = signals.next_ending() => {
+            give_back(&coordinator, keeper).await;
+            return Ok(by_signal(number));
+        }
+    };
+    let standby = match standby {
+        Ok(standby) => standby,
+        Err(error) => {
+            give_back(&coordinator, keeper).await;
+            let _ = coordinator.count(&plan.leases[0], Event::Failed).await;
+            return Err(error);
+        }
+    };
+    let evidence = progress.map(|(_, evidence)| evidence);
+    let task = Task { environment: environment(&token), windows, evidence, max_runtime: plan.max_runtime };
+    // The count is written while the command runs, not before.
+    let counting = tokio::spawn({
+        let (coordinator, lease) = (coordinator.clone(), plan.leases[0].clone());
+        async move { coordinator.count(&lease, Event::Granted).await }
+    });
+    let finished = supervise(keeper, standby, task, signals).await;
+    let exit = settle(&coordinator, &plan, finished).await;
+    let _ = tokio::time::timeout(PATIENCE, counting).await;
+    Ok(exit)
+}
+
+fn by_signal(number: i32) -> Exit {
+    Exit::Code(128_u8.saturating_add(u8::try_from(number).unwrap_or(0)))
+}
+
+/// Gives back a lease under which nothing was run.
+async fn give_back(coordinator: &Coordinator, keeper: Keeper) {
+    let grant = keeper.stop().await;
+    let _ = tokio::time::timeout(PATIENCE, coordinator.release(&grant, Outcome::Failed)).await;
+}
+
+/// Waved off: one quiet line and a count.
+async fn skip(coordinator: &Coordinator, plan: &Plan, busy: Taken) -> Exit {
+    let (why, event) = match &busy {
+        Taken::Refused(lease, refusal, now) => (view::refusal_line(lease, refusal, *now), skip_event(refusal)),
+        Taken::FlockHeld(path) => {
+            (format!("`{}` is flocked by another process", path.display()), Event::SkippedOverlap)
+        }
+        Taken::Granted(..) => return Exit::Done,
+    };
+    if !plan.quiet {
+        let waited = match plan.busy {
+            Busy::Wait(limit) => format!(" after waiting for {}", leasehold::format_duration(limit)),
+            Busy::Skip | Busy::RetryAfter(_) => String::new(),
+        };
+        let seats =
+            if plan.leases.len() > 1 { format!(" all {} are taken;", plan.leases.len()) } else { String::new() };
+        output::say(&format!("skipped{waited}:{seats} {why}"));
+    }
+    let _ = tokio::time::timeout(PATIENCE, coordinator.count(&plan.leases[0], event)).await;
+    Exit::Code(plan.settings.held_exit_code.value)
+}
+
+/// Refuses what no grant could make right before one is asked for: a guard of no file, or of another lease's file.
+async fn check(guards: &[FileGuard], lease: &LeaseName) -> Result<()> {
+    for guard in guards {
+        match guard.high_water().await {
+            Ok(Some(high)) if high.lease != *lease => {
+                let foreign = Rejection::Foreign { held: lease.clone(), seen: high.lease };
+                return Err(foreign.into_error(&guard.resource()));
+            }
+            Err(error) if error.kind() == Kind::Invalid => return Err(error),
+            // Sealing decides, and tells a resource that is out of reach from one that is wrong.
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Shuts older holders out of the guarded resources. The store has just granted this token, so a guard that knows a
+/// newer epoch means that the store went back in time.
+async fn seal(guards: &[FileGuard], token: &Token) -> Result<()> {
+    for guard in guards {
+        if let Err(error) = guard.seal(token).await {
+            return Err(match (error.kind(), guard.high_water().await) {
+                (Kind::Fenced, Ok(Some(high))) => guard::regressed(&guard.resource(), &token.lease, high.epoch),
+                _ => error,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// What the command finds in its environment beside the store, so that `leasehold write` inside it needs no flags.
+fn environment(token: &Token) -> Vec<(&'static str, String)> {
+    vec![
+        ("LEASEHOLD_NAME", token.lease.to_string()),
+        ("LEASEHOLD_EPOCH", token.epoch.to_string()),
+        ("LEASEHOLD_TOKEN", token.wire()),
+        ("LEASEHOLD_IDEMPOTENCY_KEY", format!("{}@{}", token.lease, token.epoch)),
+    ]
+}
+
+/// Gives the lease back, counts, and says what people should know.
+async fn settle(coordinator: &Coordinator, plan: &Plan, finished: Finished) -> Exit {
+    let Finished { ended, course, mut lost, survivors, grant, notes, mut dead_man } = finished;
+    for note in notes {
+        output::say(&note);
+    }
+    let outcome = match (&lost, &ended, course) {
+        (Some(_), ..) => Outcome::Lost,
+        (None, Ended::Exited(0), Course::Whole) => Outcome::Succeeded,
+        _ => Outcome::Failed,
+    };
+    if survivors.is_empty() {
+        match tokio::time::timeout(PATIENCE, coordinator.release(&grant, outcome)).await {
+            Ok(Ok(Released::Lost(_))) => {
+                lost.get_or_insert_with(|| "it was taken away while the command ran".into());
+            }
+            Ok(Ok(_)) => {}
+            _ if lost.is_some() => {}
+            Ok(Err(error)) => {
+                output::say(&format!("could not release `{}`, it expires by itself: {error}", grant.token()));
+            }
+            Err(_) => output::say(&format!("could not release `{}`, it expires by itself: no answer", grant.token())),
+        }
+        let _ = dead_man.wait();
+    } else {
+        output::say(&format!(
+            "these processes could not be ended, they are another user's or wait for a disk: {survivors:?}; `{}` is not \
+             released, it expires by itself",
+            grant.token()
+        ));
+    }
+    let (exit, event) = match lost {
+        Some(lost) => {
+            let done = if survivors.is_empty() { "the command was stopped" } else { "the command was not stopped" };
+            output::say(&format!("lost `{}`, {done}: {lost}", grant.token()));
+            (Exit::LostInRun, Some(Event::Lost))
+        }
+        None => {
+            let exit = own_exit(ended, course, &plan.command[0].to_string_lossy());
+            (exit, (exit.code() != 0).then_some(Event::Failed))
+        }
+    };
+    if let Some(event) = event {
+        let _ = tokio::time::timeout(PATIENCE, coordinator.count(&plan.leases[0], event)).await;
+    }
+    exit
+}
+
+/// The command's own exit code, as a shell would show it.
+fn own_exit(ended: Ended, course: Course, program: &str) -> Exit {
+    match ended {
+        // As timeout(1) does: a command that was cut off has not succeeded, however it says it ended.
+        Ended::Exited(0) if course == Course::CutOff => Exit::Code(124),
+        Ended::Exited(code) => Exit::Code(u8::try_from(code & 0xff).unwrap_or(1)),
+        Ended::Killed(signal @ (2 | 3)) if std::io::stdin().is_terminal() => Exit::Signal(signal as u8),
+        Ended::Killed(signal) => by_signal(signal),
+        Ended::NotStarted(kind, message) => {
+            output::say(&format!("cannot run `{program}`: {message}"));
+            Exit::Code(if kind == std::io::ErrorKind::NotFound { 127 } else { 126 })
+        }
+    }
+}
+
+/// The counter for a refusal.
+pub fn skip_event(refusal: &Refusal) -> Event {
+    match refusal {
+        Refusal::Paused(_) => Event::Paused,
+        Refusal::AlreadyRun(_) => Event::AlreadyRun,
+        _ => Event::SkippedOverlap,
+    }
+}

@@ -1,0 +1,61 @@
+//! The signals that end or concern the command.
+
+use leasehold::{Error, Kind, Result};
+use leasehold_system::process::is_ignored;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+/// Signals that are passed on to the command.
+const PASSED_ON: [fn() -> SignalKind; 7] = [
+    SignalKind::hangup,
+    SignalKind::interrupt,
+    SignalKind::quit,
+    SignalKind::terminate,
+    SignalKind::user_defined1,
+    SignalKind::user_defined2,
+    SignalKind::window_change,
+];
+/// Those of them that are meant to end a process.
+const ENDING: [fn() -> SignalKind; 4] =
+    [SignalKind::hangup, SignalKind::interrupt, SignalKind::quit, SignalKind::terminate];
+
+/// Signals as they come in.
+#[derive(Debug)]
+pub struct Signals(mpsc::Receiver<i32>);
+
+impl Signals {
+    /// Collects them from now on, instead of ending this process. What our caller had ignored, as `nohup` does, stays
+    /// ignored, by us and by the command.
+    pub fn listen() -> Result<Self> {
+        let (sender, receiver) = mpsc::channel(16);
+        for kind in PASSED_ON {
+            let number = kind().as_raw_value();
+            if is_ignored(number) {
+                continue;
+            }
+            let mut stream =
+                signal(kind()).map_err(|e| Error::new(Kind::Unsupported, "cannot listen to signals").with_source(e))?;
+            let sender = sender.clone();
+            tokio::spawn(async move { while stream.recv().await.is_some() && sender.send(number).await.is_ok() {} });
+        }
+        Ok(Signals(receiver))
+    }
+
+    /// The next one.
+    pub async fn next(&mut self) -> i32 {
+        match self.0.recv().await {
+            Some(number) => number,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The next one that is meant to end a process, for when there is no command yet.
+    pub async fn next_ending(&mut self) -> i32 {
+        loop {
+            let number = self.next().await;
+            if ENDING.iter().any(|kind| kind().as_raw_value() == number) {
+                return number;
+            }
+        }
+    }
+}

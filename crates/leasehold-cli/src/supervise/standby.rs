@@ -1,0 +1,46 @@
+//! A dead-man that was started and runs nothing yet.
+
+use super::deadman::Errand;
+use super::evidence::Evidence;
+use leasehold::{Error, Result};
+use leasehold_system::process::{Tree, own_program};
+use std::ffi::OsString;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+
+/// The dead-man and our end of the channel to it. Dropped, it ends by itself.
+#[derive(Debug)]
+pub struct Standby {
+    pub(super) tree: Tree,
+    pub(super) child: Child,
+    pub(super) reports: Lines<BufReader<OwnedReadHalf>>,
+    pub(super) orders: OwnedWriteHalf,
+}
+
+impl Standby {
+    /// Starts the dead-man with its end of the channel.
+    pub fn start(command: Vec<OsString>, store: &str, evidence: Option<&Evidence>) -> Result<Self> {
+        let cannot = |error: std::io::Error| Error::unavailable("cannot start the command", error);
+        // If the dead-man is killed, what was below it falls to us. Before it is started: what is below us now is not ours.
+        let tree = Tree::begin().map_err(cannot)?;
+        let (ours, theirs) = StdUnixStream::pair().map_err(cannot)?;
+        rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).map_err(|e| cannot(e.into()))?;
+        let errand = Errand { channel: theirs.as_raw_fd(), command };
+        let mut command = Command::new(own_program().map_err(cannot)?);
+        // Here and not over the channel, because a path may have any character.
+        command.arg0("leasehold").args(errand.to_args()).env("LEASEHOLD_STORE", store).process_group(0);
+        if evidence.is_some_and(Evidence::wants_output) {
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        }
+        let child = command.spawn().map_err(cannot)?;
+        drop(theirs);
+        ours.set_nonblocking(true).map_err(cannot)?;
+        let (reports, orders) = UnixStream::from_std(ours).map_err(cannot)?.into_split();
+        Ok(Standby { tree, child, reports: BufReader::new(reports).lines(), orders })
+    }
+}
