@@ -290,6 +290,9 @@ impl LeaseModel {
             breaks(world, Promise::OneCompletion);
         }
         world.accepted[slot] = name;
+        if self.config.orders_given > 0 && name >= heir_name(&self.config, 1) {
+            self.see(Sighting::HeirCompleted);
+        }
         if record.transfers.iter().any(|t| t.epoch == mark.epoch && t.reason == Reason::Recovered) {
             self.see(Sighting::DeadRunRecovered);
         }
