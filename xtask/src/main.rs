@@ -1,2 +1,96 @@
-//! Placeholder.
-fn main() {}
+//! Chores: `cargo xtask test [--quick]`, `cargo xtask tidy`.
+//!
+//! Promise: `test` runs every check that CI runs, in one command, and stops at the first that fails.
+
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+const USAGE: &str = "usage:
+  cargo xtask test           format, lints, docs, tidy, every test, the model
+  cargo xtask test --quick   the inner loop: format, tidy, unit tests, the disaster; under 2 minutes warm
+  cargo xtask tidy           layers, sizes, checklists";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let done = match words[..] {
+        ["test"] => test(),
+        ["test", "--quick"] => quick(),
+        ["tidy"] => tidied(),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(64);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(what) => {
+            eprintln!("xtask: failed: {what}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The workspace's root.
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_path_buf()
+}
+
+fn test() -> Result<(), String> {
+    tidied()?;
+    cargo("the format is rustfmt's", &["fmt", "--all", "--check"])?;
+    cargo("clippy has nothing to say", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+    documented()?;
+    licensed()?;
+    cargo("every test passes", &["test", "--workspace"])
+}
+
+fn quick() -> Result<(), String> {
+    tidied()?;
+    cargo("the format is rustfmt's", &["fmt", "--all", "--check"])?;
+    cargo("unit tests pass", &["test", "--workspace", "--lib", "--bins"])?;
+    cargo("the disaster is harmless", &["test", "--package", "leasehold-cli", "--test", "disaster", "--test", "run"])
+}
+
+fn tidied() -> Result<(), String> {
+    let complaints = tidy::complaints(&root());
+    for complaint in &complaints {
+        eprintln!("tidy: {complaint}");
+    }
+    if complaints.is_empty() { Ok(()) } else { Err(format!("tidy has {} complaints", complaints.len())) }
+}
+
+fn documented() -> Result<(), String> {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["doc", "--workspace", "--no-deps", "--document-private-items"]).env("RUSTDOCFLAGS", "-D warnings");
+    run("the documentation builds without warnings", command)
+}
+
+/// Licences and sources. The advisory database is on a host that not every machine can reach, so `cargo deny check`
+/// with advisories is left to those that can.
+fn licensed() -> Result<(), String> {
+    let present = Command::new(env!("CARGO")).args(["deny", "--version"]).output().is_ok_and(|o| o.status.success());
+    if !present {
+        println!("xtask: cargo-deny is not here, so licences are not checked; get it with: cargo install cargo-deny");
+        return Ok(());
+    }
+    cargo("licences and sources are allowed", &["deny", "--offline", "check", "licenses", "bans", "sources"])
+}
+
+fn cargo(what: &str, args: &[&str]) -> Result<(), String> {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(args);
+    run(what, command)
+}
+
+fn run(what: &str, mut command: Command) -> Result<(), String> {
+    println!("xtask: {what}");
+    match command.current_dir(root()).status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err(format!("{what} (run it again with: {command:?})")),
+        Err(error) => Err(format!("{what}: {error}")),
+    }
+}

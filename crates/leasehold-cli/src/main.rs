@@ -1,3 +1,44 @@
-//! The leasehold command.
+//! The leasehold command: one verb, one file.
 
-fn main() {}
+mod args;
+mod commands;
+mod config;
+mod exit;
+mod output;
+mod supervise;
+mod view;
+
+use clap::Parser;
+use exit::Exit;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let words: Vec<_> = std::env::args_os().collect();
+    if words.get(1).is_some_and(|word| word == supervise::deadman::ARGUMENT) {
+        return supervise::deadman::main(&words[2..]);
+    }
+    if words.get(1).is_some_and(|word| word == commands::doctor::CONTENDER) {
+        return commands::doctor::contend(&words[2..]);
+    }
+    let cli = match args::Cli::try_parse_from(words) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { Exit::Usage.into() } else { Exit::Done.into() };
+        }
+    };
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            output::say(&format!("cannot start: {error}"));
+            return Exit::Unavailable.into();
+        }
+    };
+    let exit = runtime.block_on(commands::execute(cli)).unwrap_or_else(|error| {
+        output::say(&error.to_string());
+        Exit::from(&error)
+    });
+    // A store's thread may still wait for a server or a disk; nobody waits for it.
+    runtime.shutdown_background();
+    exit.into()
+}

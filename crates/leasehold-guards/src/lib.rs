@@ -1,1 +1,48 @@
-//! Placeholder.
+//! Guards: the places that are written to, and that refuse stale writers.
+//!
+//! Promise: a token that a guard has seen outrun is refused, with no window where the guard's strength says *atomic*.
+//! Non-promise: a writer that goes past the guard is not stopped, and there is no order between different guards.
+//!
+//! ```
+//! use leasehold::{Epoch, Nonce, Token, guard::Policy};
+//! use leasehold_guards::FileGuard;
+//!
+//! # fn main() -> leasehold::Result<()> {
+//! # let folder = tempfile::tempdir().map_err(|e| leasehold::Error::unavailable("no folder", e))?;
+//! # let path = folder.path().join("out.json");
+//! let guard = FileGuard::new(&path, Policy::Reentrant)?;
+//! let grant = |epoch| Token { lease: "daily".parse().unwrap(), epoch, nonce: Nonce::random(), seq: 0 };
+//! let (old, new) = (grant(Epoch::new(41)?), grant(Epoch::new(42)?));
+//! guard.write_from(&old, &b"by 41"[..])?;
+//! guard.seal_now(&new)?;
+//! assert!(guard.write_from(&old, &b"too late"[..]).is_err());
+//! # Ok(()) }
+//! ```
+
+#[cfg(feature = "file")]
+mod failure;
+#[cfg(feature = "file")]
+mod fence;
+#[cfg(feature = "file")]
+mod file;
+#[cfg(feature = "folder")]
+mod folder;
+#[cfg(feature = "folder")]
+mod generations;
+#[cfg(feature = "file")]
+mod permit;
+#[cfg(feature = "file")]
+mod place;
+#[cfg(feature = "file")]
+mod remains;
+#[cfg(feature = "file")]
+mod steps;
+#[cfg(feature = "folder")]
+mod tree;
+
+#[cfg(feature = "file")]
+pub use file::FileGuard;
+#[cfg(feature = "folder")]
+pub use folder::FolderGuard;
+#[cfg(feature = "file")]
+pub use steps::{Step, Steps};

@@ -1,1 +1,14 @@
-//! Placeholder.
+//! Stores for Leasehold: one file and one feature each, and [`open`], which turns a URL into one.
+//!
+//! | store | URL | who can share it | feature |
+//! |---|---|---|---|
+//! | SQLite | `sqlite:/path/file.db` | all processes of one machine | `sqlite` |
+//! | directory | `dir:/path` | whoever can write to the folder, over NFS too | `dir` |
+
+#[cfg(feature = "dir")]
+pub mod dir;
+mod open;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+
+pub use open::{StoreUrl, open};

@@ -19,5 +19,11 @@ compile_error!("leasehold runs on Linux and macOS; other systems are not promise
 pub mod clock;
 pub mod descriptor;
 pub mod host;
+pub mod paths;
+pub mod process;
+pub mod terminal;
+pub mod volume;
+pub mod watch;
 
 pub use native::NAME;
+pub use native::rename;

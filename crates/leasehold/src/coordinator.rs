@@ -3,24 +3,19 @@
 //! Promise: nothing is granted unless a swap said so or the record shows our own nonce; every other answer, and every
 //! error, is no grant. Acquiring costs a read and a swap; renewing and releasing cost one swap, because the holder
 //! knows the revision it wrote. Non-promise: it does not renew by itself (see [`crate::Keeper`]).
-//!
-//! # Trust
-//! Deadlines are in the store's clock, which only the store reads. The holder gets a time `now` with every answer, and
-//! knows the local moment at which it asked. When it asked, the store's clock showed at most `now` plus the clock's
-//! grain; so until `asked + (deadline - now) - grain` on the local clock, the store's clock has not reached the
-//! deadline, however slow the network was. That moment is [`Grant::trust_until`]; the rule is [`Anchor::trust`].
 
 use crate::clock::{Clock, Moment, SystemClock};
 use crate::codec;
 use crate::error::{Error, Kind, Result};
+use crate::grant::{Anchor, Grant, Known};
 use crate::holder::HolderId;
 use crate::name::{Key, LeaseName, Shelf};
 use crate::nonce::{Jitter, Nonce};
 use crate::ownership::{Outcome, Ownership};
 use crate::protocol::{Decision, Order, Refusal, Report, Request, SlotClaim, decide};
-use crate::store::{ClockSource, Revision, Store, Swap, Watch};
+use crate::store::{ClockSource, Store, Swap};
 use crate::text::{Who, Why};
-use crate::time::{Timestamp, Ttl};
+use crate::time::{Timestamp, Ttl, format_duration};
 use crate::token::Token;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,8 +24,6 @@ use std::time::Duration;
 const MAX_ATTEMPTS: u32 = 40;
 /// The longest pause between two attempts.
 const MAX_BACKOFF: Duration = Duration::from_millis(64);
-/// How often a waiter looks for itself, hints or not.
-const POLL: Duration = Duration::from_secs(1);
 /// The kind of an ownership record, as its header names it.
 const OWNERSHIP: &str = "ownership";
 
@@ -44,7 +37,8 @@ pub struct Coordinator {
 /// What an acquirer asks for.
 #[derive(Debug, Clone)]
 pub struct Ask {
-    /// Who asks. A fresh [`HolderId`] for every acquisition.
+    /// Who asks. A fresh [`HolderId`] for every acquisition: asking twice under one nonce is a retry, and finds the
+    /// grant that the first one got. Two tasks that share one would both be told that it is theirs.
     pub holder: HolderId,
     /// How long the grant lasts unless renewed.
     pub ttl: Ttl,
@@ -84,64 +78,6 @@ pub enum Released {
     Already(Outcome),
     /// It was ours no longer; nothing changed.
     Lost(Refusal),
-}
-
-/// The store's time as it was told, and the local moment at which it was asked for.
-#[derive(Debug, Clone, Copy)]
-struct Anchor {
-    now: Timestamp,
-    asked: Moment,
-}
-
-impl Anchor {
-    /// Until when, locally, the store's clock has surely not reached `deadline`.
-    fn trust(self, deadline: Timestamp, grain: Duration) -> Moment {
-        self.asked + deadline.saturating_since(self.now) - grain
-    }
-
-    /// A store time that is surely not behind the store's clock at the local moment `at`.
-    fn at_latest(self, at: Moment, grain: Duration) -> Timestamp {
-        self.now.plus(at.saturating_since(self.asked) + grain)
-    }
-}
-
-/// A held lease: the token, and what is needed to renew and release it in one swap.
-#[derive(Debug, Clone)]
-pub struct Grant {
-    token: Token,
-    ttl: Ttl,
-    known: Known,
-    trust_until: Moment,
-}
-
-impl Grant {
-    /// The proof to show to guards.
-    pub fn token(&self) -> &Token {
-        &self.token
-    }
-
-    /// How long each renewal lasts.
-    pub fn ttl(&self) -> Ttl {
-        self.ttl
-    }
-
-    /// The last moment of this machine's clock at which nobody else can have been granted the lease.
-    pub fn trust_until(&self) -> Moment {
-        self.trust_until
-    }
-
-    /// The record as last written: history, progress and checkpoint of earlier tenures are in it.
-    pub fn record(&self) -> &Ownership {
-        &self.known.record
-    }
-}
-
-/// A record as last seen, its tag and the time it was seen at.
-#[derive(Debug, Clone)]
-struct Known {
-    record: Ownership,
-    revision: Option<Revision>,
-    anchor: Anchor,
 }
 
 /// A record as read for looking at.
@@ -204,14 +140,7 @@ impl Coordinator {
     /// # Ok(()) }
     /// ```
     pub async fn acquire(&self, lease: &LeaseName, ask: &Ask) -> Result<Acquired> {
-        if ask.ttl.get() <= self.grain() * 2 {
-            let form = format!(
-                "store `{}` tells time to {:?} only; use a ttl of more than twice that",
-                self.store.capabilities().name,
-                self.grain()
-            );
-            return Err(Error::invalid("ttl", ask.ttl, form));
-        }
+        self.check_ttl(ask.ttl)?;
         let request = Request::Acquire { holder: ask.holder.clone(), ttl: ask.ttl, slot: ask.slot };
         Ok(match self.apply(lease, &request, None).await? {
             Applied::Yes { known, .. } => {
@@ -221,75 +150,7 @@ impl Coordinator {
         })
     }
 
-    /// Tries each name in turn and takes the first that can be had.
-    pub async fn acquire_any(&self, leases: &[LeaseName], ask: &Ask) -> Result<Acquired> {
-        let mut soonest: Option<Acquired> = None;
-        for (index, lease) in leases.iter().enumerate() {
-            // A nonce serves one grant: each name is asked for under its own.
-            let mut ask = ask.clone();
-            if index > 0 {
-                ask.holder.nonce = Nonce::random();
-            }
-            let answer = self.acquire(lease, &ask).await?;
-            if let Acquired::Granted(_) = answer {
-                return Ok(answer);
-            }
-            if soonest.as_ref().is_none_or(|best| frees_before(&answer, best)) {
-                soonest = Some(answer);
-            }
-        }
-        soonest.ok_or_else(|| Error::new(Kind::Invalid, "no lease name was given"))
-    }
-
-    /// Tries until one of the names is had or `limit` has passed. Woken by the store where it can push; otherwise
-    /// looks once a second and when a deadline comes.
-    ///
-    /// Dropping the future leaves nothing held, or a grant that expires by itself.
-    pub async fn acquire_within(&self, leases: &[LeaseName], ask: &Ask, limit: Duration) -> Result<Acquired> {
-        let give_up = self.clock.now() + limit;
-        let mut answer = self.acquire_any(leases, ask).await?;
-        let mut watches: Option<Vec<Watch>> = None;
-        loop {
-            let until_free = match &answer {
-                Acquired::Granted(_) => return Ok(answer),
-                Acquired::Refused { refusal, now, .. } => match &**refusal {
-                    Refusal::Held { tenure, .. } => tenure.deadline.saturating_since(*now),
-                    Refusal::Paused(_) => POLL,
-                    _ => return Ok(answer),
-                },
-            };
-            let now = self.clock.now();
-            if now >= give_up {
-                return Ok(answer);
-            }
-            if let Some(watches) = &mut watches {
-                let wake = (now + until_free.clamp(Duration::from_millis(1), POLL)).min(give_up);
-                tokio::select! {
-                    () = self.clock.sleep_until(wake) => {}
-                    () = any_hint(watches) => {}
-                }
-            } else {
-                // Watch first, look again, then sleep: a release between the look and the watch is not missed.
-                let mut opened = Vec::with_capacity(leases.len());
-                for lease in leases {
-                    opened.push(self.store.watch(&Key::new(Shelf::Lease, lease)).await.unwrap_or(Watch::silent()));
-                }
-                watches = Some(opened);
-            }
-            let mut ask = ask.clone();
-            ask.holder.nonce = Nonce::random();
-            match self.acquire_any(leases, &ask).await {
-                Ok(next) => answer = next,
-                // The store may be back before the limit; the first look above has shown that the set-up is right.
-                Err(error) if error.is_retryable() && self.clock.now() < give_up => {
-                    self.clock.sleep_until((self.clock.now() + POLL).min(give_up)).await;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// Takes up a grant that was handed to this process as a token, if it still stands.
+    /// Takes up a grant that was handed to this process as a token, if it still stands. One read; it does not renew.
     pub async fn adopt(&self, token: &Token) -> Result<Grant> {
         let known = self.look(&token.lease).await?;
         let held = known.record.is_held_by(token.claim());
@@ -309,7 +170,11 @@ impl Coordinator {
         }
     }
 
-    /// Stays the holder for another TTL, if still the holder. An error of kind [`Kind::Lost`] is final.
+    /// Stays the holder for another TTL, if still the holder.
+    ///
+    /// An error of kind [`Kind::Lost`] is final: the lease has moved or run out, or the answer took longer than the
+    /// TTL that it brought. After any other error the grant is as it was, and can be tried again until
+    /// [`Grant::trust_until`].
     pub async fn renew(&self, grant: &mut Grant, progress: Option<Report>) -> Result<()> {
         let claim = grant.token.claim();
         let request = Request::Renew { claim, ttl: grant.ttl, progress };
@@ -322,6 +187,15 @@ impl Coordinator {
         let request = Request::Checkpoint { claim: grant.token.claim(), report };
         let known = grant.known.clone();
         self.apply_held(grant, &request, known).await
+    }
+
+    /// Records progress by token alone, as a process does that was not the one to acquire.
+    pub async fn checkpoint_by_token(&self, token: &Token, report: Report) -> Result<()> {
+        let request = Request::Checkpoint { claim: token.claim(), report };
+        match self.apply(&token.lease, &request, None).await? {
+            Applied::Yes { .. } => Ok(()),
+            Applied::No { refusal, .. } => Err(lost_error(token, &refusal)),
+        }
     }
 
     /// Records that the claimed slot's run is over, if still the holder by epoch.
@@ -344,7 +218,13 @@ impl Coordinator {
     }
 
     /// Carries out an operator's order. Gives the grant for a hand-off.
+    ///
+    /// Of two operators who pause and resume at the same moment, one whose answer was lost may be applied once more
+    /// after the other; whoever orders should look at the record that comes back.
     pub async fn operate(&self, lease: &LeaseName, by: Who, why: Why, order: Order) -> Result<Operated> {
+        if let Order::HandOff { ttl, .. } = &order {
+            self.check_ttl(*ttl)?;
+        }
         let request = Request::Operate { nonce: Nonce::random(), by, why, order: order.clone() };
         match self.apply(lease, &request, None).await? {
             Applied::No { refusal, .. } => Ok(Operated::Refused(refusal)),
@@ -384,6 +264,13 @@ impl Coordinator {
                     grant.trust_until = trust_until;
                 }
                 grant.known = *known;
+                // As for a grant: an exchange that outlived the window it bought has bought nothing. Checkpoints and
+                // completions count by the epoch alone, whatever the time.
+                if matches!(request, Request::Renew { .. }) && self.clock.now() >= grant.trust_until {
+                    let (lease, ttl) = (&grant.token.lease, grant.ttl);
+                    let message = format!("lease `{lease}` was renewed too late: the answer took longer than {ttl}");
+                    return Err(Error::new(Kind::Lost, message));
+                }
                 Ok(())
             }
             Applied::No { refusal, .. } => Err(lost_error(&grant.token, &refusal)),
@@ -402,6 +289,11 @@ impl Coordinator {
 
     fn granted(&self, lease: &LeaseName, holder: &HolderId, ttl: Ttl, known: Known) -> Result<Grant> {
         let token = Token { lease: lease.clone(), epoch: known.record.epoch, nonce: holder.nonce, seq: 0 };
+        // The epoch in the record is only this holder's if the tenure in it is: a token of one grant under another's
+        // epoch would pass every guard.
+        if !known.record.is_held_by(token.claim()) {
+            return Err(Error::new(Kind::Lost, format!("lease `{lease}` was granted and has moved on since")));
+        }
         let deadline = known.record.tenure.as_ref().map_or(known.anchor.now, |t| t.deadline);
         let trust_until = known.anchor.trust(deadline, self.grain());
         // A slow exchange may have eaten the whole tenure: then it is no grant, whatever the store said.
@@ -482,18 +374,23 @@ impl Coordinator {
         }))
     }
 
+    /// Refuses a TTL that this store's clock cannot tell, before anything is written.
+    fn check_ttl(&self, ttl: Ttl) -> Result<()> {
+        let grain = self.grain();
+        if ttl.get() > grain * 2 {
+            return Ok(());
+        }
+        let (store, grain) = (self.store.capabilities().name, format_duration(grain));
+        let form = format!("store `{store}` tells time to {grain} only; use a ttl of more than twice that");
+        Err(Error::invalid("ttl", ttl, form))
+    }
+
     /// How far a told store time may be from the true one.
-    fn grain(&self) -> Duration {
+    pub(crate) fn grain(&self) -> Duration {
         match self.store.capabilities().clock {
             ClockSource::Store { grain } => grain,
             ClockSource::Local { margin } => margin,
         }
-    }
-}
-
-impl Known {
-    fn trust(&self, grain: Duration) -> Option<Moment> {
-        self.record.tenure.as_ref().map(|t| self.anchor.trust(t.deadline, grain))
     }
 }
 
@@ -517,38 +414,13 @@ pub struct Listing {
     pub more: bool,
 }
 
-fn frees_before(a: &Acquired, b: &Acquired) -> bool {
-    let deadline = |acquired: &Acquired| match acquired {
-        Acquired::Refused { refusal, .. } => match &**refusal {
-            Refusal::Held { tenure, .. } => Some(tenure.deadline),
-            _ => None,
-        },
-        Acquired::Granted(_) => None,
-    };
-    match (deadline(a), deadline(b)) {
-        (Some(a), Some(b)) => a < b,
-        (Some(_), None) => true,
-        _ => false,
-    }
-}
-
-async fn any_hint(watches: &mut [Watch]) {
-    let mut hints: Vec<_> = watches.iter_mut().map(|w| Box::pin(w.hint())).collect();
-    std::future::poll_fn(|context| {
-        for hint in &mut hints {
-            if hint.as_mut().poll(context).is_ready() {
-                return std::task::Poll::Ready(());
-            }
-        }
-        std::task::Poll::Pending
-    })
-    .await;
-}
-
 fn lost_error(token: &Token, refusal: &Refusal) -> Error {
     let message = match refusal {
         Refusal::Lost { seen, holder: Some(holder), .. } if *seen != token.epoch => {
             format!("lease `{}` was lost: held={} seen={seen}, now held by {holder}", token.lease, token.epoch)
+        }
+        Refusal::Lost { seen, holder: None, .. } if *seen == token.epoch => {
+            format!("lease `{}` was lost: epoch {seen} was released before", token.lease)
         }
         Refusal::Lost { seen, .. } if *seen == token.epoch => {
             format!("lease `{}` was lost: epoch {seen} ran out before it was renewed", token.lease)
@@ -558,6 +430,10 @@ fn lost_error(token: &Token, refusal: &Refusal) -> Error {
         }
         Refusal::NoSlot => {
             let message = format!("lease `{}` has no slot to complete", token.lease);
+            return Error::new(Kind::Invalid, message);
+        }
+        Refusal::AlreadyRun(mark) => {
+            let message = format!("slot of lease `{}` was completed before, as {}", token.lease, mark.state.as_str());
             return Error::new(Kind::Invalid, message);
         }
         other => format!("lease `{}` was lost: {other:?}", token.lease),

@@ -7,7 +7,7 @@ use crate::codec;
 use crate::coordinator::Coordinator;
 use crate::error::Result;
 use crate::name::{Key, LeaseName, Shelf};
-use crate::store::Swap;
+use crate::store::{Swap, Versioned};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -91,7 +91,8 @@ impl Coordinator {
                 Some(value) => codec::decode(KIND, &value.bytes, lease.as_str())?,
                 None => Counters::default(),
             };
-            *counters.0.entry(event).or_default() += 1;
+            let count = counters.0.entry(event).or_default();
+            *count = count.saturating_add(1);
             let revision = value.map(|v| v.revision);
             let bytes = codec::encode(KIND, &counters)?;
             if let Swap::Done { .. } = self.store().swap(&key, revision.as_ref(), &bytes).await? {
@@ -109,18 +110,18 @@ impl Coordinator {
         }
     }
 
-    /// The counts of all leases from just after a name, a page at a time, and whether there may be more.
+    /// The counts of all leases from just after a name, a page at a time, and whether there may be more. A record that
+    /// cannot be read is given as its error.
     pub async fn list_counters(
         &self,
         after: Option<&LeaseName>,
         limit: usize,
-    ) -> Result<(Vec<(LeaseName, Counters)>, bool)> {
+    ) -> Result<(Vec<(LeaseName, Result<Counters>)>, bool)> {
         let page = self.store().list(Shelf::Counters, after, limit).await?;
-        let mut all = Vec::with_capacity(page.entries.len());
-        for (lease, value) in page.entries {
-            let counters = codec::decode(KIND, &value.bytes, lease.as_str())?;
-            all.push((lease, counters));
-        }
-        Ok((all, page.more))
+        let decoded = |(lease, value): (LeaseName, Versioned)| {
+            let counters = codec::decode(KIND, &value.bytes, lease.as_str());
+            (lease, counters)
+        };
+        Ok((page.entries.into_iter().map(decoded).collect(), page.more))
     }
 }

@@ -113,7 +113,7 @@ pub fn regressed(resource: &str, lease: &LeaseName, seen: Epoch) -> Error {
     )
 }
 
-/// What the resource should remember once this token has sealed it.
+/// What the resource should remember once this token has sealed it. Sealing again under the same grant changes nothing.
 pub fn seal(high: Option<&HighWater>, token: &Token) -> Result<HighWater, Rejection> {
     match compare(high, token)? {
         Standing::Newer => Ok(HighWater { lease: token.lease.clone(), epoch: token.epoch, nonce: token.nonce, seq: 0 }),
@@ -122,6 +122,20 @@ pub fn seal(high: Option<&HighWater>, token: &Token) -> Result<HighWater, Reject
 }
 
 /// What the resource should remember once this token's write was applied.
+///
+/// The caller applies the write and remembers the answer in one atomic step; between the two, a newer epoch could slip
+/// in. Ordered writes begin at sequence 1, for 0 is a seal.
+///
+/// ```
+/// use leasehold::{Kind, Token, guard::{Policy, admit}};
+/// let old: Token = "daily:41:00000000000000000000000000000001:0".parse()?;
+/// let new: Token = "daily:42:00000000000000000000000000000002:0".parse()?;
+/// let high = admit(None, &new, Policy::Reentrant).map_err(|r| r.into_error("file:out.json"))?;
+/// let error = admit(Some(&high), &old, Policy::Reentrant).unwrap_err().into_error("file:out.json");
+/// assert_eq!(error.kind(), Kind::Fenced);
+/// assert_eq!(error.to_string(), "stale epoch refused: resource=`file:out.json` held=41 seen=42");
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 pub fn admit(high: Option<&HighWater>, token: &Token, policy: Policy) -> Result<HighWater, Rejection> {
     let last = match compare(high, token)? {
         Standing::Newer => 0,

@@ -6,15 +6,15 @@
 use crate::error::{Error, Result};
 use crate::nonce::Nonce;
 use crate::text::Label;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
 
 /// Host, process, label and the 128-bit nonce that makes the id unique.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Deserialize)]
+#[serde(try_from = "String")]
 pub struct HolderId {
-    /// The machine.
+    /// The machine: 1 to 64 printable ASCII characters, and no `:`. An id with another host is never stored.
     pub host: String,
     /// The process on it.
     pub pid: u32,
@@ -52,7 +52,7 @@ impl FromStr for HolderId {
         let mut parts = s.splitn(4, ':');
         let mut part = || parts.next().ok_or_else(refuse);
         let (nonce, pid, host, label) = (part()?, part()?, part()?, part()?);
-        if host.is_empty() || host.len() > 64 || !host.chars().all(|c| c.is_ascii_graphic()) {
+        if !is_host(host) {
             return Err(refuse());
         }
         Ok(HolderId {
@@ -76,6 +76,23 @@ impl From<HolderId> for String {
     fn from(id: HolderId) -> String {
         format!("{}:{}:{}:{}", id.nonce, id.pid, id.host, id.label)
     }
+}
+
+impl Serialize for HolderId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        // What cannot be read back must not be written: a record that nobody can decode ends its lease for ever.
+        if !is_host(&self.host) {
+            let host = crate::error::printable(&self.host);
+            return Err(serde::ser::Error::custom(format!(
+                "host `{host}` is not 1 to 64 printable characters without `:`"
+            )));
+        }
+        serializer.serialize_str(&String::from(self.clone()))
+    }
+}
+
+fn is_host(host: &str) -> bool {
+    (1..=64).contains(&host.len()) && host.chars().all(|c| c.is_ascii_graphic() && c != ':')
 }
 
 #[cfg(test)]

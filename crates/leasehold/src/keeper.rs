@@ -11,7 +11,8 @@
 //! - *The store says that the lease has moved*: lost at once.
 //! - *The machine slept past the window*: the boot clock fires at the resume; lost before anything else runs.
 //! - *The work is wedged*: with a [`ProgressGate`], renewal depends on evidence of progress and not on this task being
-//!   alive. Without one, a keeper renews as long as its process lives.
+//!   alive. When there was none on this machine for the whole timeout, the store is read before that is called a stall.
+//!   Without a gate, a keeper renews as long as its process lives.
 //! - *The process is stopped or dies*: nobody renews, and the lease expires by itself. Whoever supervises children must
 //!   watch from another process (the command's dead-man does).
 //!
@@ -19,9 +20,10 @@
 //! Non-promise: a process that is not running is told nothing; that is why writes go through a guard.
 
 use crate::clock::Moment;
-use crate::coordinator::{Coordinator, Grant};
-use crate::error::Kind;
-use crate::time::{Timestamp, format_duration};
+use crate::coordinator::Coordinator;
+use crate::error::{Kind, Result};
+use crate::grant::Grant;
+use crate::time::format_duration;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,6 +83,25 @@ impl fmt::Debug for ProgressGate {
 }
 
 /// Renews a grant in the background. Dropped, it stops renewing and the lease expires by itself.
+///
+/// ```
+/// use leasehold::{Acquired, Ask, Coordinator, HolderId, Keeper, MemoryStore, Outcome};
+/// use std::sync::Arc;
+///
+/// # async fn work() -> bool { true }
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// let leases = Coordinator::new(Arc::new(MemoryStore::default()));
+/// let ask = Ask::new(HolderId::new(None), "90s".parse()?);
+/// let Acquired::Granted(grant) = leases.acquire(&"daily".parse()?, &ask).await? else { return Ok(()) };
+/// let keeper = Keeper::start(leases.clone(), *grant);
+/// let outcome = tokio::select! {
+///     biased;
+///     loss = keeper.lost() => { eprintln!("stopped: {loss}"); Outcome::Lost }
+///     went_well = work() => if went_well { Outcome::Succeeded } else { Outcome::Failed },
+/// };
+/// leases.release(&keeper.stop().await, outcome).await?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Keeper {
     standing: watch::Receiver<Standing>,
@@ -90,17 +111,24 @@ pub struct Keeper {
 
 impl Keeper {
     /// Starts keeping a grant.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
     pub fn start(coordinator: Coordinator, grant: Grant) -> Self {
         Keeper::start_gated(coordinator, grant, None)
     }
 
     /// Starts keeping a grant for as long as there is progress.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
     pub fn start_gated(coordinator: Coordinator, grant: Grant, gate: Option<ProgressGate>) -> Self {
         let (publish, standing) = watch::channel(Standing::Held { trust_until: grant.trust_until() });
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
             let mut work = Renewals::new(coordinator, grant, gate, publish);
             tokio::select! {
+                biased;
                 loss = work.run() => { work.publish.send_replace(Standing::Lost(loss)); }
                 _ = stopped => {}
             }
@@ -154,7 +182,7 @@ struct Renewals {
     gate: Option<ProgressGate>,
     publish: watch::Sender<Standing>,
     last_evidence: Moment,
-    last_reported: Option<Timestamp>,
+    judge_again: Moment,
     trouble: String,
 }
 
@@ -165,37 +193,52 @@ impl Renewals {
         gate: Option<ProgressGate>,
         publish: watch::Sender<Standing>,
     ) -> Self {
-        let last_evidence = coordinator.clock().now();
-        let last_reported = grant.record().progress.as_ref().map(|p| p.at);
+        let now = coordinator.clock().now();
         let trouble = "this process did not run".into();
-        Renewals { coordinator, grant, gate, publish, last_evidence, last_reported, trouble }
+        Renewals { coordinator, grant, gate, publish, last_evidence: now, judge_again: now, trouble }
     }
 
     async fn run(&mut self) -> Loss {
         let clock = self.coordinator.clock().clone();
-        let third = self.grant.ttl().get() / 3;
-        let period = self.gate.as_ref().map_or(third, |gate| third.min(gate.timeout / 2));
+        let period = self.grant.ttl().get() / 3;
         let retry = (self.grant.ttl().get() / 12).min(Duration::from_secs(5));
         let mut next = clock.now() + period;
         loop {
-            clock.sleep_until(next.min(self.grant.trust_until())).await;
-            if let Some(loss) = self.stalled() {
-                return loss;
-            }
             let end = self.grant.trust_until();
+            clock.sleep_until(next.min(end).min(self.judge_at())).await;
             if clock.now() >= end {
                 return Loss::OutOfTime(std::mem::take(&mut self.trouble));
             }
+            if clock.now() >= self.judge_at() {
+                match self.judge(end).await {
+                    Ok(None) => {}
+                    Ok(Some(loss)) => return loss,
+                    // Nobody can say whether there was progress: neither a reason to renew nor one to give up early.
+                    Err(error) => {
+                        self.trouble = error.to_string();
+                        self.judge_again = clock.now() + retry;
+                        next = next.max(self.judge_again);
+                    }
+                }
+            }
+            if clock.now() < next {
+                continue;
+            }
             let asked = clock.now();
             let renewed = tokio::select! {
-                renewed = self.coordinator.renew(&mut self.grant, None) => renewed,
+                biased;
                 () = clock.sleep_until(end) => {
                     return Loss::OutOfTime("the store did not answer".into());
                 }
+                renewed = self.coordinator.renew(&mut self.grant, None) => renewed,
             };
             match renewed {
+                // The machine may have slept between the answer and now. From the end of the window on, whoever goes
+                // by it has stopped; an answer that says otherwise comes too late.
+                Ok(()) if clock.now() >= end => {
+                    return Loss::OutOfTime("the store's answer came after the window had ended".into());
+                }
                 Ok(()) => {
-                    self.note_reported();
                     self.publish.send_replace(Standing::Held { trust_until: self.grant.trust_until() });
                     next = asked + period;
                 }
@@ -208,21 +251,36 @@ impl Renewals {
         }
     }
 
-    /// Progress reported through the store shows in the record that a renewal read.
-    fn note_reported(&mut self) {
-        let reported = self.grant.record().progress.as_ref().map(|p| p.at);
-        if reported != self.last_reported {
-            self.last_reported = reported;
-            self.last_evidence = self.coordinator.clock().now();
+    /// When the lack of evidence is to be judged next; never without a gate.
+    fn judge_at(&self) -> Moment {
+        match &self.gate {
+            Some(gate) => (self.last_evidence + gate.timeout).max(self.judge_again),
+            None => Moment::from_nanos(u64::MAX),
         }
     }
 
-    fn stalled(&mut self) -> Option<Loss> {
-        let gate = self.gate.as_ref()?;
+    /// Looks for evidence, first on this machine, then in the store: a worker may have reported there since the last
+    /// renewal, and giving up on it unread would end work that moves.
+    async fn judge(&mut self, end: Moment) -> Result<Option<Loss>> {
+        let Some(gate) = &self.gate else { return Ok(None) };
+        let clock = self.coordinator.clock().clone();
         if let Some(seen) = (gate.evidence)() {
             self.last_evidence = self.last_evidence.max(seen);
         }
-        let quiet_for = self.coordinator.clock().now().saturating_since(self.last_evidence);
-        (quiet_for >= gate.timeout).then_some(Loss::Stalled { quiet_for })
+        if clock.now().saturating_since(self.last_evidence) < gate.timeout {
+            return Ok(None);
+        }
+        let seen = tokio::select! {
+            biased;
+            () = clock.sleep_until(end) => return Ok(Some(Loss::OutOfTime("the store did not answer".into()))),
+            seen = self.coordinator.inspect(&self.grant.token().lease) => seen?,
+        };
+        if let Some(progress) = seen.record.progress.filter(|p| p.epoch == self.grant.token().epoch) {
+            // Both times are in the store's clock, which is as exact as its grain.
+            let age = seen.now.saturating_since(progress.at).saturating_sub(self.coordinator.grain());
+            self.last_evidence = self.last_evidence.max(clock.now() - age);
+        }
+        let quiet_for = clock.now().saturating_since(self.last_evidence);
+        Ok((quiet_for >= gate.timeout).then_some(Loss::Stalled { quiet_for }))
     }
 }

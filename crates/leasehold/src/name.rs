@@ -1,6 +1,6 @@
 //! Lease names, and the keys under which stores keep records.
 //!
-//! Promise: a name that parsed is safe in a path, a URL, a git ref and a log line. Non-promise: names are compared
+//! Promise: a name that parsed is safe in a URL and in a log line, and climbs out of no folder. Non-promise: names are compared
 //! byte by byte; `Daily` and `daily` are two leases.
 
 use crate::error::{Error, Result};
@@ -15,6 +15,14 @@ const ALLOWED: &str =
     "use segments of A-Z a-z 0-9 . _ - separated by `/`, at most 200 bytes, and no `.` or `..` segment";
 
 /// The name of a lease, such as `daily-publish` or `team-a/reports/weekly`.
+///
+/// ```
+/// use leasehold::LeaseName;
+/// assert_eq!(LeaseName::new("team-a/reports")?.seat(2)?.as_str(), "team-a/reports/seat-2");
+/// let error = LeaseName::new("daily publish").unwrap_err();
+/// assert!(error.to_string().starts_with("invalid lease name `daily publish`: character ` ` at byte 5"));
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct LeaseName(String);

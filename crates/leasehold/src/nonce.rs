@@ -27,6 +27,11 @@ impl Nonce {
         Nonce(value)
     }
 
+    /// The nonce for the `index`th of several names that one request asks for: each name is asked for under its own.
+    pub(crate) const fn nth(self, index: usize) -> Self {
+        Nonce(self.0.wrapping_add(index as u128))
+    }
+
     /// The number itself.
     pub const fn as_u128(self) -> u128 {
         self.0

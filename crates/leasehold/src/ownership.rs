@@ -102,6 +102,17 @@ pub enum SlotState {
     Failed,
 }
 
+impl SlotState {
+    /// The word in records, JSON and output.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            SlotState::Running => "running",
+            SlotState::Done => "done",
+            SlotState::Failed => "failed",
+        }
+    }
+}
+
 /// A claimed slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -140,6 +151,8 @@ pub struct OperatorMark {
     pub why: Why,
     /// When, in store time.
     pub at: Timestamp,
+    /// The nonce of the request, so that a lost reply can be told from another operator's order.
+    pub nonce: Nonce,
 }
 
 /// Why an epoch advanced.

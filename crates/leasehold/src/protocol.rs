@@ -4,7 +4,7 @@
 //! checker, the simulator and the property tests all run this very code.
 //! Non-promise: it does not know whether the next record was stored. Only a store's swap makes it true.
 //!
-//! Rules, each a property test below and a property of the model in `sim/`:
+//! Rules, each a property in `tests/protocol.rs` and in the model in `sim/`:
 //! - a transfer advances the epoch by at least one; nothing else moves it, and nothing moves it down;
 //! - only the holder (epoch and nonce) renews, releases, reports or completes;
 //! - time decides only when somebody else may try; completion and release depend on the epoch alone;
@@ -45,7 +45,8 @@ pub enum Request {
     Release {
         /// Which tenure.
         claim: Claim,
-        /// How the work went.
+        /// How the work went. [`Outcome::Expired`] and [`Outcome::Evicted`] are not the holder's to say, and are taken
+        /// as [`Outcome::Lost`].
         outcome: Outcome,
     },
     /// Record how far the work has come.
@@ -59,7 +60,8 @@ pub enum Request {
     Complete {
         /// Which tenure.
         claim: Claim,
-        /// How it went: [`Outcome::Succeeded`] makes the slot done, anything else failed.
+        /// How it went: [`Outcome::Succeeded`] makes the slot done, [`Outcome::Failed`] failed; anything else leaves
+        /// it open for another run to recover.
         outcome: Outcome,
     },
     /// An operator's request.
@@ -148,7 +150,7 @@ pub enum Refusal {
     },
     /// An operator keeps new holders out, or did so already when asked to pause.
     Paused(OperatorMark),
-    /// That slot, or a later one, was already claimed and not left to die.
+    /// That slot has run, or a later one was claimed; or the slot was completed with another outcome.
     AlreadyRun(SlotMark),
     /// The one who asks is not, or no longer, the holder.
     Lost {
@@ -190,8 +192,7 @@ pub fn decide(record: &Ownership, request: &Request, now: Timestamp) -> Decision
         Request::Checkpoint { claim, report } => checkpoint(record, *claim, report, now),
         Request::Complete { claim, outcome } => complete(record, *claim, *outcome),
         Request::Operate { nonce, by, why, order } => {
-            let mark = OperatorMark { by: by.clone(), why: why.clone(), at: now };
-            operate(record, *nonce, mark, order)
+            operate(record, OperatorMark { by: by.clone(), why: why.clone(), at: now, nonce: *nonce }, order)
         }
     };
     match decided {
@@ -277,6 +278,9 @@ fn release(record: &Ownership, claim: Claim, outcome: Outcome, now: Timestamp) -
             _ => lost(record),
         });
     }
+    // What ends by release did not expire and was not evicted: the audit trail would lie, and the release could not be
+    // recognised when its reply is lost.
+    let outcome = if matches!(outcome, Outcome::Expired | Outcome::Evicted) { Outcome::Lost } else { outcome };
     let mut next = record.clone();
     end_tenure(&mut next, now, outcome);
     close_slot(&mut next, claim.epoch, outcome);
@@ -296,32 +300,34 @@ fn complete(record: &Ownership, claim: Claim, outcome: Outcome) -> Decided {
     if !record.is_held_by(claim) {
         return Err(lost(record));
     }
-    match record.slot {
-        Some(mark) if mark.epoch == claim.epoch && mark.state == SlotState::Running => {
+    let Some(mark) = record.slot.filter(|mark| mark.epoch == claim.epoch) else { return Err(Refusal::NoSlot) };
+    match (mark.state, slot_end(outcome)) {
+        (SlotState::Running, Some(_)) => {
             let mut next = record.clone();
             close_slot(&mut next, claim.epoch, outcome);
             Ok(Some(next))
         }
-        Some(mark) if mark.epoch == claim.epoch => Ok(None),
-        _ => Err(Refusal::NoSlot),
+        (state, end) if end.is_none_or(|end| end == state) => Ok(None),
+        // Two completions that contradict each other: the first stands.
+        _ => Err(Refusal::AlreadyRun(mark)),
     }
 }
 
-fn operate(record: &Ownership, nonce: Nonce, mark: OperatorMark, order: &Order) -> Decided {
+fn operate(record: &Ownership, mark: OperatorMark, order: &Order) -> Decided {
     let now = mark.at;
     // The new holder's own nonce marks a hand-off, so that its later release finds the transfer that began it.
-    let nonce = if let Order::HandOff { to, .. } = order { to.nonce } else { nonce };
+    let nonce = if let Order::HandOff { to, .. } = order { to.nonce } else { mark.nonce };
     if record.transfer_by(nonce).is_some() {
         return if let Order::HandOff { .. } = order { found_own_grant(record, nonce, now) } else { Ok(None) };
     }
     match order {
         Order::Pause => match &record.paused {
-            Some(old) if (&old.by, &old.why) == (&mark.by, &mark.why) => Ok(None),
+            Some(old) if old.nonce == nonce => Ok(None),
             Some(old) => Err(Refusal::Paused(old.clone())),
             None => Ok(Some(Ownership { paused: Some(mark), ..record.clone() })),
         },
         Order::Resume if record.paused.is_none() => match &record.resumed {
-            Some(old) if (&old.by, &old.why) == (&mark.by, &mark.why) => Ok(None),
+            Some(old) if old.nonce == nonce => Ok(None),
             _ => Err(Refusal::NotPaused),
         },
         Order::Resume => Ok(Some(Ownership { paused: None, resumed: Some(mark), ..record.clone() })),
@@ -416,14 +422,20 @@ fn end_tenure(next: &mut Ownership, now: Timestamp, outcome: Outcome) {
     }
 }
 
-/// A run that lost its lease did not finish its slot: that stays open for another to recover.
+/// What an outcome makes of a running slot. A run that lost its lease did not finish its slot: that stays open for
+/// another to recover.
+fn slot_end(outcome: Outcome) -> Option<SlotState> {
+    match outcome {
+        Outcome::Succeeded => Some(SlotState::Done),
+        Outcome::Failed => Some(SlotState::Failed),
+        Outcome::Lost | Outcome::Expired | Outcome::Evicted => None,
+    }
+}
+
 fn close_slot(next: &mut Ownership, epoch: Epoch, outcome: Outcome) {
-    if let Some(mark) = next.slot.as_mut().filter(|m| m.epoch == epoch && m.state == SlotState::Running) {
-        match outcome {
-            Outcome::Succeeded => mark.state = SlotState::Done,
-            Outcome::Failed => mark.state = SlotState::Failed,
-            Outcome::Lost | Outcome::Expired | Outcome::Evicted => {}
-        }
+    let running = next.slot.as_mut().filter(|m| m.epoch == epoch && m.state == SlotState::Running);
+    if let (Some(mark), Some(end)) = (running, slot_end(outcome)) {
+        mark.state = end;
     }
 }
 

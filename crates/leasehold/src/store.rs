@@ -72,10 +72,12 @@ pub enum Class {
 pub enum ClockSource {
     /// The store tells its own time, this exact.
     Store {
-        /// How far a told time may lie behind the true one.
+        /// How far a told time may lie behind the true one; it never lies ahead of it. At least a millisecond, for
+        /// timestamps have no more than that.
         grain: Duration,
     },
-    /// The store has no clock: each machine uses its own, and waits this much longer before a transfer.
+    /// The store has no clock: each machine tells its own time. A holder gives up this much earlier, so that nobody
+    /// whose clock is ahead of its own can have been granted the lease by then.
     Local {
         /// How far two machines' clocks may differ.
         margin: Duration,
@@ -157,7 +159,8 @@ impl Watch {
 /// - `read` is linearizable: it sees every swap whose answer was given before the read was called.
 /// - `Done` means durable. `Kind::Unavailable` means *surely not applied*; when that is not sure, the error is
 ///   `Kind::Indeterminate`. No error ever means applied.
-/// - `now` is the store's clock, taken between call and answer, and is never ahead of it by more than the grain.
+/// - `now` is the store's clock, taken between call and answer. It may lie behind the true time by at most the grain,
+///   and never ahead of it: round down.
 /// - A dropped future leaves the key swapped or not swapped, never half-written.
 /// - Nothing on [`Shelf::Lease`] is ever deleted, not by `erase` and not by the store's own expiry.
 #[async_trait]

@@ -24,35 +24,49 @@ pub type Marker = Line<200>;
 impl<const MAX: usize> Line<MAX> {
     /// Parses a line, or says what is wrong with it.
     pub fn new(text: impl Into<String>) -> Result<Self> {
+        Line::named("text", text)
+    }
+
+    /// The same, for messages that name the field whose text it is.
+    pub fn named(field: &str, text: impl Into<String>) -> Result<Self> {
         let text = text.into();
         let wrong = if text.trim().is_empty() {
-            "it is empty"
+            "it is empty".to_owned()
         } else if text.len() > MAX {
-            "it is too long"
-        } else if text.chars().any(char::is_control) {
-            "it has a control character"
+            format!("it has {} bytes", text.len())
+        } else if text.chars().any(breaks_a_line) {
+            "it has a line break or a control character".to_owned()
         } else {
             return Ok(Line(text));
         };
-        Err(Error::invalid("text", &text, format!("{wrong}; use one printable line of at most {MAX} bytes")))
+        Err(Error::invalid(field, &text, format!("{wrong}; use one printable line of at most {MAX} bytes")))
     }
 
-    /// The nearest line to any text: control characters dropped, cut at the bound; `fallback` if nothing is left.
+    /// The nearest line to any text: line breaks and control characters dropped, cut at the bound; what is left of
+    /// `fallback` if nothing is left of the text, and `-` if nothing is left of that.
     pub fn lossy(text: &str, fallback: &str) -> Self {
-        let mut kept = String::new();
-        for c in text.trim().chars().filter(|c| !c.is_control()) {
-            if kept.len() + c.len_utf8() > MAX {
-                break;
+        let kept = |text: &str| {
+            let mut kept = String::new();
+            for c in text.trim().chars().filter(|c| !breaks_a_line(*c)) {
+                if kept.len() + c.len_utf8() > MAX {
+                    break;
+                }
+                kept.push(c);
             }
-            kept.push(c);
-        }
-        Line(if kept.trim().is_empty() { fallback.into() } else { kept })
+            Some(Line(kept)).filter(|line| !line.0.trim().is_empty())
+        };
+        kept(text).or_else(|| kept(fallback)).unwrap_or_else(|| Line("-".into()))
     }
 
     /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// Unicode's own line and paragraph separators are not control characters, and break lines all the same.
+fn breaks_a_line(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
 impl<const MAX: usize> fmt::Display for Line<MAX> {

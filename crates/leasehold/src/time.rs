@@ -41,6 +41,15 @@ impl Timestamp {
 const DURATION_FORM: &str = "write a number and a unit (ms, s, m, h, d), joined for more: 90s, 5m, 1h30m";
 
 /// Parses a duration as people write it: `90s`, `5m`, `1h30m`, `500ms`, `2d`. Units go from large to small.
+///
+/// ```
+/// use leasehold::{format_duration, parse_duration};
+/// let duration = parse_duration("90m")?;
+/// assert_eq!(duration.as_secs(), 5_400);
+/// assert_eq!(format_duration(duration), "1h30m");
+/// assert!(parse_duration("90").is_err());
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 pub fn parse_duration(text: &str) -> Result<Duration> {
     let refuse = |what: &str| Error::invalid("duration", text, format!("{what}; {DURATION_FORM}"));
     if text.is_empty() {

@@ -13,6 +13,16 @@ use std::str::FromStr;
 /// Lease name, epoch, the grant's nonce and a sequence number.
 ///
 /// Displayed short for people, `daily-publish:42`; [`Token::wire`] is the whole.
+///
+/// ```
+/// use leasehold::Token;
+/// let token: Token = "daily-publish:42:0123456789abcdef0123456789abcdef:0".parse()?;
+/// assert_eq!(token.to_string(), "daily-publish:42");
+/// assert_eq!(token.wire(), "daily-publish:42:0123456789abcdef0123456789abcdef:0");
+/// // The short form proves nothing, and is not taken for a token.
+/// assert!("daily-publish:42".parse::<Token>().is_err());
+/// # Ok::<(), leasehold::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Token {
     /// The lease this proves.

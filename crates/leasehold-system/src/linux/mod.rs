@@ -1,5 +1,10 @@
 //! Linux.
 
+pub(crate) mod process;
+pub mod rename;
+pub(crate) mod volume;
+pub(crate) mod watch;
+
 use crate::clock::{self, Moment};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use std::os::fd::OwnedFd;

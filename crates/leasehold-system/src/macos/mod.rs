@@ -1,5 +1,10 @@
 //! macOS. Written against the documented interfaces; docs/guarantees.md says what was not run here.
 
+pub(crate) mod process;
+pub mod rename;
+pub(crate) mod volume;
+pub(crate) mod watch;
+
 use crate::clock::{self, Moment};
 use std::time::Duration;
 

@@ -1,0 +1,335 @@
+//! The command line as clap reads it: words only. What they mean is in [`crate::config`] and in each command.
+
+use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+const ABOUT: &str = "Lets many background jobs share work safely: a lease decides who may try, a fence decides whose \
+                     writes still count.";
+
+const EXAMPLES: &str = "\
+Examples:
+  leasehold run daily-publish -- ./publish.sh        one run at a time, on this machine
+  leasehold run daily-publish --store dir:/mnt/team -- ./publish.sh
+                                                     one run at a time, on every machine with that folder
+  leasehold run report --guard file:out.json -- sh -c './report | leasehold write out.json'
+                                                     a stalled run that wakes up late cannot overwrite out.json
+  leasehold ls                                       who holds what, and until when
+  leasehold doctor                                   is this store fit for leases?
+
+Exit codes are listed in `leasehold man` and in docs/exit-codes.md.";
+
+/// The whole command line.
+#[derive(Debug, Parser)]
+#[command(name = "leasehold", version, about = ABOUT, after_help = EXAMPLES, max_term_width = 100)]
+pub struct Cli {
+    /// What is common to all commands.
+    #[command(flatten)]
+    pub common: Common,
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// Flags of every command.
+#[derive(Debug, Args)]
+pub struct Common {
+    /// Where leases are kept: `sqlite:` (default), `sqlite:/path/file.db` or `dir:/shared/folder`
+    #[arg(long, global = true, value_name = "URL")]
+    pub store: Option<String>,
+    /// Print JSON instead of text, where a command prints data
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Run a command while holding a lease
+    Run(Box<Run>),
+    /// Take a lease and print its token, for scripts that renew and release it themselves
+    Acquire(Acquire),
+    /// Keep a lease for another TTL
+    Renew(Renew),
+    /// Give a lease back
+    Release(Release),
+    /// Say that the work has moved on
+    Progress(Progress),
+    /// List leases: who holds them, since when, until when
+    Ls(Ls),
+    /// Show one lease in full
+    Show(Name),
+    /// Show why a lease moved, from the latest transfer back
+    History(Name),
+    /// Take a lease from whoever holds it
+    Revoke(Operate),
+    /// Take a lease from whoever holds it and give it to somebody else; prints the new token
+    HandOff(HandOff),
+    /// Keep new holders out; the present one goes on
+    Pause(Operate),
+    /// Let holders in again
+    Resume(Operate),
+    /// Move a lease's epoch past a number, to heal a store that was restored from an old copy
+    Advance(Advance),
+    /// Count what became of runs: granted, skipped, lost, fenced, failed
+    Stats(Stats),
+    /// Recommend a TTL from recorded run times
+    Advise(Name),
+    /// Test whether the store, and a folder, keep their promises
+    Doctor(Doctor),
+    /// Write a file, unless a newer epoch has been there
+    Write(Write),
+    /// Publish a folder in one step, unless a newer epoch has been there
+    Publish(Publish),
+    /// Check the lease at the last moment, then run a command
+    Gate(Gate),
+    /// Print the settings in force and where each came from
+    Config,
+    /// Print a shell completion script
+    Completions(Completions),
+    /// Print the manual page
+    Man,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  leasehold run nightly -- ./backup.sh
+  leasehold run nightly --ttl 2m --wait 10m -- ./backup.sh
+  leasehold run gpu --limit 2 -- ./train.sh
+  leasehold run report --guard file:out.json -- sh -c './report | leasehold write out.json'
+
+The command gets LEASEHOLD_NAME, LEASEHOLD_EPOCH, LEASEHOLD_TOKEN, LEASEHOLD_STORE and LEASEHOLD_IDEMPOTENCY_KEY in its
+environment. If the lease is lost, every process of the command is ended before anybody else can start.")]
+pub struct Run {
+    /// The lease
+    pub name: String,
+    /// How long the lease lasts without renewal (1s to 24h); renewed every third of it [default: 90s]
+    #[arg(long, value_name = "DURATION")]
+    pub ttl: Option<String>,
+    /// What this holder calls itself [default: the machine's name]
+    #[arg(long, value_name = "TEXT")]
+    pub label: Option<String>,
+    /// When it is held: wait up to this long for it
+    #[arg(long, value_name = "DURATION", conflicts_with = "retry_after")]
+    pub wait: Option<String>,
+    /// When it is held: try once more after this long
+    #[arg(long, value_name = "DURATION")]
+    pub retry_after: Option<String>,
+    /// When it is held: take this lease instead (repeatable)
+    #[arg(long = "or", value_name = "NAME", conflicts_with = "limit")]
+    pub or: Vec<String>,
+    /// Let up to this many run at once, each with its own lease: NAME, NAME/seat-2, ...
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub limit: Option<u32>,
+    /// The exit code when the run is skipped [default: 0]
+    #[arg(long, value_name = "CODE", allow_negative_numbers = true)]
+    pub held_exit_code: Option<String>,
+    /// How long the command has between SIGTERM and SIGKILL when the lease is lost [default: a sixth of the TTL, at most 10s]
+    #[arg(long, value_name = "DURATION")]
+    pub grace: Option<String>,
+    /// Give the lease up when there was no progress for this long (a `leasehold progress` call counts)
+    #[arg(long, value_name = "DURATION")]
+    pub progress_timeout: Option<String>,
+    /// Count the command's output as progress
+    #[arg(long, requires = "progress_timeout")]
+    pub progress_output: bool,
+    /// Count a change of this file as progress (repeatable)
+    #[arg(long, value_name = "PATH", requires = "progress_timeout")]
+    pub progress_file: Vec<PathBuf>,
+    /// Stop the command after this long, whatever it does
+    #[arg(long, value_name = "DURATION")]
+    pub max_runtime: Option<String>,
+    /// Shut older holders out of this resource before the command starts: file:PATH (repeatable)
+    #[arg(long, value_name = "RESOURCE", conflicts_with = "limit")]
+    pub guard: Vec<String>,
+    /// Hold flock(2) on this file too, for scripts that have not moved over yet
+    #[arg(long, value_name = "PATH")]
+    pub also_flock: Option<PathBuf>,
+    /// Run under a lease that was taken by `acquire` or `hand-off`, instead of taking it
+    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["wait", "retry_after", "or", "limit", "ttl", "label"])]
+    pub token: Option<String>,
+    /// Say nothing when the run is skipped
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  token=$(leasehold acquire nightly --ttl 5m) || exit 0
+  LEASEHOLD_TOKEN=$token leasehold renew
+  LEASEHOLD_TOKEN=$token leasehold release")]
+pub struct Acquire {
+    /// The lease
+    pub name: String,
+    /// How long it lasts without renewal (1s to 24h) [default: 90s]
+    #[arg(long, value_name = "DURATION")]
+    pub ttl: Option<String>,
+    /// What this holder calls itself [default: the machine's name]
+    #[arg(long, value_name = "TEXT")]
+    pub label: Option<String>,
+    /// Wait up to this long for it
+    #[arg(long, value_name = "DURATION")]
+    pub wait: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Renew {
+    /// The token [default: LEASEHOLD_TOKEN]
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Release {
+    /// The token [default: LEASEHOLD_TOKEN]
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<String>,
+    /// Record that the work failed
+    #[arg(long)]
+    pub failed: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Progress {
+    /// How far the work has come, in your own words
+    pub marker: Option<String>,
+    /// What the next attempt needs to carry on (shown by `show`)
+    #[arg(long, value_name = "TEXT")]
+    pub checkpoint: Option<String>,
+    /// The token [default: LEASEHOLD_TOKEN]
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Ls {
+    /// Only leases whose name starts with this
+    pub prefix: Option<String>,
+    /// Only leases that are held now
+    #[arg(long)]
+    pub held: bool,
+    /// Show changes as they happen, until interrupted
+    #[arg(long)]
+    pub watch: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Name {
+    /// The lease
+    pub name: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Operate {
+    /// The lease
+    pub name: String,
+    /// Why; it is kept in the lease's record
+    #[arg(long, value_name = "TEXT", required = true)]
+    pub why: String,
+    /// Who you are [default: user@host]
+    #[arg(long, value_name = "TEXT")]
+    pub by: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct HandOff {
+    #[command(flatten)]
+    pub operate: Operate,
+    /// What the new holder calls itself
+    #[arg(long, value_name = "TEXT", required = true)]
+    pub to: String,
+    /// How long the new holder has before it must renew [default: 90s]
+    #[arg(long, value_name = "DURATION")]
+    pub ttl: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Advance {
+    #[command(flatten)]
+    pub operate: Operate,
+    /// The highest epoch that a guard has seen
+    #[arg(long, value_name = "EPOCH", required = true, allow_negative_numbers = true)]
+    pub past: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Stats {
+    /// Only this lease
+    pub name: Option<String>,
+    /// Print in the Prometheus text format
+    #[arg(long, conflicts_with = "json")]
+    pub prometheus: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// Test the file guard on this folder too
+    #[arg(long, value_name = "PATH")]
+    pub folder: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ./report | leasehold write out.json
+  leasehold write out.json --from /tmp/new.json")]
+pub struct Write {
+    /// The file to write
+    pub file: PathBuf,
+    /// Read from this file instead of standard input
+    #[arg(long, value_name = "PATH")]
+    pub from: Option<PathBuf>,
+    /// Admit one write per epoch
+    #[arg(long)]
+    pub once: bool,
+    /// The token [default: LEASEHOLD_TOKEN]
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  leasehold publish ./build /srv/www/site")]
+pub struct Publish {
+    /// The folder to publish; it is copied
+    pub folder: PathBuf,
+    /// What readers see: absent at first, or a folder, or what an earlier publish made
+    pub target: PathBuf,
+    /// How many earlier generations to keep
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub keep: usize,
+    /// The token [default: LEASEHOLD_TOKEN]
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  leasehold gate deploy-api -- curl -fsS -X POST https://deploy.example/start
+
+A gate is check-then-act: the lease may be lost after the check. Where the resource can check a token itself, use a
+guard that does (`leasehold write`, `leasehold publish`).")]
+pub struct Gate {
+    /// What is being written to, for messages
+    pub resource: String,
+    /// The token [default: LEASEHOLD_TOKEN]
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<String>,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub struct Completions {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}

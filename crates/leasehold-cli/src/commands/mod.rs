@@ -1,0 +1,126 @@
+//! One verb, one file. What several share is here.
+
+mod acquire;
+mod advise;
+mod completions;
+mod config;
+pub mod doctor;
+mod gate;
+mod history;
+mod ls;
+mod man;
+mod operate;
+mod progress;
+mod publish;
+mod release;
+mod renew;
+mod run;
+mod show;
+mod stats;
+mod write;
+
+use crate::args::{Cli, Common, Verb};
+use crate::config::{Settings, Source, blame};
+use crate::exit::Exit;
+use leasehold::guard::Guard;
+use leasehold::{Coordinator, Error, Event, Inspection, Kind, LeaseName, Ownership, Result, Token, guard};
+use leasehold_stores::open;
+
+/// Does what the command line says.
+pub async fn execute(cli: Cli) -> Result<Exit> {
+    let common = &cli.common;
+    match cli.verb {
+        Verb::Run(args) => run::run(common, *args).await,
+        Verb::Acquire(args) => acquire::acquire(common, &args).await,
+        Verb::Renew(args) => renew::renew(common, &args).await,
+        Verb::Release(args) => release::release(common, &args).await,
+        Verb::Progress(args) => progress::progress(common, args).await,
+        Verb::Ls(args) => ls::ls(common, &args).await,
+        Verb::Show(args) => show::show(common, &args).await,
+        Verb::History(args) => history::history(common, &args).await,
+        Verb::Revoke(args) => operate::revoke(common, &args).await,
+        Verb::HandOff(args) => operate::hand_off(common, &args).await,
+        Verb::Pause(args) => operate::pause(common, &args).await,
+        Verb::Resume(args) => operate::resume(common, &args).await,
+        Verb::Advance(args) => operate::advance(common, &args).await,
+        Verb::Stats(args) => stats::stats(common, &args).await,
+        Verb::Advise(args) => advise::advise(common, &args).await,
+        Verb::Doctor(args) => doctor::doctor(common, &args).await,
+        Verb::Write(args) => write::write(common, &args).await,
+        Verb::Publish(args) => publish::publish(common, &args).await,
+        Verb::Gate(args) => gate::gate(common, args).await,
+        Verb::Config => config::config(common),
+        Verb::Completions(args) => completions::completions(&args),
+        Verb::Man => man::man(),
+    }
+}
+
+/// The coordinator on the store that the settings name, which is made if it is missing.
+async fn coordinator(settings: &Settings) -> Result<Coordinator> {
+    Ok(Coordinator::new(open(&settings.store.value).await?))
+}
+
+/// The same for those who only look, or ask for what a missing store cannot have: they make none.
+async fn existing(settings: &Settings) -> Result<Option<Coordinator>> {
+    if settings.store.value.is_missing() { Ok(None) } else { coordinator(settings).await.map(Some) }
+}
+
+/// The same for those who bring a token: a store that is missing has not granted it.
+async fn of_token(settings: &Settings) -> Result<Coordinator> {
+    existing(settings).await?.ok_or_else(|| {
+        let message = format!(
+            "there is no store at `{}` (from {}); is this the store that the token came from?",
+            settings.store.value, settings.store.source
+        );
+        Error::new(Kind::Unavailable, message)
+    })
+}
+
+/// The token from the flag, or from the environment that `run` set.
+fn token(flag: Option<&str>) -> Result<Token> {
+    const VARIABLE: &str = "LEASEHOLD_TOKEN";
+    match flag {
+        Some(text) => text.parse(),
+        None => match std::env::var(VARIABLE) {
+            Ok(text) if !text.is_empty() => text.parse().map_err(|e| blame(e, "token", &Source::Environment(VARIABLE))),
+            Err(std::env::VarError::NotUnicode(_)) => {
+                Err(Error::new(Kind::Invalid, format!("environment variable {VARIABLE} is not text")))
+            }
+            _ => Err(Error::new(
+                Kind::Invalid,
+                "no token: run this inside `leasehold run`, or give --token with what `leasehold acquire` printed",
+            )),
+        },
+    }
+}
+
+/// A record of a lease that somebody once held or operated on; a name nobody used is most likely a typing error.
+async fn known(settings: &Settings, lease: &LeaseName) -> Result<Inspection> {
+    if let Some(coordinator) = existing(settings).await? {
+        let inspection = coordinator.inspect(lease).await?;
+        if inspection.record != Ownership::default() {
+            return Ok(inspection);
+        }
+    }
+    let message = format!("nobody ever held a lease `{lease}`; see `leasehold ls` for those there are");
+    Err(Error::new(Kind::Invalid, message))
+}
+
+/// Turns a guard's refusal into what is really wrong: if the store still says that this token is the holder's, then it
+/// is not the token that is stale but the store that went back in time. Counts real refusals.
+async fn explain(common: &Common, guard: &dyn Guard, token: &Token, error: Error) -> Error {
+    if error.kind() != Kind::Fenced {
+        return error;
+    }
+    let Ok(settings) = Settings::gather(common) else { return error };
+    let Ok(Some(coordinator)) = existing(&settings).await else { return error };
+    if let Ok(lease) = coordinator.inspect(&token.lease).await
+        && lease.record.is_held_by(token.claim())
+        && let Ok(Some(high)) = guard.high_water().await
+        && high.epoch > token.epoch
+    {
+        return guard::regressed(&guard.resource(), &token.lease, high.epoch);
+    }
+    let _ = coordinator.count(&token.lease, Event::Fenced).await;
+    error
+}

@@ -1,0 +1,34 @@
+//! `publish`: a folder in one step, unless a newer epoch has been there.
+
+use super::{explain, token};
+use crate::args::{Common, Publish as Args};
+use crate::exit::Exit;
+use crate::output;
+use leasehold::guard::{Guard, Policy};
+use leasehold::{Error, Kind, Result};
+use leasehold_guards::FolderGuard;
+use serde_json::json;
+
+pub async fn publish(common: &Common, args: &Args) -> Result<Exit> {
+    let token = token(args.token.as_deref())?;
+    let guard = FolderGuard::new(&args.target, Policy::Reentrant)?.keeping(args.keep);
+    // The guard would find out only after it has shut older holders out.
+    let stat = std::fs::metadata(&args.folder).map_err(|e| {
+        Error::new(Kind::Invalid, format!("cannot read the folder `{}`", args.folder.display())).with_source(e)
+    })?;
+    if !stat.is_dir() {
+        let allowed = "use a folder; single files are for `leasehold write`";
+        return Err(Error::invalid("source", args.folder.display(), allowed));
+    }
+    match guard.publish(&token, &args.folder) {
+        Ok(high) => {
+            if common.json {
+                let strength = guard.strength().to_string();
+                let value = json!({ "resource": guard.resource(), "epoch": high.epoch.get(), "strength": strength });
+                output::json(&value)?;
+            }
+            Ok(Exit::Done)
+        }
+        Err(error) => Err(explain(common, &guard, &token, error).await),
+    }
+}

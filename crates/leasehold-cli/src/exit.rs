@@ -1,0 +1,82 @@
+//! Exit codes: one table, which docs/exit-codes.md repeats and a test compares.
+
+use leasehold::{Error, Kind};
+use std::process::ExitCode;
+
+/// How a command ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// It did what was asked.
+    Done,
+    /// `acquire`: somebody else holds it.
+    Held,
+    /// `renew`, `progress`, `release`, `gate`: the lease is no longer ours.
+    Lost,
+    /// A guard refused a stale write.
+    Fenced,
+    /// The input is wrong.
+    Usage,
+    /// What was read back is damaged, or the store went back in time: call a person.
+    Corrupt,
+    /// The store could not be reached, or did not answer.
+    Unavailable,
+    /// `run`: the lease was lost while the command ran.
+    LostInRun,
+    /// This set-up cannot do it.
+    Misconfigured,
+    /// `run`, `gate`: the command's own code, or one that the user chose.
+    Code(u8),
+}
+
+/// Code, name and meaning of every exit that is leasehold's own.
+pub const TABLE: &[(Exit, &str)] = &[
+    (
+        Exit::Done,
+        "done; in `run` also: skipped, because somebody else holds the lease (set another with --held-exit-code)",
+    ),
+    (Exit::Held, "`acquire`: somebody else holds the lease, or it is paused"),
+    (Exit::Lost, "`renew`, `release`, `progress`, `gate`: the lease is no longer held"),
+    (Exit::Fenced, "a guard refused a stale write; nothing was written"),
+    (Exit::Usage, "the input is wrong; nothing was done"),
+    (Exit::Corrupt, "what was read back is damaged, or the store went back in time: call a person"),
+    (Exit::Unavailable, "the store or resource could not be reached or written; try again"),
+    (Exit::LostInRun, "`run`: the lease was lost while the command ran, and the command was stopped"),
+    (Exit::Misconfigured, "this set-up cannot do it: unsupported or misconfigured"),
+];
+
+impl Exit {
+    /// The number.
+    pub const fn code(self) -> u8 {
+        match self {
+            Exit::Done => 0,
+            Exit::Held => 11,
+            Exit::Lost => 12,
+            Exit::Fenced => 13,
+            Exit::Usage => 64,
+            Exit::Corrupt => 65,
+            Exit::Unavailable => 69,
+            Exit::LostInRun => 75,
+            Exit::Misconfigured => 78,
+            Exit::Code(code) => code,
+        }
+    }
+}
+
+impl From<&Error> for Exit {
+    fn from(error: &Error) -> Exit {
+        match error.kind() {
+            Kind::Lost => Exit::Lost,
+            Kind::Fenced => Exit::Fenced,
+            Kind::Invalid => Exit::Usage,
+            Kind::Unsupported => Exit::Misconfigured,
+            Kind::Corrupt | Kind::Regressed => Exit::Corrupt,
+            _ => Exit::Unavailable,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(exit.code())
+    }
+}

@@ -1,0 +1,122 @@
+//! What is printed: data to standard output, everything else to standard error.
+
+use leasehold::{Error, Kind, Result, Timestamp, format_duration};
+use serde_json::Value;
+use std::io::{ErrorKind, Write};
+use std::time::Duration;
+
+/// Whether anybody still reads what is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reader {
+    There,
+    Gone,
+}
+
+/// Prints data. A reader that went away is no error.
+pub fn print(text: &str) -> Result<()> {
+    deliver(text).map(|_| ())
+}
+
+/// Prints data and says whether it was still wanted, for those who would go on for ever.
+pub fn deliver(text: &str) -> Result<Reader> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(Reader::There),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Reader::Gone),
+        Err(error) => Err(Error::new(Kind::Unavailable, "cannot write to standard output").with_source(error)),
+    }
+}
+
+/// Prints a line of data.
+pub fn line(text: &str) -> Result<()> {
+    print(&format!("{text}\n"))
+}
+
+/// Prints JSON, one document on one line.
+pub fn json(value: &Value) -> Result<()> {
+    line(&value.to_string())
+}
+
+/// Says something to people, in one line: a path may hold a line break, or what a terminal takes for an order.
+pub fn say(text: &str) {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() { line.extend(c.escape_debug()) } else { line.push(c) }
+    }
+    let _ = writeln!(std::io::stderr(), "leasehold: {line}");
+}
+
+/// A time as JSON has it: RFC 3339 in UTC.
+pub fn rfc3339(at: Timestamp) -> String {
+    i64::try_from(at.as_millis())
+        .ok()
+        .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok())
+        .map_or_else(|| format!("{}ms", at.as_millis()), |t| t.to_string())
+}
+
+/// A time as people have it: `3m ago`, `in 45s`.
+pub fn relative(at: Timestamp, now: Timestamp) -> String {
+    if at > now {
+        format!("in {}", rough(at.saturating_since(now)))
+    } else if at == now {
+        "now".into()
+    } else {
+        format!("{} ago", rough(now.saturating_since(at)))
+    }
+}
+
+/// A duration to two units at most: nobody reads `3h12m7s412ms`.
+pub fn rough(duration: Duration) -> String {
+    let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let grain = match ms {
+        0..10_000 => 100,
+        10_000..3_600_000 => 1_000,
+        3_600_000..86_400_000 => 60_000,
+        _ => 3_600_000,
+    };
+    let rounded = (ms / grain) * grain;
+    if rounded < 10_000 && !rounded.is_multiple_of(1000) {
+        return format!("{}.{}s", rounded / 1000, rounded % 1000 / 100);
+    }
+    format_duration(Duration::from_millis(rounded))
+}
+
+/// Rows with aligned columns, two spaces apart.
+pub fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|t| t.chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            line.push_str(&format!("{cell:width$}  "));
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_relative_and_rough() {
+        let at = |ms| Timestamp::from_millis(ms);
+        assert_eq!(relative(at(100_000), at(145_000)), "45s ago");
+        assert_eq!(relative(at(145_400), at(100_000)), "in 45s");
+        assert_eq!(relative(at(1), at(1)), "now");
+        assert_eq!(rough(Duration::from_millis(11_527_412)), "3h12m");
+        assert_eq!(rough(Duration::from_millis(1_540)), "1.5s");
+        assert_eq!(rough(Duration::from_millis(2_000)), "2s");
+        assert_eq!(rfc3339(at(0)), "1970-01-01T00:00:00Z");
+    }
+
+    #[test]
+    fn columns_are_aligned() {
+        let rows = vec![vec!["A".into(), "B".into()], vec!["long".into(), "x".into()]];
+        assert_eq!(table(&rows), "A     B\nlong  x\n");
+    }
+}

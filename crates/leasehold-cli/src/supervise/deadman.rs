@@ -1,0 +1,240 @@
+//! The dead-man: a small process between the supervisor and the command, which ends the command when the supervisor
+//! falls silent.
+//!
+//! It is the command's parent and, where the system can, the parent of every descendant whose own parent has died, so
+//! the whole tree hangs below it. The supervisor tells it until when the lease is trusted; if that is not moved on in
+//! time, because the store is away, or the supervisor is stopped, or dead, or wedged, the tree is ended before the
+//! window ends. It is in a process group of its own, so what stops or kills the supervisor's group does not touch it.
+//!
+//! Promise: every process below it is dead before the last trust window it was told ends. Non-promise: if it and the
+//! supervisor are killed in the same instant, nobody is left to do it; the guards still hold.
+
+use super::windows::Windows;
+use super::wire::{Order, Report};
+use leasehold::clock::{Clock, Moment, SystemClock};
+use leasehold_system::process::{Signal, adopt_orphans, signal_descendants};
+use rustix::process::{Pid, WaitOptions};
+use std::ffi::OsString;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// The first argument that makes this binary a dead-man. Not for people.
+pub const ARGUMENT: &str = "__dead-man";
+/// How many times the tree is walked to end it: each pass catches what was forked during the one before.
+const MAX_PASSES: u32 = 200;
+
+/// The dead-man's arguments: what to run, and the windows.
+#[derive(Debug)]
+pub struct Errand {
+    /// The descriptor of the socket to the supervisor.
+    pub channel: i32,
+    /// The first trust window.
+    pub trust_until: Moment,
+    /// How its end is used.
+    pub windows: Windows,
+    /// The command.
+    pub command: Vec<OsString>,
+}
+
+impl Errand {
+    /// As arguments for the new process.
+    pub fn to_args(&self) -> Vec<OsString> {
+        let numbers = [
+            u64::try_from(self.channel).unwrap_or_default(),
+            self.trust_until.as_nanos(),
+            self.windows.grace.as_millis() as u64,
+            self.windows.margin.as_millis() as u64,
+        ];
+        let mut args: Vec<OsString> = vec![ARGUMENT.into()];
+        args.extend(numbers.iter().map(|n| n.to_string().into()));
+        args.extend(self.command.iter().cloned());
+        args
+    }
+
+    fn parse(args: &[OsString]) -> Option<Self> {
+        let number = |at: usize| args.get(at)?.to_str()?.parse::<u64>().ok();
+        let windows = Windows { grace: Duration::from_millis(number(2)?), margin: Duration::from_millis(number(3)?) };
+        Some(Errand {
+            channel: i32::try_from(number(0)?).ok()?,
+            trust_until: Moment::from_nanos(number(1)?),
+            windows,
+            command: args.get(4..).filter(|c| !c.is_empty())?.to_vec(),
+        })
+    }
+}
+
+/// Runs as the dead-man, with the arguments after [`ARGUMENT`].
+pub fn main(args: &[OsString]) -> ExitCode {
+    let done = Errand::parse(args).ok_or_else(|| std::io::Error::other("bad arguments")).and_then(|errand| {
+        let channel = leasehold_system::descriptor::inherited(errand.channel)?;
+        adopt_orphans()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(watch(errand, StdUnixStream::from(channel)))
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("leasehold: the dead-man could not start: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+struct DeadMan {
+    windows: Windows,
+    trust_until: Moment,
+    main: Pid,
+    /// How the command ended, once it has.
+    status: Option<Report>,
+    /// Set once the tree is being ended: when the last signal is due.
+    ending: Option<Moment>,
+    supervisor: OwnedWriteHalf,
+}
+
+async fn watch(errand: Errand, channel: StdUnixStream) -> std::io::Result<()> {
+    channel.set_nonblocking(true)?;
+    let (orders, mut supervisor) = UnixStream::from_std(channel)?.into_split();
+    let mut orders = BufReader::new(orders).lines();
+    let mut children = signal(SignalKind::child())?;
+    let mut command = Command::new(&errand.command[0]);
+    command.args(&errand.command[1..]).process_group(0);
+    let main = match command.spawn() {
+        Ok(child) => Pid::from_child(&child),
+        Err(error) => {
+            let errno = error.raw_os_error().unwrap_or_default();
+            return supervisor.write_all(Report::NotStarted(errno).to_string().as_bytes()).await;
+        }
+    };
+    let mut this = DeadMan {
+        windows: errand.windows,
+        trust_until: errand.trust_until,
+        main,
+        status: None,
+        ending: None,
+        supervisor,
+    };
+    this.say(Report::Started(main.as_raw_nonzero().get())).await;
+    let mut supervised = true;
+    loop {
+        if this.reap().await {
+            break;
+        }
+        let due = this.ending.unwrap_or_else(|| this.windows.term_at(this.trust_until));
+        tokio::select! {
+            order = next_order(&mut orders), if supervised => match order {
+                Some(order) => this.obey(order),
+                None => {
+                    // The supervisor is gone, and with it every renewal.
+                    supervised = false;
+                    this.end_within(this.windows.grace);
+                }
+            },
+            _ = children.recv() => {}
+            () = SystemClock.sleep_until(due) => this.time_is_up().await,
+        }
+    }
+    let status = this.status.unwrap_or(Report::Killed(9));
+    this.say(status).await;
+    Ok(())
+}
+
+impl DeadMan {
+    async fn say(&mut self, report: Report) {
+        // A supervisor that is gone cannot be told; ending the tree does not depend on it.
+        let _ = self.supervisor.write_all(report.to_string().as_bytes()).await;
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Trust(until) => self.trust_until = until,
+            Order::Signal(number) => {
+                if let Some(signal) = Signal::from_named_raw(number) {
+                    let _ = rustix::process::kill_process_group(self.main, signal);
+                }
+            }
+            Order::Stop(within) => self.end_within(within),
+        }
+    }
+
+    /// Asks the tree to end, and sets when it is made to.
+    fn end_within(&mut self, grace: Duration) {
+        let kill_at = (SystemClock.now() + grace).min(self.windows.kill_at(self.trust_until));
+        let kill_at = self.ending.map_or(kill_at, |earlier| earlier.min(kill_at));
+        self.ending = Some(kill_at);
+        if SystemClock.now() < kill_at {
+            self.signal_all(Signal::TERM);
+            // A stopped process cannot act on the first signal until it is continued.
+            self.signal_all(Signal::CONT);
+        }
+    }
+
+    async fn time_is_up(&mut self) {
+        if self.ending.is_none() {
+            self.say(Report::OutOfTrust).await;
+            self.end_within(self.windows.grace);
+            return;
+        }
+        for _ in 0..MAX_PASSES {
+            self.signal_all(Signal::KILL);
+            if self.reap().await {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // Something cannot be killed now (a process in uninterruptible sleep): keep at it, without spinning.
+        self.ending = Some(SystemClock.now() + Duration::from_millis(100));
+    }
+
+    fn signal_all(&self, signal: Signal) {
+        // The group first: it is one call and cannot miss a member that forks meanwhile. Not after the command was
+        // reaped: its number may be somebody else's by then.
+        if self.status.is_none() {
+            let _ = rustix::process::kill_process_group(self.main, signal);
+        }
+        let _ = signal_descendants(signal);
+    }
+
+    /// Collects the dead. True when the command and everything below us is gone.
+    async fn reap(&mut self) -> bool {
+        loop {
+            match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+                Ok(Some((pid, status))) if pid == self.main => {
+                    if status.stopped() {
+                        self.say(Report::Suspended).await;
+                    } else if let Some(code) = status.exit_status() {
+                        self.status = Some(Report::Exited(code));
+                    } else if let Some(signal) = status.terminating_signal() {
+                        self.status = Some(Report::Killed(signal));
+                    }
+                }
+                Ok(Some(_)) => {}
+                // Living descendants remain.
+                Ok(None) => break,
+                // ECHILD: nothing is below us, for every orphan would have been ours.
+                Err(rustix::io::Errno::CHILD) => return self.status.is_some(),
+                Err(_) => break,
+            }
+        }
+        if self.status.is_some() && self.ending.is_none() {
+            let left = signal_descendants(Signal::CONT).unwrap_or(1);
+            self.say(Report::LeftBehind(left)).await;
+            self.end_within(self.windows.grace);
+        }
+        false
+    }
+}
+
+async fn next_order(lines: &mut Lines<BufReader<OwnedReadHalf>>) -> Option<Order> {
+    while let Ok(Some(line)) = lines.next_line().await {
+        if let Some(order) = Order::parse(&line) {
+            return Some(order);
+        }
+    }
+    None
+}

@@ -1,0 +1,117 @@
+//! What the supervisor and the dead-man say to each other: one line each, over a socket pair.
+
+use leasehold::clock::Moment;
+use std::fmt;
+use std::time::Duration;
+
+/// From the supervisor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// The lease is trusted until then.
+    Trust(Moment),
+    /// Pass this signal on to the command's group.
+    Signal(i32),
+    /// End the command within this long.
+    Stop(Duration),
+}
+
+/// From the dead-man.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Report {
+    /// The command runs, in a group of its own with this number.
+    Started(i32),
+    /// It could not be started; the system's error number.
+    NotStarted(i32),
+    /// It was stopped from the terminal.
+    Suspended,
+    /// The trust window is ending: it is being ended.
+    OutOfTrust,
+    /// So many processes were still there when the command had ended; they are being ended.
+    LeftBehind(usize),
+    /// It ended by itself with this code.
+    Exited(i32),
+    /// A signal ended it.
+    Killed(i32),
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Order::Trust(until) => writeln!(f, "trust {}", until.as_nanos()),
+            Order::Signal(number) => writeln!(f, "signal {number}"),
+            Order::Stop(within) => writeln!(f, "stop {}", within.as_millis()),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Report::Started(group) => writeln!(f, "started {group}"),
+            Report::NotStarted(errno) => writeln!(f, "not-started {errno}"),
+            Report::Suspended => writeln!(f, "suspended 0"),
+            Report::OutOfTrust => writeln!(f, "out-of-trust 0"),
+            Report::LeftBehind(count) => writeln!(f, "left-behind {count}"),
+            Report::Exited(code) => writeln!(f, "exited {code}"),
+            Report::Killed(signal) => writeln!(f, "killed {signal}"),
+        }
+    }
+}
+
+impl Order {
+    /// Reads a line; none if it is not one of ours.
+    pub fn parse(line: &str) -> Option<Self> {
+        let (word, number) = line.trim_end().split_once(' ')?;
+        Some(match word {
+            "trust" => Order::Trust(Moment::from_nanos(number.parse().ok()?)),
+            "signal" => Order::Signal(number.parse().ok()?),
+            "stop" => Order::Stop(Duration::from_millis(number.parse().ok()?)),
+            _ => return None,
+        })
+    }
+}
+
+impl Report {
+    /// Reads a line; none if it is not one of ours.
+    pub fn parse(line: &str) -> Option<Self> {
+        let (word, number) = line.trim_end().split_once(' ')?;
+        let number: i32 = number.parse().ok()?;
+        Some(match word {
+            "started" => Report::Started(number),
+            "not-started" => Report::NotStarted(number),
+            "suspended" => Report::Suspended,
+            "out-of-trust" => Report::OutOfTrust,
+            "left-behind" => Report::LeftBehind(usize::try_from(number).ok()?),
+            "exited" => Report::Exited(number),
+            "killed" => Report::Killed(number),
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_survive_the_wire() {
+        for order in
+            [Order::Trust(Moment::from_nanos(u64::MAX)), Order::Signal(15), Order::Stop(Duration::from_millis(250))]
+        {
+            assert_eq!(Order::parse(&order.to_string()), Some(order));
+        }
+        for report in [
+            Report::Started(7),
+            Report::NotStarted(2),
+            Report::Suspended,
+            Report::OutOfTrust,
+            Report::LeftBehind(2),
+            Report::Exited(3),
+            Report::Killed(9),
+        ] {
+            assert_eq!(Report::parse(&report.to_string()), Some(report));
+        }
+        assert_eq!(Order::parse("trust x"), None);
+        assert_eq!(Report::parse("nonsense"), None);
+    }
+}

@@ -1,0 +1,181 @@
+//! Records as people and programs see them. The JSON is documented in docs/json.md and stable.
+
+use crate::output::{relative, rfc3339, rough};
+use leasehold::protocol::Refusal;
+use leasehold::{
+    HolderId, Inspection, LeaseName, OperatorMark, SlotState, Timestamp, Token, Transfer, format_duration,
+};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Where a lease stands.
+pub fn state(lease: &Inspection) -> &'static str {
+    match (&lease.record.tenure, lease.record.live_tenure(lease.now), &lease.record.paused) {
+        (_, Some(_), _) => "held",
+        (_, None, Some(_)) => "paused",
+        (Some(_), None, None) => "expired",
+        (None, None, None) => "free",
+    }
+}
+
+/// A lease as JSON.
+pub fn lease_json(lease: &Inspection) -> Value {
+    let record = &lease.record;
+    json!({
+        "name": lease.lease.as_str(),
+        "state": state(lease),
+        "epoch": record.epoch.get(),
+        "holder": record.tenure.as_ref().map(|t| holder_json(&t.holder)),
+        "granted_at": record.tenure.as_ref().map(|t| rfc3339(t.granted_at)),
+        "deadline": record.tenure.as_ref().map(|t| rfc3339(t.deadline)),
+        "ttl_ms": record.tenure.as_ref().map(|t| t.ttl.get().as_millis() as u64),
+        "paused": record.paused.as_ref().map(mark_json),
+        "resumed": record.resumed.as_ref().map(mark_json),
+        "progress": record.progress.as_ref().map(|p| json!({
+            "at": rfc3339(p.at),
+            "epoch": p.epoch.get(),
+            "marker": p.marker.as_ref().map(|m| m.as_str()),
+            "checkpoint": p.checkpoint.as_ref().map(|c| c.as_str()),
+        })),
+        "slot": record.slot.map(|mark| json!({
+            "at": rfc3339(mark.slot.0),
+            "state": slot_state(mark.state),
+            "epoch": mark.epoch.get(),
+        })),
+        "now": rfc3339(lease.now),
+    })
+}
+
+fn slot_state(state: SlotState) -> &'static str {
+    match state {
+        SlotState::Running => "running",
+        SlotState::Done => "done",
+        SlotState::Failed => "failed",
+    }
+}
+
+/// A holder as JSON.
+pub fn holder_json(holder: &HolderId) -> Value {
+    json!({ "label": holder.label.as_str(), "host": holder.host, "pid": holder.pid, "nonce": holder.nonce.to_string() })
+}
+
+fn mark_json(mark: &OperatorMark) -> Value {
+    json!({ "by": mark.by.as_str(), "why": mark.why.as_str(), "at": rfc3339(mark.at) })
+}
+
+/// A transfer as JSON.
+pub fn transfer_json(transfer: &Transfer) -> Value {
+    json!({
+        "epoch": transfer.epoch.get(),
+        "at": rfc3339(transfer.at),
+        "reason": transfer.reason.as_str(),
+        "from": transfer.from.as_ref().map(holder_json),
+        "to": transfer.to.as_ref().map(holder_json),
+        "by": transfer.by.as_ref().map(|w| w.as_str()),
+        "why": transfer.why.as_ref().map(|w| w.as_str()),
+        "slot": transfer.slot.map(|s| rfc3339(s.0)),
+        "held_for_ms": transfer.held_for_ms,
+        "outcome": transfer.outcome.map(|o| o.as_str()),
+    })
+}
+
+/// A token as JSON: the whole, and its parts.
+pub fn token_json(token: &Token) -> Value {
+    json!({ "token": token.wire(), "name": token.lease.as_str(), "epoch": token.epoch.get() })
+}
+
+/// The header of [`lease_row`].
+pub fn lease_header() -> Vec<String> {
+    ["NAME", "STATE", "EPOCH", "HOLDER", "SINCE", "UNTIL"].map(String::from).to_vec()
+}
+
+/// A lease as a row.
+pub fn lease_row(lease: &Inspection) -> Vec<String> {
+    let tenure = lease.record.tenure.as_ref();
+    vec![
+        lease.lease.to_string(),
+        state(lease).into(),
+        lease.record.epoch.to_string(),
+        tenure.map_or("-".into(), |t| t.holder.to_string()),
+        tenure.map_or("-".into(), |t| relative(t.granted_at, lease.now)),
+        tenure.map_or("-".into(), |t| relative(t.deadline, lease.now)),
+    ]
+}
+
+/// A transfer as a row, latest times relative to `now`.
+pub fn transfer_row(transfer: &Transfer, now: Timestamp) -> Vec<String> {
+    let ended = match (&transfer.to, transfer.held_for_ms, transfer.outcome) {
+        (None, _, _) => "-".into(),
+        (_, Some(ms), Some(outcome)) => format!("{} after {}", outcome.as_str(), rough(Duration::from_millis(ms))),
+        _ => "not over".into(),
+    };
+    let why = match (&transfer.by, &transfer.why) {
+        (Some(by), Some(why)) => format!("{why} ({by})"),
+        _ => String::new(),
+    };
+    vec![
+        transfer.epoch.to_string(),
+        relative(transfer.at, now),
+        transfer.reason.as_str().into(),
+        transfer.to.as_ref().map_or("nobody".into(), ToString::to_string),
+        ended,
+        why,
+    ]
+}
+
+/// Why a lease was not to be had, in one quiet line.
+pub fn refusal_line(lease: &LeaseName, refusal: &Refusal, now: Timestamp) -> String {
+    match refusal {
+        Refusal::Held { tenure, epoch } => format!(
+            "`{lease}` has been held for {} by {} under epoch {epoch}, and will be for {} more unless renewed",
+            rough(now.saturating_since(tenure.granted_at)),
+            tenure.holder,
+            rough(tenure.deadline.saturating_since(now)),
+        ),
+        Refusal::Paused(mark) => {
+            format!("`{lease}` is paused by {} since {}: {}", mark.by, relative(mark.at, now), mark.why)
+        }
+        Refusal::AlreadyRun(mark) => {
+            format!("`{lease}` has run slot {} already, under epoch {}", rfc3339(mark.slot.0), mark.epoch)
+        }
+        Refusal::Lost { seen, .. } => format!("`{lease}` was lost before it was held: seen={seen}"),
+        Refusal::AlreadyReleased { outcome } => format!("`{lease}` had been released ({})", outcome.as_str()),
+        Refusal::NeverHeld => format!("nobody ever held a lease `{lease}`; see `leasehold ls` for those there are"),
+        Refusal::NotPaused => format!("`{lease}` is not paused"),
+        Refusal::NoSlot => format!("`{lease}` has no slot to complete"),
+        Refusal::Exhausted => format!("`{lease}` has no epochs left"),
+    }
+}
+
+/// A lease in full, for people.
+pub fn lease_page(lease: &Inspection) -> String {
+    let (record, now) = (&lease.record, lease.now);
+    let mut rows: Vec<(&str, String)> =
+        vec![("name", lease.lease.to_string()), ("state", state(lease).into()), ("epoch", record.epoch.to_string())];
+    if let Some(tenure) = &record.tenure {
+        rows.push(("holder", tenure.holder.to_string()));
+        rows.push(("since", format!("{} ({})", relative(tenure.granted_at, now), rfc3339(tenure.granted_at))));
+        rows.push(("until", format!("{} ({})", relative(tenure.deadline, now), rfc3339(tenure.deadline))));
+        rows.push(("ttl", format_duration(tenure.ttl.get())));
+    }
+    if let Some(mark) = &record.paused {
+        rows.push(("paused", format!("{} by {}: {}", relative(mark.at, now), mark.by, mark.why)));
+    }
+    if let Some(mark) = &record.resumed {
+        rows.push(("resumed", format!("{} by {}: {}", relative(mark.at, now), mark.by, mark.why)));
+    }
+    if let Some(progress) = &record.progress {
+        let marker = progress.marker.as_ref().map_or("(no marker)", |m| m.as_str());
+        rows.push(("progress", format!("{marker}, {} under epoch {}", relative(progress.at, now), progress.epoch)));
+        if let Some(checkpoint) = &progress.checkpoint {
+            rows.push(("checkpoint", leasehold::printable(checkpoint.as_str())));
+        }
+    }
+    if let Some(mark) = record.slot {
+        rows.push(("slot", format!("{} {} under epoch {}", rfc3339(mark.slot.0), slot_state(mark.state), mark.epoch)));
+    }
+    if let Some(last) = record.transfers.last() {
+        rows.push(("moved", format!("{}, {}", last.reason.as_str(), relative(last.at, now))));
+    }
+    rows.into_iter().map(|(key, value)| format!("{key:<10}  {value}\n")).collect()
+}

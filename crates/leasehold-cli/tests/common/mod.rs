@@ -1,0 +1,198 @@
+//! A home of its own for each test: a store, a state directory, and the real binary.
+
+#![allow(dead_code, clippy::unwrap_used)]
+
+pub mod state;
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Long enough for anything on a busy machine; a test that needs it all has failed.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Which store a test runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum On {
+    Sqlite,
+    Dir,
+}
+
+/// A folder with a store in it.
+pub struct Home {
+    pub folder: TempDir,
+    pub store: String,
+}
+
+impl Home {
+    pub fn new(on: On) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().display();
+        let store = match on {
+            On::Sqlite => format!("sqlite:{path}/leases.db"),
+            On::Dir => format!("dir:{path}/leases"),
+        };
+        Home { folder, store }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The real binary, in this home, with nothing of the caller's environment that could leak in.
+    pub fn leasehold(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
+        let bin = Path::new(env!("CARGO_BIN_EXE_leasehold")).parent().unwrap().display().to_string();
+        command
+            .args(args)
+            .current_dir(self.folder.path())
+            .env_clear()
+            .env("PATH", format!("{bin}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"))
+            .env("HOME", self.folder.path())
+            .env("LEASEHOLD_STORE", &self.store)
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs it to its end.
+    pub fn done(&self, args: &[&str]) -> Done {
+        Done::from(self.leasehold(args).output().unwrap())
+    }
+
+    /// Starts it and goes on.
+    pub fn start(&self, args: &[&str]) -> Running {
+        let child = self.leasehold(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        Running(Some(child))
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    pub fn touch(&self, name: &str) {
+        std::fs::write(self.path(name), "").unwrap();
+    }
+
+    /// Waits until a file is there and has something in it, and gives its words.
+    pub fn words(&self, name: &str) -> Vec<String> {
+        eventually(&format!("{name} is written"), || self.read(name).ends_with('\n'));
+        self.read(name).split_whitespace().map(String::from).collect()
+    }
+
+    pub fn show(&self, lease: &str) -> serde_json::Value {
+        serde_json::from_str(&self.done(&["show", lease, "--json"]).expect(0).stdout).unwrap()
+    }
+
+    pub fn history(&self, lease: &str) -> Vec<serde_json::Value> {
+        serde_json::from_str(&self.done(&["history", lease, "--json"]).expect(0).stdout).unwrap()
+    }
+
+    pub fn count(&self, lease: &str, event: &str) -> u64 {
+        let stats: serde_json::Value =
+            serde_json::from_str(&self.done(&["stats", lease, "--json"]).expect(0).stdout).unwrap();
+        stats[0]["counts"][event].as_u64().unwrap()
+    }
+}
+
+/// A finished command.
+#[derive(Debug)]
+pub struct Done {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl From<Output> for Done {
+    fn from(output: Output) -> Self {
+        Done {
+            code: code(output.status),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+impl Done {
+    #[track_caller]
+    pub fn expect(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "{self:#?}");
+        self
+    }
+}
+
+/// The code as a shell would show it.
+pub fn code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
+
+/// A command that is running; killed if the test fails.
+pub struct Running(Option<Child>);
+
+impl Running {
+    pub fn pid(&self) -> i32 {
+        self.0.as_ref().unwrap().id() as i32
+    }
+
+    pub fn is_over(&mut self) -> bool {
+        self.0.as_mut().unwrap().try_wait().unwrap().is_some()
+    }
+
+    pub fn end(mut self) -> Done {
+        Done::from(self.0.take().unwrap().wait_with_output().unwrap())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            for pid in descendants(child.id() as i32) {
+                signal(pid, "KILL");
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+pub fn signal(pid: i32, name: &str) {
+    let _ = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).stderr(Stdio::null()).status();
+}
+
+/// Everything below a process, nearest first.
+pub fn descendants(pid: i32) -> Vec<i32> {
+    let mut found = vec![];
+    let mut queue = vec![pid];
+    while let Some(pid) = queue.pop() {
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        for child in children.split_whitespace().filter_map(|word| word.parse().ok()) {
+            found.push(child);
+            queue.insert(0, child);
+        }
+    }
+    found
+}
+
+/// Alive and not a zombie.
+pub fn is_alive(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
+    matches!(state, Some(state) if state != "Z" && state != "X")
+}
+
+/// Waits for a condition; the bound is only for failing.
+#[track_caller]
+pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
+    within(PATIENCE, what, condition);
+}
+
+#[track_caller]
+pub fn within(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+    let start = leasehold::clock::Clock::now(&leasehold::clock::SystemClock);
+    while !condition() {
+        let now = leasehold::clock::Clock::now(&leasehold::clock::SystemClock);
+        assert!(now.saturating_since(start) < limit, "not so after {limit:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,96 @@
+//! The classic disaster, with real processes: a holder stalls, loses its lease, wakes up and writes.
+
+mod common;
+
+use common::{Home, On, descendants, eventually, is_alive, signal};
+
+/// Writes its epoch to `out` once `go` is there, and notes how that went.
+const WRITER: &str = "echo $$ $LEASEHOLD_EPOCH > started; while [ ! -e go ]; do sleep 0.02; done; \
+                      echo A | leasehold write out 2> refusal; echo $? > wrote";
+
+fn zombie_is_fenced(on: On) {
+    let home = Home::new(on);
+    let a = home.start(&["run", "job", "--ttl", "2s", "--label", "A", "--guard", "file:out", "--", "sh", "-c", WRITER]);
+    let writer: i32 = home.words("started")[0].parse().unwrap();
+
+    // The whole of A stands still, as on a laptop that sleeps.
+    let frozen = [vec![a.pid()], descendants(a.pid())].concat();
+    for pid in &frozen {
+        signal(*pid, "STOP");
+    }
+    let b = home.leasehold(&["run", "job", "--ttl", "30s", "--label", "B", "--wait", "20s", "--guard", "file:out"]);
+    let mut b = b;
+    let b = b.args(["--", "sh", "-c", "echo B | leasehold write out"]).output().unwrap();
+    assert_eq!(common::code(b.status), 0, "{b:?}");
+    assert_eq!(home.read("out"), "B\n");
+
+    // The zombie's worker wakes first and writes before anybody could stop it.
+    home.touch("go");
+    for pid in descendants(a.pid()) {
+        if pid != frozen[1] {
+            signal(pid, "CONT");
+        }
+    }
+    assert_eq!(home.words("wrote"), ["13"], "{}", home.read("refusal"));
+    assert!(home.read("refusal").contains("stale epoch refused: resource=`file:"), "{}", home.read("refusal"));
+    assert!(home.read("refusal").contains("held=1 seen=2"), "{}", home.read("refusal"));
+    assert_eq!(home.read("out"), "B\n");
+
+    for pid in &frozen {
+        signal(*pid, "CONT");
+    }
+    let a = a.end();
+    assert_eq!(a.code, 75, "{a:?}");
+    assert!(a.stderr.contains("lost `job:1`"), "{a:?}");
+    eventually("the zombie is gone", || !is_alive(writer));
+    assert_eq!(home.read("out"), "B\n");
+
+    let history = home.history("job");
+    assert_eq!(history[0]["reason"], "expired");
+    assert_eq!(history[0]["to"]["label"], "B");
+    assert_eq!(history[1]["outcome"], "expired");
+    assert_eq!(home.count("job", "fenced"), 1);
+    assert_eq!(home.count("job", "lost"), 1);
+}
+
+#[test]
+fn a_zombie_is_fenced_on_sqlite() {
+    zombie_is_fenced(On::Sqlite);
+}
+
+#[test]
+fn a_zombie_is_fenced_on_a_shared_folder() {
+    zombie_is_fenced(On::Dir);
+}
+
+#[test]
+fn a_sealed_zombie_cannot_write_even_before_the_new_holder_has_written() {
+    let home = Home::new(On::Sqlite);
+    let a = home.done(&["acquire", "job", "--ttl", "1s"]).expect(0);
+    let token = a.stdout.trim().to_owned();
+    let b = home.done(&["run", "job", "--wait", "20s", "--guard", "file:out", "--", "true"]).expect(0);
+    assert_eq!(b.stderr, "");
+    let late = home.done(&["write", "out", "--from", "/etc/hostname", "--token", &token]).expect(13);
+    assert!(late.stderr.contains("held=1 seen=2"), "{late:?}");
+    assert!(!home.path("out").exists());
+}
+
+#[test]
+fn a_rolled_back_store_is_told_apart_from_a_stale_token_and_can_be_healed() {
+    let home = Home::new(On::Sqlite);
+    for _ in 0..3 {
+        home.done(&["run", "job", "--guard", "file:out", "--", "sh", "-c", "echo old | leasehold write out"]).expect(0);
+    }
+    for file in ["leases.db", "leases.db-wal", "leases.db-shm"] {
+        let _ = std::fs::remove_file(home.path(file));
+    }
+    let run = ["run", "job", "--guard", "file:out", "--", "sh", "-c", "echo new | leasehold write out"];
+    let refused = home.done(&run).expect(65);
+    assert!(refused.stderr.contains("store regressed"), "{refused:?}");
+    assert!(refused.stderr.contains("leasehold advance job --past 3"), "{refused:?}");
+    assert_eq!(home.read("out"), "old\n");
+    home.done(&["advance", "job", "--past", "3", "--why", "store was restored"]).expect(0);
+    home.done(&run).expect(0);
+    assert_eq!(home.read("out"), "new\n");
+    assert_eq!(home.show("job")["epoch"], 5);
+}

@@ -1,0 +1,184 @@
+//! `run` and the process tree: everything is dead before the lease can be granted again.
+
+mod common;
+
+use common::{Home, On, descendants, eventually, is_alive, signal, within};
+use leasehold::clock::{Clock, SystemClock};
+use std::time::Duration;
+
+/// A job that forks, double-forks and leaves its session, and ignores SIGTERM throughout. Each notes its number.
+const FAMILY: &str = "trap '' TERM; \
+    (trap '' TERM; echo $BASHPID >> family; exec sleep 1000) & \
+    setsid bash -c 'trap \"\" TERM; echo $$ >> family; (setsid bash -c \"echo \\$\\$ >> family; exec sleep 1000\" &) ; exec sleep 1000' & \
+    echo $$ >> family; echo ready > ready; sleep 1000";
+
+struct Family {
+    home: Home,
+    run: common::Running,
+    pids: Vec<i32>,
+}
+
+fn family(args: &[&str]) -> Family {
+    let home = Home::new(On::Sqlite);
+    let mut all = vec!["run", "job"];
+    all.extend(args);
+    all.extend(["--", "bash", "-c", FAMILY]);
+    let run = home.start(&all);
+    home.words("ready");
+    eventually("four processes have started", || home.read("family").lines().count() == 4);
+    let pids: Vec<i32> = home.read("family").lines().map(|line| line.parse().unwrap()).collect();
+    assert!(pids.iter().all(|pid| is_alive(*pid)), "{pids:?}");
+    Family { home, run, pids }
+}
+
+impl Family {
+    fn assert_dead(&self) {
+        let alive: Vec<_> = self.pids.iter().filter(|pid| is_alive(**pid)).collect();
+        assert!(alive.is_empty(), "still alive: {alive:?}");
+    }
+
+    /// Nobody else is granted the lease while any of the family lives.
+    fn assert_dead_before_next_grant(&self) {
+        let next = self.home.done(&["run", "job", "--wait", "20s", "--", "true"]).expect(0);
+        self.assert_dead();
+        assert_eq!(next.stderr, "");
+    }
+}
+
+#[test]
+fn a_revoked_lease_kills_the_whole_tree_and_exits_75() {
+    let family = family(&["--ttl", "3s"]);
+    family.home.done(&["revoke", "job", "--why", "drill"]).expect(0);
+    let pids = family.pids.clone();
+    let done = family.run.end().expect(75);
+    assert!(pids.iter().all(|pid| !is_alive(*pid)));
+    assert!(done.stderr.contains("lost `job:1`"), "{done:?}");
+}
+
+#[test]
+fn a_stopped_supervisor_does_not_keep_its_command_alive() {
+    let family = family(&["--ttl", "2s"]);
+    signal(family.run.pid(), "STOP");
+    family.assert_dead_before_next_grant();
+    signal(family.run.pid(), "CONT");
+    family.run.end().expect(75);
+}
+
+#[test]
+fn a_killed_supervisor_does_not_keep_its_command_alive() {
+    let family = family(&["--ttl", "2s"]);
+    signal(family.run.pid(), "KILL");
+    family.assert_dead_before_next_grant();
+}
+
+#[test]
+fn a_killed_dead_man_does_not_keep_the_command_alive() {
+    let family = family(&["--ttl", "3s"]);
+    signal(descendants(family.run.pid())[0], "KILL");
+    let pids = family.pids.clone();
+    family.run.end().expect(75);
+    assert!(pids.iter().all(|pid| !is_alive(*pid)));
+}
+
+#[test]
+fn a_stopped_dead_man_does_not_keep_the_command_alive() {
+    let family = family(&["--ttl", "2s"]);
+    signal(descendants(family.run.pid())[0], "STOP");
+    // Nothing is lost while the store answers; the dead-man is only missed when it is needed.
+    family.home.done(&["revoke", "job", "--why", "drill"]).expect(0);
+    let pids = family.pids.clone();
+    family.run.end().expect(75);
+    assert!(pids.iter().all(|pid| !is_alive(*pid)));
+}
+
+#[test]
+fn a_store_that_goes_away_kills_the_command_before_the_deadline_by_the_local_clock() {
+    let home = Home::new(On::Dir);
+    let started = SystemClock.now();
+    let run = home.start(&["run", "job", "--ttl", "2s", "--", "sh", "-c", "echo $$ > started; exec sleep 1000"]);
+    let pid: i32 = home.words("started")[0].parse().unwrap();
+    std::fs::rename(home.path("leases"), home.path("away")).unwrap();
+    let cut = SystemClock.now();
+    within(Duration::from_secs(3), "the command is dead", || !is_alive(pid));
+    // The last renewal was sent before the cut, so trust ended at most a ttl after it.
+    assert!(SystemClock.now() <= cut + Duration::from_secs(2), "started {started:?}");
+    let done = run.end().expect(75);
+    assert!(done.stderr.contains("could not be renewed in time"), "{done:?}");
+}
+
+#[test]
+fn what_a_command_leaves_behind_is_stopped_before_the_release() {
+    let home = Home::new(On::Sqlite);
+    let job = "setsid sh -c 'echo $$ > left; exec sleep 1000' & while [ ! -s left ]; do sleep 0.01; done; exit 4";
+    let done = home.done(&["run", "job", "--", "sh", "-c", job]).expect(4);
+    let left: i32 = home.words("left")[0].parse().unwrap();
+    assert!(!is_alive(left));
+    assert!(done.stderr.contains("1 background process was still there"), "{done:?}");
+}
+
+#[test]
+fn a_command_that_ends_in_time_on_sigterm_is_not_killed() {
+    let home = Home::new(On::Sqlite);
+    let job = "trap 'echo cleaned > cleaned; exit 0' TERM; echo ready > ready; while :; do sleep 0.02; done";
+    let run = home.start(&["run", "job", "--ttl", "3s", "--progress-timeout", "500ms", "--", "sh", "-c", job]);
+    home.words("ready");
+    let done = run.end().expect(75);
+    assert_eq!(home.words("cleaned"), ["cleaned"]);
+    assert!(done.stderr.contains("no progress was seen"), "{done:?}");
+}
+
+#[test]
+fn signals_are_passed_on() {
+    for (name, code) in [("TERM", 7), ("INT", 8), ("HUP", 9), ("USR1", 10)] {
+        let home = Home::new(On::Sqlite);
+        let job = "trap 'exit 7' TERM; trap 'exit 8' INT; trap 'exit 9' HUP; trap 'exit 10' USR1; \
+                   echo ready > ready; while :; do sleep 0.02; done";
+        let run = home.start(&["run", "job", "--", "sh", "-c", job]);
+        home.words("ready");
+        signal(run.pid(), name);
+        run.end().expect(code);
+        assert_eq!(home.show("job")["state"], "free");
+    }
+}
+
+#[test]
+fn a_signal_while_waiting_ends_at_once_and_leaves_nothing_held() {
+    let home = Home::new(On::Sqlite);
+    let token = home.done(&["acquire", "job", "--ttl", "5m"]).expect(0).stdout.trim().to_owned();
+    for (name, code) in [("INT", 130), ("TERM", 143)] {
+        let mut waiting = home.start(&["run", "job", "--wait", "10m", "--", "touch", "ran"]);
+        eventually("it waits", || {
+            assert!(!waiting.is_over());
+            std::fs::read_to_string(format!("/proc/{}/stat", waiting.pid())).is_ok_and(|s| s.contains(") S "))
+        });
+        // Signals are listened to from before the first look at the store.
+        eventually("it ended", || {
+            signal(waiting.pid(), name);
+            waiting.is_over()
+        });
+        assert!([code].contains(&waiting.end().code));
+    }
+    assert!(!home.path("ran").exists());
+    home.done(&["release", "--token", &token]).expect(0);
+    assert_eq!(home.show("job")["state"], "free");
+    assert_eq!(home.show("job")["epoch"], 1);
+}
+
+#[test]
+fn two_hundred_killed_holders_leave_nothing_stuck() {
+    let home = Home::new(On::Sqlite);
+    for round in 1..=200_u64 {
+        let run = home.start(&["run", "job", "--ttl", "1s", "--wait", "20s", "--", "sleep", "1000"]);
+        // Kill at any moment from the first instruction on: the record decides whether it had been granted.
+        let pause = Duration::from_micros(round * 97 % 9000);
+        std::thread::sleep(pause);
+        signal(run.pid(), "KILL");
+        run.end();
+        if round % 20 == 0 {
+            let done = home.done(&["run", "job", "--ttl", "1s", "--wait", "20s", "--", "true"]).expect(0);
+            assert_eq!(done.stderr, "");
+        }
+    }
+    let epochs: Vec<u64> = home.history("job").iter().rev().map(|t| t["epoch"].as_u64().unwrap()).collect();
+    assert!(epochs.windows(2).all(|pair| pair[0] < pair[1]), "{epochs:?}");
+}

@@ -1,0 +1,248 @@
+//! `run`: busy policies, limits, progress, guards, exit codes, terminal.
+
+mod common;
+
+use common::{Home, On, eventually, is_alive, signal};
+use std::process::{Command, Stdio};
+
+#[test]
+fn the_exit_code_is_the_commands_own() {
+    let home = Home::new(On::Sqlite);
+    for (job, code) in [("exit 0", 0), ("exit 3", 3), ("exit 255", 255), ("kill -9 $$", 137), ("kill -15 $$", 143)] {
+        home.done(&["run", "job", "--", "sh", "-c", job]).expect(code);
+    }
+    home.done(&["run", "job", "--", "no-such-command"]).expect(127);
+    home.done(&["run", "job", "--", "/etc/hostname"]).expect(126);
+    assert_eq!(home.count("job", "granted"), 7);
+    assert_eq!(home.count("job", "failed"), 6);
+}
+
+#[test]
+fn the_command_finds_its_token_in_its_environment() {
+    let home = Home::new(On::Dir);
+    let done = home.done(&["run", "team/job", "--", "env"]).expect(0);
+    let value = |key: &str| {
+        let line = done.stdout.lines().find(|l| l.starts_with(&format!("{key}="))).unwrap();
+        line.split_once('=').unwrap().1.to_owned()
+    };
+    assert_eq!(value("LEASEHOLD_NAME"), "team/job");
+    assert_eq!(value("LEASEHOLD_EPOCH"), "1");
+    assert!(value("LEASEHOLD_TOKEN").starts_with("team/job:1:"));
+    assert_eq!(value("LEASEHOLD_STORE"), home.store);
+    assert_eq!(value("LEASEHOLD_IDEMPOTENCY_KEY"), "team/job@1");
+}
+
+#[test]
+fn a_held_lease_is_skipped_quietly_with_exit_0() {
+    let home = Home::new(On::Sqlite);
+    home.done(&["acquire", "job", "--label", "first"]).expect(0);
+    let skipped = home.done(&["run", "job", "--", "touch", "ran"]).expect(0);
+    assert_eq!(skipped.stderr.lines().count(), 1, "{skipped:?}");
+    assert!(skipped.stderr.starts_with("leasehold: skipped: `job` has been held for"), "{skipped:?}");
+    assert!(skipped.stderr.contains("by first ("), "{skipped:?}");
+    assert_eq!(home.done(&["run", "job", "--quiet", "--", "touch", "ran"]).expect(0).stderr, "");
+    home.done(&["run", "job", "--held-exit-code", "9", "--", "touch", "ran"]).expect(9);
+    home.done(&["acquire", "job"]).expect(11);
+    assert!(!home.path("ran").exists());
+    assert_eq!(home.count("job", "skipped_overlap"), 4);
+    assert_eq!(home.count("job", "failed"), 0);
+}
+
+#[test]
+fn waiting_ends_when_the_lease_is_released_or_the_limit_comes() {
+    for on in [On::Sqlite, On::Dir] {
+        let home = Home::new(on);
+        let token = home.done(&["acquire", "job", "--ttl", "5m"]).expect(0).stdout.trim().to_owned();
+        home.done(&["run", "job", "--wait", "50ms", "--held-exit-code", "9", "--", "true"]).expect(9);
+        let waiting = home.start(&["run", "job", "--wait", "10m", "--", "true"]);
+        home.done(&["release", "--token", &token]).expect(0);
+        waiting.end().expect(0);
+        assert_eq!(home.history("job")[0]["reason"], "released");
+    }
+}
+
+#[test]
+fn a_second_try_comes_after_the_given_time() {
+    let home = Home::new(On::Sqlite);
+    home.done(&["acquire", "job", "--ttl", "1s"]).expect(0);
+    home.done(&["run", "job", "--retry-after", "1200ms", "--held-exit-code", "9", "--", "true"]).expect(0);
+    home.done(&["acquire", "job", "--ttl", "5m"]).expect(0);
+    home.done(&["run", "job", "--retry-after", "10ms", "--held-exit-code", "9", "--", "true"]).expect(9);
+}
+
+#[test]
+fn another_lease_is_taken_when_the_first_is_held() {
+    let home = Home::new(On::Sqlite);
+    home.done(&["acquire", "a", "--ttl", "5m"]).expect(0);
+    let done = home.done(&["run", "a", "--or", "b", "--or", "c", "--", "sh", "-c", "echo $LEASEHOLD_NAME"]).expect(0);
+    assert_eq!(done.stdout, "b\n");
+}
+
+#[test]
+fn at_most_the_limit_run_at_once_each_with_its_own_lease() {
+    let home = Home::new(On::Dir);
+    let job = "echo $LEASEHOLD_NAME >> names; while [ ! -e go ]; do sleep 0.02; done";
+    let args = ["run", "job", "--limit", "3", "--held-exit-code", "9", "--", "sh", "-c", job];
+    let running: Vec<_> = (0..3).map(|_| home.start(&args)).collect();
+    eventually("three run", || home.read("names").lines().count() == 3);
+    home.done(&args).expect(9);
+    let mut names: Vec<_> = home.read("names").lines().map(String::from).collect();
+    names.sort();
+    assert_eq!(names, ["job", "job/seat-2", "job/seat-3"]);
+    home.touch("go");
+    for run in running {
+        run.end().expect(0);
+    }
+    home.done(&["pause", "job", "--why", "maintenance"]).expect(0);
+    home.done(&args).expect(9);
+    assert_eq!(home.count("job", "paused"), 1);
+}
+
+#[test]
+fn progress_keeps_a_run_alive_and_its_absence_ends_it() {
+    let home = Home::new(On::Sqlite);
+    let job = "for i in 1 2 3 4 5 6; do sleep 0.25; leasehold progress \"step $i\"; done";
+    home.done(&["run", "job", "--ttl", "3s", "--progress-timeout", "1s", "--", "sh", "-c", job]).expect(0);
+    assert_eq!(home.show("job")["progress"]["marker"], "step 6");
+
+    let prints = "for i in 1 2 3 4 5 6; do sleep 0.25; echo $i; done";
+    let printing =
+        ["run", "job", "--ttl", "3s", "--progress-timeout", "1s", "--progress-output", "--", "sh", "-c", prints];
+    assert_eq!(home.done(&printing).expect(0).stdout, "1\n2\n3\n4\n5\n6\n");
+    // A spinner is no progress unless output was said to count.
+    home.done(&["run", "job", "--ttl", "3s", "--progress-timeout", "1s", "--", "sh", "-c", prints]).expect(75);
+
+    let touches = "for i in 1 2 3 4 5 6; do sleep 0.25; echo $i > mark; done";
+    let touching =
+        ["run", "job", "--ttl", "3s", "--progress-timeout", "1s", "--progress-file", "mark", "--", "sh", "-c", touches];
+    home.done(&touching).expect(0);
+
+    let wedged =
+        home.done(&["run", "job", "--ttl", "3s", "--progress-timeout", "1s", "--", "sleep", "1000"]).expect(75);
+    assert!(wedged.stderr.contains("no progress was seen for"), "{wedged:?}");
+    assert_eq!(home.show("job")["state"], "free");
+}
+
+#[test]
+fn a_run_is_stopped_at_its_longest_time() {
+    let home = Home::new(On::Sqlite);
+    let done = home.done(&["run", "job", "--ttl", "3s", "--max-runtime", "300ms", "--", "sleep", "1000"]).expect(143);
+    assert!(done.stderr.contains("longer than --max-runtime"), "{done:?}");
+    assert_eq!(home.history("job")[0]["outcome"], "failed");
+}
+
+#[test]
+fn an_old_script_with_flock_and_a_new_run_exclude_each_other() {
+    let home = Home::new(On::Sqlite);
+    let path = home.path("old.flock");
+    let lock = path.to_str().unwrap();
+    let job = "flock -n old.flock true && echo free > seen || echo taken > seen";
+    home.done(&["run", "job", "--also-flock", lock, "--", "sh", "-c", job]).expect(0);
+    assert_eq!(home.read("seen"), "taken\n");
+    assert!(Command::new("flock").args(["-n", lock, "true"]).status().unwrap().success());
+    let mut old = Command::new("flock")
+        .args([lock, "sh", "-c", "echo held; read line"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut held = [0; 5];
+    std::io::Read::read_exact(old.stdout.as_mut().unwrap(), &mut held).unwrap();
+    let skipped = home.done(&["run", "job", "--also-flock", lock, "--held-exit-code", "9", "--", "true"]).expect(9);
+    assert!(skipped.stderr.contains("flocked by another process"), "{skipped:?}");
+    assert_eq!(home.show("job")["state"], "free");
+    drop(old.stdin.take());
+    old.wait().unwrap();
+    home.done(&["run", "job", "--also-flock", lock, "--wait", "10s", "--", "true"]).expect(0);
+}
+
+#[test]
+fn a_lease_that_was_handed_off_is_run_under_its_new_token() {
+    let home = Home::new(On::Dir);
+    let old = home.start(&["run", "job", "--ttl", "3s", "--", "sh", "-c", "echo $$ > started; exec sleep 1000"]);
+    let pid: i32 = home.words("started")[0].parse().unwrap();
+    let token =
+        home.done(&["hand-off", "job", "--to", "night-shift", "--why", "drain", "--ttl", "30s"]).expect(0).stdout;
+    old.end().expect(75);
+    assert!(!is_alive(pid));
+    let run = home.done(&["run", "job", "--token", token.trim(), "--", "sh", "-c", "echo $LEASEHOLD_EPOCH"]).expect(0);
+    assert_eq!(run.stdout, "2\n");
+    let history = home.history("job");
+    assert_eq!(history[0]["reason"], "handed_off");
+    assert_eq!(history[0]["why"], "drain");
+    assert_eq!(history[0]["outcome"], "succeeded");
+    home.done(&["run", "job", "--token", token.trim(), "--", "true"]).expect(12);
+}
+
+#[test]
+fn a_nested_run_works_under_its_own_token() {
+    let home = Home::new(On::Sqlite);
+    let inner = "leasehold run inner -- sh -c 'echo $LEASEHOLD_NAME'; echo $LEASEHOLD_NAME";
+    assert_eq!(home.done(&["run", "outer", "--", "sh", "-c", inner]).expect(0).stdout, "inner\nouter\n");
+}
+
+#[test]
+fn standard_input_goes_to_the_command() {
+    let home = Home::new(On::Sqlite);
+    let mut child =
+        home.leasehold(&["run", "job", "--", "cat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"hello\n").unwrap();
+    assert_eq!(child.wait_with_output().unwrap().stdout, b"hello\n");
+}
+
+#[test]
+fn the_terminal_belongs_to_the_command_and_comes_back() {
+    let home = Home::new(On::Sqlite);
+    // In a script the shell is in the foreground group; it must be able to read again after the run.
+    let script = "leasehold run job -- sh -c 'read a; echo \"command got $a\"'; read b; echo \"script got $b\"";
+    std::fs::write(home.path("script.sh"), script).unwrap();
+    let mut command = Command::new("script");
+    let template = home.leasehold(&[]);
+    command.args(["-qefc", "sh script.sh", "/dev/null"]).current_dir(home.folder.path()).env_clear();
+    for (key, value) in template.get_envs().filter_map(|(k, v)| Some((k, v?))) {
+        command.env(key, value);
+    }
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    std::io::Write::write_all(&mut input, b"one\ntwo\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    drop(input);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("command got one"), "{text}");
+    assert!(text.contains("script got two"), "{text}");
+}
+
+#[test]
+fn two_runs_with_one_label_are_told_apart() {
+    let home = Home::new(On::Sqlite);
+    let old = home.done(&["acquire", "job", "--ttl", "1s", "--label", "worker-1"]).expect(0).stdout;
+    let new = home.done(&["acquire", "job", "--ttl", "5m", "--label", "worker-1", "--wait", "20s"]).expect(0).stdout;
+    home.done(&["renew", "--token", old.trim()]).expect(12);
+    home.done(&["release", "--token", old.trim()]).expect(12);
+    home.done(&["renew", "--token", new.trim()]).expect(0);
+    assert_eq!(home.show("job")["epoch"], 2);
+}
+
+#[test]
+fn a_gate_says_that_it_is_check_then_act_and_closes_for_stale_tokens() {
+    let home = Home::new(On::Sqlite);
+    let open = home.done(&["run", "job", "--", "leasehold", "gate", "deploy", "--", "sh", "-c", "exit 6"]).expect(6);
+    assert!(open.stderr.contains("check-then-act"), "{open:?}");
+    let old = home.done(&["acquire", "job", "--ttl", "5m"]).expect(0).stdout;
+    home.done(&["revoke", "job", "--why", "drill"]).expect(0);
+    let closed = home.done(&["gate", "deploy", "--token", old.trim(), "--", "touch", "ran"]).expect(13);
+    assert!(closed.stderr.contains("resource=`deploy` held=2 seen=3"), "{closed:?}");
+    assert!(!home.path("ran").exists());
+}
+
+#[test]
+fn suspending_from_the_terminal_lets_the_lease_go_in_time() {
+    let home = Home::new(On::Sqlite);
+    let run = home.start(&["run", "job", "--ttl", "1s", "--", "sh", "-c", "echo $$ > started; exec sleep 1000"]);
+    let pid: i32 = home.words("started")[0].parse().unwrap();
+    signal(pid, "STOP");
+    signal(run.pid(), "STOP");
+    eventually("a stopped command is dead", || !is_alive(pid));
+    signal(run.pid(), "CONT");
+    run.end().expect(75);
+}

@@ -1,0 +1,123 @@
+//! Lost answers, errors and dropped calls. If these are broken, a store's hiccup becomes a grant, or a leak.
+
+use super::leases::{run_out, take};
+use crate::bench::{ensure, fresh_name};
+use crate::faulty::{Fault, FaultyStore};
+use crate::{Bench, Verdict};
+use leasehold::{Acquired, Ask, Coordinator, HolderId, Kind, Outcome, Released, Ttl};
+use std::future::{Future, poll_fn};
+use std::sync::Arc;
+use std::task::Poll;
+
+/// More calls than an acquire, a renewal and a release make, faults included.
+const MAX_CALLS: u64 = 12;
+/// More polls than an acquire needs.
+const MAX_POLLS: u32 = 12;
+
+pub(crate) async fn a_lost_reply_is_resolved_by_the_nonce(bench: Bench) -> Verdict {
+    for fault in [Fault::ReplyLost, Fault::RequestLost] {
+        let store = bench.open().await?;
+        let lease = fresh_name("lost-reply")?;
+        // The first call is the read, the second the swap.
+        let acquiring = Coordinator::new(Arc::new(FaultyStore::new(store.clone(), fault, 2)));
+        let holder = HolderId::new(None);
+        let grant = match acquiring.acquire(&lease, &Ask::new(holder.clone(), Ttl::MAX)).await? {
+            Acquired::Granted(grant) => grant,
+            Acquired::Refused { refusal, .. } => {
+                ensure!(false, "{fault:?}: our own grant was taken for somebody else's: {refusal:?}");
+                return Ok(());
+            }
+        };
+        let record = Coordinator::new(store.clone()).inspect(&lease).await?.record;
+        ensure!(record.epoch.get() == 1, "{fault:?}: one acquisition moved the epoch to {}", record.epoch);
+        ensure!(record.is_held_by(grant.token().claim()), "{fault:?}: a grant without a record");
+        let releasing = Coordinator::new(Arc::new(FaultyStore::new(store.clone(), fault, 1)));
+        let released = releasing.release(&grant, Outcome::Succeeded).await?;
+        ensure!(released == Released::Now, "{fault:?}: a release whose answer was lost gave {released:?}");
+        let record = Coordinator::new(store).inspect(&lease).await?.record;
+        ensure!(record.tenure.is_none(), "{fault:?}: a release was reported and not made");
+    }
+    Ok(())
+}
+
+pub(crate) async fn no_error_is_a_grant(bench: Bench) -> Verdict {
+    let store = bench.open().await?;
+    let sound = Coordinator::new(store.clone());
+    for fault in Fault::ALL {
+        for call in 1..=MAX_CALLS {
+            let faulty = Arc::new(FaultyStore::new(store.clone(), fault, call));
+            let leases = Coordinator::new(faulty.clone());
+            let lease = fresh_name("fail-closed")?;
+            let holder = HolderId::new(None);
+            let nonce = holder.nonce;
+            let answer = leases.acquire(&lease, &Ask::new(holder, Ttl::MAX)).await;
+            let record = sound.inspect(&lease).await?.record;
+            let held = record.tenure.as_ref().is_some_and(|tenure| tenure.holder.nonce == nonce);
+            match answer {
+                Ok(Acquired::Granted(mut grant)) => {
+                    ensure!(held, "{fault:?} at call {call}: granted without a record");
+                    let renewed = leases.renew(&mut grant, None).await;
+                    let released = leases.release(&grant, Outcome::Succeeded).await;
+                    let free = sound.inspect(&lease).await?.record.tenure.is_none();
+                    if let Ok(Released::Now) = released {
+                        ensure!(free, "{fault:?} at call {call}: released, and still held (renewal gave {renewed:?})");
+                    }
+                }
+                Ok(Acquired::Refused { refusal, .. }) => {
+                    ensure!(false, "{fault:?} at call {call}: a free lease was refused: {refusal:?}");
+                }
+                Err(e) if e.kind() == Kind::Indeterminate => {}
+                Err(e) => ensure!(!held, "{fault:?} at call {call}: held, though the answer was: {e}"),
+            }
+            if faulty.calls() < call {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(crate) async fn a_dropped_call_leaves_nothing_held_for_ever(bench: Bench) -> Verdict {
+    let leases = bench.coordinator().await?;
+    for polls in 1..=MAX_POLLS {
+        let lease = fresh_name("dropped")?;
+        let holder = HolderId::new(None);
+        let nonce = holder.nonce;
+        let ask = Ask::new(holder, Ttl::MAX);
+        let ended = polled(leases.acquire(&lease, &ask), polls).await;
+        // Whether or not it had come so far, the next one comes in once that tenure, if any, has run out.
+        let record = leases.inspect(&lease).await?.record;
+        if let Some(tenure) = &record.tenure {
+            ensure!(tenure.holder.nonce == nonce, "after {polls} polls somebody else holds it: {tenure:?}");
+            ensure!(
+                tenure.deadline <= tenure.granted_at.plus(Ttl::MAX.get()),
+                "after {polls} polls it is held for longer than its ttl: {tenure:?}"
+            );
+            run_out(&leases, &lease).await?;
+            take(&leases, &lease).await?;
+        }
+        if let Some(answer) = ended {
+            answer?;
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Polls a future at most so many times, then drops it: as a caller does who is cancelled at that very point.
+async fn polled<F: Future>(future: F, polls: u32) -> Option<F::Output> {
+    let mut future = Box::pin(future);
+    let mut left = polls;
+    poll_fn(|context| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        match future.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}

@@ -1,0 +1,73 @@
+//! Listing and looking. If these are broken, people and janitors miss leases, or change them by looking.
+
+use crate::bench::{done, ensure};
+use crate::{Bench, Broken, Verdict};
+use leasehold::store::{Store, Versioned};
+use leasehold::{Key, LeaseName, Nonce, Shelf};
+
+/// A bound on pages, so that a store whose pages never end is caught too.
+const MAX_PAGES: usize = 10_000;
+
+pub(crate) async fn a_listing_is_ordered_paged_and_complete(bench: Bench) -> Verdict {
+    let store = bench.open().await?;
+    let id = Nonce::random();
+    let mut names = Vec::new();
+    for ending in ["a", "B", "b", "a/b", "a.b", "a-b", "a0", "Z", "_", "0", "zz/z", "Aa", &"L".repeat(150)] {
+        names.push(LeaseName::new(format!("{id}/{ending}"))?);
+    }
+    for name in &names {
+        done(store.swap(&Key::new(Shelf::Probe, name), None, name.as_str().as_bytes()).await?, "a first swap")?;
+    }
+    // An erased name must not show, nor break the paging.
+    let gone = LeaseName::new(format!("{id}/a5"))?;
+    let (revision, _) = done(store.swap(&Key::new(Shelf::Probe, &gone), None, b"x").await?, "a first swap")?;
+    done(store.erase(&Key::new(Shelf::Probe, &gone), &revision).await?, "an erase")?;
+    names.sort();
+    for limit in [1, 4, names.len(), 1_000] {
+        let listed = list_all(&*store, Some(&LeaseName::new(id.to_string())?), limit).await?;
+        let ours: Vec<_> =
+            listed.into_iter().take_while(|(name, _)| name.as_str().starts_with(&id.to_string())).collect();
+        let found: Vec<_> = ours.iter().map(|(name, _)| name.clone()).collect();
+        ensure!(found == names, "in pages of {limit}, {found:?} was listed instead of {names:?}");
+        let wrong = ours.iter().find(|(name, value)| value.bytes != name.as_str().as_bytes());
+        ensure!(wrong.is_none(), "a listing has another record's value: {wrong:?}");
+    }
+    let elsewhere = list_all(&*store, None, 1_000).await?.len();
+    ensure!(elsewhere >= names.len(), "a listing from the beginning has fewer entries than one from the middle");
+    Ok(())
+}
+
+pub(crate) async fn looking_changes_nothing(bench: Bench) -> Verdict {
+    let store = bench.open().await?;
+    let before = list_all(&*store, None, 100).await?;
+    for (name, value) in before.iter().take(20) {
+        let read = store.read(&Key::new(Shelf::Probe, name)).await?.value;
+        ensure!(read.as_ref() == Some(value), "`{name}` is listed as {value:?} and read as {read:?}");
+    }
+    let key = Key::new(Shelf::Probe, &LeaseName::new(Nonce::random().to_string())?);
+    ensure!(store.read(&key).await?.value.is_none(), "a key that nobody wrote has a value");
+    ensure!(list_all(&*bench.open().await?, None, 100).await? == before, "reading and listing changed the store");
+    Ok(())
+}
+
+async fn list_all(
+    store: &dyn Store,
+    after: Option<&LeaseName>,
+    limit: usize,
+) -> Result<Vec<(LeaseName, Versioned)>, Broken> {
+    let mut after = after.cloned();
+    let mut all = Vec::new();
+    for _ in 0..MAX_PAGES {
+        let page = store.list(Shelf::Probe, after.as_ref(), limit).await?;
+        ensure!(page.entries.len() <= limit, "a page of at most {limit} has {} entries", page.entries.len());
+        for (name, value) in page.entries {
+            ensure!(after.as_ref().is_none_or(|after| name > *after), "`{name}` is listed after {after:?}");
+            after = Some(name.clone());
+            all.push((name, value));
+        }
+        if !page.more {
+            return Ok(all);
+        }
+    }
+    Err(Broken(format!("a listing did not end within {MAX_PAGES} pages")))
+}

@@ -1,0 +1,116 @@
+//! The store's clock, expiry and hints. If these are broken, a lease is had too early, or never.
+
+use crate::bench::{done, ensure, fresh_key, fresh_name};
+use crate::{Bench, Broken, Verdict};
+use leasehold::clock::{Clock, SystemClock};
+use leasehold::store::{ClockSource, Store, Watching};
+use leasehold::{Acquired, Ask, HolderId, Key, Outcome, Released, Revision, Shelf, Timestamp, Ttl};
+use std::time::Duration;
+
+/// How late anything may be on a busy machine.
+const SLACK: Duration = Duration::from_secs(10);
+const LOOKS: usize = 50;
+
+fn grain(store: &dyn Store) -> Duration {
+    match store.capabilities().clock {
+        ClockSource::Store { grain } => grain,
+        ClockSource::Local { margin } => margin,
+    }
+}
+
+pub(crate) async fn time_never_goes_back(bench: Bench) -> Verdict {
+    let stores = [bench.open().await?, bench.open().await?];
+    let grain = grain(&*stores[0]);
+    let key = fresh_key("time")?;
+    let mut latest = Timestamp::from_millis(0);
+    let mut revision: Option<Revision> = None;
+    for look in 0..LOOKS {
+        let store = &stores[look % 2];
+        let now = match look % 3 {
+            0 => store.read(&key).await?.now,
+            1 => store.list(Shelf::Probe, None, 1).await?.now,
+            _ => {
+                let (next, now) = done(store.swap(&key, revision.as_ref(), b"x").await?, "a swap")?;
+                revision = Some(next);
+                now
+            }
+        };
+        let back = latest.saturating_since(now);
+        ensure!(back <= grain, "the clock went back by {back:?}, more than its grain of {grain:?}");
+        latest = latest.max(now);
+    }
+    Ok(())
+}
+
+pub(crate) async fn time_goes_on(bench: Bench) -> Verdict {
+    let store = bench.open().await?;
+    let (grain, key, clock) = (grain(&*store), fresh_key("time")?, SystemClock);
+    let wait = grain * 2 + Duration::from_millis(50);
+    let began = clock.now();
+    let first = store.read(&key).await?.now;
+    let between = clock.now();
+    clock.sleep_until(between + wait).await;
+    let asked = clock.now();
+    let second = store.read(&key).await?.now;
+    let (least, most) = (asked.saturating_since(between), clock.now().saturating_since(began));
+    let passed = second.saturating_since(first);
+    // The store's clock may be adjusted while we look, hence the tenth.
+    let (least, most) = (least.saturating_sub(grain) * 9 / 10, (most + grain) * 11 / 10);
+    ensure!(
+        (least..=most + Duration::from_millis(2)).contains(&passed),
+        "in {least:?} to {most:?} of this machine's time, {passed:?} passed in the store"
+    );
+    Ok(())
+}
+
+pub(crate) async fn a_watch_hints_at_changes(bench: Bench) -> Verdict {
+    let (writer, watcher) = (bench.open().await?, bench.open().await?);
+    if watcher.capabilities().watch == Watching::None {
+        return Ok(());
+    }
+    let key = fresh_key("watch")?;
+    let mut revision: Option<Revision> = None;
+    // The first write may come by another way than the later ones.
+    for turn in ["first", "second"] {
+        let mut watch = watcher.watch(&key).await?;
+        revision = Some(done(writer.swap(&key, revision.as_ref(), b"x").await?, "a swap")?.0);
+        let hinted = tokio::select! {
+            () = watch.hint() => true,
+            () = SystemClock.sleep_until(SystemClock.now() + SLACK) => false,
+        };
+        ensure!(hinted, "the store says that it hints, and did not at the {turn} swap");
+    }
+    Ok(())
+}
+
+pub(crate) async fn a_lease_can_be_had_after_its_ttl_and_not_before(bench: Bench) -> Verdict {
+    let (first, second) = (bench.coordinator().await?, bench.coordinator().await?);
+    let lease = fresh_name("expiry")?;
+    let ttl = Ttl::new(Ttl::MIN.get() + grain(&**first.store()) * 3)?;
+    let clock = SystemClock;
+    let Acquired::Granted(grant) = first.acquire(&lease, &Ask::new(HolderId::new(None), ttl)).await? else {
+        return Err(Broken("a lease that nobody ever held was refused".into()));
+    };
+    let granted = clock.now();
+    let give_up = granted + ttl.get() + SLACK;
+    let next = loop {
+        let answer = second.acquire(&lease, &Ask::new(HolderId::new(None), ttl)).await?;
+        match answer {
+            Acquired::Granted(next) => break next,
+            Acquired::Refused { .. } => {
+                ensure!(clock.now() < give_up, "a lease of {ttl} could not be had {SLACK:?} after it ran out");
+                clock.sleep_until(clock.now() + Duration::from_millis(25)).await;
+            }
+        }
+    };
+    ensure!(clock.now() >= grant.trust_until(), "a lease was granted again while its holder could still trust it");
+    let (old, new) = (grant.token().epoch, next.token().epoch);
+    ensure!(new > old, "after a tenure that ran out, epoch {new} follows {old}");
+    match first.release(&grant, Outcome::Succeeded).await? {
+        Released::Lost(_) => {}
+        other => ensure!(false, "the holder whose lease ran out released it: {other:?}"),
+    }
+    let record = second.store().read(&Key::new(Shelf::Lease, &lease)).await?.value;
+    ensure!(record.is_some(), "the record of a lease is gone");
+    Ok(())
+}

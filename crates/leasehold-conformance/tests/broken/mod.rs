@@ -1,0 +1,240 @@
+//! A store in memory with one flaw.
+
+use async_trait::async_trait;
+use leasehold::store::{Capabilities, Page, Reading, Store, Swap, Versioned, Watch, refuse_erasing_a_lease};
+use leasehold::{Error, Key, Kind, LeaseName, MemoryStore, Ownership, Result, Revision, Shelf, Timestamp, codec};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+macro_rules! flaws {
+    ($($flaw:ident),+ $(,)?) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Flaw { $($flaw),+ }
+        impl Flaw {
+            pub const ALL: &[Flaw] = &[$(Flaw::$flaw),+];
+        }
+    };
+}
+
+flaws![
+    TakesAnyRevisionForAbsent,
+    IgnoresTheExpectedRevision,
+    SaysDoneWithoutWriting,
+    TakesErrorsForApplied,
+    ReadsFromACache,
+    CutsLongValues,
+    IgnoresCase,
+    ErasesWhateverIsThere,
+    ReusesRevisionsAfterAnErase,
+    TagsByContent,
+    ForgetsOldRevisionsWereUsed,
+    ErasesLeases,
+    ListsTheFirstPageOnly,
+    ListsOutOfOrder,
+    TouchesWhatItLists,
+    ClockRunsBackwards,
+    ClockStandsStill,
+    ChecksThenWrites,
+    DeniesWhatItDid,
+    DeletesReleasedLeases,
+    NeverHints,
+    DeletesExpiredLeases,
+];
+
+/// The longest value that a store which cuts them keeps.
+const CUT: usize = 64 * 1024;
+/// How many revisions a store remembers that counts them in a small circle.
+const CIRCLE: u64 = 40;
+/// Every so many swaps, something goes wrong in a store where errors happen.
+const HICCUP: u64 = 7;
+
+#[derive(Debug)]
+pub struct BrokenStore {
+    flaw: Flaw,
+    room: Arc<Room>,
+    /// What this handle has read before.
+    cache: Mutex<HashMap<Key, Option<Versioned>>>,
+}
+
+#[derive(Debug, Default)]
+struct Room {
+    records: Mutex<BTreeMap<Key, (u64, Vec<u8>)>>,
+    last_revision: AtomicU64,
+    calls: AtomicU64,
+    /// Held while a swap checks and writes.
+    turn: tokio::sync::Mutex<()>,
+    /// Only asked for the time and for hints.
+    sound: MemoryStore,
+}
+
+impl BrokenStore {
+    pub fn new(flaw: Flaw) -> Self {
+        BrokenStore { flaw, room: Arc::default(), cache: Mutex::default() }
+    }
+
+    pub fn another_handle(&self) -> Self {
+        BrokenStore { flaw: self.flaw, room: self.room.clone(), cache: Mutex::default() }
+    }
+
+    fn call(&self) -> u64 {
+        self.room.calls.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    async fn now(&self, key: &Key) -> Timestamp {
+        let now = self.room.sound.read(key).await.unwrap().now;
+        match self.flaw {
+            Flaw::ClockStandsStill => Timestamp::from_millis(1_700_000_000_000),
+            Flaw::ClockRunsBackwards => Timestamp::from_millis(now.as_millis() - self.call() * 100),
+            _ => now,
+        }
+    }
+
+    fn key(&self, key: &Key) -> Key {
+        match self.flaw {
+            Flaw::IgnoresCase => Key::new(key.shelf, &key.name.as_str().to_lowercase().parse().unwrap()),
+            _ => key.clone(),
+        }
+    }
+
+    fn next_revision(&self, key: &Key, previous: Option<u64>, bytes: &[u8]) -> u64 {
+        match self.flaw {
+            Flaw::TagsByContent => bytes.iter().fold(bytes.len() as u64, |sum, b| sum.wrapping_mul(31) + u64::from(*b)),
+            Flaw::ReusesRevisionsAfterAnErase if key.shelf == Shelf::Probe => previous.unwrap_or(0) + 1,
+            Flaw::ForgetsOldRevisionsWereUsed => (self.room.last_revision.fetch_add(1, Ordering::SeqCst) + 1) % CIRCLE,
+            _ => self.room.last_revision.fetch_add(1, Ordering::SeqCst) + 1,
+        }
+    }
+
+    fn current(&self, key: &Key) -> Option<(u64, Vec<u8>)> {
+        self.room.records.lock().unwrap().get(key).cloned()
+    }
+
+    fn holds(&self, key: &Key, expected: Option<&Revision>) -> bool {
+        let current = self.current(key).map(|(revision, _)| revision.to_string());
+        match self.flaw {
+            Flaw::IgnoresTheExpectedRevision => expected.is_none() == current.is_none(),
+            Flaw::TakesAnyRevisionForAbsent if current.is_none() => true,
+            _ => current.as_ref() == expected.map(|revision| &revision.0),
+        }
+    }
+
+    fn write(&self, key: &Key, next: &[u8]) -> Revision {
+        let mut records = self.room.records.lock().unwrap();
+        let previous = records.get(key).map(|(revision, _)| *revision);
+        let revision = self.next_revision(key, previous, next);
+        let kept = if self.flaw == Flaw::CutsLongValues { next.len().min(CUT) } else { next.len() };
+        records.insert(key.clone(), (revision, next[..kept].to_vec()));
+        Revision(revision.to_string())
+    }
+
+    fn drop_if_over(&self, key: &Key, now: Timestamp) {
+        let over = |record: &Ownership| match self.flaw {
+            Flaw::DeletesReleasedLeases => record.tenure.is_none(),
+            // A tenure that a test itself moved into the distant past does not show this flaw.
+            Flaw::DeletesExpiredLeases => {
+                record.tenure.as_ref().is_some_and(|t| t.deadline.as_millis() > 1 && t.deadline <= now)
+            }
+            _ => false,
+        };
+        let mut records = self.room.records.lock().unwrap();
+        let decoded = records.get(key).and_then(|(_, bytes)| codec::decode("ownership", bytes, "x").ok());
+        if key.shelf == Shelf::Lease && decoded.is_some_and(|record| over(&record)) {
+            records.remove(key);
+        }
+    }
+}
+
+#[async_trait]
+impl Store for BrokenStore {
+    fn capabilities(&self) -> Capabilities {
+        self.room.sound.capabilities()
+    }
+
+    async fn read(&self, key: &Key) -> Result<Reading> {
+        let key = self.key(key);
+        let now = self.now(&key).await;
+        self.drop_if_over(&key, now);
+        let mut value =
+            self.current(&key).map(|(revision, bytes)| Versioned { bytes, revision: Revision(revision.to_string()) });
+        if self.flaw == Flaw::ReadsFromACache && key.name.as_str().contains("fresh") {
+            value = self.cache.lock().unwrap().entry(key).or_insert(value).clone();
+        }
+        Ok(Reading { value, now })
+    }
+
+    async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
+        let key = self.key(key);
+        let now = self.now(&key).await;
+        let call = self.call();
+        // Both halves in one turn, except where the flaw is that they are not.
+        let _turn = match self.flaw {
+            Flaw::ChecksThenWrites => None,
+            _ => Some(self.room.turn.lock().await),
+        };
+        if !self.holds(&key, expected) {
+            return Ok(Swap::Mismatch);
+        }
+        tokio::task::yield_now().await;
+        let unwritten = Revision("1000000".into());
+        match self.flaw {
+            Flaw::SaysDoneWithoutWriting if expected.is_none() && key.name.as_str().contains("/done/") => {
+                return Ok(Swap::Done { revision: unwritten, now });
+            }
+            Flaw::TakesErrorsForApplied if call.is_multiple_of(HICCUP) && key.name.as_str().contains("/done/") => {
+                return Ok(Swap::Done { revision: unwritten, now });
+            }
+            _ => {}
+        }
+        let revision = self.write(&key, next);
+        if self.flaw == Flaw::DeniesWhatItDid && call.is_multiple_of(HICCUP) && key.name.as_str().contains("contended")
+        {
+            return Err(Error::new(Kind::Unavailable, "says that it did nothing"));
+        }
+        // Somebody must push hints; the sound store does when it is written to.
+        let told = self.room.sound.read(&key).await?.value.map(|value| value.revision);
+        if self.flaw != Flaw::NeverHints {
+            let _ = self.room.sound.swap(&key, told.as_ref(), b"").await;
+        }
+        Ok(Swap::Done { revision, now })
+    }
+
+    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
+        let any = Key::new(shelf, &"any".parse()?);
+        let now = self.now(&any).await;
+        let mut records = self.room.records.lock().unwrap();
+        if self.flaw == Flaw::TouchesWhatItLists {
+            records.values_mut().for_each(|(revision, _)| *revision += 1_000_000);
+        }
+        let mut entries: Vec<_> = records
+            .iter()
+            .filter(|(key, _)| key.shelf == shelf && after.is_none_or(|after| key.name > *after))
+            .map(|(key, (revision, bytes))| {
+                (key.name.clone(), Versioned { bytes: bytes.clone(), revision: Revision(revision.to_string()) })
+            })
+            .collect();
+        let more = entries.len() > limit && self.flaw != Flaw::ListsTheFirstPageOnly;
+        entries.truncate(limit);
+        if self.flaw == Flaw::ListsOutOfOrder {
+            entries.reverse();
+        }
+        Ok(Page { entries, more, now })
+    }
+
+    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
+        if self.flaw != Flaw::ErasesLeases {
+            refuse_erasing_a_lease(key)?;
+        }
+        let key = self.key(key);
+        let now = self.now(&key).await;
+        if !self.holds(&key, Some(expected)) && self.flaw != Flaw::ErasesWhateverIsThere {
+            return Ok(Swap::Mismatch);
+        }
+        self.room.records.lock().unwrap().remove(&key);
+        Ok(Swap::Done { revision: expected.clone(), now })
+    }
+
+    async fn watch(&self, key: &Key) -> Result<Watch> {
+        self.room.sound.watch(&self.key(key)).await
+    }
+}

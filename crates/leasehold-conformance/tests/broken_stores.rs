@@ -1,0 +1,67 @@
+//! Each store here breaks one promise on purpose, and the suite must say which.
+//!
+//! A promise that no broken store is caught by proves nothing, and a store that is caught by another promise than the
+//! one it breaks shows that the suite is out of order.
+
+#![allow(clippy::unwrap_used)]
+
+mod broken;
+
+use broken::{BrokenStore, Flaw};
+use leasehold_conformance::{Bench, Effort, exercise};
+use std::sync::Arc;
+
+const EFFORT: Effort = Effort { clients: 8, swaps_each: 50, tenures: 12 };
+
+/// Every flaw and the promise that must be the first to name it.
+const CAUGHT_BY: &[(Flaw, &str)] = &[
+    (Flaw::TakesAnyRevisionForAbsent, "absent_means_never_written"),
+    (Flaw::IgnoresTheExpectedRevision, "a_swap_needs_the_expected_revision"),
+    (Flaw::SaysDoneWithoutWriting, "a_done_swap_is_there"),
+    (Flaw::TakesErrorsForApplied, "a_done_swap_is_there"),
+    (Flaw::ReadsFromACache, "a_read_sees_every_answered_swap"),
+    (Flaw::CutsLongValues, "values_come_back_byte_for_byte"),
+    (Flaw::IgnoresCase, "names_never_collide"),
+    (Flaw::ErasesWhateverIsThere, "an_erase_needs_the_expected_revision"),
+    (Flaw::ReusesRevisionsAfterAnErase, "a_revision_is_never_reused"),
+    (Flaw::TagsByContent, "a_revision_is_never_reused"),
+    (Flaw::ForgetsOldRevisionsWereUsed, "an_old_revision_never_wins_again"),
+    (Flaw::ErasesLeases, "a_lease_is_never_erased"),
+    (Flaw::ListsTheFirstPageOnly, "a_listing_is_ordered_paged_and_complete"),
+    (Flaw::ListsOutOfOrder, "a_listing_is_ordered_paged_and_complete"),
+    (Flaw::TouchesWhatItLists, "looking_changes_nothing"),
+    (Flaw::ClockRunsBackwards, "time_never_goes_back"),
+    (Flaw::ClockStandsStill, "time_goes_on"),
+    (Flaw::ChecksThenWrites, "contended_swaps_have_one_winner_each"),
+    (Flaw::DeniesWhatItDid, "contended_swaps_have_one_winner_each"),
+    (Flaw::DeletesReleasedLeases, "release_keeps_the_epoch"),
+    (Flaw::NeverHints, "a_watch_hints_at_changes"),
+    (Flaw::DeletesExpiredLeases, "a_lease_can_be_had_after_its_ttl_and_not_before"),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_broken_store_is_caught_by_the_promise_it_breaks() {
+    let runs: Vec<_> = CAUGHT_BY
+        .iter()
+        .map(|(flaw, promise)| {
+            let store = BrokenStore::new(*flaw);
+            let bench = Bench::new(EFFORT, move || {
+                let handle = store.another_handle();
+                async move { Ok(Arc::new(handle) as _) }
+            });
+            (flaw, promise, tokio::spawn(async move { exercise(&bench).await }))
+        })
+        .collect();
+    for (flaw, promise, run) in runs {
+        let report = run.await.unwrap();
+        let first = report.broken().first().map(|(name, _)| *name);
+        assert_eq!(first, Some(*promise), "{flaw:?} was not caught by the promise it breaks:\n{report}");
+    }
+}
+
+#[test]
+fn every_flaw_has_a_promise_that_catches_it() {
+    for flaw in Flaw::ALL {
+        assert!(CAUGHT_BY.iter().any(|(caught, _)| caught == flaw), "{flaw:?} is never tried");
+    }
+}

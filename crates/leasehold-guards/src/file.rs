@@ -1,0 +1,174 @@
+//! The file guard: replaces one file whole, and only for the newest holder.
+//!
+//! Promise: readers see the old content or the new, never a part; a stale writer changes nothing, wherever it slept;
+//! symlinks, mode and, where permitted, the file's user and group stay as they were. Non-promise: hard links to the file
+//! keep the old content, extended attributes are not copied, and set-user-id bits are dropped.
+
+use crate::failure::Scene;
+use crate::fence;
+use crate::permit::{Permits, hold};
+use crate::place::{Place, shown};
+use crate::steps::{Step, Steps, Unwatched};
+use async_trait::async_trait;
+use leasehold::guard::{Guard, HighWater, Policy, Strength};
+use leasehold::{Error, Kind, Result, Token};
+use rustix::fs::{Gid, Mode, Stat, Uid};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// How much of the payload is moved at a time.
+const CHUNK_BYTES: usize = 128 * 1024;
+
+/// Guards one file by a permit directory beside it.
+#[derive(Debug, Clone)]
+pub struct FileGuard {
+    path: PathBuf,
+    resource: String,
+    policy: Policy,
+    steps: Arc<dyn Steps>,
+}
+
+impl FileGuard {
+    /// A guard for the file at `path`, which need not exist; the folder around it must.
+    ///
+    /// # Errors
+    /// [`Kind::Unsupported`] for [`Policy::Ordered`]: a file remembers epochs, not sequences.
+    pub fn new(path: impl Into<PathBuf>, policy: Policy) -> Result<Self> {
+        let path = path.into();
+        let resource = format!("file:{}", shown(&path));
+        if policy == Policy::Ordered {
+            let message =
+                format!("resource=`{resource}` cannot order the writes of one tenure; use reentrant or once per epoch");
+            return Err(Error::new(Kind::Unsupported, message));
+        }
+        Ok(FileGuard { path, resource, policy, steps: Arc::new(Unwatched) })
+    }
+
+    /// The same guard, watched at every step.
+    #[must_use]
+    pub fn with_steps(mut self, steps: Arc<dyn Steps>) -> Self {
+        self.steps = steps;
+        self
+    }
+
+    /// The path as it was given.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// [`Guard::seal`] for callers that may block.
+    pub fn seal_now(&self, token: &Token) -> Result<HighWater> {
+        let place = Place::open_followed(&self.path, &self.resource)?;
+        Permits::open(self.scene(), &place, token)?.seal()
+    }
+
+    /// [`Guard::high_water`] for callers that may block.
+    pub fn high_water_now(&self) -> Result<Option<HighWater>> {
+        let place = Place::open_followed(&self.path, &self.resource)?;
+        fence::high_water(&self.scene(), &place)
+    }
+
+    /// Replaces the file with everything that `payload` gives. The token is checked before the first byte is read, and
+    /// decides again when the last was.
+    ///
+    /// With [`Policy::OncePerEpoch`] a crash in the middle of publishing counts as the one write: it may have landed.
+    pub fn write_from(&self, token: &Token, mut payload: impl Read) -> Result<HighWater> {
+        let scene = self.scene();
+        let place = Place::open_followed(&self.path, &self.resource)?;
+        let permits = Permits::open(scene, &place, token)?;
+        permits.drop_abandoned();
+        // While it is staged, a file that few may read is read by nobody else.
+        let mode = if place.found.is_some() { 0o600 } else { 0o666 };
+        let (stage, file) = permits.anchored(self.policy, |stage| {
+            let file = permits.create(stage, mode)?;
+            hold(&file)?;
+            Ok(File::from(file))
+        })?;
+        let written = fill(&scene, &file, &mut payload, place.found.as_ref()).and_then(|()| {
+            permits.publish(self.policy, || {
+                Ok(rustix::fs::renameat(permits.fence(), stage.as_str(), &place.parent, &place.name)?)
+            })
+        });
+        if written.is_err() {
+            permits.drop_stage(&stage);
+        }
+        // Open until here: that is how others of our tenure know that the stage is in use.
+        drop(file);
+        written
+    }
+
+    /// [`FileGuard::write_from`] for callers that may not block.
+    pub async fn write(&self, token: &Token, payload: Vec<u8>) -> Result<HighWater> {
+        let (guard, token) = (self.clone(), token.clone());
+        blocking(move || guard.write_from(&token, &payload[..])).await
+    }
+
+    fn scene(&self) -> Scene<'_> {
+        Scene { resource: &self.resource, steps: &*self.steps }
+    }
+}
+
+#[async_trait]
+impl Guard for FileGuard {
+    fn resource(&self) -> String {
+        self.resource.clone()
+    }
+
+    fn strength(&self) -> Strength {
+        Strength::Atomic
+    }
+
+    async fn seal(&self, token: &Token) -> Result<HighWater> {
+        let (guard, token) = (self.clone(), token.clone());
+        blocking(move || guard.seal_now(&token)).await
+    }
+
+    async fn high_water(&self) -> Result<Option<HighWater>> {
+        let guard = self.clone();
+        blocking(move || guard.high_water_now()).await
+    }
+}
+
+/// Runs what may block where it may.
+pub(crate) async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    match tokio::task::spawn_blocking(act).await {
+        Ok(answer) => answer,
+        Err(e) => Err(Error::new(Kind::Indeterminate, "the guard's thread ended early").with_source(e)),
+    }
+}
+
+fn fill(scene: &Scene<'_>, mut file: &File, payload: &mut impl Read, old: Option<&Stat>) -> Result<()> {
+    scene.take(Step::Stage, || Ok(()))?;
+    let mut chunk = vec![0; CHUNK_BYTES];
+    loop {
+        let read = match payload.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(read) => read,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => {
+                let message = format!("cannot read the payload: resource=`{}`: the old content stays", scene.resource);
+                return Err(Error::unavailable(message, e));
+            }
+        };
+        file.write_all(&chunk[..read]).map_err(|e| scene.failed(Step::Stage, e))?;
+    }
+    if let Some(old) = old {
+        keep_looks(file, old).map_err(|e| scene.failed(Step::Stage, e))?;
+    }
+    scene.take(Step::SyncPayload, || file.sync_all())
+}
+
+fn keep_looks(file: &File, old: &Stat) -> io::Result<()> {
+    let new = rustix::fs::fstat(file)?;
+    // Only root may give a file away, and a group must be one of ours: not being permitted is no failure. Apart, for
+    // the group may be permitted when the user is not.
+    if new.st_uid != old.st_uid {
+        let _ = rustix::fs::fchown(file, Some(Uid::from_raw(old.st_uid)), None);
+    }
+    if new.st_gid != old.st_gid {
+        let _ = rustix::fs::fchown(file, None, Some(Gid::from_raw(old.st_gid)));
+    }
+    Ok(rustix::fs::fchmod(file, Mode::from_raw_mode(old.st_mode) & (Mode::RWXU | Mode::RWXG | Mode::RWXO))?)
+}

@@ -1,0 +1,144 @@
+//! One swap, step by step: prepare, publish, confirm. The argument for it is in the module above.
+//!
+//! The steps are apart so that tests can let a process sleep between any two of them.
+
+use super::KEPT;
+use super::layout::{self, Mark, Version};
+use super::room::{Room, Staged, failed, make_folder, sync_folder};
+use leasehold::store::{Revision, Swap};
+use leasehold::{Error, Key, Kind, Nonce, Result};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
+
+/// A swap whose expectation held when it was checked, with its file ready to be linked.
+#[derive(Debug)]
+pub struct Attempt<'room> {
+    room: &'room Room,
+    folder: PathBuf,
+    next: Mark,
+    staged: Staged,
+}
+
+impl<'room> Attempt<'room> {
+    /// Stores `next`, or the trace of an erase, if the key still has the expected revision.
+    pub fn run(room: &'room Room, key: &Key, expected: Option<&Revision>, next: Option<&[u8]>) -> Result<Swap> {
+        let Some(attempt) = Attempt::prepare(room, key, expected, next)? else { return Ok(Swap::Mismatch) };
+        if !attempt.publish()? {
+            return Ok(Swap::Mismatch);
+        }
+        attempt.confirm()
+    }
+
+    /// Checks the expectation and writes the file; none on a mismatch.
+    pub fn prepare(
+        room: &'room Room,
+        key: &Key,
+        expected: Option<&Revision>,
+        next: Option<&[u8]>,
+    ) -> Result<Option<Self>> {
+        let folder = room.folder(key);
+        let numbers = room.numbers(&folder)?;
+        let newest = match numbers.last() {
+            Some(number) => match room.version(&folder, *number)? {
+                Some(version) => Some(version),
+                // Collected since it was listed: many others were faster.
+                None => return Ok(None),
+            },
+            None => None,
+        };
+        let base = newest.as_ref().map(|version| version.mark);
+        let expectation_holds = match expected {
+            Some(revision) => base.is_some() && Mark::of(revision) == base && newest.is_some_and(|v| v.value.is_some()),
+            None => newest.is_none_or(|version| version.value.is_none()),
+        };
+        if !expectation_holds {
+            return Ok(None);
+        }
+        let number = base.map_or(0, |base| base.number).checked_add(1).ok_or_else(|| {
+            Error::new(Kind::Unsupported, format!("no version number is left in {}", folder.display()))
+        })?;
+        let next_mark = Mark { number, tag: Nonce::random() };
+        if base.is_none() {
+            make_folders(&folder).map_err(|e| failed(e, "cannot create", &folder))?;
+        }
+        let staged = room
+            .stage(&Version::encode(next_mark, next))
+            .map_err(|e| failed(e, "cannot write a new version for", &folder))?;
+        Ok(Some(Attempt { room, folder, next: next_mark, staged }))
+    }
+
+    /// Links the file to its number; false if somebody else's is there.
+    pub fn publish(&self) -> Result<bool> {
+        let target = self.folder.join(layout::file_of(self.next.number));
+        let Err(error) = fs::hard_link(&self.staged.path, &target) else { return Ok(true) };
+        match error.kind() {
+            // Our own link may be the one that is there, if the server carried it out and the answer was lost.
+            ErrorKind::AlreadyExists => {
+                let there = self.room.version(&self.folder, self.next.number).map_err(|e| self.unknown(e))?;
+                Ok(there.is_some_and(|there| there.mark == self.next))
+            }
+            _ if surely_refused(&error) => Err(failed(error, "cannot link", &target)),
+            _ => Err(self.unknown(error)),
+        }
+    }
+
+    /// Makes the link durable, and makes sure that it was the first of its number.
+    pub fn confirm(self) -> Result<Swap> {
+        sync_folder(&self.folder).map_err(|e| self.unknown(e))?;
+        let numbers = self.room.numbers(&self.folder).map_err(|e| self.unknown(e))?;
+        let highest = numbers.last().copied().unwrap_or(0);
+        // A listing from which ours is missing is not to be believed in the rest either.
+        if !numbers.contains(&self.next.number) || highest >= self.next.number.saturating_add(KEPT) {
+            let message = format!("others went on to version {highest} while this process slept");
+            return Err(self.unknown(message));
+        }
+        self.collect(&numbers);
+        Ok(Swap::Done { revision: self.next.revision(), now: self.staged.now })
+    }
+
+    /// Removes versions that are old beside ours, which counts: so the highest number that counts is no lower.
+    fn collect(&self, numbers: &[u64]) {
+        for number in numbers.iter().take_while(|number| number.saturating_add(KEPT) <= self.next.number) {
+            // What cannot be removed now, the next swap removes.
+            let _ = fs::remove_file(self.folder.join(layout::file_of(*number)));
+        }
+    }
+
+    fn unknown(&self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+        let message = format!("it is unknown whether version {} of {} counts", self.next.number, self.folder.display());
+        Error::new(Kind::Indeterminate, message).with_source(source)
+    }
+}
+
+/// Makes the key's folder, and those above it up to the shelf.
+fn make_folders(folder: &std::path::Path) -> io::Result<()> {
+    match make_folder(folder) {
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            // Long names have a few components; a missing share has none of them.
+            let above = folder.parent().ok_or(e)?;
+            if above.file_name().and_then(|name| name.to_str()).is_some_and(layout::is_continued) {
+                make_folders(above)?;
+                return make_folder(folder);
+            }
+            Err(ErrorKind::NotFound.into())
+        }
+        other => other,
+    }
+}
+
+/// Errors that a server gives instead of linking, never after.
+fn surely_refused(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::StorageFull
+            | ErrorKind::QuotaExceeded
+            | ErrorKind::ReadOnlyFilesystem
+            | ErrorKind::PermissionDenied
+            | ErrorKind::NotFound
+            | ErrorKind::NotADirectory
+            | ErrorKind::TooManyLinks
+            | ErrorKind::CrossesDevices
+            | ErrorKind::Unsupported
+    )
+}

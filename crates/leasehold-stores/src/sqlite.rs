@@ -1,0 +1,142 @@
+//! Records in one SQLite file, for the processes of one machine.
+//!
+//! Promise: one statement per swap, one fsync per commit (WAL, `synchronous=FULL`), so an answered swap survives a power
+//! cut; any number of processes may open, create and use the file at once. Non-promise: it does not work on network file
+//! systems (WAL needs shared memory) and says so instead of trying. Its clock is the machine's wall clock, as SQLite's
+//! own date functions read it: there is only one machine.
+//!
+//! A revision starts from a random number and goes up by one, so a key that is erased and written again never has an old
+//! revision. A short-lived process does not checkpoint when it ends, which would cost two more fsyncs: whoever fills the
+//! log does.
+
+mod opening;
+mod room;
+
+use async_trait::async_trait;
+use leasehold::store::{
+    Capabilities, Class, ClockSource, Page, Reach, Reading, Revision, Store, Swap, Watch, Watching,
+    refuse_erasing_a_lease,
+};
+use leasehold::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf};
+use leasehold_system::watch::PathWatch;
+use room::{DELETE, Doing, INSERT, Room, UPDATE};
+use rusqlite::params;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Mutex;
+
+/// A store in one SQLite file. Clones share one connection.
+#[derive(Clone)]
+pub struct SqliteStore {
+    // An asynchronous mutex in front of the blocking pool: waiting calls cost a queue entry, not a thread each.
+    room: Arc<Mutex<Room>>,
+    path: Arc<Path>,
+}
+
+impl fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SqliteStore({})", self.path.display())
+    }
+}
+
+impl SqliteStore {
+    /// Opens the file, and creates it if it is missing and its folder is there.
+    pub async fn open(path: &Path) -> Result<Self> {
+        let path: Arc<Path> = path.into();
+        let opened = path.clone();
+        let room = blocking(Doing::Opening, move || Room::open(opened)).await?;
+        Ok(SqliteStore { room: Arc::new(Mutex::new(room)), path })
+    }
+
+    async fn with<T: Send + 'static>(
+        &self,
+        doing: Doing,
+        work: impl FnOnce(&mut Room) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let mut room = self.room.clone().lock_owned().await;
+        blocking(doing, move || work(&mut room)).await
+    }
+}
+
+/// Runs blocking work beside the runtime. It goes on when the caller is dropped: a swap is done or not, never half.
+async fn blocking<T: Send + 'static>(doing: Doing, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| {
+        let kind = if let Doing::Writing = doing { Kind::Indeterminate } else { Kind::Unavailable };
+        Err(Error::new(kind, "the sqlite call was broken off").with_source(e))
+    })
+}
+
+/// A revision that this store never gave stands for no value at all.
+fn number(revision: &Revision) -> Option<i64> {
+    revision.0.parse().ok()
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            name: "sqlite",
+            class: Class::A,
+            clock: ClockSource::Store { grain: Duration::from_millis(1) },
+            reach: Reach::Host,
+            watch: Watching::Hints,
+            durability: "write-ahead log, one fsync before each answer",
+        }
+    }
+
+    async fn read(&self, key: &Key) -> Result<Reading> {
+        let key = key.clone();
+        self.with(Doing::Reading, move |room| room.read(&key)).await
+    }
+
+    async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
+        let (sql, revision) = match expected {
+            // 62 random bits: the sum with any number of swaps still fits.
+            None => (INSERT, (Nonce::random().as_u128() >> 66) as i64),
+            Some(expected) => match number(expected) {
+                Some(revision) => (UPDATE, revision),
+                None => return Ok(Swap::Mismatch),
+            },
+        };
+        let (key, next) = (key.clone(), next.to_vec());
+        self.with(Doing::Writing, move |room| {
+            room.write(sql, params![key.shelf.as_str(), key.name.as_str(), revision, next])
+        })
+        .await
+    }
+
+    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
+        let after = after.cloned();
+        self.with(Doing::Reading, move |room| room.list(shelf, after.as_ref(), limit)).await
+    }
+
+    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
+        refuse_erasing_a_lease(key)?;
+        let Some(revision) = number(expected) else { return Ok(Swap::Mismatch) };
+        let key = key.clone();
+        self.with(Doing::Writing, move |room| {
+            room.write(DELETE, params![key.shelf.as_str(), key.name.as_str(), revision])
+        })
+        .await
+    }
+
+    /// Every process's commit writes to the log beside the file, so a write there is a hint for every key.
+    async fn watch(&self, _key: &Key) -> Result<Watch> {
+        let mut log = self.path.as_os_str().to_owned();
+        log.push("-wal");
+        let Ok(mut log) = PathWatch::content(&PathBuf::from(log)) else { return Ok(Watch::silent()) };
+        let (sender, watch) = Watch::channel();
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    () = sender.closed() => return,
+                    changed = log.changed() => if changed.is_err() { return },
+                }
+                let _ = sender.try_send(());
+            }
+        });
+        Ok(watch)
+    }
+}

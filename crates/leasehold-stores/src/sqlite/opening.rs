@@ -1,0 +1,172 @@
+//! Opening: as little as possible on a file that is ours, and safely on a new one while others do the same.
+
+use super::room::{BUSY, Doing, Room, failed};
+use leasehold::{Error, Kind, Nonce, Result};
+use leasehold_system::clock;
+use leasehold_system::volume::{self, Volume};
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+use std::fs::{DirBuilder, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// `LHLD`: tells our files from other programs' databases.
+const APPLICATION_ID: i32 = 0x4c48_4c44;
+/// The layout that this version reads and writes.
+const FORMAT: i32 = 1;
+/// The log's length, in pages, at which a writer copies it into the file. Every first opener reads the log once, so it
+/// is kept short.
+const CHECKPOINT_PAGES: i64 = 256;
+
+const LAYOUT: &str = "CREATE TABLE IF NOT EXISTS record (
+    shelf TEXT NOT NULL, name TEXT NOT NULL, revision INTEGER NOT NULL, value BLOB NOT NULL,
+    PRIMARY KEY (shelf, name)) WITHOUT ROWID";
+
+/// Between two attempts to set up a new file while others do so too.
+const SETUP_PAUSE: Duration = Duration::from_millis(20);
+
+impl Room {
+    /// Opens the file, and creates it if it is missing and its folder is there.
+    pub(super) fn open(path: Arc<Path>) -> Result<Self> {
+        prepare_folder(&path)?;
+        create_if_missing(&path)?;
+        let metadata = std::fs::metadata(&path).map_err(|e| unusable(e, &path))?;
+        if !metadata.is_file() {
+            let message = format!("{} is not a file; give `sqlite:/path/file.db`", path.display());
+            return Err(Error::new(Kind::Invalid, message));
+        }
+        let identity = (metadata.dev(), metadata.ino());
+        let connection = connect(&path).map_err(|e| failed(e, Doing::Opening, &path))?;
+        let room = Room { connection, path, identity };
+        room.set_up()?;
+        Ok(room)
+    }
+
+    /// Brings a new file into our layout; of an existing one only checks that it is ours.
+    fn set_up(&self) -> Result<()> {
+        let give_up = clock::now() + BUSY;
+        loop {
+            match self.try_set_up() {
+                Ok(done) => return done,
+                // Turning a new file to WAL fails at once, whatever the timeout, while others do the same.
+                Err(e) if e.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && clock::now() < give_up => {
+                    std::thread::sleep(SETUP_PAUSE);
+                }
+                Err(e) => return Err(failed(e, Doing::Opening, &self.path)),
+            }
+        }
+    }
+
+    fn try_set_up(&self) -> rusqlite::Result<Result<()>> {
+        let db = &self.connection;
+        let number = |pragma: &str| db.pragma_query_value(None, pragma, |row| row.get::<_, i32>(0));
+        let found = (number("application_id")?, number("user_version")?);
+        let refuse = |kind, what: String| Ok(Err(Error::new(kind, format!("{} {what}", self.path.display()))));
+        match found {
+            (APPLICATION_ID, FORMAT) => {}
+            (APPLICATION_ID, newer) if newer > FORMAT => {
+                let what = format!("has format {newer}, this leasehold knows up to {FORMAT}; upgrade leasehold");
+                return refuse(Kind::Unsupported, what);
+            }
+            (0, 0) => {
+                let tables: i64 = db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+                if tables > 0 && !db.table_exists(None, "record")? {
+                    return refuse(Kind::Invalid, "is another program's database; give a file of its own".into());
+                }
+            }
+            _ => return refuse(Kind::Invalid, "is another program's database; give a file of its own".into()),
+        }
+        let mode: String = db.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
+        if mode != "wal" {
+            let mode: String = db.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
+            if mode != "wal" {
+                let what = format!("cannot be kept in WAL mode (it stays in `{mode}`); use another folder");
+                return refuse(Kind::Unsupported, what);
+            }
+        }
+        if found == (0, 0) {
+            db.execute_batch(&format!(
+                "BEGIN IMMEDIATE; {LAYOUT}; PRAGMA application_id = {APPLICATION_ID};
+                 PRAGMA user_version = {FORMAT}; COMMIT"
+            ))
+            .inspect_err(|_| {
+                let _ = db.execute_batch("ROLLBACK");
+            })?;
+        }
+        Ok(Ok(()))
+    }
+}
+
+fn connect(path: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_EXRESCODE;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(BUSY)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    // On macOS a plain fsync stops at the drive's cache; elsewhere these do nothing.
+    connection.pragma_update(None, "fullfsync", true)?;
+    connection.pragma_update(None, "checkpoint_fullfsync", true)?;
+    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+    Ok(connection)
+}
+
+/// Makes this user's state directory if the file belongs there; any other folder must exist, and be local.
+fn prepare_folder(path: &Path) -> Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    if leasehold_system::paths::state_dir().is_ok_and(|state| state == folder) {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(|e| Error::unavailable(format!("cannot create the folder {}", folder.display()), e))?;
+    }
+    let kind = volume::of(folder).map_err(|e| {
+        Error::new(Kind::Invalid, format!("cannot open the folder {}; create it first", folder.display()))
+            .with_source(e)
+    })?;
+    let network = match kind {
+        Volume::Local => return Ok(()),
+        Volume::Network(name) => name,
+        Volume::Unknown => "fuse or other non-local",
+    };
+    let message = format!(
+        "{} is on a file system of kind {network}, where sqlite cannot keep its promises; use `dir:{}/leasehold` instead",
+        path.display(),
+        folder.display()
+    );
+    Err(Error::new(Kind::Unsupported, message))
+}
+
+/// Makes the file, for this user only, if it is missing; SQLite takes an empty file for a new database.
+///
+/// The file gets its name after it was closed: closing any descriptor of a database drops all locks that this process
+/// has on it, and another connection of this process may have some.
+fn create_if_missing(path: &Path) -> Result<()> {
+    if std::fs::symlink_metadata(path).is_ok() {
+        return Ok(());
+    }
+    let mut fresh = path.as_os_str().to_owned();
+    fresh.push(format!("-{}", Nonce::random()));
+    let fresh = PathBuf::from(fresh);
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh).map_err(|e| unusable(e, path))?;
+    let linked = std::fs::hard_link(&fresh, path);
+    let _ = std::fs::remove_file(&fresh);
+    match linked {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(unusable(e, path)),
+        _ => Ok(()),
+    }
+}
+
+fn unusable(error: io::Error, path: &Path) -> Error {
+    let place = path.display();
+    match error.kind() {
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            Error::new(Kind::Unsupported, format!("cannot create {place}; its folder must be writable for this user"))
+                .with_source(error)
+        }
+        _ => Error::unavailable(format!("cannot open {place}"), error),
+    }
+}

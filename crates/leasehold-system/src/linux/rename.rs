@@ -1,0 +1,19 @@
+//! Renames beyond POSIX, by `renameat2`.
+
+use rustix::fs::{RenameFlags, renameat_with};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+/// Lets two paths change places in one step: nobody ever sees either missing.
+///
+/// # Errors
+/// [`io::ErrorKind::Unsupported`] where the file system cannot do it.
+pub fn exchange(a_at: impl AsFd, a: &Path, b_at: impl AsFd, b: &Path) -> io::Result<()> {
+    match renameat_with(a_at, a, b_at, b, RenameFlags::EXCHANGE) {
+        // File systems that do not know the flag, and kernels that do not know the call.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Err(io::ErrorKind::Unsupported.into()),
+        answer => Ok(answer?),
+    }
+}

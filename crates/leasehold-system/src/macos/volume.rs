@@ -1,0 +1,17 @@
+//! File systems, by the kernel's own word on whether they are local, and the folders that Apple prescribes.
+
+use crate::volume::Volume;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// `MNT_LOCAL` of sys/mount.h: the file system is stored on this machine.
+const LOCAL: u32 = 0x1000;
+
+pub(crate) fn of(path: &Path) -> io::Result<Volume> {
+    let flags = rustix::fs::statfs(path)?.f_flags;
+    Ok(if flags & LOCAL != 0 { Volume::Local } else { Volume::Network("network") })
+}
+
+pub(crate) fn state_dir(variable: &dyn Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
+    variable("HOME").map(|home| home.join("Library/Application Support/leasehold"))
+}

@@ -1,0 +1,79 @@
+//! A held lease, and until when it may be believed in.
+//!
+//! # Trust
+//! Deadlines are in the store's clock, which only the store reads. The holder gets a time `now` with every answer, and
+//! knows the local moment at which it asked. When it asked, the store's clock showed at most `now` plus the clock's
+//! grain; so until `asked + (deadline - now) - grain` on the local clock, the store's clock has not reached the
+//! deadline, however slow the network was. That moment is [`Grant::trust_until`]; the rule is [`Anchor::trust`].
+
+use crate::clock::Moment;
+use crate::ownership::Ownership;
+use crate::store::Revision;
+use crate::time::{Timestamp, Ttl};
+use crate::token::Token;
+use std::time::Duration;
+
+/// The store's time as it was told, and the local moment at which it was asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Anchor {
+    pub(crate) now: Timestamp,
+    pub(crate) asked: Moment,
+}
+
+impl Anchor {
+    /// Until when, locally, the store's clock has surely not reached `deadline`.
+    pub(crate) fn trust(self, deadline: Timestamp, grain: Duration) -> Moment {
+        self.asked + deadline.saturating_since(self.now) - grain
+    }
+
+    /// A store time that is surely not behind the store's clock at the local moment `at`.
+    pub(crate) fn at_latest(self, at: Moment, grain: Duration) -> Timestamp {
+        self.now.plus(at.saturating_since(self.asked) + grain)
+    }
+}
+
+/// A held lease: the token, and what is needed to renew and release it in one swap.
+#[derive(Debug, Clone)]
+pub struct Grant {
+    pub(crate) token: Token,
+    pub(crate) ttl: Ttl,
+    pub(crate) known: Known,
+    pub(crate) trust_until: Moment,
+}
+
+impl Grant {
+    /// The proof to show to guards.
+    pub fn token(&self) -> &Token {
+        &self.token
+    }
+
+    /// How long each renewal lasts.
+    pub fn ttl(&self) -> Ttl {
+        self.ttl
+    }
+
+    /// The moment of this machine's clock from which on somebody else may have been granted the lease. Work is under
+    /// its protection strictly before it.
+    pub fn trust_until(&self) -> Moment {
+        self.trust_until
+    }
+
+    /// The record as last written: history, progress and checkpoint of earlier tenures are in it.
+    pub fn record(&self) -> &Ownership {
+        &self.known.record
+    }
+}
+
+/// A record as last seen, its tag and the time it was seen at.
+#[derive(Debug, Clone)]
+pub(crate) struct Known {
+    pub(crate) record: Ownership,
+    pub(crate) revision: Option<Revision>,
+    pub(crate) anchor: Anchor,
+}
+
+impl Known {
+    pub(crate) fn trust(&self, grain: Duration) -> Option<Moment> {
+        self.record.tenure.as_ref().map(|t| self.anchor.trust(t.deadline, grain))
+    }
+}

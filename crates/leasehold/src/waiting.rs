@@ -1,0 +1,140 @@
+//! Waiting for a lease: one of several names, woken by the store where it can push.
+
+use crate::coordinator::{Acquired, Ask, Coordinator};
+use crate::error::{Error, Kind, Result};
+use crate::name::{Key, LeaseName, Shelf};
+use crate::ownership::Outcome;
+use crate::protocol::Refusal;
+use crate::store::Watch;
+use crate::token::Token;
+use std::time::Duration;
+
+/// How often a waiter looks for itself, hints or not.
+const POLL: Duration = Duration::from_secs(1);
+
+impl Coordinator {
+    /// Tries each name in turn and takes the first that can be had.
+    pub async fn acquire_any(&self, leases: &[LeaseName], ask: &Ask) -> Result<Acquired> {
+        let mut soonest: Option<Acquired> = None;
+        for (index, lease) in leases.iter().enumerate() {
+            let mut ask = ask.clone();
+            ask.holder.nonce = ask.holder.nonce.nth(index);
+            let answer = self.acquire(lease, &ask).await?;
+            if let Acquired::Granted(_) = answer {
+                return Ok(answer);
+            }
+            if soonest.as_ref().is_none_or(|best| frees_before(&answer, best)) {
+                soonest = Some(answer);
+            }
+        }
+        soonest.ok_or_else(|| Error::new(Kind::Invalid, "no lease name was given"))
+    }
+
+    /// Tries until one of the names is had or `limit` has passed. Woken by the store where it can push; otherwise
+    /// looks once a second and when a deadline comes.
+    ///
+    /// A refusal that waiting does not end, such as a slot that has been run, is given at once. A store that is away in
+    /// between is waited for; one that is away at the first look is an error. The limit bounds the waiting, not a call
+    /// to the store that hangs.
+    ///
+    /// Dropping the future leaves nothing held, or a grant that expires by itself.
+    ///
+    /// ```
+    /// # use leasehold::{Acquired, Ask, Coordinator, HolderId, MemoryStore, Outcome};
+    /// # use std::{sync::Arc, time::Duration};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+    /// let leases = Coordinator::new(Arc::new(MemoryStore::default()));
+    /// // Either of two seats will do, and ten seconds are long enough to wait.
+    /// let seats = ["encode".parse()?, "encode/seat-2".parse()?];
+    /// let ask = Ask::new(HolderId::new(None), "90s".parse()?);
+    /// match leases.acquire_within(&seats, &ask, Duration::from_secs(10)).await? {
+    ///     Acquired::Granted(grant) => assert_eq!(grant.token().lease, seats[0]),
+    ///     Acquired::Refused { lease, refusal, .. } => println!("{lease} comes free first: {refusal:?}"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn acquire_within(&self, leases: &[LeaseName], ask: &Ask, limit: Duration) -> Result<Acquired> {
+        let give_up = self.clock().now() + limit;
+        let mut answer = self.acquire_any(leases, ask).await?;
+        let mut watches: Option<Vec<Watch>> = None;
+        loop {
+            let until_free = match &answer {
+                Acquired::Granted(_) => return Ok(answer),
+                Acquired::Refused { refusal, now, .. } => match &**refusal {
+                    Refusal::Held { tenure, .. } => tenure.deadline.saturating_since(*now),
+                    Refusal::Paused(_) => POLL,
+                    _ => return Ok(answer),
+                },
+            };
+            let now = self.clock().now();
+            if now >= give_up {
+                return Ok(answer);
+            }
+            if let Some(watches) = &mut watches {
+                let wake = (now + until_free.clamp(Duration::from_millis(1), POLL)).min(give_up);
+                tokio::select! {
+                    biased;
+                    () = self.clock().sleep_until(wake) => {}
+                    () = any_hint(watches) => {}
+                }
+            } else {
+                // Watch first, look again, then sleep: a release between the look and the watch is not missed.
+                let mut opened = Vec::with_capacity(leases.len());
+                for lease in leases {
+                    opened.push(self.store().watch(&Key::new(Shelf::Lease, lease)).await.unwrap_or(Watch::silent()));
+                }
+                watches = Some(opened);
+            }
+            // Refused requests were not applied, so the nonce is still unused.
+            match self.acquire_any(leases, ask).await {
+                Ok(next) => answer = next,
+                // The store may be back before the limit; the first look above has shown that the set-up is right.
+                Err(error) if error.is_retryable() && self.clock().now() < give_up => {
+                    self.clock().sleep_until((self.clock().now() + POLL).min(give_up)).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Gives back what a given-up [`Coordinator::acquire_within`] may have been granted after all.
+    pub async fn withdraw(&self, leases: &[LeaseName], ask: &Ask) -> Result<()> {
+        for (index, lease) in leases.iter().enumerate() {
+            let nonce = ask.holder.nonce.nth(index);
+            let record = self.inspect(lease).await?.record;
+            let token = Token { lease: lease.clone(), epoch: record.epoch, nonce, seq: 0 };
+            if record.is_held_by(token.claim()) {
+                self.release_by_token(&token, Outcome::Lost).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn frees_before(a: &Acquired, b: &Acquired) -> bool {
+    let deadline = |acquired: &Acquired| match acquired {
+        Acquired::Refused { refusal, .. } => match &**refusal {
+            Refusal::Held { tenure, .. } => Some(tenure.deadline),
+            _ => None,
+        },
+        Acquired::Granted(_) => None,
+    };
+    match (deadline(a), deadline(b)) {
+        (Some(a), Some(b)) => a < b,
+        (Some(_), None) => true,
+        _ => false,
+    }
+}
+
+async fn any_hint(watches: &mut [Watch]) {
+    let mut hints: Vec<_> = watches.iter_mut().map(|w| Box::pin(w.hint())).collect();
+    std::future::poll_fn(|context| {
+        for hint in &mut hints {
+            if hint.as_mut().poll(context).is_ready() {
+                return std::task::Poll::Ready(());
+            }
+        }
+        std::task::Poll::Pending
+    })
+    .await;
+}

@@ -1,0 +1,190 @@
+//! A store that misbehaves as told, and a clock that goes on by itself when somebody sleeps.
+
+use async_trait::async_trait;
+use leasehold::clock::{Clock, ManualClock, Moment};
+use leasehold::store::{Capabilities, ClockSource, Page, Reading, Revision, Store, Swap, Watch};
+use leasehold::{Error, Key, Kind, LeaseName, MemoryStore, Result, Shelf, Timestamp};
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Which call a fault is chosen for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Call {
+    Read,
+    Swap,
+}
+
+/// What goes wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing.
+    None,
+    /// The call fails with this kind, and nothing is applied.
+    Fails(Kind),
+    /// The call is applied; its answer is lost.
+    LostReply,
+    /// The call is not applied; its answer is lost.
+    LostRequest,
+    /// A swap finds another value than expected.
+    Mismatch,
+    /// The clock moves before the store applies the call, and again before the answer arrives.
+    Slow(Duration, Duration),
+    /// No answer ever comes; the call is not applied.
+    Hangs,
+    /// The runtime gets control before and after the store applies the call.
+    Yields,
+    /// The answer is damaged.
+    Damaged,
+}
+
+type Plan = Box<dyn FnMut(Call) -> Fault + Send>;
+
+/// A memory store behind faults.
+pub struct Faulty {
+    pub inner: MemoryStore,
+    pub clock: ManualClock,
+    pub grain: Duration,
+    pub reads: AtomicUsize,
+    pub swaps: AtomicUsize,
+    plan: Mutex<Plan>,
+}
+
+impl fmt::Debug for Faulty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Faulty")
+    }
+}
+
+impl Faulty {
+    pub fn new(clock: ManualClock) -> Self {
+        Faulty {
+            inner: MemoryStore::with_clock(Arc::new(clock.clone())),
+            clock,
+            grain: Duration::from_millis(1),
+            reads: AtomicUsize::new(0),
+            swaps: AtomicUsize::new(0),
+            plan: Mutex::new(Box::new(|_| Fault::None)),
+        }
+    }
+
+    /// The same, telling time in steps of this.
+    pub fn with_grain(self, grain: Duration) -> Self {
+        Faulty { grain, ..self }
+    }
+
+    /// Chooses faults from now on, by the kind of call and its number from here, from 1.
+    pub fn plan(&self, mut plan: impl FnMut(Call, usize) -> Fault + Send + 'static) {
+        let mut number = 0;
+        *self.plan.lock().unwrap() = Box::new(move |call| {
+            number += 1;
+            plan(call, number)
+        });
+    }
+
+    /// Lets the next calls of one kind go wrong in this order, and the rest go well.
+    pub fn next(&self, kind: Call, faults: &[Fault]) {
+        let mut faults = Vec::from(faults).into_iter();
+        self.plan(move |call, _| if call == kind { faults.next().unwrap_or(Fault::None) } else { Fault::None });
+    }
+
+    pub fn heal(&self) {
+        self.plan(|_, _| Fault::None);
+    }
+
+    /// Reads and swaps since the last time this was asked.
+    pub fn round_trips(&self) -> (usize, usize) {
+        (self.reads.swap(0, Ordering::SeqCst), self.swaps.swap(0, Ordering::SeqCst))
+    }
+
+    /// The store's time as it tells it: cut down to its grain.
+    fn told(&self, now: Timestamp) -> Timestamp {
+        let grain = (self.grain.as_millis() as u64).max(1);
+        Timestamp::from_millis(now.as_millis() / grain * grain)
+    }
+
+    /// Applies a call as the plan has it. `None` stands for a swap that found another value than expected.
+    async fn through<T>(&self, call: Call, apply: impl Future<Output = Result<T>> + Send) -> Result<Option<(T, bool)>> {
+        let counter = if call == Call::Read { &self.reads } else { &self.swaps };
+        counter.fetch_add(1, Ordering::SeqCst);
+        let fault = (self.plan.lock().unwrap())(call);
+        match fault {
+            Fault::None => Ok(Some((apply.await?, false))),
+            Fault::Mismatch => Ok(None),
+            Fault::Damaged => Ok(Some((apply.await?, true))),
+            Fault::Fails(kind) => Err(Error::new(kind, "fault")),
+            Fault::LostRequest => Err(Error::new(Kind::Indeterminate, "no answer")),
+            Fault::LostReply => {
+                apply.await?;
+                Err(Error::new(Kind::Indeterminate, "no answer"))
+            }
+            Fault::Slow(before, after) => {
+                self.clock.advance(before);
+                let answer = apply.await;
+                self.clock.advance(after);
+                Ok(Some((answer?, false)))
+            }
+            Fault::Hangs => std::future::pending().await,
+            Fault::Yields => {
+                tokio::task::yield_now().await;
+                let answer = apply.await;
+                tokio::task::yield_now().await;
+                Ok(Some((answer?, false)))
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Store for Faulty {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { clock: ClockSource::Store { grain: self.grain }, ..self.inner.capabilities() }
+    }
+
+    async fn read(&self, key: &Key) -> Result<Reading> {
+        let answer = self.through(Call::Read, self.inner.read(key)).await?;
+        let (mut reading, damaged) = answer.expect("a read has no mismatch");
+        reading.now = self.told(reading.now);
+        if let Some(value) = reading.value.as_mut().filter(|_| damaged) {
+            let last = value.bytes.len() - 1;
+            value.bytes[last] ^= 1;
+        }
+        Ok(reading)
+    }
+
+    async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
+        Ok(match self.through(Call::Swap, self.inner.swap(key, expected, next)).await? {
+            Some((Swap::Done { revision, now }, _)) => Swap::Done { revision, now: self.told(now) },
+            _ => Swap::Mismatch,
+        })
+    }
+
+    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
+        self.inner.list(shelf, after, limit).await
+    }
+
+    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
+        self.inner.erase(key, expected).await
+    }
+
+    async fn watch(&self, key: &Key) -> Result<Watch> {
+        self.inner.watch(key).await
+    }
+}
+
+/// A hand-turned clock that turns itself when somebody sleeps: the pauses between attempts take no time.
+#[derive(Debug, Clone)]
+pub struct Hasty(pub ManualClock);
+
+#[async_trait]
+impl Clock for Hasty {
+    fn now(&self) -> Moment {
+        self.0.now()
+    }
+
+    async fn sleep_until(&self, until: Moment) {
+        tokio::task::yield_now().await;
+        self.0.advance(until.saturating_since(self.0.now()));
+    }
+}

@@ -1,0 +1,198 @@
+//! Style as a test: what a reader may rely on without looking.
+//!
+//! Promise: each complaint names a place and what to do. Non-promise: taste; that is for review.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A file that is longer than this has more than one idea in it. Its unit tests do not count.
+const MAX_LINES: usize = 520;
+/// A function that is longer than this cannot be seen at once.
+const MAX_FUNCTION_LINES: usize = 80;
+
+/// Which crates a crate may name among ours. Arrows point one way.
+const LAYERS: &[(&str, &[&str])] = &[
+    ("leasehold-system", &[]),
+    ("leasehold", &["leasehold-system"]),
+    ("leasehold-conformance", &["leasehold"]),
+    ("leasehold-stores", &["leasehold", "leasehold-system"]),
+    ("leasehold-guards", &["leasehold", "leasehold-system"]),
+    ("leasehold-cli", &["leasehold", "leasehold-guards", "leasehold-stores", "leasehold-system"]),
+];
+
+/// The one file that may say `unsafe`.
+const UNSAFE_FILE: &str = "crates/leasehold-system/src/descriptor.rs";
+/// The one file that may name clocks.
+const CLOCK_FILE: &str = "crates/leasehold-system/src/clock.rs";
+
+/// Everything that is out of order below this root.
+pub fn complaints(root: &Path) -> Vec<String> {
+    let mut complaints = Vec::new();
+    layers(root, &mut complaints);
+    for path in files(root, &["crates", "sim", "bench", "xtask"], "rs") {
+        source(root, &path, &mut complaints);
+    }
+    checklist(root, "stores", &mut complaints);
+    checklist(root, "guards", &mut complaints);
+    decisions(root, &mut complaints);
+    for name in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"] {
+        if !root.join(name).is_file() {
+            complaints.push(format!("{name} is missing"));
+        }
+    }
+    complaints
+}
+
+fn layers(root: &Path, complaints: &mut Vec<String>) {
+    for (name, allowed) in LAYERS {
+        let manifest = read(&root.join("crates").join(name).join("Cargo.toml"));
+        let dependencies = manifest.split("[dependencies]").nth(1).unwrap_or_default();
+        let dependencies = dependencies.split("\n[").next().unwrap_or_default();
+        for line in dependencies.lines() {
+            let named = line.split(['=', '.', ' ']).next().unwrap_or_default();
+            if named.starts_with("leasehold") && !allowed.contains(&named) {
+                complaints.push(format!("crates/{name} depends on {named}; arrows point the other way"));
+            }
+        }
+    }
+}
+
+fn source(root: &Path, path: &Path, complaints: &mut Vec<String>) {
+    let place = path.strip_prefix(root).unwrap_or(path).display().to_string();
+    let text = read(path);
+    let mut complain = |what: &str| complaints.push(format!("{place}: {what}"));
+    if !text.starts_with("//!") {
+        complain("open with a `//!` sentence: its noun, its promise, its non-promise");
+    }
+    let code = text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default();
+    let lines = code.lines().count();
+    let is_test = place.contains("/tests/");
+    if lines > MAX_LINES && !is_test {
+        complain(&format!("{lines} lines; split it by idea (at most {MAX_LINES})"));
+    }
+    for (at, line) in text.lines().enumerate() {
+        let at = at + 1;
+        let bare = line.split("//").next().unwrap_or_default();
+        let says = |word: &str| bare.contains(word) && place != "xtask/src/tidy.rs";
+        if (says("unsafe {") || says("unsafe fn") || says("unsafe impl")) && place != UNSAFE_FILE {
+            complaints.push(format!("{place}:{at}: `unsafe` lives in {UNSAFE_FILE} only"));
+        }
+        if says("clock_gettime") && place != CLOCK_FILE {
+            complaints.push(format!("{place}:{at}: clocks are read in {CLOCK_FILE} only"));
+        }
+        for mark in ["todo!(", "unimplemented!(", "#[ignore", "FIXME", "XXX"] {
+            if says(mark) {
+                complaints.push(format!("{place}:{at}: `{mark}` is an unfinished mark"));
+            }
+        }
+    }
+    if !is_test {
+        long_functions(&place, code, complaints);
+    }
+}
+
+/// Functions by indentation: rustfmt puts a function's closing brace under its first word.
+fn long_functions(place: &str, code: &str, complaints: &mut Vec<String>) {
+    let lines: Vec<&str> = code.lines().collect();
+    for (at, line) in lines.iter().enumerate() {
+        let indent = line.len() - line.trim_start().len();
+        let words = line.trim_start();
+        let is_function = ["fn ", "pub fn ", "pub(crate) fn ", "async fn ", "pub async fn ", "pub const fn "]
+            .iter()
+            .any(|start| words.starts_with(start));
+        if !is_function || words.ends_with(';') {
+            continue;
+        }
+        let close = format!("{}}}", " ".repeat(indent));
+        let length = lines[at..].iter().position(|l| **l == close).unwrap_or(0) + 1;
+        if length > MAX_FUNCTION_LINES {
+            complaints.push(format!("{place}:{}: a function of {length} lines (at most {MAX_FUNCTION_LINES})", at + 1));
+        }
+    }
+}
+
+/// Adding a store or a guard is so many edits; this fails if one is missing.
+fn checklist(root: &Path, what: &str, complaints: &mut Vec<String>) {
+    let folder = root.join(format!("crates/leasehold-{what}"));
+    let manifest = read(&folder.join("Cargo.toml"));
+    let features = manifest.split("[features]").nth(1).unwrap_or_default().split("\n[").next().unwrap_or_default();
+    let guarantees = read(&root.join("docs/guarantees.md"));
+    let command = read(&root.join("crates/leasehold-cli/Cargo.toml"));
+    let tests: String = files(&folder, &["tests"], "rs").iter().map(|path| read(path)).collect();
+    for feature in features.lines().filter_map(|line| line.split_once(" = ")).map(|(name, _)| name) {
+        if feature == "default" || feature.is_empty() {
+            continue;
+        }
+        let mut need = |so: bool, edit: &str| {
+            if !so {
+                complaints.push(format!("{what} `{feature}`: {edit}"));
+            }
+        };
+        let file = folder.join("src").join(format!("{feature}.rs"));
+        need(file.is_file(), &format!("write crates/leasehold-{what}/src/{feature}.rs"));
+        need(guarantees.contains(&format!("`{feature}")), "give it a row in docs/guarantees.md");
+        need(command.contains(&format!("\"{feature}\"")), "turn the feature on in crates/leasehold-cli/Cargo.toml");
+        if what == "stores" {
+            let open = read(&folder.join("src/open.rs"));
+            need(open.contains(&format!("\"{feature}\"")), "give it a URL arm in open.rs");
+            need(
+                tests.contains(&format!("fn {feature}_keeps_every_promise")) && tests.contains("leasehold_conformance"),
+                "call the conformance suite on it in tests/",
+            );
+        }
+    }
+}
+
+/// Decisions are numbered without a gap.
+fn decisions(root: &Path, complaints: &mut Vec<String>) {
+    let mut names: Vec<String> = files(root, &["docs/adr"], "md")
+        .iter()
+        .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))
+        .collect();
+    names.sort();
+    for (at, name) in names.iter().enumerate() {
+        if !name.starts_with(&format!("{:04}-", at + 1)) {
+            complaints.push(format!("docs/adr/{name}: the next number is {:04}", at + 1));
+        }
+    }
+}
+
+fn files(root: &Path, below: &[&str], extension: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders: Vec<PathBuf> = below.iter().map(|name| root.join(name)).collect();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == extension) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tree_is_tidy() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf();
+        assert_eq!(complaints(&root), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_long_function_is_noticed() {
+        let code = format!("fn long() {{\n{}}}\n", "    work();\n".repeat(MAX_FUNCTION_LINES));
+        let mut found = Vec::new();
+        long_functions("x.rs", &code, &mut found);
+        assert_eq!(found.len(), 1);
+    }
+}
