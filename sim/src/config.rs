@@ -141,7 +141,6 @@ pub fn long() -> Vec<Config> {
         Config { name: "long-operator", orders_given: 2, orders: ALL_ORDERS, renewals: 0, ..BASE },
         Config { name: "long-rollback", clients: 3, rollback: true, renewals: 0, ..BASE },
         Config { name: "long-slots", clients: 3, slots: 2, losses: 2, renewals: 0, guards: 0, ..BASE },
-        Config { name: "long-slots-retried", turns: 2, slots: 2, renewals: 0, flights: 3, guards: 0, ..BASE },
     ]
 }
 
