@@ -108,8 +108,11 @@ impl LeaseModel {
         if epoch == 0 {
             return;
         }
-        // Also when it knows that it lost: one that does not stop asking must be refused every time.
-        let title = Title { name, epoch };
+        self.offer_as_holder(world, Title { name, epoch }, begin);
+    }
+
+    /// What a holder asks; also when it knows that it lost, for one that does not stop asking must be refused.
+    fn offer_as_holder(&self, world: &World, title: Title, mut begin: impl FnMut(Ask)) {
         if world.left.renewals > 0 {
             begin(Ask::Renew(title));
             begin(Ask::Checkpoint(title));
@@ -124,6 +127,14 @@ impl LeaseModel {
 
     fn offer_orders(&self, world: &World, held: bool, actions: &mut Vec<Action>) {
         let turn = world.actors[OPERATOR].turn + 1;
+        // Whom the last order made the holder works on in the operator's place: it is one process that does both.
+        let heir = heir_name(&self.config, turn - 1);
+        let epoch = if turn > 1 { world.tokens[usize::from(heir)] } else { 0 };
+        if epoch > 0 {
+            self.offer_as_holder(world, Title { name: heir, epoch }, |ask| {
+                each_time(ask, held, |time| actions.push(Action::Begin { actor: OPERATOR, ask, time }));
+            });
+        }
         if turn > self.config.orders_given {
             return;
         }

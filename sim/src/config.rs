@@ -108,6 +108,9 @@ const ALL_ORDERS: &[OrderKind] =
 /// What it takes to notice that a store went back, and to heal it.
 const HEALING: &[OrderKind] = &[OrderKind::Advance];
 
+/// What ends a run from outside.
+const EVICTING: &[OrderKind] = &[OrderKind::Revoke, OrderKind::HandOff];
+
 /// The configurations of every test run: together more than ten million states.
 pub fn ci() -> Vec<Config> {
     vec![
@@ -116,7 +119,17 @@ pub fn ci() -> Vec<Config> {
         Config { name: "operator", orders_given: 2, orders: ALL_ORDERS, renewals: 0, copies: 0, ..BASE },
         Config { name: "rollback", rollback: true, orders_given: 1, orders: HEALING, renewals: 0, copies: 0, ..BASE },
         Config { name: "slots", turns: 2, slots: 2, renewals: 0, copies: 0, guards: 0, ..BASE },
-        Config { name: "forgetful", clients: 3, losses: 2, renewals: 0, transfers_kept: 1, ..BASE },
+        Config {
+            name: "handed-off",
+            slots: 2,
+            orders_given: 1,
+            orders: EVICTING,
+            renewals: 0,
+            copies: 0,
+            guards: 0,
+            ..BASE
+        },
+        Config { name: "forgetful", clients: 3, renewals: 0, transfers_kept: 1, ..BASE },
     ]
 }
 
@@ -128,7 +141,6 @@ pub fn long() -> Vec<Config> {
         Config { name: "long-operator", orders_given: 2, orders: ALL_ORDERS, renewals: 0, ..BASE },
         Config { name: "long-rollback", clients: 3, rollback: true, renewals: 0, ..BASE },
         Config { name: "long-slots", clients: 3, slots: 2, losses: 2, renewals: 0, guards: 0, ..BASE },
-        Config { name: "long-slots-retried", turns: 2, slots: 2, renewals: 0, flights: 3, guards: 0, ..BASE },
     ]
 }
 

@@ -96,7 +96,11 @@ fn print_promises(reports: &[Report]) {
     for row in Promise::table(reports) {
         let verdict = if row.broken { "BROKEN" } else { "kept" };
         println!("{verdict:<7} {}", row.promise);
-        println!("{:<7}   met {} times: {}", if row.met == 0 { "UNMET" } else { "" }, row.met, row.twin);
+        match row.met {
+            None => println!("{:<7}   out of reach here: {}", "", row.twin),
+            Some(0) => println!("{:<7}   never met: {}", "UNMET", row.twin),
+            Some(times) => println!("{:<7}   met {times} times: {}", "", row.twin),
+        }
     }
     for report in reports {
         for (sighting, _) in report.sightings.iter().filter(|(_, times)| *times == 0) {

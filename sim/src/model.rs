@@ -290,6 +290,9 @@ impl LeaseModel {
             breaks(world, Promise::OneCompletion);
         }
         world.accepted[slot] = name;
+        if self.config.orders_given > 0 && name >= heir_name(&self.config, 1) {
+            self.see(Sighting::HeirCompleted);
+        }
         if record.transfers.iter().any(|t| t.epoch == mark.epoch && t.reason == Reason::Recovered) {
             self.see(Sighting::DeadRunRecovered);
         }
@@ -297,16 +300,17 @@ impl LeaseModel {
 
     fn conclude_refused(&self, world: &mut World, actor: usize, no: No) {
         let Some(pursuit) = world.actors[actor].pursuit.take() else { return };
+        // A completion that has no slot, or contradicts the first, is a mistake and not a loss.
+        let mistake = no == No::Other || (no == No::AlreadyRun && pursuit.ask.title().is_some());
         match no {
             No::Held => self.see(Sighting::HeldRefused),
             No::Paused => self.see(Sighting::PauseRefused),
-            No::AlreadyRun => self.see(Sighting::SlotRefused),
+            No::AlreadyRun if !mistake => self.see(Sighting::SlotRefused),
             No::Lost if pursuit.ask.title().is_some() => self.see(Sighting::LoserRefused),
             No::AlreadyReleased => self.see(Sighting::SecondReleaseRefused),
-            No::Lost | No::Other => {}
+            No::AlreadyRun | No::Lost | No::Other => {}
         }
-        // Completing where there is no slot is a mistake, not a loss.
-        world.actors[actor].over |= no != No::Other;
+        world.actors[actor].over |= !mistake;
     }
 
     pub(crate) fn compare_guards_with_store(&self, world: &mut World) {

@@ -103,9 +103,11 @@ pub enum Sighting {
     HandedOffHolderWrote,
     /// A second release changes nothing.
     SecondReleaseRefused,
+    /// A slot that was handed off is completed by its new holder.
+    HeirCompleted,
 }
 
-const SIGHTINGS: usize = 23;
+const SIGHTINGS: usize = 24;
 
 /// Each promise, its name and its twin.
 pub const PROMISES: [(Promise, &str, Sighting); 19] = {
@@ -135,11 +137,12 @@ pub const PROMISES: [(Promise, &str, Sighting); 19] = {
 };
 
 /// Sightings that are no promise's twin, wanted all the same.
-const EXTRA: [Sighting; 4] = [
+const EXTRA: [Sighting; 5] = [
     Sighting::GrantedAfterRelease,
     Sighting::SealAloneRefused,
     Sighting::HandedOffHolderWrote,
     Sighting::SecondReleaseRefused,
+    Sighting::HeirCompleted,
 ];
 
 impl Promise {
@@ -158,7 +161,12 @@ impl Promise {
             promise: name,
             broken: reports.iter().any(|r| r.broken(*promise).is_some()),
             twin: twin.name(),
-            met: reports.iter().flat_map(|r| &r.sightings).filter(|(s, _)| s == twin).map(|(_, times)| times).sum(),
+            met: reports
+                .iter()
+                .flat_map(|r| &r.sightings)
+                .filter(|(s, _)| s == twin)
+                .map(|(_, times)| *times)
+                .reduce(|a, b| a + b),
         })
     }
 }
@@ -172,8 +180,8 @@ pub struct Row {
     pub broken: bool,
     /// The case that puts it to the test.
     pub twin: &'static str,
-    /// How often that case came up.
-    pub met: u64,
+    /// How often that case came up; none where no configuration has what it takes.
+    pub met: Option<u64>,
 }
 
 impl Sighting {
@@ -208,6 +216,7 @@ impl Sighting {
             Sighting::PauseRefused => "an acquirer is refused by a pause",
             Sighting::HandedOffHolderWrote => "a holder by hand-off writes",
             Sighting::SecondReleaseRefused => "a second release changes nothing",
+            Sighting::HeirCompleted => "a slot that was handed off is completed by its new holder",
         }
     }
 
@@ -218,6 +227,7 @@ impl Sighting {
         match self {
             Sighting::OperatorEvicted => has(O::Revoke) || has(O::HandOff),
             Sighting::HandedOffHolderWrote => has(O::HandOff) && config.guards > 0,
+            Sighting::HeirCompleted => has(O::HandOff) && config.slots > 0,
             Sighting::PauseRefused => has(O::Pause),
             Sighting::HealedByAdvance => has(O::Advance) && config.rollback && config.guards > 0,
             Sighting::EpochIssuedTwice => config.rollback,
@@ -296,7 +306,7 @@ const KEPT: [Condition; 19] = [
 const MET: [Condition; SIGHTINGS] = [
     met::<0>, met::<1>, met::<2>, met::<3>, met::<4>, met::<5>, met::<6>, met::<7>, met::<8>, met::<9>, met::<10>,
     met::<11>, met::<12>, met::<13>, met::<14>, met::<15>, met::<16>, met::<17>, met::<18>, met::<19>, met::<20>,
-    met::<21>, met::<22>,
+    met::<21>, met::<22>, met::<23>,
 ];
 
 #[cfg(test)]
