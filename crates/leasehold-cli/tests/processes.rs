@@ -4,6 +4,10 @@ mod common;
 
 use common::{Home, On, descendants, eventually, is_alive, signal, within};
 use leasehold::clock::{Clock, SystemClock};
+use std::io::Write;
+use std::net::Shutdown;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// A job that forks, double-forks and leaves its session, and ignores SIGTERM throughout. Each notes its number.
@@ -104,6 +108,24 @@ fn a_store_that_goes_away_kills_the_command_before_the_deadline_by_the_local_clo
     assert!(SystemClock.now() <= cut + Duration::from_secs(2), "started {started:?}");
     let done = run.end().expect(75);
     assert!(done.stderr.contains("could not be renewed in time"), "{done:?}");
+}
+
+#[test]
+fn a_dead_man_that_is_ahead_of_the_lease_runs_nothing_if_the_supervisor_goes() {
+    let home = Home::new(On::Sqlite);
+    let trust = (SystemClock.now() + Duration::from_secs(60)).as_nanos();
+    // As `run` does it; the last ones are orders that mean nothing before it has begun.
+    for orders in ["".into(), format!("set LEASEHOLD_NAME=job\ntrust {trust}\nsignal 15\nstop 0\n")] {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).unwrap();
+        let channel = theirs.as_raw_fd().to_string();
+        let mut dead_man = home.leasehold(&["__dead-man", &channel, "1000", "100", "touch", "ran"]).spawn().unwrap();
+        drop(theirs);
+        ours.write_all(orders.as_bytes()).unwrap();
+        drop(ours);
+        assert!(dead_man.wait().unwrap().success());
+        assert!(!home.path("ran").exists(), "{orders:?}");
+    }
 }
 
 #[test]

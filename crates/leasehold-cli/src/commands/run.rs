@@ -5,7 +5,7 @@ use crate::args::{Common, Run as Args};
 use crate::config::{Flags, Settings};
 use crate::exit::Exit;
 use crate::supervise::windows::Windows;
-use crate::supervise::{Ended, Evidence, Finished, Output, Signals, Task, supervise};
+use crate::supervise::{Ended, Evidence, Finished, Output, Signals, Standby, Task, supervise};
 use crate::{output, view};
 use leasehold::clock::{Clock, SystemClock};
 use leasehold::guard::{self, Guard, Policy};
@@ -105,6 +105,17 @@ impl Plan {
             command: args.command,
         })
     }
+
+    /// Whether the dead-man may be started before the lease is had. Not if it may be a long wait, and not if the command
+    /// is to inherit a flock that is taken after the lease.
+    fn stands_by_early(&self) -> bool {
+        self.flock.is_none() && matches!(self.busy, Busy::Skip)
+    }
+
+    fn stand_by(&self) -> Result<Standby> {
+        let evidence = self.progress.as_ref().map(|(_, evidence)| evidence);
+        Standby::start(self.command.clone(), &self.settings.store.value.portable(), self.windows, evidence)
+    }
 }
 
 fn parse_guard(text: &str) -> Result<FileGuard> {
@@ -116,7 +127,11 @@ fn parse_guard(text: &str) -> Result<FileGuard> {
 
 pub async fn run(common: &Common, args: Args) -> Result<Exit> {
     let mut plan = Plan::new(common, args)?;
-    let coordinator = coordinator(&plan.settings).await?;
+    // Opening goes on beside it.
+    let (coordinator, early) = tokio::join!(coordinator(&plan.settings), async {
+        plan.stands_by_early().then(|| plan.stand_by()).transpose()
+    });
+    let (coordinator, early) = (coordinator?, early?);
     let mut signals = Signals::listen()?;
     let ask = Ask::new(HolderId::new(plan.settings.label.value.clone()), plan.settings.ttl.value);
     let taken = tokio::select! {
@@ -149,20 +164,23 @@ pub async fn run(common: &Common, args: Args) -> Result<Exit> {
         let _ = coordinator.count(&plan.leases[0], Event::Failed).await;
         return Err(error);
     }
+    let standby = match early {
+        Some(standby) => standby,
+        None => plan.stand_by()?,
+    };
     let task = Task {
-        command: std::mem::take(&mut plan.command),
-        environment: environment(&plan.settings, grant.token()),
+        environment: environment(grant.token()),
         windows: plan.windows,
         progress: plan.progress.take(),
         max_runtime: plan.max_runtime,
     };
-    let program = task.command[0].to_string_lossy().into_owned();
+    let program = plan.command[0].to_string_lossy().into_owned();
     // The count is written while the command runs, not before.
     let counting = tokio::spawn({
         let (coordinator, lease) = (coordinator.clone(), plan.leases[0].clone());
         async move { coordinator.count(&lease, Event::Granted).await }
     });
-    let finished = supervise(&coordinator, *grant, task, signals).await?;
+    let finished = supervise(&coordinator, *grant, standby, task, signals).await?;
     let exit = settle(&coordinator, &plan.leases[0], finished, &program).await;
     let _ = tokio::time::timeout(PATIENCE, counting).await;
     Ok(exit)
@@ -263,22 +281,19 @@ async fn seal(guards: &[FileGuard], token: &Token) -> Result<()> {
     Ok(())
 }
 
-/// What the command finds in its environment, so that `leasehold write` inside it needs no flags.
-fn environment(settings: &Settings, token: &Token) -> Vec<(String, OsString)> {
-    [
+/// What the command finds in its environment beside the store, so that `leasehold write` inside it needs no flags.
+fn environment(token: &Token) -> Vec<(&'static str, String)> {
+    vec![
         ("LEASEHOLD_NAME", token.lease.to_string()),
         ("LEASEHOLD_EPOCH", token.epoch.to_string()),
         ("LEASEHOLD_TOKEN", token.wire()),
-        ("LEASEHOLD_STORE", settings.store.value.portable()),
         ("LEASEHOLD_IDEMPOTENCY_KEY", format!("{}@{}", token.lease, token.epoch)),
     ]
-    .map(|(key, value)| (key.to_owned(), value.into()))
-    .to_vec()
 }
 
 /// Gives the lease back, counts, and says what people should know.
 async fn settle(coordinator: &Coordinator, counted: &LeaseName, finished: Finished, program: &str) -> Exit {
-    let Finished { ended, mut lost, grant, notes } = finished;
+    let Finished { ended, mut lost, grant, notes, mut dead_man } = finished;
     for note in notes {
         output::say(&note);
     }
@@ -300,6 +315,7 @@ async fn settle(coordinator: &Coordinator, counted: &LeaseName, finished: Finish
         }
         Ok(Err(_)) | Err(_) => {}
     }
+    let _ = dead_man.wait();
     let (exit, event) = if let Some(lost) = lost {
         output::say(&format!("lost `{}`, the command was stopped: {lost}", grant.token()));
         (Exit::LostInRun, Some(Event::Lost))

@@ -6,6 +6,9 @@
 //! time, because the store is away, or the supervisor is stopped, or dead, or wedged, the tree is ended before the
 //! window ends. It is in a process group of its own, so what stops or kills the supervisor's group does not touch it.
 //!
+//! It may be started before the lease is had, because starting a process takes longer than acquiring a lease. It runs
+//! nothing until it is told to begin; if the supervisor goes without saying so, it goes too.
+//!
 //! Promise: every process below it is dead before the last trust window it was told ends. Non-promise: if it and the
 //! supervisor are killed in the same instant, nobody is left to do it; the guards still hold.
 
@@ -34,9 +37,7 @@ const MAX_PASSES: u32 = 200;
 pub struct Errand {
     /// The descriptor of the socket to the supervisor.
     pub channel: i32,
-    /// The first trust window.
-    pub trust_until: Moment,
-    /// How its end is used.
+    /// How the end of a trust window is used.
     pub windows: Windows,
     /// The command.
     pub command: Vec<OsString>,
@@ -47,7 +48,6 @@ impl Errand {
     pub fn to_args(&self) -> Vec<OsString> {
         let numbers = [
             u64::try_from(self.channel).unwrap_or_default(),
-            self.trust_until.as_nanos(),
             self.windows.grace.as_millis() as u64,
             self.windows.margin.as_millis() as u64,
         ];
@@ -59,12 +59,11 @@ impl Errand {
 
     fn parse(args: &[OsString]) -> Option<Self> {
         let number = |at: usize| args.get(at)?.to_str()?.parse::<u64>().ok();
-        let windows = Windows { grace: Duration::from_millis(number(2)?), margin: Duration::from_millis(number(3)?) };
+        let windows = Windows { grace: Duration::from_millis(number(1)?), margin: Duration::from_millis(number(2)?) };
         Some(Errand {
             channel: i32::try_from(number(0)?).ok()?,
-            trust_until: Moment::from_nanos(number(1)?),
             windows,
-            command: args.get(4..).filter(|c| !c.is_empty())?.to_vec(),
+            command: args.get(3..).filter(|c| !c.is_empty())?.to_vec(),
         })
     }
 }
@@ -104,6 +103,8 @@ async fn watch(errand: Errand, channel: StdUnixStream) -> std::io::Result<()> {
     let mut children = signal(SignalKind::child())?;
     let mut command = Command::new(&errand.command[0]);
     command.args(&errand.command[1..]).process_group(0);
+    // Without the lease there is nothing to run.
+    let Some(trust_until) = brief(&mut orders, &mut command).await else { return Ok(()) };
     let main = match command.spawn() {
         Ok(child) => Pid::from_child(&child),
         Err(error) => {
@@ -111,14 +112,7 @@ async fn watch(errand: Errand, channel: StdUnixStream) -> std::io::Result<()> {
             return supervisor.write_all(Report::NotStarted(errno).to_string().as_bytes()).await;
         }
     };
-    let mut this = DeadMan {
-        windows: errand.windows,
-        trust_until: errand.trust_until,
-        main,
-        status: None,
-        ending: None,
-        supervisor,
-    };
+    let mut this = DeadMan { windows: errand.windows, trust_until, main, status: None, ending: None, supervisor };
     this.say(Report::Started(main.as_raw_nonzero().get())).await;
     let mut supervised = true;
     loop {
@@ -159,6 +153,8 @@ impl DeadMan {
                 }
             }
             Order::Stop(within) => self.end_within(within),
+            // It has begun.
+            Order::Set(..) | Order::Begin(_) => {}
         }
     }
 
@@ -227,6 +223,20 @@ impl DeadMan {
             self.end_within(self.windows.grace);
         }
         false
+    }
+}
+
+/// Waits for the lease, and for what the command is to find in its environment. Gives the first trust window; none if
+/// the supervisor goes without having got the lease.
+async fn brief(orders: &mut Lines<BufReader<OwnedReadHalf>>, command: &mut Command) -> Option<Moment> {
+    loop {
+        match next_order(orders).await? {
+            Order::Set(name, value) => {
+                command.env(name, value);
+            }
+            Order::Begin(trust_until) => return Some(trust_until),
+            Order::Trust(_) | Order::Signal(_) | Order::Stop(_) => {}
+        }
     }
 }
 

@@ -45,13 +45,11 @@ const PASSED_ON: [fn() -> SignalKind; 7] = [
     SignalKind::window_change,
 ];
 
-/// What to run and how.
+/// What the command is given, and how it is kept.
 #[derive(Debug)]
 pub struct Task {
-    /// The command and its arguments.
-    pub command: Vec<OsString>,
-    /// Variables to set for it.
-    pub environment: Vec<(String, OsString)>,
+    /// Variables to set for it that depend on the grant.
+    pub environment: Vec<(&'static str, String)>,
     /// How the end of a trust window is used.
     pub windows: Windows,
     /// Makes renewal depend on progress.
@@ -82,10 +80,18 @@ pub struct Finished {
     pub grant: Grant,
     /// Lines for people, in order.
     pub notes: Vec<String>,
+    /// The dead-man, which has nothing left to do but to exit; to be waited for once the lease is released.
+    pub dead_man: Child,
 }
 
 /// Runs the command while keeping the lease.
-pub async fn supervise(coordinator: &Coordinator, grant: Grant, task: Task, mut signals: Signals) -> Result<Finished> {
+pub async fn supervise(
+    coordinator: &Coordinator,
+    grant: Grant,
+    standby: Standby,
+    task: Task,
+    mut signals: Signals,
+) -> Result<Finished> {
     // If the dead-man is killed, what was below it falls to us.
     let _ = adopt_orphans();
     let terminal = Terminal::in_front();
@@ -96,18 +102,17 @@ pub async fn supervise(coordinator: &Coordinator, grant: Grant, task: Task, mut 
         }
         None => (None, None),
     };
-    let errand = Errand { channel: 0, trust_until: grant.trust_until(), windows: task.windows, command: task.command };
-    let (mut child, reports, orders) = start(errand, &task.environment, evidence.as_ref())?;
-    let copying = evidence.map(|evidence| evidence.copy_output(&mut child));
-    let keeper = Keeper::start_gated(coordinator.clone(), grant, gate);
+    let Standby { mut child, reports, orders } = standby;
     let mut supervisor =
         Supervisor { windows: task.windows, terminal, group: None, orders, ended: None, lost: None, notes: Vec::new() };
+    supervisor.begin(task.environment, grant.trust_until()).await;
+    let copying = evidence.map(|evidence| evidence.copy_output(&mut child));
+    let keeper = Keeper::start_gated(coordinator.clone(), grant, gate);
     supervisor.attend(reports, &mut signals, &keeper, task.max_runtime).await;
     if let Some(copying) = copying {
         // Everything that could write is dead, so the pipes end by themselves.
         let _ = copying.await;
     }
-    let _ = child.wait();
     if let Some(terminal) = &supervisor.terminal {
         terminal.take_back();
     }
@@ -120,6 +125,7 @@ pub async fn supervise(coordinator: &Coordinator, grant: Grant, task: Task, mut 
         lost: supervisor.lost,
         grant,
         notes: supervisor.notes,
+        dead_man: child,
     })
 }
 
@@ -171,6 +177,15 @@ impl Supervisor {
                 () = SystemClock.sleep_until(trust_until - self.windows.margin / 2) => return self.take_over(),
             }
         }
+    }
+
+    async fn begin(&mut self, environment: Vec<(&'static str, String)>, trust_until: Moment) {
+        let mut orders = String::new();
+        for (name, value) in environment {
+            orders.push_str(&Order::Set(name.into(), value).to_string());
+        }
+        orders.push_str(&Order::Begin(trust_until).to_string());
+        let _ = self.orders.write_all(orders.as_bytes()).await;
     }
 
     async fn order(&mut self, order: Order) {
@@ -276,27 +291,34 @@ async fn sleep_until(until: Option<Moment>) {
     }
 }
 
-/// Starts the dead-man with its end of the channel.
-fn start(
-    mut errand: Errand,
-    environment: &[(String, OsString)],
-    evidence: Option<&Evidence>,
-) -> Result<(Child, Lines<BufReader<OwnedReadHalf>>, OwnedWriteHalf)> {
-    let cannot = |error: std::io::Error| Error::unavailable("cannot start the command", error);
-    let (ours, theirs) = StdUnixStream::pair().map_err(cannot)?;
-    rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).map_err(|e| cannot(e.into()))?;
-    errand.channel = theirs.as_raw_fd();
-    let program = std::env::current_exe().map_err(cannot)?;
-    let mut command = Command::new(program);
-    command.args(errand.to_args()).envs(environment.iter().map(|(k, v)| (k, v))).process_group(0);
-    if evidence.is_some_and(Evidence::wants_output) {
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+/// A dead-man that was started and runs nothing yet. Dropped, it ends by itself.
+#[derive(Debug)]
+pub struct Standby {
+    child: Child,
+    reports: Lines<BufReader<OwnedReadHalf>>,
+    orders: OwnedWriteHalf,
+}
+
+impl Standby {
+    /// Starts the dead-man with its end of the channel.
+    pub fn start(command: Vec<OsString>, store: &str, windows: Windows, evidence: Option<&Evidence>) -> Result<Self> {
+        let cannot = |error: std::io::Error| Error::unavailable("cannot start the command", error);
+        let (ours, theirs) = StdUnixStream::pair().map_err(cannot)?;
+        rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).map_err(|e| cannot(e.into()))?;
+        let errand = Errand { channel: theirs.as_raw_fd(), windows, command };
+        let program = std::env::current_exe().map_err(cannot)?;
+        let mut command = Command::new(program);
+        // Here and not over the channel, because a path may have any character.
+        command.args(errand.to_args()).env("LEASEHOLD_STORE", store).process_group(0);
+        if evidence.is_some_and(Evidence::wants_output) {
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        }
+        let child = command.spawn().map_err(cannot)?;
+        drop(theirs);
+        ours.set_nonblocking(true).map_err(cannot)?;
+        let (reports, orders) = UnixStream::from_std(ours).map_err(cannot)?.into_split();
+        Ok(Standby { child, reports: BufReader::new(reports).lines(), orders })
     }
-    let child = command.spawn().map_err(cannot)?;
-    drop(theirs);
-    ours.set_nonblocking(true).map_err(cannot)?;
-    let (reports, orders) = UnixStream::from_std(ours).map_err(cannot)?.into_split();
-    Ok((child, BufReader::new(reports).lines(), orders))
 }
 
 /// The signals that end or concern the command.

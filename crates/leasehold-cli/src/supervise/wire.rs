@@ -5,8 +5,12 @@ use std::fmt;
 use std::time::Duration;
 
 /// From the supervisor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
+    /// The command is to find this in its environment. Before [`Order::Begin`]; no line breaks.
+    Set(String, String),
+    /// The lease is had and trusted until then: run the command.
+    Begin(Moment),
     /// The lease is trusted until then.
     Trust(Moment),
     /// Pass this signal on to the command's group.
@@ -37,6 +41,8 @@ pub enum Report {
 impl fmt::Display for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Order::Set(name, value) => writeln!(f, "set {name}={value}"),
+            Order::Begin(until) => writeln!(f, "begin {}", until.as_nanos()),
             Order::Trust(until) => writeln!(f, "trust {}", until.as_nanos()),
             Order::Signal(number) => writeln!(f, "signal {number}"),
             Order::Stop(within) => writeln!(f, "stop {}", within.as_millis()),
@@ -61,11 +67,16 @@ impl fmt::Display for Report {
 impl Order {
     /// Reads a line; none if it is not one of ours.
     pub fn parse(line: &str) -> Option<Self> {
-        let (word, number) = line.trim_end().split_once(' ')?;
+        let (word, rest) = line.trim_end().split_once(' ')?;
         Some(match word {
-            "trust" => Order::Trust(Moment::from_nanos(number.parse().ok()?)),
-            "signal" => Order::Signal(number.parse().ok()?),
-            "stop" => Order::Stop(Duration::from_millis(number.parse().ok()?)),
+            "set" => {
+                let (name, value) = rest.split_once('=')?;
+                Order::Set(name.into(), value.into())
+            }
+            "begin" => Order::Begin(Moment::from_nanos(rest.parse().ok()?)),
+            "trust" => Order::Trust(Moment::from_nanos(rest.parse().ok()?)),
+            "signal" => Order::Signal(rest.parse().ok()?),
+            "stop" => Order::Stop(Duration::from_millis(rest.parse().ok()?)),
             _ => return None,
         })
     }
@@ -95,9 +106,13 @@ mod tests {
 
     #[test]
     fn lines_survive_the_wire() {
-        for order in
-            [Order::Trust(Moment::from_nanos(u64::MAX)), Order::Signal(15), Order::Stop(Duration::from_millis(250))]
-        {
+        for order in [
+            Order::Set("LEASEHOLD_NAME".into(), "a=b c".into()),
+            Order::Begin(Moment::from_nanos(7)),
+            Order::Trust(Moment::from_nanos(u64::MAX)),
+            Order::Signal(15),
+            Order::Stop(Duration::from_millis(250)),
+        ] {
             assert_eq!(Order::parse(&order.to_string()), Some(order));
         }
         for report in [
