@@ -73,7 +73,13 @@ mod tests {
     #[test]
     fn contestants_take_turns_and_none_goes_first_every_time() {
         let order = RefCell::new(Vec::new());
-        let turn = |name| Contestant::new(name, 1, || Ok(order.borrow_mut().push(name)));
+        let turn = |name| {
+            let order = &order;
+            Contestant::new(name, 1, move || {
+                order.borrow_mut().push(name);
+                Ok(())
+            })
+        };
         contest(Duration::ZERO, [turn("a"), turn("b")]).unwrap();
         let order = order.into_inner();
         assert_eq!(order.len(), 2 * (WARM_UP + FEWEST));

@@ -52,14 +52,13 @@ impl Row {
         peer: Option<Duration>,
         demand: Demand,
     ) -> Self {
-        let times = |peer: Duration| ours.as_secs_f64() / peer.as_secs_f64();
         let (ratio, met) = match demand {
             Demand::AtMostTheTime(most) => {
-                let ratio = peer.map(times);
+                let ratio = peer.map(|peer| ours.as_secs_f64() / peer.as_secs_f64());
                 (ratio, ratio.is_some_and(|ratio| ratio <= most))
             }
             Demand::AtLeastTheSpeed(least) => {
-                let ratio = peer.map(|peer| 1.0 / times(peer));
+                let ratio = peer.map(|peer| peer.as_secs_f64() / ours.as_secs_f64());
                 (ratio, ratio.is_some_and(|ratio| ratio >= least))
             }
         };
