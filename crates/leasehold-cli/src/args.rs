@@ -105,16 +105,16 @@ pub struct Run {
     /// The lease
     pub name: String,
     /// How long the lease lasts without renewal (1s to 24h); renewed every third of it [default: 90s]
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub ttl: Option<String>,
     /// What this holder calls itself [default: the machine's name]
     #[arg(long, value_name = "TEXT")]
     pub label: Option<String>,
     /// When it is held: wait up to this long for it
-    #[arg(long, value_name = "DURATION", conflicts_with = "retry_after")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, conflicts_with = "retry_after")]
     pub wait: Option<String>,
     /// When it is held: try once more after this long
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub retry_after: Option<String>,
     /// When it is held: take this lease instead (repeatable)
     #[arg(long = "or", value_name = "NAME", conflicts_with = "limit")]
@@ -126,10 +126,10 @@ pub struct Run {
     #[arg(long, value_name = "CODE", allow_negative_numbers = true)]
     pub held_exit_code: Option<String>,
     /// How long the command has between SIGTERM and SIGKILL when the lease is lost [default: a sixth of the TTL, at most 10s]
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub grace: Option<String>,
     /// Give the lease up when there was no progress for this long (a `leasehold progress` call counts)
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub progress_timeout: Option<String>,
     /// Count the command's output as progress
     #[arg(long, requires = "progress_timeout")]
@@ -138,7 +138,7 @@ pub struct Run {
     #[arg(long, value_name = "PATH", requires = "progress_timeout")]
     pub progress_file: Vec<PathBuf>,
     /// Stop the command after this long, whatever it does
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub max_runtime: Option<String>,
     /// Shut older holders out of this resource before the command starts: file:PATH (repeatable)
     #[arg(long, value_name = "RESOURCE", conflicts_with = "limit")]
@@ -167,13 +167,13 @@ pub struct Acquire {
     /// The lease
     pub name: String,
     /// How long it lasts without renewal (1s to 24h) [default: 90s]
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub ttl: Option<String>,
     /// What this holder calls itself [default: the machine's name]
     #[arg(long, value_name = "TEXT")]
     pub label: Option<String>,
     /// Wait up to this long for it
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub wait: Option<String>,
 }
 
@@ -244,7 +244,7 @@ pub struct HandOff {
     #[arg(long, value_name = "TEXT", required = true)]
     pub to: String,
     /// How long the new holder has before it must renew [default: 90s]
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub ttl: Option<String>,
 }
 

@@ -227,6 +227,10 @@ fn read_file(path: &Path) -> Result<Option<File>> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        // Under `sudo` or cron HOME may be another user's: what that user set is not ours.
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied && path.symlink_metadata().is_err() => {
+            return Ok(None);
+        }
         Err(error) => {
             let message = format!("cannot read settings `{}`", path.display());
             return Err(Error::new(Kind::Unsupported, message).with_source(error));

@@ -293,7 +293,7 @@ const LIVED: &[(&[&str], i32, &str)] = &[
     (&["write", "build", "--from", "text", "--token", "{held}"], 64, "leasehold publish"),
     (&["publish", "text", "site", "--token", "{held}"], 64, "use a folder; single files are for `leasehold write`"),
     (&["publish", "build", "text", "--token", "{held}"], 64, "text"),
-    (&["publish", "build", "build/inner", "--token", "{held}"], 64, "it holds"),
+    (&["publish", "build", "build/inner", "--token", "{held}"], 64, "it is or holds"),
     (&["run", "other", "--guard", "file:out", "--", "touch", "ran"], 64, "is fenced by lease `held`"),
     (&["publish", "text", "new", "--token", "{held}"], 64, "use a folder; single files are for `leasehold write`"),
     (&["gate", "deploy", "--token", "held:7:{nonce}:0", "--", "touch", "ran"], 12, "lease `held` held=7 seen=1"),

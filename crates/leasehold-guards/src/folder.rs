@@ -60,7 +60,7 @@ impl FolderGuard {
         Ok(FolderGuard { path, resource, policy, keep: KEEP, steps: Arc::new(Unwatched) })
     }
 
-    /// The same guard, keeping this many generations besides the live one. A real folder that is exchanged keeps none.
+    /// The same guard, keeping this many generations besides the live one.
     #[must_use]
     pub fn keeping(mut self, generations: usize) -> Self {
         self.keep = generations;
@@ -108,9 +108,9 @@ impl FolderGuard {
             .and_then(|()| scene.take(Step::SyncPayload, || Ok(())));
         let published = staged.and_then(|()| match way {
             Way::Symlink => self.swap_symlink(&permits, &place, token, &stage),
-            Way::Exchange => self.exchange(&permits, &place, &stage),
+            Way::Exchange => self.exchange(&permits, &place, token, &stage),
         });
-        // After an exchange the stage holds the old tree. Failing to remove it does not undo the publish.
+        // After an exchange the stage may hold the old tree. Failing to remove it does not undo the publish.
         if scene.take(Step::Collect, || Ok(())).is_ok() || published.is_err() {
             permits.drop_stage(&stage);
         }
@@ -141,7 +141,7 @@ impl FolderGuard {
         published
     }
 
-    fn exchange(&self, permits: &Permits<'_>, place: &Place, stage: &str) -> Result<HighWater> {
+    fn exchange(&self, permits: &Permits<'_>, place: &Place, token: &Token, stage: &str) -> Result<HighWater> {
         let tree = format!("{stage}/tree");
         let mut unsupported = false;
         let published = permits.publish(self.policy, || {
@@ -162,7 +162,28 @@ impl FolderGuard {
             );
             return Err(Error::new(Kind::Unsupported, message));
         }
+        if published.is_ok() {
+            self.keep_displaced(permits, place, token, &tree);
+        }
         published
+    }
+
+    /// What was there before joins the generations: it may be the only copy of what somebody made by hand. Failing to
+    /// keep it does not undo the publish.
+    fn keep_displaced(&self, permits: &Permits<'_>, place: &Place, token: &Token, tree: &str) {
+        // Not one of the steps that decide: those are behind us.
+        let scene = Scene { resource: &self.resource, steps: &Unwatched };
+        if self.keep == 0 {
+            return;
+        }
+        let Ok(generations) = Generations::open(&scene, place) else { return };
+        let name = generations.next_name(token);
+        let moved = scene.attempt(Step::MoveGeneration, || {
+            Ok(rustix::fs::renameat(permits.fence(), tree, generations.folder(), name.as_str())?)
+        });
+        if moved.is_ok() {
+            generations.collect(&scene, permits.fence(), token.epoch, self.keep);
+        }
     }
 
     fn way(&self, place: &Place) -> Result<Way> {
@@ -182,8 +203,8 @@ impl FolderGuard {
     /// A tree that holds its own destination would be copied into itself.
     fn apart(&self, place: &Place, source: &Path) -> Result<()> {
         let (Ok(from), Ok(around)) = (source.canonicalize(), place.folder.canonicalize()) else { return Ok(()) };
-        if around.starts_with(&from) {
-            return Err(Error::invalid("source", shown(source), format!("it holds `{}` itself", self.resource)));
+        if around.starts_with(&from) || self.path.canonicalize().is_ok_and(|target| target.starts_with(&from)) {
+            return Err(Error::invalid("source", shown(source), format!("it is or holds `{}` itself", self.resource)));
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use crate::place::Place;
 use crate::remains::{discard, gone_name};
 use crate::steps::{Step, Unwatched};
 use leasehold::{Epoch, Error, Kind, Result, Token};
-use rustix::fs::{Dir, Mode, OFlags};
+use rustix::fs::{Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -101,6 +101,8 @@ impl<'a> Generations<'a> {
             Err(_) => {
                 match rustix::fs::statat(&self.place.parent, &self.place.name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW) {
                     Err(e) if vanished(&e.into()) => Some(OsString::new()),
+                    // A real folder: what is here was displaced by it.
+                    Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => Some(OsString::new()),
                     _ => None,
                 }
             }

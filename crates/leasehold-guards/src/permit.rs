@@ -249,10 +249,13 @@ impl<'a> Permits<'a> {
             return self.refuse_or(Err(guard::Rejection::Spent { epoch: self.token.epoch }));
         }
         if let Err(e) = self.scene.attempt(Step::Publish, &mut rename) {
-            if first {
+            let why = self.why(Step::Publish, e);
+            // A source that is gone though nobody newer was here may have been renamed by a call whose answer was lost
+            // (NFS): then the one write of this epoch may have been made, and the mark must stay.
+            if first && why.kind() != Kind::Indeterminate {
                 let _ = rustix::fs::unlinkat(&self.fence, format!("{}/{WROTE}", self.own), AtFlags::empty());
             }
-            return Err(self.why(Step::Publish, e));
+            return Err(why);
         }
         self.scene.attempt(Step::SyncParent, || sync(&self.place.parent)).map_err(|e| self.scene.unsure(e))?;
         Ok(self.high_now(1))
@@ -274,6 +277,14 @@ impl<'a> Permits<'a> {
         }
         match list(&self.scene, &self.fence).and_then(|listing| self.judge(&listing)) {
             Err(refused) => refused,
+            Ok(_) if step == Step::Publish => {
+                let what = format!(
+                    "cannot tell whether resource=`{}` was written: what was to be published is gone, and by no newer \
+                     epoch; read it back before anything else",
+                    self.scene.resource
+                );
+                Error::new(Kind::Indeterminate, what).with_source(cause)
+            }
             Ok(_) => {
                 let what = format!(
                     "cannot {step}: resource=`{}`: the permit or the target was removed, and by no newer epoch; the old \

@@ -252,3 +252,31 @@ fn what_cannot_be_published_is_refused_and_nothing_is_created() {
     once.publish(&token(2, 0), &from).unwrap();
     assert_eq!(once.publish(&token(2, 0), &from).unwrap_err().kind(), Kind::Fenced);
 }
+
+#[test]
+fn what_a_publish_displaces_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("new"), folder.path().join("site"));
+    for (path, file) in [(&source, "n"), (&target, "precious")] {
+        std::fs::create_dir(path).unwrap();
+        std::fs::write(path.join(file), "x").unwrap();
+    }
+    let token = leasehold::Token {
+        lease: "x".parse().unwrap(),
+        epoch: leasehold::Epoch::new(1).unwrap(),
+        nonce: leasehold::Nonce::random(),
+        seq: 0,
+    };
+    let guard = leasehold_guards::FolderGuard::new(&target, leasehold::guard::Policy::Reentrant).unwrap();
+    guard.publish(&token, &source).unwrap();
+    assert!(target.join("n").exists());
+    let kept: Vec<_> = std::fs::read_dir(folder.path().join(".site.generations")).unwrap().flatten().collect();
+    assert_eq!(kept.len(), 1);
+    assert!(kept[0].path().join("precious").exists());
+    // One is kept: the next publish displaces the first publish, and what was there before goes.
+    guard.publish(&token, &source).unwrap();
+    let kept: Vec<_> = std::fs::read_dir(folder.path().join(".site.generations")).unwrap().flatten().collect();
+    assert_eq!(kept.len(), 1);
+    assert!(kept[0].path().join("n").exists());
+    assert!(guard.publish(&token, &target).is_err());
+}

@@ -121,7 +121,7 @@ impl Store for DirStore {
                 let revision = version.mark.revision();
                 version.value.map(|bytes| Versioned { bytes, revision })
             });
-            Ok(Reading { value, now: room.now() })
+            Ok(Reading { value, now: room.now()? })
         })
         .await
     }

@@ -5,7 +5,7 @@ use crate::args::{Acquire as Args, Common};
 use crate::config::{Flags, Settings, duration_of};
 use crate::exit::Exit;
 use crate::{output, view};
-use leasehold::{Acquired, Ask, Event, HolderId, LeaseName, Result};
+use leasehold::{Acquired, Ask, Event, HolderId, LeaseName, Outcome, Result};
 use serde_json::json;
 
 pub async fn acquire(common: &Common, args: &Args) -> Result<Exit> {
@@ -22,12 +22,17 @@ pub async fn acquire(common: &Common, args: &Args) -> Result<Exit> {
     match acquired {
         Acquired::Granted(grant) => {
             let _ = coordinator.count(&lease, Event::Granted).await;
-            if common.json {
+            let printed = if common.json {
                 let mut value = view::token_json(grant.token());
                 value["ttl_ms"] = json!(grant.ttl().get().as_millis() as u64);
-                output::json(&value)?;
+                output::json(&value)
             } else {
-                output::line(&grant.token().wire())?;
+                output::line(&grant.token().wire())
+            };
+            if let Err(error) = printed {
+                // A lease whose token nobody has is held by nobody.
+                let _ = coordinator.release(&grant, Outcome::Failed).await;
+                return Err(error);
             }
             Ok(Exit::Done)
         }

@@ -61,6 +61,7 @@ pub async fn doctor(common: &Common, args: &Args) -> Result<Exit> {
     if let Some(value) = store.read(&key).await?.value {
         store.erase(&key, &value.revision).await?;
     }
+    findings.push(records(&coordinator).await?);
     if let Some(folder) = &args.folder {
         findings.extend(guard(folder).await?);
     }
@@ -176,6 +177,30 @@ async fn swaps(store: &dyn Store, key: &Key) -> Result<Vec<Finding>> {
         format!("a read takes {}", milliseconds(SystemClock.now().saturating_since(started))),
     ));
     Ok(findings)
+}
+
+/// Every record can be read back.
+async fn records(coordinator: &leasehold::Coordinator) -> Result<Finding> {
+    const PAGE: usize = 500;
+    let (mut sound, mut damaged, mut after) = (0, Vec::new(), None);
+    loop {
+        let page = coordinator.list(after.as_ref(), PAGE).await?;
+        after = page.entries.last().map(|(name, _)| name.clone());
+        for (name, record) in page.entries {
+            match record {
+                Ok(_) => sound += 1,
+                Err(_) => damaged.push(name.to_string()),
+            }
+        }
+        if !page.more {
+            break;
+        }
+    }
+    Ok(if damaged.is_empty() {
+        finding(Verdict::Good, "records", format!("{sound} can be read"))
+    } else {
+        finding(Verdict::Bad, "records", format!("{sound} can be read, damaged are: {}", damaged.join(", ")))
+    })
 }
 
 fn milliseconds(duration: Duration) -> String {

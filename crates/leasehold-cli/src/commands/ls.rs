@@ -55,7 +55,10 @@ pub async fn ls(common: &Common, args: &Args) -> Result<Exit> {
         }
         if !args.watch {
             if leases.is_empty() && damaged.is_empty() && !common.json {
-                output::say("no leases yet");
+                output::say(&match coordinator {
+                    Some(_) => "no leases yet".to_owned(),
+                    None => format!("no leases yet: there is no store at `{}`", settings.store.value),
+                });
             }
             return Ok(damaged.first().map_or(Exit::Done, Exit::from));
         }

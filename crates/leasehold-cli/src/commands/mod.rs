@@ -23,7 +23,7 @@ use crate::args::{Cli, Common, Verb};
 use crate::config::{Settings, Source, blame};
 use crate::exit::Exit;
 use crate::output;
-use leasehold::guard::{Guard, HighWater};
+use leasehold::guard::{Guard, HighWater, Rejection};
 use leasehold::{Coordinator, Error, Event, Inspection, Kind, LeaseName, Ownership, Result, Token, guard};
 use leasehold_stores::open;
 use serde_json::json;
@@ -59,7 +59,14 @@ pub async fn execute(cli: Cli) -> Result<Exit> {
 
 /// The coordinator on the store that the settings name, which is made if it is missing.
 async fn coordinator(settings: &Settings) -> Result<Coordinator> {
-    Ok(Coordinator::new(open(&settings.store.value).await?))
+    let url = &settings.store.value;
+    let missing = url.scheme() == "dir" && url.is_missing();
+    let coordinator = Coordinator::new(open(url).await?);
+    if missing {
+        // Below a mount point whose share is not mounted, this is the moment at which a fleet splits in two.
+        output::say(&format!("made a new store at `{url}`; if other machines share it, see that it is mounted here"));
+    }
+    Ok(coordinator)
 }
 
 /// The same for those who only look, or ask for what a missing store cannot have: they make none.
@@ -106,6 +113,21 @@ async fn known(settings: &Settings, lease: &LeaseName) -> Result<Inspection> {
     }
     let message = format!("nobody ever held a lease `{lease}`; see `leasehold ls` for those there are");
     Err(Error::new(Kind::Invalid, message))
+}
+
+/// Refuses a token that the store knows to be overtaken before anything is written: the guard may not have heard of it
+/// yet. Best effort, for a guard stands without any store; the guard decides.
+async fn overtaken(common: &Common, guard: &dyn Guard, token: &Token) -> Result<()> {
+    let Ok(settings) = Settings::gather(common) else { return Ok(()) };
+    let Ok(Some(coordinator)) = existing(&settings).await else { return Ok(()) };
+    match coordinator.inspect(&token.lease).await {
+        Ok(lease) if lease.record.epoch > token.epoch => {
+            let _ = coordinator.count(&token.lease, Event::Fenced).await;
+            let stale = Rejection::Stale { held: token.epoch, seen: lease.record.epoch };
+            Err(stale.into_error(&guard.resource()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The end of a guarded write: what was admitted as JSON, or why it was not.

@@ -68,7 +68,9 @@ async fn order(common: &Common, settings: &Settings, args: &Operate, order: Orde
             if common.json {
                 output::json(&view::lease_json(&coordinator.inspect(&lease).await?))?;
             } else {
-                output::say(&format!("{done} `{lease}`, epoch {}", record.epoch));
+                let never =
+                    if record.epoch == Epoch::ZERO { "; nobody has held it yet, is the name right?" } else { "" };
+                output::say(&format!("{done} `{lease}`, epoch {}{never}", record.epoch));
             }
             Ok(Exit::Done)
         }

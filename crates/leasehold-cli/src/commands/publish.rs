@@ -1,6 +1,6 @@
 //! `publish`: a folder in one step, unless a newer epoch has been there.
 
-use super::{admitted, token};
+use super::{admitted, overtaken, token};
 use crate::args::{Common, Publish as Args};
 use crate::exit::Exit;
 use leasehold::guard::Policy;
@@ -18,5 +18,6 @@ pub async fn publish(common: &Common, args: &Args) -> Result<Exit> {
         let allowed = "use a folder; single files are for `leasehold write`";
         return Err(Error::invalid("source", args.folder.display(), allowed));
     }
+    overtaken(common, &guard, &token).await?;
     admitted(common, &guard, &token, guard.publish(&token, &args.folder)).await
 }

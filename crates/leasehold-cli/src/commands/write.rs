@@ -1,6 +1,6 @@
 //! `write`: a file, unless a newer epoch has been there.
 
-use super::{admitted, token};
+use super::{admitted, overtaken, token};
 use crate::args::{Common, Write as Args};
 use crate::exit::Exit;
 use leasehold::guard::Policy;
@@ -12,6 +12,7 @@ pub async fn write(common: &Common, args: &Args) -> Result<Exit> {
     let token = token(args.token.as_deref())?;
     let policy = if args.once { Policy::OncePerEpoch } else { Policy::Reentrant };
     let guard = FileGuard::new(&args.file, policy)?;
+    overtaken(common, &guard, &token).await?;
     let written = match &args.from {
         None => guard.write_from(&token, std::io::stdin().lock()),
         Some(path) => {

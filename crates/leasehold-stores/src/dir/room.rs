@@ -139,7 +139,10 @@ impl Room {
     fn learn_clock(&mut self) {
         // A local clock is read directly, however coarse the stamps are.
         if self.volume == Volume::Local {
-            return self.sweep(self.now());
+            if let Ok(now) = self.now() {
+                self.sweep(now);
+            }
+            return;
         }
         // A stamp may fall on a whole second by chance, but hardly twice with a tick in between.
         for _ in 0..2 {
@@ -163,12 +166,20 @@ impl Room {
     }
 
     /// The store's time.
-    pub fn now(&self) -> Timestamp {
+    pub fn now(&self) -> Result<Timestamp> {
         let local = || Timestamp::from_millis(clock::wall_ms());
         if self.volume == Volume::Local {
-            return local();
+            return Ok(local());
         }
-        self.stage_unsynced().map_or_else(|_| local(), |(staged, _)| staged.now)
+        match self.stage_unsynced() {
+            Ok((staged, _)) => Ok(staged.now),
+            // Who may never write here can decide nothing here, and may look by this machine's time. Any other failure
+            // may pass, and a decision by the wrong clock would stay.
+            Err(e) if matches!(e.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied) => {
+                Ok(local())
+            }
+            Err(e) => Err(failed(e, "cannot tell the time of", &self.root)),
+        }
     }
 
     /// Writes a finished, fsynced file that has no name of its own yet.
@@ -252,7 +263,7 @@ impl Room {
         self.collect_names(&self.root.join(shelf.as_str()), &mut Vec::new(), &mut names)?;
         names.retain(|name| after.is_none_or(|after| name > after));
         names.sort_unstable();
-        let now = self.now();
+        let now = self.now()?;
         let mut entries = Vec::new();
         for name in names {
             let (bytes, revision) = match self.newest(&self.folder(&Key::new(shelf, &name))) {
@@ -278,7 +289,7 @@ impl Room {
             let Ok(component) = entry.file_name().into_string() else { continue };
             let continued = layout::is_continued(&component);
             above.push(component);
-            if continued && above.len() < MAX_DEPTH {
+            if continued && above.len() < MAX_DEPTH && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 self.collect_names(&entry.path(), above, names)?;
             } else {
                 names.extend(layout::name_of(above));
