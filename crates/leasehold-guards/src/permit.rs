@@ -30,6 +30,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
 const SEALED: &str = "sealed";
+#[cfg(feature = "folder")]
 const TURN: &str = "turn";
 const ANCHOR: &str = "anchor-";
 pub(crate) const STAGE: &str = "stage-";
@@ -338,6 +339,7 @@ impl<'a> Permits<'a> {
 
     /// Waits until no other process of our tenure is publishing. A higher epoch waits for nobody: it removes the file
     /// that is waited on.
+    #[cfg(feature = "folder")]
     pub(crate) fn turn(&self) -> Result<OwnedFd> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o666);

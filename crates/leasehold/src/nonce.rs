@@ -1,13 +1,13 @@
 //! The 128-bit random number that tells two grants apart: the only file that draws randomness.
 
 use crate::error::{Error, Result};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
 
 /// A 128-bit random number, new for every request that may advance an epoch.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(try_from = "String")]
 pub struct Nonce(u128);
 
 impl Nonce {
@@ -38,9 +38,23 @@ impl Nonce {
     }
 }
 
+// Written without a copy: a record with a full history has a hundred of them.
+impl Serialize for Nonce {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 impl fmt::Display for Nonce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        // By hand: formatting a number of this width is slow, and a record with a full history has a hundred of them.
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut text = [0; 32];
+        for (pair, byte) in text.chunks_exact_mut(2).zip(self.0.to_be_bytes()) {
+            pair[0] = DIGITS[usize::from(byte >> 4)];
+            pair[1] = DIGITS[usize::from(byte & 15)];
+        }
+        f.write_str(std::str::from_utf8(&text).map_err(|_| fmt::Error)?)
     }
 }
 
@@ -67,12 +81,6 @@ impl TryFrom<String> for Nonce {
 
     fn try_from(s: String) -> Result<Self> {
         s.parse()
-    }
-}
-
-impl From<Nonce> for String {
-    fn from(nonce: Nonce) -> String {
-        nonce.to_string()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The folder itself: opening, looking, listing and the clock.
 
 use super::layout::{self, Version};
-use leasehold::store::{Page, Revision, Versioned};
+use leasehold::store::{Page, Reading, Revision, Versioned};
 use leasehold::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf, Timestamp};
 use leasehold_system::clock;
 use leasehold_system::volume::{self, Volume};
@@ -256,6 +256,16 @@ impl Room {
         }
         let message = format!("{} changes faster than it can be read; try again", folder.display());
         Err(Error::new(Kind::Contended, message))
+    }
+
+    /// The record, and the store's time.
+    pub fn read(&self, key: &Key) -> Result<Reading> {
+        let version = self.newest(&self.folder(key))?;
+        let value = version.and_then(|version| {
+            let revision = version.mark.revision();
+            version.value.map(|bytes| Versioned { bytes, revision })
+        });
+        Ok(Reading { value, now: self.now()? })
     }
 
     pub fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {

@@ -19,7 +19,7 @@ const APPLICATION_ID: i32 = 0x4c48_4c44;
 const FORMAT: i32 = 1;
 /// The log's length, in pages, at which a writer copies it into the file. Every first opener reads the log once, so it
 /// is kept short.
-const CHECKPOINT_PAGES: i64 = 64;
+const CHECKPOINT_PAGES: i64 = 192;
 /// A new file's page holds a whole record with a full history, so that a swap writes one page.
 const PAGE_BYTES: i64 = 8192;
 
