@@ -1,4 +1,4 @@
-//! Stores for Leasehold: one file and one feature each, and [`open`], which turns a URL into one.
+//! Stores for Leasehold: one file and one feature each, and [`open()`], which turns a URL into one.
 //!
 //! | store | URL | who can share it | feature |
 //! |---|---|---|---|

@@ -799,3 +799,61 @@ async fn settle() {
         tokio::task::yield_now().await;
     }
 }
+
+/// A store whose clock is set back by an hour between a read and the swap that follows it.
+#[derive(Debug)]
+struct SetBack(leasehold::MemoryStore);
+
+#[async_trait::async_trait]
+impl Store for SetBack {
+    fn capabilities(&self) -> leasehold::Capabilities {
+        self.0.capabilities()
+    }
+
+    async fn read(&self, key: &Key) -> leasehold::Result<leasehold::store::Reading> {
+        self.0.read(key).await
+    }
+
+    async fn swap(
+        &self,
+        key: &Key,
+        expected: Option<&leasehold::Revision>,
+        next: &[u8],
+    ) -> leasehold::Result<leasehold::store::Swap> {
+        use leasehold::store::Swap;
+        Ok(match self.0.swap(key, expected, next).await? {
+            Swap::Done { revision, now } => {
+                Swap::Done { revision, now: Timestamp::from_millis(now.as_millis() - 3_600_000) }
+            }
+            Swap::Mismatch => Swap::Mismatch,
+        })
+    }
+
+    async fn list(
+        &self,
+        shelf: Shelf,
+        after: Option<&LeaseName>,
+        limit: usize,
+    ) -> leasehold::Result<leasehold::store::Page> {
+        self.0.list(shelf, after, limit).await
+    }
+
+    async fn erase(&self, key: &Key, expected: &leasehold::Revision) -> leasehold::Result<leasehold::store::Swap> {
+        self.0.erase(key, expected).await
+    }
+
+    async fn watch(&self, key: &Key) -> leasehold::Result<leasehold::store::Watch> {
+        self.0.watch(key).await
+    }
+}
+
+#[tokio::test]
+async fn a_store_whose_clock_is_set_back_is_not_trusted_for_longer_than_a_ttl() {
+    let clock = ManualClock::default();
+    let store = SetBack(leasehold::MemoryStore::with_clock(Arc::new(clock.clone())));
+    let leases = Coordinator::with_clock(Arc::new(store), Arc::new(clock.clone()));
+    let asked = clock.now();
+    let ask = Ask::new(holder(1), ttl(TTL));
+    let Acquired::Granted(grant) = leases.acquire(&name(), &ask).await.unwrap() else { panic!("it is free") };
+    assert!(grant.trust_until() <= asked + Duration::from_secs(TTL));
+}
