@@ -30,8 +30,9 @@ pub(crate) struct Listing {
 /// The highest permit, whoever asks. Nothing is created.
 pub(crate) fn high_water(scene: &Scene<'_>, place: &Place) -> Result<Option<HighWater>> {
     let Some(fence) = open_fence(scene, place, &place.beside(".fence")?)? else { return Ok(None) };
-    let lease = read_lease(scene, &fence)?;
+    // Listed first: the lease file comes before any permit, so for a permit that is seen it is there.
     let listing = list(scene, &fence)?;
+    let lease = read_lease(scene, &fence)?;
     let Some(&(epoch, nonce)) = listing.permits.last() else { return Ok(None) };
     let lease = lease.ok_or_else(|| scene.corrupt("the fence folder has permits but no `lease` file"))?;
     let wrote = format!("{}/{WROTE}", permit_name(epoch, nonce));

@@ -87,10 +87,13 @@ impl<'a> Permits<'a> {
     fn found_lease(&self) -> Result<LeaseName> {
         let listing = list(&self.scene, &self.fence)?;
         if !listing.permits.is_empty() {
-            return Err(self.scene.corrupt(
-                "the fence folder has permits but no `lease` file; restore it from a backup, or remove the whole fence \
-                 folder while no job runs",
-            ));
+            // The lease file comes before any permit, so it is there by now, if somebody wrote it since we looked.
+            return read_lease(&self.scene, &self.fence)?.ok_or_else(|| {
+                self.scene.corrupt(
+                    "the fence folder has permits but no `lease` file; restore it from a backup, or remove the whole \
+                     fence folder while no job runs",
+                )
+            });
         }
         let staged = format!("{LEASE}-{}", Nonce::random());
         let bytes = codec::encode("fence", &self.token.lease)?;

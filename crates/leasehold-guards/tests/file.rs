@@ -310,3 +310,37 @@ async fn the_trait_says_the_same() {
     file.write(&token(1, 0), b"x".to_vec()).await.unwrap();
     assert_eq!(file.high_water().await.unwrap().unwrap().epoch.get(), 1);
 }
+
+/// Writes under a newer epoch the first time that the permits are listed.
+#[derive(Debug)]
+struct OvertakesOnce {
+    guard: FileGuard,
+    newer: leasehold::Token,
+    done: std::sync::atomic::AtomicBool,
+}
+
+impl leasehold_guards::Steps for OvertakesOnce {
+    fn reach(&self, step: leasehold_guards::Step) -> std::io::Result<()> {
+        if step == leasehold_guards::Step::List && !self.done.swap(true, std::sync::atomic::Ordering::SeqCst) {
+            self.guard.write_from(&self.newer, &b"new"[..]).map_err(std::io::Error::other)?;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_fence_that_is_founded_while_we_look_is_not_damaged() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out");
+    let token = |epoch| leasehold::Token {
+        lease: "x".parse().unwrap(),
+        epoch: leasehold::Epoch::new(epoch).unwrap(),
+        nonce: leasehold::Nonce::random(),
+        seq: 0,
+    };
+    let guard = || FileGuard::new(&path, leasehold::guard::Policy::Reentrant).unwrap();
+    let steps = OvertakesOnce { guard: guard(), newer: token(2), done: false.into() };
+    let refused = guard().with_steps(std::sync::Arc::new(steps)).write_from(&token(1), &b"old"[..]).unwrap_err();
+    assert_eq!(refused.kind(), leasehold::Kind::Fenced, "{refused}");
+    assert_eq!(std::fs::read(&path).unwrap(), b"new");
+}
