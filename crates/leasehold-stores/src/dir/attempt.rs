@@ -11,9 +11,6 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
-/// How many versions there may be before the old ones are collected.
-const COLLECT_FROM: usize = 4 * KEPT as usize;
-
 /// A swap whose expectation held when it was checked, with its file ready to be linked.
 #[derive(Debug)]
 pub struct Attempt<'room> {
@@ -102,10 +99,6 @@ impl<'room> Attempt<'room> {
 
     /// Removes versions that are old beside ours, which counts: so the highest number that counts is no lower.
     fn collect(&self, numbers: &[u64]) {
-        // Many at once: a file system frees what many removals left in one step, and every step makes an fsync wait.
-        if numbers.len() < COLLECT_FROM {
-            return;
-        }
         for number in numbers.iter().take_while(|number| number.saturating_add(KEPT) <= self.next.number) {
             // What cannot be removed now, the next swap removes.
             let _ = fs::remove_file(self.folder.join(layout::file_of(*number)));
