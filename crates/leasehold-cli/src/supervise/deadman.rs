@@ -14,6 +14,7 @@
 //! supervisor are killed in the same instant, nobody is left to do it; and nobody can kill another user's process, or
 //! one that waits for a disk that does not answer. The guards still hold.
 
+use super::signals::PASSED_ON;
 use super::windows::Windows;
 use super::wire::{Order, Report};
 use leasehold::clock::{Clock, Moment, SystemClock};
@@ -33,15 +34,6 @@ use tokio::signal::unix::{SignalKind, signal};
 pub const ARGUMENT: &str = "__dead-man";
 /// How many times the tree is walked to end it: each pass catches what was forked during the one before.
 const MAX_PASSES: u32 = 200;
-/// Signals that are meant for the supervisor and its command, and must not end what watches over both.
-const WITHSTOOD: [fn() -> SignalKind; 6] = [
-    SignalKind::hangup,
-    SignalKind::interrupt,
-    SignalKind::quit,
-    SignalKind::terminate,
-    SignalKind::user_defined1,
-    SignalKind::user_defined2,
-];
 
 /// The dead-man's arguments.
 #[derive(Debug)]
@@ -104,7 +96,7 @@ async fn watch(errand: Errand, tree: Tree, channel: StdUnixStream) -> std::io::R
     let mut children = signal(SignalKind::child())?;
     // A handler, unlike ignoring, does not pass on to the command. What our caller had ignored stays so.
     let _withstood: Vec<_> =
-        WITHSTOOD.iter().filter(|kind| !is_ignored(kind().as_raw_value())).map(|kind| signal(kind())).collect();
+        PASSED_ON.iter().filter(|kind| !is_ignored(kind().as_raw_value())).map(|kind| signal(kind())).collect();
     let mut command = Command::new(&errand.command[0]);
     command.args(&errand.command[1..]).process_group(0);
     // Without the lease there is nothing to run.

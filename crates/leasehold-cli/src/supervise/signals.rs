@@ -5,8 +5,8 @@ use leasehold_system::process::is_ignored;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-/// Signals that are passed on to the command.
-const PASSED_ON: [fn() -> SignalKind; 7] = [
+/// Signals that are passed on to the command. The dead-man, which watches over both, withstands them.
+pub(super) const PASSED_ON: [fn() -> SignalKind; 7] = [
     SignalKind::hangup,
     SignalKind::interrupt,
     SignalKind::quit,
