@@ -1,7 +1,8 @@
-//! Chores: `cargo xtask test [--quick]`, `cargo xtask tidy`.
+//! Chores: `cargo xtask test [--quick]`, `cargo xtask servers`, `cargo xtask tidy`.
 //!
 //! Promise: `test` runs every check that CI runs, in one command, and stops at the first that fails.
 
+mod servers;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use std::process::{Command, ExitCode};
 const USAGE: &str = "usage:
   cargo xtask test           format, lints, docs, tidy, every test, the model
   cargo xtask test --quick   the inner loop: format, tidy, unit tests, the disaster; under 2 minutes warm
+  cargo xtask servers        install the servers that the tests start; `test` does so too
   cargo xtask tidy           layers, sizes, checklists";
 
 fn main() -> ExitCode {
@@ -18,6 +20,7 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["test"] => test(),
         ["test", "--quick"] => quick(),
+        ["servers"] => servers::install(&root()),
         ["tidy"] => tidied(),
         _ => {
             eprintln!("{USAGE}");
@@ -42,10 +45,15 @@ fn root() -> PathBuf {
 fn test() -> Result<(), String> {
     tidied()?;
     cargo("the format is rustfmt's", &["fmt", "--all", "--check"])?;
-    cargo("clippy has nothing to say", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+    cargo(
+        "clippy has nothing to say",
+        &["clippy", "--workspace", "--all-features", "--all-targets", "--", "-D", "warnings"],
+    )?;
+    cargo("the lean build stands by itself", &["check", "--package", "leasehold-cli"])?;
     documented()?;
     licensed()?;
-    cargo("every test passes", &["test", "--workspace"])
+    servers::install(&root())?;
+    cargo("every test passes", &["test", "--workspace", "--all-features"])
 }
 
 fn quick() -> Result<(), String> {
@@ -65,7 +73,9 @@ fn tidied() -> Result<(), String> {
 
 fn documented() -> Result<(), String> {
     let mut command = Command::new(env!("CARGO"));
-    command.args(["doc", "--workspace", "--no-deps", "--document-private-items"]).env("RUSTDOCFLAGS", "-D warnings");
+    command
+        .args(["doc", "--workspace", "--all-features", "--no-deps", "--document-private-items"])
+        .env("RUSTDOCFLAGS", "-D warnings");
     run("the documentation builds without warnings", command)
 }
 

@@ -131,7 +131,11 @@ fn checklist(root: &Path, what: &str, complaints: &mut Vec<String>) {
         let file = folder.join("src").join(format!("{feature}.rs"));
         need(file.is_file(), &format!("write crates/leasehold-{what}/src/{feature}.rs"));
         need(guarantees.contains(&format!("`{feature}")), "give it a row in docs/guarantees.md");
-        need(command.contains(&format!("\"{feature}\"")), "turn the feature on in crates/leasehold-cli/Cargo.toml");
+        let turned_on = [format!("\"{feature}\""), format!("\"leasehold-{what}/{feature}\"")];
+        need(
+            turned_on.iter().any(|line| command.contains(line)),
+            "turn the feature on in crates/leasehold-cli/Cargo.toml",
+        );
         if what == "stores" {
             let open = read(&folder.join("src/open.rs"));
             need(open.contains(&format!("\"{feature}\"")), "give it a URL arm in open.rs");

@@ -4,7 +4,7 @@
 //! Non-promise: it cannot make the store behind it fail inside.
 
 use async_trait::async_trait;
-use leasehold::store::{Capabilities, Page, Reading, Store, Swap, Watch};
+use leasehold::store::{Capabilities, Page, Reading, Store, Survey, Swap, Watch};
 use leasehold::{Error, Key, Kind, LeaseName, Result, Revision, Shelf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -97,5 +97,10 @@ impl Store for FaultyStore {
     async fn watch(&self, key: &Key) -> Result<Watch> {
         self.look()?;
         self.inner.watch(key).await
+    }
+
+    async fn survey(&self) -> Result<Survey> {
+        self.look()?;
+        self.inner.survey().await
     }
 }

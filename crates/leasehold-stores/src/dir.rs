@@ -9,6 +9,7 @@
 //! leasehold-store                      marks the folder as ours, with the format
 //! tmp/<random>                         files being written; a day old, they are swept
 //! <shelf>/<encoded name>/<20 digits>   one file per version; the highest number is the record
+//! <shelf>@<namespace>/...              the same for each other namespace
 //! ```
 //! Each version file begins with a random tag, and a revision is number and tag. An erase writes a version that says
 //! "erased", so numbers go on from there and no revision ever comes back.
@@ -45,10 +46,11 @@ mod room;
 #[cfg(test)]
 mod sleepers;
 
+use crate::namespace::Namespace;
 use async_trait::async_trait;
 use attempt::Attempt;
 use leasehold::store::{
-    Capabilities, Class, ClockSource, Page, Reach, Reading, Revision, Store, Swap, Watch, Watching,
+    Capabilities, Class, ClockSource, Page, Reach, Reading, Revision, Store, Survey, Swap, Watch, Watching,
     refuse_erasing_a_lease,
 };
 use leasehold::{Error, Key, Kind, LeaseName, Result, Shelf};
@@ -70,9 +72,9 @@ pub struct DirStore {
 
 impl DirStore {
     /// Opens the folder, and creates it if only its last component is missing.
-    pub async fn open(path: &Path) -> Result<Self> {
-        let path = path.to_path_buf();
-        let room = blocking(Kind::Unavailable, move || Room::open(path)).await?;
+    pub async fn open(path: &Path, namespace: &Namespace) -> Result<Self> {
+        let (path, namespace) = (path.to_path_buf(), namespace.clone());
+        let room = blocking(Kind::Unavailable, move || Room::open(path, namespace)).await?;
         Ok(DirStore { room: Arc::new(room) })
     }
 
@@ -149,6 +151,14 @@ impl Store for DirStore {
             None => return Ok(Watch::silent()),
         };
         Ok(watch)
+    }
+
+    async fn survey(&self) -> Result<Survey> {
+        let volume = match self.room.volume() {
+            Volume::Local => "local",
+            _ => "network",
+        };
+        Ok(Survey::plain(Class::A).fine("file system", volume))
     }
 }
 

@@ -5,10 +5,14 @@
 //! | SQLite | `sqlite:/path/file.db` | all processes of one machine | `sqlite` |
 //! | directory | `dir:/path` | whoever can write to the folder, over NFS too | `dir` |
 
+mod address;
 #[cfg(feature = "dir")]
 pub mod dir;
+mod namespace;
 mod open;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
+pub use address::{Address, Host, Secret};
+pub use namespace::Namespace;
 pub use open::{StoreUrl, open};

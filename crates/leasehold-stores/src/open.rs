@@ -3,6 +3,8 @@
 //! Promise: a URL that parsed has an absolute path and can be handed to another process as it is; what is shown to
 //! people has no password in it. Non-promise: that it parsed does not mean that the store can be opened.
 
+use crate::address::Address;
+use crate::namespace::Namespace;
 use leasehold::store::Store;
 use leasehold::{Error, Kind, Result};
 use std::fmt;
@@ -10,59 +12,85 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-const FORMS: &str = "use `sqlite:` (this user's own store), `sqlite:/path/file.db` or `dir:/shared/folder`";
 /// The file in the state directory that `sqlite:` stands for.
 const DEFAULT_FILE: &str = "leasehold.db";
+
+/// One line per store.
+const DRIVERS: &[Driver] = &[
+    Driver { feature: "sqlite", schemes: &["sqlite"], form: "sqlite:/path/file.db", is_path: true },
+    Driver { feature: "dir", schemes: &["dir"], form: "dir:/shared/folder", is_path: true },
+];
+
+/// What a URL's scheme stands for.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Driver {
+    /// The cargo feature, which is also the store's name.
+    feature: &'static str,
+    schemes: &'static [&'static str],
+    /// An example, for messages.
+    form: &'static str,
+    /// Whether a path follows the scheme, instead of a network address.
+    is_path: bool,
+}
 
 /// Where a store is.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct StoreUrl {
-    driver: Driver,
+    driver: &'static Driver,
+    place: Place,
+    namespace: Namespace,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Place {
     // Always absolute and UTF-8, so that the text form is exact.
-    path: String,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Driver {
-    Sqlite,
-    Dir,
-}
-
-impl Driver {
-    const ALL: [Driver; 2] = [Driver::Sqlite, Driver::Dir];
-
-    /// The URL's scheme, which is also the name of the cargo feature.
-    const fn scheme(self) -> &'static str {
-        match self {
-            Driver::Sqlite => "sqlite",
-            Driver::Dir => "dir",
-        }
-    }
+    Path(String),
+    // With the text as it was given, but for the namespace.
+    Network(Box<Address>, String),
 }
 
 impl StoreUrl {
     /// The store that is used when none is named: a database in this user's state directory.
     pub fn user_default() -> Result<Self> {
         let state = leasehold_system::paths::state_dir().map_err(|e| {
-            let message = format!("cannot tell where this user's own store is; give a store URL: {FORMS}");
+            let message = format!("cannot tell where this user's own store is; give a store URL: {}", forms());
             Error::new(Kind::Invalid, message).with_source(e)
         })?;
-        Ok(StoreUrl { driver: Driver::Sqlite, path: text_of(state.join(DEFAULT_FILE), "sqlite:")? })
+        let place = Place::Path(text_of(state.join(DEFAULT_FILE), "sqlite:")?);
+        Ok(StoreUrl { driver: &DRIVERS[0], place, namespace: Namespace::default() })
     }
 
     /// Parses a URL whose relative path is meant from `base`, or from the working folder where that is none.
     pub fn parse_in(base: Option<&Path>, text: &str) -> Result<Self> {
-        let refuse = |what: &str| Error::invalid("store url", redacted(text), format!("{what}; {FORMS}"));
+        let refuse = |what: &str| refused(text, what);
         if text.chars().any(char::is_control) {
             return Err(refuse("it has a control character"));
         }
-        let (scheme, path) = text.split_once(':').ok_or_else(|| refuse("the scheme is missing"))?;
-        let driver = Driver::ALL
-            .into_iter()
-            .find(|driver| driver.scheme() == scheme)
+        let (scheme, rest) = text.split_once(':').ok_or_else(|| refuse("the scheme is missing"))?;
+        let driver = DRIVERS
+            .iter()
+            .find(|driver| driver.schemes.contains(&scheme))
             .ok_or_else(|| refuse(&format!("`{}` is not a scheme", leasehold::printable(scheme))))?;
+        if driver.is_path {
+            return StoreUrl::parse_path(base, text, driver, rest);
+        }
+        let mut address = Address::parse(scheme, rest).map_err(|what| refuse(&what))?;
+        let namespace = address.take("namespace").map_or_else(|| Ok(Namespace::default()), |name| name.parse())?;
+        check(driver, &address)?;
+        Ok(StoreUrl { driver, place: Place::Network(Box::new(address), without_namespace(text)), namespace })
+    }
+
+    fn parse_path(base: Option<&Path>, text: &str, driver: &'static Driver, rest: &str) -> Result<Self> {
+        let refuse = |what: &str| refused(text, what);
+        let (path, namespace) = match rest.split_once('?') {
+            Some((path, query)) => match query.split_once('=') {
+                Some(("namespace", namespace)) => (path, Namespace::new(namespace)?),
+                _ => return Err(refuse("after `?` only `namespace=NAME` can stand")),
+            },
+            None => (rest, Namespace::default()),
+        };
         match path {
-            "" if driver == Driver::Sqlite => return StoreUrl::user_default(),
+            "" if driver.feature == "sqlite" => return Ok(StoreUrl { namespace, ..StoreUrl::user_default()? }),
             "" => return Err(refuse("the path is empty")),
             "~" => return Err(refuse("`~` is not expanded here")),
             _ if path.starts_with("~/") => return Err(refuse("`~` is not expanded here")),
@@ -73,42 +101,63 @@ impl StoreUrl {
             _ => {}
         }
         let path = if path.starts_with("///") { &path[2..] } else { path };
-        if driver == Driver::Sqlite && path.ends_with('/') {
+        if driver.feature == "sqlite" && path.ends_with('/') {
             return Err(refuse("the path is a folder, not a file"));
         }
         let from_base = base.map_or_else(|| PathBuf::from(path), |base| base.join(path));
         let absolute =
             std::path::absolute(from_base).map_err(|e| refuse("the path cannot be resolved").with_source(e))?;
-        Ok(StoreUrl { driver, path: text_of(absolute, text)? })
+        Ok(StoreUrl { driver, place: Place::Path(text_of(absolute, text)?), namespace })
     }
 
     /// The URL in full, for another process's `LEASEHOLD_STORE`. It may hold a password: never show it.
     pub fn portable(&self) -> String {
-        format!("{}:{}", self.driver.scheme(), self.path)
+        let mut text = match &self.place {
+            Place::Path(path) => format!("{}:{path}", self.driver.schemes[0]),
+            Place::Network(_, text) => text.clone(),
+        };
+        if !self.namespace.is_default() {
+            text.push(if text.contains('?') { '&' } else { '?' });
+            text.push_str("namespace=");
+            text.push_str(self.namespace.as_str());
+        }
+        text
     }
 
     /// The store's name, as in [`leasehold::Capabilities`].
     pub const fn scheme(&self) -> &'static str {
-        self.driver.scheme()
+        self.driver.feature
+    }
+
+    /// The namespace.
+    pub const fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// The same store, in another namespace.
+    #[must_use]
+    pub fn in_namespace(&self, namespace: Namespace) -> Self {
+        StoreUrl { namespace, ..self.clone() }
     }
 
     /// Whether there is nothing yet where opening would make a new store, so that those who only look need make none.
-    /// False where opening fails: it says why.
+    /// False where opening fails: it says why. Opening a networked store makes nothing, so it is never missing.
     pub fn is_missing(&self) -> bool {
-        let path = self.path();
+        let Some(path) = self.path() else { return false };
         let absent = path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
         let has_room = path.parent().is_some_and(Path::is_dir);
-        match self.driver {
-            Driver::Sqlite => absent && (has_room || StoreUrl::user_default().is_ok_and(|own| own == *self)),
-            Driver::Dir => {
-                (absent && has_room) || std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
-            }
+        if self.driver.feature == "sqlite" {
+            return absent && (has_room || StoreUrl::user_default().is_ok_and(|own| own.place == self.place));
         }
+        (absent && has_room) || std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
     }
 
-    /// The file or folder.
-    pub fn path(&self) -> &Path {
-        Path::new(&self.path)
+    /// The file or folder, for a store that is one.
+    pub fn path(&self) -> Option<&Path> {
+        match &self.place {
+            Place::Path(path) => Some(Path::new(path)),
+            Place::Network(..) => None,
+        }
     }
 }
 
@@ -133,27 +182,58 @@ impl fmt::Debug for StoreUrl {
     }
 }
 
-/// Opens the store.
+/// Opens the store. A networked one makes nothing when it is opened: the first write does.
 pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
-    let path = url.path().to_path_buf();
-    match url.driver {
+    #[allow(unused_variables, reason = "a build without any driver is allowed")]
+    let namespace = &url.namespace;
+    match (url.driver.feature, &url.place) {
         #[cfg(feature = "sqlite")]
-        Driver::Sqlite => Ok(Arc::new(crate::sqlite::SqliteStore::open(&path).await?)),
+        ("sqlite", Place::Path(path)) => {
+            Ok(Arc::new(crate::sqlite::SqliteStore::open(Path::new(path), namespace).await?))
+        }
         #[cfg(feature = "dir")]
-        Driver::Dir => Ok(Arc::new(crate::dir::DirStore::open(&path).await?)),
-        #[allow(unreachable_patterns)]
-        other => {
-            let (url, feature) = (path.display(), other.scheme());
-            let message = format!("no driver for `{feature}:{url}`: rebuild with the cargo feature `{feature}`");
+        ("dir", Place::Path(path)) => Ok(Arc::new(crate::dir::DirStore::open(Path::new(path), namespace).await?)),
+        (feature, _) => {
+            let message = format!("no driver for `{url}`: rebuild with the cargo feature `{feature}`");
             Err(Error::new(Kind::Unsupported, message))
         }
     }
 }
 
+/// Refuses an address that the store could not use, before anything is opened.
+#[allow(unused_variables, clippy::match_single_binding, reason = "a build without any networked driver is allowed")]
+fn check(driver: &Driver, address: &Address) -> Result<()> {
+    match driver.feature {
+        // Without the driver, opening says so.
+        _ => Ok(()),
+    }
+}
+
+fn refused(text: &str, what: &str) -> Error {
+    Error::invalid("store url", redacted(text), format!("{what}; use {}", forms()))
+}
+
+/// Every form that a URL can have.
+fn forms() -> String {
+    let mut forms = String::from("`sqlite:` (this user's own store)");
+    for (index, driver) in DRIVERS.iter().enumerate() {
+        let comma = if index + 1 == DRIVERS.len() { " or" } else { "," };
+        forms.push_str(&format!("{comma} `{}`", driver.form));
+    }
+    forms
+}
+
+/// The text of a network address without its namespace, which is kept apart.
+fn without_namespace(text: &str) -> String {
+    let Some((rest, query)) = text.split_once('?') else { return text.to_owned() };
+    let others: Vec<&str> = query.split('&').filter(|field| !field.starts_with("namespace=")).collect();
+    if others.is_empty() { rest.to_owned() } else { format!("{rest}?{}", others.join("&")) }
+}
+
 fn text_of(path: PathBuf, given: &str) -> Result<String> {
     path.into_os_string().into_string().map_err(|path| {
         let what = format!("the folder `{}` is not valid UTF-8", path.to_string_lossy());
-        Error::invalid("store url", redacted(given), format!("{what}; {FORMS}"))
+        refused(given, &what)
     })
 }
 
@@ -200,9 +280,10 @@ mod tests {
             ("dir:/mnt/shared", PathBuf::from("/mnt/shared")),
             ("dir:shared/a b", here.join("shared/a b")),
             ("dir:./x", here.join("x")),
+            ("dir:./x?namespace=team", here.join("x")),
         ] {
             let url: StoreUrl = text.parse().unwrap();
-            assert_eq!(url.path(), path, "{text}");
+            assert_eq!(url.path(), Some(&*path), "{text}");
             assert_eq!(url.portable().parse::<StoreUrl>().unwrap(), url, "{text}");
         }
     }
@@ -220,6 +301,7 @@ mod tests {
             ("DIR:/x", "`DIR` is not a scheme"),
             ("ftp:/x", "`ftp` is not a scheme"),
             ("dir:/a\nb", "control character"),
+            ("dir:/a?team=x", "only `namespace=NAME`"),
         ] {
             let error = text.parse::<StoreUrl>().unwrap_err();
             assert_eq!(error.kind(), Kind::Invalid);

@@ -12,9 +12,10 @@
 mod opening;
 mod room;
 
+use crate::namespace::Namespace;
 use async_trait::async_trait;
 use leasehold::store::{
-    Capabilities, Class, ClockSource, Page, Reach, Reading, Revision, Store, Swap, Watch, Watching,
+    Capabilities, Class, ClockSource, Page, Reach, Reading, Revision, Store, Survey, Swap, Watch, Watching,
     refuse_erasing_a_lease,
 };
 use leasehold::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf};
@@ -46,10 +47,10 @@ impl fmt::Debug for SqliteStore {
 
 impl SqliteStore {
     /// Opens the file, and creates it if it is missing and its folder is there.
-    pub async fn open(path: &Path) -> Result<Self> {
+    pub async fn open(path: &Path, namespace: &Namespace) -> Result<Self> {
         let path: Arc<Path> = path.into();
-        let opened = path.clone();
-        let room = blocking(Doing::Opening, move || Room::open(opened)).await?;
+        let (opened, namespace) = (path.clone(), namespace.clone());
+        let room = blocking(Doing::Opening, move || Room::open(opened, namespace)).await?;
         Ok(SqliteStore { room: Arc::new(Mutex::new(room)), path })
     }
 
@@ -109,7 +110,7 @@ impl Store for SqliteStore {
         };
         let (key, next) = (key.clone(), next.to_vec());
         self.with(Doing::Writing, move |room| {
-            room.write(sql, params![key.shelf.as_str(), key.name.as_str(), revision, next])
+            room.write(sql, params![room.namespace.shelf(key.shelf), key.name.as_str(), revision, next])
         })
         .await
     }
@@ -124,7 +125,7 @@ impl Store for SqliteStore {
         let Some(revision) = number(expected) else { return Ok(Swap::Mismatch) };
         let key = key.clone();
         self.with(Doing::Writing, move |room| {
-            room.write(DELETE, params![key.shelf.as_str(), key.name.as_str(), revision])
+            room.write(DELETE, params![room.namespace.shelf(key.shelf), key.name.as_str(), revision])
         })
         .await
     }
@@ -150,5 +151,9 @@ impl Store for SqliteStore {
             }
         });
         Ok(watch)
+    }
+
+    async fn survey(&self) -> Result<Survey> {
+        self.with(Doing::Reading, Room::survey).await
     }
 }

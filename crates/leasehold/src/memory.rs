@@ -4,7 +4,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::error::Result;
 use crate::name::{Key, LeaseName, Shelf};
 use crate::store::{
-    Capabilities, Class, ClockSource, Page, Reach, Reading, Revision, Store, Swap, Versioned, Watch, Watching,
+    Capabilities, Class, ClockSource, Page, Reach, Reading, Revision, Store, Survey, Swap, Versioned, Watch, Watching,
     refuse_erasing_a_lease,
 };
 use crate::time::Timestamp;
@@ -134,5 +134,9 @@ impl Store for MemoryStore {
         let (sender, watch) = Watch::channel();
         self.room().watchers.push((key.clone(), sender));
         Ok(watch)
+    }
+
+    async fn survey(&self) -> Result<Survey> {
+        Ok(Survey::plain(self.capabilities().class))
     }
 }

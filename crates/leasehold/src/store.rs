@@ -112,6 +112,47 @@ pub struct Capabilities {
     pub durability: &'static str,
 }
 
+/// What a store found out about the settings that its promises rest on: `doctor` prints it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Survey {
+    /// The class that these settings make it. Never better than what was seen.
+    pub class: Class,
+    /// What was looked at.
+    pub remarks: Vec<Remark>,
+}
+
+/// One setting of the server behind a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remark {
+    /// What it is called there.
+    pub setting: String,
+    /// Its value.
+    pub found: String,
+    /// What to change, and why; none if it is fine.
+    pub advice: Option<String>,
+}
+
+impl Survey {
+    /// Nothing to look at beyond what [`Store::capabilities`] says.
+    pub const fn plain(class: Class) -> Self {
+        Survey { class, remarks: Vec::new() }
+    }
+
+    /// Adds a setting that is fine as it is.
+    #[must_use]
+    pub fn fine(mut self, setting: impl Into<String>, found: impl Into<String>) -> Self {
+        self.remarks.push(Remark { setting: setting.into(), found: found.into(), advice: None });
+        self
+    }
+
+    /// Adds a setting that should be changed.
+    #[must_use]
+    pub fn advise(mut self, setting: impl Into<String>, found: impl Into<String>, advice: impl Into<String>) -> Self {
+        self.remarks.push(Remark { setting: setting.into(), found: found.into(), advice: Some(advice.into()) });
+        self
+    }
+}
+
 /// Whether a store can push hints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Watching {
@@ -182,6 +223,9 @@ pub trait Store: fmt::Debug + Send + Sync {
 
     /// Hints when a key may have changed. A store without hints gives [`Watch::silent`].
     async fn watch(&self, key: &Key) -> Result<Watch>;
+
+    /// Looks at the settings of the server that its class and durability rest on. Changes nothing.
+    async fn survey(&self) -> Result<Survey>;
 }
 
 /// The refusal that every store's `erase` begins with.

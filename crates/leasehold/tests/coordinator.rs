@@ -845,6 +845,10 @@ impl Store for SetBack {
     async fn watch(&self, key: &Key) -> leasehold::Result<leasehold::store::Watch> {
         self.0.watch(key).await
     }
+
+    async fn survey(&self) -> leasehold::Result<leasehold::store::Survey> {
+        self.0.survey().await
+    }
 }
 
 #[tokio::test]

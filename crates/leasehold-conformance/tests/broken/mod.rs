@@ -1,7 +1,7 @@
 //! A store in memory with one flaw.
 
 use async_trait::async_trait;
-use leasehold::store::{Capabilities, Page, Reading, Store, Swap, Versioned, Watch, refuse_erasing_a_lease};
+use leasehold::store::{Capabilities, Page, Reading, Store, Survey, Swap, Versioned, Watch, refuse_erasing_a_lease};
 use leasehold::{Error, Key, Kind, LeaseName, MemoryStore, Ownership, Result, Revision, Shelf, Timestamp, codec};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -236,5 +236,9 @@ impl Store for BrokenStore {
 
     async fn watch(&self, key: &Key) -> Result<Watch> {
         self.room.sound.watch(&self.key(key)).await
+    }
+
+    async fn survey(&self) -> Result<Survey> {
+        self.room.sound.survey().await
     }
 }

@@ -115,9 +115,10 @@ impl<'room> Attempt<'room> {
 fn make_folders(folder: &std::path::Path) -> io::Result<()> {
     match make_folder(folder) {
         Err(e) if e.kind() == ErrorKind::NotFound => {
-            // Long names have a few components; a missing share has none of them.
+            // Long names have a few components, and a namespace's shelf is made by the first write to it; a missing
+            // share has none of them.
             let above = folder.parent().ok_or(e)?;
-            if above.file_name().and_then(|name| name.to_str()).is_some_and(layout::is_continued) {
+            if above.file_name().and_then(|name| name.to_str()).is_some_and(layout::may_be_made) {
                 make_folders(above)?;
                 return make_folder(folder);
             }

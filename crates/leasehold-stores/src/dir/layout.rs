@@ -63,6 +63,11 @@ pub fn is_continued(component: &str) -> bool {
     component.ends_with(CONTINUED)
 }
 
+/// Whether a folder of this name may be made on the way to a key's: no encoded name has an `@`.
+pub fn may_be_made(component: &str) -> bool {
+    is_continued(component) || component.contains('@')
+}
+
 /// The file name of a version.
 pub fn file_of(number: u64) -> String {
     format!("{number:020}")

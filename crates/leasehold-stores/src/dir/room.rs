@@ -1,6 +1,7 @@
 //! The folder itself: opening, looking, listing and the clock.
 
 use super::layout::{self, Version};
+use crate::namespace::Namespace;
 use leasehold::store::{Page, Reading, Revision, Versioned};
 use leasehold::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf, Timestamp};
 use leasehold_system::clock;
@@ -31,6 +32,7 @@ const MAX_DEPTH: usize = 3;
 #[derive(Debug)]
 pub struct Room {
     root: PathBuf,
+    namespace: Namespace,
     volume: Volume,
     grain: Duration,
 }
@@ -50,7 +52,7 @@ impl Drop for Staged {
 }
 
 impl Room {
-    pub fn open(root: PathBuf) -> Result<Self> {
+    pub fn open(root: PathBuf, namespace: Namespace) -> Result<Self> {
         match fs::create_dir(&root) {
             Ok(()) => sync_folder(root.parent().unwrap_or(&root)).map_err(|e| failed(e, "cannot store", &root))?,
             // Whether it can be used shows below; on a read-only file system even an existing folder gives an error.
@@ -63,7 +65,7 @@ impl Room {
             Err(e) => return Err(failed(e, "cannot create the folder", &root)),
         }
         let volume = volume::of(&root).map_err(|e| failed(e, "cannot look at", &root))?;
-        let mut room = Room { root, volume, grain: FINE_GRAIN };
+        let mut room = Room { root, namespace, volume, grain: FINE_GRAIN };
         room.check_marker()?;
         room.learn_clock();
         Ok(room)
@@ -77,9 +79,13 @@ impl Room {
         self.grain
     }
 
+    fn shelf(&self, shelf: Shelf) -> PathBuf {
+        self.root.join(&*self.namespace.shelf(shelf))
+    }
+
     /// The folder of a key's versions.
     pub fn folder(&self, key: &Key) -> PathBuf {
-        self.root.join(key.shelf.as_str()).join(layout::folder_of(&key.name))
+        self.shelf(key.shelf).join(layout::folder_of(&key.name))
     }
 
     fn check_marker(&self) -> Result<()> {
@@ -107,7 +113,8 @@ impl Room {
         for entry in entries {
             let name = entry.map_err(|e| failed(e, "cannot list", &self.root))?.file_name();
             let name = name.to_string_lossy();
-            let ours = [MARKER, STAGING].contains(&&*name) || Shelf::ALL.iter().any(|shelf| shelf.as_str() == name);
+            let ours = [MARKER, STAGING].contains(&&*name)
+                || Shelf::ALL.iter().any(|shelf| name.split('@').next() == Some(shelf.as_str()));
             // What file systems put into every folder of theirs.
             let harmless = name.starts_with('.') || name == "lost+found";
             if !ours && !harmless {
@@ -270,7 +277,7 @@ impl Room {
 
     pub fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
         let mut names = Vec::new();
-        self.collect_names(&self.root.join(shelf.as_str()), &mut Vec::new(), &mut names)?;
+        self.collect_names(&self.shelf(shelf), &mut Vec::new(), &mut names)?;
         names.retain(|name| after.is_none_or(|after| name > after));
         names.sort_unstable();
         let now = self.now()?;
@@ -292,7 +299,14 @@ impl Room {
     }
 
     fn collect_names(&self, folder: &Path, above: &mut Vec<String>, names: &mut Vec<LeaseName>) -> Result<()> {
-        let entries = fs::read_dir(folder).map_err(|e| failed(e, "cannot list", folder))?;
+        let entries = match fs::read_dir(folder) {
+            Ok(entries) => entries,
+            // A namespace's shelf is made by the first write to it.
+            Err(e) if e.kind() == ErrorKind::NotFound && !self.namespace.is_default() && self.root.is_dir() => {
+                return Ok(());
+            }
+            Err(e) => return Err(failed(e, "cannot list", folder)),
+        };
         for entry in entries {
             let entry = entry.map_err(|e| failed(e, "cannot list", folder))?;
             // What does not decode is a stranger's: desktop tools leave files everywhere.

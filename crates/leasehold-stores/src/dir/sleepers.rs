@@ -4,6 +4,7 @@ use super::attempt::Attempt;
 use super::layout::Mark;
 use super::room::Room;
 use super::{KEPT, layout};
+use crate::namespace::Namespace;
 use leasehold::store::{Revision, Swap};
 use leasehold::{Key, Kind, Shelf};
 use std::collections::HashMap;
@@ -17,7 +18,7 @@ fn folder() -> TempDir {
 }
 
 fn room(folder: &TempDir) -> Room {
-    Room::open(folder.path().join("store")).unwrap()
+    Room::open(folder.path().join("store"), Namespace::default()).unwrap()
 }
 
 fn key() -> Key {

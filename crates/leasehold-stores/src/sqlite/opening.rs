@@ -1,6 +1,7 @@
 //! Opening: as little as possible on a file that is ours, and safely on a new one while others do the same.
 
 use super::room::{BUSY, Doing, Room, failed};
+use crate::namespace::Namespace;
 use leasehold::{Error, Kind, Nonce, Result};
 use leasehold_system::clock;
 use leasehold_system::volume::{self, Volume};
@@ -33,7 +34,7 @@ const SETUP_PAUSE: Duration = Duration::from_millis(20);
 
 impl Room {
     /// Opens the file, and creates it if it is missing and its folder is there.
-    pub(super) fn open(path: Arc<Path>) -> Result<Self> {
+    pub(super) fn open(path: Arc<Path>, namespace: Namespace) -> Result<Self> {
         prepare_folder(&path)?;
         create_if_missing(&path)?;
         let metadata = std::fs::metadata(&path).map_err(|e| unusable(e, &path))?;
@@ -43,7 +44,7 @@ impl Room {
         }
         let identity = (metadata.dev(), metadata.ino());
         let connection = connect(&path).map_err(|e| failed(e, Doing::Opening, &path))?;
-        let room = Room { connection, path, identity };
+        let room = Room { connection, path, namespace, identity };
         room.set_up()?;
         Ok(room)
     }

@@ -1,6 +1,7 @@
 //! The open database: its statements, and what its errors mean.
 
-use leasehold::store::{Page, Reading, Revision, Swap, Versioned};
+use crate::namespace::Namespace;
+use leasehold::store::{Class, Page, Reading, Revision, Survey, Swap, Versioned};
 use leasehold::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
 use rusqlite::{Connection, ErrorCode, Params, params};
 use std::os::unix::fs::MetadataExt;
@@ -27,6 +28,7 @@ const NOW: &str = "SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER)";
 pub(super) struct Room {
     pub(super) connection: Connection,
     pub(super) path: Arc<Path>,
+    pub(super) namespace: Namespace,
     /// Device and inode of the open file.
     pub(super) identity: (u64, u64),
 }
@@ -43,7 +45,7 @@ impl Room {
     pub(super) fn read(&self, key: &Key) -> Result<Reading> {
         let read = || {
             let mut statement = self.connection.prepare_cached(READ)?;
-            statement.query_row(params![key.shelf.as_str(), key.name.as_str()], |row| {
+            statement.query_row(params![self.namespace.shelf(key.shelf), key.name.as_str()], |row| {
                 let revision: Option<i64> = row.get(1)?;
                 let value = match revision {
                     Some(revision) => Some(versioned(revision, row.get(2)?)),
@@ -69,6 +71,16 @@ impl Room {
         write().map_err(|e| failed(e, Doing::Writing, &self.path))
     }
 
+    /// What this connection's settings are, as SQLite itself tells.
+    pub(super) fn survey(&mut self) -> Result<Survey> {
+        let look = || {
+            let journal: String = self.connection.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
+            let synchronous: i64 = self.connection.pragma_query_value(None, "synchronous", |row| row.get(0))?;
+            Ok(Survey::plain(Class::A).fine("journal_mode", journal).fine("synchronous", synchronous.to_string()))
+        };
+        look().map_err(|e| failed(e, Doing::Reading, &self.path))
+    }
+
     /// A file that was moved or replaced under us would take writes that nobody else ever sees.
     fn check_identity(&self) -> Result<()> {
         let place = self.path.display();
@@ -87,7 +99,7 @@ impl Room {
             let mut statement = snapshot.prepare_cached(LIST)?;
             let limit = i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX);
             let rows = statement
-                .query_map(params![shelf.as_str(), after.map_or("", LeaseName::as_str), limit], |row| {
+                .query_map(params![self.namespace.shelf(shelf), after.map_or("", LeaseName::as_str), limit], |row| {
                     Ok((row.get::<_, String>(0)?, versioned(row.get(1)?, row.get(2)?)))
                 })?;
             Ok((rows.collect::<rusqlite::Result<Vec<_>>>()?, timestamp(now)))

@@ -171,6 +171,10 @@ impl Store for Faulty {
     async fn watch(&self, key: &Key) -> Result<Watch> {
         self.inner.watch(key).await
     }
+
+    async fn survey(&self) -> Result<leasehold::store::Survey> {
+        self.inner.survey().await
+    }
 }
 
 /// A hand-turned clock that turns itself when somebody sleeps: the pauses between attempts take no time.

@@ -1,0 +1,46 @@
+//! Where the servers' programs are: Debian's packages, and a folder with those from PyPI and npm.
+
+use std::path::{Path, PathBuf};
+
+/// The folder into which `cargo xtask servers` puts what does not come from Debian's packages.
+fn folder() -> PathBuf {
+    match std::env::var_os("LEASEHOLD_SERVERS") {
+        Some(folder) => PathBuf::from(folder),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/servers"),
+    }
+}
+
+fn missing(name: &str) -> ! {
+    panic!("the server program `{name}` is not here; install all of them with: cargo xtask servers")
+}
+
+/// A program of a Debian package.
+///
+/// # Panics
+/// If it is not installed; the message says how to install it.
+pub fn program(name: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    folders.extend(["/usr/sbin", "/usr/local/sbin", "/sbin"].map(PathBuf::from));
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    folders.extend(versions.map(|version| version.path().join("bin")));
+    folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file()).unwrap_or_else(|| missing(name))
+}
+
+/// A program of a package from PyPI.
+///
+/// # Panics
+/// If it is not installed; the message says how to install it.
+pub fn python_program(name: &str) -> PathBuf {
+    let path = folder().join("python/bin").join(name);
+    if path.is_file() { path } else { missing(name) }
+}
+
+/// A file of a package from npm.
+///
+/// # Panics
+/// If it is not installed; the message says how to install it.
+pub fn node_module(file: &str) -> PathBuf {
+    let path = folder().join("node/node_modules").join(file);
+    if path.is_file() { path } else { missing(file) }
+}

