@@ -9,10 +9,10 @@ mod mariadb;
 mod programs;
 mod proxy;
 mod server;
-mod suite;
+pub mod suite;
 
 pub use mariadb::{mariadb, mariadb_run, mariadb_with};
 pub use programs::{node_module, program, python_program};
 pub use proxy::{Fault, Proxy};
 pub use server::{Server, Spec, free_port, wait_until};
-pub use suite::namespaces_are_apart;
+pub use suite::{Opener, namespaces_are_apart};

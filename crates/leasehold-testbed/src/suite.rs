@@ -1,41 +1,125 @@
-//! What every store must do beside the conformance suite, tried on real servers.
+//! What every networked store must do beside the conformance suite, tried on its real server through the proxy.
+//!
+//! Promise: each function is one demand, and panics with what was seen instead. Non-promise: what only one store has
+//! (credentials, failover) is for that store's own tests.
 
-use leasehold::store::{Store, Swap};
-use leasehold::{Key, LeaseName, Shelf};
+mod apart;
+mod faults;
+mod outages;
+mod trips;
+
+pub use apart::namespaces_are_apart;
+pub use faults::cut_connections_do_no_harm;
+pub use outages::{a_dead_server_is_waited_out, a_frozen_server_is_given_up_on, a_paused_server_loses_the_lease};
+pub use outages::{a_killed_server_never_reissues_an_epoch, a_server_that_is_away_is_an_error};
+pub use trips::{a_release_wakes_the_waiter, round_trips_are_few};
+
+use crate::Server;
+use leasehold::store::Store;
+use leasehold::{Acquired, Ask, Coordinator, Grant, HolderId, Kind, LeaseName, Nonce, Outcome, Result, Ttl};
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
-/// Two namespaces of one store share no record, on any shelf, and neither lists what is in the other.
-///
-/// # Panics
-/// If they do.
-pub async fn namespaces_are_apart(one: Arc<dyn Store>, other: Arc<dyn Store>) {
-    let name = LeaseName::new(format!("namespaces/{}", leasehold::Nonce::random())).unwrap();
-    for shelf in Shelf::ALL {
-        let key = Key::new(shelf, &name);
-        assert!(matches!(one.swap(&key, None, b"one").await.unwrap(), Swap::Done { .. }), "{key}");
-        assert_eq!(other.read(&key).await.unwrap().value, None, "{key}");
-        assert!(matches!(other.swap(&key, None, b"other").await.unwrap(), Swap::Done { .. }), "{key}");
-        assert_eq!(one.read(&key).await.unwrap().value.unwrap().bytes, b"one", "{key}");
-        for (store, expected) in [(&one, b"one".as_slice()), (&other, b"other".as_slice())] {
-            let found: Vec<Vec<u8>> = everything(&**store, shelf)
-                .await
-                .into_iter()
-                .filter(|(listed, _)| *listed == name)
-                .map(|(_, bytes)| bytes)
-                .collect();
-            assert_eq!(found, [expected], "{key}");
-        }
+/// How long the suite waits for a client to recover by itself.
+const RECOVERY: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(50);
+
+type Opening = Pin<Box<dyn Future<Output = Result<Arc<dyn Store>>> + Send>>;
+
+/// Opens handles to one store, through any port that leads to its server.
+#[derive(Clone)]
+pub struct Opener(Arc<dyn Fn(u16) -> Opening + Send + Sync>);
+
+impl std::fmt::Debug for Opener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Opener")
     }
 }
 
-async fn everything(store: &dyn Store, shelf: Shelf) -> Vec<(LeaseName, Vec<u8>)> {
-    let (mut all, mut after) = (Vec::new(), None);
-    loop {
-        let page = store.list(shelf, after.as_ref(), 100).await.unwrap();
-        after = page.entries.last().map(|(name, _)| name.clone());
-        all.extend(page.entries.into_iter().map(|(name, value)| (name, value.bytes)));
-        if !page.more {
-            return all;
-        }
+impl Opener {
+    /// An opener from a function of the port.
+    pub fn new<F, Opened>(open: F) -> Self
+    where
+        F: Fn(u16) -> Opened + Send + Sync + 'static,
+        Opened: Future<Output = Result<Arc<dyn Store>>> + Send + 'static,
+    {
+        Opener(Arc::new(move |port| Box::pin(open(port))))
     }
+
+    /// A new handle through this port.
+    pub async fn store(&self, port: u16) -> Result<Arc<dyn Store>> {
+        (self.0)(port).await
+    }
+
+    /// A coordinator on a new handle through this port.
+    ///
+    /// # Panics
+    /// If the store cannot be opened.
+    pub async fn leases(&self, port: u16) -> Coordinator {
+        Coordinator::new(self.store(port).await.unwrap())
+    }
+}
+
+/// Every demand on a store whose server runs, may be killed, and keeps what it answered.
+///
+/// # Panics
+/// If one is not met.
+pub async fn withstands_faults(server: &mut Server, opener: &Opener) {
+    round_trips_are_few(server.port(), opener).await;
+    cut_connections_do_no_harm(server.port(), opener).await;
+    a_server_that_is_away_is_an_error(server, opener).await;
+    a_dead_server_is_waited_out(server, opener).await;
+    a_killed_server_never_reissues_an_epoch(server, opener).await;
+    a_paused_server_loses_the_lease(server, opener).await;
+    a_frozen_server_is_given_up_on(server.port(), opener).await;
+}
+
+fn fresh_lease(topic: &str) -> LeaseName {
+    LeaseName::new(format!("suite/{topic}/{}", Nonce::random())).unwrap()
+}
+
+fn ask(ttl: Ttl) -> Ask {
+    Ask::new(HolderId::new(None), ttl)
+}
+
+fn ttl(seconds: u64) -> Ttl {
+    Ttl::new(Duration::from_secs(seconds)).unwrap()
+}
+
+/// The errors that a cut or an outage may give.
+fn is_outage(kind: Kind) -> bool {
+    matches!(kind, Kind::Unavailable | Kind::Indeterminate | Kind::Contended)
+}
+
+fn granted(acquired: Acquired) -> Option<Grant> {
+    match acquired {
+        Acquired::Granted(grant) => Some(*grant),
+        Acquired::Refused { .. } => None,
+    }
+}
+
+/// One whole tenure, which makes the connections and whatever the first write makes.
+async fn warm_up(leases: &Coordinator) {
+    let lease = fresh_lease("warm-up");
+    let grant = granted(leases.acquire(&lease, &ask(Ttl::MAX)).await.unwrap()).expect("a fresh lease can be had");
+    leases.release(&grant, Outcome::Succeeded).await.unwrap();
+}
+
+/// Acquires as soon as the client has recovered and the lease is free.
+async fn acquire_in_the_end(leases: &Coordinator, lease: &LeaseName) -> Grant {
+    let mut last = String::new();
+    for _ in 0..RECOVERY.as_millis() / PAUSE.as_millis() {
+        match leases.acquire(lease, &ask(ttl(30))).await {
+            Ok(Acquired::Granted(grant)) => return *grant,
+            Ok(Acquired::Refused { refusal, .. }) => last = format!("{refusal:?}"),
+            Err(error) => {
+                assert!(is_outage(error.kind()), "an outage must not look like {}: {error}", error.kind().as_str());
+                last = error.to_string();
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    panic!("`{lease}` could not be had again within {RECOVERY:?}: {last}");
 }
