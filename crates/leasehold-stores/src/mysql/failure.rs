@@ -75,8 +75,10 @@ pub(super) fn meaning(error: mysql_async::Error, doing: Doing, place: &str) -> F
             )
         }
         mysql_async::Error::Io(error) if doing == Doing::Connecting && is_distrust(&error) => Failure::Broken(
-            unsupported(format!("the certificate of {place} is not trusted; name its authority with `ssl-ca=`"))
-                .with_source(error),
+            unsupported(format!(
+                "the certificate of {place} is not trusted; name its authority with `ssl-ca=`, and the host as it does"
+            ))
+            .with_source(error),
         ),
         error => {
             let what = match doing {

@@ -198,10 +198,9 @@ impl Settings {
         }
         // The driver takes the process's provider. That another one is there already is as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
+        // For `VERIFY_CA` the name counts too: the driver cannot look at the one without the other.
         let looks_at_certificate = matches!(self.ssl_mode, SslMode::VerifyCa | SslMode::VerifyIdentity);
-        let options = SslOpts::default()
-            .with_danger_accept_invalid_certs(!looks_at_certificate)
-            .with_danger_skip_domain_validation(self.ssl_mode != SslMode::VerifyIdentity);
+        let options = SslOpts::default().with_danger_accept_invalid_certs(!looks_at_certificate);
         Some(match &self.ssl_ca {
             Some(path) => options.with_root_certs(vec![path.clone().into()]).with_disable_built_in_roots(true),
             None => options,
