@@ -30,7 +30,6 @@ use leasehold::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf, Timestamp};
 use mysql_async::Row;
 use settings::Settings;
 use std::fmt;
-use std::fmt::Write as _;
 use std::time::Duration;
 
 /// What makes the table, in one line that a person can run too.
@@ -160,10 +159,12 @@ fn number(revision: &Revision) -> Option<u64> {
 
 /// Bytes as SQL: only digits, so there is nothing to escape.
 fn literal(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = String::with_capacity(bytes.len() * 2 + 3);
     text.push_str("x'");
     for byte in bytes {
-        let _ = write!(text, "{byte:02x}");
+        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        text.push(char::from(DIGITS[usize::from(byte & 15)]));
     }
     text.push('\'');
     text

@@ -6,11 +6,12 @@ use leasehold::store::{Class, Revision, Store, Survey, Swap};
 use leasehold::{Acquired, Ask, Coordinator, Error, Grant, HolderId, Key, Kind, LeaseName, Outcome, Shelf, Ttl};
 use leasehold_conformance::{Bench, Effort, exercise};
 use leasehold_stores::{StoreUrl, open};
-use leasehold_testbed::{Opener, Server, mariadb, mariadb_run, mariadb_with, namespaces_are_apart, suite};
+use leasehold_testbed::{Opener, Server, mariadb, mariadb_run, mariadb_with, namespaces_are_apart, program, suite};
 use mysql_async::prelude::Queryable;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 const PASSWORD: &str = "hunter2";
 
@@ -332,6 +333,29 @@ async fn odd_defaults_and_folded_hours_change_nothing() {
     assert_eq!(survey.class, Class::B);
     let named = ["innodb_flush_log_at_trx_commit", "sync_binlog", "transaction_isolation"];
     assert_eq!(advised(&survey), named);
+    a_replica_is_noticed(&server, &store).await;
+}
+
+/// Whoever is fed the log may be made the primary, without the last of it.
+async fn a_replica_is_noticed(server: &Server, store: &Arc<dyn Store>) {
+    let mut reader = Command::new(program("mariadb-binlog"))
+        .args(["--no-defaults", "--user=root", "--host=127.0.0.1", &format!("--port={}", server.port())])
+        .args(["--read-from-remote-server", "--stop-never", "log.000001"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut survey = store.survey().await.unwrap();
+    for _ in 0..400 {
+        if advised(&survey).contains(&"replicas") {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        survey = store.survey().await.unwrap();
+    }
+    reader.kill().unwrap();
+    reader.wait().unwrap();
+    let found = survey.remarks.iter().find(|remark| remark.setting == "replicas").map(|remark| remark.found.as_str());
+    assert_eq!((survey.class, found), (Class::B, Some("1, asynchronous")));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

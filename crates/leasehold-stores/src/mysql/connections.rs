@@ -36,8 +36,7 @@ pub(super) struct Answer {
     pub(super) stopped: Option<Stop>,
 }
 
-/// The connections of one store.
-#[derive(Debug)]
+/// The connections of one store. Never shown: the driver's pools know the password.
 pub(super) struct Connections {
     settings: Settings,
     // Pools of the driver's, of one connection each: they notice that an idle connection was closed, which a connection

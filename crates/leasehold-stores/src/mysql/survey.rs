@@ -14,7 +14,8 @@ const LOOK: &str = "SELECT VERSION(); \
     SHOW GLOBAL STATUS WHERE Variable_name IN ('Slaves_connected', 'Rpl_semi_sync_master_status', \
     'Rpl_semi_sync_source_status'); \
     SELECT COUNT(*) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'; \
-    SELECT COUNT(*) FROM information_schema.user_privileges WHERE privilege_type = 'PROCESS'; \
+    SELECT COUNT(*) FROM information_schema.user_privileges WHERE privilege_type = 'PROCESS' \
+    AND grantee = CONCAT('''', REPLACE(CURRENT_USER(), '@', '''@'''), ''''); \
     SELECT engine FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = 'leasehold_record'";
 
 pub(super) async fn look(connections: &Connections) -> Result<Survey> {
@@ -59,8 +60,9 @@ impl Seen {
 
     /// How many replicas are fed; none if that cannot be seen.
     fn replicas(&self) -> Option<u64> {
-        match self.get("slaves_connected").and_then(|count| count.parse().ok()) {
-            Some(count) => Some(count),
+        match self.get("slaves_connected").and_then(|count| count.parse::<u64>().ok()) {
+            // Those that registered, and those that only read the log.
+            Some(count) => Some(count.max(self.dump_threads)),
             None if self.may_see_threads => Some(self.dump_threads),
             None => (self.dump_threads > 0).then_some(self.dump_threads),
         }
