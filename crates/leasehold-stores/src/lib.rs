@@ -4,10 +4,13 @@
 //! |---|---|---|---|
 //! | SQLite | `sqlite:/path/file.db` | all processes of one machine | `sqlite` |
 //! | directory | `dir:/path` | whoever can write to the folder, over NFS too | `dir` |
+//! | MariaDB, MySQL | `mysql://user@host/database` | a fleet | `mysql` |
 
 mod address;
 #[cfg(feature = "dir")]
 pub mod dir;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 mod namespace;
 mod open;
 #[cfg(feature = "sqlite")]
