@@ -4,10 +4,15 @@
 //! |---|---|---|---|
 //! | SQLite | `sqlite:/path/file.db` | all processes of one machine | `sqlite` |
 //! | directory | `dir:/path` | whoever can write to the folder, over NFS too | `dir` |
+//! | etcd | `etcd://host:2379,host2:2379`, `etcds://...` with TLS | a fleet | `etcd` |
 
 mod address;
 #[cfg(feature = "dir")]
 pub mod dir;
+#[cfg(feature = "etcd")]
+pub mod etcd;
+#[cfg(any(feature = "etcd"))]
+mod http;
 mod namespace;
 mod open;
 #[cfg(feature = "sqlite")]
