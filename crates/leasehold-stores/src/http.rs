@@ -6,6 +6,7 @@
 use leasehold::{Error, Kind, Result, Timestamp};
 use reqwest::header::DATE;
 use reqwest::{Client, ClientBuilder, RequestBuilder};
+use rustls::AlertDescription;
 use std::sync::Once;
 use std::time::Duration;
 
@@ -15,6 +16,19 @@ const EXCHANGE: Duration = Duration::from_secs(10);
 const CONNECT: Duration = Duration::from_secs(5);
 /// Idle connections are dropped before servers and balancers do so themselves.
 const IDLE: Duration = Duration::from_secs(50);
+
+/// What a server says when it does not like a client's certificate, or that there is none.
+const DISTRUST: &[AlertDescription] = &[
+    AlertDescription::AccessDenied,
+    AlertDescription::BadCertificate,
+    AlertDescription::CertificateExpired,
+    AlertDescription::CertificateRequired,
+    AlertDescription::CertificateRevoked,
+    AlertDescription::CertificateUnknown,
+    AlertDescription::HandshakeFailure,
+    AlertDescription::UnknownCA,
+    AlertDescription::UnsupportedCertificate,
+];
 
 /// What a failed exchange leaves unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,8 +108,10 @@ fn distrusts(error: &reqwest::Error) -> bool {
         // What an I/O error wraps is not its source.
         let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
         let tls = inner.and_then(|inner| inner.downcast_ref()).or_else(|| error.downcast_ref::<rustls::Error>());
-        if let Some(rustls::Error::InvalidCertificate(_) | rustls::Error::AlertReceived(_)) = tls {
-            return true;
+        match tls {
+            Some(rustls::Error::InvalidCertificate(_)) => return true,
+            Some(rustls::Error::AlertReceived(alert)) => return DISTRUST.contains(alert),
+            _ => {}
         }
         cause = error.source();
     }

@@ -11,7 +11,7 @@ mod address;
 pub mod dir;
 #[cfg(feature = "etcd")]
 pub mod etcd;
-#[cfg(any(feature = "etcd"))]
+#[cfg(feature = "etcd")]
 mod http;
 mod namespace;
 mod open;

@@ -89,7 +89,7 @@ impl Cluster {
             let reply = self.send(path, &body, token.as_deref(), doing).await?;
             match reply {
                 // Refused before it was proposed or instead of being applied: it can be sent again.
-                Reply::Refused(refusal) if self.may_log_in_again(&refusal) => {
+                Reply::Refused(refusal) if refusal.cause != Cause::NotPermitted && self.may_log_in_again(&refusal) => {
                     let token = self.log_in_again(token.as_deref()).await?;
                     self.send(path, &body, token.as_deref(), doing).await
                 }
@@ -178,8 +178,10 @@ impl Cluster {
         Ok(login.token())
     }
 
+    /// A watch with a stale token is refused as if it were not permitted.
     pub(super) fn may_log_in_again(&self, refusal: &Refusal) -> bool {
-        self.credentials.is_some() && matches!(refusal.cause, Cause::StaleToken | Cause::NoUser)
+        let causes = [Cause::StaleToken, Cause::NoUser, Cause::NotPermitted];
+        self.credentials.is_some() && causes.contains(&refusal.cause)
     }
 
     /// Another token than the stale one. Those who come while somebody logs in take what comes of that.

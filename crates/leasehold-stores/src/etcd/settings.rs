@@ -50,7 +50,12 @@ pub(super) fn check(address: &Address) -> Result<()> {
     if !address.path.is_empty() {
         return Err(address.invalid("no path can stand here; another room is `?namespace=NAME`"));
     }
-    if address.scheme != TLS && !address.hosts.is_empty() && OPTIONS.iter().any(|name| address.option(name).is_some()) {
+    // Without hosts it is the environment that says whether there is TLS.
+    if address.hosts.is_empty() { Ok(()) } else { refuse_files_without_tls(address, address.scheme == TLS) }
+}
+
+fn refuse_files_without_tls(address: &Address, is_tls: bool) -> Result<()> {
+    if !is_tls && OPTIONS.iter().any(|name| address.option(name).is_some()) {
         return Err(address.invalid("`cacert`, `cert` and `key` need TLS: begin the url with `etcds://`"));
     }
     Ok(())
@@ -61,6 +66,7 @@ impl Settings {
         check(address)?;
         let endpoints = endpoints(address, variable)?;
         let is_tls = endpoints.iter().any(|endpoint| endpoint.base.starts_with("https:"));
+        refuse_files_without_tls(address, is_tls)?;
         let file = |option: &str, name: &str| {
             let given = address.option(option).map(str::to_owned).or_else(|| variable(name));
             given.filter(|file| is_tls && !file.is_empty())
@@ -218,6 +224,7 @@ mod tests {
     fn what_contradicts_itself_is_refused() {
         for (text, variables, says) in [
             ("etcd://h/path", &[] as &[(&str, &str)], "no path can stand here"),
+            ("etcd://?cacert=/ca", &[], "begin the url with `etcds://`"),
             ("etcd://h?cacert=/ca", &[], "begin the url with `etcds://`"),
             ("etcds://h?ca=/ca", &[], "`ca` is not known; known are `cacert`, `cert`, `key`"),
             ("etcds://h?cert=/c", &[], "both `cert` and `key`"),

@@ -28,22 +28,21 @@ const MAX_LINE: usize = 16 << 20;
 pub(super) async fn watch(cluster: &Arc<Cluster>, key: &str) -> Watch {
     let body = json!({ "create_request": { "key": base64(key) } }).to_string();
     let (sender, watch) = Watch::channel();
-    let mut index = cluster.good();
+    let index = cluster.good();
     let first = Stream::open(cluster, index, &body).await.ok();
     let cluster = cluster.clone();
     tokio::spawn(async move {
         tokio::select! {
             () = sender.closed() => {}
-            () = follow(&cluster, &mut index, &body, &sender, first) => {}
+            () = follow(&cluster, index, &body, &sender, first) => {}
         }
     });
     watch
 }
 
 /// Hints for ever.
-async fn follow(cluster: &Cluster, index: &mut usize, body: &str, sender: &Sender<()>, first: Option<Stream>) {
-    let mut stream = first;
-    let mut pause = PAUSE;
+async fn follow(cluster: &Cluster, index: usize, body: &str, sender: &Sender<()>, first: Option<Stream>) {
+    let (mut index, mut stream, mut pause) = (index, first, PAUSE);
     loop {
         if let Some(mut open) = stream.take() {
             while let Ok(watched) = open.next().await {
@@ -57,8 +56,8 @@ async fn follow(cluster: &Cluster, index: &mut usize, body: &str, sender: &Sende
             pause = PAUSE;
         }
         sleep(pause).await;
-        *index = (*index + 1) % cluster.endpoints().len();
-        stream = Stream::open(cluster, *index, body).await.ok();
+        index = (index + 1) % cluster.endpoints().len();
+        stream = Stream::open(cluster, index, body).await.ok();
         if stream.is_some() {
             let _ = sender.try_send(());
         } else {
@@ -81,8 +80,8 @@ impl Stream {
             let token = cluster.token().await?;
             match Stream::open_with(cluster, index, body, token.as_deref()).await? {
                 Ok(stream) => Ok(stream),
+                Err(refusal) if !cluster.may_log_in_again(&refusal) => Err(refusal.error(Doing::Reading)),
                 Err(_) => {
-                    // A stale token is refused here as if it were not permitted.
                     let token = cluster.log_in_again(token.as_deref()).await?;
                     let opened = Stream::open_with(cluster, index, body, token.as_deref()).await?;
                     opened.map_err(|refusal| refusal.error(Doing::Reading))
