@@ -105,15 +105,16 @@ fn failed(error: reqwest::Error, doing: Doing, place: &str) -> Error {
 fn distrusts(error: &reqwest::Error) -> bool {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
-        // What an I/O error wraps is not its source.
-        let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        let tls = inner.and_then(|inner| inner.downcast_ref()).or_else(|| error.downcast_ref::<rustls::Error>());
-        match tls {
+        match error.downcast_ref::<rustls::Error>() {
             Some(rustls::Error::InvalidCertificate(_)) => return true,
             Some(rustls::Error::AlertReceived(alert)) => return DISTRUST.contains(alert),
             _ => {}
         }
-        cause = error.source();
+        // What an I/O error wraps is not its source.
+        cause = match error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
+            Some(inner) => Some(inner),
+            None => error.source(),
+        };
     }
     false
 }

@@ -353,8 +353,9 @@ async fn contend(leases: Coordinator, lease: LeaseName, contest: Arc<Contest>) {
             }
             Ok(Acquired::Refused { .. }) => tokio::time::sleep(Duration::from_millis(5)).await,
             Err(error) => {
-                let is_outage = matches!(error.kind(), Kind::Unavailable | Kind::Indeterminate | Kind::Contended);
-                assert!(is_outage, "a lost leader looked like {}: {error}", error.kind().as_str());
+                // Lost: granted, but the answer came when the lease had run out.
+                let kinds = [Kind::Unavailable, Kind::Indeterminate, Kind::Contended, Kind::Lost];
+                assert!(kinds.contains(&error.kind()), "a lost leader looked like {}: {error}", error.kind().as_str());
                 contest.errors.fetch_add(1, Ordering::SeqCst);
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
