@@ -5,12 +5,17 @@
 //! | SQLite | `sqlite:/path/file.db` | all processes of one machine | `sqlite` |
 //! | directory | `dir:/path` | whoever can write to the folder, over NFS too | `dir` |
 //! | MariaDB, MySQL | `mysql://user@host/database` | a fleet | `mysql` |
+//! | etcd | `etcd://host:2379,host2:2379`, `etcds://...` with TLS | a fleet | `etcd` |
 
 mod address;
 #[cfg(feature = "dir")]
 pub mod dir;
 #[cfg(feature = "mysql")]
 pub mod mysql;
+#[cfg(feature = "etcd")]
+pub mod etcd;
+#[cfg(feature = "etcd")]
+mod http;
 mod namespace;
 mod open;
 #[cfg(feature = "sqlite")]

@@ -20,6 +20,7 @@ const DRIVERS: &[Driver] = &[
     Driver { feature: "sqlite", schemes: &["sqlite"], form: "sqlite:/path/file.db", is_path: true },
     Driver { feature: "dir", schemes: &["dir"], form: "dir:/shared/folder", is_path: true },
     Driver { feature: "mysql", schemes: &["mysql", "mariadb"], form: "mysql://user@host/database", is_path: false },
+    Driver { feature: "etcd", schemes: &["etcd", "etcds"], form: "etcd://host:2379", is_path: false },
 ];
 
 /// What a URL's scheme stands for.
@@ -209,6 +210,8 @@ pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
         ("dir", Place::Path(path)) => Ok(Arc::new(crate::dir::DirStore::open(Path::new(path), namespace).await?)),
         #[cfg(feature = "mysql")]
         ("mysql", Place::Network(address, _)) => Ok(Arc::new(crate::mysql::open(address, namespace).await?)),
+        #[cfg(feature = "etcd")]
+        ("etcd", Place::Network(address, _)) => Ok(Arc::new(crate::etcd::open(address, namespace).await?)),
         (feature, _) => {
             let message = format!("no driver for `{url}`: rebuild with the cargo feature `{feature}`");
             Err(Error::new(Kind::Unsupported, message))
@@ -222,6 +225,8 @@ fn check(driver: &Driver, address: &Address) -> Result<()> {
     match driver.feature {
         #[cfg(feature = "mysql")]
         "mysql" => crate::mysql::check(address),
+        #[cfg(feature = "etcd")]
+        "etcd" => crate::etcd::check(address),
         // Without the driver, opening says so.
         _ => Ok(()),
     }

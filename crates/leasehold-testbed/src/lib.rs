@@ -6,12 +6,14 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test bed that cannot be set up fails the test")]
 
 mod mariadb;
+mod etcd;
 mod programs;
 mod proxy;
 mod server;
 pub mod suite;
 
 pub use mariadb::{mariadb, mariadb_run, mariadb_with};
+pub use etcd::{etcd, etcd_cluster, etcd_is_healthy, etcd_with};
 pub use programs::{node_module, program, python_program};
 pub use proxy::{Fault, Proxy};
 pub use server::{Server, Spec, free_port, wait_until};
