@@ -4,12 +4,15 @@
 //! |---|---|---|---|
 //! | SQLite | `sqlite:/path/file.db` | all processes of one machine | `sqlite` |
 //! | directory | `dir:/path` | whoever can write to the folder, over NFS too | `dir` |
+//! | Redis, Valkey | `redis://host` | whoever can reach the server | `redis` |
 
 mod address;
 #[cfg(feature = "dir")]
 pub mod dir;
 mod namespace;
 mod open;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 

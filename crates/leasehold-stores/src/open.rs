@@ -19,6 +19,12 @@ const DEFAULT_FILE: &str = "leasehold.db";
 const DRIVERS: &[Driver] = &[
     Driver { feature: "sqlite", schemes: &["sqlite"], form: "sqlite:/path/file.db", is_path: true },
     Driver { feature: "dir", schemes: &["dir"], form: "dir:/shared/folder", is_path: true },
+    Driver {
+        feature: "redis",
+        schemes: &["redis", "rediss", "valkey", "valkeys"],
+        form: "redis://host",
+        is_path: false,
+    },
 ];
 
 /// What a URL's scheme stands for.
@@ -193,6 +199,8 @@ pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
         }
         #[cfg(feature = "dir")]
         ("dir", Place::Path(path)) => Ok(Arc::new(crate::dir::DirStore::open(Path::new(path), namespace).await?)),
+        #[cfg(feature = "redis")]
+        ("redis", Place::Network(address, _)) => Ok(Arc::new(crate::redis::open(address, namespace).await?)),
         (feature, _) => {
             let message = format!("no driver for `{url}`: rebuild with the cargo feature `{feature}`");
             Err(Error::new(Kind::Unsupported, message))
@@ -204,6 +212,8 @@ pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
 #[allow(unused_variables, clippy::match_single_binding, reason = "a build without any networked driver is allowed")]
 fn check(driver: &Driver, address: &Address) -> Result<()> {
     match driver.feature {
+        #[cfg(feature = "redis")]
+        "redis" => crate::redis::check(address),
         // Without the driver, opening says so.
         _ => Ok(()),
     }
@@ -342,8 +352,8 @@ mod tests {
             "redis://h/0?PASSWORD=hunter2&a=b",
             "http://h?api_key=hunter2",
         ] {
-            let error = text.parse::<StoreUrl>().unwrap_err().to_string();
-            assert!(!error.contains("hunter2"), "{error}");
+            let shown = text.parse::<StoreUrl>().map_or_else(|error| error.to_string(), |url| url.to_string());
+            assert!(!shown.contains("hunter2"), "{shown}");
         }
         assert_eq!(redacted("postgres://u:p@db/x?a=b"), "postgres://u:***@db/x?a=b");
         assert_eq!(redacted("dir:/mnt/a@b:c"), "dir:/mnt/a@b:c");

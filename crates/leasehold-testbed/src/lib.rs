@@ -7,10 +7,12 @@
 
 mod programs;
 mod proxy;
+mod redis;
 mod server;
 pub mod suite;
 
 pub use programs::{node_module, program, python_program};
 pub use proxy::{Fault, Proxy};
+pub use redis::{redis, redis_cli, redis_cluster, redis_replica, redis_sentinel, redis_tls, redis_with};
 pub use server::{Server, Spec, free_port, wait_until};
 pub use suite::{Opener, namespaces_are_apart};

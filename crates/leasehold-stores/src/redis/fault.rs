@@ -1,0 +1,117 @@
+//! What the driver's errors mean: the one place that names its type.
+
+use super::place::Node;
+use ::redis::{ErrorKind, RedisError};
+use leasehold::{Error, Kind};
+
+/// What a failed call leaves unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Doing {
+    /// Making a connection: nothing was asked yet.
+    Connecting,
+    Reading,
+    Writing,
+}
+
+/// What to do after an error.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The server does not know the script: it was not run.
+    NoScript,
+    /// Another node of the cluster has the keys: nothing was run.
+    Moved(Node),
+    /// Another node of the cluster is about to get the keys: nothing was run.
+    Asked(Node),
+    /// The connection is gone. What was asked may have been done.
+    Closed(Error),
+    /// No answer came in time. What was asked may have been done.
+    Late(Error),
+    /// The server answered, but is not the one to ask, or not yet: nothing was run.
+    Elsewhere(Error),
+    /// The server refused: nothing was run.
+    Refused(Error),
+}
+
+impl Trouble {
+    /// The error, where nothing else can be done.
+    pub(super) fn into_error(self, name: &str) -> Error {
+        match self {
+            Trouble::Closed(error) | Trouble::Late(error) | Trouble::Elsewhere(error) | Trouble::Refused(error) => {
+                error
+            }
+            Trouble::NoScript => Error::new(Kind::Unavailable, format!("{name} keeps forgetting scripts; try again")),
+            Trouble::Moved(_) | Trouble::Asked(_) => {
+                Error::new(Kind::Unavailable, format!("the cluster at {name} keeps moving its slots; try again"))
+            }
+        }
+    }
+}
+
+/// States of the server that pass. In each it answers without having run the script.
+const PASSING: &[(&str, &str)] = &[
+    ("LOADING", "is still loading its data; try again"),
+    ("MASTERDOWN", "is a replica without a primary; try again after the failover"),
+    ("CLUSTERDOWN", "belongs to a cluster that is down; see `redis-cli cluster info`"),
+    ("TRYAGAIN", "is moving the slot; try again"),
+    ("READONLY", "is a read-only replica; name the primary, or try again after the failover"),
+    ("NOREPLICAS", "has too few good replicas (`min-replicas-to-write`); bring them back"),
+    ("MISCONF", "cannot save to its disk and takes no writes; see its log"),
+    ("OOM", "is out of memory (`maxmemory`); free some or raise it"),
+    ("BUSY", "is busy with a long script; try again"),
+    ("max number of clients", "has too many clients (`maxclients`); try again"),
+];
+
+/// What is wrong with the set-up, until somebody mends it.
+const SET_UP: &[(&str, &str)] = &[
+    ("NOAUTH", "wants a password; put it into the url or into REDISCLI_AUTH"),
+    ("WRONGPASS", "does not know this user and password; mend the url or REDISCLI_AUTH"),
+    ("invalid password", "does not know this password; mend the url or REDISCLI_AUTH"),
+    ("NOPERM", "does not permit it to this user; docs/guarantees.md has the `ACL SETUSER` that does"),
+    ("without any password configured", "has no password for this user; take it out of the url"),
+    ("DB index is out of range", "does not have this database; mend the number in the url"),
+    ("SELECT is not allowed", "is a cluster node; add `mode=cluster`"),
+    ("certificate", "has a certificate that is not trusted for this name; name its authority's file with `cacert=`"),
+];
+
+/// The driver's error as ours: what is surely not applied is told apart from what may be.
+pub(super) fn judge(error: RedisError, doing: Doing, name: &str) -> Trouble {
+    if let Some(node) = error.redirect_node().and_then(|(node, _)| parse_node(node)) {
+        return if error.code() == Some("ASK") { Trouble::Asked(node) } else { Trouble::Moved(node) };
+    }
+    let code = error.code().unwrap_or_default().to_owned();
+    if code == "NOSCRIPT" {
+        return Trouble::NoScript;
+    }
+    // Older servers wrap what a command in a script said, so the words are looked for anywhere.
+    let text = format!("{code} {error}");
+    let says = |(word, _): &&(&str, &str)| text.contains(word);
+    let made = |kind, what: &str| Error::new(kind, format!("{name} {what}")).with_source(error.clone());
+    if let Some((_, what)) = SET_UP.iter().find(says) {
+        return Trouble::Refused(made(Kind::Unsupported, what));
+    }
+    if text.contains("WRONGTYPE") {
+        let what = "has something else under leasehold's keys (`leasehold:{NAMESPACE}:*`); move it away";
+        return Trouble::Refused(made(Kind::Corrupt, what));
+    }
+    if !code.is_empty() {
+        return match PASSING.iter().find(says) {
+            Some((_, what)) => Trouble::Elsewhere(made(Kind::Unavailable, what)),
+            None => Trouble::Refused(made(Kind::Unsupported, "refused the call; leasehold needs Redis 6 or newer")),
+        };
+    }
+    if error.kind() == ErrorKind::RESP3NotSupported {
+        return Trouble::Refused(made(Kind::Unsupported, "is too old; leasehold needs Redis 6 or newer"));
+    }
+    let ours = match doing {
+        Doing::Connecting => made(Kind::Unavailable, "cannot be reached"),
+        Doing::Reading => made(Kind::Unavailable, "did not answer"),
+        Doing::Writing => made(Kind::Indeterminate, "did not answer a write; it may be done"),
+    };
+    if error.is_timeout() { Trouble::Late(ours) } else { Trouble::Closed(ours) }
+}
+
+/// `host:port`, where an IPv6 host has no brackets.
+fn parse_node(text: &str) -> Option<Node> {
+    let (host, port) = text.rsplit_once(':')?;
+    Some((host.to_owned(), port.parse().ok()?))
+}
