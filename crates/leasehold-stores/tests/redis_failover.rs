@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use leasehold::store::{Class, Store, Swap};
+use leasehold::store::{Class, Store, Survey, Swap};
 use leasehold::{Acquired, Ask, Coordinator, Grant, HolderId, Key, Kind, LeaseName, Outcome, Shelf, Ttl};
 use leasehold_stores::{StoreUrl, open};
 use leasehold_testbed::{Proxy, Server, redis, redis_cli, redis_cluster, redis_replica, redis_sentinel, wait_until};
@@ -112,7 +112,7 @@ async fn the_survey_says_a_only_if_every_replica_is_waited_for() {
     let primary = redis();
     let replica = redis_replica(primary.port(), &["--appendfsync", "everysec"]);
     let at = format!("redis://127.0.0.1:{}", primary.port());
-    let advice = |survey: leasehold::Survey, setting: &str| {
+    let advice = |survey: Survey, setting: &str| {
         let remark = survey.remarks.into_iter().find(|remark| remark.setting.starts_with(setting));
         remark.unwrap_or_else(|| panic!("nothing on {setting}")).advice
     };

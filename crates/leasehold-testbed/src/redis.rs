@@ -25,15 +25,16 @@ pub fn redis_replica(of: u16, settings: &[&str]) -> Server {
     replica
 }
 
-/// A cluster of three primaries that share all slots. Its nodes also listen on 10000 ports above their own.
+/// A cluster of three primaries that share all slots.
 pub fn redis_cluster() -> Vec<Server> {
-    let nodes: Vec<Server> = (0..3)
-        .map(|_| {
-            let port = std::iter::repeat_with(free_port).find(|port| *port < 50_000).unwrap_or_default();
-            redis_on(port, &["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"])
+    let ports: Vec<(u16, String)> = (0..3).map(|_| (free_port(), free_port().to_string())).collect();
+    let nodes: Vec<Server> = ports
+        .iter()
+        .map(|(port, bus)| {
+            redis_on(*port, &["--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-port", bus])
         })
         .collect();
-    let names: Vec<String> = nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
+    let names: Vec<String> = ports.iter().map(|(port, bus)| format!("127.0.0.1:{port}@{bus}")).collect();
     let mut words = vec!["--cluster", "create"];
     words.extend(names.iter().map(String::as_str));
     words.push("--cluster-yes");

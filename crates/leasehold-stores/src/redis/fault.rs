@@ -67,6 +67,10 @@ const SET_UP: &[(&str, &str)] = &[
     ("WRONGPASS", "does not know this user and password; mend the url or REDISCLI_AUTH"),
     ("invalid password", "does not know this password; mend the url or REDISCLI_AUTH"),
     ("NOPERM", "does not permit it to this user; docs/guarantees.md has the `ACL SETUSER` that does"),
+    (
+        "The user executing the script can't",
+        "does not permit it to this user; docs/guarantees.md has the `ACL SETUSER` that does",
+    ),
     ("without any password configured", "has no password for this user; take it out of the url"),
     ("DB index is out of range", "does not have this database; mend the number in the url"),
     ("SELECT is not allowed", "is a cluster node; add `mode=cluster`"),
@@ -85,7 +89,9 @@ pub(super) fn judge(error: RedisError, doing: Doing, name: &str) -> Trouble {
     // Older servers wrap what a command in a script said, so the words are looked for anywhere.
     let text = format!("{code} {error}");
     let says = |(word, _): &&(&str, &str)| text.contains(word);
-    let made = |kind, what: &str| Error::new(kind, format!("{name} {what}")).with_source(error.clone());
+    // As text: the driver's error prints its own cause, which would be printed once more.
+    let cause = error.to_string().replace('\n', " ");
+    let made = |kind, what: &str| Error::new(kind, format!("{name} {what}")).with_source(cause.clone());
     if let Some((_, what)) = SET_UP.iter().find(says) {
         return Trouble::Refused(made(Kind::Unsupported, what));
     }

@@ -178,7 +178,7 @@ impl Link {
         let mut answers = answers.into_iter().skip(at);
         let answer = answers.next().unwrap_or(Value::Nil).extract_error().map_err(failed)?;
         let Some(wait) = wait else { return Ok(answer) };
-        // Nothing was written, or nothing was read that could be lost.
+        // A swap of another record than was expected: nothing was written that could be lost.
         if answer == Value::Nil {
             return Ok(answer);
         }

@@ -37,18 +37,23 @@ return {now[1], now[2], found}",
 });
 
 /// KEYS: records, and names if the record is new. ARGV: name, expected revision and line feed or nothing, record,
-/// channel. The answer is nil if the record is another one.
+/// channel. The answer is nil if the record is another one. What is written is the first write there is: after one the
+/// server would not look at `maxmemory` any more.
 pub(super) static SWAP: LazyLock<Lua> = LazyLock::new(|| {
     Lua::new(
-        "redis.call('HDEL', KEYS[1], '')
-local now = redis.call('TIME')
+        "local now = redis.call('TIME')
 local found = redis.call('HGET', KEYS[1], ARGV[1])
+local is_expected
 if ARGV[2] == '' then
-  if found then return false end
-  redis.call('ZADD', KEYS[2], 0, ARGV[1])
-elseif not found or string.sub(found, 1, #ARGV[2]) ~= ARGV[2] then
+  is_expected = not found
+else
+  is_expected = found and string.sub(found, 1, #ARGV[2]) == ARGV[2]
+end
+if not is_expected then
+  redis.call('HDEL', KEYS[1], '')
   return false
 end
+if ARGV[2] == '' then redis.call('ZADD', KEYS[2], 0, ARGV[1]) end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
 redis.pcall('PUBLISH', ARGV[4], '')
 return {now[1], now[2]}",
