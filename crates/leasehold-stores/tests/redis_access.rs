@@ -61,6 +61,10 @@ async fn a_user_with_the_documented_rights_can_do_everything_but_survey() {
     let hidden = survey.remarks.iter().find(|remark| remark.setting == "appendfsync").unwrap();
     assert_eq!(hidden.found, "cannot be read");
 
+    // A user is never taken for the default one, which needs no password here.
+    let error = refusal(&format!("redis://worker@127.0.0.1:{}", server.port())).await.to_string();
+    assert!(error.contains("does not know this user and password"), "{error}");
+
     // Revoked: its connections are cut, and it is told why. Nothing is granted.
     let revision = match handle.swap(&key(), None, b"1").await.unwrap() {
         Swap::Done { revision, .. } => revision,

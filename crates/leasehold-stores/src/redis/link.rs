@@ -113,6 +113,8 @@ impl Link {
     async fn follow(&self, call: &Call, doing: Doing, confirm: Confirm, sent: &AtomicBool) -> Result<Value> {
         let (mut is_whole, mut is_retried, mut last) = (false, false, None);
         for _ in 0..HOPS {
+            // Whatever was sent before was answered with where else to go.
+            sent.store(false, Ordering::SeqCst);
             let live = self.live().await?;
             sent.store(true, Ordering::SeqCst);
             let answer = self.send(&live, call.command(is_whole), doing, confirm, None).await;
@@ -135,6 +137,7 @@ impl Link {
                     live.give_up();
                     self.live.lock().await.owner = Some(on_same_host(node.clone(), &live));
                 }
+                Trouble::Asked(_) if self.place.mode == Mode::Cluster => {}
                 Trouble::Moved(_) | Trouble::Asked(_) => {
                     let what = format!("{} is a cluster; add the option `mode=cluster`", self.place.name);
                     return Err(Error::new(Kind::Unsupported, what));

@@ -143,7 +143,8 @@ impl Place {
         if let Some(user) = &login.user {
             settings = settings.set_username(user);
         }
-        if let Some(password) = &login.password {
+        // A user without a password must not become the default user: the driver sends the two together.
+        if let Some(password) = login.password.as_deref().or(login.user.as_ref().map(|_| "")) {
             settings = settings.set_password(password);
         }
         let (host, port) = (host.clone(), *port);
