@@ -6,6 +6,7 @@
 //! | directory | `dir:/path` | whoever can write to the folder, over NFS too | `dir` |
 //! | MariaDB, MySQL | `mysql://user@host/database` | a fleet | `mysql` |
 //! | etcd | `etcd://host:2379,host2:2379`, `etcds://...` with TLS | a fleet | `etcd` |
+//! | Redis, Valkey | `redis://host` | whoever can reach the server | `redis` |
 
 mod address;
 #[cfg(feature = "dir")]
@@ -18,6 +19,8 @@ pub mod etcd;
 mod http;
 mod namespace;
 mod open;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 

@@ -21,6 +21,12 @@ const DRIVERS: &[Driver] = &[
     Driver { feature: "dir", schemes: &["dir"], form: "dir:/shared/folder", is_path: true },
     Driver { feature: "mysql", schemes: &["mysql", "mariadb"], form: "mysql://user@host/database", is_path: false },
     Driver { feature: "etcd", schemes: &["etcd", "etcds"], form: "etcd://host:2379", is_path: false },
+    Driver {
+        feature: "redis",
+        schemes: &["redis", "rediss", "valkey", "valkeys"],
+        form: "redis://host",
+        is_path: false,
+    },
 ];
 
 /// What a URL's scheme stands for.
@@ -212,6 +218,8 @@ pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
         ("mysql", Place::Network(address, _)) => Ok(Arc::new(crate::mysql::open(address, namespace).await?)),
         #[cfg(feature = "etcd")]
         ("etcd", Place::Network(address, _)) => Ok(Arc::new(crate::etcd::open(address, namespace).await?)),
+        #[cfg(feature = "redis")]
+        ("redis", Place::Network(address, _)) => Ok(Arc::new(crate::redis::open(address, namespace).await?)),
         (feature, _) => {
             let message = format!("no driver for `{url}`: rebuild with the cargo feature `{feature}`");
             Err(Error::new(Kind::Unsupported, message))
@@ -227,6 +235,8 @@ fn check(driver: &Driver, address: &Address) -> Result<()> {
         "mysql" => crate::mysql::check(address),
         #[cfg(feature = "etcd")]
         "etcd" => crate::etcd::check(address),
+        #[cfg(feature = "redis")]
+        "redis" => crate::redis::check(address),
         // Without the driver, opening says so.
         _ => Ok(()),
     }
@@ -365,8 +375,8 @@ mod tests {
             "redis://h/0?PASSWORD=hunter2&a=b",
             "http://h?api_key=hunter2",
         ] {
-            let error = text.parse::<StoreUrl>().unwrap_err().to_string();
-            assert!(!error.contains("hunter2"), "{error}");
+            let shown = text.parse::<StoreUrl>().map_or_else(|error| error.to_string(), |url| url.to_string());
+            assert!(!shown.contains("hunter2"), "{shown}");
         }
         assert_eq!(redacted("postgres://u:p@db/x?a=b"), "postgres://u:***@db/x?a=b");
         assert_eq!(redacted("dir:/mnt/a@b:c"), "dir:/mnt/a@b:c");

@@ -9,6 +9,7 @@ mod mariadb;
 mod etcd;
 mod programs;
 mod proxy;
+mod redis;
 mod server;
 pub mod suite;
 
@@ -16,5 +17,6 @@ pub use mariadb::{mariadb, mariadb_run, mariadb_with};
 pub use etcd::{etcd, etcd_cluster, etcd_is_healthy, etcd_with};
 pub use programs::{node_module, program, python_program};
 pub use proxy::{Fault, Proxy};
+pub use redis::{redis, redis_cli, redis_cluster, redis_replica, redis_sentinel, redis_tls, redis_with};
 pub use server::{Server, Spec, free_port, wait_until};
 pub use suite::{Opener, namespaces_are_apart};
