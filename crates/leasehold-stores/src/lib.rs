@@ -4,12 +4,15 @@
 //! |---|---|---|---|
 //! | SQLite | `sqlite:/path/file.db` | all processes of one machine | `sqlite` |
 //! | directory | `dir:/path` | whoever can write to the folder, over NFS too | `dir` |
+//! | PostgreSQL | `postgres://host/db` | a fleet | `postgres` |
 
 mod address;
 #[cfg(feature = "dir")]
 pub mod dir;
 mod namespace;
 mod open;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 

@@ -5,11 +5,13 @@
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test bed that cannot be set up fails the test")]
 
+mod postgres;
 mod programs;
 mod proxy;
 mod server;
 pub mod suite;
 
+pub use postgres::{Postgres, pgbouncer, postgres};
 pub use programs::{node_module, program, python_program};
 pub use proxy::{Fault, Proxy};
 pub use server::{Server, Spec, free_port, wait_until};
