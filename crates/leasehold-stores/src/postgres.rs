@@ -67,7 +67,7 @@ pub fn check(address: &Address) -> Result<()> {
 impl PostgresStore {
     /// Takes the settings from the address, the environment and the files they name. Connects with the first call.
     pub async fn open(address: &Address, namespace: &Namespace) -> Result<Self> {
-        let settings = Arc::new(Settings::read(address)?);
+        let settings = Arc::new(Settings::read(address, |name| std::env::var(name).ok())?);
         let statements = Arc::new(Statements::new(&settings.table));
         let pool = Arc::new(Pool::new(settings));
         let listener = Arc::new(Listener::new(pool.clone(), sql::channel(&pool.settings.table, namespace)));

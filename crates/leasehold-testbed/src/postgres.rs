@@ -49,10 +49,10 @@ impl Postgres {
         Postgres::start(folder, settings)
     }
 
-    /// A standby that follows this server, asynchronously unless the primary's settings say otherwise.
-    pub fn standby(&self, settings: &[&str]) -> Self {
+    /// A standby that follows the server at this port, asynchronously unless that one's settings say otherwise.
+    pub fn standby_of(port: u16, settings: &[&str]) -> Self {
         let folder = Server::folder_for(USER);
-        let connection = format!("host=127.0.0.1 port={} user={USER} application_name=standby", self.port());
+        let connection = format!("host=127.0.0.1 port={port} user={USER} application_name=standby");
         Spec::new(program("pg_basebackup"), 0)
             .args(["-D", &data(&folder), "-d", &connection, "-R", "-X", "stream", "-c", "fast", "--no-sync"])
             .user(USER)

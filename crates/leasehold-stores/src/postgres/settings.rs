@@ -74,16 +74,21 @@ pub(super) fn check(address: &Address) -> Result<()> {
 }
 
 impl Settings {
-    pub(super) fn read(address: &Address) -> Result<Self> {
+    /// Reads the environment through `variable`.
+    pub(super) fn read(address: &Address, variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
         check(address)?;
-        let from = |option: &str, variable: &str| {
+        let from = |option: &str, name: &str| {
             let given = address.option(option).map(ToOwned::to_owned);
-            given.or_else(|| std::env::var(variable).ok()).filter(|value| !value.is_empty())
+            given.or_else(|| variable(name)).filter(|value| !value.is_empty())
         };
+        let home =
+            |file: &str| variable("HOME").filter(|home| !home.is_empty()).map(|home| Path::new(&home).join(file));
         let read = || {
             let user = match address.user.clone().or_else(|| from("user", "PGUSER")) {
                 Some(user) => user,
-                None => own_name().ok_or("no user is given; name one in it or in PGUSER")?,
+                None => from("user", "USER")
+                    .or_else(|| variable("LOGNAME"))
+                    .ok_or("no user is given; name one in it or in PGUSER")?,
             };
             let path = Some(address.path.clone()).filter(|path| !path.is_empty());
             let database = path.or_else(|| from("dbname", "PGDATABASE")).unwrap_or_else(|| user.clone());
@@ -168,10 +173,103 @@ fn mode_of(text: &str) -> Result<(SslMode, Trust), String> {
     }
 }
 
-fn own_name() -> Option<String> {
-    ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok()).filter(|name| !name.is_empty())
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold::Kind;
+    use std::os::unix::fs::PermissionsExt;
+    use tokio_postgres::config::Host;
 
-fn home(file: &str) -> Option<PathBuf> {
-    std::env::var_os("HOME").filter(|home| !home.is_empty()).map(|home| Path::new(&home).join(file))
+    fn read(url: &str, variables: &[(&str, &str)]) -> Result<Settings> {
+        let (scheme, rest) = url.split_once(':').unwrap();
+        let variables: Vec<(String, String)> =
+            variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Settings::read(&Address::parse(scheme, rest).unwrap(), |name| {
+            variables.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
+        })
+    }
+
+    fn refusal(url: &str, variables: &[(&str, &str)]) -> String {
+        let Err(error) = read(url, variables) else { panic!("{url} was taken") };
+        assert_eq!(error.kind(), Kind::Invalid);
+        error.to_string()
+    }
+
+    #[test]
+    fn the_url_comes_before_the_environment() {
+        let variables = [
+            ("PGHOST", "a,b"),
+            ("PGPORT", "1,2"),
+            ("PGUSER", "me"),
+            ("PGDATABASE", "db"),
+            ("PGPASSWORD", "secret"),
+            ("PGSSLMODE", "require"),
+        ];
+        let found = read("postgres://", &variables).unwrap();
+        let config = &found.places[1].config;
+        assert_eq!(
+            (found.places.len(), config.get_hosts(), config.get_ports()),
+            (2, &[Host::Tcp("b".into())][..], &[2][..])
+        );
+        assert_eq!((config.get_user(), config.get_dbname()), (Some("me"), Some("db")));
+        assert_eq!((config.get_password(), config.get_ssl_mode()), (Some(&b"secret"[..]), SslMode::Require));
+        let found = read("postgresql://you:p@h:7/x?sslmode=disable", &variables).unwrap();
+        let config = &found.places[0].config;
+        assert_eq!((config.get_hosts(), config.get_ports()), (&[Host::Tcp("h".into())][..], &[7][..]));
+        assert_eq!((config.get_user(), config.get_dbname()), (Some("you"), Some("x")));
+        assert_eq!((config.get_password(), config.get_ssl_mode()), (Some(&b"p"[..]), SslMode::Disable));
+        assert_eq!(&*found.shown, "postgres server `h:7`");
+    }
+
+    #[test]
+    fn a_path_is_a_socket_and_the_user_names_the_database() {
+        let found = read("postgres://?host=/run/x&sslmode=require", &[("USER", "me")]).unwrap();
+        let config = &found.places[0].config;
+        assert_eq!(config.get_hosts(), &[Host::Unix("/run/x".into())]);
+        assert_eq!(
+            (config.get_user(), config.get_dbname(), config.get_ssl_mode()),
+            (Some("me"), Some("me"), SslMode::Disable)
+        );
+    }
+
+    #[test]
+    fn the_password_file_is_found_at_home_or_where_named() {
+        let home = tempfile::tempdir().unwrap();
+        for (name, password) in [(".pgpass", "at-home"), ("other", "named")] {
+            let file = home.path().join(name);
+            std::fs::write(&file, format!("h:5432:me:me:{password}\nlocalhost:5432:me:me:socket\n")).unwrap();
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        }
+        let (at_home, other) = (home.path().display().to_string(), home.path().join("other").display().to_string());
+        let password = |url: &str, variables: &[(&str, &str)]| {
+            read(url, variables).unwrap().places[0]
+                .config
+                .get_password()
+                .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+        };
+        let me = ("USER", "me");
+        assert_eq!(password("postgres://h", &[me, ("HOME", &at_home)]).as_deref(), Some("at-home"));
+        assert_eq!(
+            password("postgres://h", &[me, ("HOME", &at_home), ("PGPASSFILE", &other)]).as_deref(),
+            Some("named")
+        );
+        assert_eq!(password("postgres://?host=/run/x", &[me, ("HOME", &at_home)]).as_deref(), Some("socket"));
+        assert_eq!(password("postgres://elsewhere", &[me, ("HOME", &at_home)]), None);
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_refused_in_words() {
+        let me = [("USER", "me")];
+        assert!(refusal("postgres://h", &[]).contains("no user is given"));
+        assert!(refusal("postgres://h?sslmode=maybe", &me).contains("sslmode `maybe` is not `disable`"));
+        assert!(refusal("postgres://h", &[("USER", "me"), ("PGSSLMODE", "maybe")]).contains("sslmode `maybe`"));
+        assert!(refusal("postgres://h?sslmode=verify-ca", &me).contains("name it with sslrootcert"));
+        assert!(refusal("postgres://h?sslmode=verify-ca&sslrootcert=/none", &me).contains("/none cannot be read"));
+        assert!(refusal("postgres://h?target_session_attrs=standby", &me).contains("only a primary is read"));
+        assert!(refusal("postgres://h?host=x", &me).contains("the host is given twice"));
+        assert!(refusal("postgres://?port=x", &me).contains("the port `x`"));
+        assert!(refusal("postgres://h?table=A", &me).contains("is not `table` or `schema.table`"));
+        assert!(refusal("postgres://u:hunter2@h?tabel=a", &me).contains("`tabel` is not known"));
+        assert!(!refusal("postgres://u:hunter2@h?tabel=a", &me).contains("hunter2"));
+    }
 }
