@@ -107,7 +107,8 @@ pub(super) fn failed(error: tokio_postgres::Error, doing: Doing, place: &str, se
 fn unanswered(error: Box<dyn StdError + Send + Sync>, doing: Doing, place: &str, settings: &Settings) -> Failure {
     let text = error.to_string();
     match doing {
-        Doing::Connecting if text.contains("authentication") => {
+        // The driver calls a password that is asked for and not there a wrong configuration.
+        Doing::Connecting if text.contains("authentication") || text.contains("configuration") => {
             let what = format!("{place} refused role `{}`: {}; give a password", settings.user, cause(&*error));
             Failure::Final(Error::new(Kind::Unsupported, what))
         }

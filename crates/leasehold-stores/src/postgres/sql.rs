@@ -90,18 +90,19 @@ impl Table {
     pub(super) fn advice(&self, role: &str) -> String {
         let schema = match self.schema.as_str() {
             DEFAULT_SCHEMA => String::new(),
-            schema => format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\"; {}", self.usage(role)),
+            schema => format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\"; "),
         };
         format!("{schema}{}; {}", self.ddl(), self.grant(role))
     }
 
     /// What lets a role use the table.
     pub(super) fn grant(&self, role: &str) -> String {
-        format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {self} TO {};", quoted(role))
-    }
-
-    fn usage(&self, role: &str) -> String {
-        format!("GRANT USAGE ON SCHEMA \"{}\" TO {}; ", self.schema, quoted(role))
+        let (schema, role) = (&self.schema, quoted(role));
+        let usage = match schema.as_str() {
+            DEFAULT_SCHEMA => String::new(),
+            _ => format!("GRANT USAGE ON SCHEMA \"{schema}\" TO {role}; "),
+        };
+        format!("{usage}GRANT SELECT, INSERT, UPDATE, DELETE ON {self} TO {role};")
     }
 }
 
@@ -191,10 +192,10 @@ mod tests {
     fn the_advice_can_be_run_as_it_is() {
         let advice = Table::parse(Some("ops.leases")).unwrap().advice("app\"x");
         assert!(
-            advice.starts_with("CREATE SCHEMA IF NOT EXISTS \"ops\"; GRANT USAGE ON SCHEMA \"ops\" TO \"app\"\"x\"; ")
+            advice.starts_with("CREATE SCHEMA IF NOT EXISTS \"ops\"; CREATE TABLE IF NOT EXISTS \"ops\".\"leases\" (")
         );
         assert!(
-            advice.ends_with("GRANT SELECT, INSERT, UPDATE, DELETE ON \"ops\".\"leases\" TO \"app\"\"x\";"),
+            advice.ends_with("GRANT USAGE ON SCHEMA \"ops\" TO \"app\"\"x\"; GRANT SELECT, INSERT, UPDATE, DELETE ON \"ops\".\"leases\" TO \"app\"\"x\";"),
             "{advice}"
         );
     }
