@@ -7,6 +7,7 @@
 //! | MariaDB, MySQL | `mysql://user@host/database` | a fleet | `mysql` |
 //! | etcd | `etcd://host:2379,host2:2379`, `etcds://...` with TLS | a fleet | `etcd` |
 //! | Redis, Valkey | `redis://host` | whoever can reach the server | `redis` |
+//! | PostgreSQL | `postgres://host/db` | a fleet | `postgres` |
 
 mod address;
 #[cfg(feature = "dir")]
@@ -21,6 +22,8 @@ mod namespace;
 mod open;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 

@@ -27,6 +27,7 @@ const DRIVERS: &[Driver] = &[
         form: "redis://host",
         is_path: false,
     },
+    Driver { feature: "postgres", schemes: &["postgres", "postgresql"], form: "postgres://host/db", is_path: false },
 ];
 
 /// What a URL's scheme stands for.
@@ -220,6 +221,10 @@ pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
         ("etcd", Place::Network(address, _)) => Ok(Arc::new(crate::etcd::open(address, namespace).await?)),
         #[cfg(feature = "redis")]
         ("redis", Place::Network(address, _)) => Ok(Arc::new(crate::redis::open(address, namespace).await?)),
+        #[cfg(feature = "postgres")]
+        ("postgres", Place::Network(address, _)) => {
+            Ok(Arc::new(crate::postgres::PostgresStore::open(address, namespace).await?))
+        }
         (feature, _) => {
             let message = format!("no driver for `{url}`: rebuild with the cargo feature `{feature}`");
             Err(Error::new(Kind::Unsupported, message))
@@ -237,6 +242,8 @@ fn check(driver: &Driver, address: &Address) -> Result<()> {
         "etcd" => crate::etcd::check(address),
         #[cfg(feature = "redis")]
         "redis" => crate::redis::check(address),
+        #[cfg(feature = "postgres")]
+        "postgres" => crate::postgres::check(address),
         // Without the driver, opening says so.
         _ => Ok(()),
     }
@@ -376,6 +383,10 @@ mod tests {
             "http://h?api_key=hunter2",
         ] {
             let shown = text.parse::<StoreUrl>().map_or_else(|error| error.to_string(), |url| url.to_string());
+            let shown = match text.parse::<StoreUrl>() {
+                Ok(url) => format!("{url} {url:?}"),
+                Err(error) => error.to_string(),
+            };
             assert!(!shown.contains("hunter2"), "{shown}");
         }
         assert_eq!(redacted("postgres://u:p@db/x?a=b"), "postgres://u:***@db/x?a=b");
