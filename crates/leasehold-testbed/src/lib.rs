@@ -5,11 +5,13 @@
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test bed that cannot be set up fails the test")]
 
+mod nats;
 mod programs;
 mod proxy;
 mod server;
 pub mod suite;
 
+pub use nats::{nats, nats_cluster, nats_with};
 pub use programs::{node_module, program, python_program};
 pub use proxy::{Fault, Proxy};
 pub use server::{Server, Spec, free_port, wait_until};
