@@ -181,7 +181,7 @@ impl NatsStore {
                     return Ok(Offered::Mismatch);
                 }
                 // Nobody took it, so it may be offered again.
-                Err(Lapse::Nobody) => match info {
+                Err(Lapse::Nobody | Lapse::Off) => match info {
                     Ok(None) => return Ok(Offered::NoBucket),
                     Ok(Some(_)) => tokio::time::sleep(BETWEEN_OFFERS).await,
                     Err(Lapse::Broken | Lapse::Silent) => return Err(Lapse::Nobody),
@@ -317,9 +317,10 @@ impl NatsStore {
             Lapse::Unasked(error) => error,
             Lapse::Broken => Error::new(unknown, format!("the connection to {place} broke before the answer came")),
             Lapse::Silent => Error::new(unknown, format!("{place} did not answer in time")),
-            Lapse::Nobody if doing == Doing::Reading => no_jetstream(),
+            Lapse::Off => no_jetstream(),
             Lapse::Nobody => {
-                let message = format!("the bucket `{}` at {place} has no leader now; try again", self.names.bucket);
+                let message =
+                    format!("nobody answers for the bucket `{}` at {place} now; try again", self.names.bucket);
                 Error::new(Kind::Unavailable, message)
             }
             Lapse::Denied(complaint) => {

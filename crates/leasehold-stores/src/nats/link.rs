@@ -33,8 +33,10 @@ pub(super) enum Lapse {
     Broken,
     /// No answer came in time: what was asked may have been done.
     Silent,
-    /// Nobody listens to the subject: nothing was done.
+    /// Nobody listens to the subject now: nothing was done.
     Nobody,
+    /// Nobody listens to the subject, for the server has no JetStream: nothing was done.
+    Off,
     /// The server does not let us: nothing was done.
     Denied(String),
     /// The server takes no messages of this size: nothing was sent.
@@ -163,7 +165,12 @@ impl Link {
             }
         };
         tokio::select! {
-            answer = self.client.send_request(subject.to_owned(), request) => answer.map_err(|error| lapse(error.kind())),
+            answer = self.client.send_request(subject.to_owned(), request) => {
+                answer.map_err(|error| match lapse(error.kind()) {
+                    Lapse::Nobody if !self.server().jetstream => Lapse::Off,
+                    lapse => lapse,
+                })
+            }
             complaint = denied => Err(Lapse::Denied(complaint)),
             () = tokio::time::sleep(ANSWER) => {
                 // Whatever is wrong with it, the next call is better off with a new connection.
