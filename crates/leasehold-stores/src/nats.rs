@@ -3,7 +3,8 @@
 //! Promise: a swap is one publish that the stream's leader takes only while the record's last message is the expected
 //! one; a read is answered by the leader, never by a copy that may lag (no direct gets); a revision is the stream's
 //! sequence number, which no two messages share. The clock is the leader's: a stream's description, which has the time
-//! in it, is asked for in the same breath as the read or the write, so each is one exchange.
+//! in it, is asked for in the same breath as the read or the write, so each is one exchange; many calls within a few
+//! milliseconds share one such answer.
 //! Non-promise: NATS answers before its disk does unless it is told `sync_interval: always`, so a power cut may take
 //! back what was answered: class B. A leader that was cut off from the others a moment ago may still answer a read with
 //! an older record; the swap, which needs a majority, then decides.
@@ -14,6 +15,7 @@
 mod link;
 mod login;
 mod names;
+mod pulse;
 mod watching;
 mod wire;
 
@@ -30,6 +32,7 @@ use leasehold::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
 use link::{Lapse, Link, Way};
 use login::Login;
 use names::Names;
+use pulse::Next;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -136,6 +139,23 @@ impl NatsStore {
         })
     }
 
+    /// The time by the leader's clock; none if there is no bucket.
+    async fn now(&self, link: &Link) -> Result<Option<Timestamp>, Lapse> {
+        let teller = match link.pulse.next() {
+            Next::Ask(teller) => Some(teller),
+            Next::Wait(told) => match pulse::answer(told).await {
+                Some(now) => return Ok(Some(now)),
+                None => None,
+            },
+        };
+        let Some(info) = self.info(link, Vec::new()).await? else { return Ok(None) };
+        let now = self.time(&info)?;
+        if let Some(teller) = teller {
+            let _ = teller.send(Some(now));
+        }
+        Ok(Some(now))
+    }
+
     /// The time where there is no stream yet to tell it: by the clock of the server that we are connected to.
     async fn time_without_bucket(&self, link: &Link) -> Result<Timestamp, Lapse> {
         let message = link.ask("$SYS.REQ.USER.INFO", None, Vec::new()).await?;
@@ -155,11 +175,11 @@ impl NatsStore {
     async fn look(&self, key: &Key) -> Result<Reading, Lapse> {
         let link = self.link().await?;
         let subject = self.names.subject(key);
-        let (stored, info) = tokio::join!(self.last(&link, &subject), self.info(&link, Vec::new()));
-        let Some(info) = info? else {
+        let (stored, now) = tokio::join!(self.last(&link, &subject), self.now(&link));
+        let Some(now) = now? else {
             return Ok(Reading { value: None, now: self.time_without_bucket(&link).await? });
         };
-        Ok(Reading { value: stored?.map_or(Ok(None), value)?, now: self.time(&info)? })
+        Ok(Reading { value: stored?.map_or(Ok(None), value)?, now })
     }
 
     /// Publishes, expecting the subject's last message to be this one, and asks for the time in the same breath.
@@ -174,33 +194,29 @@ impl NatsStore {
                     Vec::new()
                 }
             };
-            let (told, info) = tokio::join!(link.ask(subject, Some(headers), payload), self.info(link, Vec::new()));
+            let (told, now) = tokio::join!(link.ask(subject, Some(headers), payload), self.now(link));
             match told.and_then(|message| link::read::<Ack>(&message)) {
-                Ok(ack) => return Ok(Offered::Stored(ack.seq, self.time_of_write(link, info).await?)),
+                Ok(ack) => {
+                    if let Ok(Some(now)) = now {
+                        return Ok(Offered::Stored(ack.seq, now));
+                    }
+                    // The write stands. Without a time its outcome can only be called unknown.
+                    let now = self.now(link).await.ok().flatten().ok_or(Lapse::Broken)?;
+                    return Ok(Offered::Stored(ack.seq, now));
+                }
                 Err(Lapse::Refused(refusal)) if wire::WRONG_SEQUENCE.contains(&refusal.err_code) => {
                     return Ok(Offered::Mismatch);
                 }
                 // Nobody took it, so it may be offered again.
-                Err(Lapse::Nobody | Lapse::Off) => match info {
+                Err(lapse @ (Lapse::Nobody | Lapse::Off)) => match self.info(link, Vec::new()).await {
                     Ok(None) => return Ok(Offered::NoBucket),
                     Ok(Some(_)) => tokio::time::sleep(BETWEEN_OFFERS).await,
-                    Err(Lapse::Broken | Lapse::Silent) => return Err(Lapse::Nobody),
-                    Err(lapse) => return Err(lapse),
+                    Err(_) => return Err(lapse),
                 },
                 Err(lapse) => return Err(lapse),
             }
         }
         Err(Lapse::Nobody)
-    }
-
-    /// The time that came with a write that was done; asked for again if it got lost.
-    async fn time_of_write(&self, link: &Link, info: Result<Option<Info>, Lapse>) -> Result<Timestamp, Lapse> {
-        if let Ok(Some(info)) = info {
-            return self.time(&info);
-        }
-        // Something came between; the write stands. Without a time its outcome can only be called unknown.
-        let again = self.info(link, Vec::new()).await.ok().flatten();
-        again.and_then(|info| info.now()).ok_or(Lapse::Broken)
     }
 
     /// Makes the bucket unless it is there, and makes sure that it can carry leases. No record is written.
@@ -366,7 +382,7 @@ impl Store for NatsStore {
         Capabilities {
             name: "nats",
             class: Class::B,
-            clock: ClockSource::Store { grain: Duration::from_millis(1) },
+            clock: ClockSource::Store { grain: pulse::GRAIN },
             reach: Reach::Network,
             watch: Watching::Hints,
             durability: "in the stream of every answering replica, synced to disk every 2 minutes unless set otherwise",

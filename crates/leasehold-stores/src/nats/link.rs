@@ -7,6 +7,7 @@
 //! Non-promise: a request that was sent on a connection that broke may have been done.
 
 use super::login::Login;
+use super::pulse::Pulse;
 use super::wire::{Answer, Refusal};
 use async_nats::client::RequestErrorKind;
 use async_nats::connection::State;
@@ -63,6 +64,7 @@ pub(super) struct Link {
     is_given_up: AtomicBool,
     /// Whether the bucket was seen on this connection, fit for leases.
     pub(super) is_bucket_fit: AtomicBool,
+    pub(super) pulse: Pulse,
 }
 
 impl fmt::Debug for Link {
@@ -127,7 +129,13 @@ impl Link {
             let message = format!("the connection to {} broke at once", login.place);
             Error::new(Kind::Unavailable, message).with_source(error)
         })?;
-        Ok(Link { client, complaints, is_given_up: AtomicBool::new(false), is_bucket_fit: AtomicBool::new(false) })
+        Ok(Link {
+            client,
+            complaints,
+            is_given_up: AtomicBool::new(false),
+            is_bucket_fit: AtomicBool::new(false),
+            pulse: Pulse::default(),
+        })
     }
 
     fn is_alive(&self) -> bool {
