@@ -11,6 +11,12 @@
 //!
 //! Erasing writes a marker and then drops it. Whoever finds a marker that was not dropped writes over it.
 //! The bucket is made by the first write, and nothing is written to a bucket whose settings would let records vanish.
+//!
+//! URL: `nats://user:password@host:4222,other`, a token before the `@` alone, `tls://` or `nats+tls://` to insist on TLS.
+//! Options: `creds` and `nkey` (files), `ca`, `cert`, `key` (files), `replicas` (of a bucket that is made), `inbox` (a
+//! prefix, where the user may not listen to `_INBOX`). Where the URL is silent, `NATS_URL`, `NATS_USER`,
+//! `NATS_PASSWORD`, `NATS_TOKEN`, `NATS_CREDS`, `NATS_NKEY`, `NATS_CA`, `NATS_CERT`, `NATS_KEY` and
+//! `NATS_INBOX_PREFIX` are read.
 
 mod link;
 mod login;
@@ -158,7 +164,18 @@ impl NatsStore {
 
     /// The time where there is no stream yet to tell it: by the clock of the server that we are connected to.
     async fn time_without_bucket(&self, link: &Link) -> Result<Timestamp, Lapse> {
-        let message = link.ask("$SYS.REQ.USER.INFO", None, Vec::new()).await?;
+        let message = match link.ask("$SYS.REQ.USER.INFO", None, Vec::new()).await {
+            Ok(message) => message,
+            Err(Lapse::Denied(_) | Lapse::Nobody | Lapse::Off) => {
+                let message = format!(
+                    "{} tells no time while there is no bucket; allow `$SYS.REQ.USER.INFO`, or make it with `{}`",
+                    self.way.login.place,
+                    self.command()
+                );
+                return Err(Lapse::Unasked(Error::new(Kind::Unsupported, message)));
+            }
+            Err(lapse) => return Err(lapse),
+        };
         let told = serde_json::from_slice::<WhoAmI>(&message.payload).ok().and_then(|who| who.now());
         told.ok_or_else(|| Lapse::Garbled("no time in the answer".into()))
     }
@@ -219,6 +236,12 @@ impl NatsStore {
         Err(Lapse::Nobody)
     }
 
+    /// What makes the bucket by hand.
+    fn command(&self) -> String {
+        let (bucket, replicas) = (&self.names.bucket, self.way.login.replicas);
+        format!("nats kv add {bucket} --history=1 --storage=file --replicas={replicas}")
+    }
+
     /// Makes the bucket unless it is there, and makes sure that it can carry leases. No record is written.
     async fn prepare(&self, link: &Link) -> Result<()> {
         let told = |lapse| self.told(lapse, Doing::Reading);
@@ -233,8 +256,7 @@ impl NatsStore {
             // Somebody else made it a moment ago, otherwise than we would.
             Err(lapse) if lapse.is(wire::OTHER_SETTINGS) => {}
             Err(lapse @ (Lapse::Denied(_) | Lapse::Refused(_))) => {
-                let command = format!("nats kv add {bucket} --history=1 --storage=file --replicas={replicas}");
-                let why = self.told(lapse, Doing::Reading);
+                let (command, why) = (self.command(), self.told(lapse, Doing::Reading));
                 let message = format!("the bucket `{bucket}` cannot be made; make it with `{command}`: {why}");
                 return Err(Error::new(why.kind(), message));
             }

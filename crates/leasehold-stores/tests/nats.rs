@@ -255,6 +255,7 @@ authorization { users: [
   { user: "worker", password: "hunter2" }
   { user: "reader", password: "hunter3", permissions: { publish: {
       deny: ["$JS.API.STREAM.CREATE.>", "$KV.leasehold-default.>"] } } }
+  { user: "blind", password: "hunter4", permissions: { publish: { deny: "$SYS.>" } } }
 ] }
 "#;
 
@@ -314,6 +315,11 @@ async fn a_missing_permission_is_told_at_once_with_what_to_run() {
     let error = told.unwrap_err();
     assert_eq!(error.kind(), Kind::Unsupported, "{error}");
     assert!(error.to_string().contains("`nats kv add leasehold-default --history=1"), "{error}");
+    let blind = store(&format!("nats://blind:hunter4@{at}")).await.unwrap();
+    let told = timeout(Duration::from_secs(3), blind.read(&key("a"))).await.expect("at once");
+    let error = told.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unsupported, "{error}");
+    assert!(error.to_string().contains("allow `$SYS.REQ.USER.INFO`"), "{error}");
     let worker = store(&format!("nats://worker:hunter2@{at}")).await.unwrap();
     done(worker.swap(&key("a"), None, b"x").await.unwrap());
     assert_eq!(reader.read(&key("a")).await.unwrap().value.unwrap().bytes, b"x");
@@ -424,7 +430,8 @@ async fn tls_needs_the_right_authority_and_certificate() {
 
     let plain = nats();
     let error = store(&format!("{}?ca={here}/ca.pem", url(&plain))).await.unwrap_err();
-    assert!(!error.to_string().is_empty(), "whoever names an authority is not led to a server without tls");
+    let is_refused = matches!(error.kind(), Kind::Unavailable | Kind::Unsupported);
+    assert!(is_refused, "whoever names an authority is not led to a server without tls: {error}");
 }
 
 #[tokio::test]
