@@ -8,6 +8,7 @@
 //! | etcd | `etcd://host:2379,host2:2379`, `etcds://...` with TLS | a fleet | `etcd` |
 //! | Redis, Valkey | `redis://host` | whoever can reach the server | `redis` |
 //! | PostgreSQL | `postgres://host/db` | a fleet | `postgres` |
+//! | NATS JetStream | `nats://host:4222` | whoever reaches the server | `nats` |
 
 mod address;
 #[cfg(feature = "dir")]
@@ -19,6 +20,8 @@ pub mod etcd;
 #[cfg(feature = "etcd")]
 mod http;
 mod namespace;
+#[cfg(feature = "nats")]
+pub mod nats;
 mod open;
 #[cfg(feature = "redis")]
 pub mod redis;

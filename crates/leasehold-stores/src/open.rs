@@ -28,6 +28,7 @@ const DRIVERS: &[Driver] = &[
         is_path: false,
     },
     Driver { feature: "postgres", schemes: &["postgres", "postgresql"], form: "postgres://host/db", is_path: false },
+    Driver { feature: "nats", schemes: &["nats", "tls", "nats+tls"], form: "nats://host:4222", is_path: false },
 ];
 
 /// What a URL's scheme stands for.
@@ -225,6 +226,8 @@ pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
         ("postgres", Place::Network(address, _)) => {
             Ok(Arc::new(crate::postgres::PostgresStore::open(address, namespace).await?))
         }
+        #[cfg(feature = "nats")]
+        ("nats", Place::Network(address, _)) => Ok(Arc::new(crate::nats::open(address, namespace).await?)),
         (feature, _) => {
             let message = format!("no driver for `{url}`: rebuild with the cargo feature `{feature}`");
             Err(Error::new(Kind::Unsupported, message))
@@ -244,6 +247,8 @@ fn check(driver: &Driver, address: &Address) -> Result<()> {
         "redis" => crate::redis::check(address),
         #[cfg(feature = "postgres")]
         "postgres" => crate::postgres::check(address),
+        #[cfg(feature = "nats")]
+        "nats" => crate::nats::check(address),
         // Without the driver, opening says so.
         _ => Ok(()),
     }

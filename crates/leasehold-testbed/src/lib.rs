@@ -8,6 +8,7 @@
 mod mariadb;
 mod etcd;
 mod postgres;
+mod nats;
 mod programs;
 mod proxy;
 mod redis;
@@ -17,6 +18,7 @@ pub mod suite;
 pub use mariadb::{mariadb, mariadb_run, mariadb_with};
 pub use etcd::{etcd, etcd_cluster, etcd_is_healthy, etcd_with};
 pub use postgres::{Postgres, pgbouncer, postgres};
+pub use nats::{nats, nats_cluster, nats_with};
 pub use programs::{node_module, program, python_program};
 pub use proxy::{Fault, Proxy};
 pub use redis::{redis, redis_cli, redis_cluster, redis_replica, redis_sentinel, redis_tls, redis_with};
