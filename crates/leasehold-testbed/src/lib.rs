@@ -5,12 +5,16 @@
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test bed that cannot be set up fails the test")]
 
+mod buckets;
 mod programs;
 mod proxy;
 mod server;
+mod stand_in;
 pub mod suite;
 
+pub use buckets::{BUCKET, azurite, moto, moto_tls, seaweed};
 pub use programs::{node_module, program, python_program};
 pub use proxy::{Fault, Proxy};
 pub use server::{Server, Spec, free_port, wait_until};
+pub use stand_in::{Flaw, StandIn};
 pub use suite::{Opener, namespaces_are_apart};
