@@ -32,7 +32,7 @@ impl Room {
 
     /// Makes sure, once, that the server enforces conditions.
     pub(super) async fn prove(&self) -> Result<()> {
-        self.proven.get_or_try_init(|| self.prove_now()).await.map(|()| ())
+        self.proven.get_or_try_init(|| self.prove_now()).await.copied()
     }
 
     async fn prove_now(&self) -> Result<()> {
