@@ -9,6 +9,7 @@
 //! | Redis, Valkey | `redis://host` | whoever can reach the server | `redis` |
 //! | PostgreSQL | `postgres://host/db` | a fleet | `postgres` |
 //! | NATS JetStream | `nats://host:4222` | whoever reaches the server | `nats` |
+//! | object stores | `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix` | a fleet | `object` |
 
 mod address;
 #[cfg(feature = "dir")]
@@ -22,6 +23,8 @@ mod http;
 mod namespace;
 #[cfg(feature = "nats")]
 pub mod nats;
+#[cfg(feature = "object")]
+pub mod object;
 mod open;
 #[cfg(feature = "redis")]
 pub mod redis;

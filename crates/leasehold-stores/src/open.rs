@@ -29,6 +29,7 @@ const DRIVERS: &[Driver] = &[
     },
     Driver { feature: "postgres", schemes: &["postgres", "postgresql"], form: "postgres://host/db", is_path: false },
     Driver { feature: "nats", schemes: &["nats", "tls", "nats+tls"], form: "nats://host:4222", is_path: false },
+    Driver { feature: "object", schemes: &["s3", "gs", "az"], form: "s3://bucket/prefix", is_path: false },
 ];
 
 /// What a URL's scheme stands for.
@@ -228,6 +229,8 @@ pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
         }
         #[cfg(feature = "nats")]
         ("nats", Place::Network(address, _)) => Ok(Arc::new(crate::nats::open(address, namespace).await?)),
+        #[cfg(feature = "object")]
+        ("object", Place::Network(address, _)) => Ok(Arc::new(crate::object::open(address, namespace).await?)),
         (feature, _) => {
             let message = format!("no driver for `{url}`: rebuild with the cargo feature `{feature}`");
             Err(Error::new(Kind::Unsupported, message))
@@ -249,6 +252,8 @@ fn check(driver: &Driver, address: &Address) -> Result<()> {
         "postgres" => crate::postgres::check(address),
         #[cfg(feature = "nats")]
         "nats" => crate::nats::check(address),
+        #[cfg(feature = "object")]
+        "object" => crate::object::check(address),
         // Without the driver, opening says so.
         _ => Ok(()),
     }
