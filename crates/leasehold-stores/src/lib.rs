@@ -3,11 +3,18 @@
 //! | store | URL | who can share it | feature |
 //! |---|---|---|---|
 //! | SQLite | `sqlite:/path/file.db` | all processes of one machine | `sqlite` |
+//! | Durable Objects | `do+https://host/path` | whoever has the token | `durable` |
 //! | directory | `dir:/path` | whoever can write to the folder, over NFS too | `dir` |
 
 mod address;
 #[cfg(feature = "dir")]
 pub mod dir;
+#[cfg(feature = "durable")]
+pub mod durable;
+#[cfg(any(feature = "durable"))]
+mod http;
+#[cfg(any(feature = "durable"))]
+mod https;
 mod namespace;
 mod open;
 #[cfg(feature = "sqlite")]

@@ -9,8 +9,10 @@ mod programs;
 mod proxy;
 mod server;
 pub mod suite;
+mod workerd;
 
 pub use programs::{node_module, program, python_program};
 pub use proxy::{Fault, Proxy};
 pub use server::{Server, Spec, free_port, wait_until};
 pub use suite::{Opener, namespaces_are_apart};
+pub use workerd::{Transport, durable_worker, set_durable_token};
