@@ -4,6 +4,7 @@
 //! |---|---|---|---|
 //! | SQLite | `sqlite:/path/file.db` | all processes of one machine | `sqlite` |
 //! | Durable Objects | `do+https://host/path` | whoever has the token | `durable` |
+//! | DynamoDB | `dynamodb://region/table` | whoever may use the table | `dynamodb` |
 //! | directory | `dir:/path` | whoever can write to the folder, over NFS too | `dir` |
 
 mod address;
@@ -11,9 +12,11 @@ mod address;
 pub mod dir;
 #[cfg(feature = "durable")]
 pub mod durable;
-#[cfg(any(feature = "durable"))]
+#[cfg(feature = "dynamodb")]
+pub mod dynamodb;
+#[cfg(any(feature = "dynamodb", feature = "durable"))]
 mod http;
-#[cfg(any(feature = "durable"))]
+#[cfg(any(feature = "dynamodb", feature = "durable"))]
 mod https;
 mod namespace;
 mod open;

@@ -19,6 +19,7 @@ const DEFAULT_FILE: &str = "leasehold.db";
 const DRIVERS: &[Driver] = &[
     Driver { feature: "sqlite", schemes: &["sqlite"], form: "sqlite:/path/file.db", is_path: true },
     Driver { feature: "dir", schemes: &["dir"], form: "dir:/shared/folder", is_path: true },
+    Driver { feature: "dynamodb", schemes: &["dynamodb"], form: "dynamodb://region/table", is_path: false },
     Driver { feature: "durable", schemes: &["do+https", "do+http"], form: "do+https://host/path", is_path: false },
 ];
 
@@ -194,6 +195,8 @@ pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
         }
         #[cfg(feature = "dir")]
         ("dir", Place::Path(path)) => Ok(Arc::new(crate::dir::DirStore::open(Path::new(path), namespace).await?)),
+        #[cfg(feature = "dynamodb")]
+        ("dynamodb", Place::Network(address, _)) => Ok(Arc::new(crate::dynamodb::open(address, namespace).await?)),
         #[cfg(feature = "durable")]
         ("durable", Place::Network(address, _)) => Ok(Arc::new(crate::durable::open(address, namespace).await?)),
         (feature, _) => {
@@ -207,6 +210,8 @@ pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
 #[allow(unused_variables, clippy::match_single_binding, reason = "a build without any networked driver is allowed")]
 fn check(driver: &Driver, address: &Address) -> Result<()> {
     match driver.feature {
+        #[cfg(feature = "dynamodb")]
+        "dynamodb" => crate::dynamodb::check(address),
         #[cfg(feature = "durable")]
         "durable" => crate::durable::check(address),
         // Without the driver, opening says so.

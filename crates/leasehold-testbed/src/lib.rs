@@ -5,12 +5,14 @@
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test bed that cannot be set up fails the test")]
 
+mod dynamodb;
 mod programs;
 mod proxy;
 mod server;
 pub mod suite;
 mod workerd;
 
+pub use dynamodb::{aws_credentials, dynalite, moto};
 pub use programs::{node_module, program, python_program};
 pub use proxy::{Fault, Proxy};
 pub use server::{Server, Spec, free_port, wait_until};
