@@ -5,6 +5,7 @@
 //! | SQLite | `sqlite:/path/file.db` | all processes of one machine | `sqlite` |
 //! | Durable Objects | `do+https://host/path` | whoever has the token | `durable` |
 //! | DynamoDB | `dynamodb://region/table` | whoever may use the table | `dynamodb` |
+//! | Firestore | `firestore://project/collection` | whoever may use the database | `firestore` |
 //! | directory | `dir:/path` | whoever can write to the folder, over NFS too | `dir` |
 
 mod address;
@@ -14,9 +15,11 @@ pub mod dir;
 pub mod durable;
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb;
-#[cfg(any(feature = "dynamodb", feature = "durable"))]
+#[cfg(feature = "firestore")]
+pub mod firestore;
+#[cfg(any(feature = "dynamodb", feature = "firestore", feature = "durable"))]
 mod http;
-#[cfg(any(feature = "dynamodb", feature = "durable"))]
+#[cfg(any(feature = "dynamodb", feature = "firestore", feature = "durable"))]
 mod https;
 mod namespace;
 mod open;

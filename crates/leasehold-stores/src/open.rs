@@ -20,6 +20,7 @@ const DRIVERS: &[Driver] = &[
     Driver { feature: "sqlite", schemes: &["sqlite"], form: "sqlite:/path/file.db", is_path: true },
     Driver { feature: "dir", schemes: &["dir"], form: "dir:/shared/folder", is_path: true },
     Driver { feature: "dynamodb", schemes: &["dynamodb"], form: "dynamodb://region/table", is_path: false },
+    Driver { feature: "firestore", schemes: &["firestore"], form: "firestore://project/collection", is_path: false },
     Driver { feature: "durable", schemes: &["do+https", "do+http"], form: "do+https://host/path", is_path: false },
 ];
 
@@ -197,6 +198,8 @@ pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
         ("dir", Place::Path(path)) => Ok(Arc::new(crate::dir::DirStore::open(Path::new(path), namespace).await?)),
         #[cfg(feature = "dynamodb")]
         ("dynamodb", Place::Network(address, _)) => Ok(Arc::new(crate::dynamodb::open(address, namespace).await?)),
+        #[cfg(feature = "firestore")]
+        ("firestore", Place::Network(address, _)) => Ok(Arc::new(crate::firestore::open(address, namespace).await?)),
         #[cfg(feature = "durable")]
         ("durable", Place::Network(address, _)) => Ok(Arc::new(crate::durable::open(address, namespace).await?)),
         (feature, _) => {
@@ -212,6 +215,8 @@ fn check(driver: &Driver, address: &Address) -> Result<()> {
     match driver.feature {
         #[cfg(feature = "dynamodb")]
         "dynamodb" => crate::dynamodb::check(address),
+        #[cfg(feature = "firestore")]
+        "firestore" => crate::firestore::check(address),
         #[cfg(feature = "durable")]
         "durable" => crate::durable::check(address),
         // Without the driver, opening says so.

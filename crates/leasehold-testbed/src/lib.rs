@@ -6,6 +6,7 @@
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test bed that cannot be set up fails the test")]
 
 mod dynamodb;
+mod firestore;
 mod programs;
 mod proxy;
 mod server;
@@ -13,6 +14,7 @@ pub mod suite;
 mod workerd;
 
 pub use dynamodb::{aws_credentials, dynalite, moto};
+pub use firestore::{firestore_stand_in, serve_firestore_if_asked, service_account};
 pub use programs::{node_module, program, python_program};
 pub use proxy::{Fault, Proxy};
 pub use server::{Server, Spec, free_port, wait_until};
