@@ -31,6 +31,7 @@ const PYPI: &[(&str, &str)] =
 const NPM: &[(&str, &str)] = &[
     ("azurite@3", "azurite/dist/src/blob/main.js"),
     ("dynalite@4", "dynalite/cli.js"),
+    ("typescript@5", "typescript/bin/tsc"),
     ("workerd@1", "workerd/bin/workerd"),
 ];
 

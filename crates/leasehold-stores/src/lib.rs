@@ -3,6 +3,9 @@
 //! | store | URL | who can share it | feature |
 //! |---|---|---|---|
 //! | SQLite | `sqlite:/path/file.db` | all processes of one machine | `sqlite` |
+//! | Durable Objects | `do+https://host/path` | whoever has the token | `durable` |
+//! | DynamoDB | `dynamodb://region/table` | whoever may use the table | `dynamodb` |
+//! | Firestore | `firestore://project/collection` | whoever may use the database | `firestore` |
 //! | directory | `dir:/path` | whoever can write to the folder, over NFS too | `dir` |
 //! | MariaDB, MySQL | `mysql://user@host/database` | a fleet | `mysql` |
 //! | etcd | `etcd://host:2379,host2:2379`, `etcds://...` with TLS | a fleet | `etcd` |
@@ -20,6 +23,16 @@ pub mod mysql;
 pub mod etcd;
 #[cfg(feature = "etcd")]
 mod http;
+#[cfg(feature = "durable")]
+pub mod durable;
+#[cfg(feature = "dynamodb")]
+pub mod dynamodb;
+#[cfg(feature = "firestore")]
+pub mod firestore;
+#[cfg(any(feature = "dynamodb", feature = "firestore", feature = "durable"))]
+mod http;
+#[cfg(any(feature = "dynamodb", feature = "firestore", feature = "durable"))]
+mod https;
 mod namespace;
 #[cfg(feature = "nats")]
 pub mod nats;

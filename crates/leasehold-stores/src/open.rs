@@ -30,6 +30,9 @@ const DRIVERS: &[Driver] = &[
     Driver { feature: "postgres", schemes: &["postgres", "postgresql"], form: "postgres://host/db", is_path: false },
     Driver { feature: "nats", schemes: &["nats", "tls", "nats+tls"], form: "nats://host:4222", is_path: false },
     Driver { feature: "object", schemes: &["s3", "gs", "az"], form: "s3://bucket/prefix", is_path: false },
+    Driver { feature: "dynamodb", schemes: &["dynamodb"], form: "dynamodb://region/table", is_path: false },
+    Driver { feature: "firestore", schemes: &["firestore"], form: "firestore://project/collection", is_path: false },
+    Driver { feature: "durable", schemes: &["do+https", "do+http"], form: "do+https://host/path", is_path: false },
 ];
 
 /// What a URL's scheme stands for.
@@ -231,6 +234,12 @@ pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
         ("nats", Place::Network(address, _)) => Ok(Arc::new(crate::nats::open(address, namespace).await?)),
         #[cfg(feature = "object")]
         ("object", Place::Network(address, _)) => Ok(Arc::new(crate::object::open(address, namespace).await?)),
+        #[cfg(feature = "dynamodb")]
+        ("dynamodb", Place::Network(address, _)) => Ok(Arc::new(crate::dynamodb::open(address, namespace).await?)),
+        #[cfg(feature = "firestore")]
+        ("firestore", Place::Network(address, _)) => Ok(Arc::new(crate::firestore::open(address, namespace).await?)),
+        #[cfg(feature = "durable")]
+        ("durable", Place::Network(address, _)) => Ok(Arc::new(crate::durable::open(address, namespace).await?)),
         (feature, _) => {
             let message = format!("no driver for `{url}`: rebuild with the cargo feature `{feature}`");
             Err(Error::new(Kind::Unsupported, message))
@@ -254,6 +263,12 @@ fn check(driver: &Driver, address: &Address) -> Result<()> {
         "nats" => crate::nats::check(address),
         #[cfg(feature = "object")]
         "object" => crate::object::check(address),
+        #[cfg(feature = "dynamodb")]
+        "dynamodb" => crate::dynamodb::check(address),
+        #[cfg(feature = "firestore")]
+        "firestore" => crate::firestore::check(address),
+        #[cfg(feature = "durable")]
+        "durable" => crate::durable::check(address),
         // Without the driver, opening says so.
         _ => Ok(()),
     }
