@@ -74,8 +74,7 @@ impl fmt::Debug for NatsStore {
 /// Opens the store: connects, and makes nothing.
 pub async fn open(address: &Address, namespace: &Namespace) -> Result<NatsStore> {
     let login = Login::new(address, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))?;
-    // Fails only if somebody else chose first, which is as good.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    crate::crypto::install();
     let store = NatsStore { way: Arc::new(Way::new(login)), names: Arc::new(Names::new(namespace)) };
     store.way.link().await?;
     Ok(store)

@@ -407,7 +407,6 @@ mod tests {
             "redis://h/0?PASSWORD=hunter2&a=b",
             "http://h?api_key=hunter2",
         ] {
-            let shown = text.parse::<StoreUrl>().map_or_else(|error| error.to_string(), |url| url.to_string());
             let shown = match text.parse::<StoreUrl>() {
                 Ok(url) => format!("{url} {url:?}"),
                 Err(error) => error.to_string(),

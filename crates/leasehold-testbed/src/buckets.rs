@@ -14,7 +14,7 @@ const ANSWER: Duration = Duration::from_secs(20);
 const AZURITE_PERMIT: &str = "sv=2018-11-09&ss=b&srt=c&sp=cw&se=2099-01-01T00:00:00Z&\
                               sig=DSuq2AQgq4x2gnHNfXN%2FOj%2BFElTof2ivN1hKWUifAZk%3D";
 
-/// S3 as moto does it, in memory: it takes any credentials, and forgets everything when it is killed.
+/// S3 and DynamoDB as moto does them, in memory: it takes any credentials, and forgets everything when it is killed.
 pub fn moto() -> Server {
     let port = free_port();
     let spec = Spec::new(python_program("moto_server"), port).args(["-H", "127.0.0.1", "-p", &port.to_string()]);

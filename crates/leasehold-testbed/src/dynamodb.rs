@@ -1,6 +1,6 @@
-//! Servers that speak DynamoDB: dynalite, which keeps its tables, and moto, which can check signatures.
+//! A server that speaks DynamoDB and keeps its tables: dynalite.
 
-use crate::{Server, Spec, free_port, node_module, program, python_program};
+use crate::{Server, Spec, free_port, node_module, program};
 use std::path::{Path, PathBuf};
 
 /// A dynalite whose tables take this long to be made, and survive a restart.
@@ -14,13 +14,6 @@ pub fn dynalite(create_table_ms: u64) -> Server {
         format!("--path={}/tables", folder.path().display()),
     ]);
     Server::start(spec, folder)
-}
-
-/// A moto, which has S3 and DynamoDB and forgets everything when it ends.
-pub fn moto() -> Server {
-    let port = free_port();
-    let spec = Spec::new(python_program("moto_server"), port).args(["-H", "127.0.0.1", "-p", &port.to_string()]);
-    Server::start(spec, Server::folder_for("root"))
 }
 
 /// A file like `~/.aws/credentials` in the folder.

@@ -5,13 +5,13 @@
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test bed that cannot be set up fails the test")]
 
-mod mariadb;
-mod etcd;
-mod postgres;
-mod nats;
 mod buckets;
 mod dynamodb;
+mod etcd;
 mod firestore;
+mod mariadb;
+mod nats;
+mod postgres;
 mod programs;
 mod proxy;
 mod redis;
@@ -20,13 +20,13 @@ mod stand_in;
 pub mod suite;
 mod workerd;
 
-pub use mariadb::{mariadb, mariadb_run, mariadb_with};
-pub use etcd::{etcd, etcd_cluster, etcd_is_healthy, etcd_with};
-pub use postgres::{Postgres, pgbouncer, postgres};
-pub use nats::{nats, nats_cluster, nats_with};
 pub use buckets::{BUCKET, azurite, moto, moto_tls, seaweed};
-pub use dynamodb::{aws_credentials, dynalite, moto};
+pub use dynamodb::{aws_credentials, dynalite};
+pub use etcd::{etcd, etcd_cluster, etcd_is_healthy, etcd_with};
 pub use firestore::{firestore_stand_in, serve_firestore_if_asked, service_account};
+pub use mariadb::{mariadb, mariadb_run, mariadb_with};
+pub use nats::{nats, nats_cluster, nats_with};
+pub use postgres::{Postgres, pgbouncer, postgres};
 pub use programs::{node_module, program, python_program};
 pub use proxy::{Fault, Proxy};
 pub use redis::{redis, redis_cli, redis_cluster, redis_replica, redis_sentinel, redis_tls, redis_with};

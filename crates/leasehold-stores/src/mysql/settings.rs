@@ -196,8 +196,7 @@ impl Settings {
         if self.socket.is_some() || self.ssl_mode == SslMode::Disabled {
             return None;
         }
-        // The driver takes the process's provider. That another one is there already is as well.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        crate::crypto::install();
         // For `VERIFY_CA` the name counts too: the driver cannot look at the one without the other.
         let looks_at_certificate = matches!(self.ssl_mode, SslMode::VerifyCa | SslMode::VerifyIdentity);
         let options = SslOpts::default().with_danger_accept_invalid_certs(!looks_at_certificate);

@@ -6,7 +6,6 @@ use ::redis::{
 };
 use leasehold::{Error, Kind, Result};
 use std::ops::RangeInclusive;
-use std::sync::Once;
 
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
@@ -106,7 +105,7 @@ impl Place {
         if !place.is_tls {
             return Ok(place);
         }
-        install_crypto();
+        crate::crypto::install();
         let file = |option: &str| {
             let read = |path| {
                 std::fs::read(path).map_err(|e| {
@@ -165,13 +164,6 @@ impl Place {
             Error::new(Kind::Unsupported, what).with_source(e)
         })
     }
-}
-
-/// The cryptography that every TLS connection of this process uses.
-fn install_crypto() {
-    static ONCE: Once = Once::new();
-    // Fails only if somebody else chose first, which is as good.
-    ONCE.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
 }
 
 fn mode(address: &Address) -> Result<(Mode, i64)> {
