@@ -15,8 +15,10 @@ pub fn mariadb() -> Server {
 pub fn mariadb_with(args: &[&str], env: &[(&str, &str)]) -> Server {
     let folder = Server::folder_for(USER);
     let (port, here) = (free_port(), folder.path().display().to_string());
-    // A small log: it is written out in full when the server starts.
-    let common = ["--no-defaults".to_owned(), format!("--datadir={here}/data"), "--innodb-log-file-size=8M".to_owned()];
+    // A small log: it is written out in full when the server starts. Its own folder for temporary files: a server that
+    // starts removes what others left, or are just using, in the common one.
+    let folders = [format!("--datadir={here}/data"), format!("--tmpdir={here}")];
+    let common = [&["--no-defaults".to_owned()], &folders[..], &["--innodb-log-file-size=8M".to_owned()]].concat();
     let root = rustix::process::geteuid().is_root();
     Spec::new(program("mariadb-install-db"), port)
         .args(common.clone())
