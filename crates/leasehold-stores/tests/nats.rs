@@ -249,6 +249,33 @@ async fn a_watch_survives_a_cut() {
     assert_eq!(watcher.read(&key("a")).await.unwrap().value.unwrap().revision, second);
 }
 
+#[tokio::test]
+async fn a_write_that_was_given_up_on_is_not_sent_later() {
+    let server = nats();
+    let proxy = Proxy::start(server.port());
+    let cut = store(&format!("nats://127.0.0.1:{}", proxy.port())).await.unwrap();
+    let revision = done(cut.swap(&key("a"), None, b"1").await.unwrap());
+    proxy.sever();
+    let noticed = async {
+        while cut.read(&key("a")).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(RECOVERY, noticed).await.expect("a severed connection is noticed");
+    let mut kinds = Vec::new();
+    for _ in 0..5 {
+        kinds.push(cut.swap(&key("a"), Some(&revision), b"late").await.unwrap_err().kind());
+    }
+    assert!(kinds.iter().all(|kind| matches!(kind, Kind::Unavailable | Kind::Indeterminate)), "{kinds:?}");
+    assert_eq!(kinds.last(), Some(&Kind::Unavailable), "what could not be sent was surely not done");
+    proxy.heal();
+    // Whatever the driver had kept would be sent on its new connection, before or among these.
+    for _ in 0..50 {
+        assert_eq!(cut.read(&key("a")).await.unwrap().value.unwrap().bytes, b"1");
+    }
+    done(cut.swap(&key("a"), Some(&revision), b"2").await.unwrap());
+}
+
 const USERS: &str = r#"
 jetstream: enabled
 authorization { users: [

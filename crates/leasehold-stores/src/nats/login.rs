@@ -6,13 +6,15 @@
 use crate::address::{Address, Host, Secret};
 use async_nats::{ConnectOptions, ServerAddr};
 use leasehold::{Error, Kind, Result, printable};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const PORT: u16 = 4222;
 /// As many copies as JetStream keeps at most.
 const MAX_REPLICAS: u32 = 5;
 const OPTIONS: [&str; 7] = ["ca", "cert", "creds", "inbox", "key", "nkey", "replicas"];
+/// Those that name files. A URL is handed to processes in other folders, so their paths are absolute.
+const FILES: [&str; 5] = ["ca", "cert", "creds", "key", "nkey"];
 /// Where it is when neither the URL nor `NATS_URL` says so.
 const HERE: &str = "localhost";
 /// A dead connection that nobody writes to is noticed after a few of these.
@@ -50,6 +52,11 @@ pub(super) fn check(address: &Address) -> Result<()> {
     address.allow_options(&OPTIONS)?;
     if !address.path.is_empty() {
         return Err(address.invalid("a path means nothing here; use `?namespace=NAME`"));
+    }
+    for name in FILES {
+        if address.option(name).is_some_and(|file| !Path::new(file).is_absolute()) {
+            return Err(address.invalid(format!("`{name}` is not an absolute path")));
+        }
     }
     if address.option("cert").is_some() != address.option("key").is_some() {
         return Err(address.invalid("`cert` and `key` go together"));
@@ -157,7 +164,7 @@ impl Login {
     }
 }
 
-fn unreadable(file: &std::path::Path, error: std::io::Error) -> Error {
+fn unreadable(file: &Path, error: std::io::Error) -> Error {
     let message = format!("cannot use the credentials in `{}`", file.display());
     Error::new(Kind::Unsupported, message).with_source(error)
 }
@@ -274,6 +281,7 @@ mod tests {
             ("nats://h?replicas=0", "from 1 to 5"),
             ("nats://h?replicas=six", "from 1 to 5"),
             ("nats://h?cert=/x", "go together"),
+            ("nats://h?creds=x.creds", "`creds` is not an absolute path"),
             ("nats://h?creds=/x&nkey=/y", "not both"),
             ("nats://u@h?creds=/x", "not two of them"),
             ("nats://:p@h", "the user is missing"),

@@ -11,6 +11,7 @@ use super::wire::{Consumer, NO_STREAM, new_consumer};
 use super::{NatsStore, json};
 use async_nats::{StatusCode, Subscriber};
 use futures_util::StreamExt;
+use leasehold::clock::{Clock, SystemClock};
 use leasehold::store::Watch;
 use leasehold::{Key, Result};
 use std::sync::Arc;
@@ -66,10 +67,11 @@ async fn establish(store: &NatsStore, subject: &str) -> Result<Ear, Lapse> {
 async fn follow(store: NatsStore, subject: String, ear: Option<Ear>, sender: mpsc::Sender<()>) {
     let mut ear = ear;
     loop {
+        let mut pause = Duration::ZERO;
         if let Some(ear) = ear.as_mut() {
             tokio::select! {
                 () = sender.closed() => {}
-                () = listen(ear, &sender) => {}
+                rest = listen(ear, &sender) => pause = rest,
             }
         }
         if let Some(Ear::Stored(_, link, consumer)) = ear.take() {
@@ -77,6 +79,7 @@ async fn follow(store: NatsStore, subject: String, ear: Option<Ear>, sender: mps
             link.tell(format!("$JS.API.CONSUMER.DELETE.{}.{consumer}", store.names.stream)).await;
         }
         let again = async {
+            sleep(pause).await;
             let next = establish(&store, &subject).await;
             if next.is_err() {
                 sleep(PAUSE).await;
@@ -94,8 +97,9 @@ async fn follow(store: NatsStore, subject: String, ear: Option<Ear>, sender: mps
     }
 }
 
-/// Passes hints on until this ear hears nothing any more.
-async fn listen(ear: &mut Ear, sender: &mpsc::Sender<()>) {
+/// Passes hints on until this ear hears nothing any more; says how long to wait before the next one.
+async fn listen(ear: &mut Ear, sender: &mpsc::Sender<()>) -> Duration {
+    let began = SystemClock.now();
     match ear {
         Ear::Stored(told, ..) => {
             while let Ok(Some(message)) = timeout(SILENCE, told.next()).await {
@@ -104,12 +108,14 @@ async fn listen(ear: &mut Ear, sender: &mpsc::Sender<()>) {
                     let _ = sender.try_send(());
                 }
             }
+            // A server that hangs up on everybody at once is not asked in a hurry.
+            PAUSE.saturating_sub(SystemClock.now().saturating_since(began))
         }
-        Ear::Sent(told) => {
-            // The bucket may also be made by a write to another key.
-            if timeout(PAUSE, told.next()).await.is_ok() {
-                sleep(FIRST_WRITE).await;
-            }
-        }
+        // The bucket may also be made by a write to another key, so this ear is never trusted for long.
+        Ear::Sent(told) => match timeout(PAUSE, told.next()).await {
+            Ok(Some(_)) => FIRST_WRITE,
+            Ok(None) => PAUSE,
+            Err(_) => Duration::ZERO,
+        },
     }
 }
