@@ -13,7 +13,7 @@ mod server;
 pub mod suite;
 mod workerd;
 
-pub use dynamodb::{aws_credentials, dynalite, moto};
+pub use dynamodb::{aws_credentials, dynalite, moto_in_turn};
 pub use firestore::{firestore_stand_in, serve_firestore_if_asked, service_account};
 pub use programs::{node_module, program, python_program};
 pub use proxy::{Fault, Proxy};
