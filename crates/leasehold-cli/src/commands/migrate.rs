@@ -1,0 +1,166 @@
+//! `migrate`: move every lease to another store, with epochs that go on from where they were.
+//!
+//! Each lease is paused in the old store before its record is read for the last time, and stays so: whoever still asks
+//! there is told where it went. So no epoch can be granted behind the copy's back, and a migration that was broken off
+//! can simply be run again.
+
+use super::{coordinator, existing, operate};
+use crate::args::{Common, Migrate as Args};
+use crate::config::{Setting, Settings, Source};
+use crate::exit::Exit;
+use crate::output;
+use leasehold::protocol::{Order, Refusal};
+use leasehold::store::Swap;
+use leasehold::{Coordinator, Error, Inspection, Key, Kind, LeaseName, Operated, Ownership, Result, Shelf, Who, Why};
+use leasehold_stores::StoreUrl;
+use serde_json::json;
+use std::collections::HashSet;
+
+const PAGE: usize = 500;
+/// Leases that come to be in the old store meanwhile are moved too, so many times.
+const MAX_ROUNDS: usize = 10;
+
+struct Move {
+    from: Coordinator,
+    to: Coordinator,
+    by: Who,
+    /// Why the old store's leases are paused.
+    gone: Why,
+    /// Why the new store's leases begin where they do.
+    came: Why,
+    revoke_held: bool,
+}
+
+pub async fn migrate(common: &Common, args: &Args) -> Result<Exit> {
+    let (from, to): (StoreUrl, StoreUrl) = (args.from.parse()?, args.to.parse()?);
+    if from == to {
+        return Err(Error::invalid("TO", &to, "it is the store to move from"));
+    }
+    let mut settings = Settings::gather(common)?;
+    settings.store = Setting { value: from.clone(), source: Source::Flag };
+    let Some(old) = existing(&settings).await? else {
+        return Err(Error::invalid("FROM", &from, "there is no store"));
+    };
+    let leases = readable(&old).await?;
+    let held: Vec<&Inspection> = leases.iter().filter(|lease| lease.record.live_tenure(lease.now).is_some()).collect();
+    if !held.is_empty() && !args.revoke_held {
+        return refuse(&held);
+    }
+    if args.dry_run {
+        output::say(&format!("{} would be moved from `{from}` to `{to}`; nothing changed", counted(leases.len())));
+        return Ok(Exit::Done);
+    }
+    settings.store = Setting { value: to.clone(), source: Source::Flag };
+    let work = Move {
+        from: old,
+        to: coordinator(&settings).await?,
+        by: operate::by(args.by.as_deref())?,
+        gone: Why::lossy(&format!("moved to {to}"), "moved"),
+        came: Why::lossy(&format!("moved from {from}"), "moved"),
+        revoke_held: args.revoke_held,
+    };
+    let moved = work.all(leases).await?;
+    if common.json {
+        output::json(&json!({ "from": from.to_string(), "to": to.to_string(), "leases": moved }))?;
+    } else {
+        output::say(&format!("moved {} from `{from}` to `{to}`; the old ones are paused", counted(moved)));
+    }
+    Ok(Exit::Done)
+}
+
+fn counted(leases: usize) -> String {
+    if leases == 1 { "1 lease".into() } else { format!("{leases} leases") }
+}
+
+fn refuse(held: &[&Inspection]) -> Result<Exit> {
+    let names: Vec<String> = held.iter().take(5).map(|lease| format!("`{}`", lease.lease)).collect();
+    let more = if held.len() > names.len() { " and others" } else { "" };
+    let (count, names) = (counted(held.len()), names.join(", "));
+    output::say(&format!(
+        "{count} held: {names}{more}; nothing changed: wait for their release, or take them away with --revoke-held"
+    ));
+    Ok(Exit::Held)
+}
+
+/// Every record. One that cannot be read stops everything before anything is changed.
+async fn readable(store: &Coordinator) -> Result<Vec<Inspection>> {
+    let (mut all, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.list(after.as_ref(), PAGE).await?;
+        after = page.entries.last().map(|(lease, _)| lease.clone());
+        for (_, record) in page.entries {
+            all.push(record?);
+        }
+        if !page.more {
+            return Ok(all);
+        }
+    }
+}
+
+impl Move {
+    /// Moves these, and then what came to be meanwhile.
+    async fn all(&self, leases: Vec<Inspection>) -> Result<usize> {
+        let (mut moved, mut todo) = (HashSet::new(), leases);
+        for _ in 0..MAX_ROUNDS {
+            for lease in &todo {
+                self.one(lease).await?;
+                moved.insert(lease.lease.clone());
+            }
+            todo = readable(&self.from).await?;
+            todo.retain(|lease| lease.record.paused.is_none() || !moved.contains(&lease.lease));
+            if todo.is_empty() {
+                return Ok(moved.len());
+            }
+        }
+        let message = "new leases keep coming up in the old store: point its users to the new one, then run this again";
+        Err(Error::new(Kind::Contended, message))
+    }
+
+    async fn one(&self, seen: &Inspection) -> Result<()> {
+        let lease = &seen.lease;
+        let users_pause = seen.record.paused.clone().filter(|mark| mark.why != self.gone);
+        if seen.record.paused.is_none() {
+            self.order(&self.from, lease, &self.gone, Order::Pause).await?;
+        }
+        let mut last = self.from.inspect(lease).await?;
+        if last.record.live_tenure(last.now).is_some() {
+            if !self.revoke_held {
+                // It was taken after the look and before the pause: as if the pause had not been.
+                self.order(&self.from, lease, &self.gone, Order::Resume).await?;
+                let message = format!("lease `{lease}` was acquired meanwhile; run this again, or with --revoke-held");
+                return Err(Error::new(Kind::Contended, message));
+            }
+            self.order(&self.from, lease, &self.gone, Order::Revoke).await?;
+            last = self.from.inspect(lease).await?;
+        }
+        let record = Box::new(Ownership { paused: users_pause, ..last.record });
+        self.order(&self.to, lease, &self.came, Order::Import { record }).await?;
+        self.counters(lease).await
+    }
+
+    async fn order(&self, store: &Coordinator, lease: &LeaseName, why: &Why, order: Order) -> Result<()> {
+        match store.operate(lease, self.by.clone(), why.clone(), order).await? {
+            Operated::Refused(refusal) => match *refusal {
+                Refusal::Paused(_) | Refusal::NotPaused => Ok(()),
+                Refusal::Held { tenure, epoch } => {
+                    let message = format!(
+                        "lease `{lease}` is held in the new store by {} under epoch {epoch}; move it when it is free",
+                        tenure.holder
+                    );
+                    Err(Error::new(Kind::Contended, message))
+                }
+                other => Err(Error::new(Kind::Invalid, format!("lease `{lease}` cannot be moved: {other:?}"))),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// Counts go along unless the new store counts this lease already.
+    async fn counters(&self, lease: &LeaseName) -> Result<()> {
+        let key = Key::new(Shelf::Counters, lease);
+        let Some(value) = self.from.store().read(&key).await?.value else { return Ok(()) };
+        match self.to.store().swap(&key, None, &value.bytes).await? {
+            Swap::Done { .. } | Swap::Mismatch => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Moving house: every lease goes along, and no epoch ever goes down.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Done, Home, On};
+
+/// Two homes: what is moved from, and what is moved to.
+fn houses() -> (Home, Home) {
+    (Home::new(On::Sqlite), Home::new(On::Dir))
+}
+
+fn migrate(from: &Home, to: &Home, flags: &[&str]) -> Done {
+    from.done(&[&["migrate", &from.store, &to.store], flags].concat())
+}
+
+#[test]
+fn epochs_history_and_counts_go_along_and_the_old_leases_are_paused() {
+    let (old, new) = houses();
+    for _ in 0..3 {
+        old.done(&["run", "nightly", "--", "true"]).expect(0);
+    }
+    old.done(&["run", "team/report", "--", "false"]).expect(1);
+    old.done(&["pause", "team/report", "--why", "broken"]).expect(0);
+    let moved = migrate(&old, &new, &["--json"]).expect(0);
+    let moved: serde_json::Value = serde_json::from_str(&moved.stdout).unwrap();
+    assert_eq!(moved["leases"], 2);
+
+    let history = new.history("nightly");
+    assert_eq!(history.len(), 4);
+    assert_eq!((&history[0]["reason"], &history[0]["epoch"]), (&"advanced".into(), &4.into()));
+    assert!(history[0]["why"].as_str().unwrap().starts_with("moved from sqlite:"), "{history:?}");
+    assert_eq!(new.count("nightly", "granted"), 3);
+    let granted = new.done(&["acquire", "nightly", "--json"]).expect(0);
+    let granted: serde_json::Value = serde_json::from_str(&granted.stdout).unwrap();
+    assert_eq!(granted["epoch"], 5, "higher than every epoch that the old store granted");
+    // A pause that an operator had ordered is still in force; the migration's own is not.
+    assert_eq!(new.show("team/report")["paused"]["why"], "broken");
+    assert!(new.show("nightly")["paused"].is_null());
+
+    let skipped = old.done(&["run", "nightly", "--", "true"]).expect(0);
+    assert!(skipped.stderr.contains("moved to dir:"), "{skipped:?}");
+}
+
+#[test]
+fn a_held_lease_is_not_moved_unless_asked() {
+    let (old, new) = houses();
+    old.done(&["run", "free", "--", "true"]).expect(0);
+    let token = old.done(&["acquire", "held", "--ttl", "24h"]).expect(0).stdout;
+    let refused = migrate(&old, &new, &[]).expect(11);
+    assert!(refused.stderr.contains("1 lease held: `held`") && refused.stderr.contains("--revoke-held"), "{refused:?}");
+    assert!(old.show("free")["paused"].is_null(), "nothing changed");
+    assert!(!new.path("leases").exists(), "nothing changed");
+
+    migrate(&old, &new, &["--revoke-held"]).expect(0);
+    old.done(&["renew", "--token", token.trim()]).expect(12);
+    let granted = new.done(&["acquire", "held", "--json"]).expect(0);
+    let granted: serde_json::Value = serde_json::from_str(&granted.stdout).unwrap();
+    assert!(granted["epoch"].as_u64().unwrap() > 2, "the revocation was epoch 2: {granted}");
+}
+
+#[test]
+fn a_second_run_changes_nothing_and_a_life_of_its_own_is_kept() {
+    let (old, new) = houses();
+    for _ in 0..5 {
+        old.done(&["run", "job", "--", "true"]).expect(0);
+    }
+    new.done(&["run", "job", "--", "true"]).expect(0);
+    migrate(&old, &new, &[]).expect(0);
+    let after = new.show("job");
+    assert_eq!(after["epoch"], 6);
+    let reasons: Vec<String> =
+        new.history("job").iter().map(|transfer| transfer["reason"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(reasons, ["advanced", "first"]);
+    migrate(&old, &new, &[]).expect(0);
+    assert_eq!(new.show("job")["epoch"], 6);
+    assert!(new.show("job")["paused"].is_null());
+}
+
+#[test]
+fn what_cannot_be_moved_changes_nothing() {
+    let (old, new) = houses();
+    let same = old.done(&["migrate", &old.store, &old.store]).expect(64);
+    assert!(same.stderr.contains("it is the store to move from"), "{same:?}");
+    let missing = migrate(&old, &new, &[]).expect(64);
+    assert!(missing.stderr.contains("there is no store"), "{missing:?}");
+    old.done(&["run", "job", "--", "true"]).expect(0);
+    let dry = migrate(&old, &new, &["--dry-run"]).expect(0);
+    assert!(dry.stderr.contains("1 lease would be moved") && dry.stderr.contains("nothing changed"), "{dry:?}");
+    assert!(!new.path("leases").exists());
+    new.done(&["acquire", "job", "--ttl", "24h"]).expect(0);
+    let held = migrate(&old, &new, &[]).expect(69);
+    assert!(held.stderr.contains("held in the new store"), "{held:?}");
+}
+
+#[test]
+fn a_namespace_can_be_moved_to_another_of_the_same_store() {
+    let home = Home::new(On::Dir);
+    home.done(&["run", "job", "--", "true"]).expect(0);
+    let team = format!("{}?namespace=team", home.store);
+    home.done(&["migrate", &home.store, &team]).expect(0);
+    let shown = home.done(&["show", "job", "--json", "--store", &team]).expect(0);
+    let shown: serde_json::Value = serde_json::from_str(&shown.stdout).unwrap();
+    assert_eq!((&shown["epoch"], shown["paused"].is_null()), (&2.into(), true));
+    assert!(home.show("job")["paused"]["why"].as_str().unwrap().contains("namespace=team"));
+}
