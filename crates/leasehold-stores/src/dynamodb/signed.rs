@@ -205,6 +205,12 @@ impl Endpoint {
                 (Kind::Unsupported, format!("table `{table}` is none of leasehold's: {said}; {advice}"))
             }
             _ if answer.status == 429 => (Kind::Unavailable, format!("{self} is asked too often; try again later")),
+            _ if matches!(answer.status, 401 | 403) => {
+                let status = answer.status;
+                let what =
+                    format!("{self} refused the AWS credentials ({status}); check AWS_ACCESS_KEY_ID or AWS_PROFILE");
+                (Kind::Unsupported, what)
+            }
             _ if answer.status < 500 => {
                 let status = answer.status;
                 (Kind::Unsupported, format!("{self} refused {action} with {status} {code}: {said}; check the endpoint"))

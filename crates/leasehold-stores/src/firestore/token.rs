@@ -62,7 +62,7 @@ struct Found {
 /// What a credentials file says.
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Account {
+enum Identity {
     ServiceAccount {
         client_email: String,
         private_key: String,
@@ -139,15 +139,15 @@ impl Real {
             Error::new(Kind::Unsupported, format!("cannot read the credentials in `{shown}`; {HOW}")).with_source(e)
         })?;
         // The parser's own message could quote a secret.
-        let account: Account = serde_json::from_slice(&text).map_err(|_| {
+        let account: Identity = serde_json::from_slice(&text).map_err(|_| {
             Error::new(Kind::Unsupported, format!("`{shown}` is not a credentials file of Google's; {HOW}"))
         })?;
         self.exchange(account, &shown).await
     }
 
-    async fn exchange(&self, account: Account, shown: &str) -> Result<Found> {
+    async fn exchange(&self, account: Identity, shown: &str) -> Result<Found> {
         match account {
-            Account::ServiceAccount { client_email, private_key, private_key_id, token_uri } => {
+            Identity::ServiceAccount { client_email, private_key, private_key_id, token_uri } => {
                 let uri = token_uri.unwrap_or_else(|| TOKEN_URI.into());
                 let claim =
                     assertion(&client_email, &private_key, private_key_id.as_deref(), &uri).ok_or_else(|| {
@@ -156,7 +156,7 @@ impl Real {
                 let form = [("grant_type", GRANT), ("assertion", claim.as_str())];
                 issued(self.posted(&uri, &form)?, "the token server").await
             }
-            Account::AuthorizedUser { client_id, client_secret, refresh_token } => {
+            Identity::AuthorizedUser { client_id, client_secret, refresh_token } => {
                 let form = [
                     ("grant_type", "refresh_token"),
                     ("client_id", client_id.as_str()),
@@ -165,7 +165,7 @@ impl Real {
                 ];
                 issued(self.posted(TOKEN_URI, &form)?, "the token server").await
             }
-            Account::Other => {
+            Identity::Other => {
                 let what = format!("`{shown}` is of a kind that is not supported");
                 Err(Error::new(Kind::Unsupported, format!("{what}; {HOW}")))
             }
