@@ -2,6 +2,7 @@
 //!
 //! Promise: `test` runs every check that CI runs, in one command, and stops at the first that fails.
 
+mod nfs;
 mod servers;
 mod tidy;
 
@@ -11,6 +12,7 @@ use std::process::{Command, ExitCode};
 const USAGE: &str = "usage:
   cargo xtask test           format, lints, docs, tidy, every test, the model
   cargo xtask test --quick   the inner loop: format, tidy, unit tests, the disaster; under 2 minutes warm
+  cargo xtask nfs            the directory store and the file guard on a real NFS server; `test` does so too
   cargo xtask servers        install the servers that the tests start; `test` does so too
   cargo xtask tidy           layers, sizes, checklists";
 
@@ -20,6 +22,7 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["test"] => test(),
         ["test", "--quick"] => quick(),
+        ["nfs"] => nfs::test(&root()),
         ["servers"] => servers::install(&root()),
         ["tidy"] => tidied(),
         _ => {
@@ -53,7 +56,8 @@ fn test() -> Result<(), String> {
     documented()?;
     licensed()?;
     servers::install(&root())?;
-    cargo("every test passes", &["test", "--workspace", "--all-features"])
+    cargo("every test passes", &["test", "--workspace", "--all-features"])?;
+    nfs::test(&root())
 }
 
 fn quick() -> Result<(), String> {

@@ -17,7 +17,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("leasehold-conformance", &["leasehold"]),
     ("leasehold-stores", &["leasehold", "leasehold-system"]),
     ("leasehold-guards", &["leasehold", "leasehold-system"]),
-    ("leasehold-cli", &["leasehold", "leasehold-guards", "leasehold-stores", "leasehold-system"]),
+    (
+        "leasehold-cli",
+        &["leasehold", "leasehold-conformance", "leasehold-guards", "leasehold-stores", "leasehold-system"],
+    ),
 ];
 
 /// The one file that may say `unsafe`.

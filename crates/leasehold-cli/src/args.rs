@@ -77,6 +77,8 @@ pub enum Verb {
     Advise(Name),
     /// Test whether the store, and a folder, keep their promises
     Doctor(Doctor),
+    /// Move every lease to another store, with epochs that go on from where they were
+    Migrate(Migrate),
     /// Write a file, unless a newer epoch has been there
     Write(Write),
     /// Publish a folder in one step, unless a newer epoch has been there
@@ -267,10 +269,42 @@ pub struct Stats {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  leasehold doctor                              the store in force
+  leasehold doctor postgres://db.internal/jobs  another one, before you move to it
+  leasehold doctor --folder /srv/www            and the file guard on a folder")]
 pub struct Doctor {
+    /// The store to test, instead of the one in force
+    #[arg(conflicts_with = "store")]
+    pub url: Option<String>,
     /// Test the file guard on this folder too
     #[arg(long, value_name = "PATH")]
     pub folder: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  leasehold migrate sqlite: postgres://db.internal/jobs --dry-run
+  leasehold migrate dir:/mnt/team/leases redis://cache.internal
+
+Leases in the old store stay paused, with a note that says where they went. A migration that was broken off can be run
+again.")]
+pub struct Migrate {
+    /// The store to move from
+    pub from: String,
+    /// The store to move to
+    pub to: String,
+    /// Take held leases away from their holders, instead of refusing while there are any
+    #[arg(long)]
+    pub revoke_held: bool,
+    /// Only say how many leases would be moved
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Who you are [default: user@host]
+    #[arg(long, value_name = "TEXT")]
+    pub by: Option<String>,
 }
 
 #[derive(Debug, Args)]

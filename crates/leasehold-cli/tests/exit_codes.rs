@@ -214,6 +214,7 @@ fn the_json_has_the_documented_keys() {
     look("stats", &["stats"], 0);
     look("stats", &["stats", "nobody"], 0);
     look("doctor", &["doctor", "--folder", "."], 0);
+    look("migrate", &["migrate", &home.store, "dir:elsewhere", "--revoke-held"], 0);
     look("config", &["config"], 0);
     assert_eq!(seen, documented_keys());
 }

@@ -141,6 +141,19 @@ impl StoreUrl {
         StoreUrl { namespace, ..self.clone() }
     }
 
+    /// A room for trying this store out: a namespace of its own or, for a directory, which never forgets a name, a
+    /// folder inside of it that is also given, to be removed as a whole.
+    pub fn scratch(&self, name: Namespace) -> (Self, Option<PathBuf>) {
+        match &self.place {
+            Place::Path(root) if self.driver.feature == "dir" => {
+                let folder = format!("{root}/tmp/{name}");
+                let url = StoreUrl { place: Place::Path(folder.clone()), ..self.clone() };
+                (url.in_namespace(name), Some(PathBuf::from(folder)))
+            }
+            _ => (self.in_namespace(name), None),
+        }
+    }
+
     /// Whether there is nothing yet where opening would make a new store, so that those who only look need make none.
     /// False where opening fails: it says why. Opening a networked store makes nothing, so it is never missing.
     pub fn is_missing(&self) -> bool {

@@ -98,6 +98,12 @@ pub enum Order {
         /// The highest epoch that some guard has seen.
         past: Epoch,
     },
+    /// Take over the record that this lease has in another store, so that its epochs go on from there. Refused while
+    /// somebody holds the lease here. A lease that has a life of its own here keeps its history.
+    Import {
+        /// The record there.
+        record: Box<Ownership>,
+    },
 }
 
 /// A slot to be claimed with the lease.
@@ -344,18 +350,44 @@ fn operate(record: &Ownership, mark: OperatorMark, order: &Order) -> Decided {
             pass_slot_on(&mut next, record.epoch);
             Ok(Some(next))
         }
-        Order::Advance { past } => {
-            let mut next = transfer(record, now, nonce, Reason::Advanced, Outcome::Evicted)?;
-            if next.epoch <= *past {
-                next.epoch = past.next().ok_or(Refusal::Exhausted)?;
-                if let Some(last) = next.transfers.last_mut() {
-                    last.epoch = next.epoch;
-                }
-            }
-            sign(&mut next, mark);
-            Ok(Some(next))
+        Order::Advance { past } => advance(record, mark, *past).map(Some),
+        Order::Import { record: other } => import(record, mark, other),
+    }
+}
+
+fn advance(record: &Ownership, mark: OperatorMark, past: Epoch) -> Result<Ownership, Refusal> {
+    let mut next = transfer(record, mark.at, mark.nonce, Reason::Advanced, Outcome::Evicted)?;
+    if next.epoch <= past {
+        next.epoch = past.next().ok_or(Refusal::Exhausted)?;
+        if let Some(last) = next.transfers.last_mut() {
+            last.epoch = next.epoch;
         }
     }
+    sign(&mut next, mark);
+    Ok(next)
+}
+
+/// The record of another store goes on here under a higher epoch than it had there, so that whoever still holds a token
+/// from there is fenced by the first grant from here.
+fn import(record: &Ownership, mark: OperatorMark, other: &Ownership) -> Decided {
+    if record.epoch > other.epoch {
+        // Done before, or here it is further on: either way its epochs cannot go down.
+        return Ok(None);
+    }
+    if let Some(tenure) = record.live_tenure(mark.at) {
+        return Err(Refusal::Held { tenure: tenure.clone(), epoch: record.epoch });
+    }
+    if record.epoch > Epoch::ZERO {
+        return advance(record, mark, other.epoch).map(Some);
+    }
+    let mut moved = other.clone();
+    // The other store's clock is not this one's: what it would be here cannot be told.
+    if let Some(deadline) = moved.tenure.as_ref().map(|tenure| tenure.deadline) {
+        end_tenure(&mut moved, deadline, Outcome::Expired);
+    }
+    moved.paused = record.paused.clone().or(moved.paused);
+    moved.resumed = record.resumed.clone().or(moved.resumed);
+    advance(&moved, mark, other.epoch).map(Some)
 }
 
 /// Advances the epoch: ends the tenure there was, as `ending` if it was not released, and opens a transfer.
@@ -503,5 +535,31 @@ mod tests {
         let acquire = Request::Acquire { holder: holder(2), ttl: Ttl::MIN, slot: None };
         let taken = written(decide(&handed, &acquire, late));
         assert!(matches!(decide(&taken, &hand_off, late), Decision::Refuse(Refusal::Lost { .. })));
+    }
+
+    #[test]
+    fn an_import_goes_on_above_both_epochs_and_never_takes_a_held_lease() {
+        let start = Timestamp::from_millis(0);
+        let acquire = |nonce| Request::Acquire { holder: holder(nonce), ttl: Ttl::MIN, slot: None };
+        let import = |record: &Ownership| Request::Operate {
+            nonce: Nonce::from_u128(9),
+            by: Who::lossy("ops", "ops"),
+            why: Why::lossy("moved", "moved"),
+            order: Order::Import { record: Box::new(record.clone()) },
+        };
+        let mut there = Ownership::default();
+        for turn in 1..=5 {
+            there = written(decide(&there, &acquire(turn), Timestamp::from_millis(turn as u64 * 10_000)));
+        }
+        let fresh = written(decide(&Ownership::default(), &import(&there), start));
+        assert_eq!((fresh.epoch.get(), fresh.tenure.is_none(), fresh.transfers.len()), (6, true, 6));
+        assert_eq!(decide(&fresh, &import(&there), start), Decision::AlreadyApplied);
+
+        let here = written(decide(&Ownership::default(), &acquire(7), start));
+        assert!(matches!(decide(&here, &import(&there), start), Decision::Refuse(Refusal::Held { .. })));
+        let late = Timestamp::from_millis(5_000);
+        let both = written(decide(&here, &import(&there), late));
+        assert_eq!((both.epoch.get(), both.transfers.len()), (6, 2));
+        assert_eq!(decide(&there, &import(&here), Timestamp::from_millis(0)), Decision::AlreadyApplied);
     }
 }

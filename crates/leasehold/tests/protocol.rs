@@ -143,6 +143,9 @@ impl Spec {
                 ConcreteOrder::Revoke if self.epoch == 0 => No("never held"),
                 ConcreteOrder::Revoke => self.transfer(nonce, self.epoch + 1, None),
                 ConcreteOrder::Advance { past } => self.transfer(nonce, (self.epoch + 1).max(past + 1), None),
+                ConcreteOrder::Import { epoch } if self.epoch > epoch => Already,
+                ConcreteOrder::Import { .. } if self.live(now).is_some() => No("held"),
+                ConcreteOrder::Import { epoch } => self.transfer(nonce, epoch + 1, None),
                 ConcreteOrder::Pause => match self.paused {
                     Some(other) if other != nonce => No("paused"),
                     Some(_) => Already,
@@ -190,6 +193,7 @@ enum Op {
     Pause { by: usize, again: bool },
     Resume { by: usize, again: bool },
     Advance { by: usize, past: u64 },
+    Import { by: usize, epoch: u64 },
 }
 
 /// The same with every nonce and claim filled in.
@@ -210,6 +214,7 @@ enum ConcreteOrder {
     Pause,
     Resume,
     Advance { past: u64 },
+    Import { epoch: u64 },
 }
 
 fn ops() -> impl Strategy<Value = Vec<(u64, Op)>> {
@@ -230,7 +235,8 @@ fn ops() -> impl Strategy<Value = Vec<(u64, Op)>> {
         2 => (by.clone(), again, ttls).prop_map(|(by, again, ttl)| Op::HandOff { by, again, ttl }),
         2 => (by.clone(), any::<bool>()).prop_map(|(by, again)| Op::Pause { by, again }),
         3 => (by.clone(), any::<bool>()).prop_map(|(by, again)| Op::Resume { by, again }),
-        1 => (by, 0..90_u64).prop_map(|(by, past)| Op::Advance { by, past }),
+        1 => (by.clone(), 0..90_u64).prop_map(|(by, past)| Op::Advance { by, past }),
+        1 => (by, 0..90_u64).prop_map(|(by, epoch)| Op::Import { by, epoch }),
     ];
     let step = prop_oneof![3 => 0..300_u64, 2 => 300..2_500_u64, 1 => Just(1_000_u64), 1 => Just(0)];
     // Most histories are short; some are long enough for the oldest transfers to be forgotten.
@@ -303,6 +309,9 @@ impl History {
                 self.last_resume = Some(nonce);
                 Concrete::Operate { nonce, by, order: ConcreteOrder::Resume }
             }
+            Op::Import { by, epoch } => {
+                Concrete::Operate { nonce: self.fresh(), by, order: ConcreteOrder::Import { epoch } }
+            }
             Op::Advance { by, past } => {
                 Concrete::Operate { nonce: self.fresh(), by, order: ConcreteOrder::Advance { past } }
             }
@@ -340,6 +349,9 @@ fn request(concrete: &Concrete, marker: bool) -> Request {
                 ConcreteOrder::Pause => Order::Pause,
                 ConcreteOrder::Resume => Order::Resume,
                 ConcreteOrder::Advance { past } => Order::Advance { past: epoch(past) },
+                ConcreteOrder::Import { epoch: there } => {
+                    Order::Import { record: Box::new(Ownership { epoch: epoch(there), ..Ownership::default() }) }
+                }
             },
         },
     }
@@ -437,6 +449,7 @@ fn histories_reach_every_answer() {
                     Order::Pause => "pause",
                     Order::Resume => "resume",
                     Order::Advance { .. } => "advance",
+                    Order::Import { .. } => "import",
                 },
             };
             *seen.borrow_mut().entry(format!("{kind} {:?}", answer(&step.decision))).or_default() += 1;
@@ -477,6 +490,9 @@ fn histories_reach_every_answer() {
         "resume Already",
         "resume No(\"not paused\")",
         "advance Write",
+        "import Write",
+        "import Already",
+        "import No(\"held\")",
     ] {
         assert!(seen.contains_key(wanted), "no history got the answer: {wanted}; there were {seen:#?}");
     }
@@ -606,7 +622,7 @@ fn a_write_changes_only_what_its_request_allows() {
                     prop_assert!(next.paused.is_none());
                     (allowed.paused, allowed.resumed) = (None, next.resumed.clone());
                 }
-                Request::Operate { order: Order::Revoke | Order::Advance { .. }, .. } => {
+                Request::Operate { order: Order::Revoke | Order::Advance { .. } | Order::Import { .. }, .. } => {
                     (allowed.epoch, allowed.tenure) = (next.epoch, None);
                 }
                 Request::Operate { order: Order::HandOff { .. }, .. } => {

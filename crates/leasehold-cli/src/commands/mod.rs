@@ -9,6 +9,7 @@ mod gate;
 mod history;
 mod ls;
 mod man;
+mod migrate;
 mod operate;
 mod progress;
 mod publish;
@@ -48,6 +49,7 @@ pub async fn execute(cli: Cli) -> Result<Exit> {
         Verb::Stats(args) => stats::stats(common, &args).await,
         Verb::Advise(args) => advise::advise(common, &args).await,
         Verb::Doctor(args) => doctor::doctor(common, &args).await,
+        Verb::Migrate(args) => migrate::migrate(common, &args).await,
         Verb::Write(args) => write::write(common, &args).await,
         Verb::Publish(args) => publish::publish(common, &args).await,
         Verb::Gate(args) => gate::gate(common, args).await,

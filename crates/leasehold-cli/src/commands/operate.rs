@@ -35,10 +35,7 @@ pub async fn hand_off(common: &Common, args: &HandOff) -> Result<Exit> {
 async fn order(common: &Common, settings: &Settings, args: &Operate, order: Order, done: &str) -> Result<Exit> {
     let lease = LeaseName::new(&args.name)?;
     let why = Why::named("--why", &args.why)?;
-    let by = match &args.by {
-        Some(by) => Who::named("--by", by)?,
-        None => Who::lossy(&format!("{}@{}", user(), leasehold_system::host::name()), "unknown"),
-    };
+    let by = by(args.by.as_deref())?;
     if let Order::Revoke = order {
         known(settings, &lease).await?;
     }
@@ -74,6 +71,14 @@ async fn order(common: &Common, settings: &Settings, args: &Operate, order: Orde
             }
             Ok(Exit::Done)
         }
+    }
+}
+
+/// Who gives the order.
+pub fn by(flag: Option<&str>) -> Result<Who> {
+    match flag {
+        Some(by) => Who::named("--by", by),
+        None => Ok(Who::lossy(&format!("{}@{}", user(), leasehold_system::host::name()), "unknown")),
     }
 }
 

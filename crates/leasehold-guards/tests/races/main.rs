@@ -11,7 +11,7 @@ use leasehold_system::clock;
 use rig::artifact::{author, read};
 use rig::dice::{Dice, flag, play, seed};
 use rig::{Fault, How, Order, Reply, Worker};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 
@@ -21,13 +21,41 @@ const ROUNDS: u64 = 2400;
 const HEAD_START: u64 = 40_000;
 const WRITERS: usize = 12;
 
+/// Three folders, separated by `:`: two mounts of one network share, and the share itself on its server. The zombie is on
+/// one mount, its successor on the other, and what the server has is what counts.
+const MOUNTS: &str = "LEASEHOLD_TEST_MOUNTS";
+/// Every round waits for a network file system.
+const ROUNDS_ACROSS: u64 = 240;
+
+fn across(mounts: &str, seed: u64) {
+    let mut mounts = mounts.split(':').map(Path::new);
+    let (Some(one), Some(other), Some(server)) = (mounts.next(), mounts.next(), mounts.next()) else {
+        panic!("{MOUNTS} names three folders");
+    };
+    let paths = |name: &str| Paths { zombie: one.join(name), successor: other.join(name), judge: server.join(name) };
+    play("a_stale_writer_never_lands_across_two_mounts", "races", seed, || {
+        let result = rounds(How::File, &paths("permit"), seed, ROUNDS_ACROSS);
+        println!("permit directory, two mounts: {result:?}");
+        assert_eq!(result.stale, 0, "{result:?}");
+        assert!(result.landed_stopped < result.stopped, "no zombie was ever stopped in time: {result:?}");
+    });
+    play("the_naive_fence_file_is_caught_across_two_mounts", "races", seed, || {
+        let result = rounds(How::Naive, &paths("naive"), seed, ROUNDS_ACROSS);
+        println!("naive fence file (control), two mounts: {result:?}");
+        assert!(result.stale > 0, "the control passed, so this harness would not see a stale write: {result:?}");
+    });
+}
+
 fn main() {
     if std::env::args().nth(1).as_deref() == Some("worker") {
         return rig::worker::main();
     }
     let seed = seed();
+    if let Ok(mounts) = std::env::var(MOUNTS) {
+        return across(&mounts, seed);
+    }
     play("a_stale_writer_never_lands_wherever_it_was_stopped", "races", seed, || {
-        let result = rounds(How::File, &scratch(), seed, flag("--rounds").unwrap_or(ROUNDS));
+        let result = rounds(How::File, &Paths::local(&scratch()), seed, flag("--rounds").unwrap_or(ROUNDS));
         println!("permit directory, in memory: {result:?}");
         assert_eq!(result.stale, 0, "{result:?}");
         assert!(
@@ -36,12 +64,12 @@ fn main() {
         );
     });
     play("on_disk_too", "races", seed, || {
-        let result = rounds(How::File, &tempfile::tempdir().unwrap(), seed, 100);
+        let result = rounds(How::File, &Paths::local(&tempfile::tempdir().unwrap()), seed, 100);
         println!("permit directory, on disk: {result:?}");
         assert_eq!(result.stale, 0, "{result:?}");
     });
     play("the_naive_fence_file_is_caught", "races", seed, || {
-        let result = rounds(How::Naive, &scratch(), seed, ROUNDS);
+        let result = rounds(How::Naive, &Paths::local(&scratch()), seed, ROUNDS);
         println!("naive fence file (control): {result:?}");
         assert!(result.stale > 0, "the control passed, so this harness would not see a stale write: {result:?}");
     });
@@ -71,21 +99,34 @@ struct Rounds {
     worst_successor_us: u128,
 }
 
-fn rounds(how: How, folder: &tempfile::TempDir, seed: u64, rounds: u64) -> Rounds {
+/// The one file, as each side reaches it.
+struct Paths {
+    zombie: PathBuf,
+    successor: PathBuf,
+    judge: PathBuf,
+}
+
+impl Paths {
+    fn local(folder: &tempfile::TempDir) -> Self {
+        let path = folder.path().join("out");
+        Paths { zombie: path.clone(), successor: path.clone(), judge: path }
+    }
+}
+
+fn rounds(how: How, paths: &Paths, seed: u64, rounds: u64) -> Rounds {
     let mut dice = Dice::new(seed);
     let (mut zombie, mut successor) = (Worker::start(), Worker::start());
     let mut result = Rounds::default();
-    let path = folder.path().join("out");
     for round in 0..rounds {
         let epoch = 2 * round + 1;
         let stop = round % 2 == 0;
-        zombie.send(&Order::new(how, &path, epoch).with(Fault::Dawdle, dice.below(1 << 40) as usize));
+        zombie.send(&Order::new(how, &paths.zombie, epoch).with(Fault::Dawdle, dice.below(1 << 40) as usize));
         dice.dawdle(HEAD_START);
         if stop {
             zombie.stop();
         }
         let sent = clock::now();
-        let reply = successor.run(&Order::new(how, &path, epoch + 1));
+        let reply = successor.run(&Order::new(how, &paths.successor, epoch + 1));
         let took = clock::now().saturating_since(sent).as_micros();
         assert_eq!(reply, Reply::Written, "round {round}: the successor was refused");
         if stop {
@@ -101,7 +142,7 @@ fn rounds(how: How, folder: &tempfile::TempDir, seed: u64, rounds: u64) -> Round
             }
         }
         result.finished += 1;
-        result.stale += u64::from(read(how, &path) != Some((epoch + 1, 0)));
+        result.stale += u64::from(read(how, &paths.judge) != Some((epoch + 1, 0)));
     }
     result
 }

@@ -1,0 +1,126 @@
+//! The room in which the doctor tries a store out: a namespace of its own, emptied afterwards.
+//!
+//! Ownership records are never erased, so the doctor's leases are kept on the shelf for scratch records instead. One
+//! doctor at a time: it holds a lease on the room.
+
+use async_trait::async_trait;
+use leasehold::store::{Capabilities, Page, Reading, Revision, Store, Survey, Swap, Watch, refuse_erasing_a_lease};
+use leasehold::{
+    Acquired, Ask, Coordinator, Error, Grant, HolderId, Key, Kind, LeaseName, Result, Shelf, Ttl, format_duration,
+};
+use leasehold_stores::{Namespace, StoreUrl, open};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+const NAMESPACE: &str = "doctor";
+const LEASE: &str = "doctor";
+/// A doctor that died blocks the next one for so long.
+const TTL: Duration = Duration::from_secs(300);
+const PAGE: usize = 200;
+
+/// A scratch room in the user's store.
+#[derive(Debug, Clone)]
+pub struct Scratch {
+    pub url: StoreUrl,
+    folder: Option<PathBuf>,
+    pub store: Arc<dyn Store>,
+    grant: Arc<Grant>,
+}
+
+impl Scratch {
+    /// Opens the room and sees to it that no other doctor is in it.
+    pub async fn set_up(url: &StoreUrl) -> Result<Self> {
+        let (url, folder) = url.scratch(Namespace::new(NAMESPACE)?);
+        let store = on_probe_shelf(&url).await?;
+        let ask = Ask::new(HolderId::new(None), Ttl::new(TTL)?);
+        match Coordinator::new(store.clone()).acquire(&LeaseName::new(LEASE)?, &ask).await? {
+            Acquired::Granted(grant) => Ok(Scratch { url, folder, store, grant: Arc::new(*grant) }),
+            Acquired::Refused { .. } => {
+                let patience = format_duration(TTL);
+                let message =
+                    format!("another doctor is at work on this store; try again, at the latest in {patience}");
+                Err(Error::new(Kind::Contended, message))
+            }
+        }
+    }
+
+    /// One more handle.
+    pub async fn open(&self) -> Result<Arc<dyn Store>> {
+        on_probe_shelf(&self.url).await
+    }
+
+    /// Takes everything away, the doctor's own lease last.
+    pub async fn clear(self) -> Result<()> {
+        if let Some(folder) = &self.folder {
+            return std::fs::remove_dir_all(folder)
+                .map_err(|e| Error::unavailable(format!("cannot remove {}", folder.display()), e));
+        }
+        let own = &self.grant.token().lease;
+        for shelf in [Shelf::Counters, Shelf::Probe] {
+            let mut after = None;
+            loop {
+                let page = self.store.list(shelf, after.as_ref(), PAGE).await?;
+                after = page.entries.last().map(|(name, _)| name.clone());
+                for (name, value) in page.entries.iter().filter(|(name, _)| name != own) {
+                    self.store.erase(&Key::new(shelf, name), &value.revision).await?;
+                }
+                if !page.more {
+                    break;
+                }
+            }
+        }
+        let key = Key::new(Shelf::Probe, own);
+        if let Some(value) = self.store.read(&key).await?.value {
+            self.store.erase(&key, &value.revision).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn on_probe_shelf(url: &StoreUrl) -> Result<Arc<dyn Store>> {
+    Ok(Arc::new(OnProbeShelf(open(url).await?)))
+}
+
+/// Keeps leases on the shelf for scratch records. Their names never meet: each carries a nonce.
+#[derive(Debug)]
+struct OnProbeShelf(Arc<dyn Store>);
+
+fn moved(key: &Key) -> Key {
+    match key.shelf {
+        Shelf::Lease => Key::new(Shelf::Probe, &key.name),
+        _ => key.clone(),
+    }
+}
+
+#[async_trait]
+impl Store for OnProbeShelf {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    async fn read(&self, key: &Key) -> Result<Reading> {
+        self.0.read(&moved(key)).await
+    }
+
+    async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
+        self.0.swap(&moved(key), expected, next).await
+    }
+
+    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
+        self.0.list(shelf, after, limit).await
+    }
+
+    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
+        refuse_erasing_a_lease(key)?;
+        self.0.erase(key, expected).await
+    }
+
+    async fn watch(&self, key: &Key) -> Result<Watch> {
+        self.0.watch(&moved(key)).await
+    }
+
+    async fn survey(&self) -> Result<Survey> {
+        self.0.survey().await
+    }
+}

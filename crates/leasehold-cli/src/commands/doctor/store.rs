@@ -1,0 +1,138 @@
+//! What the store says of itself, and whether it is so.
+
+use super::scratch::Scratch;
+use super::{Finding, Verdict, finding};
+use leasehold::clock::{Clock, SystemClock};
+use leasehold::store::{Class, ClockSource, Reach, Store, Swap, Watching};
+use leasehold::{Key, LeaseName, Nonce, Result, Shelf, Timestamp, format_duration};
+use leasehold_conformance::{Bench, Effort, PROMISES, exercise};
+use std::time::Duration;
+
+/// How hard the promises are tried: enough to find a store that loses races, not enough to be a load.
+const EFFORT: Effort = Effort { clients: 8, swaps_each: 20, tenures: 10 };
+/// How many exchanges are timed.
+const TIMED: usize = 11;
+
+pub async fn describe(store: &dyn Store) -> Result<Vec<Finding>> {
+    let can = store.capabilities();
+    let survey = store.survey().await?;
+    let class = match survey.class {
+        Class::A => finding(Verdict::Good, "class", "A: epochs rise through crash and failover"),
+        Class::B => finding(
+            Verdict::Note,
+            "class",
+            "B: an epoch may be issued again after a failover; guards still hold by the grant's nonce",
+        ),
+    };
+    let reach = match can.reach {
+        Reach::Process => "one process",
+        Reach::Host => "all processes of this machine; several machines need a store that they share",
+        Reach::Network => "every machine that reaches it",
+    };
+    let watch = match can.watch {
+        Watching::Hints => "waiters are woken by the store",
+        Watching::None => "waiters look once a second",
+    };
+    let mut findings = vec![
+        class,
+        finding(Verdict::Good, "reach", reach),
+        finding(Verdict::Good, "durability", can.durability),
+        finding(Verdict::Good, "waiting", watch),
+    ];
+    findings.extend(survey.remarks.into_iter().map(|remark| match remark.advice {
+        None => finding(Verdict::Good, remark.setting, remark.found),
+        Some(advice) => finding(Verdict::Note, remark.setting, format!("{}: {advice}", remark.found)),
+    }));
+    Ok(findings)
+}
+
+pub async fn clock(store: &dyn Store) -> Result<Finding> {
+    let (grain, source) = match store.capabilities().clock {
+        ClockSource::Store { grain } => (grain, "the store's own"),
+        ClockSource::Local { margin } => (margin, "each machine's own, with a margin"),
+    };
+    let key = Key::new(Shelf::Probe, &LeaseName::new("doctor/clock")?);
+    let mut last: Option<Timestamp> = None;
+    for _ in 0..20 {
+        let now = store.read(&key).await?.now;
+        if let Some(last) = last.filter(|last| now.plus(grain) < *last) {
+            let detail = format!("it went back by {}", format_duration(last.saturating_since(now)));
+            return Ok(finding(Verdict::Bad, "clock", detail));
+        }
+        last = Some(now);
+    }
+    let local = Timestamp::from_millis(leasehold_system::clock::wall_ms());
+    let now = last.unwrap_or(local);
+    let (ahead, by) =
+        if now > local { ("ahead of", now.saturating_since(local)) } else { ("behind", local.saturating_since(now)) };
+    let detail = format!(
+        "{source}, exact to {}, {} {ahead} this machine's (which does not matter)",
+        format_duration(grain),
+        format_duration(by)
+    );
+    Ok(finding(Verdict::Good, "clock", detail))
+}
+
+/// How long a read and a write take, most of the time.
+pub async fn round_trips(scratch: &Scratch) -> Result<Finding> {
+    let store = &scratch.store;
+    let key = Key::new(Shelf::Probe, &LeaseName::new(format!("doctor/{}", Nonce::random()))?);
+    let (mut reads, mut writes, mut revision) = (Vec::new(), Vec::new(), None);
+    for _ in 0..TIMED {
+        let started = SystemClock.now();
+        let swap = store.swap(&key, revision.as_ref(), b"0").await?;
+        writes.push(SystemClock.now().saturating_since(started));
+        if let Swap::Done { revision: next, .. } = swap {
+            revision = Some(next);
+        }
+        let started = SystemClock.now();
+        store.read(&key).await?;
+        reads.push(SystemClock.now().saturating_since(started));
+    }
+    let detail = format!("a read takes {}, a write {}", median(reads), median(writes));
+    Ok(finding(Verdict::Good, "round trip", detail))
+}
+
+fn median(mut times: Vec<Duration>) -> String {
+    times.sort();
+    format!("{:.2} ms", times[times.len() / 2].as_secs_f64() * 1000.0)
+}
+
+/// Every promise of the conformance suite, on the user's own store.
+pub async fn promises(scratch: &Scratch) -> Vec<Finding> {
+    let opener = scratch.clone();
+    let bench = Bench::new(EFFORT, move || {
+        let opener = opener.clone();
+        async move { opener.open().await }
+    });
+    let report = exercise(&bench).await;
+    let broken = report.broken();
+    if broken.is_empty() {
+        return vec![finding(Verdict::Good, "promises", format!("all {} kept", PROMISES.len()))];
+    }
+    broken.into_iter().map(|(name, how)| finding(Verdict::Bad, name, how.to_string())).collect()
+}
+
+/// Every record can be read back.
+pub async fn records(coordinator: &leasehold::Coordinator) -> Result<Finding> {
+    const PAGE: usize = 500;
+    let (mut sound, mut damaged, mut after) = (0, Vec::new(), None);
+    loop {
+        let page = coordinator.list(after.as_ref(), PAGE).await?;
+        after = page.entries.last().map(|(name, _)| name.clone());
+        for (name, record) in page.entries {
+            match record {
+                Ok(_) => sound += 1,
+                Err(_) => damaged.push(name.to_string()),
+            }
+        }
+        if !page.more {
+            break;
+        }
+    }
+    Ok(if damaged.is_empty() {
+        finding(Verdict::Good, "records", format!("{sound} can be read"))
+    } else {
+        finding(Verdict::Bad, "records", format!("{sound} can be read, damaged are: {}", damaged.join(", ")))
+    })
+}
