@@ -74,7 +74,7 @@ pub(super) struct Authenticated {
     pub(super) token: String,
 }
 
-/// What is said instead of an answer: `message` in every version, `error` in old ones too.
+/// What is said instead of an answer. etcd 3.4 says it twice, as `message` and as `error`.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Refused {
     #[serde(default)]
@@ -103,7 +103,7 @@ pub(super) struct Status {
     pub(super) version: String,
     #[serde(rename = "dbSize", deserialize_with = "number")]
     pub(super) size: u64,
-    /// From etcd 3.6 on.
+    /// Not told by etcd 3.4; read where a later release tells it.
     #[serde(rename = "dbSizeQuota", deserialize_with = "number")]
     pub(super) quota: u64,
 }
