@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// How often a count is tried when others count at the same time.
-const MAX_ATTEMPTS: u32 = 8;
+const MAX_ATTEMPTS: u32 = 32;
 const KIND: &str = "counters";
 
 /// What became of an attempt to run.
