@@ -19,6 +19,8 @@ use tokio::runtime::Runtime;
 const DEMAND: Demand = Demand::AtLeastTheSpeed(0.7);
 /// One turn; enough that reading the clock does not matter.
 const OPERATIONS: u32 = 10;
+/// How many files the raw driver leaves in its folder: as many as ours.
+const KEPT: u64 = leasehold_stores::dir::KEPT;
 /// So many tenures fill a record's history, after which its size stays.
 const TENURES: u32 = 40;
 
@@ -166,6 +168,10 @@ impl Raw for RawDir {
         hard_link(&staged, versions.join(self.number.to_string()))?;
         File::open(&versions)?.sync_all()?;
         remove_file(&staged)?;
+        // Whoever numbers files must take old ones away, or the folder grows for ever.
+        if let Some(old) = self.number.checked_sub(KEPT).filter(|old| *old > 0) {
+            remove_file(versions.join(old.to_string()))?;
+        }
         Ok(())
     }
 }
