@@ -9,6 +9,7 @@ use std::process::Command;
 /// A Debian package, and a program by which it is known to be there.
 const DEBIAN: &[(&str, &str)] = &[
     ("postgresql", "/usr/lib/postgresql"),
+    ("pgbouncer", "pgbouncer"),
     ("mariadb-server", "mariadbd"),
     ("redis-server", "redis-server"),
     ("etcd-server", "etcd"),
@@ -30,6 +31,7 @@ const PYPI: &[(&str, &str)] =
 const NPM: &[(&str, &str)] = &[
     ("azurite@3", "azurite/dist/src/blob/main.js"),
     ("dynalite@4", "dynalite/cli.js"),
+    ("typescript@5", "typescript/bin/tsc"),
     ("workerd@1", "workerd/bin/workerd"),
 ];
 

@@ -73,7 +73,12 @@ fn empty(fence: BorrowedFd<'_>, at: BorrowedFd<'_>, name: &OsStr, depth: usize) 
         Err(e) if vanished(&e) || matches!(errno(&e), Some(Errno::NOTDIR | Errno::LOOP)) => return Ok(()),
         answer => answer?,
     };
-    for entry in Dir::read_from(&directory)? {
+    // Between any two calls another may remove it: its handle is then stale over NFS.
+    let entries = match Dir::read_from(&directory).map_err(io::Error::from) {
+        Err(e) if vanished(&e) => return Ok(()),
+        answer => answer?,
+    };
+    for entry in entries {
         let entry = match entry.map_err(io::Error::from) {
             Err(e) if vanished(&e) => return Ok(()),
             answer => answer?,
@@ -95,7 +100,7 @@ fn empty(fence: BorrowedFd<'_>, at: BorrowedFd<'_>, name: &OsStr, depth: usize) 
 fn empty_entry(fence: BorrowedFd<'_>, at: BorrowedFd<'_>, name: &CStr, kind: FileType, depth: usize) -> io::Result<()> {
     let folder = match kind {
         FileType::Unknown => match rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOENT | Errno::STALE) => return Ok(()),
             stat => FileType::from_raw_mode(stat?.st_mode) == FileType::Directory,
         },
         kind => kind == FileType::Directory,

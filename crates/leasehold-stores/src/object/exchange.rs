@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use leasehold::{Error, Kind, Result, Timestamp};
 use object_store::client::{HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService};
 use object_store::{ClientOptions, Extensions};
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How long a connection may take to be made.
@@ -74,9 +74,7 @@ impl Connector {
     /// A connector that trusts these certificates beside the system's. A server on this machine is never asked for
     /// through a proxy.
     pub(super) fn new(certificates: Option<&[u8]>, is_local: bool) -> Result<Self, String> {
-        static ONCE: Once = Once::new();
-        // Fails only if somebody else chose first, which is as good.
-        ONCE.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
+        crate::crypto::install();
         // Redirects are for the settings to follow: a write that is sent on blindly may be applied twice.
         let mut builder = reqwest::Client::builder()
             .connect_timeout(CONNECT)
