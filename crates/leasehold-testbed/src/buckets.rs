@@ -31,7 +31,7 @@ if len(sys.argv) > 2:
 run_simple('127.0.0.1', int(sys.argv[1]), one_at_a_time, threaded=True, ssl_context=context)
 ";
 
-/// S3 as moto does it, in memory: it takes any credentials, and forgets everything when it is killed.
+/// S3 and DynamoDB as moto does them, in memory: it takes any credentials, and forgets everything when it is killed.
 pub fn moto() -> Server {
     let server = start_moto(&[]);
     make_bucket(server.port(), &format!("/{BUCKET}"));
