@@ -6,6 +6,7 @@
 use leasehold::{Error, Kind, Result, Timestamp};
 use reqwest::header::DATE;
 use reqwest::{Client, ClientBuilder, RequestBuilder};
+use rustls::AlertDescription;
 use std::sync::Once;
 use std::time::Duration;
 
@@ -15,6 +16,19 @@ const EXCHANGE: Duration = Duration::from_secs(10);
 const CONNECT: Duration = Duration::from_secs(5);
 /// Idle connections are dropped before servers and balancers do so themselves.
 const IDLE: Duration = Duration::from_secs(50);
+
+/// What a server says when it does not like a client's certificate, or that there is none.
+const DISTRUST: &[AlertDescription] = &[
+    AlertDescription::AccessDenied,
+    AlertDescription::BadCertificate,
+    AlertDescription::CertificateExpired,
+    AlertDescription::CertificateRequired,
+    AlertDescription::CertificateRevoked,
+    AlertDescription::CertificateUnknown,
+    AlertDescription::HandshakeFailure,
+    AlertDescription::UnknownCA,
+    AlertDescription::UnsupportedCertificate,
+];
 
 /// What a failed exchange leaves unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,9 +103,31 @@ pub(crate) const fn unknown(doing: Doing) -> Kind {
 }
 
 fn failed(error: reqwest::Error, doing: Doing, place: &str) -> Error {
+    if distrusts(&error) {
+        let message = format!("no tls connection to {place}; check the certificate authority and the certificates");
+        return Error::new(Kind::Unsupported, message).with_source(error.without_url());
+    }
     // A connection that could not be made carried nothing.
     let kind = if error.is_connect() || error.is_builder() { Kind::Unavailable } else { unknown(doing) };
     Error::new(kind, format!("cannot reach {place}")).with_source(error.without_url())
+}
+
+/// Whether one end does not trust the other: no request is read before that is settled, and trying again is no use.
+fn distrusts(error: &reqwest::Error) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        match error.downcast_ref::<rustls::Error>() {
+            Some(rustls::Error::InvalidCertificate(_)) => return true,
+            Some(rustls::Error::AlertReceived(alert)) => return DISTRUST.contains(alert),
+            _ => {}
+        }
+        // What an I/O error wraps is not its source.
+        cause = match error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
+            Some(inner) => Some(inner),
+            None => error.source(),
+        };
+    }
+    false
 }
 
 /// The time in a `Date` header. It is cut to whole seconds, so it never lies ahead.
