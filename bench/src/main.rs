@@ -4,6 +4,7 @@
 //! absolute figures say little beyond this machine; the ratios are what is demanded.
 
 mod etcd;
+mod fleet;
 mod measure;
 mod options;
 mod plain;
@@ -25,12 +26,13 @@ struct Budget {
     runs: Duration,
     stores: Duration,
     writes: Duration,
+    fleet: Duration,
 }
 
 const FULL: Budget =
-    Budget { runs: Duration::from_secs(24), stores: Duration::from_secs(8), writes: Duration::from_secs(8) };
+    Budget { runs: Duration::from_secs(24), stores: Duration::from_secs(8), writes: Duration::from_secs(8), fleet: Duration::from_secs(4) };
 const QUICK: Budget =
-    Budget { runs: Duration::from_secs(6), stores: Duration::from_millis(1_800), writes: Duration::from_millis(1_800) };
+    Budget { runs: Duration::from_secs(6), stores: Duration::from_millis(1_800), writes: Duration::from_millis(1_800), fleet: Duration::from_millis(1_200) };
 
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().skip(1).collect();
@@ -68,6 +70,9 @@ fn measure(options: &Options) -> Result<Report> {
     }
     if options.wants(Part::Writes) {
         report.extend(writes::compare(&scratch, &options.leasehold, budget.writes)?);
+    }
+    if let Some(engine) = options.fleet() {
+        report.extend(fleet::compare(budget.fleet, engine)?);
     }
     Ok(report)
 }

@@ -10,14 +10,14 @@ Usage: leasehold-bench [--quick] [--check] [--only PART] [--json FILE] [--scratc
 
   --quick            at most 25 seconds instead of 90
   --check            exit with 1 if a demand is not met
-  --only PART        one part only: runs, stores or writes
+  --only PART        one part only: runs, stores, writes or fleet (or one of its engines: redis, postgres, ...)
   --json FILE        write the results there too
   --scratch FOLDER   where to keep the state; a real disk (default: beside this program)
   --leasehold FILE   the release binary to measure (default: beside this program)
 ";
 
 /// A part of the comparison.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
     /// Commands under a lease.
     Runs,
@@ -25,6 +25,8 @@ pub enum Part {
     Stores,
     /// Fenced writes.
     Writes,
+    /// Servers that fleets run: all of them, or one.
+    Fleet(Option<String>),
 }
 
 /// What was asked for.
@@ -47,7 +49,16 @@ pub struct Options {
 impl Options {
     /// Whether this part is to be measured.
     pub fn wants(&self, part: Part) -> bool {
-        self.only.is_none_or(|only| only == part)
+        self.only.as_ref().is_none_or(|only| *only == part)
+    }
+
+    /// Which engines of the fleet are to be measured: none of them, all, or one.
+    pub fn fleet(&self) -> Option<Option<&str>> {
+        match &self.only {
+            None => Some(None),
+            Some(Part::Fleet(engine)) => Some(engine.as_deref()),
+            Some(_) => None,
+        }
     }
 
     /// Reads the arguments; none if only help is wanted.
@@ -71,7 +82,9 @@ impl Options {
                         Some("runs") => Part::Runs,
                         Some("stores") => Part::Stores,
                         Some("writes") => Part::Writes,
-                        _ => bail!("--only wants runs, stores or writes"),
+                        Some("fleet") => Part::Fleet(None),
+                        Some(engine) => Part::Fleet(Some(engine.to_owned())),
+                        None => bail!("--only wants runs, stores, writes, fleet or an engine"),
                     });
                 }
                 Some("--json") => options.json = Some(value()?),

@@ -15,6 +15,10 @@ pub enum Demand {
     AtMostTheTime(f64),
     /// We are at least so many times as fast as the peer.
     AtLeastTheSpeed(f64),
+    /// Our time is at most this.
+    AtMost(Duration),
+    /// Nothing: it is shown.
+    None,
 }
 
 /// How the two figures are shown.
@@ -61,6 +65,8 @@ impl Row {
                 let ratio = peer.map(|peer| peer.as_secs_f64() / ours.as_secs_f64());
                 (ratio, ratio.is_some_and(|ratio| ratio >= least))
             }
+            Demand::AtMost(most) => (None, ours <= most),
+            Demand::None => (peer.map(|peer| ours.as_secs_f64() / peer.as_secs_f64()), true),
         };
         let figure = |time: Duration| match unit {
             Unit::Milliseconds => time.as_secs_f64() * 1e3,
@@ -78,14 +84,24 @@ impl Row {
         let demand = match self.demand {
             Demand::AtMostTheTime(most) => format!("at most {most}x the time"),
             Demand::AtLeastTheSpeed(least) => format!("at least {least}x as fast"),
+            Demand::AtMost(most) => format!("at most {} ms", most.as_millis()),
+            Demand::None => "-".into(),
         };
         [
             self.what.clone(),
             figure(self.ours),
-            format!("{} {}", self.peer_is, self.peer.map_or_else(|| "did not run".into(), figure)),
+            match (self.peer, self.demand) {
+                (None, Demand::AtMost(_)) => "-".into(),
+                (peer, _) => format!("{} {}", self.peer_is, peer.map_or_else(|| "did not run".into(), figure)),
+            },
             self.ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}")),
             demand,
-            if self.met { "yes" } else { "NO" }.into(),
+            match (self.demand, self.met) {
+                (Demand::None, _) => "-",
+                (_, true) => "yes",
+                (_, false) => "NO",
+            }
+            .into(),
         ]
     }
 }

@@ -9,6 +9,7 @@ use std::process::Command;
 /// A Debian package, and a program by which it is known to be there.
 const DEBIAN: &[(&str, &str)] = &[
     ("postgresql", "/usr/lib/postgresql"),
+    ("pgbouncer", "pgbouncer"),
     ("mariadb-server", "mariadbd"),
     ("redis-server", "redis-server"),
     ("etcd-server", "etcd"),

@@ -16,8 +16,8 @@
 //!
 //! # Why a swap has one winner, however long a process sleeps
 //! Versions are collected, or the folder would grow for ever: when a swap to `M` is known to count, numbers up to `M -`
-//! [`KEPT`] are removed. So the highest number that counts never goes down, readers take the highest, and a number `n` is
-//! removed only once the highest is at least `n +` [`KEPT`].
+//! [`KEPT`] are removed, as soon as that is answered. So the highest number that counts never goes down, readers take the
+//! highest, and a number `n` is removed only once the highest is at least `n +` [`KEPT`].
 //!
 //! A swap that expects version `N` checks that `N` is the highest and carries the expected tag, links `N + 1`, and then
 //! lists the folder. If the highest number is still below `N + 1 +` [`KEPT`], then `N + 1` had never been removed before
@@ -60,9 +60,12 @@ use room::Room;
 use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::mpsc::Sender;
+use tokio::sync::oneshot;
 
 /// How many of the newest versions stay. More than a swap in a busy race needs; each costs one small file per lease.
 pub const KEPT: u64 = 16;
+
+const BROKEN_OFF: &str = "the call into the folder was broken off";
 
 /// A store in a shared folder. Clones share nothing but the path.
 #[derive(Debug, Clone)]
@@ -74,28 +77,32 @@ impl DirStore {
     /// Opens the folder, and creates it if only its last component is missing.
     pub async fn open(path: &Path, namespace: &Namespace) -> Result<Self> {
         let (path, namespace) = (path.to_path_buf(), namespace.clone());
-        let room = blocking(Kind::Unavailable, move || Room::open(path, namespace)).await?;
+        let room = blocking(move || Room::open(path, namespace)).await?;
         Ok(DirStore { room: Arc::new(room) })
     }
 
-    async fn with<T: Send + 'static>(
-        &self,
-        if_broken_off: Kind,
-        work: impl FnOnce(&Room) -> Result<T> + Send + 'static,
-    ) -> Result<T> {
+    async fn with<T: Send + 'static>(&self, work: impl FnOnce(&Room) -> Result<T> + Send + 'static) -> Result<T> {
         let room = self.room.clone();
-        blocking(if_broken_off, move || work(&room)).await
+        blocking(move || work(&room)).await
+    }
+
+    /// A swap, or an erase. It goes on when the caller is dropped: it is done or not, never half.
+    async fn replace(&self, key: &Key, expected: Option<&Revision>, next: Option<&[u8]>) -> Result<Swap> {
+        let (room, key) = (self.room.clone(), key.clone());
+        let (expected, next) = (expected.cloned(), next.map(<[u8]>::to_vec));
+        let (sender, answer) = oneshot::channel();
+        tokio::task::spawn_blocking(move || {
+            Attempt::run_and_tell(&room, &key, expected.as_ref(), next.as_deref(), |swap| {
+                let _ = sender.send(swap);
+            });
+        });
+        answer.await.unwrap_or_else(|e| Err(Error::new(Kind::Indeterminate, BROKEN_OFF).with_source(e)))
     }
 }
 
-/// Runs blocking work beside the runtime. It goes on when the caller is dropped: a swap is done or not, never half.
-async fn blocking<T: Send + 'static>(
-    if_broken_off: Kind,
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .unwrap_or_else(|e| Err(Error::new(if_broken_off, "the call into the folder was broken off").with_source(e)))
+/// Runs blocking work that changes nothing beside the runtime.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(Error::unavailable(BROKEN_OFF, e)))
 }
 
 #[async_trait]
@@ -121,23 +128,21 @@ impl Store for DirStore {
             return self.room.read(key);
         }
         let key = key.clone();
-        self.with(Kind::Unavailable, move |room| room.read(&key)).await
+        self.with(move |room| room.read(&key)).await
     }
 
     async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
-        let (key, expected, next) = (key.clone(), expected.cloned(), next.to_vec());
-        self.with(Kind::Indeterminate, move |room| Attempt::run(room, &key, expected.as_ref(), Some(&next))).await
+        self.replace(key, expected, Some(next)).await
     }
 
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
         let after = after.cloned();
-        self.with(Kind::Unavailable, move |room| room.list(shelf, after.as_ref(), limit)).await
+        self.with(move |room| room.list(shelf, after.as_ref(), limit)).await
     }
 
     async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
         refuse_erasing_a_lease(key)?;
-        let (key, expected) = (key.clone(), expected.clone());
-        self.with(Kind::Indeterminate, move |room| Attempt::run(room, &key, Some(&expected), None)).await
+        self.replace(key, Some(expected), None).await
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {

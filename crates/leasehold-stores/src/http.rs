@@ -7,7 +7,6 @@ use leasehold::{Error, Kind, Result, Timestamp};
 use reqwest::header::DATE;
 use reqwest::{Client, ClientBuilder, RequestBuilder};
 use rustls::AlertDescription;
-use std::sync::Once;
 use std::time::Duration;
 
 /// How long one exchange may take.
@@ -42,21 +41,13 @@ pub(crate) enum Doing {
 pub(crate) struct Answer {
     pub(crate) status: u16,
     /// The server's clock, whole seconds.
-    #[allow(dead_code, reason = "some services tell their time in the body")]
     pub(crate) now: Timestamp,
     pub(crate) body: Vec<u8>,
 }
 
-/// The cryptography that every TLS connection of this process uses.
-pub(crate) fn install_crypto() {
-    static ONCE: Once = Once::new();
-    // Fails only if somebody else chose first, which is as good.
-    ONCE.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
-}
-
 /// The client's settings that all stores share.
 pub(crate) fn builder() -> ClientBuilder {
-    install_crypto();
+    crate::crypto::install();
     Client::builder().connect_timeout(CONNECT).pool_idle_timeout(IDLE).tcp_nodelay(true).no_proxy()
 }
 

@@ -3,26 +3,46 @@
 //! | store | URL | who can share it | feature |
 //! |---|---|---|---|
 //! | SQLite | `sqlite:/path/file.db` | all processes of one machine | `sqlite` |
-//! | Durable Objects | `do+https://host/path` | whoever has the token | `durable` |
+//! | directory | `dir:/path` | whoever can write to the folder, over NFS too | `dir` |
+//! | PostgreSQL | `postgres://host/db` | a fleet | `postgres` |
+//! | MariaDB, MySQL | `mysql://user@host/database` | a fleet | `mysql` |
+//! | Redis, Valkey | `redis://host` | whoever can reach the server | `redis` |
+//! | etcd | `etcd://host:2379,host2:2379`, `etcds://...` with TLS | a fleet | `etcd` |
+//! | NATS JetStream | `nats://host:4222` | whoever reaches the server | `nats` |
+//! | object stores | `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix` | a fleet | `object` |
 //! | DynamoDB | `dynamodb://region/table` | whoever may use the table | `dynamodb` |
 //! | Firestore | `firestore://project/collection` | whoever may use the database | `firestore` |
-//! | directory | `dir:/path` | whoever can write to the folder, over NFS too | `dir` |
+//! | Durable Objects | `do+https://host/path` | whoever has the token | `durable` |
 
 mod address;
+#[cfg(feature = "rustls")]
+mod crypto;
 #[cfg(feature = "dir")]
 pub mod dir;
 #[cfg(feature = "durable")]
 pub mod durable;
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 #[cfg(feature = "firestore")]
 pub mod firestore;
-#[cfg(any(feature = "dynamodb", feature = "firestore", feature = "durable"))]
+#[cfg(any(feature = "durable", feature = "dynamodb", feature = "etcd", feature = "firestore"))]
 mod http;
-#[cfg(any(feature = "dynamodb", feature = "firestore", feature = "durable"))]
+#[cfg(any(feature = "durable", feature = "dynamodb", feature = "firestore"))]
 mod https;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 mod namespace;
+#[cfg(feature = "nats")]
+pub mod nats;
+#[cfg(feature = "object")]
+pub mod object;
 mod open;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 

@@ -2,8 +2,8 @@
 //!
 //! Promise: one statement per swap, one fsync per commit (WAL, `synchronous=FULL`), so an answered swap survives a power
 //! cut; any number of processes may open, create and use the file at once. Non-promise: it does not work on network file
-//! systems (WAL needs shared memory) and says so instead of trying. Its clock is the machine's wall clock, as SQLite's
-//! own date functions read it: there is only one machine.
+//! systems (WAL needs shared memory) and says so instead of trying. Its clock is the machine's wall clock: there is only
+//! one machine.
 //!
 //! A revision starts from a random number and goes up by one, so a key that is erased and written again never has an old
 //! revision. A short-lived process does not checkpoint when it ends, which would cost two more fsyncs: whoever fills the
@@ -74,7 +74,7 @@ async fn blocking<T: Send + 'static>(doing: Doing, work: impl FnOnce() -> Result
 
 /// A revision that this store never gave stands for no value at all.
 fn number(revision: &Revision) -> Option<i64> {
-    revision.0.parse().ok()
+    revision.0.parse().ok().filter(|number| *number < i64::MAX)
 }
 
 #[async_trait]
@@ -110,7 +110,7 @@ impl Store for SqliteStore {
         };
         let (key, next) = (key.clone(), next.to_vec());
         self.with(Doing::Writing, move |room| {
-            room.write(sql, params![room.namespace.shelf(key.shelf), key.name.as_str(), revision, next])
+            room.write(sql, revision, params![room.namespace.shelf(key.shelf), key.name.as_str(), revision, next])
         })
         .await
     }
@@ -125,7 +125,7 @@ impl Store for SqliteStore {
         let Some(revision) = number(expected) else { return Ok(Swap::Mismatch) };
         let key = key.clone();
         self.with(Doing::Writing, move |room| {
-            room.write(DELETE, params![room.namespace.shelf(key.shelf), key.name.as_str(), revision])
+            room.write(DELETE, revision, params![room.namespace.shelf(key.shelf), key.name.as_str(), revision])
         })
         .await
     }

@@ -1,4 +1,4 @@
-//! Servers that speak DynamoDB: dynalite, which keeps its tables, and moto, which can check signatures.
+//! A server that speaks DynamoDB and keeps its tables: dynalite.
 
 use crate::{Server, Spec, free_port, node_module, program, python_program};
 use std::io::Write;

@@ -5,18 +5,32 @@
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test bed that cannot be set up fails the test")]
 
+mod buckets;
 mod dynamodb;
+mod etcd;
 mod firestore;
+mod mariadb;
+mod nats;
+mod postgres;
 mod programs;
 mod proxy;
+mod redis;
 mod server;
+mod stand_in;
 pub mod suite;
 mod workerd;
 
+pub use buckets::{BUCKET, azurite, moto, moto_tls, seaweed};
 pub use dynamodb::{aws_credentials, dynalite, moto_in_turn};
+pub use etcd::{etcd, etcd_cluster, etcd_is_healthy, etcd_with};
 pub use firestore::{firestore_stand_in, serve_firestore_if_asked, service_account};
+pub use mariadb::{mariadb, mariadb_run, mariadb_with};
+pub use nats::{nats, nats_cluster, nats_with};
+pub use postgres::{Postgres, pgbouncer, postgres};
 pub use programs::{node_module, program, python_program};
 pub use proxy::{Fault, Proxy};
+pub use redis::{redis, redis_cli, redis_cluster, redis_replica, redis_sentinel, redis_tls, redis_with};
 pub use server::{Server, Spec, free_port, wait_until};
+pub use stand_in::{Flaw, StandIn};
 pub use suite::{Opener, namespaces_are_apart};
 pub use workerd::{Transport, durable_worker, set_durable_token};

@@ -2,31 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use leasehold_testbed::{Fault, Proxy, Server, Spec, free_port, program};
+use leasehold_testbed::{Fault, Proxy, Server, redis};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
-
-fn redis() -> Server {
-    let port = free_port();
-    let folder = Server::folder_for("root");
-    let at = folder.path().display().to_string();
-    let spec = Spec::new(program("redis-server"), port).args([
-        "--port",
-        &port.to_string(),
-        "--bind",
-        "127.0.0.1",
-        "--dir",
-        &at,
-        "--save",
-        "",
-        "--appendonly",
-        "yes",
-        "--appendfsync",
-        "always",
-    ]);
-    Server::start(spec, folder)
-}
 
 fn ask(stream: &mut TcpStream, words: &str) -> std::io::Result<String> {
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;

@@ -4,8 +4,11 @@
 //! read for ever (golden files in `tests/golden/`). Non-promise: the JSON is for machines; `show --json` is the stable form.
 
 use crate::error::{Error, Kind, Result};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Visitor};
+use serde::{Deserializer, Serialize};
+use std::fmt;
+use std::marker::PhantomData;
+use std::str::FromStr;
 
 /// The format this version writes.
 pub const FORMAT: u32 = 1;
@@ -58,7 +61,9 @@ pub fn decode<T: DeserializeOwned>(kind: &str, bytes: &[u8], place: &str) -> Res
     if format!("{head}\n") != header(kind, version, body) {
         return Err(corrupt("the checksum does not match"));
     }
-    serde_json::from_slice(body).map_err(|e| corrupt("a field is wrong").with_source(e))
+    // As one text: otherwise each of its many strings is checked on its own.
+    let body = std::str::from_utf8(body).map_err(|e| corrupt("it is not text").with_source(e))?;
+    serde_json::from_str(body).map_err(|e| corrupt("a field is wrong").with_source(e))
 }
 
 fn header(kind: &str, version: u32, body: &[u8]) -> String {
@@ -68,6 +73,25 @@ fn header(kind: &str, version: u32, body: &[u8]) -> String {
     hash.update(&version.to_le_bytes());
     hash.update(body);
     format!("leasehold {kind} v{version} {:08x} {}\n", hash.finalize(), body.len())
+}
+
+/// Reads what is kept as text, without a copy of the text.
+pub(crate) fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err = Error>>(deserializer: D) -> Result<T, D::Error> {
+    deserializer.deserialize_str(Parsed(PhantomData))
+}
+
+struct Parsed<T>(PhantomData<T>);
+
+impl<T: FromStr<Err = Error>> Visitor<'_> for Parsed<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<T, E> {
+        text.parse().map_err(E::custom)
+    }
 }
 
 #[cfg(test)]

@@ -11,12 +11,14 @@ use crate::grant::{Anchor, Grant, Known};
 use crate::holder::HolderId;
 use crate::name::{Key, LeaseName, Shelf};
 use crate::nonce::{Jitter, Nonce};
-use crate::ownership::{Outcome, Ownership};
+use crate::ownership::Ownership;
 use crate::protocol::{Decision, Order, Refusal, Report, Request, SlotClaim, decide};
 use crate::store::{ClockSource, Store, Swap};
 use crate::text::{Who, Why};
 use crate::time::{Timestamp, Ttl, format_duration};
 use crate::token::Token;
+use crate::transfer::Outcome;
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -178,15 +180,13 @@ impl Coordinator {
     pub async fn renew(&self, grant: &mut Grant, progress: Option<Report>) -> Result<()> {
         let claim = grant.token.claim();
         let request = Request::Renew { claim, ttl: grant.ttl, progress };
-        let known = grant.known.clone();
-        self.apply_held(grant, &request, known).await
+        self.apply_held(grant, &request).await
     }
 
     /// Records progress, if still the holder by epoch.
     pub async fn checkpoint(&self, grant: &mut Grant, report: Report) -> Result<()> {
         let request = Request::Checkpoint { claim: grant.token.claim(), report };
-        let known = grant.known.clone();
-        self.apply_held(grant, &request, known).await
+        self.apply_held(grant, &request).await
     }
 
     /// Records progress by token alone, as a process does that was not the one to acquire.
@@ -201,14 +201,13 @@ impl Coordinator {
     /// Records that the claimed slot's run is over, if still the holder by epoch.
     pub async fn complete(&self, grant: &mut Grant, outcome: Outcome) -> Result<()> {
         let request = Request::Complete { claim: grant.token.claim(), outcome };
-        let known = grant.known.clone();
-        self.apply_held(grant, &request, known).await
+        self.apply_held(grant, &request).await
     }
 
     /// Stops being the holder. Releasing twice, or after the loss, changes nothing and says so.
     pub async fn release(&self, grant: &Grant, outcome: Outcome) -> Result<Released> {
         let request = Request::Release { claim: grant.token.claim(), outcome };
-        self.release_as(&grant.token.lease, &request, Some(grant.known.clone())).await
+        self.release_as(&grant.token.lease, &request, Some(&grant.known)).await
     }
 
     /// Releases by token alone, as a process does that was not the one to acquire.
@@ -257,8 +256,8 @@ impl Coordinator {
         Ok(Listing { entries, more: page.more })
     }
 
-    async fn apply_held(&self, grant: &mut Grant, request: &Request, known: Known) -> Result<()> {
-        match self.apply(&grant.token.lease, request, Some(known)).await? {
+    async fn apply_held(&self, grant: &mut Grant, request: &Request) -> Result<()> {
+        match self.apply(&grant.token.lease, request, Some(&grant.known)).await? {
             Applied::Yes { known, trust_until } => {
                 if let Some(trust_until) = trust_until {
                     grant.trust_until = trust_until;
@@ -277,7 +276,7 @@ impl Coordinator {
         }
     }
 
-    async fn release_as(&self, lease: &LeaseName, request: &Request, known: Option<Known>) -> Result<Released> {
+    async fn release_as(&self, lease: &LeaseName, request: &Request, known: Option<&Known>) -> Result<Released> {
         match self.apply(lease, request, known).await? {
             Applied::Yes { .. } => Ok(Released::Now),
             Applied::No { refusal, .. } => Ok(match *refusal {
@@ -321,18 +320,18 @@ impl Coordinator {
     }
 
     /// The loop: decide on what is known (or read), swap, and read again when somebody was faster or no answer came.
-    async fn apply(&self, lease: &LeaseName, request: &Request, known: Option<Known>) -> Result<Applied> {
+    async fn apply(&self, lease: &LeaseName, request: &Request, known: Option<&Known>) -> Result<Applied> {
         let key = Key::new(Shelf::Lease, lease);
         let grain = self.grain();
         let mut jitter: Option<Jitter> = None;
         let mut unanswered: Option<Error> = None;
-        let mut next_known = known;
+        let mut remembered = known;
         for attempt in 0..MAX_ATTEMPTS {
-            let from_memory = next_known.is_some();
-            let known = match next_known.take() {
-                Some(known) => known,
+            let from_memory = remembered.is_some();
+            let known = match remembered.take() {
+                Some(known) => Cow::Borrowed(known),
                 None => match self.look(lease).await {
-                    Ok(known) => known,
+                    Ok(known) => Cow::Owned(known),
                     // What happened to the earlier swap is still unknown: saying "unavailable" would deny it.
                     Err(error) => return Err(unanswered.unwrap_or(error)),
                 },
@@ -343,11 +342,11 @@ impl Coordinator {
             let next = match decide(&known.record, request, now) {
                 Decision::Write(next) => *next,
                 Decision::AlreadyApplied => {
-                    return Ok(Applied::Yes { trust_until: known.trust(grain), known: Box::new(known) });
+                    return Ok(Applied::Yes { trust_until: known.trust(grain), known: Box::new(known.into_owned()) });
                 }
                 Decision::Refuse(_) if from_memory => continue,
                 Decision::Refuse(Refusal::AlreadyReleased { .. }) if unanswered.is_some() => {
-                    return Ok(Applied::Yes { trust_until: None, known: Box::new(known) });
+                    return Ok(Applied::Yes { trust_until: None, known: Box::new(known.into_owned()) });
                 }
                 Decision::Refuse(refusal) => return Ok(Applied::No { refusal: Box::new(refusal), now }),
             };

@@ -3,16 +3,16 @@
 //! Promise: two acquisitions never have the same id, even by one process under one label. Non-promise: host and pid
 //! are for people; nothing is ever decided by them.
 
+use crate::codec;
 use crate::error::{Error, Result};
 use crate::nonce::Nonce;
 use crate::text::Label;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
 
 /// Host, process, label and the 128-bit nonce that makes the id unique.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct HolderId {
     /// The machine: 1 to 64 printable ASCII characters, and no `:`. An id with another host is never stored.
     pub host: String,
@@ -64,11 +64,9 @@ impl FromStr for HolderId {
     }
 }
 
-impl TryFrom<String> for HolderId {
-    type Error = Error;
-
-    fn try_from(s: String) -> Result<Self> {
-        s.parse()
+impl<'de> Deserialize<'de> for HolderId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        codec::parsed(deserializer)
     }
 }
 
@@ -87,13 +85,13 @@ impl Serialize for HolderId {
                 "host `{host}` is not 1 to 64 printable characters without `:`"
             )));
         }
-        // Without a copy: a record with a full history has sixty of them.
+        // Without a copy: a record with a full history has thirty of them.
         serializer.collect_str(&format_args!("{}:{}:{}:{}", self.nonce, self.pid, self.host, self.label))
     }
 }
 
 fn is_host(host: &str) -> bool {
-    (1..=64).contains(&host.len()) && host.chars().all(|c| c.is_ascii_graphic() && c != ':')
+    (1..=64).contains(&host.len()) && host.bytes().all(|b| b.is_ascii_graphic() && b != b':')
 }
 
 #[cfg(test)]

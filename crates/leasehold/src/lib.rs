@@ -50,6 +50,7 @@ pub mod store;
 mod text;
 mod time;
 mod token;
+mod transfer;
 mod waiting;
 
 pub use coordinator::{Acquired, Ask, Coordinator, Inspection, Listing, Operated, Released};
@@ -62,10 +63,9 @@ pub use keeper::{Keeper, Loss, ProgressGate, Standing};
 pub use memory::MemoryStore;
 pub use name::{Key, LeaseName, MAX_NAME_BYTES, Shelf};
 pub use nonce::Nonce;
-pub use ownership::{
-    OperatorMark, Outcome, Ownership, Progress, Reason, Slot, SlotMark, SlotState, TRANSFERS_KEPT, Tenure, Transfer,
-};
+pub use ownership::{OperatorMark, Ownership, Progress, Slot, SlotMark, SlotState, TRANSFERS_KEPT, Tenure};
 pub use store::{Capabilities, Revision, Store};
 pub use text::{Checkpoint, Label, Line, Marker, Who, Why};
 pub use time::{Timestamp, Ttl, format_duration, parse_duration};
 pub use token::{Claim, Token};
+pub use transfer::{Outcome, Reason, Transfer};

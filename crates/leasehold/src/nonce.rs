@@ -1,13 +1,13 @@
 //! The 128-bit random number that tells two grants apart: the only file that draws randomness.
 
+use crate::codec;
 use crate::error::{Error, Result};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
 
 /// A 128-bit random number, new for every request that may advance an epoch.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nonce(u128);
 
 impl Nonce {
@@ -38,7 +38,7 @@ impl Nonce {
     }
 }
 
-// Written without a copy: a record with a full history has a hundred of them.
+// Written without a copy: a record with a full history has thirty of them.
 impl Serialize for Nonce {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         serializer.collect_str(self)
@@ -47,7 +47,7 @@ impl Serialize for Nonce {
 
 impl fmt::Display for Nonce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // By hand: formatting a number of this width is slow, and a record with a full history has a hundred of them.
+        // By hand: formatting a number of this width is slow, and a record with a full history has thirty of them.
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut text = [0; 32];
         for (pair, byte) in text.chunks_exact_mut(2).zip(self.0.to_be_bytes()) {
@@ -68,7 +68,7 @@ impl FromStr for Nonce {
     type Err = Error;
 
     fn from_str(s: &str) -> Result<Self> {
-        // By hand, as it is written: a record with a full history has a hundred of them.
+        // By hand, as it is written: a record with a full history has thirty of them.
         let digit = |byte: u8| match byte {
             b'0'..=b'9' => Some(byte - b'0'),
             b'a'..=b'f' => Some(byte - b'a' + 10),
@@ -91,11 +91,9 @@ impl FromStr for Nonce {
     }
 }
 
-impl TryFrom<String> for Nonce {
-    type Error = Error;
-
-    fn try_from(s: String) -> Result<Self> {
-        s.parse()
+impl<'de> Deserialize<'de> for Nonce {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        codec::parsed(deserializer)
     }
 }
 

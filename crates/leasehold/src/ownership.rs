@@ -9,6 +9,7 @@ use crate::nonce::Nonce;
 use crate::text::{Checkpoint, Marker, Who, Why};
 use crate::time::{Timestamp, Ttl};
 use crate::token::Claim;
+use crate::transfer::Transfer;
 use serde::{Deserialize, Serialize};
 
 /// How many transfers a record remembers.
@@ -153,103 +154,4 @@ pub struct OperatorMark {
     pub at: Timestamp,
     /// The nonce of the request, so that a lost reply can be told from another operator's order.
     pub nonce: Nonce,
-}
-
-/// Why an epoch advanced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Reason {
-    /// Nobody ever held it.
-    First,
-    /// The holder before had released it.
-    Released,
-    /// The holder before ran out of time.
-    Expired,
-    /// An operator took it away.
-    Revoked,
-    /// An operator gave it to somebody else.
-    HandedOff,
-    /// A slot whose run died was claimed again.
-    Recovered,
-    /// An operator moved the epoch past a guard's high water.
-    Advanced,
-}
-
-impl Reason {
-    /// The word in records, JSON and output.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Reason::First => "first",
-            Reason::Released => "released",
-            Reason::Expired => "expired",
-            Reason::Revoked => "revoked",
-            Reason::HandedOff => "handed_off",
-            Reason::Recovered => "recovered",
-            Reason::Advanced => "advanced",
-        }
-    }
-}
-
-/// How a tenure ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    /// Released after work that went well.
-    Succeeded,
-    /// Released after work that failed.
-    Failed,
-    /// Released after the holder found that it could not keep the lease.
-    Lost,
-    /// Never released: it ran out.
-    Expired,
-    /// Ended by an operator.
-    Evicted,
-}
-
-impl Outcome {
-    /// The word in records, JSON and output.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Outcome::Succeeded => "succeeded",
-            Outcome::Failed => "failed",
-            Outcome::Lost => "lost",
-            Outcome::Expired => "expired",
-            Outcome::Evicted => "evicted",
-        }
-    }
-}
-
-/// One advance of the epoch: a tenure that began, or an operator's act.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Transfer {
-    /// The epoch that began.
-    pub epoch: Epoch,
-    /// When, in store time.
-    pub at: Timestamp,
-    /// Why the lease was there to be had.
-    pub reason: Reason,
-    /// The nonce of the request, so that a lost reply can be told from a refusal.
-    pub nonce: Nonce,
-    /// Who held it just before, if that tenure had not been released.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from: Option<HolderId>,
-    /// Who holds it from here, if anyone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub to: Option<HolderId>,
-    /// The operator.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub by: Option<Who>,
-    /// The operator's reason.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub why: Option<Why>,
-    /// The slot that was claimed with it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub slot: Option<Slot>,
-    /// How long the tenure lasted, once it is over.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held_for_ms: Option<u64>,
-    /// How it ended, once it is over.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outcome: Option<Outcome>,
 }

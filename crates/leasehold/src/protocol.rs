@@ -13,12 +13,11 @@
 use crate::epoch::Epoch;
 use crate::holder::HolderId;
 use crate::nonce::Nonce;
-use crate::ownership::{
-    OperatorMark, Outcome, Ownership, Progress, Reason, Slot, SlotMark, SlotState, TRANSFERS_KEPT, Tenure, Transfer,
-};
+use crate::ownership::{OperatorMark, Ownership, Progress, Slot, SlotMark, SlotState, TRANSFERS_KEPT, Tenure};
 use crate::text::{Checkpoint, Marker, Who, Why};
 use crate::time::{Timestamp, Ttl};
 use crate::token::Claim;
+use crate::transfer::{Outcome, Reason, Transfer};
 
 /// What somebody asks of a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

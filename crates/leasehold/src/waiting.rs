@@ -3,10 +3,10 @@
 use crate::coordinator::{Acquired, Ask, Coordinator};
 use crate::error::{Error, Kind, Result};
 use crate::name::{Key, LeaseName, Shelf};
-use crate::ownership::Outcome;
 use crate::protocol::Refusal;
 use crate::store::Watch;
 use crate::token::Token;
+use crate::transfer::Outcome;
 use std::time::Duration;
 
 /// How often a waiter looks for itself, hints or not.

@@ -190,6 +190,9 @@ fn a_holder_that_could_not_be_read_back_is_never_written() {
     for host in ["", "a b", "a:b", "a\nb", "käse", &"x".repeat(65)] {
         let holder = HolderId { host: host.into(), ..holder(1) };
         let mut record = full();
+        record.transfers[0].to = Some(holder.clone());
+        assert_eq!(encode("ownership", &record).unwrap_err().kind(), Kind::Invalid, "host {host:?} was written");
+        let mut record = full();
         record.tenure.as_mut().unwrap().holder = holder;
         assert_eq!(encode("ownership", &record).unwrap_err().kind(), Kind::Invalid, "host {host:?} was written");
     }
@@ -302,6 +305,139 @@ fn only_whole_dot_segments_are_refused() {
     for good in [".a", "a/.b", "a.", "a..b", "...", "a.lock", "-a"] {
         assert!(LeaseName::new(good).is_ok(), "{good} was refused");
     }
+}
+
+/// A record whose history is these rows, as a store would give it: with a checksum that fits.
+fn with_rows(rows: &str) -> leasehold::Result<Ownership> {
+    let body: serde_json::Value = serde_json::from_str(&format!("{{\"epoch\":1,\"transfers\":{rows}}}")).unwrap();
+    decode("ownership", &encode("ownership", &body).unwrap(), "x")
+}
+
+#[test]
+fn a_row_that_is_not_one_is_corrupt() {
+    let id = format!("{HEX}:7:host:worker");
+    for good in [
+        format!("[[1,2,\"first\",\"{HEX}\"]]"),
+        format!("[[1,2,\"first\",null,\"{id}\"]]"),
+        format!("[[1,2,\"first\",\"{HEX}\",null,3,\"lost\",4,\"{id}\",\"ann\",\"why\"]]"),
+    ] {
+        let record = with_rows(&good).unwrap();
+        assert_eq!(record.transfers[0].nonce, HEX.parse().unwrap(), "{good}");
+    }
+    for bad in [
+        "{}".to_owned(),
+        "[1]".into(),
+        "[null]".into(),
+        "[[]]".into(),
+        "[{}]".into(),
+        "[[1,2,\"first\"]]".into(),
+        // Neither a nonce nor a holder that has one.
+        "[[1,2,\"first\",null]]".into(),
+        "[[1,2,\"first\",null,null,3,\"lost\"]]".into(),
+        format!("[[null,2,\"first\",\"{HEX}\"]]"),
+        format!("[[9007199254740992,2,\"first\",\"{HEX}\"]]"),
+        format!("[[1,-2,\"first\",\"{HEX}\"]]"),
+        format!("[[1,2,\"last\",\"{HEX}\"]]"),
+        format!("[[1,2,\"first\",\"{HEX}0\"]]"),
+        format!("[[1,2,\"first\",null,\"{HEX}:7:host\"]]"),
+        format!("[[1,2,\"first\",null,\"{HEX}:7:ho st:worker\"]]"),
+        format!("[[1,2,\"first\",null,\"{HEX}:7:host:wor\\tker\"]]"),
+        format!("[[1,2,\"first\",null,\"{id}\",3,\"won\"]]"),
+        format!("[[1,2,\"first\",null,\"{id}\",null,null,null,null,\"a\\nb\"]]"),
+        format!("[[1,2,\"first\",null,\"{id}\",null,null,null,null,null,\"\"]]"),
+        // A place more than there are.
+        format!("[[1,2,\"first\",null,\"{id}\",3,\"lost\",4,\"{id}\",\"ann\",\"why\",null]]"),
+    ] {
+        assert_eq!(with_rows(&bad).unwrap_err().kind(), Kind::Corrupt, "{bad} passed");
+    }
+}
+
+#[test]
+fn rows_take_any_input() {
+    let id = format!("\"{HEX}:7:host:worker\"");
+    let nonce = format!("\"{HEX}\"");
+    let mut dice = Dice::new(Nonce::random().as_u128() as u64);
+    let good = ["1", "2", "\"first\"", &nonce, &id, "3", "\"lost\"", "4", &id, "\"ann\"", "\"why\""];
+    let others = ["null", "true", "-1", "1.5", "\"\"", "\"\\t\"", "[]", "{}", "18446744073709551616", &id, &nonce, "7"];
+    let (mut accepted, mut refused) = (0, 0);
+    for _ in 0..100_000 {
+        let mut places: Vec<&str> = good[..dice.below(good.len() + 1)].to_vec();
+        for _ in 0..dice.below(3) {
+            let other = others[dice.below(others.len())];
+            match places.len() {
+                0 => places.push(other),
+                len if dice.below(4) == 0 => places.insert(dice.below(len + 1), other),
+                len => places[dice.below(len)] = other,
+            }
+        }
+        let row = format!("[[{}]]", places.join(","));
+        match with_rows(&row) {
+            Ok(record) => {
+                accepted += 1;
+                let bytes = encode("ownership", &record).unwrap();
+                assert_eq!(decode::<Ownership>("ownership", &bytes, "x").unwrap(), record, "{row} does not come back");
+            }
+            Err(error) => {
+                refused += 1;
+                assert_eq!(error.kind(), Kind::Corrupt, "{row}");
+            }
+        }
+    }
+    assert!(accepted >= 100 && refused >= 100, "{accepted} accepted, {refused} refused: too one-sided");
+}
+
+/// Any printable line, with what JSON, rows and holders give a meaning to.
+fn lines<const MAX: usize>() -> impl Strategy<Value = Line<MAX>> {
+    prop_oneof!["\\PC{1,16}", "[\"\\\\:,\\[\\] nul]{1,16}"].prop_map(|text| Line::lossy(&text, "x"))
+}
+
+fn holders() -> impl Strategy<Value = HolderId> {
+    ("[!-9;-~]{1,64}", any::<u32>(), nonces(), lines()).prop_map(|(host, pid, nonce, label)| HolderId {
+        host,
+        pid,
+        nonce,
+        label,
+    })
+}
+
+fn transfers() -> impl Strategy<Value = Transfer> {
+    let reasons = prop::sample::select(vec![
+        Reason::First,
+        Reason::Released,
+        Reason::Expired,
+        Reason::Revoked,
+        Reason::HandedOff,
+        Reason::Recovered,
+        Reason::Advanced,
+    ]);
+    let outcomes = prop::sample::select(vec![
+        Outcome::Succeeded,
+        Outcome::Failed,
+        Outcome::Lost,
+        Outcome::Expired,
+        Outcome::Evicted,
+    ]);
+    let began = (0..=Epoch::MAX.get(), any::<u64>(), reasons, nonces(), any::<bool>());
+    let parties = (prop::option::of(holders()), prop::option::of(holders()));
+    let texts = (prop::option::of(lines()), prop::option::of(lines()));
+    let ended = (prop::option::of(any::<u64>()), prop::option::of(any::<u64>()), prop::option::of(outcomes));
+    (began, parties, texts, ended).prop_map(|(began, (from, to), (by, why), (slot, held_for_ms, outcome))| {
+        let (number, moment, reason, nonce, own) = began;
+        // Every transfer that a request makes has its holder's nonce; any other must come back too.
+        let nonce = to.as_ref().filter(|_| own).map_or(nonce, |to| to.nonce);
+        let slot = slot.map(|ms| Slot(at(ms)));
+        Transfer { epoch: epoch(number), at: at(moment), reason, nonce, from, to, by, why, slot, held_for_ms, outcome }
+    })
+}
+
+#[test]
+fn any_history_survives_its_rows() {
+    property(CASES, prop::collection::vec(transfers(), 0..=TRANSFERS_KEPT), |transfers| {
+        let record = Ownership { transfers, ..full() };
+        let bytes = encode("ownership", &record).unwrap();
+        prop_assert_eq!(decode::<Ownership>("ownership", &bytes, "x").unwrap(), record);
+        Ok(())
+    });
 }
 
 fn nonces() -> impl Strategy<Value = Nonce> {

@@ -21,13 +21,24 @@ pub struct Attempt<'room> {
 }
 
 impl<'room> Attempt<'room> {
-    /// Stores `next`, or the trace of an erase, if the key still has the expected revision.
-    pub fn run(room: &'room Room, key: &Key, expected: Option<&Revision>, next: Option<&[u8]>) -> Result<Swap> {
-        let Some(attempt) = Attempt::prepare(room, key, expected, next)? else { return Ok(Swap::Mismatch) };
-        if !attempt.publish()? {
-            return Ok(Swap::Mismatch);
+    /// Stores `next`, or the trace of an erase, if the key still has the expected revision. Tells as soon as the answer
+    /// stands; old versions are removed after that, when nobody waits any more.
+    pub fn run_and_tell(
+        room: &'room Room,
+        key: &Key,
+        expected: Option<&Revision>,
+        next: Option<&[u8]>,
+        tell: impl FnOnce(Result<Swap>),
+    ) {
+        match Attempt::prepare(room, key, expected, next) {
+            Ok(Some(attempt)) => match attempt.publish() {
+                Ok(true) => attempt.confirm_and_tell(tell),
+                Ok(false) => tell(Ok(Swap::Mismatch)),
+                Err(error) => tell(Err(error)),
+            },
+            Ok(None) => tell(Ok(Swap::Mismatch)),
+            Err(error) => tell(Err(error)),
         }
-        attempt.confirm()
     }
 
     /// Checks the expectation and writes the file; none on a mismatch.
@@ -83,31 +94,67 @@ impl<'room> Attempt<'room> {
         }
     }
 
-    /// Makes the link durable, and makes sure that it was the first of its number.
-    pub fn confirm(self) -> Result<Swap> {
+    /// Makes the link durable, makes sure that it was the first of its number and says so; then removes what is old
+    /// beside it.
+    pub fn confirm_and_tell(self, tell: impl FnOnce(Result<Swap>)) {
+        match self.settle() {
+            Ok((swap, old)) => {
+                tell(Ok(swap));
+                old.remove();
+            }
+            Err(error) => tell(Err(error)),
+        }
+    }
+
+    fn settle(self) -> Result<(Swap, Old)> {
         sync_folder(&self.folder).map_err(|e| self.unknown(e))?;
-        let numbers = self.room.numbers(&self.folder).map_err(|e| self.unknown(e))?;
+        let mut numbers = self.room.numbers(&self.folder).map_err(|e| self.unknown(e))?;
         let highest = numbers.last().copied().unwrap_or(0);
         // A listing from which ours is missing is not to be believed in the rest either.
         if !numbers.contains(&self.next.number) || highest >= self.next.number.saturating_add(KEPT) {
             let message = format!("others went on to version {highest} while this process slept");
             return Err(self.unknown(message));
         }
-        self.collect(&numbers);
-        Ok(Swap::Done { revision: self.next.revision(), now: self.staged.now })
-    }
-
-    /// Removes versions that are old beside ours, which counts: so the highest number that counts is no lower.
-    fn collect(&self, numbers: &[u64]) {
-        for number in numbers.iter().take_while(|number| number.saturating_add(KEPT) <= self.next.number) {
-            // What cannot be removed now, the next swap removes.
-            let _ = fs::remove_file(self.folder.join(layout::file_of(*number)));
-        }
+        numbers.retain(|number| number.saturating_add(KEPT) <= self.next.number);
+        let swap = Swap::Done { revision: self.next.revision(), now: self.staged.now };
+        Ok((swap, Old { folder: self.folder, numbers }))
     }
 
     fn unknown(&self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
         let message = format!("it is unknown whether version {} of {} counts", self.next.number, self.folder.display());
         Error::new(Kind::Indeterminate, message).with_source(source)
+    }
+}
+
+/// For tests, which go on when the old versions are gone.
+#[cfg(test)]
+impl<'room> Attempt<'room> {
+    pub fn run(room: &'room Room, key: &Key, expected: Option<&Revision>, next: Option<&[u8]>) -> Result<Swap> {
+        let mut answer = None;
+        Attempt::run_and_tell(room, key, expected, next, |swap| answer = Some(swap));
+        answer.unwrap()
+    }
+
+    pub fn confirm(self) -> Result<Swap> {
+        let mut answer = None;
+        self.confirm_and_tell(|swap| answer = Some(swap));
+        answer.unwrap()
+    }
+}
+
+/// Versions that are old beside one that counts: so the highest number that counts is no lower, however late they go.
+#[derive(Debug)]
+struct Old {
+    folder: PathBuf,
+    numbers: Vec<u64>,
+}
+
+impl Old {
+    fn remove(&self) {
+        for number in &self.numbers {
+            // What cannot be removed now, the next swap removes.
+            let _ = fs::remove_file(self.folder.join(layout::file_of(*number)));
+        }
     }
 }
 

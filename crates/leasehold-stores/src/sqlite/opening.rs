@@ -21,8 +21,8 @@ const FORMAT: i32 = 1;
 /// The log's length, in pages, at which a writer copies it into the file. Every first opener reads the log once, so it
 /// is kept short.
 const CHECKPOINT_PAGES: i64 = 192;
-/// A new file's page holds a whole record with a full history, so that a swap writes one page.
-const PAGE_BYTES: i64 = 8192;
+/// A new file's page holds most records with a full history (about 3 KB), so that a swap writes one page.
+const PAGE_BYTES: i64 = 4096;
 
 /// With row numbers: a table without them moves values of more than a quarter of a page to pages of their own.
 const LAYOUT: &str = "CREATE TABLE IF NOT EXISTS record (

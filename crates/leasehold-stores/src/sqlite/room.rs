@@ -3,7 +3,8 @@
 use crate::namespace::Namespace;
 use leasehold::store::{Class, Page, Reading, Revision, Survey, Swap, Versioned};
 use leasehold::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
-use rusqlite::{Connection, ErrorCode, Params, params};
+use leasehold_system::clock;
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Params, params};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,17 +13,13 @@ use std::time::Duration;
 /// How long a call waits for other processes' writes.
 pub(super) const BUSY: Duration = Duration::from_secs(5);
 
-const READ: &str = "SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER), r.revision, r.value
-    FROM (SELECT 1) LEFT JOIN record r ON r.shelf = ?1 AND r.name = ?2";
-pub(super) const INSERT: &str = "INSERT INTO record (shelf, name, revision, value) VALUES (?1, ?2, ?3, ?4)
-    ON CONFLICT DO NOTHING RETURNING revision, CAST(round(unixepoch('subsec') * 1000) AS INTEGER)";
-pub(super) const UPDATE: &str = "UPDATE record SET revision = revision + 1, value = ?4
-    WHERE shelf = ?1 AND name = ?2 AND revision = ?3
-    RETURNING revision, CAST(round(unixepoch('subsec') * 1000) AS INTEGER)";
-pub(super) const DELETE: &str = "DELETE FROM record WHERE shelf = ?1 AND name = ?2 AND revision = ?3
-    RETURNING revision, CAST(round(unixepoch('subsec') * 1000) AS INTEGER)";
+const READ: &str = "SELECT revision, value FROM record WHERE shelf = ?1 AND name = ?2";
+pub(super) const INSERT: &str = "INSERT INTO record (shelf, name, revision, value) VALUES (?1, ?2, ?3 + 1, ?4)
+    ON CONFLICT DO NOTHING";
+pub(super) const UPDATE: &str = "UPDATE record SET revision = ?3 + 1, value = ?4
+    WHERE shelf = ?1 AND name = ?2 AND revision = ?3";
+pub(super) const DELETE: &str = "DELETE FROM record WHERE shelf = ?1 AND name = ?2 AND revision = ?3";
 const LIST: &str = "SELECT name, revision, value FROM record WHERE shelf = ?1 AND name > ?2 ORDER BY name LIMIT ?3";
-const NOW: &str = "SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER)";
 
 /// A connection, and the file it was opened on.
 pub(super) struct Room {
@@ -44,31 +41,28 @@ pub(super) enum Doing {
 impl Room {
     pub(super) fn read(&self, key: &Key) -> Result<Reading> {
         let read = || {
+            // Told before it is read: a tenure is not taken for over because this process slept in between.
+            let now = now();
             let mut statement = self.connection.prepare_cached(READ)?;
-            statement.query_row(params![self.namespace.shelf(key.shelf), key.name.as_str()], |row| {
-                let revision: Option<i64> = row.get(1)?;
-                let value = match revision {
-                    Some(revision) => Some(versioned(revision, row.get(2)?)),
-                    None => None,
-                };
-                Ok(Reading { value, now: timestamp(row.get(0)?) })
-            })
+            let value = statement
+                .query_row(params![self.namespace.shelf(key.shelf), key.name.as_str()], |row| {
+                    Ok(versioned(row.get(0)?, row.get(1)?))
+                })
+                .optional()?;
+            Ok(Reading { value, now })
         };
         read().map_err(|e| failed(e, Doing::Reading, &self.path))
     }
 
-    /// Runs one writing statement to its very end, which is where it commits: a row alone is no proof.
-    pub(super) fn write(&self, sql: &str, params: impl Params) -> Result<Swap> {
+    /// Runs one statement that writes at most one row and gives it the revision after `revision`.
+    pub(super) fn write(&self, sql: &str, revision: i64, params: impl Params) -> Result<Swap> {
         self.check_identity()?;
-        let write = || {
-            let mut statement = self.connection.prepare_cached(sql)?;
-            let mut rows = statement.query(params)?;
-            let Some(row) = rows.next()? else { return Ok(Swap::Mismatch) };
-            let (revision, now): (i64, i64) = (row.get(0)?, row.get(1)?);
-            while rows.next()?.is_some() {}
-            Ok(Swap::Done { revision: Revision(revision.to_string()), now: timestamp(now) })
-        };
-        write().map_err(|e| failed(e, Doing::Writing, &self.path))
+        let now = now();
+        let write = || self.connection.prepare_cached(sql)?.execute(params);
+        match write().map_err(|e| failed(e, Doing::Writing, &self.path))? {
+            0 => Ok(Swap::Mismatch),
+            _ => Ok(Swap::Done { revision: Revision((revision + 1).to_string()), now }),
+        }
     }
 
     /// What this connection's settings are, as SQLite itself tells.
@@ -93,16 +87,14 @@ impl Room {
 
     pub(super) fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
         let list = || {
-            // One transaction: the time belongs to the entries.
-            let snapshot = self.connection.unchecked_transaction()?;
-            let now = snapshot.prepare_cached(NOW)?.query_row([], |row| row.get(0))?;
-            let mut statement = snapshot.prepare_cached(LIST)?;
+            let now = now();
+            let mut statement = self.connection.prepare_cached(LIST)?;
             let limit = i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX);
             let rows = statement
                 .query_map(params![self.namespace.shelf(shelf), after.map_or("", LeaseName::as_str), limit], |row| {
                     Ok((row.get::<_, String>(0)?, versioned(row.get(1)?, row.get(2)?)))
                 })?;
-            Ok((rows.collect::<rusqlite::Result<Vec<_>>>()?, timestamp(now)))
+            Ok((rows.collect::<rusqlite::Result<Vec<_>>>()?, now))
         };
         let (rows, now) = list().map_err(|e| failed(e, Doing::Reading, &self.path))?;
         let more = rows.len() > limit;
@@ -117,8 +109,9 @@ impl Room {
     }
 }
 
-fn timestamp(ms: i64) -> Timestamp {
-    Timestamp::from_millis(u64::try_from(ms).unwrap_or(0))
+/// The machine's wall clock: the same that SQLite's date functions read, and cheaper to ask.
+fn now() -> Timestamp {
+    Timestamp::from_millis(clock::wall_ms())
 }
 
 fn versioned(revision: i64, bytes: Vec<u8>) -> Versioned {

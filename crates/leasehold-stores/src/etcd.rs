@@ -1,0 +1,211 @@
+//! Records in etcd v3, through its JSON gateway.
+//!
+//! Promise: a swap is one transaction that compares the key's `mod_revision`, a number of the whole cluster that never
+//! comes twice; reads are linearizable; an answered write is in the write-ahead logs of most members, fsynced, so epochs
+//! rise through crash and failover. Keys are `/leasehold/NAMESPACE/SHELF/NAME`, without a lease of etcd's own, so nothing
+//! expires. Non-promise: the clock is the `Date` header of the member that answered, cut to whole seconds; members whose
+//! clocks differ let a lease expire earlier or later by as much (the fence holds).
+//!
+//! `etcd://host:2379,host2:2379` or, with TLS, `etcds://host:2379?cacert=FILE&cert=FILE&key=FILE`. Without a host the
+//! endpoints are those of `ETCDCTL_ENDPOINTS`, else `127.0.0.1:2379`. `ETCDCTL_USER`, `ETCDCTL_PASSWORD`,
+//! `ETCDCTL_CACERT`, `ETCDCTL_CERT` and `ETCDCTL_KEY` count where the URL says nothing.
+
+mod cluster;
+mod refusal;
+mod settings;
+mod surveying;
+mod watching;
+mod wire;
+
+use crate::address::Address;
+use crate::http::{Answer, Doing, unknown};
+use crate::namespace::Namespace;
+use async_trait::async_trait;
+use cluster::{Cluster, Reply};
+use leasehold::store::{
+    Capabilities, Class, ClockSource, Page, Reach, Reading, Revision, Store, Survey, Swap, Versioned, Watch, Watching,
+    refuse_erasing_a_lease,
+};
+use leasehold::{Error, Key, Kind, LeaseName, Result, Shelf};
+use refusal::Cause;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use settings::Settings;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use wire::{Pair, Ranged, Swapped, base64};
+
+/// What the `Date` header tells.
+const GRAIN: Duration = Duration::from_secs(1);
+
+/// A store in an etcd cluster. Clones share connections.
+#[derive(Clone)]
+pub struct EtcdStore {
+    cluster: Arc<Cluster>,
+    /// `/leasehold/NAMESPACE/`
+    room: Arc<str>,
+}
+
+impl fmt::Debug for EtcdStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EtcdStore({}, {})", self.cluster, self.room)
+    }
+}
+
+/// Refuses an address that this store could not use. Nothing is read or reached.
+pub fn check(address: &Address) -> Result<()> {
+    settings::check(address)
+}
+
+/// Gets ready. Certificates are read; the first call makes the connection.
+pub async fn open(address: &Address, namespace: &Namespace) -> Result<EtcdStore> {
+    let settings = Settings::gather(address, &|name| std::env::var(name).ok())?;
+    let cluster = Arc::new(Cluster::new(settings)?);
+    Ok(EtcdStore { cluster, room: format!("/leasehold/{namespace}/").into() })
+}
+
+impl EtcdStore {
+    fn shelf(&self, shelf: Shelf) -> String {
+        format!("{}{}/", self.room, shelf.as_str())
+    }
+
+    fn key(&self, key: &Key) -> String {
+        format!("{}{}", self.shelf(key.shelf), key.name)
+    }
+
+    async fn range(&self, body: &Value) -> Result<(Ranged, leasehold::Timestamp)> {
+        let (answer, place) = match self.cluster.call("kv/range", body, Doing::Reading).await? {
+            Reply::Answer(answer, place) => (answer, place),
+            Reply::Refused(refusal) => return Err(refusal.error(Doing::Reading)),
+        };
+        Ok((parsed(&answer, Doing::Reading, place)?, answer.now))
+    }
+
+    /// The record that is there now, if any.
+    async fn find(&self, key: &str) -> Result<(Option<Pair>, leasehold::Timestamp)> {
+        let (mut found, now) = self.range(&json!({ "key": base64(key) })).await?;
+        Ok((found.kvs.pop(), now))
+    }
+
+    /// Does one thing if the key's `mod_revision` is this; 0 stands for a key that is not there.
+    async fn transact(&self, key: &str, expected: u64, success: Value) -> Result<Swap> {
+        let compare = json!({
+            "key": base64(key), "target": "MOD", "result": "EQUAL", "mod_revision": expected.to_string(),
+        });
+        let body = json!({ "compare": [compare], "success": [success] });
+        let refusal = match self.cluster.call("kv/txn", &body, Doing::Writing).await? {
+            Reply::Answer(answer, place) => {
+                let swapped: Swapped = parsed(&answer, Doing::Writing, place)?;
+                // A transaction that did nothing leaves `succeeded` out.
+                return Ok(if swapped.succeeded {
+                    Swap::Done { revision: Revision(swapped.header.revision.to_string()), now: answer.now }
+                } else {
+                    Swap::Mismatch
+                });
+            }
+            Reply::Refused(refusal) => refusal,
+        };
+        // The write that fills the quota is applied *and* answered so: only a look tells whether this was the one. The
+        // answer came after it was applied, so the look does see it.
+        if refusal.cause == Cause::NoSpace
+            && let Ok((found, _)) = self.find(key).await
+            && found.map_or(0, |pair| pair.mod_revision) == expected
+        {
+            return Err(refusal.error(Doing::Reading));
+        }
+        Err(refusal.error(Doing::Writing))
+    }
+}
+
+/// The answer's JSON.
+fn parsed<T: DeserializeOwned>(answer: &Answer, doing: Doing, place: &str) -> Result<T> {
+    serde_json::from_slice(&answer.body).map_err(|e| {
+        let message = format!("{place} gave an answer that is not etcd's; give the address of etcd's client port");
+        Error::new(unknown(doing), message).with_source(e)
+    })
+}
+
+fn versioned(pair: Pair) -> Versioned {
+    Versioned { bytes: pair.value.0, revision: Revision(pair.mod_revision.to_string()) }
+}
+
+/// A revision that this store never gave stands for no value at all. 0 would stand for "not there".
+fn number(revision: &Revision) -> Option<u64> {
+    revision.0.parse().ok().filter(|number| *number > 0)
+}
+
+#[async_trait]
+impl Store for EtcdStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            name: "etcd",
+            class: Class::A,
+            clock: ClockSource::Store { grain: GRAIN },
+            reach: Reach::Network,
+            watch: Watching::Hints,
+            durability: "write-ahead log of most members, fsynced before each answer",
+        }
+    }
+
+    async fn read(&self, key: &Key) -> Result<Reading> {
+        let (pair, now) = self.find(&self.key(key)).await?;
+        Ok(Reading { value: pair.map(versioned), now })
+    }
+
+    async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
+        let expected = match expected {
+            None => 0,
+            Some(revision) => match number(revision) {
+                Some(number) => number,
+                None => return Ok(Swap::Mismatch),
+            },
+        };
+        let key = self.key(key);
+        let put = json!({ "request_put": { "key": base64(&key), "value": base64(next) } });
+        self.transact(&key, expected, put).await
+    }
+
+    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
+        let shelf = self.shelf(shelf);
+        let begin = match after {
+            // The smallest key after it.
+            Some(name) => format!("{shelf}{name}\0"),
+            None => shelf.clone(),
+        };
+        let end = format!("{}0", shelf.trim_end_matches('/'));
+        let body = json!({
+            "key": base64(&begin), "range_end": base64(&end), "sort_order": "ASCEND", "sort_target": "KEY",
+            // 0 would mean all.
+            "limit": limit.max(1).to_string(),
+        });
+        let (found, now) = self.range(&body).await?;
+        let more = found.more || found.kvs.len() > limit;
+        let mut entries = Vec::with_capacity(found.kvs.len().min(limit));
+        for pair in found.kvs.into_iter().take(limit) {
+            let key = String::from_utf8_lossy(&pair.key.0).into_owned();
+            let name = LeaseName::new(key.strip_prefix(&shelf).unwrap_or(&key)).map_err(|e| {
+                let message = format!("etcd has a key below `{shelf}` that is no lease; delete it with etcdctl");
+                Error::new(Kind::Corrupt, message).with_source(e)
+            })?;
+            entries.push((name, versioned(pair)));
+        }
+        Ok(Page { entries, more, now })
+    }
+
+    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
+        refuse_erasing_a_lease(key)?;
+        let Some(expected) = number(expected) else { return Ok(Swap::Mismatch) };
+        let key = self.key(key);
+        let delete = json!({ "request_delete_range": { "key": base64(&key) } });
+        self.transact(&key, expected, delete).await
+    }
+
+    async fn watch(&self, key: &Key) -> Result<Watch> {
+        Ok(watching::watch(&self.cluster, &self.key(key)).await)
+    }
+
+    async fn survey(&self) -> Result<Survey> {
+        surveying::survey(&self.cluster).await
+    }
+}

@@ -1,0 +1,204 @@
+//! Connections to the server: a few at once, each for one exchange at a time, made anew when they broke.
+//!
+//! Promise: an exchange ends in time; a connection that was left in the middle of one is never used again. Non-promise:
+//! nothing is sent twice but a question whose connection broke.
+
+use super::failure::{Doing, Failure, Stop, meaning};
+use super::settings::Settings;
+use futures_util::FutureExt;
+use leasehold::{Error, Kind, Result};
+use mysql_async::consts::StatusFlags;
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Pool, Row};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::timeout;
+
+/// How many exchanges run at once; others wait. Servers allow some 150 connections in all by default.
+const AT_ONCE: usize = 16;
+/// How long connecting may take, with the wait for a turn.
+const CONNECT: Duration = Duration::from_secs(4);
+/// How long an answer may take. Longer than the server is told to wait for another's transaction.
+const ANSWER: Duration = Duration::from_secs(5);
+/// How long a call may take in all.
+const CALL: Duration = Duration::from_secs(9);
+
+/// What the server said to one exchange.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// How many rows the first statement changed.
+    pub(super) affected: u64,
+    /// The rows of each statement that succeeded.
+    pub(super) sets: Vec<Vec<Row>>,
+    /// Why the next statement did not.
+    pub(super) stopped: Option<Stop>,
+}
+
+/// The connections of one store. Never shown: the driver's pools know the password.
+pub(super) struct Connections {
+    settings: Settings,
+    // Pools of the driver's, of one connection each: they notice that an idle connection was closed, which a connection
+    // alone does not, and in a larger one a connection that was just given back is not at hand at once.
+    idle: Mutex<Vec<Pool>>,
+    turns: Semaphore,
+    /// The server has no TLS, and the settings do not insist.
+    is_plain: AtomicBool,
+}
+
+impl Connections {
+    pub(super) fn new(settings: Settings) -> Self {
+        Connections {
+            settings,
+            idle: Mutex::new(Vec::new()),
+            turns: Semaphore::new(AT_ONCE),
+            is_plain: AtomicBool::new(false),
+        }
+    }
+
+    /// The server, as people may see it.
+    pub(super) fn place(&self) -> &str {
+        &self.settings.place
+    }
+
+    /// Sends statements in one go, and takes all their answers.
+    pub(super) async fn exchange(&self, doing: Doing, sql: &str) -> Result<Answer> {
+        if doing == Doing::Writing {
+            return self.attempt(doing, sql).await.map_err(|failure| self.error(failure));
+        }
+        let attempts = async {
+            match self.attempt(doing, sql).await {
+                // A connection that was closed since, most likely: nothing is lost by asking again.
+                Err(Failure::Broken(_)) if doing == Doing::Reading => self.attempt(doing, sql).await,
+                attempted => attempted,
+            }
+        };
+        let attempted = timeout(CALL, attempts).await;
+        attempted.unwrap_or_else(|_| Err(Failure::Final(self.late(doing, CALL)))).map_err(|failure| self.error(failure))
+    }
+
+    async fn attempt(&self, doing: Doing, sql: &str) -> Result<Answer, Failure> {
+        let connected = timeout(CONNECT, self.connect()).await;
+        let mut held = connected.map_err(|_| Failure::Final(self.late(Doing::Connecting, CONNECT)))??;
+        let asked = timeout(ANSWER, held.ask(doing, sql, self.place())).await;
+        let answer = asked.map_err(|_| Failure::Final(self.late(doing, ANSWER)))?;
+        if let Err(Failure::Broken(_)) = &answer {
+            return answer;
+        }
+        // An answer counts only if each statement was its own transaction: otherwise a write is not committed, and a
+        // read may be of long ago. Leaving the connection rolls back.
+        if !held.is_autocommit() {
+            let message = format!("{} runs with autocommit off; turn it on, there or in the proxy", self.place());
+            return Err(Failure::Final(Error::new(Kind::Unsupported, message)));
+        }
+        held.give_back();
+        answer
+    }
+
+    /// A connection that was used before, if there is one.
+    async fn connect(&self) -> Result<Held<'_>, Failure> {
+        let closed = |_| Failure::Final(Error::new(Kind::Unavailable, format!("{} was closed", self.place())));
+        let turn = self.turns.acquire().await.map_err(closed)?;
+        loop {
+            let idle = lock(&self.idle).pop();
+            let is_plain = self.is_plain.load(Ordering::Relaxed);
+            let pool = idle.unwrap_or_else(|| Pool::new(self.settings.options(is_plain)));
+            match pool.get_conn().await.map_err(|e| meaning(e, Doing::Connecting, self.place())) {
+                Ok(conn) => return Ok(Held { conn: Some(conn), pool: Some(pool), home: self, _turn: turn }),
+                Err(Failure::NoPool) => {}
+                Err(Failure::NoTls(_)) if self.settings.may_be_plain() && !is_plain => {
+                    self.is_plain.store(true, Ordering::Relaxed);
+                }
+                Err(Failure::Refused(stop)) => return Err(Failure::Final(stop.into_error(self.place()))),
+                // Nothing was asked yet, so asking again on another connection would only double the wait.
+                Err(Failure::Broken(error) | Failure::NoTls(error) | Failure::Final(error)) => {
+                    return Err(Failure::Final(error));
+                }
+            }
+        }
+    }
+
+    fn late(&self, doing: Doing, limit: Duration) -> Error {
+        let kind = if doing == Doing::Writing { Kind::Indeterminate } else { Kind::Unavailable };
+        Error::new(kind, format!("{} gave no answer within {} s", self.place(), limit.as_secs()))
+    }
+
+    fn error(&self, failure: Failure) -> Error {
+        match failure {
+            Failure::Broken(error) | Failure::NoTls(error) | Failure::Final(error) => error,
+            Failure::Refused(stop) => stop.into_error(self.place()),
+            Failure::NoPool => Error::new(Kind::Unavailable, format!("{} was closed", self.place())),
+        }
+    }
+}
+
+/// A connection in use. Unless it is given back it is closed, in whatever state it is.
+struct Held<'a> {
+    conn: Option<Conn>,
+    pool: Option<Pool>,
+    home: &'a Connections,
+    _turn: SemaphorePermit<'a>,
+}
+
+impl Held<'_> {
+    async fn ask(&mut self, doing: Doing, sql: &str, place: &str) -> Result<Answer, Failure> {
+        let Some(conn) = &mut self.conn else { return Err(Failure::NoPool) };
+        let mut answer = Answer { affected: 0, sets: Vec::new(), stopped: None };
+        let mut result = match conn.query_iter(sql).await.map_err(|e| meaning(e, doing, place)) {
+            Ok(result) => result,
+            Err(Failure::Refused(stop)) => return Ok(Answer { stopped: Some(stop), ..answer }),
+            Err(failure) => return Err(failure),
+        };
+        answer.affected = result.affected_rows();
+        let mut rows = Vec::new();
+        loop {
+            match result.next().await.map_err(|e| meaning(e, doing, place)) {
+                Ok(Some(row)) => rows.push(row),
+                Ok(None) => {
+                    answer.sets.push(std::mem::take(&mut rows));
+                    if !result.is_empty() {
+                        continue;
+                    }
+                    // The driver keeps the refusal of a later statement for the next question.
+                    match result.next().await.map_err(|e| meaning(e, doing, place)) {
+                        Ok(_) => return Ok(answer),
+                        Err(Failure::Refused(stop)) => return Ok(Answer { stopped: Some(stop), ..answer }),
+                        Err(failure) => return Err(failure),
+                    }
+                }
+                Err(Failure::Refused(stop)) => return Ok(Answer { stopped: Some(stop), ..answer }),
+                Err(failure) => return Err(failure),
+            }
+        }
+    }
+
+    /// As the last good answer said; a refusal says nothing about it.
+    fn is_autocommit(&self) -> bool {
+        let flags = self.conn.as_ref().and_then(Conn::last_ok_packet).map(|ok| ok.status_flags());
+        flags.is_none_or(|flags| {
+            flags.contains(StatusFlags::SERVER_STATUS_AUTOCOMMIT)
+                && !flags.contains(StatusFlags::SERVER_STATUS_IN_TRANS)
+        })
+    }
+
+    fn give_back(mut self) {
+        drop(self.conn.take());
+        if let Some(pool) = self.pool.take() {
+            lock(&self.home.idle).push(pool);
+        }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        // One poll marks it as closed, so that the driver does not wait for the rest of an answer.
+        if let Some(conn) = self.conn.take() {
+            let _ = conn.disconnect().now_or_never();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,324 @@
+//! What JetStream's interface says and is told, as JSON.
+//!
+//! Promise: a field that an older or newer server leaves out is a default or a clear refusal, never a guess.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use leasehold::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+
+/// The stream is not there.
+pub(super) const NO_STREAM: u32 = 10059;
+/// The subject has no message.
+pub(super) const NO_MESSAGE: u32 = 10037;
+/// A stream of this name is there, with other settings.
+pub(super) const OTHER_SETTINGS: u32 = 10058;
+/// The subject's last message is another one; the second says so of a write that is still on its way.
+pub(super) const WRONG_SEQUENCE: [u32; 2] = [10071, 10164];
+/// JetStream is off on the server, or for the account.
+pub(super) const NO_JETSTREAM: [u32; 2] = [10076, 10039];
+
+/// An error as the server tells it.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Refusal {
+    pub(super) code: u32,
+    #[serde(default)]
+    pub(super) err_code: u32,
+    #[serde(default)]
+    pub(super) description: String,
+}
+
+/// An answer that may be a refusal.
+pub(super) trait Answer: for<'de> Deserialize<'de> {
+    fn refusal(&mut self) -> Option<Refusal>;
+}
+
+macro_rules! answers {
+    ($($name:ident),+) => { $(impl Answer for $name {
+        fn refusal(&mut self) -> Option<Refusal> {
+            self.error.take()
+        }
+    })+ };
+}
+answers!(Info, Got, Ack, Consumer, Purged);
+
+/// A stream, and the time by its leader's clock.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Info {
+    error: Option<Refusal>,
+    #[serde(default)]
+    pub(super) config: Config,
+    #[serde(default)]
+    pub(super) state: State,
+    pub(super) cluster: Option<Cluster>,
+    /// Since 2.10.
+    ts: Option<String>,
+    /// How many subjects there are in all, of which an answer has at most `limit`.
+    #[serde(default)]
+    pub(super) total: u64,
+}
+
+impl Info {
+    pub(super) fn now(&self) -> Option<Timestamp> {
+        self.ts.as_deref().and_then(moment)
+    }
+}
+
+/// A stream's settings; only those that its promises rest on.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Config {
+    pub(super) storage: String,
+    pub(super) retention: String,
+    pub(super) discard: String,
+    pub(super) max_age: i64,
+    pub(super) max_bytes: i64,
+    pub(super) max_msgs: i64,
+    pub(super) num_replicas: u32,
+    pub(super) sealed: bool,
+    pub(super) allow_msg_ttl: bool,
+    pub(super) persist_mode: String,
+    mirror: Option<serde::de::IgnoredAny>,
+}
+
+impl Config {
+    /// Why records in such a bucket could vanish or not be written at all; none if it can carry leases.
+    pub(super) fn unfit(&self) -> Option<&'static str> {
+        let limited = self.max_bytes > 0 || self.max_msgs > 0;
+        let reasons = [
+            (self.max_age > 0, "its records have a ttl, after which epochs would begin anew"),
+            (limited && self.discard != "new", "it discards old records when it is full"),
+            (!matches!(self.retention.as_str(), "" | "limits"), "its stream drops what was consumed"),
+            (self.mirror.is_some(), "it is a mirror"),
+            (self.sealed, "it is sealed"),
+        ];
+        reasons.into_iter().find(|(is_so, _)| *is_so).map(|(_, why)| why)
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct State {
+    #[serde(default)]
+    pub(super) subjects: HashMap<String, u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Cluster {
+    pub(super) leader: Option<String>,
+    #[serde(default)]
+    pub(super) replicas: Vec<Peer>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Peer {
+    #[serde(default)]
+    pub(super) current: bool,
+    #[serde(default)]
+    pub(super) offline: bool,
+}
+
+/// The last message of a subject.
+#[derive(Debug, Deserialize)]
+pub(super) struct Got {
+    error: Option<Refusal>,
+    pub(super) message: Option<Stored>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Stored {
+    pub(super) seq: u64,
+    #[serde(default)]
+    hdrs: String,
+    #[serde(default)]
+    data: String,
+}
+
+impl Stored {
+    /// Whether it says that the record was erased.
+    pub(super) fn is_erasure(&self) -> bool {
+        STANDARD.decode(&self.hdrs).is_ok_and(|headers| {
+            headers.windows(OPERATION.len()).any(|part| part.eq_ignore_ascii_case(OPERATION.as_bytes()))
+        })
+    }
+
+    pub(super) fn bytes(&self) -> Option<Vec<u8>> {
+        STANDARD.decode(&self.data).ok()
+    }
+}
+
+/// The header that marks an erased record, as every NATS key-value client knows it.
+pub(super) const OPERATION: &str = "KV-Operation";
+
+/// A published message was stored.
+#[derive(Debug, Deserialize)]
+pub(super) struct Ack {
+    error: Option<Refusal>,
+    #[serde(default)]
+    pub(super) seq: u64,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Consumer {
+    error: Option<Refusal>,
+    #[serde(default)]
+    pub(super) name: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Purged {
+    error: Option<Refusal>,
+}
+
+/// The user that we are, told by the server that we are connected to: the only answer with a time that needs no stream.
+#[derive(Debug, Deserialize)]
+pub(super) struct WhoAmI {
+    server: Teller,
+}
+
+#[derive(Debug, Deserialize)]
+struct Teller {
+    time: String,
+}
+
+impl WhoAmI {
+    pub(super) fn now(&self) -> Option<Timestamp> {
+        moment(&self.server.time)
+    }
+}
+
+/// Asks for a subject's last message.
+#[derive(Debug, Serialize)]
+pub(super) struct Get<'a> {
+    pub(super) last_by_subj: &'a str,
+}
+
+/// Asks for a stream with its subjects.
+#[derive(Debug, Serialize)]
+pub(super) struct Subjects<'a> {
+    pub(super) subjects_filter: &'a str,
+    pub(super) offset: u64,
+}
+
+/// Drops what a subject had before this sequence.
+#[derive(Debug, Serialize)]
+pub(super) struct Purge<'a> {
+    pub(super) filter: &'a str,
+    pub(super) seq: u64,
+}
+
+/// A new bucket: one version of each record, kept for ever, on disk.
+pub(super) fn new_bucket(stream: &str, subjects: &str, replicas: u32) -> serde_json::Value {
+    serde_json::json!({
+        "name": stream,
+        "description": "leases; see `leasehold doctor`",
+        "subjects": [subjects],
+        "storage": "file",
+        "retention": "limits",
+        "discard": "new",
+        "max_msgs_per_subject": 1,
+        "max_age": 0,
+        "max_bytes": -1,
+        "max_msgs": -1,
+        "max_msg_size": -1,
+        "max_consumers": -1,
+        "num_replicas": replicas,
+        "allow_rollup_hdrs": true,
+        "allow_direct": false,
+        "deny_delete": true,
+    })
+}
+
+/// Something that tells of every write to a subject from now on, and is gone soon after nobody listens.
+pub(super) fn new_consumer(stream: &str, subject: &str, inbox: &str, heartbeat_ns: u64) -> serde_json::Value {
+    serde_json::json!({
+        "stream_name": stream,
+        "config": {
+            "deliver_subject": inbox,
+            "deliver_policy": "new",
+            "replay_policy": "instant",
+            "ack_policy": "none",
+            "max_deliver": 1,
+            "filter_subject": subject,
+            "headers_only": true,
+            "mem_storage": true,
+            "num_replicas": 1,
+            "idle_heartbeat": heartbeat_ns,
+            "inactive_threshold": heartbeat_ns,
+        },
+    })
+}
+
+/// Reads `2026-11-15T23:29:30.840160333Z`, as the server writes time, and cuts it to milliseconds.
+fn moment(text: &str) -> Option<Timestamp> {
+    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
+    let mut date = date.splitn(3, '-').map(|field| field.parse::<u64>().ok());
+    let (year, month, day) = (date.next()??, date.next()??, date.next()??);
+    let (time, fraction) = time.split_once('.').unwrap_or((time, ""));
+    let mut time = time.splitn(3, ':').map(|field| field.parse::<u64>().ok());
+    let (hour, minute, second) = (time.next()??, time.next()??, time.next()??);
+    let is_sound = (1970..10_000).contains(&year)
+        && (1..=12).contains(&month)
+        && (1..=31).contains(&day)
+        && (hour < 24 && minute < 60 && second <= 60)
+        && fraction.bytes().all(|c| c.is_ascii_digit());
+    if !is_sound {
+        return None;
+    }
+    // Years begin in March, so that the leap day is the last one.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 1;
+    let days = days.checked_sub(719_468)?;
+    let millis = format!("{fraction:0<3}").get(..3)?.parse::<u64>().ok()?;
+    Some(Timestamp::from_millis((((days * 24 + hour) * 60 + minute) * 60 + second) * 1000 + millis))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_servers_time_is_read_and_cut() {
+        for (text, millis) in [
+            ("1970-01-01T00:00:00Z", 0),
+            ("1970-01-02T00:00:00.0019Z", 86_400_001),
+            ("2000-02-29T12:30:15.5Z", 951_827_415_500),
+            ("2000-03-01T00:00:00Z", 951_868_800_000),
+            ("2026-11-15T23:29:30.840999999Z", 1_794_785_370_840),
+            ("2100-03-01T00:00:00Z", 4_107_542_400_000),
+        ] {
+            assert_eq!(moment(text), Some(Timestamp::from_millis(millis)), "{text}");
+        }
+        for bad in
+            ["", "Z", "0001-01-01T00:00:00Z", "2026-11-15T23:29:30", "2026-13-01T00:00:00Z", "2026-11-15T23:29:xxZ"]
+        {
+            assert_eq!(moment(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_bucket_that_forgets_is_unfit() {
+        let config = |json: &str| serde_json::from_str::<Config>(json).unwrap();
+        for (json, says) in [
+            (r#"{"max_age":1}"#, "ttl"),
+            (r#"{"max_bytes":9,"discard":"old"}"#, "discards old"),
+            (r#"{"max_msgs":9}"#, "discards old"),
+            (r#"{"retention":"workqueue"}"#, "consumed"),
+            (r#"{"mirror":{"name":"x"}}"#, "mirror"),
+            (r#"{"sealed":true}"#, "sealed"),
+        ] {
+            assert!(config(json).unfit().is_some_and(|why| why.contains(says)), "{json}");
+        }
+        let fit = r#"{"max_age":0,"max_bytes":-1,"max_msgs":-1,"discard":"old","retention":"limits","mirror":null}"#;
+        assert_eq!(config(fit).unfit(), None);
+        assert_eq!(config(r#"{"max_bytes":9,"discard":"new"}"#).unfit(), None);
+    }
+
+    #[test]
+    fn an_erased_record_is_told_from_an_empty_one() {
+        let stored = |headers: &str| Stored { seq: 1, hdrs: STANDARD.encode(headers), data: String::new() };
+        assert!(stored("NATS/1.0\r\nKV-Operation: DEL\r\n\r\n").is_erasure());
+        assert!(!stored("NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: 0\r\n\r\n").is_erasure());
+        assert_eq!(stored("").bytes(), Some(Vec::new()));
+    }
+}

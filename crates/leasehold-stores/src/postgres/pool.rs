@@ -1,0 +1,226 @@
+//! A few connections, made when they are needed and reused.
+//!
+//! Promise: every call ends in time; a connection whose last call was not answered in full, or was dropped, is closed and
+//! never used again, so no answer is taken for another's. Non-promise: nothing is done again here, but for a read.
+
+use super::failure::{Doing, Failure, failed, silent, standby};
+use super::settings::{Place, Settings};
+use leasehold::clock::{Clock, Moment, SystemClock};
+use leasehold::{Error, Kind};
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{AsyncMessage, Client, Row};
+
+/// How many connections one handle has at most: enough for the server to commit several swaps with one flush.
+const MOST: usize = 16;
+/// How long it may take to get a connection, over all servers named.
+const CONNECT: Duration = Duration::from_secs(4);
+/// How long a statement may take.
+const ANSWER: Duration = Duration::from_secs(6);
+/// A connection that was not needed for so long is closed.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// What a statement is given.
+pub(super) type Params<'a> = [(&'a (dyn ToSql + Sync), Type)];
+
+/// An open connection. Dropping it closes it, whatever the server does.
+pub(super) struct Connection {
+    pub(super) client: Client,
+    driver: JoinHandle<()>,
+    /// Which server, and its name for messages.
+    place: Arc<str>,
+    used: Moment,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Connection {
+    /// Runs a statement in one round trip, without a name that another session would not know.
+    pub(super) async fn run(
+        &self,
+        doing: Doing,
+        sql: &str,
+        params: &Params<'_>,
+        settings: &Settings,
+    ) -> Result<Vec<Row>, Failure> {
+        match timeout(ANSWER, self.client.query_typed(sql, params)).await {
+            Ok(answer) => answer.map_err(|e| failed(e, doing, &self.place, settings)),
+            Err(_) => Err(silent(doing, &self.place)),
+        }
+    }
+}
+
+/// The connections of one handle.
+pub(super) struct Pool {
+    pub(super) settings: Arc<Settings>,
+    // The last used at the end.
+    idle: Mutex<Vec<Connection>>,
+    permits: Semaphore,
+    /// The server that was the primary when last seen.
+    primary: AtomicUsize,
+}
+
+struct Lent<'a> {
+    connection: Connection,
+    is_new: bool,
+    _permit: SemaphorePermit<'a>,
+}
+
+impl Pool {
+    pub(super) fn new(settings: Arc<Settings>) -> Self {
+        let (idle, permits) = (Mutex::new(Vec::new()), Semaphore::new(MOST));
+        Pool { settings, idle, permits, primary: AtomicUsize::new(0) }
+    }
+
+    /// Runs a statement whose second column says whether the server is a standby. Sent again once if the connection was
+    /// lost while nobody used it, or leads to a standby.
+    pub(super) async fn read(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, Failure> {
+        let mut is_last = false;
+        loop {
+            let lent = self.lend().await?;
+            let is_new = lent.is_new;
+            let place = lent.connection.place.clone();
+            let mut answer = self.run(lent, Doing::Reading, sql, params).await;
+            if let Ok(rows) = &answer
+                && rows.first().is_some_and(|row| row.try_get(1).unwrap_or(true))
+            {
+                self.forget_all();
+                answer = Err(Failure::Standby(standby(&place)));
+            }
+            match answer {
+                Err(Failure::Cut(_) | Failure::Standby(_)) if !is_last && !is_new => is_last = true,
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Runs a statement.
+    pub(super) async fn ask(&self, doing: Doing, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, Failure> {
+        let lent = self.lend().await?;
+        self.run(lent, doing, sql, params).await
+    }
+
+    async fn run(&self, lent: Lent<'_>, doing: Doing, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, Failure> {
+        // Dropped in the middle, or not answered: the connection goes with it.
+        let answer = lent.connection.run(doing, sql, params, &self.settings).await;
+        match &answer {
+            Err(Failure::Standby(_)) => self.forget_all(),
+            Err(Failure::Cut(_)) => {}
+            _ => self.give_back(lent),
+        }
+        answer
+    }
+
+    async fn lend(&self) -> Result<Lent<'_>, Failure> {
+        let lend = async {
+            let permit = self.permits.acquire().await.map_err(|_| silent(Doing::Connecting, &self.settings.shown))?;
+            while let Some(connection) = { self.idle().pop() } {
+                if !connection.client.is_closed() {
+                    return Ok(Lent { connection, is_new: false, _permit: permit });
+                }
+            }
+            let connection = self.connect(None).await?;
+            Ok(Lent { connection, is_new: true, _permit: permit })
+        };
+        timeout(CONNECT, lend).await.unwrap_or_else(|_| Err(silent(Doing::Connecting, &self.settings.shown)))
+    }
+
+    fn give_back(&self, lent: Lent<'_>) {
+        let Lent { mut connection, .. } = lent;
+        if connection.client.is_closed() {
+            return;
+        }
+        connection.used = SystemClock.now();
+        let mut idle = self.idle();
+        let oldest = idle.first().map(|oldest| connection.used.saturating_since(oldest.used));
+        if oldest.is_some_and(|unused| unused > IDLE) {
+            idle.remove(0);
+        }
+        idle.push(connection);
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forget_all(&self) {
+        self.idle().clear();
+    }
+
+    /// Connects to the primary among the servers named, beginning with the one that was it last.
+    pub(super) async fn connect(&self, notices: Option<&mpsc::UnboundedSender<String>>) -> Result<Connection, Failure> {
+        let places = &self.settings.places;
+        let first = self.primary.load(Ordering::Relaxed);
+        let mut errors: Vec<Error> = Vec::new();
+        for turn in 0..places.len() {
+            let at = (first + turn) % places.len();
+            // One that does not answer must leave time for the others.
+            let share = CONNECT / u32::try_from(places.len()).unwrap_or(u32::MAX);
+            let connected = timeout(share, self.connect_to(&places[at], notices)).await;
+            match connected.unwrap_or_else(|_| Err(silent(Doing::Connecting, &places[at].shown))) {
+                Ok(connection) => {
+                    self.primary.store(at, Ordering::Relaxed);
+                    return Ok(connection);
+                }
+                Err(failure) => errors.push(failure.into_error()),
+            }
+        }
+        Err(Failure::Final(all_failed(errors)))
+    }
+
+    async fn connect_to(
+        &self,
+        place: &Place,
+        notices: Option<&mpsc::UnboundedSender<String>>,
+    ) -> Result<Connection, Failure> {
+        let settings = &self.settings;
+        let (client, mut connection) = place
+            .config
+            .connect(settings.tls.clone())
+            .await
+            .map_err(|e| failed(e, Doing::Connecting, &place.shown, settings))?;
+        // Told from version 14 on, and not by every pooler.
+        let in_hot_standby = connection.parameter("in_hot_standby").map(|value| value == "on");
+        let notices = notices.cloned();
+        let driver = tokio::spawn(async move {
+            while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
+                if let (AsyncMessage::Notification(notification), Some(notices)) = (message, &notices) {
+                    let _ = notices.send(notification.payload().to_owned());
+                }
+            }
+        });
+        let connection = Connection { client, driver, place: place.shown.clone(), used: SystemClock.now() };
+        let is_standby = match in_hot_standby {
+            Some(is_standby) => is_standby,
+            // With one server, the statements themselves tell.
+            None if settings.places.len() == 1 => false,
+            None => {
+                let rows = connection.run(Doing::Reading, super::sql::NOW, &[], settings).await?;
+                rows.first().is_none_or(|row| row.try_get(1).unwrap_or(true))
+            }
+        };
+        if is_standby { Err(Failure::Standby(standby(&place.shown))) } else { Ok(connection) }
+    }
+}
+
+/// One error for all servers: to be mended by a person only if every one is.
+fn all_failed(mut errors: Vec<Error>) -> Error {
+    if errors.len() == 1
+        && let Some(error) = errors.pop()
+    {
+        return error;
+    }
+    let kind = if errors.iter().all(|e| e.kind() == Kind::Unsupported) { Kind::Unsupported } else { Kind::Unavailable };
+    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    Error::new(kind, format!("no primary among the postgres servers: {}", texts.join("; ")))
+}

@@ -1,0 +1,239 @@
+//! Records in Redis or Valkey: one server, a cluster, or a primary that sentinels name.
+//!
+//! Promise: one script per operation, run as one step by the server that has the namespace, with that server's own clock
+//! and in one round trip; nothing is read from a replica and nothing ever expires. Non-promise: Redis replicates after it
+//! has answered, and by default writes to its disk once a second. After a failover or a crash an acknowledged epoch may
+//! be issued again (class B), unless the server is set up as `survey` asks for.
+//!
+//! `wait_replicas=N` makes every swap wait for N replicas, in the same round trip; with fewer the answer is *unknown*. A
+//! read then waits as well: else whoever reads an unknown write back could take for kept what only the primary has.
+//!
+//! A revision is random and not a count: a server that went back in time would give a counted one to another value too.
+
+mod fault;
+mod hub;
+mod link;
+mod place;
+mod scripts;
+mod survey;
+
+use crate::address::Address;
+use crate::namespace::Namespace;
+use ::redis::Value;
+use async_trait::async_trait;
+use fault::Doing;
+use leasehold::store::{
+    Capabilities, Class, ClockSource, Page, Reach, Reading, Revision, Store, Survey, Swap, Versioned, Watch, Watching,
+    refuse_erasing_a_lease,
+};
+use leasehold::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf, Timestamp};
+use link::{Call, Confirm, Link};
+use place::Place;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The most entries of one page: a script holds up all others while it runs.
+const MAX_PAGE: usize = 1_000;
+/// A page ends after about so many bytes.
+const PAGE_BYTES: usize = 4 * 1024 * 1024;
+
+/// A store in Redis or Valkey. Clones share one connection.
+#[derive(Clone)]
+pub struct RedisStore {
+    link: Arc<Link>,
+    namespace: Namespace,
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RedisStore({}, {})", self.link.place.name, self.namespace)
+    }
+}
+
+/// Refuses an address that cannot be meant.
+pub fn check(address: &Address) -> Result<()> {
+    Place::parse(address).map(drop)
+}
+
+/// Opens the store. The connection is made by the first call.
+pub async fn open(address: &Address, namespace: &Namespace) -> Result<RedisStore> {
+    let place = Place::load(address, |name| std::env::var(name).ok())?;
+    Ok(RedisStore { link: Link::new(place), namespace: namespace.clone() })
+}
+
+impl RedisStore {
+    fn records(&self, shelf: Shelf) -> String {
+        scripts::records(&self.namespace, shelf)
+    }
+
+    fn names(&self, shelf: Shelf) -> String {
+        scripts::names(&self.namespace, shelf)
+    }
+
+    fn channel(&self, key: &Key) -> String {
+        scripts::channel(&self.namespace, key)
+    }
+
+    /// Runs a script that writes; its answer is the time, or nothing if the record is another one.
+    async fn write(&self, call: Call, revision: Revision) -> Result<Swap> {
+        match self.link.call(call, Doing::Writing, Confirm::ByReplicas).await? {
+            Value::Nil => Ok(Swap::Mismatch),
+            Value::Array(fields) => Ok(Swap::Done { revision, now: self.time(&fields, Doing::Writing)? }),
+            _ => Err(self.strange(Doing::Writing)),
+        }
+    }
+
+    /// The server's time, rounded down.
+    fn time(&self, fields: &[Value], doing: Doing) -> Result<Timestamp> {
+        let number = |field: Option<&Value>| match field {
+            Some(Value::BulkString(digits)) => std::str::from_utf8(digits).ok()?.parse::<u64>().ok(),
+            _ => None,
+        };
+        match (number(fields.first()), number(fields.get(1))) {
+            (Some(seconds), Some(micros)) => Ok(Timestamp::from_millis(seconds * 1_000 + micros / 1_000)),
+            _ => Err(self.strange(doing)),
+        }
+    }
+
+    fn versioned(&self, key: impl fmt::Display, record: &[u8]) -> Result<Versioned> {
+        let parts = record.iter().position(|byte| *byte == b'\n').map(|at| (&record[..at], &record[at + 1..]));
+        let revision =
+            parts.and_then(|(revision, _)| std::str::from_utf8(revision).ok()).filter(|text| !text.is_empty());
+        match (revision, parts) {
+            (Some(revision), Some((_, bytes))) => {
+                Ok(Versioned { bytes: bytes.to_vec(), revision: Revision(revision.to_owned()) })
+            }
+            _ => {
+                let what = format!("the record `{key}` in {} is damaged; it was left as it is", self.link.place.name);
+                Err(Error::new(Kind::Corrupt, what))
+            }
+        }
+    }
+
+    /// An answer that no script of ours gives.
+    fn strange(&self, doing: Doing) -> Error {
+        let kind = if doing == Doing::Writing { Kind::Indeterminate } else { Kind::Corrupt };
+        Error::new(kind, format!("{} gave an answer that leasehold's script does not give", self.link.place.name))
+    }
+
+    /// One page, and the last name that was looked at.
+    async fn page(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<(Page, Option<LeaseName>)> {
+        let least = after.map_or_else(|| "-".to_owned(), |name| format!("({name}"));
+        let call = Call::Script {
+            script: &scripts::LIST,
+            keys: vec![self.records(shelf), self.names(shelf)],
+            args: [least, limit.min(MAX_PAGE).to_string(), PAGE_BYTES.to_string()].map(String::into_bytes).to_vec(),
+        };
+        let Value::Array(fields) = self.link.call(call, Doing::Reading, Confirm::No).await? else {
+            return Err(self.strange(Doing::Reading));
+        };
+        let (now, more) = (self.time(&fields, Doing::Reading)?, fields.get(2) == Some(&Value::BulkString(b"1".into())));
+        let (mut entries, mut last) = (Vec::new(), None);
+        for pair in fields.get(3..).unwrap_or_default().chunks_exact(2) {
+            let Value::BulkString(name) = &pair[0] else { return Err(self.strange(Doing::Reading)) };
+            let name = LeaseName::new(String::from_utf8_lossy(name)).map_err(|e| {
+                let what = format!("{} has a record of no lease", self.link.place.name);
+                Error::new(Kind::Corrupt, what).with_source(e)
+            })?;
+            // A name without a record was about to be written by somebody whom the server stopped midway.
+            if let Value::BulkString(record) = &pair[1] {
+                entries.push((name.clone(), self.versioned(Key::new(shelf, &name), record)?));
+            }
+            last = Some(name);
+        }
+        Ok((Page { entries, more, now }, last))
+    }
+}
+
+#[async_trait]
+impl Store for RedisStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            name: "redis",
+            class: Class::B,
+            clock: ClockSource::Store { grain: Duration::from_millis(1) },
+            reach: Reach::Network,
+            watch: Watching::Hints,
+            durability: match self.link.place.wait {
+                Some(_) => "as the server's `appendfsync` says, and the named number of replicas has it in memory",
+                None => "as the server's `appendfsync` says; replicas get it later",
+            },
+        }
+    }
+
+    async fn read(&self, key: &Key) -> Result<Reading> {
+        let again = if self.link.place.wait.is_some() { "1" } else { "0" };
+        let call = Call::Script {
+            script: &scripts::READ,
+            keys: vec![self.records(key.shelf)],
+            args: vec![key.name.as_str().into(), again.into()],
+        };
+        let Value::Array(fields) = self.link.call(call, Doing::Reading, Confirm::ByReplicas).await? else {
+            return Err(self.strange(Doing::Reading));
+        };
+        let value = match fields.get(2) {
+            Some(Value::BulkString(record)) => Some(self.versioned(key, record)?),
+            Some(Value::Nil) => None,
+            _ => return Err(self.strange(Doing::Reading)),
+        };
+        Ok(Reading { value, now: self.time(&fields, Doing::Reading)? })
+    }
+
+    async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
+        let mut keys = vec![self.records(key.shelf)];
+        let expected = match expected {
+            // No revision of ours: it stands for no value at all.
+            Some(revision) if revision.0.is_empty() || revision.0.contains('\n') => return Ok(Swap::Mismatch),
+            Some(revision) => format!("{}\n", revision.0),
+            None => {
+                keys.push(self.names(key.shelf));
+                String::new()
+            }
+        };
+        let revision = Nonce::random().to_string();
+        let record = [revision.as_bytes(), b"\n", next].concat();
+        let args = vec![key.name.as_str().into(), expected.into_bytes(), record, self.channel(key).into_bytes()];
+        self.write(Call::Script { script: &scripts::SWAP, keys, args }, Revision(revision)).await
+    }
+
+    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
+        let mut after = after.cloned();
+        loop {
+            let (page, last) = self.page(shelf, after.as_ref(), limit).await?;
+            // A page of names that have no record is no page.
+            if !page.entries.is_empty() || !page.more || last.is_none() {
+                return Ok(page);
+            }
+            after = last;
+        }
+    }
+
+    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
+        refuse_erasing_a_lease(key)?;
+        if expected.0.is_empty() || expected.0.contains('\n') {
+            return Ok(Swap::Mismatch);
+        }
+        let call = Call::Script {
+            script: &scripts::ERASE,
+            keys: vec![self.records(key.shelf), self.names(key.shelf)],
+            args: vec![
+                key.name.as_str().into(),
+                format!("{}\n", expected.0).into_bytes(),
+                self.channel(key).into_bytes(),
+            ],
+        };
+        self.write(call, expected.clone()).await
+    }
+
+    /// Every swap publishes on a channel of the record.
+    async fn watch(&self, key: &Key) -> Result<Watch> {
+        let (sender, watch) = Watch::channel();
+        self.link.subscribe(&self.channel(key), sender).await;
+        Ok(watch)
+    }
+
+    async fn survey(&self) -> Result<Survey> {
+        survey::survey(self).await
+    }
+}

@@ -1,0 +1,73 @@
+//! Who waits for which channel.
+
+use ::redis::{PushInfo, PushKind, Value};
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync::mpsc::Sender;
+
+/// The watches of one store, by channel.
+#[derive(Default)]
+pub(super) struct Hub {
+    watches: Mutex<Watches>,
+}
+
+#[derive(Default)]
+struct Watches {
+    by_channel: HashMap<String, Vec<Sender<()>>>,
+    /// Whether a task looks after the connection.
+    is_tended: bool,
+}
+
+impl Hub {
+    /// Adds a watch. True if a task must be started that tends the connection.
+    pub(super) fn add(&self, channel: &str, sender: Sender<()>) -> bool {
+        let mut watches = self.lock();
+        watches.by_channel.entry(channel.to_owned()).or_default().push(sender);
+        !std::mem::replace(&mut watches.is_tended, true)
+    }
+
+    /// Every channel that somebody watches.
+    pub(super) fn channels(&self) -> Vec<String> {
+        self.lock().by_channel.keys().cloned().collect()
+    }
+
+    /// Drops watches that nobody looks at any more: the channels that nobody watches now, and whether any is left. If
+    /// none is, the task that tends the connection must end.
+    pub(super) fn prune(&self) -> (Vec<String>, bool) {
+        let mut watches = self.lock();
+        let mut gone = Vec::new();
+        watches.by_channel.retain(|channel, senders| {
+            senders.retain(|sender| !sender.is_closed());
+            if senders.is_empty() {
+                gone.push(channel.clone());
+            }
+            !senders.is_empty()
+        });
+        watches.is_tended = !watches.by_channel.is_empty();
+        (gone, watches.is_tended)
+    }
+
+    /// Hints everybody: something may have been missed.
+    pub(super) fn hint_all(&self) {
+        for sender in self.lock().by_channel.values().flatten() {
+            // Full is as good: a hint is waiting already.
+            let _ = sender.try_send(());
+        }
+    }
+
+    /// What the server pushed.
+    pub(super) fn pushed(&self, push: &PushInfo) {
+        if push.kind != PushKind::Message {
+            return;
+        }
+        let Some(Value::BulkString(channel)) = push.data.first() else { return };
+        let Ok(channel) = std::str::from_utf8(channel) else { return };
+        for sender in self.lock().by_channel.get(channel).into_iter().flatten() {
+            let _ = sender.try_send(());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Watches> {
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,115 @@
+//! The scripts, one per operation, and the keys that they touch.
+//!
+//! Each namespace has one hash tag, so that a cluster keeps it in one slot. A shelf is a hash from names to records, and
+//! a sorted set of the same names, for listings. A record is its revision, a line feed and the value.
+//!
+//! What every script keeps to: the write that counts is the last one that can fail, so that an error means that nothing
+//! was changed; and there is a command that writes, even if there is nothing to write, because that is what a replica
+//! refuses. So nothing is ever read from one.
+
+use crate::namespace::Namespace;
+use ::redis::Script;
+use leasehold::{Key, Shelf};
+use std::sync::LazyLock;
+
+/// A script's text, and the digest by which a server that has it knows it.
+pub(super) struct Lua {
+    pub(super) code: &'static str,
+    pub(super) digest: String,
+}
+
+impl Lua {
+    fn new(code: &'static str) -> Self {
+        Lua { code, digest: Script::new(code).get_hash().to_owned() }
+    }
+}
+
+/// KEYS: records. ARGV: name, `1` if the record read shall be replicated once more, so that WAIT waits for it. The same
+/// value is written again: nothing changes but the replication stream.
+pub(super) static READ: LazyLock<Lua> = LazyLock::new(|| {
+    Lua::new(
+        "redis.call('HDEL', KEYS[1], '')
+local now = redis.call('TIME')
+local found = redis.call('HGET', KEYS[1], ARGV[1])
+if found and ARGV[2] == '1' then redis.call('HSET', KEYS[1], ARGV[1], found) end
+return {now[1], now[2], found}",
+    )
+});
+
+/// KEYS: records, and names if the record is new. ARGV: name, expected revision and line feed or nothing, record,
+/// channel. The answer is nil if the record is another one. What is written is the first write there is: after one the
+/// server would not look at `maxmemory` any more.
+pub(super) static SWAP: LazyLock<Lua> = LazyLock::new(|| {
+    Lua::new(
+        "local now = redis.call('TIME')
+local found = redis.call('HGET', KEYS[1], ARGV[1])
+local is_expected
+if ARGV[2] == '' then
+  is_expected = not found
+else
+  is_expected = found and string.sub(found, 1, #ARGV[2]) == ARGV[2]
+end
+if not is_expected then
+  redis.call('HDEL', KEYS[1], '')
+  return false
+end
+if ARGV[2] == '' then redis.call('ZADD', KEYS[2], 0, ARGV[1]) end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+redis.pcall('PUBLISH', ARGV[4], '')
+return {now[1], now[2]}",
+    )
+});
+
+/// KEYS: records, names. ARGV: name, expected revision and line feed, channel. The answer is nil if the record is
+/// another one. The first two lines fail where the last two would.
+pub(super) static ERASE: LazyLock<Lua> = LazyLock::new(|| {
+    Lua::new(
+        "redis.call('HDEL', KEYS[1], '')
+redis.call('ZREM', KEYS[2], '')
+local now = redis.call('TIME')
+local found = redis.call('HGET', KEYS[1], ARGV[1])
+if not found or string.sub(found, 1, #ARGV[2]) ~= ARGV[2] then return false end
+redis.call('ZREM', KEYS[2], ARGV[1])
+redis.call('HDEL', KEYS[1], ARGV[1])
+redis.pcall('PUBLISH', ARGV[3], '')
+return {now[1], now[2]}",
+    )
+});
+
+/// KEYS: records, names. ARGV: the least name as ZRANGEBYLEX spells it, how many, how many bytes. The answer is the
+/// time, `1` if there is more, and names and records in turn.
+pub(super) static LIST: LazyLock<Lua> = LazyLock::new(|| {
+    Lua::new(
+        "redis.call('HDEL', KEYS[1], '')
+local now = redis.call('TIME')
+local limit, room = tonumber(ARGV[2]), tonumber(ARGV[3])
+local names = redis.call('ZRANGEBYLEX', KEYS[2], ARGV[1], '+', 'LIMIT', 0, limit + 1)
+local page = {now[1], now[2], '0'}
+for index, name in ipairs(names) do
+  if index > limit or room <= 0 then
+    page[3] = '1'
+    break
+  end
+  local found = redis.call('HGET', KEYS[1], name)
+  page[#page + 1] = name
+  page[#page + 1] = found
+  if found then room = room - #found end
+end
+return page",
+    )
+});
+
+/// The hash of a shelf's records.
+pub(super) fn records(namespace: &Namespace, shelf: Shelf) -> String {
+    format!("leasehold:{{{namespace}}}:{}", shelf.as_str())
+}
+
+/// The sorted set of a shelf's names.
+pub(super) fn names(namespace: &Namespace, shelf: Shelf) -> String {
+    format!("{}:names", records(namespace, shelf))
+}
+
+/// The channel on which a changed record is told.
+pub(super) fn channel(namespace: &Namespace, key: &Key) -> String {
+    format!("{}/{}", records(namespace, key.shelf), key.name)
+}

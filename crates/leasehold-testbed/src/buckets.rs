@@ -1,0 +1,79 @@
+//! Servers of objects: moto and SeaweedFS speak S3, Azurite speaks Azure's protocol. Each has one bucket, [`BUCKET`].
+
+use crate::{Server, Spec, free_port, node_module, program, python_program, wait_until};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// The bucket that every server here has.
+pub const BUCKET: &str = "leases";
+/// How long one answer may take while a bucket is made.
+const ANSWER: Duration = Duration::from_secs(20);
+/// Lets anybody make containers in an Azurite: signed with the key that every one of them has.
+const AZURITE_PERMIT: &str = "sv=2018-11-09&ss=b&srt=c&sp=cw&se=2099-01-01T00:00:00Z&\
+                              sig=DSuq2AQgq4x2gnHNfXN%2FOj%2BFElTof2ivN1hKWUifAZk%3D";
+
+/// S3 and DynamoDB as moto does them, in memory: it takes any credentials, and forgets everything when it is killed.
+pub fn moto() -> Server {
+    let port = free_port();
+    let spec = Spec::new(python_program("moto_server"), port).args(["-H", "127.0.0.1", "-p", &port.to_string()]);
+    let server = Server::start(spec, tempfile::tempdir().unwrap());
+    make_bucket(port, &format!("/{BUCKET}"));
+    server
+}
+
+/// The same over TLS, with the certificate and key in these files. It has no bucket.
+pub fn moto_tls(certificate: &Path, key: &Path) -> Server {
+    let port = free_port();
+    let spec = Spec::new(python_program("moto_server"), port)
+        .args(["-H", "127.0.0.1", "-p", &port.to_string(), "--ssl"])
+        .args(["-c", &certificate.display().to_string(), "-k", &key.display().to_string()]);
+    Server::start(spec, tempfile::tempdir().unwrap())
+}
+
+/// S3 as SeaweedFS does it, on disk: what it answered is there after it was killed.
+pub fn seaweed() -> Server {
+    let folder = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let mut args = vec!["server".to_owned(), "-ip=127.0.0.1".into(), "-s3".into(), "-volume.max=8".into()];
+    args.push(format!("-dir={}", folder.path().display()));
+    args.push(format!("-s3.port={port}"));
+    for part in ["master.port", "volume.port", "filer.port"] {
+        args.push(format!("-{part}={}", free_port()));
+        args.push(format!("-{part}.grpc={}", free_port()));
+    }
+    args.push(format!("-s3.port.grpc={}", free_port()));
+    let server = Server::start(Spec::new(python_program("weed"), port).args(args), folder);
+    make_bucket(port, &format!("/{BUCKET}"));
+    server
+}
+
+/// Azure's blobs as Azurite does them, in memory, with the account and key that every one of them has.
+pub fn azurite() -> Server {
+    let port = free_port();
+    let script = node_module("azurite/dist/src/blob/main.js").display().to_string();
+    let spec = Spec::new(program("node"), port)
+        .args([script.as_str(), "--blobHost", "127.0.0.1", "--blobPort", &port.to_string()])
+        .args(["--inMemoryPersistence", "--skipApiVersionCheck", "--silent", "--disableTelemetry"]);
+    let server = Server::start(spec, tempfile::tempdir().unwrap());
+    make_bucket(port, &format!("/devstoreaccount1/{BUCKET}?restype=container&{AZURITE_PERMIT}"));
+    server
+}
+
+/// Some servers listen before they can make anything.
+fn make_bucket(port: u16, target: &str) {
+    wait_until("a bucket is made", || matches!(put(port, target), Some(200 | 201)));
+}
+
+/// The status of a bare PUT.
+fn put(port: u16, target: &str) -> Option<u16> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.set_read_timeout(Some(ANSWER)).ok()?;
+    let request =
+        format!("PUT {target} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).ok()?;
+    String::from_utf8_lossy(&answer).split_whitespace().nth(1)?.parse().ok()
+}
