@@ -8,8 +8,8 @@
 //! the URL, or `LEASEHOLD_DO_TOKEN`.
 
 use crate::address::{Address, Secret};
-use crate::http::{Answer, Doing, exchange, unknown};
-use crate::https::{CA, client, reading};
+use crate::http::{Doing, unknown};
+use crate::https::{CA, Untimed, client, untimed};
 use crate::namespace::Namespace;
 use async_trait::async_trait;
 use base64::Engine;
@@ -94,18 +94,18 @@ impl DurableStore {
     }
 
     async fn ask<T: DeserializeOwned>(&self, operation: &str, question: &impl Serialize) -> Result<T> {
-        let answer = reading(self.request(operation, question), &self.place).await?;
+        let answer = untimed(self.request(operation, question), Doing::Reading, &self.place).await?;
         self.understand(&answer, Doing::Reading)
     }
 
     async fn write(&self, operation: &str, question: &impl Serialize) -> Result<Swap> {
-        let answer = exchange(self.request(operation, question), Doing::Writing, &self.place).await?;
+        let answer = untimed(self.request(operation, question), Doing::Writing, &self.place).await?;
         let Written { now, revision } = self.understand(&answer, Doing::Writing)?;
         let now = Timestamp::from_millis(now);
         Ok(revision.map_or(Swap::Mismatch, |revision| Swap::Done { revision: Revision(revision), now }))
     }
 
-    fn understand<T: DeserializeOwned>(&self, answer: &Answer, doing: Doing) -> Result<T> {
+    fn understand<T: DeserializeOwned>(&self, answer: &Untimed, doing: Doing) -> Result<T> {
         if answer.status != 200 {
             return Err(self.refused(answer, doing));
         }
@@ -116,7 +116,7 @@ impl DurableStore {
     }
 
     /// What a status other than 200 means. The worker changes nothing when it gives one below 500.
-    fn refused(&self, answer: &Answer, doing: Doing) -> Error {
+    fn refused(&self, answer: &Untimed, doing: Doing) -> Error {
         let place = &self.place;
         let said = serde_json::from_slice::<Complaint>(&answer.body).map(|said| said.error).unwrap_or_default();
         let said: String = printable(&said).chars().take(MAX_SAID).collect();

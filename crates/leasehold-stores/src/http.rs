@@ -52,7 +52,22 @@ pub(crate) fn builder() -> ClientBuilder {
 }
 
 /// Sends a request and reads the whole answer. `place` names the server in messages, without secrets.
+#[allow(dead_code, reason = "some services tell their time in the body")]
 pub(crate) async fn exchange(request: RequestBuilder, doing: Doing, place: &str) -> Result<Answer> {
+    let (status, date, body) = undated(request, doing, place).await?;
+    let now = date.as_deref().and_then(time_of).ok_or_else(|| {
+        let message = format!("{place} answered {status} without a readable `Date` header, so its time is not known");
+        Error::new(unknown(doing), message)
+    })?;
+    Ok(Answer { status, now, body })
+}
+
+/// The same for a server that need not have a `Date` header: its status, the header if there is one, and its body.
+pub(crate) async fn undated(
+    request: RequestBuilder,
+    doing: Doing,
+    place: &str,
+) -> Result<(u16, Option<String>, Vec<u8>)> {
     let exchange = async {
         let response = request.send().await?;
         let status = response.status().as_u16();
@@ -60,19 +75,14 @@ pub(crate) async fn exchange(request: RequestBuilder, doing: Doing, place: &str)
         let body = response.bytes().await?;
         Ok((status, date, body.to_vec()))
     };
-    let (status, date, body) = match tokio::time::timeout(EXCHANGE, exchange).await {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(error)) => return Err(failed(error, doing, place)),
+    match tokio::time::timeout(EXCHANGE, exchange).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) => Err(failed(error, doing, place)),
         Err(_) => {
             let message = format!("{place} did not answer within {} s", EXCHANGE.as_secs());
-            return Err(Error::new(unknown(doing), message));
+            Err(Error::new(unknown(doing), message))
         }
-    };
-    let now = date.as_deref().and_then(time_of).ok_or_else(|| {
-        let message = format!("{place} answered {status} without a readable `Date` header, so its time is not known");
-        Error::new(unknown(doing), message)
-    })?;
-    Ok(Answer { status, now, body })
+    }
 }
 
 /// The kind of an error after which the server may have done what was asked.

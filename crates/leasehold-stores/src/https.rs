@@ -4,7 +4,7 @@
 //! Non-promise: authentication is each store's own.
 
 use crate::address::Address;
-use crate::http::{Answer, Doing, builder, exchange};
+use crate::http::{Answer, Doing, builder, exchange, undated};
 use leasehold::{Error, Kind, Result};
 use leasehold_system::clock;
 use reqwest::redirect::Policy;
@@ -37,14 +37,38 @@ pub(crate) fn client(address: &Address) -> Result<Client> {
     })
 }
 
-/// Sends a request that changes nothing, and once more where a kept connection turned out to be closed.
+/// An answer of a service that tells its time in the body, or not at all.
+#[allow(dead_code, reason = "not every store has such a service")]
+pub(crate) struct Untimed {
+    pub(crate) status: u16,
+    pub(crate) body: Vec<u8>,
+}
+
+/// Sends a request to a service that tells its time in the body, or not at all.
+#[allow(dead_code, reason = "not every store has such a service")]
+pub(crate) async fn untimed(request: RequestBuilder, doing: Doing, place: &str) -> Result<Untimed> {
+    let (status, _, body) = match doing {
+        Doing::Reading => twice(request, |request| undated(request, doing, place)).await?,
+        Doing::Writing => undated(request, doing, place).await?,
+    };
+    Ok(Untimed { status, body })
+}
+
+/// Sends a request that changes nothing to a service that tells its time in the `Date` header.
+#[allow(dead_code, reason = "some services tell their time in the body")]
 pub(crate) async fn reading(request: RequestBuilder, place: &str) -> Result<Answer> {
+    twice(request, |request| exchange(request, Doing::Reading, place)).await
+}
+
+/// Sends a request that changes nothing, and once more where a kept connection turned out to be closed.
+async fn twice<T, Sent>(request: RequestBuilder, send: impl Fn(RequestBuilder) -> Sent) -> Result<T>
+where
+    Sent: Future<Output = Result<T>>,
+{
     let again = request.try_clone();
     let asked = clock::now();
-    match (exchange(request, Doing::Reading, place).await, again) {
-        (Err(_), Some(again)) if clock::now().saturating_since(asked) < AT_ONCE => {
-            exchange(again, Doing::Reading, place).await
-        }
+    match (send(request).await, again) {
+        (Err(_), Some(again)) if clock::now().saturating_since(asked) < AT_ONCE => send(again).await,
         (answer, _) => answer,
     }
 }

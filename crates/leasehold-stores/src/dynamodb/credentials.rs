@@ -4,8 +4,8 @@
 //! are looked for anew. Non-promise: profiles that need a sign-in or a role (`sso_*`, `role_arn`, `credential_process`)
 //! are not followed; the message says what to do instead.
 
-use crate::http::{Answer, Doing, exchange};
-use crate::https::millis_of;
+use crate::http::Doing;
+use crate::https::{Untimed, millis_of, untimed};
 use aws_credential_types::Credentials;
 use leasehold::{Error, Kind, Result};
 use leasehold_system::clock::wall_ms;
@@ -194,9 +194,9 @@ fn none(what: &str) -> Error {
 }
 
 /// A service on this machine that does not answer is none: most machines have none.
-async fn answer_of(request: RequestBuilder) -> Result<Answer> {
+async fn answer_of(request: RequestBuilder) -> Result<Untimed> {
     let place = "the credentials service of this machine";
-    match exchange(request.timeout(SERVICE), Doing::Reading, place).await {
+    match untimed(request.timeout(SERVICE), Doing::Reading, place).await {
         Ok(answer) if answer.status == 200 => Ok(answer),
         Ok(answer) if answer.status < 500 && answer.status != 429 => {
             Err(none(&format!("no AWS credentials: {place} answered {}", answer.status)))
@@ -206,7 +206,7 @@ async fn answer_of(request: RequestBuilder) -> Result<Answer> {
     }
 }
 
-fn issued(answer: &Answer) -> Result<Found> {
+fn issued(answer: &Untimed) -> Result<Found> {
     let issued: Issued = serde_json::from_slice(&answer.body)
         .map_err(|_| none("the credentials service of this machine gave an answer that is not understood"))?;
     let until_ms = issued.expiration.as_deref().and_then(millis_of);
@@ -254,8 +254,7 @@ mod tests {
                 let mut request = [0; 4096];
                 let count = stream.read(&mut request).unwrap();
                 asked.push(String::from_utf8_lossy(&request[..count]).to_lowercase());
-                let date = "Date: Sun, 15 Nov 2026 23:27:25 GMT\r\nConnection: close";
-                let head = format!("HTTP/1.1 200 OK\r\n{date}\r\nContent-Length: {}\r\n\r\n", answer.len());
+                let head = format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", answer.len());
                 stream.write_all(format!("{head}{answer}").as_bytes()).unwrap();
             }
             asked

@@ -1,8 +1,8 @@
 //! One request to Firestore, and what its answer means.
 
 use super::token::Source;
-use crate::http::{Answer, Doing, exchange, unknown};
-use crate::https::reading;
+use crate::http::{Doing, unknown};
+use crate::https::{Untimed, untimed};
 use leasehold::{Error, Kind, Result, printable};
 use reqwest::{Client, Url};
 use serde_json::Value;
@@ -84,10 +84,7 @@ impl Service {
         let token = self.source.token().await?;
         let url = format!("{}/v1/{}{call}", self.base, self.documents);
         let request = self.client.post(url).bearer_auth(token.reveal()).json(question);
-        let answer = match doing {
-            Doing::Reading => reading(request, &self.base).await?,
-            Doing::Writing => exchange(request, doing, &self.base).await?,
-        };
+        let answer = untimed(request, doing, &self.base).await?;
         if answer.status != 200 {
             if answer.status == 401 {
                 // It may have been revoked, and another may be had.
@@ -102,7 +99,7 @@ impl Service {
     }
 
     /// What an error answer means. `ABORTED` and `ALREADY_EXISTS` share a status, so the code's name decides.
-    fn refused(&self, answer: &Answer, doing: Doing) -> Failure {
+    fn refused(&self, answer: &Untimed, doing: Doing) -> Failure {
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         // A call that answers with a stream puts its error into a list.
         let error = if body.is_array() { &body[0]["error"] } else { &body["error"] };
@@ -147,7 +144,6 @@ impl Service {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold::Timestamp;
 
     #[test]
     fn every_documented_error_is_told_apart() {
@@ -156,7 +152,7 @@ mod tests {
         let refused = |status: u16, code: &str, said: &str, doing: Doing| {
             let body =
                 format!(r#"[{{"error":{{"code":{status},"message":"{said}","status":"{code}"}}}}]"#).into_bytes();
-            match service.refused(&Answer { status, now: Timestamp::from_millis(0), body }, doing) {
+            match service.refused(&Untimed { status, body }, doing) {
                 Failure::Mismatch => None,
                 Failure::Error(error) => Some(error.kind()),
             }

@@ -4,7 +4,8 @@
 //! renewed in time, never shown. Non-promise: workload identity federation (`external_account`) is not followed.
 
 use crate::address::Secret;
-use crate::http::{Answer, Doing, exchange};
+use crate::http::Doing;
+use crate::https::untimed;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use leasehold::{Error, Kind, Result, printable};
@@ -199,7 +200,7 @@ fn assertion(email: &str, key: &str, key_id: Option<&str>, audience: &str) -> Op
 
 /// Nothing was written yet, whatever happens here.
 async fn issued(request: RequestBuilder, place: &str) -> Result<Found> {
-    let answer: Answer = match exchange(request, Doing::Reading, place).await {
+    let answer = match untimed(request, Doing::Reading, place).await {
         Ok(answer) => answer,
         Err(error) if place == "the metadata server" => {
             let message = format!("no Google credentials, and no metadata server gives any; {HOW}");
