@@ -29,10 +29,18 @@ struct Budget {
     fleet: Duration,
 }
 
-const FULL: Budget =
-    Budget { runs: Duration::from_secs(24), stores: Duration::from_secs(8), writes: Duration::from_secs(8), fleet: Duration::from_secs(4) };
-const QUICK: Budget =
-    Budget { runs: Duration::from_secs(6), stores: Duration::from_millis(1_800), writes: Duration::from_millis(1_800), fleet: Duration::from_millis(1_200) };
+const FULL: Budget = Budget {
+    runs: Duration::from_secs(24),
+    stores: Duration::from_secs(8),
+    writes: Duration::from_secs(8),
+    fleet: Duration::from_secs(4),
+};
+const QUICK: Budget = Budget {
+    runs: Duration::from_secs(6),
+    stores: Duration::from_millis(1_800),
+    writes: Duration::from_millis(1_800),
+    fleet: Duration::from_millis(1_200),
+};
 
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().skip(1).collect();

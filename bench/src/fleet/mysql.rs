@@ -50,8 +50,7 @@ impl Engine for Database {
         conn.query_drop(DATABASE).await?;
         conn.query_drop(TABLE).await?;
         let make = conn.prep(MAKE).await?;
-        let [acquire, renew, release] =
-            [conn.prep(ACQUIRE).await?, conn.prep(RENEW).await?, conn.prep(RELEASE).await?];
+        let [acquire, renew, release] = [conn.prep(ACQUIRE).await?, conn.prep(RENEW).await?, conn.prep(RELEASE).await?];
         Ok(Box::new(Peer { conn, make, acquire, renew, release, known: String::new(), held: None }))
     }
 }

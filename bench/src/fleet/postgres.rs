@@ -11,7 +11,8 @@ const PAUSE: Duration = Duration::from_millis(2);
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS lease (name text PRIMARY KEY, holder text, until timestamptz NOT NULL)";
 const ACQUIRE: &str = "INSERT INTO lease VALUES ($1, $2, now() + interval '90 s') ON CONFLICT (name) DO UPDATE
     SET holder = $2, until = now() + interval '90 s' WHERE lease.holder IS NULL OR lease.until < now()";
-const RENEW: &str = "UPDATE lease SET until = now() + interval '90 s' WHERE name = $1 AND holder = $2 AND until > now()";
+const RENEW: &str =
+    "UPDATE lease SET until = now() + interval '90 s' WHERE name = $1 AND holder = $2 AND until > now()";
 const RELEASE: &str = "UPDATE lease SET holder = NULL WHERE name = $1 AND holder = $2";
 
 pub struct Database(Postgres);

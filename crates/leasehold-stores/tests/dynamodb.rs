@@ -7,7 +7,7 @@ use leasehold::{Acquired, Ask, Coordinator, HolderId, Key, Kind, LeaseName, Shel
 use leasehold_conformance::{Bench, Effort, exercise};
 use leasehold_stores::{StoreUrl, open};
 use leasehold_testbed::suite::{self, Opener};
-use leasehold_testbed::{Server, aws_credentials, dynalite, moto_in_turn};
+use leasehold_testbed::{Server, aws_credentials, dynalite, moto};
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
@@ -52,8 +52,8 @@ async fn dynamodb_keeps_every_promise() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dynamodb_keeps_every_promise_on_moto_in_turn() {
-    keeps_every_promise(moto_in_turn()).await;
+async fn dynamodb_keeps_every_promise_on_moto() {
+    keeps_every_promise(moto()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -131,7 +131,7 @@ fn between<'a>(text: &'a str, tag: &str) -> &'a str {
 
 #[tokio::test]
 async fn signatures_are_right_and_revoked_keys_are_a_clear_error() {
-    let server = moto_in_turn();
+    let server = moto();
     let port = server.port();
     // Opened first: it installs the process's cryptography, which a bare client needs.
     let leases = Coordinator::new(store(&server).await);

@@ -15,9 +15,10 @@ const AZURITE_PERMIT: &str = "sv=2018-11-09&ss=b&srt=c&sp=cw&se=2099-01-01T00:00
                               sig=DSuq2AQgq4x2gnHNfXN%2FOj%2BFElTof2ivN1hKWUifAZk%3D";
 
 /// moto's own server answers in threads that look first and write later: under load it creates one object twice, which
-/// our proof notices. Here it answers one request at a time.
+/// our proof notices, and loses races for an item. Here it answers one request at a time.
 const MOTO: &str = r"
 import ssl, sys, threading
+from moto.moto_server.threaded_moto_server import MotoRequestHandler
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import run_simple
 app, turn = DomainDispatcherApplication(create_backend_app), threading.Lock()
@@ -28,7 +29,8 @@ context = None
 if len(sys.argv) > 2:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(sys.argv[2], sys.argv[3])
-run_simple('127.0.0.1', int(sys.argv[1]), one_at_a_time, threaded=True, ssl_context=context)
+run_simple('127.0.0.1', int(sys.argv[1]), one_at_a_time, threaded=True, request_handler=MotoRequestHandler,
+    ssl_context=context)
 ";
 
 /// S3 and DynamoDB as moto does them, in memory: it takes any credentials, and forgets everything when it is killed.
@@ -47,6 +49,7 @@ fn start_moto(certificate: &[&Path]) -> Server {
     let port = free_port();
     let spec = Spec::new(python_program("python"), port)
         .args(["-c", MOTO, &port.to_string()])
+        .env("MOTO_PORT", port.to_string())
         .args(certificate.iter().map(|file| file.display().to_string()));
     Server::start(spec, tempfile::tempdir().unwrap())
 }

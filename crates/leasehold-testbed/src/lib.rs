@@ -21,7 +21,7 @@ pub mod suite;
 mod workerd;
 
 pub use buckets::{BUCKET, azurite, moto, moto_tls, seaweed};
-pub use dynamodb::{aws_credentials, dynalite, moto_in_turn};
+pub use dynamodb::{aws_credentials, dynalite};
 pub use etcd::{etcd, etcd_cluster, etcd_is_healthy, etcd_with};
 pub use firestore::{firestore_stand_in, serve_firestore_if_asked, service_account};
 pub use mariadb::{mariadb, mariadb_run, mariadb_with};
