@@ -163,7 +163,7 @@ impl Store for DirStore {
             Volume::Local => "local",
             _ => "network",
         };
-        Ok(Survey::plain(Class::A).fine("file system", volume))
+        Ok(Survey::plain(self.capabilities().class).fine("file system", volume))
     }
 }
 

@@ -43,6 +43,8 @@ mod open;
 pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+mod revision;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 

@@ -9,8 +9,7 @@
 //! Statements go as text, with every name and value as a hexadecimal literal: a prepared statement would cost a second
 //! exchange, and in a literal of digits there is nothing to escape, whatever the character set or SQL mode.
 //!
-//! A revision starts from a random number and goes up by one, so a key that is erased and written again never has an old
-//! revision.
+//! Every write has a random revision, so none ever comes back, not even after a failover that lost writes.
 
 mod connections;
 mod failure;
@@ -19,6 +18,7 @@ mod survey;
 
 use crate::address::Address;
 use crate::namespace::Namespace;
+use crate::revision;
 use async_trait::async_trait;
 use connections::{Answer, Connections};
 use failure::{Doing, Stop};
@@ -26,7 +26,7 @@ use leasehold::store::{
     Capabilities, Class, ClockSource, Page, Reach, Reading, Revision, Store, Survey, Swap, Versioned, Watch, Watching,
     refuse_erasing_a_lease,
 };
-use leasehold::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf, Timestamp};
+use leasehold::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
 use mysql_async::Row;
 use settings::Settings;
 use std::fmt;
@@ -191,23 +191,20 @@ impl Store for MysqlStore {
     }
 
     async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
-        let (sql, revision) = match expected {
+        let fresh = revision::fresh();
+        let sql = match expected {
             None => {
-                // 62 random bits: the sum with any number of swaps still fits.
-                let revision = (Nonce::random().as_u128() >> 66) as u64;
                 let (shelf, name) = (self.shelf(key.shelf), literal(key.name.as_str().as_bytes()));
                 let value = literal(next);
                 let columns = "leasehold_record (shelf, name, revision, value)";
-                (format!("INSERT INTO {columns} VALUES ({shelf}, {name}, {revision}, {value})"), revision)
+                format!("INSERT INTO {columns} VALUES ({shelf}, {name}, {fresh}, {value})")
             }
             Some(expected) => {
-                let Some(revision) = number(expected).filter(|revision| *revision < u64::MAX) else {
-                    return Ok(Swap::Mismatch);
-                };
+                let Some(revision) = number(expected) else { return Ok(Swap::Mismatch) };
                 // The revision always changes, so a row that is matched is a row that is affected.
-                let set = format!("revision = {}, value = {}", revision + 1, literal(next));
+                let set = format!("revision = {fresh}, value = {}", literal(next));
                 let is_expected = format!("{} AND revision = {revision}", self.at(key));
-                (format!("UPDATE leasehold_record SET {set} WHERE {is_expected}"), revision + 1)
+                format!("UPDATE leasehold_record SET {set} WHERE {is_expected}")
             }
         };
         let mut written = self.write(&sql).await?;
@@ -216,7 +213,7 @@ impl Store for MysqlStore {
             written = self.write(&sql).await?;
         }
         match (written, expected) {
-            (Written::At(now), _) => Ok(Swap::Done { revision: Revision(revision.to_string()), now }),
+            (Written::At(now), _) => Ok(Swap::Done { revision: Revision(fresh.to_string()), now }),
             (Written::NoTable, None) => {
                 let message = format!("the table leasehold_record of {} was dropped again at once", self.place());
                 Err(Error::new(Kind::Unavailable, message))

@@ -5,8 +5,7 @@
 //! is kept in a session, so a pooler in transaction mode may stand between. Time is the server's `clock_timestamp()`.
 //! Non-promise: with an asynchronous standby an acknowledged swap may be gone after a failover; [`Store::survey`] says so.
 //!
-//! A revision starts from a random number and goes up by one, so a key that is erased and written again never has an old
-//! revision. The table is made by the first write that misses it. Hints are notifications, sent only where somebody
+//! Every write has a random revision, so none ever comes back, not even after a failover that lost writes. The table is made by the first write that misses it. Hints are notifications, sent only where somebody
 //! listens (see `listener`), for a notification makes all commits wait for each other.
 
 mod failure;
@@ -20,13 +19,14 @@ mod tls;
 
 use crate::address::Address;
 use crate::namespace::Namespace;
+use crate::revision;
 use async_trait::async_trait;
 use failure::{Doing, Failure};
 use leasehold::store::{
     Capabilities, Class, ClockSource, Page, Reach, Reading, Revision, Store, Survey, Swap, Versioned, Watch, Watching,
     refuse_erasing_a_lease,
 };
-use leasehold::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf, Timestamp};
+use leasehold::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
 use listener::Listener;
 use pool::{Params, Pool};
 use settings::Settings;
@@ -186,9 +186,9 @@ impl Store for PostgresStore {
     }
 
     async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
+        let fresh = revision::fresh();
         let (sql, revision, missing) = match expected {
-            // 62 random bits: the sum with any number of swaps still fits.
-            None => (&self.statements.insert, (Nonce::random().as_u128() >> 66) as i64, Missing::Make),
+            None => (&self.statements.insert, fresh, Missing::Make),
             Some(expected) => match number(expected) {
                 Some(revision) => (&self.statements.update, revision, Missing::Mismatch),
                 None => return Ok(Swap::Mismatch),
@@ -204,6 +204,7 @@ impl Store for PostgresStore {
             (&tag, Type::INT8),
             (&channel, Type::TEXT),
             (&next, Type::BYTEA),
+            (&fresh, Type::INT8),
         ];
         self.write(sql, params, missing).await
     }

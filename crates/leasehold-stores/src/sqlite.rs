@@ -5,20 +5,20 @@
 //! systems (WAL needs shared memory) and says so instead of trying. Its clock is the machine's wall clock: there is only
 //! one machine.
 //!
-//! A revision starts from a random number and goes up by one, so a key that is erased and written again never has an old
-//! revision. A short-lived process does not checkpoint when it ends, which would cost two more fsyncs: whoever fills the
+//! Every write has a random revision, so none ever comes back, not even where a copy of the file was put back. A short-lived process does not checkpoint when it ends, which would cost two more fsyncs: whoever fills the
 //! log does.
 
 mod opening;
 mod room;
 
 use crate::namespace::Namespace;
+use crate::revision;
 use async_trait::async_trait;
 use leasehold::store::{
     Capabilities, Class, ClockSource, Page, Reach, Reading, Revision, Store, Survey, Swap, Watch, Watching,
     refuse_erasing_a_lease,
 };
-use leasehold::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf};
+use leasehold::{Error, Key, Kind, LeaseName, Result, Shelf};
 use leasehold_system::watch::PathWatch;
 use room::{DELETE, Doing, INSERT, Room, UPDATE};
 use rusqlite::params;
@@ -74,7 +74,7 @@ async fn blocking<T: Send + 'static>(doing: Doing, work: impl FnOnce() -> Result
 
 /// A revision that this store never gave stands for no value at all.
 fn number(revision: &Revision) -> Option<i64> {
-    revision.0.parse().ok().filter(|number| *number < i64::MAX)
+    revision.0.parse().ok()
 }
 
 #[async_trait]
@@ -100,17 +100,17 @@ impl Store for SqliteStore {
     }
 
     async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
-        let (sql, revision) = match expected {
-            // 62 random bits: the sum with any number of swaps still fits.
-            None => (INSERT, (Nonce::random().as_u128() >> 66) as i64),
+        let (sql, expected) = match expected {
+            None => (INSERT, None),
             Some(expected) => match number(expected) {
-                Some(revision) => (UPDATE, revision),
+                Some(revision) => (UPDATE, Some(revision)),
                 None => return Ok(Swap::Mismatch),
             },
         };
         let (key, next) = (key.clone(), next.to_vec());
         self.with(Doing::Writing, move |room| {
-            room.write(sql, revision, params![room.namespace.shelf(key.shelf), key.name.as_str(), revision, next])
+            let (shelf, fresh) = (room.namespace.shelf(key.shelf), revision::fresh());
+            room.write(sql, fresh, params![shelf, key.name.as_str(), expected, next, fresh])
         })
         .await
     }

@@ -79,11 +79,13 @@ async fn an_asynchronous_standby_issues_an_acknowledged_epoch_again() {
     assert_eq!(cluster.leases.store().capabilities().class, Class::B);
     cluster.wait_until_replayed();
     cluster.between.freeze();
-    let acknowledged = acquire(&cluster.leases, &lease).await;
+    let mut acknowledged = acquire(&cluster.leases, &lease).await;
     cluster.fail_over();
     let again = acquire(&cluster.leases, &lease).await;
     assert_eq!(again.token().epoch, acknowledged.token().epoch, "class B means just this");
     assert_ne!(again.token().nonce, acknowledged.token().nonce, "guards tell them apart");
+    let error = cluster.leases.renew(&mut acknowledged, None).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Lost, "the forgotten holder renewed over its successor: {error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -14,9 +14,9 @@ use std::time::Duration;
 pub(super) const BUSY: Duration = Duration::from_secs(5);
 
 const READ: &str = "SELECT revision, value FROM record WHERE shelf = ?1 AND name = ?2";
-pub(super) const INSERT: &str = "INSERT INTO record (shelf, name, revision, value) VALUES (?1, ?2, ?3 + 1, ?4)
+pub(super) const INSERT: &str = "INSERT INTO record (shelf, name, revision, value) VALUES (?1, ?2, ?5, ?4)
     ON CONFLICT DO NOTHING";
-pub(super) const UPDATE: &str = "UPDATE record SET revision = ?3 + 1, value = ?4
+pub(super) const UPDATE: &str = "UPDATE record SET revision = ?5, value = ?4
     WHERE shelf = ?1 AND name = ?2 AND revision = ?3";
 pub(super) const DELETE: &str = "DELETE FROM record WHERE shelf = ?1 AND name = ?2 AND revision = ?3";
 const LIST: &str = "SELECT name, revision, value FROM record WHERE shelf = ?1 AND name > ?2 ORDER BY name LIMIT ?3";
@@ -54,14 +54,14 @@ impl Room {
         read().map_err(|e| failed(e, Doing::Reading, &self.path))
     }
 
-    /// Runs one statement that writes at most one row and gives it the revision after `revision`.
+    /// Runs one statement that writes at most one row; `revision` is the one it has then.
     pub(super) fn write(&self, sql: &str, revision: i64, params: impl Params) -> Result<Swap> {
         self.check_identity()?;
         let now = now();
         let write = || self.connection.prepare_cached(sql)?.execute(params);
         match write().map_err(|e| failed(e, Doing::Writing, &self.path))? {
             0 => Ok(Swap::Mismatch),
-            _ => Ok(Swap::Done { revision: Revision((revision + 1).to_string()), now }),
+            _ => Ok(Swap::Done { revision: Revision(revision.to_string()), now }),
         }
     }
 

@@ -1,0 +1,12 @@
+//! Revisions of the stores that keep records in tables.
+//!
+//! Promise: no two writes ever have the same one, on whichever server, before or after a failover. Counting up would not do:
+//! a server that lost its last writes would count them again, and a holder that it has forgotten would find its own
+//! revision on its successor's record, and renew over it.
+
+use leasehold::Nonce;
+
+/// A fresh one: 62 random bits, never negative.
+pub(crate) fn fresh() -> i64 {
+    (Nonce::random().as_u128() >> 66) as i64
+}
