@@ -45,6 +45,8 @@ pub mod postgres;
 pub mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(any(feature = "dynamodb", feature = "firestore", feature = "nats"))]
+mod utc;
 
 pub use address::{Address, Host, Secret};
 pub use namespace::Namespace;

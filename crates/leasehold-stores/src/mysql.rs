@@ -9,8 +9,8 @@
 //! Statements go as text, with every name and value as a hexadecimal literal: a prepared statement would cost a second
 //! exchange, and in a literal of digits there is nothing to escape, whatever the character set or SQL mode.
 //!
-//! A revision starts from a random number and goes up by one, so a key that is erased and written again never has an old
-//! revision.
+//! A revision is random and not a count: after a failover that lost a swap a counted one would come again, on another's
+//! record, and whoever wrote the lost one could swap that away.
 
 mod connections;
 mod failure;
@@ -87,7 +87,7 @@ impl MysqlStore {
                 return match stop {
                     Stop::NoTable => Ok(Written::NoTable),
                     Stop::Taken => Ok(Written::Not),
-                    Stop::NotPermitted(error) | Stop::Failed(error) => Err(error),
+                    Stop::NotPermitted(error) | Stop::ReadOnly(error) | Stop::Failed(error) => Err(error),
                 };
             }
             Some(stop) => {
@@ -191,23 +191,20 @@ impl Store for MysqlStore {
     }
 
     async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
-        let (sql, revision) = match expected {
+        let revision = (Nonce::random().as_u128() >> 64) as u64;
+        let sql = match expected {
             None => {
-                // 62 random bits: the sum with any number of swaps still fits.
-                let revision = (Nonce::random().as_u128() >> 66) as u64;
                 let (shelf, name) = (self.shelf(key.shelf), literal(key.name.as_str().as_bytes()));
                 let value = literal(next);
                 let columns = "leasehold_record (shelf, name, revision, value)";
-                (format!("INSERT INTO {columns} VALUES ({shelf}, {name}, {revision}, {value})"), revision)
+                format!("INSERT INTO {columns} VALUES ({shelf}, {name}, {revision}, {value})")
             }
             Some(expected) => {
-                let Some(revision) = number(expected).filter(|revision| *revision < u64::MAX) else {
-                    return Ok(Swap::Mismatch);
-                };
+                let Some(expected) = number(expected) else { return Ok(Swap::Mismatch) };
                 // The revision always changes, so a row that is matched is a row that is affected.
-                let set = format!("revision = {}, value = {}", revision + 1, literal(next));
-                let is_expected = format!("{} AND revision = {revision}", self.at(key));
-                (format!("UPDATE leasehold_record SET {set} WHERE {is_expected}"), revision + 1)
+                let set = format!("revision = {revision}, value = {}", literal(next));
+                let is_expected = format!("{} AND revision = {expected}", self.at(key));
+                format!("UPDATE leasehold_record SET {set} WHERE {is_expected}")
             }
         };
         let mut written = self.write(&sql).await?;

@@ -5,8 +5,8 @@
 //! is kept in a session, so a pooler in transaction mode may stand between. Time is the server's `clock_timestamp()`.
 //! Non-promise: with an asynchronous standby an acknowledged swap may be gone after a failover; [`Store::survey`] says so.
 //!
-//! A revision starts from a random number and goes up by one, so a key that is erased and written again never has an old
-//! revision. The table is made by the first write that misses it. Hints are notifications, sent only where somebody
+//! A revision is random and not a count: after a failover that lost a swap a counted one would come again, on another's
+//! record, and whoever wrote the lost one could swap that away. The table is made by the first write that misses it. Hints are notifications, sent only where somebody
 //! listens (see `listener`), for a notification makes all commits wait for each other.
 
 mod failure;
@@ -186,11 +186,11 @@ impl Store for PostgresStore {
     }
 
     async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
+        let fresh = (Nonce::random().as_u128() >> 65) as i64;
         let (sql, revision, missing) = match expected {
-            // 62 random bits: the sum with any number of swaps still fits.
-            None => (&self.statements.insert, (Nonce::random().as_u128() >> 66) as i64, Missing::Make),
+            None => (&self.statements.insert, None, Missing::Make),
             Some(expected) => match number(expected) {
-                Some(revision) => (&self.statements.update, revision, Missing::Mismatch),
+                Some(revision) => (&self.statements.update, Some(revision), Missing::Mismatch),
                 None => return Ok(Swap::Mismatch),
             },
         };
@@ -204,6 +204,7 @@ impl Store for PostgresStore {
             (&tag, Type::INT8),
             (&channel, Type::TEXT),
             (&next, Type::BYTEA),
+            (&fresh, Type::INT8),
         ];
         self.write(sql, params, missing).await
     }

@@ -5,7 +5,7 @@
 //! are not followed; the message says what to do instead.
 
 use crate::http::{Answer, Doing, exchange};
-use crate::https::millis_of;
+use crate::utc::millis_of;
 use aws_credential_types::Credentials;
 use leasehold::{Error, Kind, Result};
 use leasehold_system::clock::wall_ms;

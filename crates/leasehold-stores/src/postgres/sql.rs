@@ -135,11 +135,11 @@ impl Statements {
                 "{head} FROM (SELECT 1) one LEFT JOIN {table} r ON r.namespace = $1 AND r.shelf = $2 AND r.name = $3"
             ),
             insert: format!(
-                "INSERT INTO {table} (namespace, shelf, name, revision, value) VALUES ($1, $2, $3, $4, $7) \
+                "INSERT INTO {table} (namespace, shelf, name, revision, value) VALUES ($1, $2, $3, $8, $7) \
                  ON CONFLICT DO NOTHING{}",
                 returning!()
             ),
-            update: format!("UPDATE {table} SET revision = revision + 1, value = $7 WHERE {is_it}{}", returning!()),
+            update: format!("UPDATE {table} SET revision = $8, value = $7 WHERE {is_it}{}", returning!()),
             delete: format!("DELETE FROM {table} WHERE {is_it}{}", returning!()),
             list: format!(
                 "{head}, r.name FROM (SELECT 1) one LEFT JOIN LATERAL (SELECT name, revision, value FROM {table} \
