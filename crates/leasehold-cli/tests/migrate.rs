@@ -39,8 +39,12 @@ fn epochs_history_and_counts_go_along_and_the_old_leases_are_paused() {
     assert_eq!(new.show("team/report")["paused"]["why"], "broken");
     assert!(new.show("nightly")["paused"].is_null());
 
-    let skipped = old.done(&["run", "nightly", "--", "true"]).expect(0);
-    assert!(skipped.stderr.contains("moved to dir:"), "{skipped:?}");
+    for lease in ["nightly", "team/report"] {
+        let skipped = old.done(&["run", lease, "--", "true"]).expect(0);
+        assert!(skipped.stderr.contains("moved to dir:"), "{skipped:?}");
+    }
+    migrate(&old, &new, &[]).expect(0);
+    assert_eq!(new.show("team/report")["paused"]["why"], "broken", "nor is it lifted by a second run");
 }
 
 #[test]
@@ -92,6 +96,28 @@ fn what_cannot_be_moved_changes_nothing() {
     new.done(&["acquire", "job", "--ttl", "24h"]).expect(0);
     let held = migrate(&old, &new, &[]).expect(69);
     assert!(held.stderr.contains("held in the new store"), "{held:?}");
+}
+
+#[test]
+fn who_ran_out_of_time_completes_nothing_behind_the_copys_back() {
+    let (old, new) = houses();
+    let token = old.done(&["acquire", "job", "--ttl", "1s"]).expect(0).stdout;
+    std::thread::sleep(std::time::Duration::from_millis(1200));
+    migrate(&old, &new, &[]).expect(0);
+    old.done(&["release", "--token", token.trim()]).expect(12);
+    assert_eq!(old.show("job")["epoch"], 2, "it was taken away there");
+    assert_eq!(new.show("job")["epoch"], 3);
+}
+
+#[test]
+fn two_ways_to_one_store_are_noticed() {
+    let old = Home::new(On::Dir);
+    old.done(&["run", "job", "--", "true"]).expect(0);
+    std::os::unix::fs::symlink(old.path("leases"), old.path("alias")).unwrap();
+    let alias = format!("dir:{}", old.path("alias").display());
+    let refused = old.done(&["migrate", &old.store, &alias]).expect(64);
+    assert!(refused.stderr.contains("both urls lead to one store"), "{refused:?}");
+    assert!(old.show("job")["paused"].is_null() && old.show("job")["epoch"] == 1);
 }
 
 #[test]

@@ -246,3 +246,14 @@ fn a_long_list_is_whole_and_in_order() {
         assert_eq!(some.lines().count(), 1 + wanted);
     }
 }
+
+#[test]
+fn the_doctor_empties_no_namespace_that_somebody_lives_in() {
+    let home = Home::new(On::Sqlite);
+    let store = format!("{}?namespace=doctor", home.store);
+    home.done(&["run", "job", "--store", &store, "--", "true"]).expect(0);
+    let before = home.done(&["stats", "job", "--json", "--store", &store]).expect(0).stdout;
+    let refused = home.done(&["doctor"]).expect(78);
+    assert!(refused.stderr.contains("`doctor` is for the doctor, but has leases"), "{refused:?}");
+    assert_eq!(home.done(&["stats", "job", "--json", "--store", &store]).expect(0).stdout, before);
+}

@@ -47,7 +47,7 @@ impl Host {
 }
 
 /// Where a networked store is.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Address {
     /// The scheme, such as `postgres`.
     pub scheme: String,
@@ -68,13 +68,20 @@ impl Address {
         let rest = rest.strip_prefix("//").ok_or_else(|| format!("`//` is missing after `{scheme}:`"))?;
         let (rest, query) = rest.split_once('?').map_or((rest, ""), |(rest, query)| (rest, query));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        // Nothing of a password that was cut in two may be shown as a host or a path.
+        let is_cut = !authority.contains('@') && authority.contains(':');
+        let cut = || "a `/` or `?` in a password is written `%2F` or `%3F`, and an `@` after the host `%40`".to_owned();
+        if is_cut && path.contains('@') {
+            return Err(cut());
+        }
         // The last `@` counts: a password may hold one.
         let (user, hosts) = authority.rsplit_once('@').map_or((None, authority), |(user, hosts)| (Some(user), hosts));
         let (user, password) = match user.map(|user| user.split_once(':').unwrap_or((user, ""))) {
             Some((user, password)) => (non_empty(decode(user)?), non_empty(decode(password)?).map(Secret)),
             None => (None, None),
         };
-        let hosts = hosts.split(',').filter(|host| !host.is_empty()).map(host).collect::<Result<Vec<_>, String>>()?;
+        let hosts = hosts.split(',').filter(|host| !host.is_empty()).map(host).collect::<Result<Vec<_>, String>>();
+        let hosts = hosts.map_err(|what| if is_cut && query.contains('@') { cut() } else { what })?;
         let mut options = Vec::new();
         for field in query.split('&').filter(|field| !field.is_empty()) {
             let (name, value) = field.split_once('=').ok_or("an option has no `=`")?;
@@ -121,6 +128,7 @@ impl fmt::Display for Address {
         match (&self.user, &self.password) {
             (Some(user), Some(_)) => write!(f, "{}:***@", printable(user))?,
             (None, Some(_)) => f.write_str(":***@")?,
+            (Some(_), None) if has_token(&self.scheme) => f.write_str("***@")?,
             (Some(user), None) => write!(f, "{}@", printable(user))?,
             (None, None) => {}
         }
@@ -137,6 +145,17 @@ impl fmt::Display for Address {
         }
         Ok(())
     }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Address({self})")
+    }
+}
+
+/// Whether what stands alone before the `@` is a token and not a user.
+pub(crate) fn has_token(scheme: &str) -> bool {
+    matches!(scheme, "nats" | "tls" | "nats+tls")
 }
 
 fn non_empty(text: String) -> Option<String> {

@@ -13,8 +13,9 @@ mod token;
 
 use crate::address::Address;
 use crate::http::Doing;
-use crate::https::{CA, client, millis_of};
+use crate::https::{CA, client};
 use crate::namespace::Namespace;
+use crate::utc::millis_of;
 use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;

@@ -47,6 +47,8 @@ pub mod redis;
 mod revision;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(any(feature = "dynamodb", feature = "firestore", feature = "nats"))]
+mod utc;
 
 pub use address::{Address, Host, Secret};
 pub use namespace::Namespace;

@@ -87,7 +87,7 @@ impl MysqlStore {
                 return match stop {
                     Stop::NoTable => Ok(Written::NoTable),
                     Stop::Taken => Ok(Written::Not),
-                    Stop::NotPermitted(error) | Stop::Failed(error) => Err(error),
+                    Stop::NotPermitted(error) | Stop::ReadOnly(error) | Stop::Failed(error) => Err(error),
                 };
             }
             Some(stop) => {

@@ -370,7 +370,12 @@ impl NatsStore {
             Lapse::Garbled(what) => Error::new(unknown, format!("{place} answered what cannot be understood: {what}")),
             Lapse::Refused(refusal) if NO_JETSTREAM.contains(&refusal.err_code) => no_jetstream(),
             Lapse::Refused(refusal) => {
-                let kind = if refusal.code >= 500 { unknown } else { Kind::Unsupported };
+                let kind = match refusal.code {
+                    500.. => unknown,
+                    // Its queue is full: it was not taken in.
+                    429 => Kind::Unavailable,
+                    _ => Kind::Unsupported,
+                };
                 let what = leasehold::printable(&refusal.description);
                 Error::new(kind, format!("{place} refused with error {}: {what}", refusal.err_code))
             }

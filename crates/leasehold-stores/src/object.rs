@@ -246,7 +246,7 @@ impl Room {
         for _ in 0..MAX_PAGES {
             let wanted = limit - entries.len();
             // One more, for an offset may be listed itself.
-            let asked = Asked { after, last: last.as_ref(), token: token.take(), count: wanted + 1 };
+            let asked = Asked { after, last: last.as_ref(), token: token.take(), count: wanted.saturating_add(1) };
             let mut page = self.names(shelf, &asked).await?;
             last = page.names.last().cloned().or(last);
             let mut names = page.names.drain(..);

@@ -3,7 +3,7 @@
 //! Promise: a URL that parsed has an absolute path and can be handed to another process as it is; what is shown to
 //! people has no password in it. Non-promise: that it parsed does not mean that the store can be opened.
 
-use crate::address::Address;
+use crate::address::{Address, has_token};
 use crate::namespace::Namespace;
 use leasehold::store::Store;
 use leasehold::{Error, Kind, Result};
@@ -304,21 +304,20 @@ fn text_of(path: PathBuf, given: &str) -> Result<String> {
 
 /// The text without what may be a password: the user part's, or a query field's whose name suggests one.
 fn redacted(text: &str) -> String {
-    let (rest, query) = text.split_once('?').map_or((text, None), |(rest, query)| (rest, Some(query)));
-    let mut shown = match rest.split_once("://") {
+    let (mut shown, rest) = match text.split_once("://") {
         Some((scheme, rest)) => {
-            let end = rest.find('/').unwrap_or(rest.len());
-            // The last `@` counts: a password may hold one.
-            match rest[..end].rfind('@').map(|at| (&rest[..at], &rest[at..])) {
-                Some((user, host)) => match user.split_once(':') {
-                    Some((user, _)) => format!("{scheme}://{user}:***{host}"),
-                    None => format!("{scheme}://{user}{host}"),
-                },
-                None => format!("{scheme}://{rest}"),
-            }
+            let (user, rest) = rest.split_at(user_ends(rest));
+            let user = match user.split_once(':') {
+                Some((user, _)) => format!("{user}:***"),
+                None if !user.is_empty() && has_token(scheme) => "***".to_owned(),
+                None => user.to_owned(),
+            };
+            (format!("{scheme}://{user}"), rest)
         }
-        None => rest.to_owned(),
+        None => (String::new(), text),
     };
+    let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
+    shown.push_str(rest);
     for (index, field) in query.into_iter().flat_map(|query| query.split('&')).enumerate() {
         shown.push(if index == 0 { '?' } else { '&' });
         let name = field.split('=').next().unwrap_or_default();
@@ -329,6 +328,20 @@ fn redacted(text: &str) -> String {
         }
     }
     shown
+}
+
+/// Where the user and the password end, at an `@`: the last of the authority, for a password may hold one. If there is
+/// none, a `/` or `?` of the password may not have been encoded, and the last of all counts.
+fn user_ends(rest: &str) -> usize {
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let authority = &rest[..end];
+    if let Some(at) = authority.rfind('@') {
+        return at;
+    }
+    let has_port = authority.rsplit(':').next().is_some_and(|port| port.parse::<u16>().is_ok());
+    // After a host with a port, an `@` of an option is only that.
+    let until = if has_port { rest.find('?').unwrap_or(rest.len()) } else { rest.len() };
+    rest[..until].rfind('@').filter(|_| authority.contains(':')).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -406,6 +419,13 @@ mod tests {
             "redis://:hunter2@h",
             "redis://h/0?PASSWORD=hunter2&a=b",
             "http://h?api_key=hunter2",
+            "nats://hunter2@h",
+            "tls://hunter2@h?replicas=9",
+            "postgres://u:hunter2/x@db/x",
+            "postgres://u:12/hunter2@db/x",
+            "postgres://u:hunter2?x@db/x",
+            "postgres://u:x?hunter2@db/x",
+            "nats://hunter2@h/path",
         ] {
             let shown = match text.parse::<StoreUrl>() {
                 Ok(url) => format!("{url} {url:?}"),
@@ -414,6 +434,9 @@ mod tests {
             assert!(!shown.contains("hunter2"), "{shown}");
         }
         assert_eq!(redacted("postgres://u:p@db/x?a=b"), "postgres://u:***@db/x?a=b");
-        assert_eq!(redacted("dir:/mnt/a@b:c"), "dir:/mnt/a@b:c");
+        for plain in ["dir:/mnt/a@b:c", "sqlite:///a:b@c", "s3://bucket/a@b", "etcds://h:1?cert=/a@b", "redis://h:1/0"]
+        {
+            assert_eq!(redacted(plain), plain);
+        }
     }
 }

@@ -5,7 +5,8 @@
 //! is kept in a session, so a pooler in transaction mode may stand between. Time is the server's `clock_timestamp()`.
 //! Non-promise: with an asynchronous standby an acknowledged swap may be gone after a failover; [`Store::survey`] says so.
 //!
-//! Every write has a random revision, so none ever comes back, not even after a failover that lost writes. The table is made by the first write that misses it. Hints are notifications, sent only where somebody
+//! Every write has a random revision, so none ever comes back, not even after a failover that lost writes. The table is
+//! made by the first write that misses it. Hints are notifications, sent only where somebody
 //! listens (see `listener`), for a notification makes all commits wait for each other.
 
 mod failure;
@@ -188,9 +189,9 @@ impl Store for PostgresStore {
     async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
         let fresh = revision::fresh();
         let (sql, revision, missing) = match expected {
-            None => (&self.statements.insert, fresh, Missing::Make),
+            None => (&self.statements.insert, None, Missing::Make),
             Some(expected) => match number(expected) {
-                Some(revision) => (&self.statements.update, revision, Missing::Mismatch),
+                Some(revision) => (&self.statements.update, Some(revision), Missing::Mismatch),
                 None => return Ok(Swap::Mismatch),
             },
         };

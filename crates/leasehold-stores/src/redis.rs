@@ -91,7 +91,9 @@ impl RedisStore {
             _ => None,
         };
         match (number(fields.first()), number(fields.get(1))) {
-            (Some(seconds), Some(micros)) => Ok(Timestamp::from_millis(seconds * 1_000 + micros / 1_000)),
+            (Some(seconds), Some(micros)) => {
+                Ok(Timestamp::from_millis(seconds.saturating_mul(1_000).saturating_add(micros / 1_000)))
+            }
             _ => Err(self.strange(doing)),
         }
     }

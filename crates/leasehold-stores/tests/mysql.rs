@@ -6,7 +6,9 @@ use leasehold::store::{Class, Revision, Store, Survey, Swap};
 use leasehold::{Acquired, Ask, Coordinator, Error, Grant, HolderId, Key, Kind, LeaseName, Outcome, Shelf, Ttl};
 use leasehold_conformance::{Bench, Effort, exercise};
 use leasehold_stores::{StoreUrl, open};
-use leasehold_testbed::{Opener, Server, mariadb, mariadb_run, mariadb_with, namespaces_are_apart, program, suite};
+use leasehold_testbed::{
+    Opener, Server, mariadb, mariadb_run, mariadb_with, namespaces_are_apart, program, suite, wait_until,
+};
 use mysql_async::prelude::Queryable;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -85,6 +87,14 @@ async fn mysql_keeps_every_promise() {
     let socket = format!("mariadb://root@/leases?namespace=team&socket={}/socket", server.folder().display());
     namespaces_are_apart(store(&url).await, store(&socket).await).await;
     assert_eq!(tables(&server), "1");
+    let save = || {
+        drop(mariadb_run(
+            &server,
+            "CREATE DATABASE saved; CREATE TABLE saved.saved AS SELECT * FROM leases.leasehold_record",
+        ))
+    };
+    let back = "REPLACE INTO leases.leasehold_record SELECT * FROM saved.saved";
+    suite::a_forgotten_swap_does_not_come_again(&*looking, save, || drop(mariadb_run(&server, back))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -200,6 +210,9 @@ async fn a_server_that_takes_no_writes_says_so(server: &Server, worker: &Arc<dyn
     mariadb_run(server, "SET GLOBAL read_only = 1");
     let error = worker.swap(&key("read-only"), Some(&revision), b"after").await.unwrap_err();
     assert!(error.kind() == Kind::Unavailable && error.to_string().contains("takes no writes"), "{error}");
+    // It may have been demoted, and its name lead elsewhere by now: no connection to it is kept.
+    let connections = "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'worker'";
+    wait_until("every connection is closed", || mariadb_run(server, connections).trim() == "0");
     let value = worker.read(&key("read-only")).await.unwrap().value.unwrap();
     assert_eq!((value.bytes.as_slice(), &value.revision), (b"before".as_slice(), &revision));
     assert_eq!(worker.survey().await.unwrap().class, Class::B);

@@ -6,7 +6,7 @@ use leasehold::store::{Revision, Store, Swap, Watching};
 use leasehold::{Key, Shelf};
 use leasehold_conformance::{Bench, Effort, exercise};
 use leasehold_stores::{StoreUrl, open};
-use leasehold_testbed::{Opener, Postgres, pgbouncer, postgres, wait_until};
+use leasehold_testbed::{Opener, Postgres, pgbouncer, postgres, suite, wait_until};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -114,6 +114,15 @@ async fn many_make_the_table_at_once_and_looking_makes_none() {
         assert_eq!(looker.list(Shelf::Probe, None, 100).await.unwrap().entries.len(), 12);
         server.sql("DROP TABLE leasehold_record");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_swap_that_a_failover_lost_does_not_come_again() {
+    let server = postgres();
+    let save = || drop(server.sql("CREATE TABLE saved AS SELECT * FROM leasehold_record"));
+    let rewind = || drop(server.sql("DELETE FROM leasehold_record; INSERT INTO leasehold_record SELECT * FROM saved"));
+    let store = store(&Postgres::url(server.port())).await;
+    suite::a_forgotten_swap_does_not_come_again(&*store, save, rewind).await;
 }
 
 /// A database whose transactions are stricter than ours need be gives way with errors; none may be lost or shown.

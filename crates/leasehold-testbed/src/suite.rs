@@ -6,12 +6,14 @@
 mod apart;
 mod faults;
 mod outages;
+mod rewound;
 mod trips;
 
 pub use apart::namespaces_are_apart;
 pub use faults::cut_connections_do_no_harm;
 pub use outages::{a_dead_server_is_waited_out, a_frozen_server_is_given_up_on, a_paused_server_loses_the_lease};
 pub use outages::{a_killed_server_never_reissues_an_epoch, a_server_that_is_away_is_an_error};
+pub use rewound::a_forgotten_swap_does_not_come_again;
 pub use trips::{a_release_wakes_the_waiter, round_trips_are_few};
 
 use crate::Server;

@@ -90,6 +90,8 @@ pub enum Order {
     },
     /// Keep new holders out. The present one goes on.
     Pause,
+    /// Keep new holders out for good, whatever pause there was: the lease goes on elsewhere.
+    Retire,
     /// Let holders in again.
     Resume,
     /// Move the epoch past this number: repairs a store that was restored from an old backup.
@@ -331,6 +333,8 @@ fn operate(record: &Ownership, mark: OperatorMark, order: &Order) -> Decided {
             Some(old) => Err(Refusal::Paused(old.clone())),
             None => Ok(Some(Ownership { paused: Some(mark), ..record.clone() })),
         },
+        Order::Retire if record.paused.as_ref().is_some_and(|old| old.nonce == nonce) => Ok(None),
+        Order::Retire => Ok(Some(Ownership { paused: Some(mark), ..record.clone() })),
         Order::Resume if record.paused.is_none() => match &record.resumed {
             Some(old) if old.nonce == nonce => Ok(None),
             _ => Err(Refusal::NotPaused),
@@ -369,7 +373,8 @@ fn advance(record: &Ownership, mark: OperatorMark, past: Epoch) -> Result<Owners
 /// The record of another store goes on here under a higher epoch than it had there, so that whoever still holds a token
 /// from there is fenced by the first grant from here.
 fn import(record: &Ownership, mark: OperatorMark, other: &Ownership) -> Decided {
-    if record.epoch > other.epoch {
+    let slot = further(other.slot, record.slot);
+    if record.epoch > other.epoch && slot == record.slot {
         // Done before, or here it is further on: either way its epochs cannot go down.
         return Ok(None);
     }
@@ -377,7 +382,8 @@ fn import(record: &Ownership, mark: OperatorMark, other: &Ownership) -> Decided 
         return Err(Refusal::Held { tenure: tenure.clone(), epoch: record.epoch });
     }
     if record.epoch > Epoch::ZERO {
-        return advance(record, mark, other.epoch).map(Some);
+        let paused = record.paused.clone().or_else(|| other.paused.clone());
+        return advance(&Ownership { slot, paused, ..record.clone() }, mark, other.epoch).map(Some);
     }
     let mut moved = other.clone();
     // The other store's clock is not this one's: what it would be here cannot be told.
@@ -387,6 +393,16 @@ fn import(record: &Ownership, mark: OperatorMark, other: &Ownership) -> Decided 
     moved.paused = record.paused.clone().or(moved.paused);
     moved.resumed = record.resumed.clone().or(moved.resumed);
     advance(&moved, mark, other.epoch).map(Some)
+}
+
+/// Of two marks the one that keeps more slots from running again; the second if they are alike.
+fn further(one: Option<SlotMark>, other: Option<SlotMark>) -> Option<SlotMark> {
+    let ends = |state| match state {
+        SlotState::Running => 0,
+        SlotState::Failed => 1,
+        SlotState::Done => 2,
+    };
+    one.into_iter().chain(other).max_by_key(|mark| (mark.slot, ends(mark.state)))
 }
 
 /// Advances the epoch: ends the tenure there was, as `ending` if it was not released, and opens a transfer.
@@ -560,5 +576,32 @@ mod tests {
         let both = written(decide(&here, &import(&there), late));
         assert_eq!((both.epoch.get(), both.transfers.len()), (6, 2));
         assert_eq!(decide(&there, &import(&here), Timestamp::from_millis(0)), Decision::AlreadyApplied);
+    }
+
+    #[test]
+    fn a_slot_that_ran_elsewhere_does_not_run_again_where_the_lease_is_moved_to() {
+        let at = Timestamp::from_millis;
+        let claim = |slot| SlotClaim { slot: Slot(at(slot)), after_failure: AfterFailure::Retry };
+        let acquire = |nonce, slot| Request::Acquire { holder: holder(nonce), ttl: Ttl::MIN, slot: Some(claim(slot)) };
+        let ran = |nonce: u128, slot, record: &Ownership| {
+            let held = written(decide(record, &acquire(nonce, slot), at(slot)));
+            let claim = Claim { epoch: held.epoch, nonce: Nonce::from_u128(nonce) };
+            let release = Request::Release { claim, outcome: Outcome::Succeeded };
+            written(decide(&held, &release, at(slot)))
+        };
+        let there = ran(1, 9_000, &Ownership::default());
+        let here = ran(3, 5_000, &ran(2, 4_000, &Ownership::default()));
+        assert!(here.epoch > there.epoch);
+        let import = Request::Operate {
+            nonce: Nonce::from_u128(9),
+            by: Who::lossy("ops", "ops"),
+            why: Why::lossy("moved", "moved"),
+            order: Order::Import { record: Box::new(there) },
+        };
+        let both = written(decide(&here, &import, at(9_500)));
+        assert!(both.epoch > here.epoch);
+        let again = decide(&both, &acquire(4, 9_000), at(9_600));
+        assert!(matches!(again, Decision::Refuse(Refusal::AlreadyRun(_))), "{again:?}");
+        assert_eq!(decide(&both, &import, at(9_700)), Decision::AlreadyApplied);
     }
 }

@@ -146,6 +146,11 @@ impl Spec {
                 ConcreteOrder::Import { epoch } if self.epoch > epoch => Already,
                 ConcreteOrder::Import { .. } if self.live(now).is_some() => No("held"),
                 ConcreteOrder::Import { epoch } => self.transfer(nonce, epoch + 1, None),
+                ConcreteOrder::Retire if self.paused == Some(nonce) => Already,
+                ConcreteOrder::Retire => {
+                    self.paused = Some(nonce);
+                    Write
+                }
                 ConcreteOrder::Pause => match self.paused {
                     Some(other) if other != nonce => No("paused"),
                     Some(_) => Already,
@@ -191,6 +196,7 @@ enum Op {
     Revoke { by: usize, again: Option<usize> },
     HandOff { by: usize, again: Option<usize>, ttl: u64 },
     Pause { by: usize, again: bool },
+    Retire { by: usize, again: bool },
     Resume { by: usize, again: bool },
     Advance { by: usize, past: u64 },
     Import { by: usize, epoch: u64 },
@@ -212,6 +218,7 @@ enum ConcreteOrder {
     Revoke,
     HandOff { to: u128, ttl: u64 },
     Pause,
+    Retire,
     Resume,
     Advance { past: u64 },
     Import { epoch: u64 },
@@ -234,6 +241,7 @@ fn ops() -> impl Strategy<Value = Vec<(u64, Op)>> {
         2 => (by.clone(), again.clone()).prop_map(|(by, again)| Op::Revoke { by, again }),
         2 => (by.clone(), again, ttls).prop_map(|(by, again, ttl)| Op::HandOff { by, again, ttl }),
         2 => (by.clone(), any::<bool>()).prop_map(|(by, again)| Op::Pause { by, again }),
+        1 => (by.clone(), any::<bool>()).prop_map(|(by, again)| Op::Retire { by, again }),
         3 => (by.clone(), any::<bool>()).prop_map(|(by, again)| Op::Resume { by, again }),
         1 => (by.clone(), 0..90_u64).prop_map(|(by, past)| Op::Advance { by, past }),
         1 => (by, 0..90_u64).prop_map(|(by, epoch)| Op::Import { by, epoch }),
@@ -304,6 +312,11 @@ impl History {
                 self.last_pause = Some(nonce);
                 Concrete::Operate { nonce, by, order: ConcreteOrder::Pause }
             }
+            Op::Retire { by, again } => {
+                let nonce = self.last_pause.filter(|_| again).unwrap_or_else(|| self.fresh());
+                self.last_pause = Some(nonce);
+                Concrete::Operate { nonce, by, order: ConcreteOrder::Retire }
+            }
             Op::Resume { by, again } => {
                 let nonce = self.last_resume.filter(|_| again).unwrap_or_else(|| self.fresh());
                 self.last_resume = Some(nonce);
@@ -347,6 +360,7 @@ fn request(concrete: &Concrete, marker: bool) -> Request {
                 ConcreteOrder::Revoke => Order::Revoke,
                 ConcreteOrder::HandOff { to, ttl } => Order::HandOff { to: holder(to), ttl: ttl.try_into().unwrap() },
                 ConcreteOrder::Pause => Order::Pause,
+                ConcreteOrder::Retire => Order::Retire,
                 ConcreteOrder::Resume => Order::Resume,
                 ConcreteOrder::Advance { past } => Order::Advance { past: epoch(past) },
                 ConcreteOrder::Import { epoch: there } => {
@@ -447,6 +461,7 @@ fn histories_reach_every_answer() {
                     Order::Revoke => "revoke",
                     Order::HandOff { .. } => "hand off",
                     Order::Pause => "pause",
+                    Order::Retire => "retire",
                     Order::Resume => "resume",
                     Order::Advance { .. } => "advance",
                     Order::Import { .. } => "import",
@@ -486,6 +501,8 @@ fn histories_reach_every_answer() {
         "pause Write",
         "pause Already",
         "pause No(\"paused\")",
+        "retire Write",
+        "retire Already",
         "resume Write",
         "resume Already",
         "resume No(\"not paused\")",
@@ -505,7 +522,7 @@ fn the_epoch_rises_on_every_transfer_and_on_nothing_else() {
         each_write(&ops, |step, next| {
             let transfers = match &step.request {
                 Request::Acquire { .. } => true,
-                Request::Operate { order, .. } => !matches!(order, Order::Pause | Order::Resume),
+                Request::Operate { order, .. } => !matches!(order, Order::Pause | Order::Retire | Order::Resume),
                 _ => false,
             };
             if transfers {
@@ -617,7 +634,7 @@ fn a_write_changes_only_what_its_request_allows() {
                         mark.state = next.slot.unwrap().state;
                     }
                 }
-                Request::Operate { order: Order::Pause, .. } => allowed.paused = next.paused.clone(),
+                Request::Operate { order: Order::Pause | Order::Retire, .. } => allowed.paused = next.paused.clone(),
                 Request::Operate { order: Order::Resume, .. } => {
                     prop_assert!(next.paused.is_none());
                     (allowed.paused, allowed.resumed) = (None, next.resumed.clone());

@@ -1,7 +1,7 @@
 //! `migrate`: move every lease to another store, with epochs that go on from where they were.
 //!
 //! Each lease is paused in the old store before its record is read for the last time, and stays so: whoever still asks
-//! there is told where it went. So no epoch can be granted behind the copy's back, and a migration that was broken off
+//! there is told where it went. A pause that an operator had ordered goes along, and gives way to that one only then. So no epoch can be granted behind the copy's back, and a migration that was broken off
 //! can simply be run again.
 
 use super::{coordinator, existing, operate};
@@ -11,7 +11,9 @@ use crate::exit::Exit;
 use crate::output;
 use leasehold::protocol::{Order, Refusal};
 use leasehold::store::Swap;
-use leasehold::{Coordinator, Error, Inspection, Key, Kind, LeaseName, Operated, Ownership, Result, Shelf, Who, Why};
+use leasehold::{
+    Coordinator, Error, Inspection, Key, Kind, LeaseName, Nonce, Operated, Ownership, Result, Shelf, Who, Why,
+};
 use leasehold_stores::StoreUrl;
 use serde_json::json;
 use std::collections::HashSet;
@@ -59,6 +61,7 @@ pub async fn migrate(common: &Common, args: &Args) -> Result<Exit> {
         came: Why::lossy(&format!("moved from {from}"), "moved"),
         revoke_held: args.revoke_held,
     };
+    work.refuse_one_store().await?;
     let moved = work.all(leases).await?;
     if common.json {
         output::json(&json!({ "from": from.to_string(), "to": to.to_string(), "leases": moved }))?;
@@ -98,6 +101,18 @@ async fn readable(store: &Coordinator) -> Result<Vec<Inspection>> {
 }
 
 impl Move {
+    /// Two URLs may lead to one store: what is written through one is then seen through the other.
+    async fn refuse_one_store(&self) -> Result<()> {
+        let key = Key::new(Shelf::Probe, &LeaseName::new(format!("migrate/{}", Nonce::random()))?);
+        let Swap::Done { revision, .. } = self.from.store().swap(&key, None, b"probe").await? else { return Ok(()) };
+        let seen = self.to.store().read(&key).await;
+        self.from.store().erase(&key, &revision).await?;
+        match seen?.value {
+            Some(_) => Err(Error::new(Kind::Invalid, "both urls lead to one store; nothing was moved")),
+            None => Ok(()),
+        }
+    }
+
     /// Moves these, and then what came to be meanwhile.
     async fn all(&self, leases: Vec<Inspection>) -> Result<usize> {
         let (mut moved, mut todo) = (HashSet::new(), leases);
@@ -119,17 +134,27 @@ impl Move {
     async fn one(&self, seen: &Inspection) -> Result<()> {
         let lease = &seen.lease;
         let users_pause = seen.record.paused.clone().filter(|mark| mark.why != self.gone);
-        if seen.record.paused.is_none() {
+        let is_paused_now = seen.record.paused.is_none();
+        if is_paused_now {
             self.order(&self.from, lease, &self.gone, Order::Pause).await?;
         }
+        if users_pause.is_some() {
+            // First there, so that it is in force in one of the two wherever this is broken off.
+            let record = Box::new(Ownership { tenure: None, ..seen.record.clone() });
+            self.order(&self.to, lease, &self.came, Order::Import { record }).await?;
+            self.order(&self.from, lease, &self.gone, Order::Retire).await?;
+        }
         let mut last = self.from.inspect(lease).await?;
-        if last.record.live_tenure(last.now).is_some() {
-            if !self.revoke_held {
-                // It was taken after the look and before the pause: as if the pause had not been.
+        if last.record.live_tenure(last.now).is_some() && !self.revoke_held {
+            // It was taken after the look and before the pause: as if the pause had not been.
+            if is_paused_now {
                 self.order(&self.from, lease, &self.gone, Order::Resume).await?;
-                let message = format!("lease `{lease}` was acquired meanwhile; run this again, or with --revoke-held");
-                return Err(Error::new(Kind::Contended, message));
             }
+            let message = format!("lease `{lease}` was acquired meanwhile; run this again, or with --revoke-held");
+            return Err(Error::new(Kind::Contended, message));
+        }
+        if last.record.tenure.is_some() {
+            // Whoever had it and ran out of time could still complete its slot there, after the copy.
             self.order(&self.from, lease, &self.gone, Order::Revoke).await?;
             last = self.from.inspect(lease).await?;
         }

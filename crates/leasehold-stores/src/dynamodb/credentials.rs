@@ -5,7 +5,8 @@
 //! are not followed; the message says what to do instead.
 
 use crate::http::Doing;
-use crate::https::{Untimed, millis_of, untimed};
+use crate::https::{Untimed, untimed};
+use crate::utc::millis_of;
 use aws_credential_types::Credentials;
 use leasehold::{Error, Kind, Result};
 use leasehold_system::clock::wall_ms;

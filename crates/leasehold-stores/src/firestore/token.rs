@@ -212,7 +212,7 @@ async fn issued(request: RequestBuilder, place: &str) -> Result<Found> {
         200 => {
             let issued: Issued = serde_json::from_slice(&answer.body)
                 .map_err(|_| Error::new(Kind::Unavailable, format!("{place} gave an answer that is not understood")))?;
-            let until_ms = wall_ms() + issued.expires_in.saturating_mul(1000);
+            let until_ms = wall_ms().saturating_add(issued.expires_in.saturating_mul(1000));
             Ok(Found { token: Secret::new(issued.access_token), until_ms })
         }
         status @ (429 | 500..) => {

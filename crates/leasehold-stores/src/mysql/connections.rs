@@ -86,6 +86,11 @@ impl Connections {
         if let Err(Failure::Broken(_)) = &answer {
             return answer;
         }
+        // After a failover the server's name leads to another one, but an old connection would stay with this one.
+        if let Ok(Answer { stopped: Some(Stop::ReadOnly(_)), .. }) = &answer {
+            lock(&self.idle).clear();
+            return answer;
+        }
         // An answer counts only if each statement was its own transaction: otherwise a write is not committed, and a
         // read may be of long ago. Leaving the connection rolls back.
         if !held.is_autocommit() {

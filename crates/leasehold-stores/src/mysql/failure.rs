@@ -24,6 +24,8 @@ pub(super) enum Stop {
     Taken,
     /// This user may not.
     NotPermitted(Error),
+    /// It is a replica, perhaps only by now.
+    ReadOnly(Error),
     Failed(Error),
 }
 
@@ -33,7 +35,7 @@ impl Stop {
         match self {
             Stop::NoTable => Error::new(Kind::Unavailable, format!("{place} has no table leasehold_record")),
             Stop::Taken => Error::new(Kind::Unavailable, format!("{place} has such a row already")),
-            Stop::NotPermitted(error) | Stop::Failed(error) => error,
+            Stop::NotPermitted(error) | Stop::ReadOnly(error) | Stop::Failed(error) => error,
         }
     }
 }
@@ -127,7 +129,7 @@ fn refused(error: &ServerError, doing: Doing, place: &str) -> Stop {
         1205 | 1213 => {
             Stop::Failed(fail(Kind::Unavailable, format!("{place} was busy with the same record; try again")))
         }
-        1290 | 1792 | 1836 => Stop::Failed(fail(
+        1290 | 1792 | 1836 => Stop::ReadOnly(fail(
             Kind::Unavailable,
             format!("{place} takes no writes now; name the server that does, if it is a replica"),
         )),
@@ -156,7 +158,7 @@ mod tests {
         let error = ServerError { code, message: "so\nit is".into(), state: "HY000".into() };
         match refused(&error, doing, "mysql://h/d") {
             Stop::NoTable | Stop::Taken => None,
-            Stop::NotPermitted(error) | Stop::Failed(error) => {
+            Stop::NotPermitted(error) | Stop::ReadOnly(error) | Stop::Failed(error) => {
                 assert!(!error.to_string().contains('\n'), "{error}");
                 Some(error.kind())
             }

@@ -5,7 +5,7 @@ use super::{Finding, Verdict, finding};
 use crate::exit::Exit;
 use crate::output;
 use leasehold::store::Swap;
-use leasehold::{Error, Key, LeaseName, Nonce, Result, Shelf};
+use leasehold::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf};
 use leasehold_stores::StoreUrl;
 use std::ffi::OsString;
 use std::process::{Command, ExitCode, Stdio};
@@ -63,8 +63,12 @@ pub fn contend(args: &[OsString]) -> ExitCode {
                 let Some(value) = store.read(&key).await?.value else { break };
                 let seen: u32 = String::from_utf8_lossy(&value.bytes).parse().unwrap_or(0);
                 let next = (seen + 1).to_string();
-                if let Swap::Done { .. } = store.swap(&key, Some(&value.revision), next.as_bytes()).await? {
-                    wins += 1;
+                match store.swap(&key, Some(&value.revision), next.as_bytes()).await {
+                    Ok(Swap::Done { .. }) => wins += 1,
+                    Ok(Swap::Mismatch) => {}
+                    // Nothing was written: the service could not decide between several of us.
+                    Err(error) if error.kind() == Kind::Contended => {}
+                    Err(error) => return Err(error),
                 }
                 if wins == WINS_EACH {
                     break;

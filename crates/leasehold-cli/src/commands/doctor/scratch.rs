@@ -33,6 +33,12 @@ impl Scratch {
     pub async fn set_up(url: &StoreUrl) -> Result<Self> {
         let (url, folder) = url.scratch(Namespace::new(NAMESPACE)?);
         let store = on_probe_shelf(&url).await?;
+        // The doctor leaves none there, so somebody else lives in it, and would lose counts when it is emptied.
+        if !store.list(Shelf::Lease, None, 1).await?.entries.is_empty() {
+            let message =
+                format!("the namespace `{NAMESPACE}` is for the doctor, but has leases; move them to another");
+            return Err(Error::new(Kind::Unsupported, message));
+        }
         let ask = Ask::new(HolderId::new(None), Ttl::new(TTL)?);
         match Coordinator::new(store.clone()).acquire(&LeaseName::new(LEASE)?, &ask).await? {
             Acquired::Granted(grant) => Ok(Scratch { url, folder, store, grant: Arc::new(*grant) }),
