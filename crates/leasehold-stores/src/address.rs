@@ -7,6 +7,14 @@ use leasehold::{Error, Kind, Result, printable};
 use percent_encoding::percent_decode_str;
 use std::fmt;
 
+/// Where what stands before the `@` by itself is a token, or may be meant as one.
+const TOKEN_SCHEMES: &[&str] = &["nats", "tls", "nats+tls", "do+https", "do+http"];
+
+/// Whether a user without a password is a secret.
+pub(crate) fn is_token(scheme: &str) -> bool {
+    TOKEN_SCHEMES.contains(&scheme)
+}
+
 /// Text that is never shown.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Secret(String);
@@ -74,7 +82,13 @@ impl Address {
             Some((user, password)) => (non_empty(decode(user)?), non_empty(decode(password)?).map(Secret)),
             None => (None, None),
         };
-        let hosts = hosts.split(',').filter(|host| !host.is_empty()).map(host).collect::<Result<Vec<_>, String>>()?;
+        let all = hosts.split(',').filter(|host| !host.is_empty()).map(host).collect::<Result<Vec<_>, String>>();
+        // Most likely the `@` ends a password: what is before it must not be shown as a host.
+        let is_split = !authority.contains('@') && authority.contains(':');
+        if is_split && (path.contains('@') || (all.is_err() && query.contains('@'))) {
+            return Err("there is an `@` after the host; in a password write `/` as `%2F` and `?` as `%3F`".into());
+        }
+        let hosts = all?;
         let mut options = Vec::new();
         for field in query.split('&').filter(|field| !field.is_empty()) {
             let (name, value) = field.split_once('=').ok_or("an option has no `=`")?;
@@ -114,13 +128,14 @@ impl Address {
     }
 }
 
-/// Without the password, and without the options, of which one may be a secret.
+/// Without the password or token, and without the options, of which one may be a secret.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://", self.scheme)?;
         match (&self.user, &self.password) {
             (Some(user), Some(_)) => write!(f, "{}:***@", printable(user))?,
             (None, Some(_)) => f.write_str(":***@")?,
+            (Some(_), None) if is_token(&self.scheme) => f.write_str("***@")?,
             (Some(user), None) => write!(f, "{}@", printable(user))?,
             (None, None) => {}
         }
@@ -207,6 +222,9 @@ mod tests {
         let address = parse("postgres://").unwrap();
         assert_eq!((address.hosts.len(), address.path.as_str(), address.user), (0, "", None));
         assert!(parse("s3://bucket/a/b").unwrap().path == "a/b");
+        assert!(parse("s3://bucket/a@b?endpoint=http://h@x").unwrap().path == "a@b");
+        assert_eq!(parse("postgres://h:1/x?user=me@corp").unwrap().option("user"), Some("me@corp"));
+        assert_eq!(parse("nats://token@h").unwrap().to_string(), "nats://***@h");
     }
 
     #[test]
@@ -223,6 +241,9 @@ mod tests {
             ("redis://h/%0a", "control character"),
             ("redis://h?x", "no `=`"),
             ("redis://h?x=1&x=2", "`x` is given twice"),
+            ("redis://u:p/w@h", "write `/` as `%2F`"),
+            ("redis://u:1/w@h", "write `/` as `%2F`"),
+            ("redis://:p?w@h", "`?` as `%3F`"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(says), "{text} gave {error}");
