@@ -34,7 +34,7 @@ pub struct Cli {
 /// Flags of every command.
 #[derive(Debug, Args)]
 pub struct Common {
-    /// Where leases are kept: `sqlite:` (default), `dir:/shared/folder`, `postgres://host/db`, ... (see docs/stores.md)
+    /// Where leases are kept, such as `sqlite:` (default), `dir:/shared/folder`, `postgres://host/db` or `redis://host`
     #[arg(long, global = true, value_name = "URL")]
     pub store: Option<String>,
     /// Print JSON instead of text, where a command prints data

@@ -170,8 +170,8 @@ const LINES: &[(&[&str], i32, &str)] = &[
     (&["ls", "--store", "dir:{home}/no/such"], 64, "create the folder {home}/no first"),
     (&["acquire", "a", "--store", "sqlite:{home}/no/such.db"], 64, "create it first"),
     (&["ls", "--store", "sqlite:{home}/no/such.db"], 64, "create it first"),
-    (&["ls", "--store", "redis://user:hunter2@host"], 64, "redis://user:***@host"),
-    (&["ls", "--store", "postgres://host/db?password=hunter2"], 64, "password=***"),
+    (&["ls", "--store", "redis://user:hunter2@host:0"], 64, "redis://user:***@host:0"),
+    (&["ls", "--store", "postgres://host:0/db?password=hunter2"], 64, "password=***"),
     // Tokens.
     (&["renew"], 64, "no token: run this inside `leasehold run`, or give --token"),
     (&["release"], 64, "no token"),
@@ -364,7 +364,7 @@ fn a_wrong_variable_is_named() {
     let mut watched = Watched::new(lived.home.folder.path());
     for (variable, value, line, says) in [
         ("LEASEHOLD_STORE", "ftp:/x", &["ls"][..], "`ftp` is not a scheme"),
-        ("LEASEHOLD_STORE", "redis://u:hunter2@h", &["ls"], "redis://u:***@h"),
+        ("LEASEHOLD_STORE", "redis://u:hunter2@h:0", &["ls"], "redis://u:***@h:0"),
         ("LEASEHOLD_TTL", "5", &["acquire", "a"], "a unit is missing"),
         ("LEASEHOLD_TTL", "25h", &["ls"], "use 1s to 24h"),
         ("LEASEHOLD_LABEL", "a\tb", &["acquire", "a"], "control character"),

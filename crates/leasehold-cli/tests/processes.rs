@@ -314,8 +314,6 @@ fn an_evicted_command_is_ended_as_soon_as_the_store_tells() {
         let home = Home::new(on);
         let run = home.start(&["run", "job", "--ttl", "10m", "--", "sh", "-c", "echo $$ > started; exec sleep 1000"]);
         let pid: i32 = home.words("started")[0].parse().unwrap();
-        // The keeper begins to listen after a moment; a hint that came before it is not repeated.
-        std::thread::sleep(Duration::from_millis(1000));
         home.done(&["revoke", "job", "--why", "drill"]).expect(0);
         within(Duration::from_secs(5), "it is dead long before the next renewal", || !is_alive(pid));
         run.end().expect(75);

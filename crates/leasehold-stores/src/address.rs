@@ -7,6 +7,14 @@ use leasehold::{Error, Kind, Result, printable};
 use percent_encoding::percent_decode_str;
 use std::fmt;
 
+/// Where what stands before the `@` by itself is a token, or may be meant as one.
+const TOKEN_SCHEMES: &[&str] = &["nats", "tls", "nats+tls", "do+https", "do+http"];
+
+/// Whether a user without a password is a secret.
+pub(crate) fn is_token(scheme: &str) -> bool {
+    TOKEN_SCHEMES.contains(&scheme)
+}
+
 /// Text that is never shown.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Secret(String);
@@ -70,7 +78,7 @@ impl Address {
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         // Nothing of a password that was cut in two may be shown as a host or a path.
         let is_cut = !authority.contains('@') && authority.contains(':');
-        let cut = || "a `/` or `?` in a password is written `%2F` or `%3F`, and an `@` after the host `%40`".to_owned();
+        let cut = || "there is an `@` after the host; in a password write `/` as `%2F` and `?` as `%3F`".to_owned();
         if is_cut && path.contains('@') {
             return Err(cut());
         }
@@ -121,14 +129,14 @@ impl Address {
     }
 }
 
-/// Without the password, and without the options, of which one may be a secret.
+/// Without the password or token, and without the options, of which one may be a secret.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://", self.scheme)?;
         match (&self.user, &self.password) {
             (Some(user), Some(_)) => write!(f, "{}:***@", printable(user))?,
             (None, Some(_)) => f.write_str(":***@")?,
-            (Some(_), None) if has_token(&self.scheme) => f.write_str("***@")?,
+            (Some(_), None) if is_token(&self.scheme) => f.write_str("***@")?,
             (Some(user), None) => write!(f, "{}@", printable(user))?,
             (None, None) => {}
         }
@@ -151,11 +159,6 @@ impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Address({self})")
     }
-}
-
-/// Whether what stands alone before the `@` is a token and not a user.
-pub(crate) fn has_token(scheme: &str) -> bool {
-    matches!(scheme, "nats" | "tls" | "nats+tls")
 }
 
 fn non_empty(text: String) -> Option<String> {
@@ -226,6 +229,9 @@ mod tests {
         let address = parse("postgres://").unwrap();
         assert_eq!((address.hosts.len(), address.path.as_str(), address.user), (0, "", None));
         assert!(parse("s3://bucket/a/b").unwrap().path == "a/b");
+        assert!(parse("s3://bucket/a@b?endpoint=http://h@x").unwrap().path == "a@b");
+        assert_eq!(parse("postgres://h:1/x?user=me@corp").unwrap().option("user"), Some("me@corp"));
+        assert_eq!(parse("nats://token@h").unwrap().to_string(), "nats://***@h");
     }
 
     #[test]
@@ -242,6 +248,9 @@ mod tests {
             ("redis://h/%0a", "control character"),
             ("redis://h?x", "no `=`"),
             ("redis://h?x=1&x=2", "`x` is given twice"),
+            ("redis://u:p/w@h", "write `/` as `%2F`"),
+            ("redis://u:1/w@h", "write `/` as `%2F`"),
+            ("redis://:p?w@h", "`?` as `%3F`"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(says), "{text} gave {error}");

@@ -3,7 +3,7 @@
 //! Promise: a URL that parsed has an absolute path and can be handed to another process as it is; what is shown to
 //! people has no password in it. Non-promise: that it parsed does not mean that the store can be opened.
 
-use crate::address::{Address, has_token};
+use crate::address::{Address, is_token};
 use crate::namespace::Namespace;
 use leasehold::store::Store;
 use leasehold::{Error, Kind, Result};
@@ -275,7 +275,7 @@ fn check(driver: &Driver, address: &Address) -> Result<()> {
 }
 
 fn refused(text: &str, what: &str) -> Error {
-    Error::invalid("store url", redacted(text), format!("{what}; use {}", forms()))
+    Error::invalid("store url", concealed(text), format!("{what}; use {}", forms()))
 }
 
 /// Every form that a URL can have.
@@ -302,6 +302,30 @@ fn text_of(path: PathBuf, given: &str) -> Result<String> {
     })
 }
 
+/// A text that is no URL, without anything that may have been meant as a secret.
+pub(crate) fn concealed(text: &str) -> String {
+    let is_path = |scheme| DRIVERS.iter().any(|driver| driver.is_path && driver.schemes.contains(&scheme));
+    let Some((scheme, rest)) = text.split_once(':').filter(|(scheme, _)| !is_path(*scheme)) else {
+        return text.to_owned();
+    };
+    let place = rest.trim_start_matches('/');
+    let slashes = &rest[..rest.len() - place.len()];
+    // The last `@` counts, wherever it is: a password may hold anything, if it was not escaped.
+    let (login, place) = match place.rsplit_once('@') {
+        Some((login, place)) => match login.split_once(':') {
+            Some((user, _)) => (format!("{user}:***@"), place),
+            None => ("***@".into(), place),
+        },
+        None => (String::new(), place),
+    };
+    let (place, query) = place.split_once('?').map_or((place, None), |(place, query)| (place, Some(query)));
+    let fields = query.into_iter().flat_map(|query| query.split('&')).enumerate().map(|(at, field)| {
+        let name = field.split_once('=').map(|(name, _)| format!("{name}=")).unwrap_or_default();
+        format!("{}{name}***", if at == 0 { '?' } else { '&' })
+    });
+    format!("{scheme}:{slashes}{login}{place}{}", fields.collect::<String>())
+}
+
 /// The text without what may be a password: the user part's, or a query field's whose name suggests one.
 fn redacted(text: &str) -> String {
     let (mut shown, rest) = match text.split_once("://") {
@@ -309,7 +333,7 @@ fn redacted(text: &str) -> String {
             let (user, rest) = rest.split_at(user_ends(rest));
             let user = match user.split_once(':') {
                 Some((user, _)) => format!("{user}:***"),
-                None if !user.is_empty() && has_token(scheme) => "***".to_owned(),
+                None if !user.is_empty() && is_token(scheme) => "***".to_owned(),
                 None => user.to_owned(),
             };
             (format!("{scheme}://{user}"), rest)
@@ -411,6 +435,16 @@ mod tests {
         }
     }
 
+    /// Not in a build with every driver: `cargo xtask test --quick` runs it.
+    #[cfg(not(feature = "redis"))]
+    #[tokio::test]
+    async fn a_lean_build_says_which_feature_is_missing() {
+        let url = "redis://u:hunter2@h/0".parse::<StoreUrl>().unwrap();
+        let error = open(&url).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Unsupported);
+        assert_eq!(error.to_string(), "no driver for `redis://u:***@h/0`: rebuild with the cargo feature `redis`");
+    }
+
     #[test]
     fn a_password_is_never_shown() {
         for text in [
@@ -426,6 +460,18 @@ mod tests {
             "postgres://u:hunter2?x@db/x",
             "postgres://u:x?hunter2@db/x",
             "nats://hunter2@h/path",
+            "do+https://hunter2@h",
+            // Not escaped, or not even a URL.
+            "postgres://u:hun/hunter2@db/x",
+            "postgres://u:/hunter2@db/x",
+            "postgres://u:1/hunter2@db/x",
+            "redis://:hun?hunter2@h",
+            "redis://:hunter2@h:x",
+            "redis://h?auth=hunter2&x",
+            "redis://h?hunter2",
+            "redis:u:hunter2@h",
+            "redis:/:hunter2@h",
+            "u:hunter2@h",
         ] {
             let shown = match text.parse::<StoreUrl>() {
                 Ok(url) => format!("{url} {url:?}"),
@@ -438,5 +484,7 @@ mod tests {
         {
             assert_eq!(redacted(plain), plain);
         }
+        assert_eq!(concealed("dir:/mnt/a@b:c?d=e"), "dir:/mnt/a@b:c?d=e");
+        assert_eq!(concealed("redis://u:p@h:x/0?a=b"), "redis://u:***@h:x/0?a=***");
     }
 }

@@ -41,12 +41,23 @@ impl Postgres {
 
     /// The same in this folder, which must be the user's `postgres`.
     pub fn within(folder: TempDir, settings: &[&str]) -> Self {
-        let data = data(&folder);
+        Postgres::made(&folder);
+        Postgres::start(folder, settings, &[])
+    }
+
+    /// A new server that sees these variables, such as those of libfaketime.
+    pub fn seeing(env: &[(&str, &str)]) -> Self {
+        let folder = Server::folder_for(USER);
+        Postgres::made(&folder);
+        Postgres::start(folder, &[], env)
+    }
+
+    fn made(folder: &TempDir) {
+        let data = data(folder);
         Spec::new(program("initdb"), 0)
             .args(["-D", &data, "-A", "trust", "-U", USER, "-N", "--no-locale", "-E", "UTF8"])
             .user(USER)
             .run_to_end();
-        Postgres::start(folder, settings)
     }
 
     /// A standby that follows the server at this port, asynchronously unless that one's settings say otherwise.
@@ -57,10 +68,10 @@ impl Postgres {
             .args(["-D", &data(&folder), "-d", &connection, "-R", "-X", "stream", "-c", "fast", "--no-sync"])
             .user(USER)
             .run_to_end();
-        Postgres::start(folder, settings)
+        Postgres::start(folder, settings, &[])
     }
 
-    fn start(folder: TempDir, settings: &[&str]) -> Self {
+    fn start(folder: TempDir, settings: &[&str], env: &[(&str, &str)]) -> Self {
         let port = free_port();
         let (data, sockets) = (data(&folder), folder.path().display().to_string());
         let spec = Spec::new(program("postgres"), port)
@@ -68,6 +79,7 @@ impl Postgres {
             .args(["-c", "listen_addresses=127.0.0.1", "-c", "shared_buffers=16MB"])
             .args(settings.iter().flat_map(|setting| ["-c", setting]))
             .user(USER);
+        let spec = env.iter().fold(spec, |spec, (name, value)| spec.env(*name, *value));
         let server = Postgres(Server::start(spec, folder));
         server.wait_until_ready();
         server

@@ -25,6 +25,7 @@ use crate::coordinator::Coordinator;
 use crate::error::{Kind, Result};
 use crate::grant::Grant;
 use crate::name::{Key, LeaseName, Shelf};
+use crate::store::Watching;
 use crate::time::format_duration;
 use std::fmt;
 use std::sync::Arc;
@@ -219,6 +220,10 @@ impl Hints {
             let clock = coordinator.clock();
             clock.sleep_until(clock.now() + LISTEN_AFTER).await;
             let Ok(mut watch) = coordinator.store().watch(&key).await else { return };
+            if coordinator.store().capabilities().watch == Watching::Hints {
+                // What happened before the watch was in place hinted nobody.
+                notify.notify_one();
+            }
             loop {
                 watch.hint().await;
                 notify.notify_one();

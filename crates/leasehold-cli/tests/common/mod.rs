@@ -130,6 +130,12 @@ pub fn code(status: ExitStatus) -> i32 {
 /// A command that is running; killed if the test fails.
 pub struct Running(Option<Child>);
 
+impl From<Child> for Running {
+    fn from(child: Child) -> Self {
+        Running(Some(child))
+    }
+}
+
 impl Running {
     pub fn pid(&self) -> i32 {
         self.0.as_ref().unwrap().id() as i32

@@ -4,6 +4,7 @@
 
 use crate::address::{Address, Host, Secret};
 use crate::http;
+use crate::open::concealed;
 use leasehold::{Error, Kind, Result, printable};
 use reqwest::{Certificate, Client, Identity, redirect};
 use std::time::Duration;
@@ -123,7 +124,7 @@ fn endpoints(address: &Address, variable: Variable<'_>) -> Result<Vec<Endpoint>>
     let listed = variable("ETCDCTL_ENDPOINTS").unwrap_or_default();
     let mut found = Vec::new();
     for text in listed.split(',').map(str::trim).filter(|text| !text.is_empty()) {
-        let refuse = |what: &str| Error::invalid("ETCDCTL_ENDPOINTS", text, what);
+        let refuse = |what: &str| Error::invalid("ETCDCTL_ENDPOINTS", concealed(text), what);
         let (is_tls, rest) = match text.split_once("://") {
             Some(("https", rest)) => (true, rest),
             Some(("http", _)) if is_tls => return Err(refuse("it is without TLS, which `etcds://` asks for")),
@@ -233,10 +234,12 @@ mod tests {
             ("etcds://", &[("ETCDCTL_ENDPOINTS", "http://h:1")], "without TLS"),
             ("etcd://", &[("ETCDCTL_ENDPOINTS", "unix://x")], "use `http://host:port`"),
             ("etcd://", &[("ETCDCTL_ENDPOINTS", "h:0")], "1 to 65535"),
+            ("etcd://", &[("ETCDCTL_ENDPOINTS", "http://u:hunter2@h:1")], "http://u:***@h:1"),
         ] {
             let error = gather(text, variables).unwrap_err();
             assert_eq!(error.kind(), Kind::Invalid, "{text}");
             assert!(error.to_string().contains(says), "{text} gave {error}");
+            assert!(!error.to_string().contains("hunter2"), "{text} gave {error}");
         }
     }
 

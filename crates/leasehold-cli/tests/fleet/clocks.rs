@@ -1,0 +1,102 @@
+//! Clocks an hour apart, by libfaketime: deadlines are in the store's time, so nobody's own hour matters.
+//!
+//! Leasehold reads its own clocks past the C library, where libfaketime does not reach: with it, only the drivers and the
+//! commands are an hour off. So PostgreSQL's clock is moved too (Redis's allocator does not bear it), and then everything
+//! that the client could read is an hour off from what counts.
+
+use crate::common::{Done, Home, Running, within};
+use crate::{Engine, at};
+use leasehold_testbed::Postgres;
+use std::process::Stdio;
+use std::time::Duration;
+
+const AHEAD: &str = "+3600";
+const BEHIND: &str = "-3600";
+const HOUR_MS: u64 = 3_600_000;
+
+fn faketime(offset: &str) -> Vec<(&'static str, String)> {
+    vec![
+        ("LD_PRELOAD", "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1".into()),
+        ("FAKETIME", offset.into()),
+        // Each process its own: a cache in shared memory would tie them together.
+        ("FAKETIME_NO_CACHE", "1".into()),
+        ("FAKETIME_DISABLE_SHM", "1".into()),
+        ("DONT_FAKE_MONOTONIC", "1".into()),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
+    ]
+}
+
+/// The binary on a machine whose clock is off.
+struct Machine<'a>(&'a Home, &'static str);
+
+impl Machine<'_> {
+    fn command(&self, args: &[&str]) -> std::process::Command {
+        let mut command = self.0.leasehold(args);
+        command.envs(faketime(self.1));
+        command
+    }
+
+    fn done(&self, args: &[&str]) -> Done {
+        Done::from(self.command(args).output().unwrap())
+    }
+
+    fn start(&self, args: &[&str]) -> Running {
+        Running::from(self.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    }
+}
+
+/// Whoever holds, and whoever asks: no early transfer, no stuck lease, and renewals count.
+fn nobodys_own_hour_matters(home: &Home, holder: &'static str, other: &'static str) {
+    let (holder, other) = (Machine(home, holder), Machine(home, other));
+    let wall = holder.done(&["run", "control", "--", "date", "+%s"]).expect(0).stdout;
+    let off = (wall.trim().parse::<u64>().unwrap() * 1000).abs_diff(leasehold_system::clock::wall_ms());
+    assert!(off.abs_diff(HOUR_MS) < 60_000, "the clocks are not an hour off, but {off} ms");
+
+    // A run outlives its TTL.
+    let job = "echo > started; while [ ! -e go ]; do sleep 0.02; done";
+    let run = holder.start(&["run", "job", "--ttl", "2s", "--", "sh", "-c", job]);
+    home.words("started");
+    other.done(&["acquire", "job", "--wait", "2500ms"]).expect(11);
+    home.touch("go");
+    run.end().expect(0);
+
+    // One who does not renew loses it after the TTL, and not before.
+    holder.done(&["acquire", "job", "--ttl", "2s"]).expect(0);
+    other.done(&["acquire", "job"]).expect(11);
+    let listed = other.done(&["ls"]).expect(0).stdout;
+    assert!(["in 1.", "in 2s", "in 0."].iter().any(|left| listed.contains(left)), "{listed}");
+    within(Duration::from_secs(15), "it can be had", || other.done(&["acquire", "job", "--wait", "20s"]).code == 0);
+    let history = home.history("job");
+    assert_eq!((&history[0]["reason"], &history[0]["epoch"]), (&"expired".into(), &3.into()), "{history:?}");
+    let held_for = history[1]["held_for_ms"].as_u64().unwrap();
+    assert!((2_000..15_000).contains(&held_for), "{history:?}");
+}
+
+#[test]
+fn on_redis_machines_an_hour_apart_share_a_lease() {
+    let engine = Engine::redis();
+    std::thread::scope(|scope| {
+        scope.spawn(|| nobodys_own_hour_matters(&engine.room("a", engine.port()), BEHIND, AHEAD));
+        scope.spawn(|| nobodys_own_hour_matters(&engine.room("b", engine.port()), AHEAD, BEHIND));
+    });
+}
+
+/// A server that is an hour off, as doctor sees, and clients that are two hours apart.
+fn the_servers_hour_is_the_only_one(offset: &'static str, other: &'static str, says: &str) {
+    let env = faketime(offset);
+    let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let server = Postgres::seeing(&env);
+    let home = at(Postgres::url(server.port()));
+    let report = home.done(&["doctor"]).expect(0).stdout;
+    let clock = report.lines().find(|line| line.contains("  clock")).unwrap_or_default();
+    assert!(clock.contains(says) && (clock.contains("1h") || clock.contains("59m")), "{report}");
+    nobodys_own_hour_matters(&home, other, offset);
+}
+
+#[test]
+fn on_a_postgres_whose_clock_is_an_hour_off_a_lease_is_granted_neither_early_nor_late() {
+    std::thread::scope(|scope| {
+        scope.spawn(|| the_servers_hour_is_the_only_one(AHEAD, BEHIND, "ahead of"));
+        scope.spawn(|| the_servers_hour_is_the_only_one(BEHIND, AHEAD, "behind"));
+    });
+}
