@@ -182,7 +182,11 @@ async fn the_worker_refuses_bad_requests_and_lives_on() {
         ("POST", "/v1/default/swap", &bearer, format!(r#"{{{key},"expected":7,"next":""}}"#), 400),
         ("POST", "/v1/default/swap", &bearer, format!(r#"{{{key},"expected":null,"next":"%"}}"#), 400),
         ("POST", "/v1/default/swap", &bearer, format!(r#"{{{key},"expected":null,"next":null}}"#), 400),
-        ("POST", "/v1/default/swap", &bearer, large, 413),
+        ("POST", "/v1/default/swap", &bearer, large.clone(), 413),
+        ("POST", "/v1/default/swap", &bearer, format!("{large}{large}{large}"), 413),
+        // Also who sends much without leave, or to the wrong place, hears why.
+        ("POST", "/v1/default/swap", "Bearer hunter22", large.clone(), 401),
+        ("POST", "/v1/default/none", &bearer, large, 404),
         ("POST", "/v1/default/erase", &bearer, r#"{"shelf":"lease","name":"x","expected":"r"}"#.into(), 400),
         ("POST", "/v1/default/list", &bearer, r#"{"shelf":"probe","after":null,"limit":-1}"#.into(), 400),
         ("POST", "/v1/default/list", &bearer, r#"{"shelf":"probe","after":7,"limit":1}"#.into(), 400),

@@ -32,12 +32,15 @@ interface Env {
   LEASEHOLD_TOKEN?: string;
 }
 
+type Reader = ReadableStreamDefaultReader<Uint8Array> | undefined;
 type Fields = Record<string, unknown>;
 type Listener = ReadableStreamDefaultController<Uint8Array>;
 
 const PROTOCOL = 1;
 /** Far more than any record needs, far less than an object's memory. */
 const MAX_BODY_BYTES = 1024 * 1024;
+/** So much of a refused request is still read: who is cut off while sending never hears the refusal. */
+const MAX_DRAINED_BYTES = 8 * 1024 * 1024;
 const MAX_PAGE = 1000;
 /** A page's values together; a longer listing goes on in the next. */
 const MAX_PAGE_BYTES = 8 * 1024 * 1024;
@@ -68,14 +71,16 @@ class Refused extends Error {
 
 export default {
   async fetch(request: Request, env: Env): Promise<Response> {
+    const reader = request.body?.getReader();
     try {
       await admit(request, env);
       const [namespace, operation] = route(request);
-      const body = await bounded(request);
+      const body = await bounded(reader);
       const object = env.NAMESPACES.get(env.NAMESPACES.idFromName(namespace));
       // Awaited here, so that a failure of the object is answered, too.
       return await object.fetch(new Request(`https://object/${operation}`, { method: "POST", body }));
     } catch (error) {
+      await drain(reader);
       return refusal(error);
     }
   },
@@ -117,14 +122,10 @@ function route(request: Request): [string, string] {
   return [namespace, operation];
 }
 
-/** The body, read no further than allowed. */
-async function bounded(request: Request): Promise<ArrayBuffer> {
-  if (Number(request.headers.get("content-length") ?? 0) > MAX_BODY_BYTES) {
-    throw new Refused(413, "the request is too large");
-  }
+/** The body, kept no further than allowed. */
+async function bounded(reader: Reader): Promise<ArrayBuffer> {
   const parts: Uint8Array[] = [];
   let length = 0;
-  const reader = request.body?.getReader();
   for (;;) {
     const { done, value } = reader ? await reader.read() : { done: true, value: undefined };
     if (done || value === undefined) {
@@ -143,6 +144,21 @@ async function bounded(request: Request): Promise<ArrayBuffer> {
     at += part.length;
   }
   return whole.buffer;
+}
+
+/** Reads what is left of a refused request, within bounds, and drops it. */
+async function drain(reader: Reader): Promise<void> {
+  try {
+    for (let length = 0; reader && length < MAX_DRAINED_BYTES; ) {
+      const { done, value } = await reader.read();
+      if (done) {
+        return;
+      }
+      length += value.length;
+    }
+  } catch {
+    // Who sent it is gone.
+  }
 }
 
 function refusal(error: unknown): Response {
