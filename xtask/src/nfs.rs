@@ -27,6 +27,7 @@ pub fn test(root: &Path) -> Result<(), String> {
         conformance.display(),
         races.display()
     );
+    std::fs::create_dir_all(root.join("target")).map_err(|e| format!("cannot make a folder for the script: {e}"))?;
     std::fs::write(&script, text).map_err(|e| format!("cannot write {}: {e}", script.display()))?;
     let output = Command::new("timeout")
         .args([LIMIT_S, "linux.uml", MEMORY, "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "quiet"])
