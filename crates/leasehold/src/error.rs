@@ -95,13 +95,18 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)?;
+        let mut text = self.message.clone();
         let mut source: Option<&(dyn StdError + 'static)> = self.source.as_ref().map(|s| s.as_ref() as _);
         while let Some(cause) = source {
-            write!(f, ": {cause}")?;
+            // Many drivers' errors print their own causes, which then come once more.
+            let cause_text = cause.to_string();
+            if !text.ends_with(&cause_text) {
+                text.push_str(": ");
+                text.push_str(&cause_text);
+            }
             source = cause.source();
         }
-        Ok(())
+        f.write_str(&text)
     }
 }
 
@@ -116,4 +121,18 @@ pub fn printable(value: &str) -> String {
         shown.push('…');
     }
     shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_that_was_printed_with_another_is_not_printed_again() {
+        let inner = Error::new(Kind::Unavailable, "connection refused");
+        let outer = Error::unavailable("cannot reach the server", "driver: connection refused");
+        assert_eq!(outer.with_source(inner).to_string(), "cannot reach the server: connection refused");
+        let io = std::io::Error::other(std::io::Error::other("refused"));
+        assert_eq!(Error::unavailable("cannot reach it", io).to_string(), "cannot reach it: refused");
+    }
 }
