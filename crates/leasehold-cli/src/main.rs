@@ -4,6 +4,7 @@ mod args;
 mod commands;
 mod config;
 mod exit;
+mod guards;
 mod output;
 mod supervise;
 mod view;

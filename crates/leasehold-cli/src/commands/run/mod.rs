@@ -8,16 +8,16 @@ use crate::config::{Flags, Settings, blame, duration_of};
 use crate::exit::Exit;
 use crate::supervise::windows::Windows;
 use crate::supervise::{Course, Ended, Evidence, Finished, Output, Signals, Standby, Task, supervise};
-use crate::{output, view};
-use leasehold::guard::{self, Guard, Policy, Rejection};
+use crate::{guards, output, view};
+use leasehold::guard::{self, Guard, Rejection};
 use leasehold::protocol::Refusal;
 use leasehold::{
     Ask, Coordinator, Error, Event, HolderId, Keeper, Kind, LeaseName, Outcome, ProgressGate, Released, Result, Token,
 };
-use leasehold_guards::FileGuard;
 use std::ffi::OsString;
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use take::{Busy, Seats, Taken, take};
 
@@ -31,7 +31,7 @@ struct Plan {
     busy: Busy,
     progress: Option<(Duration, Evidence)>,
     max_runtime: Option<Duration>,
-    guards: Vec<FileGuard>,
+    guards: Vec<Arc<dyn Guard>>,
     flock: Option<PathBuf>,
     adopt: Option<Token>,
     settings: Settings,
@@ -86,7 +86,7 @@ impl Plan {
             busy,
             progress: progress_timeout.map(|timeout| (timeout, evidence)),
             max_runtime: duration_of("--max-runtime", args.max_runtime.as_deref())?,
-            guards: args.guard.iter().map(|text| parse_guard(text)).collect::<Result<_>>()?,
+            guards: args.guard.iter().map(|text| guards::parse(text)).collect::<Result<_>>()?,
             flock: args.also_flock,
             adopt,
             settings,
@@ -104,13 +104,6 @@ impl Plan {
     fn stand_by(&self) -> Result<Standby> {
         let evidence = self.progress.as_ref().map(|(_, evidence)| evidence);
         Standby::start(self.command.clone(), &self.settings.store.value.portable(), evidence)
-    }
-}
-
-fn parse_guard(text: &str) -> Result<FileGuard> {
-    match text.split_once(':') {
-        Some(("file", path)) if !path.is_empty() => FileGuard::new(Path::new(path), Policy::Reentrant),
-        _ => Err(Error::invalid("guard", text, "use file:PATH")),
     }
 }
 
@@ -210,7 +203,7 @@ async fn skip(coordinator: &Coordinator, plan: &Plan, busy: Taken) -> Exit {
 }
 
 /// Refuses what no grant could make right before one is asked for: a guard of no file, or of another lease's file.
-async fn check(guards: &[FileGuard], lease: &LeaseName) -> Result<()> {
+async fn check(guards: &[Arc<dyn Guard>], lease: &LeaseName) -> Result<()> {
     for guard in guards {
         match guard.high_water().await {
             Ok(Some(high)) if high.lease != *lease => {
@@ -227,7 +220,7 @@ async fn check(guards: &[FileGuard], lease: &LeaseName) -> Result<()> {
 
 /// Shuts older holders out of the guarded resources. The store has just granted this token, so a guard that knows a
 /// newer epoch means that the store went back in time.
-async fn seal(guards: &[FileGuard], token: &Token) -> Result<()> {
+async fn seal(guards: &[Arc<dyn Guard>], token: &Token) -> Result<()> {
     for guard in guards {
         if let Err(error) = guard.seal(token).await {
             return Err(match (error.kind(), guard.high_water().await) {
