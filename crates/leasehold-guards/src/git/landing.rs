@@ -9,7 +9,7 @@ use super::Pushed;
 use super::cache::{Fence, Note};
 use super::commit::{Inscription, Oid};
 use super::names::Refspec;
-use super::program::{Answer, QUIET_FETCH};
+use super::program::{Answer, QUIET_FETCH, plain};
 use super::report::{Verdict, judge};
 use super::site::Site;
 use super::steps::{GitStep, GitSteps};
@@ -254,8 +254,7 @@ impl<'a> Landing<'a> {
         };
         let words: Vec<&str> =
             answer.said.lines().filter_map(|line| line.strip_prefix("remote:")).map(str::trim).collect();
-        let words =
-            if words.is_empty() { String::new() } else { format!(": {}", leasehold::printable(&words.join(" "))) };
+        let words = if words.is_empty() { String::new() } else { format!(": {}", plain(&words.join(" "))) };
         let message =
             format!("refused by the remote: resource=`{}` ref `{name}`: {reason}{words}{advice}", self.resource);
         Err(Error::new(Kind::Unsupported, message))

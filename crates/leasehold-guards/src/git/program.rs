@@ -62,7 +62,7 @@ impl Answer {
         // The remote's own words first, then git's.
         let found = about("remote: error:").or_else(|| about("fatal:")).or_else(|| about("error:"));
         match found.or_else(|| lines().next_back()) {
-            Some(line) => printable(line),
+            Some(line) => plain(line),
             None => format!("git ended with {}", self.code.map_or_else(|| "a signal".into(), |code| code.to_string())),
         }
     }
@@ -131,6 +131,12 @@ impl Git {
         }
         Ok(found)
     }
+}
+
+/// Words of others in one line of ours.
+pub(crate) fn plain(text: &str) -> String {
+    const MOST: usize = 300;
+    text.chars().take(MOST).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 fn parse_version(text: &str) -> Option<Version> {

@@ -29,26 +29,32 @@ pub async fn default_push(
         };
         return Err(Error::new(Kind::Invalid, why));
     }
-    let format = "--format=%(push:remotename)%00%(push:remoteref)%00%(upstream:remotename)";
-    let text = if branch.is_empty() { String::new() } else { git.run(["for-each-ref", format, &branch]).await?.text() };
-    let fields: Vec<&str> = text.split('\0').collect();
+    let format = "--format=%(push:remotename)%00%(push:remoteref)%00%(upstream:remotename)%00%(upstream:remoteref)";
+    let (about, mode) = tokio::join!(git.run(["for-each-ref", format, &branch]), git.run(["config", "push.default"]));
+    let (about, mode) = (about?.text(), mode?.text());
+    let fields: Vec<&str> = if branch.is_empty() { Vec::new() } else { about.split('\0').collect() };
     let field = |at: usize| fields.get(at).copied().filter(|field| !field.is_empty());
     let usual = field(0).or_else(|| field(2)).unwrap_or("origin");
     let remote = given.as_ref().map_or(usual, Remote::as_str).to_owned();
     if !wants_refspec {
         return Ok((remote, None));
     }
-    let destination = match (field(0), field(1)) {
-        (Some(there), Some(name)) if there == remote => name.to_owned(),
-        // As git: to another remote than the usual one, or to one that has been named, under the same name.
-        _ if given.is_some() => branch.clone(),
-        _ => {
-            let short = branch.trim_start_matches("refs/heads/");
-            let message = format!(
-                "branch `{short}` has no upstream of its own name; name what to push: leasehold push {remote} {short}"
-            );
-            return Err(Error::new(Kind::Invalid, message));
-        }
+    let upstream = field(3).filter(|_| field(2) == Some(&*remote));
+    let destination = match (field(1), mode.as_str(), upstream) {
+        (Some(configured), ..) if field(0) == Some(&*remote) => Some(configured),
+        (_, "current", _) => Some(branch.as_str()),
+        (_, "upstream" | "tracking", upstream) => upstream,
+        (_, "" | "simple", Some(upstream)) => Some(upstream).filter(|upstream| *upstream == branch),
+        // To a remote other than the usual one, or one that was named: under the same name.
+        (_, "" | "simple", None) => Some(branch.as_str()).filter(|_| given.is_some() || field(2).is_some()),
+        _ => None,
     };
+    let destination = destination.ok_or_else(|| {
+        let short = branch.trim_start_matches("refs/heads/");
+        let message = format!(
+            "git's settings do not say where branch `{short}` is pushed to; name it: leasehold push {remote} {short}"
+        );
+        Error::new(Kind::Invalid, message)
+    })?;
     Ok((remote, Some(format!("{branch}:{destination}").parse()?)))
 }
