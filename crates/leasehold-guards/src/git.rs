@@ -190,6 +190,6 @@ impl Guard for GitGuard {
         let site = Site::find(&self.git, &self.remote).await?;
         let Some(lease) = lease else { return Ok(None) };
         let fence = self.namespace.fence_of(&lease)?;
-        Ok(landing::read_fence(&site, &self.resource(), &fence, &*self.steps).await?.map(|(fence, _)| fence.high))
+        Ok(landing::read_fence(&site, &self.resource(), &fence, &*self.steps).await?.map(|fence| fence.high))
     }
 }

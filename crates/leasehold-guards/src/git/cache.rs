@@ -3,9 +3,9 @@
 //! Promise: a note that is damaged, foreign or missing only costs a question; the remote compares in any case.
 //! Non-promise: it is not synced to disk, and it is no proof of anything.
 
-use super::commit::Oid;
+use super::commit::{Inscription, Oid, TRAIL};
 use leasehold::guard::HighWater;
-use leasehold::{Nonce, Token, codec};
+use leasehold::{Nonce, Result, Token, codec};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,27 @@ const MOST_BYTES: u64 = 16 * 1024;
 pub(crate) struct Fence {
     pub(crate) oid: Oid,
     pub(crate) high: HighWater,
+    /// Where it was before, the latest first.
+    pub(crate) after: Vec<Oid>,
+}
+
+impl Fence {
+    /// As the remote has it.
+    pub(crate) fn read(oid: Oid, commit: &str, name: &str) -> Result<Self> {
+        let Inscription { high, after, .. } = Inscription::read(commit, name)?;
+        Ok(Fence { oid, high, after })
+    }
+
+    /// Whether its trail goes back to this place, or to the beginning.
+    pub(crate) fn passed(&self, place: Option<&Oid>) -> bool {
+        place.is_some_and(|oid| self.after.contains(oid)) || self.after.len() < TRAIL
+    }
+
+    /// The trail of what comes next.
+    pub(crate) fn trail(found: Option<&Fence>) -> Vec<Oid> {
+        let Some(fence) = found else { return Vec::new() };
+        std::iter::once(&fence.oid).chain(&fence.after).take(TRAIL).cloned().collect()
+    }
 }
 
 /// Where it is noted.
@@ -40,19 +61,21 @@ impl Note {
         if fs::symlink_metadata(&self.path).ok().filter(|stat| stat.is_file())?.len() > MOST_BYTES {
             return None;
         }
-        let record: (String, String, String) = codec::decode(KIND, &fs::read(&self.path).ok()?, "note").ok()?;
-        let (subject, oid, high) = record;
+        let record: (String, String, Vec<String>) = codec::decode(KIND, &fs::read(&self.path).ok()?, "note").ok()?;
+        let (subject, high, oids) = record;
         if subject != self.subject {
             return None;
         }
         let Token { lease, epoch, nonce, seq } = high.parse().ok()?;
-        Some(Fence { oid: Oid::parse(&oid)?, high: HighWater { lease, epoch, nonce, seq } })
+        let mut oids = oids.iter().map(|oid| Oid::parse(oid)).collect::<Option<Vec<_>>>()?.into_iter();
+        Some(Fence { oid: oids.next()?, high: HighWater { lease, epoch, nonce, seq }, after: oids.collect() })
     }
 
     pub(crate) fn write(&self, fence: &Fence) -> io::Result<()> {
         let HighWater { lease, epoch, nonce, seq } = fence.high.clone();
         let high = Token { lease, epoch, nonce, seq }.wire();
-        let bytes = codec::encode(KIND, &(&self.subject, fence.oid.as_str(), high)).map_err(io::Error::other)?;
+        let oids: Vec<&str> = std::iter::once(&fence.oid).chain(&fence.after).map(Oid::as_str).collect();
+        let bytes = codec::encode(KIND, &(&self.subject, high, oids)).map_err(io::Error::other)?;
         if let Some(folder) = self.path.parent() {
             fs::create_dir_all(folder)?;
         }
@@ -86,7 +109,11 @@ mod tests {
         assert_eq!(note.read(), None);
         let (lease, nonce) = ("job".parse().unwrap(), Nonce::from_u128(9));
         let high = HighWater { lease, epoch: Epoch::new(4).unwrap(), nonce, seq: 2 };
-        let fence = Fence { oid: Oid::parse(&"ab".repeat(20)).unwrap(), high };
+        let fence = Fence {
+            oid: Oid::parse(&"ab".repeat(20)).unwrap(),
+            high,
+            after: vec![Oid::parse(&"cd".repeat(20)).unwrap()],
+        };
         note.write(&fence).unwrap();
         assert_eq!(note.read(), Some(fence));
         let bytes = fs::read(&note.path).unwrap();

@@ -6,6 +6,9 @@
 use leasehold::guard::HighWater;
 use leasehold::{Error, Kind, Nonce, Result};
 
+/// How many of the fence's earlier commits are named.
+pub(crate) const TRAIL: usize = 16;
+
 const TITLE: &str = "leasehold fence 1";
 
 /// The name of an object: hexadecimal digits, 40 or 64 of them.
@@ -32,21 +35,23 @@ impl Oid {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Inscription {
     pub(crate) high: HighWater,
-    /// The commit that the fence pointed at before; tells whether a push whose answer was lost had landed.
-    pub(crate) after: Option<Oid>,
+    /// The commits that the fence pointed at before, the latest first; tells whether a push whose answer was lost had
+    /// landed.
+    pub(crate) after: Vec<Oid>,
     /// Makes the commit its own.
     pub(crate) push: Nonce,
 }
 
 impl Inscription {
-    pub(crate) fn new(high: HighWater, after: Option<Oid>) -> Self {
+    pub(crate) fn new(high: HighWater, after: Vec<Oid>) -> Self {
         Inscription { high, after, push: Nonce::random() }
     }
 
     /// The message of the commit.
     pub(crate) fn message(&self) -> String {
         let HighWater { lease, epoch, nonce, seq } = &self.high;
-        let after = self.after.as_ref().map_or("-", Oid::as_str);
+        let after = self.after.iter().map(Oid::as_str).collect::<Vec<_>>().join(" ");
+        let after = if after.is_empty() { "-" } else { &after };
         let push = self.push;
         format!("{TITLE}\n\nlease: {lease}\nepoch: {epoch}\nnonce: {nonce}\nseq: {seq}\nafter: {after}\npush: {push}\n")
     }
@@ -86,8 +91,8 @@ impl Inscription {
             seq: field("seq")?.parse().map_err(|_| wrong("seq"))?,
         };
         let after = match field("after")? {
-            "-" => None,
-            oid => Some(Oid::parse(oid).ok_or_else(|| wrong("after"))?),
+            "-" => Vec::new(),
+            oids => oids.split(' ').map(Oid::parse).collect::<Option<_>>().ok_or_else(|| wrong("after"))?,
         };
         Ok(Inscription { high, after, push: field("push")?.parse().map_err(|_| wrong("push"))? })
     }
@@ -105,8 +110,9 @@ mod tests {
 
     #[test]
     fn what_was_inscribed_is_read_back_and_nothing_else() {
-        for after in [None, Oid::parse(&"a1".repeat(20)), Oid::parse(&"0f".repeat(32))] {
-            let inscription = Inscription::new(high(), after);
+        let oids = [Oid::parse(&"a1".repeat(20)), Oid::parse(&"0f".repeat(32))].map(Option::unwrap);
+        for after in [&oids[..0], &oids[..1], &oids] {
+            let inscription = Inscription::new(high(), after.to_vec());
             let commit = format!("tree x\nauthor y\n\n{}", inscription.message());
             assert_eq!(Inscription::read(&commit, "refs/fence/x").unwrap(), inscription);
             for at in 0..commit.len() {
@@ -124,6 +130,6 @@ mod tests {
 
     #[test]
     fn two_commits_of_one_high_water_differ() {
-        assert_ne!(Inscription::new(high(), None).message(), Inscription::new(high(), None).message());
+        assert_ne!(Inscription::new(high(), Vec::new()).message(), Inscription::new(high(), Vec::new()).message());
     }
 }

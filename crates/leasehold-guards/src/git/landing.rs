@@ -127,7 +127,7 @@ impl<'a> Landing<'a> {
     /// Sends one push. A refusal that is final is an error.
     async fn send(&self, refspecs: &[Refspec], found: Option<&Fence>, next: HighWater) -> Result<Outcome> {
         let expected = found.map(|fence| &fence.oid);
-        let oid = self.make(Inscription::new(next.clone(), expected.cloned())).await?;
+        let oid = self.make(Inscription::new(next.clone(), Fence::trail(found))).await?;
         let trace = Trace::new(self.site);
         let answer = self.run_push(&oid, expected, refspecs, &trace).await?;
         let stdout = String::from_utf8_lossy(&answer.stdout).into_owned();
@@ -137,7 +137,7 @@ impl<'a> Landing<'a> {
         };
         match verdict {
             Verdict::Landed => {
-                self.write_down(oid, next);
+                self.write_down(oid, next, found);
                 Ok(Outcome::Landed(told(&answer)))
             }
             Verdict::Moved => {
@@ -189,26 +189,18 @@ impl<'a> Landing<'a> {
             Error::new(Kind::Indeterminate, message)
         };
         for _ in 0..3 {
-            let now = read_fence(self.site, &self.resource, &self.fence, self.steps)
-                .await
-                .map_err(|e| unknown("it cannot be asked").with_source(e))?;
+            let now = self.read().await.map_err(|e| unknown("it cannot be asked").with_source(e))?;
             let was = found.map(|fence| &fence.oid);
-            match now {
-                Some((fence, _)) if fence.oid == oid => {
-                    self.write_down(oid, next);
+            match &now {
+                Some(fence) if fence.oid == oid => {
+                    self.write_down(oid, next, found);
                     return Ok(Outcome::Landed(told(answer)));
                 }
                 // Somebody moved it on from ours: it had landed.
-                Some((_, inscription)) if inscription.after.as_ref() == Some(&oid) => {
-                    return Ok(Outcome::Landed(told(answer)));
-                }
-                // Somebody moved it from where it was before: ours can land no more.
-                Some((fence, inscription)) if Some(&fence.oid) != was && inscription.after.as_ref() == was => {
-                    return Ok(Outcome::Moved);
-                }
-                Some((fence, _)) if Some(&fence.oid) != was => {
-                    return Err(unknown("the fence was moved more than once since"));
-                }
+                Some(fence) if fence.after.contains(&oid) => return Ok(Outcome::Landed(told(answer))),
+                // Somebody moved it on from where it was, and not by ours: that can land no more.
+                Some(fence) if Some(&fence.oid) != was && fence.passed(was) => return Ok(Outcome::Moved),
+                Some(fence) if Some(&fence.oid) != was => return Err(unknown("the fence was moved many times since")),
                 None if was.is_some() => return Err(unknown("its fence is gone")),
                 // A seal may simply be sent again: whichever lands, the other cannot.
                 _ if is_seal => return Ok(Outcome::Moved),
@@ -228,11 +220,11 @@ impl<'a> Landing<'a> {
     async fn bar(&self, found: Option<&Fence>) -> Option<bool> {
         let next = guard::seal(found.map(|fence| &fence.high), self.token).ok()?;
         let expected = found.map(|fence| &fence.oid);
-        let oid = self.make(Inscription::new(next.clone(), expected.cloned())).await.ok()?;
+        let oid = self.make(Inscription::new(next.clone(), Fence::trail(found))).await.ok()?;
         let answer = self.run_push(&oid, expected, &[], &Trace { path: None }).await.ok()?;
         match judge(&String::from_utf8_lossy(&answer.stdout), answer.succeeded, &self.fence) {
             Verdict::Landed => {
-                self.write_down(oid, next);
+                self.write_down(oid, next, found);
                 Some(true)
             }
             Verdict::Moved => Some(false),
@@ -304,8 +296,7 @@ impl<'a> Landing<'a> {
     }
 
     async fn read(&self) -> Result<Option<Fence>> {
-        let found = read_fence(self.site, &self.resource, &self.fence, self.steps).await?;
-        Ok(found.map(|(fence, _)| fence))
+        read_fence(self.site, &self.resource, &self.fence, self.steps).await
     }
 
     async fn make(&self, inscription: Inscription) -> Result<Oid> {
@@ -314,9 +305,9 @@ impl<'a> Landing<'a> {
     }
 
     /// A note that cannot be written costs the next push a question, and nothing else.
-    fn write_down(&self, oid: Oid, high: HighWater) {
+    fn write_down(&self, oid: Oid, high: HighWater, before: Option<&Fence>) {
         if self.steps.reach(GitStep::WriteCache).is_ok() {
-            let _ = self.note.write(&Fence { oid, high });
+            let _ = self.note.write(&Fence { oid, high, after: Fence::trail(before) });
         }
     }
 
@@ -370,7 +361,7 @@ pub(super) async fn read_fence(
     resource: &str,
     fence: &str,
     steps: &dyn GitSteps,
-) -> Result<Option<(Fence, Inscription)>> {
+) -> Result<Option<Fence>> {
     let failed = |answer: &Answer| {
         let message = format!("cannot read the fence: resource=`{resource}`: {}", answer.complaint());
         Error::new(Kind::Unavailable, message)
@@ -391,8 +382,7 @@ pub(super) async fn read_fence(
         };
         let oid = Oid::parse(oid).ok_or_else(|| failed(&answer))?;
         if let Some(commit) = read_commit(site, &oid).await? {
-            let inscription = Inscription::read(&commit, fence)?;
-            return Ok(Some((Fence { oid, high: inscription.high.clone() }, inscription)));
+            return Fence::read(oid, &commit, fence).map(Some);
         }
         let quiet = (site.version >= QUIET_FETCH).then_some("--no-write-fetch-head");
         let words = ["fetch", "--quiet", "--no-tags", "--no-auto-gc", "--no-recurse-submodules", "--refmap="];
@@ -402,13 +392,10 @@ pub(super) async fn read_fence(
             return Err(failed(&fetched));
         }
         match read_commit(site, &oid).await? {
-            Some(commit) => {
-                let inscription = Inscription::read(&commit, fence)?;
-                return Ok(Some((Fence { oid, high: inscription.high.clone() }, inscription)));
-            }
+            Some(commit) => return Fence::read(oid, &commit, fence).map(Some),
             None if site.git.run(["cat-file", "-e", oid.as_str()]).await?.succeeded => {
                 // Not a commit.
-                return Inscription::read("", fence).map(|_| None);
+                return Fence::read(oid, "", fence).map(Some);
             }
             // It has moved on in between.
             None => {}
