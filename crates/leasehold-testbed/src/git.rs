@@ -69,7 +69,7 @@ server.document-root = "{folder}"
 server.upload-dirs = ("{folder}")
 server.modules = ("mod_alias", "mod_cgi", "mod_setenv")
 alias.url = ("/git/" => "{backend}/")
-$HTTP["url"] =~ "^/git/" {{ cgi.assign = ("" => "") }}
+cgi.assign = ("git-http-backend" => "")
 setenv.set-environment = ("GIT_PROJECT_ROOT" => "/", "GIT_HTTP_EXPORT_ALL" => "1", "REMOTE_USER" => "anybody", "PATH" => "{path}", "HOME" => "{folder}")
 "#,
         folder = folder.path().display(),

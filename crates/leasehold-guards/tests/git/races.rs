@@ -59,8 +59,8 @@ pub fn zombies(backend: Backend, way: Way, rounds: u64, seed: u64) {
 const fn head_start(way: Way) -> u64 {
     match way {
         Way::File => 90,
-        Way::Ssh => 350,
-        Way::Http => 180,
+        Way::Ssh => 1_400,
+        Way::Http => 300,
     }
 }
 
