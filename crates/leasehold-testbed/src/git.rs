@@ -46,7 +46,7 @@ pub fn git_ssh() -> GitServer {
     let user = String::from_utf8(Command::new("id").arg("-un").output().unwrap().stdout).unwrap();
     let command = format!(
         "ssh -F /dev/null -i {} -o IdentitiesOnly=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null \
-         -o LogLevel=ERROR",
+         -o LogLevel=ERROR -o KexAlgorithms=curve25519-sha256 -o GSSAPIAuthentication=no",
         at("key")
     );
     let spec = Spec::new(program("sshd"), port).args(["-D", "-e", "-f", &at("config")]);
