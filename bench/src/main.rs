@@ -8,6 +8,7 @@ mod fleet;
 mod measure;
 mod options;
 mod plain;
+mod push;
 mod report;
 mod runs;
 mod scratch;
@@ -26,6 +27,7 @@ struct Budget {
     runs: Duration,
     stores: Duration,
     writes: Duration,
+    push: Duration,
     fleet: Duration,
 }
 
@@ -33,12 +35,14 @@ const FULL: Budget = Budget {
     runs: Duration::from_secs(24),
     stores: Duration::from_secs(8),
     writes: Duration::from_secs(8),
+    push: Duration::from_secs(8),
     fleet: Duration::from_secs(4),
 };
 const QUICK: Budget = Budget {
     runs: Duration::from_secs(6),
     stores: Duration::from_millis(1_800),
     writes: Duration::from_millis(1_800),
+    push: Duration::from_secs(4),
     fleet: Duration::from_millis(1_200),
 };
 
@@ -78,6 +82,9 @@ fn measure(options: &Options) -> Result<Report> {
     }
     if options.wants(Part::Writes) {
         report.extend(writes::compare(&scratch, &options.leasehold, budget.writes)?);
+    }
+    if options.wants(Part::Push) {
+        report.extend(push::compare(&scratch, &options.leasehold, budget.push)?);
     }
     if let Some(engine) = options.fleet() {
         report.extend(fleet::compare(budget.fleet, engine)?);

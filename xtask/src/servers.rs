@@ -21,6 +21,9 @@ const DEBIAN: &[(&str, &str)] = &[
     ("nfs-kernel-server", "rpc.nfsd"),
     ("nfs-common", "mount.nfs4"),
     ("openssl", "openssl"),
+    ("openssh-server", "sshd"),
+    ("openssh-client", "ssh-keygen"),
+    ("lighttpd", "lighttpd"),
 ];
 
 /// A package from PyPI, and a program by which it is known to be there.

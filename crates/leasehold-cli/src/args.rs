@@ -1,5 +1,9 @@
 //! The command line as clap reads it: words only. What they mean is in [`crate::config`] and in each command.
 
+mod git;
+
+pub use git::{GitHook, GitHookInstall, GitHookRun, GitHookVerb, Push};
+
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -83,6 +87,10 @@ pub enum Verb {
     Write(Write),
     /// Publish a folder in one step, unless a newer epoch has been there
     Publish(Publish),
+    /// Push to a git remote, unless a newer epoch has been there
+    Push(Push),
+    /// Install or run the hooks by which a git server refuses pushes that go around the fence
+    GitHook(GitHook),
     /// Check the lease at the last moment, then run a command
     Gate(Gate),
     /// Print the settings in force and where each came from
@@ -142,7 +150,7 @@ pub struct Run {
     /// Stop the command after this long, whatever it does
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub max_runtime: Option<String>,
-    /// Shut older holders out of this resource before the command starts: file:PATH (repeatable)
+    /// Shut older holders out of this resource before the command starts: file:PATH or git:REMOTE (repeatable)
     #[arg(long, value_name = "RESOURCE", conflicts_with = "limit")]
     pub guard: Vec<String>,
     /// Hold flock(2) on this file too, for scripts that have not moved over yet

@@ -29,6 +29,8 @@ mod file;
 mod folder;
 #[cfg(feature = "folder")]
 mod generations;
+#[cfg(feature = "git")]
+pub mod git;
 #[cfg(feature = "file")]
 mod permit;
 #[cfg(feature = "file")]
@@ -44,5 +46,7 @@ mod tree;
 pub use file::FileGuard;
 #[cfg(feature = "folder")]
 pub use folder::FolderGuard;
+#[cfg(feature = "git")]
+pub use git::GitGuard;
 #[cfg(feature = "file")]
 pub use steps::{Step, Steps};

@@ -6,6 +6,7 @@ mod completions;
 mod config;
 pub mod doctor;
 mod gate;
+mod git_hook;
 mod history;
 mod ls;
 mod man;
@@ -13,6 +14,7 @@ mod migrate;
 mod operate;
 mod progress;
 mod publish;
+mod push;
 mod release;
 mod renew;
 mod run;
@@ -52,6 +54,8 @@ pub async fn execute(cli: Cli) -> Result<Exit> {
         Verb::Migrate(args) => migrate::migrate(common, &args).await,
         Verb::Write(args) => write::write(common, &args).await,
         Verb::Publish(args) => publish::publish(common, &args).await,
+        Verb::Push(args) => push::push(common, &args).await,
+        Verb::GitHook(args) => git_hook::git_hook(&args).await,
         Verb::Gate(args) => gate::gate(common, args).await,
         Verb::Config => config::config(common),
         Verb::Completions(args) => completions::completions(&args),

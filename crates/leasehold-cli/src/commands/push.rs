@@ -1,0 +1,37 @@
+//! `push`: to a git remote, unless a newer epoch has been there.
+
+use super::{admitted, overtaken, token};
+use crate::args::{Common, Push as Args};
+use crate::exit::Exit;
+use crate::output;
+use leasehold::Result;
+use leasehold::guard::Policy;
+use leasehold_guards::GitGuard;
+use leasehold_guards::git::{PushOptions, Refspec, default_push};
+
+pub async fn push(common: &Common, args: &Args) -> Result<Exit> {
+    let token = token(args.token.as_deref())?;
+    let mut refspecs: Vec<Refspec> = args.refspecs.iter().map(|text| text.parse()).collect::<Result<_>>()?;
+    let namespace = args.fence_namespace.as_deref().map(str::parse).transpose()?;
+    let remote = match &args.remote {
+        Some(remote) if !refspecs.is_empty() => remote.clone(),
+        remote => {
+            let (remote, refspec) = default_push(args.repo.clone(), remote.as_deref(), refspecs.is_empty()).await?;
+            refspecs.extend(refspec);
+            remote
+        }
+    };
+    let policy = if args.once { Policy::OncePerEpoch } else { Policy::Reentrant };
+    let mut guard = GitGuard::new(&remote, policy)?.with_namespace(namespace.unwrap_or_default());
+    if let Some(folder) = &args.repo {
+        guard = guard.in_repository(folder);
+    }
+    overtaken(common, &guard, &token).await?;
+    let options = PushOptions { rebases: args.rebase.unwrap_or(0) };
+    let pushed = guard.push(&token, &refspecs, options, async || overtaken(common, &guard, &token).await).await;
+    let pushed = pushed.map(|pushed| {
+        pushed.said.lines().for_each(|line| output::say(&format!("git: {line}")));
+        pushed.high
+    });
+    admitted(common, &guard, &token, pushed).await
+}

@@ -1,0 +1,540 @@
+//! `push`, `run --guard git:` and the server's hooks: the real binary, real git, and every input that is refused.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Done, Home, On};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+
+/// A home with a bare remote, a clone of it, and a held lease.
+struct Place {
+    home: Home,
+    token: String,
+}
+
+impl Place {
+    fn new() -> Self {
+        let home = Home::new(On::Dir);
+        let place = Place { token: String::new(), home };
+        place.git(".", &["init", "-q", "--bare", "-b", "main", "remote.git"]);
+        place.git(".", &["clone", "-q", "remote.git", "work"]);
+        place.git("work", &["config", "user.name", "a"]);
+        place.git("work", &["config", "user.email", "a@localhost"]);
+        place.commit("one");
+        let token = place.acquire("job");
+        Place { token, ..place }
+    }
+
+    fn acquire(&self, lease: &str) -> String {
+        self.home.done(&["acquire", lease, "--ttl", "24h"]).expect(0).stdout.trim().to_owned()
+    }
+
+    /// The lease goes on to somebody else.
+    fn transfer(&self) -> String {
+        self.home
+            .done(&["hand-off", "job", "--to", "other", "--why", "test", "--ttl", "24h"])
+            .expect(0)
+            .stdout
+            .trim()
+            .into()
+    }
+
+    fn git_command(&self, folder: &str, words: &[&str]) -> Command {
+        let mut command = Command::new("git");
+        command
+            .args(words)
+            .current_dir(self.home.path(folder))
+            .env_clear()
+            .env("PATH", std::env::var("PATH").unwrap())
+            .env("HOME", self.home.folder.path())
+            .env("GIT_CONFIG_NOSYSTEM", "1")
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn git(&self, folder: &str, words: &[&str]) -> String {
+        let done = Done::from(self.git_command(folder, words).output().unwrap());
+        assert_eq!(done.code, 0, "git {words:?}: {}", done.stderr);
+        done.stdout.trim().to_owned()
+    }
+
+    fn commit(&self, message: &str) {
+        self.git("work", &["commit", "-q", "--allow-empty", "-m", message]);
+    }
+
+    fn push(&self, token: &str, words: &[&str]) -> Done {
+        let words = [&["push", "--token", token], words].concat();
+        Done::from(self.home.leasehold(&words).current_dir(self.home.path("work")).output().unwrap())
+    }
+
+    /// What the remote has, to the last ref.
+    fn refs(&self) -> String {
+        self.git("remote.git", &["for-each-ref"])
+    }
+
+    fn subject(&self, name: &str) -> String {
+        self.git("remote.git", &["log", "-1", "--format=%s", name])
+    }
+}
+
+#[test]
+fn a_push_lands_for_the_holder_and_is_refused_for_the_one_before() {
+    let place = Place::new();
+    place.git("work", &["checkout", "-q", "-b", "lone"]);
+    let done = place.push(&place.token, &["--json"]).expect(64);
+    assert!(done.stderr.contains("leasehold push origin lone"), "{}", done.stderr);
+    place.git("work", &["checkout", "-q", "main"]);
+    let done = place.push(&place.token, &["--json"]).expect(0);
+    let json: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!(json, serde_json::json!({ "resource": "git:origin", "epoch": 1, "strength": "atomic" }));
+    place.commit("two");
+    place.push(&place.token, &[]).expect(0);
+    assert_eq!(place.subject("main"), "two");
+    let newer = place.transfer();
+    place.commit("three");
+    // The store knows already; so it is refused before the fence has heard of it.
+    let refused = place.push(&place.token, &[]).expect(13);
+    assert!(refused.stderr.contains("stale epoch refused: resource=`git:origin` held=1 seen=2"), "{}", refused.stderr);
+    place.push(&newer, &[]).expect(0);
+    assert_eq!(place.subject("main"), "three");
+    // Without any store, the fence alone refuses.
+    place.commit("four");
+    let refused = place.push(&place.token, &["--store", "dir:/nowhere/at/all"]).expect(13);
+    assert!(refused.stderr.contains("held=1 seen=2"), "{}", refused.stderr);
+    assert_eq!(place.subject("main"), "three");
+}
+
+#[test]
+fn one_push_per_epoch_where_that_is_asked_for() {
+    let place = Place::new();
+    place.push(&place.token, &["origin", "main", "--once"]).expect(0);
+    place.commit("two");
+    let refused = place.push(&place.token, &["origin", "main", "--once"]).expect(13);
+    assert!(refused.stderr.contains("admits one write per epoch, 1 has had it"), "{}", refused.stderr);
+    assert_eq!(place.subject("main"), "one");
+}
+
+#[test]
+fn a_branch_that_is_behind_is_rebased_only_when_that_is_asked_for() {
+    let place = Place::new();
+    place.push(&place.token, &["origin", "main"]).expect(0);
+    place.git(".", &["clone", "-q", "remote.git", "other"]);
+    fs::write(place.home.path("other/theirs"), "x").unwrap();
+    place.git("other", &["add", "theirs"]);
+    place.git("other", &["-c", "user.name=b", "-c", "user.email=b@localhost", "commit", "-q", "-m", "theirs"]);
+    place.git("other", &["push", "-q"]);
+    fs::write(place.home.path("work/ours"), "x").unwrap();
+    place.git("work", &["add", "ours"]);
+    place.git("work", &["commit", "-q", "-m", "ours"]);
+    let refs = place.refs();
+    let refused = place.push(&place.token, &["origin", "main"]).expect(69);
+    assert!(refused.stderr.contains("--rebase"), "{}", refused.stderr);
+    assert_eq!(place.refs(), refs);
+    place.push(&place.token, &["origin", "main", "--rebase"]).expect(0);
+    assert_eq!(place.subject("main"), "ours");
+    assert_eq!(place.subject("main^"), "theirs");
+    // A conflict is for people: the branch is as it was.
+    place.git("other", &["pull", "-q", "--ff-only"]);
+    for (folder, text) in [("other", "1"), ("work", "2")] {
+        fs::write(place.home.path(folder).join("ours"), text).unwrap();
+    }
+    place.git("other", &["-c", "user.name=b", "-c", "user.email=b@localhost", "commit", "-q", "-am", "conflict"]);
+    place.git("other", &["push", "-q"]);
+    place.git("work", &["commit", "-q", "-am", "mine"]);
+    let head = place.git("work", &["rev-parse", "HEAD"]);
+    let refused = place.push(&place.token, &["origin", "main", "--rebase=3"]).expect(69);
+    assert!(refused.stderr.contains("your branch is as it was"), "{}", refused.stderr);
+    assert_eq!(place.git("work", &["rev-parse", "HEAD"]), head);
+    assert_eq!(place.git("work", &["for-each-ref", "refs/leasehold"]), "");
+    // While it rebases the lease goes on to somebody else: nothing more is tried.
+    place.transfer();
+    place.push(&place.token, &["origin", "+main", "--rebase"]).expect(13);
+    assert_eq!(place.subject("main"), "conflict");
+}
+
+#[test]
+fn a_run_shuts_older_holders_out_before_the_command_starts() {
+    let place = Place::new();
+    place.push(&place.token, &["origin", "main"]).expect(0);
+    place.home.done(&["release", "--token", &place.token]).expect(0);
+    let script = "git -C ../remote.git log -1 --format=%B refs/fence/job >../seen; git commit -q --allow-empty -m two; leasehold push origin main";
+    let words = ["run", "job", "--guard", "git:origin", "--", "sh", "-c", script];
+    let done = Done::from(place.home.leasehold(&words).current_dir(place.home.path("work")).output().unwrap());
+    done.expect(0);
+    assert!(place.home.read("seen").contains("epoch: 2\n"), "{}", place.home.read("seen"));
+    assert!(place.home.read("seen").contains("seq: 0\n"), "{}", place.home.read("seen"));
+    assert_eq!(place.subject("main"), "two");
+    // A remote that is none is refused before the lease is taken.
+    let words = ["run", "job", "--guard", "git:nowhere", "--", "true"];
+    let done =
+        Done::from(place.home.leasehold(&words).current_dir(place.home.path("work")).output().unwrap()).expect(64);
+    assert!(done.stderr.contains("there is no remote of that name"), "{}", done.stderr);
+    assert_eq!(place.home.show("job")["epoch"], 2);
+    let words = ["run", "job", "--guard", "git:../gone.git", "--", "true"];
+    Done::from(place.home.leasehold(&words).current_dir(place.home.path("work")).output().unwrap()).expect(69);
+}
+
+#[test]
+fn a_rolled_back_store_is_told_apart_and_healed() {
+    let place = Place::new();
+    let newer = place.transfer();
+    place.push(&newer, &["origin", "main"]).expect(0);
+    // The store is restored from before the hand-off, and grants epoch 2 once more.
+    let store = place.home.path("leases");
+    fs::rename(&store, place.home.path("newer-leases")).unwrap();
+    place.acquire("job");
+    let again = place.transfer();
+    assert!(again.starts_with("job:2:"), "{again}");
+    place.commit("two");
+    let refused = place.push(&again, &["origin", "main"]).expect(65);
+    let heal = "leasehold advance job --past 2 --why";
+    assert!(refused.stderr.contains("store regressed") && refused.stderr.contains(heal), "{}", refused.stderr);
+    // And with a lower epoch than the fence has seen, though the store says that it holds the lease.
+    fs::remove_dir_all(&store).unwrap();
+    let first = place.acquire("job");
+    let refused = place.push(&first, &["origin", "main"]).expect(65);
+    assert!(refused.stderr.contains(heal), "{}", refused.stderr);
+    place.home.done(&["advance", "job", "--past", "2", "--why", "store was restored"]).expect(0);
+    let healed = place.acquire("job");
+    place.push(&healed, &["origin", "main"]).expect(0);
+    assert_eq!(place.subject("main"), "two");
+}
+
+#[test]
+fn fences_may_be_branches_or_tags() {
+    for namespace in ["refs/heads/00-fence", "refs/tags/fence", "refs/heads/zz-fence/"] {
+        let place = Place::new();
+        place.git("remote.git", &["config", "receive.hideRefs", "refs/fence"]);
+        let refused = place.push(&place.token, &["origin", "main"]).expect(78);
+        assert!(refused.stderr.contains("--fence-namespace"), "{}", refused.stderr);
+        assert_eq!(place.refs(), "");
+        place.push(&place.token, &["origin", "main", "--fence-namespace", namespace]).expect(0);
+        let newer = place.transfer();
+        place.commit("two");
+        place.push(&newer, &["origin", "main", "--fence-namespace", namespace]).expect(0);
+        place.commit("three");
+        let words = ["origin", "main", "--fence-namespace", namespace, "--store", "dir:/nowhere/at/all"];
+        place.push(&place.token, &words).expect(13);
+        assert_eq!(place.subject("main"), "two");
+        assert!(place.refs().contains(&format!("{}/job", namespace.trim_end_matches('/'))), "{}", place.refs());
+    }
+}
+
+#[test]
+fn every_name_of_a_lease_has_a_fence_of_its_own() {
+    let place = Place::new();
+    let leases = ["a", "a/b", "a/b/c", "x.lock", "..x", "y.", "HEAD", "a..b"];
+    for lease in leases {
+        let token = place.acquire(lease);
+        place.push(&token, &["origin", "+main"]).expect(0);
+        place.commit(lease);
+    }
+    assert_eq!(place.refs().lines().filter(|line| line.contains("refs/fence/")).count(), leases.len());
+    place.git("remote.git", &["fsck", "--strict"]);
+}
+
+#[test]
+fn hooks_credentials_and_old_gits() {
+    let place = Place::new();
+    // The user's own hook has its say, and nothing is pushed.
+    let hook = place.home.path("work/.git/hooks/pre-push");
+    fs::write(&hook, "#!/bin/sh\necho the hook says no >&2\nexit 1\n").unwrap();
+    fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
+    let refused = place.push(&place.token, &["origin", "main"]).expect(69);
+    assert!(refused.stderr.contains("nothing was pushed"), "{}", refused.stderr);
+    assert_eq!(place.refs(), "");
+    fs::write(&hook, "#!/bin/sh\necho the hook says yes >&2\n").unwrap();
+    let done = place.push(&place.token, &["origin", "main"]).expect(0);
+    assert!(done.stderr.contains("the hook says yes"), "{}", done.stderr);
+    // No password is shown, whether from the flag or from git's settings.
+    let url = "http://joe:s3cret@127.0.0.1:1/x.git";
+    place.git("work", &["remote", "add", "far", url]);
+    for remote in [url, "far"] {
+        let refused = place.push(&place.token, &[remote, "main"]).expect(69);
+        assert!(!refused.stderr.contains("s3cret"), "{}", refused.stderr);
+    }
+    let notes = fs::read_dir(place.home.path("work/.git/leasehold")).unwrap();
+    for note in notes {
+        assert!(!fs::read_to_string(note.unwrap().path()).unwrap().contains("s3cret"));
+    }
+    // A git that is too old is told apart; so is none.
+    let bin = place.home.path("bin");
+    fs::create_dir(&bin).unwrap();
+    fs::write(bin.join("git"), "#!/bin/sh\n[ \"$1\" = version ] && echo git version 2.24.4 && exit\nexec /usr/bin/env PATH=\"$REST\" git \"$@\"\n").unwrap();
+    fs::set_permissions(bin.join("git"), fs::Permissions::from_mode(0o755)).unwrap();
+    let rest = std::env::var("PATH").unwrap();
+    let words = ["push", "--token", &place.token, "origin", "main"];
+    let mut command = place.home.leasehold(&words);
+    command.current_dir(place.home.path("work")).env("REST", &rest).env("PATH", format!("{}:{rest}", bin.display()));
+    let refused = Done::from(command.output().unwrap()).expect(78);
+    assert!(refused.stderr.contains("git 2.24 is too old: 2.25 or newer"), "{}", refused.stderr);
+    let mut command = place.home.leasehold(&words);
+    let refused =
+        Done::from(command.current_dir(place.home.path("work")).env("PATH", "/nowhere").output().unwrap()).expect(78);
+    assert!(refused.stderr.contains("`git` is not on the PATH"), "{}", refused.stderr);
+}
+
+#[test]
+fn a_servers_hooks_refuse_whoever_goes_around_the_fence() {
+    let place = Place::new();
+    place.push(&place.token, &["origin", "main"]).expect(0);
+    let install = ["git-hook", "install", "--repo", "remote.git", "--protect", "refs/heads/main=job"];
+    place.home.done(&install).expect(0);
+    place.home.done(&install).expect(0);
+    place.commit("two");
+    let refused = |words: &[&str]| {
+        let refs = place.refs();
+        let done = Done::from(place.git_command("work", words).output().unwrap());
+        assert_ne!(done.code, 0, "{words:?}");
+        assert_eq!(place.refs(), refs, "{words:?}");
+        done.stderr
+    };
+    let said = refused(&["push", "origin", "main"]);
+    assert!(said.contains("ref `refs/heads/main` is fenced by lease `job`"), "{said}");
+    refused(&["push", "--force", "origin", "main"]);
+    refused(&["push", "origin", ":main"]);
+    refused(&["push", "origin", ":refs/fence/job"]);
+    refused(&["push", "origin", "+main:refs/fence/job"]);
+    // With a fence that moves, but not in one transaction.
+    let fence = place.git("remote.git", &["rev-parse", "refs/fence/job"]);
+    place.git("work", &["fetch", "-q", "origin", "refs/fence/job"]);
+    let text = place.git("work", &["log", "-1", "--format=%B", &fence]);
+    let tree = place.git("work", &["rev-parse", &format!("{fence}^{{tree}}")]);
+    let inscribed = |from: &str, to: &str| place.git("work", &["commit-tree", &tree, "-m", &text.replace(from, to)]);
+    let next = inscribed("seq: 1", "seq: 2");
+    let mut apart = place.git_command("work", &["push", "-f", "origin", &format!("{next}:refs/fence/job"), "main"]);
+    assert_ne!(Done::from(apart.output().unwrap()).code, 0);
+    assert_eq!(place.subject("main"), "one", "landed without --atomic");
+    // With a fence that is set back, that stands still, or is of nobody.
+    for (from, to) in [
+        ("epoch: 1", "epoch: 0"),
+        ("nonce: ", "nonce: 0"),
+        ("lease: job", "lease: jobs"),
+        ("seq: 1", "seq: 0"),
+        ("push: ", "pull: "),
+    ] {
+        let bad = inscribed(from, to);
+        refused(&["push", "-f", "--atomic", "origin", &format!("{bad}:refs/fence/job"), "main"]);
+    }
+    refused(&[
+        "push",
+        "-f",
+        "--atomic",
+        "origin",
+        &format!("{}:refs/fence/job", inscribed("push: ", "push: ")),
+        "main",
+    ]);
+    // The holder pushes, others push elsewhere, and housekeeping goes on.
+    place.push(&place.token, &["origin", "main"]).expect(0);
+    assert_eq!(place.subject("main"), "two");
+    place.git("work", &["push", "-q", "origin", "main:free"]);
+    place.git("remote.git", &["gc", "-q", "--prune=now"]);
+    place.git("remote.git", &["pack-refs", "--all"]);
+    // Seals pass, older holders do not, though they bring a fence.
+    let newer = place.transfer();
+    place.push(&newer, &["origin", "main"]).expect(0);
+    place.push(&place.token, &["origin", "main", "--store", "dir:/nowhere/at/all"]).expect(13);
+    // A hook that is somebody else's is not touched.
+    fs::write(place.home.path("remote.git/hooks/pre-receive"), "#!/bin/sh\n").unwrap();
+    let refused = place.home.done(&install).expect(78);
+    assert!(refused.stderr.contains("not leasehold's"), "{}", refused.stderr);
+    let not_bare =
+        place.home.done(&["git-hook", "install", "--repo", "work", "--protect", "refs/heads/main=job"]).expect(64);
+    assert!(not_bare.stderr.contains("it is not bare"), "{}", not_bare.stderr);
+}
+
+/// Words after `push --token T`, and the code they end with.
+const HOSTILE: &[(&[&str], i32)] = &[
+    (&["", "main"], 64),
+    (&["--", "--upload-pack=touch pwned", "main"], 64),
+    (&["--", "--receive-pack=touch pwned", "main"], 64),
+    (&["--", "-oProxyCommand=touch pwned", "main"], 64),
+    (&["--", "--mirror", "main"], 64),
+    (&["--", "--all", "main"], 64),
+    (&["--", "-f", "main"], 64),
+    (&["--receive-pack=touch pwned", "main"], 64),
+    (&["--mirror"], 64),
+    (&["--force", "origin", "main"], 64),
+    (&["--exec=touch pwned", "origin", "main"], 64),
+    (&["ext::sh -c 'touch pwned'", "main"], 64),
+    (&["ext::touch% pwned", "main"], 64),
+    (&["fd::7", "main"], 64),
+    (&["foo::bar", "main"], 64),
+    (&["persistent-https::x", "main"], 64),
+    (&["ssh://-oProxyCommand=touch pwned/x", "main"], 64),
+    (&["ssh://joe@-oProxyCommand=touch pwned/x", "main"], 64),
+    (&["-oProxyCommand=touch:x", "main"], 64),
+    (&["origin\n--mirror", "main"], 64),
+    (&["origin\t", "main"], 64),
+    (&[" origin", "main"], 64),
+    (&["origin ", "main"], 64),
+    (&["orig\u{7}in", "main"], 64),
+    (&["nowhere", "main"], 64),
+    (&["twice", "main"], 78),
+    (&["helper", "main"], 64),
+    (&["mirrored", "main"], 78),
+    (&["origin", ""], 64),
+    (&["origin", ":"], 64),
+    (&["origin", "+"], 64),
+    (&["origin", "+:"], 64),
+    (&["origin", "main:"], 64),
+    (&["--", "origin", "--mirror"], 64),
+    (&["--", "origin", "--prune"], 64),
+    (&["--", "origin", "+--force"], 64),
+    (&["--", "origin", "-d"], 64),
+    (&["--", "origin", "main:-x"], 64),
+    (&["origin", "^main"], 64),
+    (&["origin", "*"], 64),
+    (&["origin", "refs/*:refs/*"], 64),
+    (&["origin", "+refs/*:refs/*"], 64),
+    (&["origin", "refs/heads/*:refs/heads/*"], 64),
+    (&["origin", ":refs/heads/*"], 64),
+    (&["origin", "main:refs/fence/job"], 64),
+    (&["origin", "main:refs/fence/other"], 64),
+    (&["origin", "main:fence/other"], 64),
+    (&["origin", ":refs/fence/job"], 64),
+    (&["origin", ":fence/other"], 64),
+    (&["origin", "+main:refs/fence"], 64),
+    (&["origin", "main:refs/FENCE/job"], 64),
+    (&["origin", "main:refs/fence/a%/b"], 64),
+    (&["origin", "main:refs/heads/a b"], 64),
+    (&["origin", "main:refs/heads/a\nb"], 64),
+    (&["origin", "main:refs/heads/.hidden"], 64),
+    (&["origin", "main:refs/heads/../../config"], 64),
+    (&["origin", "main:refs/heads/x.lock"], 64),
+    (&["origin", "main:refs/heads/x~1"], 64),
+    (&["origin", "main:refs/heads/x^"], 64),
+    (&["origin", "main:refs/heads/x:y"], 64),
+    (&["origin", "main:refs//heads/x"], 64),
+    (&["origin", "main:/x"], 64),
+    (&["origin", "main:x/"], 64),
+    (&["origin", "main:x@{1}"], 64),
+    (&["origin", "main:@"], 64),
+    (&["origin", "main:x\\y"], 64),
+    (&["origin", "main:x?"], 64),
+    (&["origin", "main:x["], 64),
+    (&["origin", "nobody"], 64),
+    (&["origin", "main", "main:refs/fence/x"], 64),
+    (&["origin", "main", "--fence-namespace", "fence"], 64),
+    (&["origin", "main", "--fence-namespace", "refs"], 64),
+    (&["origin", "main", "--fence-namespace", "refs/heads"], 64),
+    (&["origin", "main", "--fence-namespace", "refs/heads/"], 64),
+    (&["origin", "main", "--fence-namespace", "refs/remotes/x"], 64),
+    (&["origin", "main", "--fence-namespace", "refs/heads/a b"], 64),
+    (&["origin", "main", "--fence-namespace", "refs/heads/*"], 64),
+    (&["origin", "main", "--fence-namespace", "refs/heads/../x"], 64),
+    (&["origin", "main", "--fence-namespace", "-x"], 64),
+    (&["origin", "main", "--fence-namespace="], 64),
+    (&["origin", "main:00-fence/x", "--fence-namespace", "refs/heads/00-fence"], 64),
+    (&["origin", "main", "--rebase=0"], 64),
+    (&["origin", "main", "--rebase=1000"], 64),
+    (&["origin", "main", "--rebase=x"], 64),
+    (&["origin", "main", "--repo", "nowhere"], 64),
+    (&["origin", "main", "--repo", "/"], 64),
+    (&["origin", "main", "--repo", "--bare"], 64),
+    (&["origin", "main", "--repo", ""], 64),
+];
+
+#[test]
+fn hostile_words_are_refused_with_a_clear_line_and_change_nothing() {
+    let place = Place::new();
+    place.push(&place.token, &["origin", "main"]).expect(0);
+    place.commit("two");
+    place.git("work", &["remote", "add", "twice", "../remote.git"]);
+    place.git("work", &["config", "--add", "remote.twice.url", "../other.git"]);
+    place.git("work", &["remote", "add", "helper", "ext::sh -c 'touch pwned'"]);
+    place.git("work", &["remote", "add", "mirrored", "../remote.git"]);
+    place.git("work", &["config", "remote.mirrored.mirror", "true"]);
+    let refs = place.refs();
+    assert!(HOSTILE.len() >= 60);
+    for (words, code) in HOSTILE {
+        let done = place.push(&place.token, words);
+        assert_eq!(done.code, *code, "{words:?}: {}", done.stderr);
+        assert_eq!(done.stdout, "", "{words:?}");
+        assert!(!done.stderr.contains("panicked"), "{words:?}: {}", done.stderr);
+        let line = done.stderr.lines().next().unwrap_or_default();
+        assert!(line.starts_with("leasehold: ") || line.starts_with("error: "), "{words:?}: {}", done.stderr);
+        assert_eq!(place.refs(), refs, "{words:?}");
+    }
+    for folder in ["", "work", "remote.git"] {
+        assert!(!place.home.path(folder).join("pwned").exists());
+    }
+}
+
+#[test]
+fn hostile_environments_and_hook_words_are_refused() {
+    let place = Place::new();
+    place.push(&place.token, &["origin", "main"]).expect(0);
+    let refs = place.refs();
+    let nonce = "0".repeat(32);
+    for token in [
+        "",
+        "job",
+        "job:1",
+        "-x:1:n:0",
+        &format!("--mirror:0:{nonce}:0"),
+        &format!("a b:1:{nonce}:0"),
+        &format!("../x:1:{nonce}:0"),
+    ] {
+        let mut command = place.home.leasehold(&["push", "origin", "main"]);
+        let done =
+            Done::from(command.current_dir(place.home.path("work")).env("LEASEHOLD_TOKEN", token).output().unwrap());
+        assert_eq!(done.code, 64, "{token}: {}", done.stderr);
+    }
+    // With --repo, nothing in the environment leads elsewhere.
+    for (name, value) in [
+        ("GIT_DIR", "/nowhere"),
+        ("GIT_WORK_TREE", "/nowhere"),
+        ("GIT_OBJECT_DIRECTORY", "/nowhere"),
+        ("GIT_NAMESPACE", "x"),
+    ] {
+        place.commit(name);
+        let words = ["push", "origin", "main", "--repo", "work", "--token", &place.token];
+        Done::from(place.home.leasehold(&words).env(name, value).output().unwrap()).expect(0);
+        assert_eq!(place.subject("main"), name);
+    }
+    assert_ne!(place.refs(), refs);
+    let refs = place.refs();
+    for protection in [
+        "",
+        "main=job",
+        "refs/heads/main",
+        "refs/heads/main=",
+        "refs/heads/main=a b",
+        "refs/heads/*x=job",
+        "refs/fence/job=job",
+        "-x=job",
+        "refs/heads/a..b=job",
+    ] {
+        let done = place.home.done(&["git-hook", "install", "--repo", "remote.git", "--protect", protection]);
+        assert_eq!(done.code, 64, "{protection}: {}", done.stderr);
+    }
+    for hook in ["", "update", "../x", "-x"] {
+        assert_eq!(place.home.done(&["git-hook", "run", hook]).code, 64, "{hook}");
+    }
+    assert!(!place.home.path("remote.git/hooks/reference-transaction").exists());
+    assert_eq!(place.refs(), refs);
+}
+
+/// The example of docs/guards/git.md, as it stands there.
+#[test]
+fn the_example_of_the_page_works() {
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guards/git.md")).unwrap();
+    let script = page.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let home = Home::new(On::Sqlite);
+    let mut command = Command::new("sh");
+    let bin = std::path::Path::new(env!("CARGO_BIN_EXE_leasehold")).parent().unwrap().display().to_string();
+    let path = format!("{bin}:{}", std::env::var("PATH").unwrap());
+    command.args(["-ec", script]).current_dir(home.folder.path()).env("HOME", home.folder.path()).env("PATH", path);
+    command.env("LEASEHOLD_STORE", &home.store).env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_AUTHOR_NAME", "a");
+    command
+        .env("GIT_AUTHOR_EMAIL", "a@localhost")
+        .env("GIT_COMMITTER_NAME", "a")
+        .env("GIT_COMMITTER_EMAIL", "a@localhost");
+    let done = Done::from(command.output().unwrap()).expect(0);
+    assert!(done.stderr.contains("stale epoch refused: resource=`git:origin` held=2 seen=3"), "{}", done.stderr);
+    assert!(done.stdout.contains("the second report"), "{}", done.stdout);
+}

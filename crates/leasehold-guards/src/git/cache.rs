@@ -1,0 +1,129 @@
+//! What the fence was when we last saw it, so that the next push need not ask first.
+//!
+//! Promise: a note that is damaged, foreign or missing only costs a question; the remote compares in any case.
+//! Non-promise: it is not synced to disk, and it is no proof of anything.
+
+use super::commit::{Inscription, Oid, TRAIL};
+use leasehold::guard::HighWater;
+use leasehold::{Nonce, Result, Token, codec};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+const KIND: &str = "git-fence";
+/// More would be no note of ours.
+const MOST_BYTES: u64 = 16 * 1024;
+
+/// The fence of one lease on one remote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fence {
+    pub(crate) oid: Oid,
+    pub(crate) high: HighWater,
+    /// Where it was before, the latest first.
+    pub(crate) after: Vec<Oid>,
+}
+
+impl Fence {
+    /// As the remote has it.
+    pub(crate) fn read(oid: Oid, commit: &str, name: &str) -> Result<Self> {
+        let Inscription { high, after, .. } = Inscription::read(commit, name)?;
+        Ok(Fence { oid, high, after })
+    }
+
+    /// Whether its trail goes back to this place, or to the beginning.
+    pub(crate) fn passed(&self, place: Option<&Oid>) -> bool {
+        place.is_some_and(|oid| self.after.contains(oid)) || self.after.len() < TRAIL
+    }
+
+    /// The trail of what comes next.
+    pub(crate) fn trail(found: Option<&Fence>) -> Vec<Oid> {
+        let Some(fence) = found else { return Vec::new() };
+        std::iter::once(&fence.oid).chain(&fence.after).take(TRAIL).cloned().collect()
+    }
+}
+
+/// Where it is noted.
+#[derive(Debug)]
+pub(crate) struct Note {
+    path: PathBuf,
+    /// The remote, without its password, and the ref: a note of another pair with the same short name is no note.
+    subject: String,
+}
+
+impl Note {
+    pub(crate) fn new(folder: &Path, url: &str, fence: &str) -> Self {
+        let subject = format!("{url} {fence}");
+        Note { path: folder.join(format!("fence-{:016x}", fingerprint(&subject))), subject }
+    }
+
+    /// What was noted, if that can be trusted.
+    pub(crate) fn read(&self) -> Option<Fence> {
+        if fs::symlink_metadata(&self.path).ok().filter(|stat| stat.is_file())?.len() > MOST_BYTES {
+            return None;
+        }
+        let record: (String, String, Vec<String>) = codec::decode(KIND, &fs::read(&self.path).ok()?, "note").ok()?;
+        let (subject, high, oids) = record;
+        if subject != self.subject {
+            return None;
+        }
+        let Token { lease, epoch, nonce, seq } = high.parse().ok()?;
+        let mut oids = oids.iter().map(|oid| Oid::parse(oid)).collect::<Option<Vec<_>>>()?.into_iter();
+        Some(Fence { oid: oids.next()?, high: HighWater { lease, epoch, nonce, seq }, after: oids.collect() })
+    }
+
+    pub(crate) fn write(&self, fence: &Fence) -> io::Result<()> {
+        let HighWater { lease, epoch, nonce, seq } = fence.high.clone();
+        let high = Token { lease, epoch, nonce, seq }.wire();
+        let oids: Vec<&str> = std::iter::once(&fence.oid).chain(&fence.after).map(Oid::as_str).collect();
+        let bytes = codec::encode(KIND, &(&self.subject, high, oids)).map_err(io::Error::other)?;
+        if let Some(folder) = self.path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let staged = self.path.with_extension(format!("tmp-{}", Nonce::random()));
+        let written = fs::write(&staged, bytes).and_then(|()| fs::rename(&staged, &self.path));
+        if written.is_err() {
+            let _ = fs::remove_file(&staged);
+        }
+        written
+    }
+
+    pub(crate) fn forget(&self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// FNV-1a: short, and the whole subject is compared afterwards.
+fn fingerprint(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold::Epoch;
+
+    #[test]
+    fn a_note_is_read_back_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let note = Note::new(&folder.path().join("leasehold"), "https://host/x", "refs/fence/job");
+        assert_eq!(note.read(), None);
+        let (lease, nonce) = ("job".parse().unwrap(), Nonce::from_u128(9));
+        let high = HighWater { lease, epoch: Epoch::new(4).unwrap(), nonce, seq: 2 };
+        let fence = Fence {
+            oid: Oid::parse(&"ab".repeat(20)).unwrap(),
+            high,
+            after: vec![Oid::parse(&"cd".repeat(20)).unwrap()],
+        };
+        note.write(&fence).unwrap();
+        assert_eq!(note.read(), Some(fence));
+        let bytes = fs::read(&note.path).unwrap();
+        for at in 0..bytes.len() {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1;
+            fs::write(&note.path, &flipped).unwrap();
+            assert_eq!(note.read(), None, "byte {at}");
+        }
+        note.forget();
+        assert_eq!(note.read(), None);
+    }
+}

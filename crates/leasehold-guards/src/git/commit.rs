@@ -1,0 +1,135 @@
+//! The fence as an object of git: a commit with an empty tree, whose message carries the high water.
+//!
+//! Promise: no two fence commits are the same, so that a ref which points at one says which push moved it there; what
+//! was written is read back, and anything else is told apart. Non-promise: the commits have no history of their own.
+
+use leasehold::guard::HighWater;
+use leasehold::{Error, Kind, Nonce, Result};
+
+/// How many of the fence's earlier commits are named.
+pub(crate) const TRAIL: usize = 16;
+
+const TITLE: &str = "leasehold fence 1";
+
+/// The name of an object: hexadecimal digits, 40 or 64 of them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Oid(String);
+
+impl Oid {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let is_hex = matches!(text.len(), 40 | 64) && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        is_hex.then(|| Oid(text.to_owned()))
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The name that stands for no object.
+    pub(crate) fn is_null(&self) -> bool {
+        self.0.bytes().all(|b| b == b'0')
+    }
+}
+
+/// What a fence commit says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Inscription {
+    pub(crate) high: HighWater,
+    /// The commits that the fence pointed at before, the latest first; tells whether a push whose answer was lost had
+    /// landed.
+    pub(crate) after: Vec<Oid>,
+    /// Makes the commit its own.
+    pub(crate) push: Nonce,
+}
+
+impl Inscription {
+    pub(crate) fn new(high: HighWater, after: Vec<Oid>) -> Self {
+        Inscription { high, after, push: Nonce::random() }
+    }
+
+    /// The message of the commit.
+    pub(crate) fn message(&self) -> String {
+        let HighWater { lease, epoch, nonce, seq } = &self.high;
+        let after = self.after.iter().map(Oid::as_str).collect::<Vec<_>>().join(" ");
+        let after = if after.is_empty() { "-" } else { &after };
+        let push = self.push;
+        format!("{TITLE}\n\nlease: {lease}\nepoch: {epoch}\nnonce: {nonce}\nseq: {seq}\nafter: {after}\npush: {push}\n")
+    }
+
+    /// Reads a commit object back.
+    pub(crate) fn read(commit: &str, fence: &str) -> Result<Self> {
+        let corrupt = |what: &str| {
+            let message = format!(
+                "corrupt fence: `{fence}` on the remote {what}; nothing of ours put it there, look at it with `git \
+                 ls-remote` and call whoever did"
+            );
+            Error::new(Kind::Corrupt, message)
+        };
+        let (_, message) = commit.split_once("\n\n").ok_or_else(|| corrupt("has no message"))?;
+        let mut lines = message.lines();
+        match lines.next() {
+            Some(TITLE) => {}
+            Some(title) if title.starts_with("leasehold fence ") => {
+                let message =
+                    format!("fence `{fence}` was written by a newer leasehold (`{title}`); upgrade leasehold");
+                return Err(Error::new(Kind::Unsupported, message));
+            }
+            _ => return Err(corrupt("is no fence of leasehold's")),
+        }
+        if lines.next() != Some("") {
+            return Err(corrupt("is damaged after its title"));
+        }
+        let mut field = |name: &str| {
+            let value = lines.next().and_then(|line| line.strip_prefix(name)?.strip_prefix(": "));
+            value.ok_or_else(|| corrupt(&format!("has no field `{name}`")))
+        };
+        let wrong = |name: &str| corrupt(&format!("has a wrong `{name}`"));
+        let high = HighWater {
+            lease: field("lease")?.parse().map_err(|_| wrong("lease"))?,
+            epoch: field("epoch")?.parse().map_err(|_| wrong("epoch"))?,
+            nonce: field("nonce")?.parse().map_err(|_| wrong("nonce"))?,
+            seq: field("seq")?.parse().map_err(|_| wrong("seq"))?,
+        };
+        let after = match field("after")? {
+            "-" => Vec::new(),
+            oids => oids.split(' ').map(Oid::parse).collect::<Option<_>>().ok_or_else(|| wrong("after"))?,
+        };
+        Ok(Inscription { high, after, push: field("push")?.parse().map_err(|_| wrong("push"))? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold::Epoch;
+
+    fn high() -> HighWater {
+        let nonce = Nonce::from_u128(7);
+        HighWater { lease: "team/daily".parse().unwrap(), epoch: Epoch::new(42).unwrap(), nonce, seq: 3 }
+    }
+
+    #[test]
+    fn what_was_inscribed_is_read_back_and_nothing_else() {
+        let oids = [Oid::parse(&"a1".repeat(20)), Oid::parse(&"0f".repeat(32))].map(Option::unwrap);
+        for after in [&oids[..0], &oids[..1], &oids] {
+            let inscription = Inscription::new(high(), after.to_vec());
+            let commit = format!("tree x\nauthor y\n\n{}", inscription.message());
+            assert_eq!(Inscription::read(&commit, "refs/fence/x").unwrap(), inscription);
+            for at in 0..commit.len() {
+                // Whatever is cut off, it is an error or, of the last line's end only, nothing.
+                let cut = Inscription::read(&commit[..at], "refs/fence/x");
+                assert!(cut.is_err() || at + 1 == commit.len(), "{at}");
+            }
+        }
+        for bad in ["", "tree x\n\nhello\n", "tree x\n\nleasehold fence 1\n\nlease: a b\n"] {
+            assert_eq!(Inscription::read(bad, "f").unwrap_err().kind(), Kind::Corrupt, "{bad}");
+        }
+        let newer = Inscription::read("tree x\n\nleasehold fence 2\n\n", "f").unwrap_err();
+        assert_eq!(newer.kind(), Kind::Unsupported);
+    }
+
+    #[test]
+    fn two_commits_of_one_high_water_differ() {
+        assert_ne!(Inscription::new(high(), Vec::new()).message(), Inscription::new(high(), Vec::new()).message());
+    }
+}

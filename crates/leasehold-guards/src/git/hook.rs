@@ -1,0 +1,327 @@
+//! The hooks of a server that enforce the fence for every pusher.
+//!
+//! Promise: no transaction of the repository changes a protected ref unless the same transaction moves its lease's fence
+//! forward; that is judged while git holds the locks of both, so there is no window, whatever the pusher's git did or
+//! did not ask for. Non-promise: who can write the repository's files, or turn its hooks off, is not held back.
+
+use super::commit::{Inscription, Oid};
+use super::names::{FenceNamespace, Refspec};
+use super::program::{Git, HOOKABLE};
+use leasehold::guard::{self, HighWater};
+use leasehold::{Error, Kind, LeaseName, Result, Token};
+use std::collections::HashMap;
+use std::fmt;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// By which a hook is known to be ours.
+const MARK: &str = "# leasehold git-hook";
+
+/// A ref, or all below a folder of refs, that only the holder of a lease may change: `refs/heads/main=daily-publish`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Protection {
+    pattern: String,
+    lease: LeaseName,
+}
+
+impl Protection {
+    fn covers(&self, name: &str) -> bool {
+        match self.pattern.strip_suffix('*') {
+            Some(folder) => name.starts_with(folder),
+            None => name == self.pattern,
+        }
+    }
+}
+
+impl fmt::Display for Protection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.pattern, self.lease)
+    }
+}
+
+impl FromStr for Protection {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let refuse = |what: &str| {
+            Error::invalid(
+                "protection",
+                text,
+                format!("{what}; use REF=LEASE, such as refs/heads/main=daily or refs/heads/release/*=daily"),
+            )
+        };
+        let (pattern, lease) = text.rsplit_once('=').ok_or_else(|| refuse("it has no `=`"))?;
+        let lease = lease.parse().map_err(|_| refuse("the lease name is not one"))?;
+        let plain = pattern.strip_suffix("/*").unwrap_or(pattern);
+        let is_ref = plain.starts_with("refs/") && format!("x:{plain}").parse::<Refspec>().is_ok();
+        if !is_ref {
+            return Err(refuse("the ref is not a full name"));
+        }
+        Ok(Protection { pattern: pattern.to_owned(), lease })
+    }
+}
+
+/// Which hook runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HookState {
+    /// `pre-receive`: refuses early, with words that reach the pusher. Enforces nothing by itself.
+    PreReceive,
+    /// `reference-transaction` in its state `prepared`: the refs are locked, and nothing is changed yet.
+    Transaction,
+}
+
+impl HookState {
+    /// Both.
+    pub const ALL: [HookState; 2] = [HookState::PreReceive, HookState::Transaction];
+
+    /// The file that git looks for.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            HookState::PreReceive => "pre-receive",
+            HookState::Transaction => "reference-transaction",
+        }
+    }
+}
+
+impl FromStr for HookState {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let found = HookState::ALL.into_iter().find(|state| state.as_str() == text);
+        found.ok_or_else(|| Error::invalid("hook", text, "use pre-receive or reference-transaction"))
+    }
+}
+
+/// The hooks of one repository.
+#[derive(Debug)]
+pub struct Hooks {
+    git: Git,
+}
+
+/// One line of a hook's input.
+struct Change {
+    name: String,
+    old: Option<Oid>,
+    new: Option<Oid>,
+}
+
+impl Hooks {
+    /// Of the repository at this folder, or of the one that we are in (or that git runs us for).
+    pub const fn of(folder: Option<PathBuf>) -> Self {
+        Hooks { git: Git::new(folder) }
+    }
+
+    /// Installs both, to call `program`, and writes down what is protected. Gives what was written.
+    pub async fn install(
+        &self,
+        program: &Path,
+        protections: &[Protection],
+        namespace: &FenceNamespace,
+    ) -> Result<Vec<PathBuf>> {
+        self.git.version(HOOKABLE).await?;
+        if let Some(bad) =
+            protections.iter().find(|protection| namespace.covers(protection.pattern.trim_end_matches("/*")))
+        {
+            return Err(Error::invalid("protection", bad, "fences are protected in any case; name branches or tags"));
+        }
+        let folder = self.hooks_folder().await?;
+        for state in HookState::ALL {
+            let path = folder.join(state.as_str());
+            if fs::symlink_metadata(&path).is_ok() && !is_ours(&path) {
+                let message = format!(
+                    "there is a hook at `{}` already, and it is not leasehold's: let it end with the line `exec leasehold \
+                     git-hook run {}`, or move it away",
+                    path.display(),
+                    state.as_str()
+                );
+                return Err(Error::new(Kind::Unsupported, message));
+            }
+        }
+        self.configure(protections, namespace).await?;
+        let mut written = Vec::new();
+        for state in HookState::ALL {
+            let path = folder.join(state.as_str());
+            write_hook(&path, &script(state, program))
+                .map_err(|e| Error::unavailable(format!("cannot write the hook `{}`", path.display()), e))?;
+            written.push(path);
+        }
+        Ok(written)
+    }
+
+    async fn hooks_folder(&self) -> Result<PathBuf> {
+        let answer =
+            self.git.run(["rev-parse", "--is-bare-repository", "--absolute-git-dir", "--git-path", "hooks"]).await?;
+        if !answer.succeeded {
+            return Err(Error::invalid("repository", self.git.folder().display(), answer.complaint()));
+        }
+        let text = answer.text();
+        let lines: Vec<&str> = text.lines().collect();
+        let [bare, git_folder, hooks] = lines[..] else {
+            return Err(Error::new(Kind::Unsupported, "cannot tell where git keeps the hooks"));
+        };
+        if bare != "true" {
+            let why = "it is not bare: hooks there would hold back work, not pushes; name the server's repository";
+            return Err(Error::invalid("repository", self.git.folder().display(), why));
+        }
+        let hooks = self.git.folder().join(hooks);
+        fs::create_dir_all(&hooks).map_err(|e| Error::unavailable(format!("cannot make `{}`", hooks.display()), e))?;
+        let (real, within) = (hooks.canonicalize(), Path::new(git_folder).canonicalize());
+        match (real, within) {
+            (Ok(real), Ok(within)) if real.starts_with(&within) => Ok(real),
+            _ => {
+                let message = format!(
+                    "the hooks of this repository are elsewhere (core.hooksPath: `{}`), shared with others perhaps; \
+                     install them there by hand, see docs/guards/git.md",
+                    hooks.display()
+                );
+                Err(Error::new(Kind::Unsupported, message))
+            }
+        }
+    }
+
+    async fn configure(&self, protections: &[Protection], namespace: &FenceNamespace) -> Result<()> {
+        let mut commands = vec![vec!["config".to_owned(), "--unset-all".into(), "leasehold.protect".into()]];
+        for protection in protections {
+            commands.push(vec!["config".into(), "--add".into(), "leasehold.protect".into(), protection.to_string()]);
+        }
+        commands.push(vec!["config".into(), "leasehold.fenceNamespace".into(), namespace.to_string()]);
+        for command in commands {
+            let answer = self.git.run(&command).await?;
+            // 5: there was nothing to unset.
+            if !answer.succeeded && answer.code != Some(5) {
+                let message = format!("cannot write the repository's settings: {}", answer.complaint());
+                return Err(Error::new(Kind::Unavailable, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Judges what git gave the hook on its standard input.
+    ///
+    /// # Errors
+    /// If the change must not be made; the message is for the pusher.
+    pub async fn run(&self, state: HookState, input: &str) -> Result<()> {
+        let (protections, namespace) = self.settings().await?;
+        let mut changes: Vec<Change> = input.lines().filter_map(parse_change).collect();
+        changes.retain(|change| {
+            change.name.starts_with(&format!("{namespace}/")) || protections.iter().any(|p| p.covers(&change.name))
+        });
+        if changes.is_empty() {
+            return Ok(());
+        }
+        if state == HookState::Transaction {
+            // What a transaction says was there may be left open; under the locks, what is there is what was.
+            let current = self.current(&changes).await?;
+            for change in &mut changes {
+                change.old = current.get(&change.name).cloned();
+            }
+        }
+        // Repacking says every ref anew, as it is.
+        changes.retain(|change| change.old != change.new);
+        let mut moved = HashMap::new();
+        for change in changes.iter().filter(|change| change.name.starts_with(&format!("{namespace}/"))) {
+            let lease = self.forward(change, &namespace).await?;
+            moved.insert(lease.0, lease.1);
+        }
+        for change in &changes {
+            for protection in protections.iter().filter(|protection| protection.covers(&change.name)) {
+                if moved.get(&protection.lease) != Some(&true) {
+                    let message = format!(
+                        "refused: ref `{}` is fenced by lease `{}`, and this push does not move its fence in the same \
+                         transaction; push with `leasehold push`",
+                        change.name, protection.lease
+                    );
+                    return Err(Error::new(Kind::Fenced, message));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a fence that is removed or set back. Gives its lease, and whether it counts as a write.
+    async fn forward(&self, change: &Change, namespace: &FenceNamespace) -> Result<(LeaseName, bool)> {
+        let resource = format!("git:{}", change.name);
+        let Some(new) = &change.new else {
+            return Err(Error::new(Kind::Fenced, format!("refused: fence `{}` is never deleted", change.name)));
+        };
+        let new = self.inscription(new, &change.name).await?.high;
+        if namespace.fence_of(&new.lease)? != change.name {
+            let message = format!("refused: `{}` is not the fence of lease `{}`", change.name, new.lease);
+            return Err(Error::new(Kind::Invalid, message));
+        }
+        let old = match &change.old {
+            Some(oid) => Some(self.inscription(oid, &change.name).await?.high),
+            None => None,
+        };
+        let HighWater { lease, epoch, nonce, seq } = new;
+        let token = Token { lease, epoch, nonce, seq };
+        let sealed = guard::seal(old.as_ref(), &token).map_err(|why| why.into_error(&resource))?;
+        // Of one tenure the count stays, for a fence that only bars an older push, or rises, for one with branches.
+        if seq < sealed.seq {
+            let why = guard::Rejection::Replayed { held: seq, seen: sealed.seq };
+            return Err(why.into_error(&resource));
+        }
+        Ok((token.lease, seq > sealed.seq))
+    }
+
+    async fn inscription(&self, oid: &Oid, fence: &str) -> Result<Inscription> {
+        let answer = self.git.run(["cat-file", "commit", oid.as_str()]).await?;
+        let commit = if answer.succeeded { answer.text() } else { String::new() };
+        Inscription::read(&commit, fence)
+    }
+
+    async fn settings(&self) -> Result<(Vec<Protection>, FenceNamespace)> {
+        let answer = self.git.run(["config", "--null", "--get-regexp", r"^leasehold\."]).await?;
+        let text = answer.text();
+        let (mut protections, mut namespace) = (Vec::new(), FenceNamespace::default());
+        for (key, value) in text.split('\0').filter_map(|entry| entry.split_once('\n')) {
+            match key {
+                "leasehold.protect" => protections.push(value.parse()?),
+                "leasehold.fencenamespace" => namespace = value.parse()?,
+                _ => {}
+            }
+        }
+        Ok((protections, namespace))
+    }
+
+    async fn current(&self, changes: &[Change]) -> Result<HashMap<String, Oid>> {
+        let words = ["for-each-ref", "--format=%(objectname) %(refname)"];
+        let answer = self.git.run(words.into_iter().chain(changes.iter().map(|change| change.name.as_str()))).await?;
+        if !answer.succeeded {
+            return Err(Error::new(Kind::Unavailable, format!("cannot read the refs: {}", answer.complaint())));
+        }
+        let text = answer.text();
+        let pairs = text.lines().filter_map(|line| line.split_once(' '));
+        Ok(pairs.filter_map(|(oid, name)| Some((name.to_owned(), Oid::parse(oid)?))).collect())
+    }
+}
+
+fn parse_change(line: &str) -> Option<Change> {
+    let mut words = line.splitn(3, ' ');
+    let (old, new, name) = (words.next()?, words.next()?, words.next()?);
+    // `ref:...` is a symbolic ref: as good as deleted, for what it was.
+    let oid = |word: &str| Oid::parse(word).filter(|oid| !oid.is_null());
+    Some(Change { name: name.to_owned(), old: oid(old), new: oid(new) })
+}
+
+fn script(state: HookState, program: &Path) -> String {
+    let quoted = program.display().to_string().replace('\'', r"'\''");
+    let only = if state == HookState::Transaction { "[ \"$1\" = prepared ] || exit 0\n" } else { "" };
+    format!(
+        "#!/bin/sh\n{MARK}: refuses pushes that do not move the fence of a protected ref.\n{only}exec '{quoted}' git-hook run {}\n",
+        state.as_str()
+    )
+}
+
+fn is_ours(path: &Path) -> bool {
+    fs::read_to_string(path).is_ok_and(|text| text.contains(MARK))
+}
+
+fn write_hook(path: &Path, text: &str) -> std::io::Result<()> {
+    let staged = path.with_extension("leasehold-new");
+    fs::write(&staged, text)?;
+    fs::set_permissions(&staged, fs::Permissions::from_mode(0o755))?;
+    fs::rename(&staged, path)
+}

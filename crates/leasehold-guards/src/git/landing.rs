@@ -1,0 +1,446 @@
+//! One fenced push: the fence and the branches move together, or nothing does.
+//!
+//! Promise: a push is sent with the fence's expected value, known from before or read; the remote's comparison is the only
+//! one that decides. An answer that was lost is resolved by the fence itself: it points at our commit, or past it, or it
+//! is moved so that our push can never land any more. Non-promise: after that, no retry with the branches; that is asked for
+//! anew.
+
+use super::Pushed;
+use super::cache::{Fence, Note};
+use super::commit::{Inscription, Oid};
+use super::names::Refspec;
+use super::program::{Answer, QUIET_FETCH, plain};
+use super::report::{Verdict, judge};
+use super::site::Site;
+use super::steps::{GitStep, GitSteps};
+use leasehold::guard::{self, HighWater, Policy};
+use leasehold::{Error, Kind, Nonce, Result, Token};
+use std::ffi::OsString;
+use std::time::Duration;
+
+/// How often a fence that moves under our hands is read again. Every miss means that somebody of our own tenure landed.
+const TRIES: u32 = 24;
+/// Between two tries, times the number of tries so far.
+const PAUSE: Duration = Duration::from_millis(15);
+
+/// Why a push did not land.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// These branches have commits that ours do not.
+    Behind { error: Error, names: Vec<String> },
+    /// Anything else.
+    Final(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure::Final(error)
+    }
+}
+
+/// One token at one remote.
+pub(super) struct Landing<'a> {
+    site: &'a Site,
+    resource: String,
+    fence: String,
+    token: &'a Token,
+    policy: Policy,
+    steps: &'a dyn GitSteps,
+    note: Note,
+}
+
+/// What one `git push` led to, when it was not refused.
+enum Outcome {
+    Landed(String),
+    Moved,
+    Behind(Vec<String>),
+}
+
+impl<'a> Landing<'a> {
+    pub(super) fn new(
+        site: &'a Site,
+        resource: String,
+        fence: String,
+        token: &'a Token,
+        policy: Policy,
+        steps: &'a dyn GitSteps,
+    ) -> Self {
+        let note = Note::new(&site.folder, &site.shown(), &fence);
+        Landing { site, resource, fence, token, policy, steps, note }
+    }
+
+    /// Moves the fence without anything else, unless it is ours already.
+    pub(super) async fn seal(&self) -> Result<HighWater> {
+        for attempt in 0..TRIES {
+            pause(attempt).await;
+            let found = self.read().await?;
+            let high = found.as_ref().map(|fence| &fence.high);
+            let next = guard::seal(high, self.token).map_err(|why| why.into_error(&self.resource))?;
+            if high == Some(&next) {
+                return Ok(next);
+            }
+            match self.send(&[], found.as_ref(), next.clone()).await {
+                Ok(Outcome::Landed(_)) => return Ok(next),
+                Ok(Outcome::Moved | Outcome::Behind(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(self.contended())
+    }
+
+    /// Pushes the fence and the branches.
+    pub(super) async fn push(&self, refspecs: &[Refspec]) -> Result<Pushed, Failure> {
+        let mut known = self.note.read();
+        let mut is_fresh = false;
+        for attempt in 0..TRIES {
+            pause(attempt.saturating_sub(1)).await;
+            if known.is_none() {
+                known = self.read().await?;
+                is_fresh = true;
+            }
+            let found = known.take();
+            let high = found.as_ref().map(|fence| &fence.high);
+            let next = match guard::admit(high, self.token, self.policy) {
+                Ok(next) => next,
+                // What was noted may be of another life of the remote: only what it says itself refuses.
+                Err(_) if !is_fresh => continue,
+                Err(why) => return Err(why.into_error(&self.resource).into()),
+            };
+            let is_first = high.is_none_or(|high| high.epoch != self.token.epoch);
+            if is_first && refspecs.iter().any(|refspec| refspec.sorts_before(&self.fence)) {
+                // A crash of the remote could leave the branch moved and the fence not; a sealed fence bears that.
+                self.seal().await?;
+                known = self.read().await?;
+                is_fresh = true;
+                continue;
+            }
+            match self.send(refspecs, found.as_ref(), next.clone()).await? {
+                Outcome::Landed(said) => return Ok(Pushed { high: next, said }),
+                Outcome::Moved => {}
+                Outcome::Behind(names) => return Err(self.behind(names)),
+            }
+            is_fresh = false;
+        }
+        Err(self.contended().into())
+    }
+
+    /// Sends one push. A refusal that is final is an error.
+    async fn send(&self, refspecs: &[Refspec], found: Option<&Fence>, next: HighWater) -> Result<Outcome> {
+        let expected = found.map(|fence| &fence.oid);
+        let oid = self.make(Inscription::new(next.clone(), Fence::trail(found))).await?;
+        let trace = Trace::new(self.site);
+        let answer = self.run_push(&oid, expected, refspecs, &trace).await?;
+        let stdout = String::from_utf8_lossy(&answer.stdout).into_owned();
+        let verdict = match self.steps.reach(GitStep::Reply) {
+            Ok(()) => judge(&stdout, answer.succeeded, &self.fence),
+            Err(_) => Verdict::Unknown,
+        };
+        match verdict {
+            Verdict::Landed => {
+                self.write_down(oid, next, found);
+                Ok(Outcome::Landed(told(&answer)))
+            }
+            Verdict::Moved => {
+                self.note.forget();
+                Ok(Outcome::Moved)
+            }
+            Verdict::Behind(names) => Ok(Outcome::Behind(names)),
+            Verdict::Refused { name, reason } => self.refused(found, &name, &reason, &answer).await,
+            Verdict::Unknown if !trace.shows_a_pack() => Err(self.not_sent(&answer)),
+            Verdict::Unknown => self.resolve(oid, found, next, &answer, refspecs.is_empty()).await,
+        }
+    }
+
+    async fn run_push(&self, oid: &Oid, expected: Option<&Oid>, refspecs: &[Refspec], trace: &Trace) -> Result<Answer> {
+        let fence = &self.fence;
+        let expected = expected.map_or("", Oid::as_str);
+        let mut words: Vec<OsString> = ["push", "--porcelain", "--atomic"].map(OsString::from).to_vec();
+        words.push(format!("--force-with-lease={fence}:{expected}").into());
+        words.extend(["--", self.site.remote.as_str()].map(OsString::from));
+        words.push(format!("{}:{fence}", oid.as_str()).into());
+        words.extend(refspecs.iter().map(|refspec| refspec.to_string().into()));
+        self.reach(GitStep::Push)?;
+        let mut command = self.site.git.command(words);
+        if let Some(path) = &trace.path {
+            command.env("GIT_TRACE2_EVENT", path);
+        }
+        self.site.git.finish(command).await
+    }
+
+    /// The remote gave no answer: the fence says what became of the push.
+    async fn resolve(
+        &self,
+        oid: Oid,
+        found: Option<&Fence>,
+        next: HighWater,
+        answer: &Answer,
+        is_seal: bool,
+    ) -> Result<Outcome> {
+        self.note.forget();
+        let unknown = |why: &str| {
+            let message = format!(
+                "no answer: resource=`{}` may or may not have taken the push ({}), and {why}; read it back before \
+                 anything else: git ls-remote {} {}",
+                self.resource,
+                answer.complaint(),
+                self.site.shown(),
+                self.fence
+            );
+            Error::new(Kind::Indeterminate, message)
+        };
+        for _ in 0..3 {
+            let now = self.read().await.map_err(|e| unknown("it cannot be asked").with_source(e))?;
+            let was = found.map(|fence| &fence.oid);
+            match &now {
+                Some(fence) if fence.oid == oid => {
+                    self.write_down(oid, next, found);
+                    return Ok(Outcome::Landed(told(answer)));
+                }
+                // Somebody moved it on from ours: it had landed.
+                Some(fence) if fence.after.contains(&oid) => return Ok(Outcome::Landed(told(answer))),
+                // Somebody moved it on from where it was, and not by ours: that can land no more.
+                Some(fence) if Some(&fence.oid) != was && fence.passed(was) => return Ok(Outcome::Moved),
+                Some(fence) if Some(&fence.oid) != was => return Err(unknown("the fence was moved many times since")),
+                None if was.is_some() => return Err(unknown("its fence is gone")),
+                // A seal may simply be sent again: whichever lands, the other cannot.
+                _ if is_seal => return Ok(Outcome::Moved),
+                // It may still be on its way. Once the fence has moved, it cannot land.
+                _ => match self.bar(found).await {
+                    Some(true) => return Err(self.not_applied(answer)),
+                    Some(false) => {}
+                    None => return Err(unknown("it does not answer any more")),
+                },
+            }
+        }
+        Err(unknown("the fence keeps moving"))
+    }
+
+    /// Moves the fence alone, so that a push that is on its way from the same place fails. Whether it was moved; none if
+    /// that is unknown too.
+    async fn bar(&self, found: Option<&Fence>) -> Option<bool> {
+        let next = guard::seal(found.map(|fence| &fence.high), self.token).ok()?;
+        let expected = found.map(|fence| &fence.oid);
+        let oid = self.make(Inscription::new(next.clone(), Fence::trail(found))).await.ok()?;
+        let answer = self.run_push(&oid, expected, &[], &Trace { path: None }).await.ok()?;
+        match judge(&String::from_utf8_lossy(&answer.stdout), answer.succeeded, &self.fence) {
+            Verdict::Landed => {
+                self.write_down(oid, next, found);
+                Some(true)
+            }
+            Verdict::Moved => Some(false),
+            _ => None,
+        }
+    }
+
+    async fn refused(&self, found: Option<&Fence>, name: &str, reason: &str, answer: &Answer) -> Result<Outcome> {
+        // A hook's refusal may be its way to say that somebody was quicker.
+        let now = self.read().await?;
+        if now.as_ref().map(|fence| &fence.oid) != found.map(|fence| &fence.oid) {
+            return Ok(Outcome::Moved);
+        }
+        let advice = if name == self.fence && !reason.contains("hook declined") {
+            "; if this remote does not take refs of that name, keep the fences elsewhere: --fence-namespace \
+             refs/heads/00-fence or refs/tags/fence"
+        } else {
+            ""
+        };
+        let words: Vec<&str> =
+            answer.said.lines().filter_map(|line| line.strip_prefix("remote:")).map(str::trim).collect();
+        let words = if words.is_empty() { String::new() } else { format!(": {}", plain(&words.join(" "))) };
+        let message =
+            format!("refused by the remote: resource=`{}` ref `{name}`: {reason}{words}{advice}", self.resource);
+        Err(Error::new(Kind::Unsupported, message))
+    }
+
+    /// Git gave up before it sent anything.
+    fn not_sent(&self, answer: &Answer) -> Error {
+        const WRONG: [&str; 6] =
+            ["src refspec", "invalid refspec", "dst refspec", "dst ref ", "not a full refname", "not allowed"];
+        let kind = if WRONG.iter().any(|word| answer.said.contains(word)) {
+            Kind::Invalid
+        } else if answer.said.contains("does not support --atomic") {
+            Kind::Unsupported
+        } else {
+            Kind::Unavailable
+        };
+        // Which of several lines says why is not known, but the first is hardly ever "failed to push some refs".
+        Error::new(kind, format!("nothing was pushed: resource=`{}`: {}", self.resource, answer.complaint()))
+    }
+
+    fn not_applied(&self, answer: &Answer) -> Error {
+        let message = format!(
+            "the remote broke off: resource=`{}`: {}; nothing was applied, and cannot be any more: try again",
+            self.resource,
+            answer.complaint()
+        );
+        Error::new(Kind::Unavailable, message)
+    }
+
+    fn behind(&self, names: Vec<String>) -> Failure {
+        let message = format!(
+            "behind: resource=`{}` has commits on `{}` that yours does not descend from; nothing was pushed. Fetch and \
+             rebase, or push with --rebase (a refspec that begins with `+` overwrites them)",
+            self.resource,
+            names.join("`, `")
+        );
+        Failure::Behind { error: Error::new(Kind::Contended, message), names }
+    }
+
+    fn contended(&self) -> Error {
+        let message = format!(
+            "given up after {TRIES} tries: resource=`{}`: the fence `{}` kept moving, or the remote kept it locked; try \
+             again",
+            self.resource, self.fence
+        );
+        Error::new(Kind::Contended, message)
+    }
+
+    async fn read(&self) -> Result<Option<Fence>> {
+        read_fence(self.site, &self.resource, &self.fence, self.steps).await
+    }
+
+    async fn make(&self, inscription: Inscription) -> Result<Oid> {
+        self.reach(GitStep::MakeFence)?;
+        make_commit(self.site, &self.resource, &inscription).await
+    }
+
+    /// A note that cannot be written costs the next push a question, and nothing else.
+    fn write_down(&self, oid: Oid, high: HighWater, before: Option<&Fence>) {
+        if self.steps.reach(GitStep::WriteCache).is_ok() {
+            let _ = self.note.write(&Fence { oid, high, after: Fence::trail(before) });
+        }
+    }
+
+    fn reach(&self, step: GitStep) -> Result<()> {
+        reach(self.steps, step, &self.resource)
+    }
+}
+
+fn reach(steps: &dyn GitSteps, step: GitStep, resource: &str) -> Result<()> {
+    steps
+        .reach(step)
+        .map_err(|e| Error::unavailable(format!("cannot {step}: resource=`{resource}`: nothing was pushed"), e))
+}
+
+async fn pause(attempt: u32) {
+    if attempt > 0 {
+        tokio::time::sleep(PAUSE * attempt).await;
+    }
+}
+
+/// What git and the remote said, without what concerns only us.
+fn told(answer: &Answer) -> String {
+    let is_ours = |line: &&str| !line.starts_with("hint:");
+    answer.said.lines().filter(is_ours).map(|line| format!("{line}\n")).collect()
+}
+
+/// Makes the commit that the fence will point at.
+async fn make_commit(site: &Site, resource: &str, inscription: &Inscription) -> Result<Oid> {
+    let message = inscription.message();
+    let words = ["commit-tree", site.empty_tree, "-m", message.trim_end()];
+    let mut answer = site.git.run(words).await?;
+    if !answer.succeeded && answer.said.contains("empty ident") || answer.said.contains("tell me who you are") {
+        // Nobody has told git who they are: CI machines. The fence needs no author.
+        let mut command = site.git.command(words);
+        for who in ["AUTHOR", "COMMITTER"] {
+            command.env(format!("GIT_{who}_NAME"), "leasehold").env(format!("GIT_{who}_EMAIL"), "leasehold@localhost");
+        }
+        answer = site.git.finish(command).await?;
+    }
+    Oid::parse(&answer.text()).filter(|_| answer.succeeded).ok_or_else(|| {
+        Error::new(
+            Kind::Unavailable,
+            format!("cannot make the fence commit: resource=`{resource}`: {}", answer.complaint()),
+        )
+    })
+}
+
+/// Reads the fence as the remote has it now.
+pub(super) async fn read_fence(
+    site: &Site,
+    resource: &str,
+    fence: &str,
+    steps: &dyn GitSteps,
+) -> Result<Option<Fence>> {
+    let failed = |answer: &Answer| {
+        let message = format!("cannot read the fence: resource=`{resource}`: {}", answer.complaint());
+        Error::new(Kind::Unavailable, message)
+    };
+    for _ in 0..TRIES {
+        reach(steps, GitStep::ReadFence, resource)?;
+        let answer = site.git.run(["ls-remote", "--refs", "--", site.address(), fence]).await?;
+        if !answer.succeeded {
+            return Err(failed(&answer));
+        }
+        // The name is matched from its end: `x/refs/fence/job` would be too.
+        let text = answer.text();
+        let line = text.lines().filter_map(|line| line.split_once('\t')).find(|(_, name)| *name == fence);
+        let Some((oid, _)) = line else {
+            // The empty tree goes with the first fence; git knows it without having it, other servers may not.
+            site.git.run(["hash-object", "-w", "-t", "tree", "--stdin"]).await?;
+            return Ok(None);
+        };
+        let oid = Oid::parse(oid).ok_or_else(|| failed(&answer))?;
+        if let Some(commit) = read_commit(site, &oid).await? {
+            return Fence::read(oid, &commit, fence).map(Some);
+        }
+        let quiet = (site.version >= QUIET_FETCH).then_some("--no-write-fetch-head");
+        let words = ["fetch", "--quiet", "--no-tags", "--no-auto-gc", "--no-recurse-submodules", "--refmap="];
+        let words = words.into_iter().chain(quiet).chain(["--", site.address(), fence]);
+        let fetched = site.git.run(words).await?;
+        if !fetched.succeeded && !fetched.said.contains("couldn't find remote ref") {
+            return Err(failed(&fetched));
+        }
+        match read_commit(site, &oid).await? {
+            Some(commit) => return Fence::read(oid, &commit, fence).map(Some),
+            None if site.git.run(["cat-file", "-e", oid.as_str()]).await?.succeeded => {
+                // Not a commit.
+                return Fence::read(oid, "", fence).map(Some);
+            }
+            // It has moved on in between.
+            None => {}
+        }
+    }
+    let message =
+        format!("given up after {TRIES} tries: resource=`{resource}`: the fence moves faster than it can be read");
+    Err(Error::new(Kind::Contended, message))
+}
+
+/// A commit that is here already; none if it is not, or is no commit.
+pub(super) async fn read_commit(site: &Site, oid: &Oid) -> Result<Option<String>> {
+    let mut command = site.git.command(["cat-file", "commit", oid.as_str()]);
+    // In a partial clone git would go and ask for it.
+    command.env("GIT_NO_LAZY_FETCH", "1");
+    let answer = site.git.finish(command).await?;
+    Ok(answer.succeeded.then(|| String::from_utf8_lossy(&answer.stdout).into_owned()))
+}
+
+/// What git did on its way, by its own trace: a push that never began to pack has not been applied, for the fence's new
+/// commit is in the pack.
+struct Trace {
+    path: Option<std::path::PathBuf>,
+}
+
+impl Trace {
+    fn new(site: &Site) -> Self {
+        // If the user watches git already, we do without: then a failure is *unknown* where it might be *not sent*.
+        let is_taken = std::env::var_os("GIT_TRACE2_EVENT").is_some();
+        let folder = std::path::absolute(&site.folder)
+            .ok()
+            .filter(|folder| !is_taken && std::fs::create_dir_all(folder).is_ok());
+        Trace { path: folder.map(|folder| folder.join(format!("trace-{}", Nonce::random()))) }
+    }
+
+    fn shows_a_pack(&self) -> bool {
+        let text = self.path.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
+        text.is_none_or(|text| text.contains("\"pack-objects\""))
+    }
+}
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}

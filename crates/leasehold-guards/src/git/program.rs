@@ -1,0 +1,165 @@
+//! The `git` program: how it is started, and which one is fit.
+//!
+//! Promise: git speaks plain English without questions of its own making, finds the user's configuration, credentials and
+//! hooks, and is killed when nobody waits for it any more. Non-promise: what git runs in turn (ssh, helpers) ends by itself.
+
+use super::names::redacted;
+use leasehold::{Error, Kind, Result, printable};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use tokio::process::Command;
+
+/// The oldest git that refuses all of an atomic push when the remote would refuse a part.
+pub(crate) const OLDEST: Version = Version(2, 25);
+/// From here on `fetch` can leave FETCH_HEAD alone.
+pub(crate) const QUIET_FETCH: Version = Version(2, 29);
+/// From here on `reference-transaction` is not run for refs that are only repacked away.
+pub(crate) const HOOKABLE: Version = Version(2, 36);
+
+/// What would make git look at another repository than the one that was named.
+const REPOSITORY_VARIABLES: [&str; 8] = [
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_COMMON_DIR",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_PREFIX",
+    "GIT_NAMESPACE",
+];
+
+/// Major and minor version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Version(pub(crate) u32, pub(crate) u32);
+
+/// `git` in a folder.
+#[derive(Debug, Clone)]
+pub(crate) struct Git {
+    folder: Option<PathBuf>,
+}
+
+/// How git ended.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) succeeded: bool,
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: Vec<u8>,
+    /// What it said, without passwords.
+    pub(crate) said: String,
+}
+
+impl Answer {
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).trim_end().to_owned()
+    }
+
+    /// The line that says what went wrong, for messages of one line.
+    pub(crate) fn complaint(&self) -> String {
+        let lines = || self.said.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("hint:"));
+        let about =
+            |word: &'static str| lines().find_map(move |line| line.split_once(word).map(|(_, rest)| rest.trim()));
+        // The remote's own words first, then git's.
+        let found = about("remote: error:").or_else(|| about("fatal:")).or_else(|| about("error:"));
+        match found.or_else(|| lines().next_back()) {
+            Some(line) => plain(line),
+            None => format!("git ended with {}", self.code.map_or_else(|| "a signal".into(), |code| code.to_string())),
+        }
+    }
+}
+
+impl Git {
+    /// In this folder, whatever the environment says; or where we are, with what it says.
+    pub(crate) const fn new(folder: Option<PathBuf>) -> Self {
+        Git { folder }
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.as_deref().unwrap_or(Path::new("."))
+    }
+
+    /// A command that has not been started.
+    pub(crate) fn command<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Command {
+        let mut command = Command::new("git");
+        command.args(args).env("LC_ALL", "C").env_remove("LANGUAGE").stdin(Stdio::null()).kill_on_drop(true);
+        if let Some(folder) = &self.folder {
+            command.current_dir(folder);
+            REPOSITORY_VARIABLES.iter().for_each(|name| {
+                command.env_remove(name);
+            });
+        }
+        command
+    }
+
+    /// Runs it to its end, whatever that is.
+    pub(crate) async fn run<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Result<Answer> {
+        self.finish(self.command(args)).await
+    }
+
+    pub(crate) async fn finish(&self, mut command: Command) -> Result<Answer> {
+        let output = command.output().await.map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound if self.folder().is_dir() => {
+                Error::new(Kind::Unsupported, "`git` is not on the PATH; install git 2.25 or newer")
+            }
+            std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
+                Error::invalid("repository", self.folder().display(), "there is no such folder")
+            }
+            _ => Error::unavailable("cannot run `git`", e),
+        })?;
+        Ok(Answer {
+            succeeded: output.status.success(),
+            code: output.status.code(),
+            said: redacted(&String::from_utf8_lossy(&output.stderr)),
+            stdout: output.stdout,
+        })
+    }
+
+    /// The version on the PATH, if it is fit.
+    pub(crate) async fn version(&self, oldest: Version) -> Result<Version> {
+        let answer = self.run(["version"]).await?;
+        let text = answer.text();
+        let found = parse_version(&text).ok_or_else(|| {
+            Error::new(Kind::Unsupported, format!("cannot tell the version of git from `{}`", printable(&text)))
+        })?;
+        if found < oldest {
+            let message = format!(
+                "git {}.{} is too old: {}.{} or newer is needed, for only then is an atomic push all or nothing; \
+                 upgrade git",
+                found.0, found.1, oldest.0, oldest.1
+            );
+            return Err(Error::new(Kind::Unsupported, message));
+        }
+        Ok(found)
+    }
+}
+
+/// Words of others in one line of ours.
+pub(crate) fn plain(text: &str) -> String {
+    const MOST: usize = 300;
+    text.chars().take(MOST).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+fn parse_version(text: &str) -> Option<Version> {
+    let mut numbers = text.strip_prefix("git version ")?.split(['.', ' ', '-']);
+    Some(Version(numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_as_vendors_print_them() {
+        for (text, version) in [
+            ("git version 2.47.3", Some(Version(2, 47))),
+            ("git version 2.39.3 (Apple Git-146)", Some(Version(2, 39))),
+            ("git version 2.45.1.windows.1", Some(Version(2, 45))),
+            ("git version 2.24.0-rc1", Some(Version(2, 24))),
+            ("hg version 6", None),
+            ("git version x.y", None),
+        ] {
+            assert_eq!(parse_version(text), version, "{text}");
+        }
+        assert!(Version(2, 24) < OLDEST && Version(2, 25) >= OLDEST && Version(3, 0) > OLDEST);
+    }
+}

@@ -1,0 +1,142 @@
+//! Where a push goes from and to: the repository, the remote's address, and what git is allowed to do there.
+//!
+//! Promise: everything is asked once, before anything is changed; a remote that has two addresses, or one that git's own
+//! settings do not allow, is refused. Non-promise: the remote itself is not asked.
+
+use super::names::{Remote, helper, redacted};
+use super::program::{Git, OLDEST, Version};
+use leasehold::{Error, Kind, Result};
+use std::path::PathBuf;
+
+/// A repository and a remote.
+#[derive(Debug)]
+pub(crate) struct Site {
+    pub(crate) git: Git,
+    pub(crate) version: Version,
+    pub(crate) remote: Remote,
+    /// Where pushes go, as git takes it; it may hold a password.
+    pub(crate) url: String,
+    /// Whether fetches go to the same place; then the remote's name will do, with all of its settings.
+    fetches_there: bool,
+    /// A folder of ours inside the repository's.
+    pub(crate) folder: PathBuf,
+    /// The empty tree, in the repository's object format.
+    pub(crate) empty_tree: &'static str,
+}
+
+impl Site {
+    pub(crate) async fn find(git: &Git, remote: &Remote) -> Result<Self> {
+        let words = ["rev-parse", "--git-common-dir", "--show-object-format"];
+        let address = ["remote", "get-url", "--push", "--all", remote.as_str()];
+        let settings = [
+            "config",
+            "--null",
+            "--get-regexp",
+            r"^(remote\..*\.(mirror|pushurl)|url\..*\.pushinsteadof|protocol\..*)$",
+        ];
+        let (version, repository, urls, settings) =
+            tokio::join!(git.version(OLDEST), git.run(words), git.run(address), git.run(settings));
+        let (version, repository, urls, settings) = (version?, repository?, urls?, settings?);
+        if !repository.succeeded {
+            let why = repository.complaint();
+            return Err(Error::invalid("repository", git.folder().display(), why));
+        }
+        let text = repository.text();
+        let mut lines = text.lines();
+        let folder = git.folder().join(lines.next().unwrap_or(".git")).join("leasehold");
+        let empty_tree = match lines.next() {
+            Some("sha256") => "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
+            _ => "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
+        };
+        let settings = Settings::parse(&settings.stdout);
+        let text = urls.text();
+        let found: Vec<&str> = text.lines().collect();
+        let url = match (urls.succeeded, &found[..]) {
+            (true, [url]) => (*url).to_owned(),
+            (true, many) => {
+                let message = format!(
+                    "remote `{remote}` has {} push URLs: each would have a fence of its own, and a push to several is \
+                     never atomic; push to one of them by its URL",
+                    many.len()
+                );
+                return Err(Error::new(Kind::Unsupported, message));
+            }
+            (false, _) => unnamed(git, remote)?,
+        };
+        if settings.is(&format!("remote.{}.mirror", remote.as_str())) {
+            let message = format!(
+                "remote `{remote}` is a mirror: a push there would delete what is not here, fences too; use another"
+            );
+            return Err(Error::new(Kind::Unsupported, message));
+        }
+        settings.permit(&url)?;
+        let fetches_there = !settings.tells_pushes_apart(remote);
+        Ok(Site { git: git.clone(), version, remote: remote.clone(), url, fetches_there, folder, empty_tree })
+    }
+
+    /// Where the fence is read: always where pushes go.
+    pub(crate) fn address(&self) -> &str {
+        if self.fetches_there { self.remote.as_str() } else { &self.url }
+    }
+
+    /// The remote's address as it may be shown and kept.
+    pub(crate) fn shown(&self) -> String {
+        redacted(&self.url)
+    }
+}
+
+/// A remote that is not configured by name: then it has to look like an address.
+fn unnamed(git: &Git, remote: &Remote) -> Result<String> {
+    let text = remote.as_str();
+    let is_address = text.contains(['/', ':']) || text == "." || text == ".." || git.folder().join(text).is_dir();
+    if !is_address {
+        let allowed = "there is no remote of that name (see `git remote -v`), and it is no URL or path";
+        return Err(Error::invalid("remote", remote, allowed));
+    }
+    Ok(text.to_owned())
+}
+
+/// The few settings of git that matter here; the last of a name counts.
+struct Settings(Vec<(String, String)>);
+
+impl Settings {
+    fn parse(bytes: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(bytes);
+        let entries = text.split('\0').filter(|entry| !entry.is_empty());
+        Settings(entries.map(|entry| entry.split_once('\n').unwrap_or((entry, "true"))).map(own).collect())
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().rev().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+    }
+
+    fn is(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|value| matches!(value.to_ascii_lowercase().as_str(), "true" | "yes" | "on" | "1"))
+    }
+
+    fn tells_pushes_apart(&self, remote: &Remote) -> bool {
+        let own = format!("remote.{}.pushurl", remote.as_str());
+        self.0
+            .iter()
+            .any(|(key, _)| key.eq_ignore_ascii_case(&own) || key.to_ascii_lowercase().ends_with(".pushinsteadof"))
+    }
+
+    /// A helper is a program that the URL chooses: only one that the user has allowed by name is run. Git's own check,
+    /// which is laxer, comes after this one.
+    fn permit(&self, url: &str) -> Result<()> {
+        let Some(name) = helper(url) else { return Ok(()) };
+        let listed = std::env::var("GIT_ALLOW_PROTOCOL").is_ok_and(|list| list.split(':').any(|one| one == name));
+        let allowed = self.get(&format!("protocol.{name}.allow"));
+        if listed || allowed.is_some_and(|value| matches!(value, "always" | "user")) {
+            return Ok(());
+        }
+        let why = format!(
+            "it would run the program `git-remote-{name}`; git's setting protocol.{name}.allow does not allow it"
+        );
+        Err(Error::invalid("remote", redacted(url), why))
+    }
+}
+
+fn own((key, value): (&str, &str)) -> (String, String) {
+    (key.to_owned(), value.to_owned())
+}

@@ -1,0 +1,166 @@
+//! A real process that pushes: stopped, killed and resumed with everything below it but the remote's own git.
+
+use crate::field::Field;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+/// A pusher that takes longer is blocked.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One push to be tried.
+#[derive(Debug, Clone)]
+pub struct Order {
+    /// `push`, `seal`, or a control.
+    pub how: &'static str,
+    pub epoch: u64,
+    /// Not 0 for another grant of the same epoch.
+    pub rival: u64,
+    /// What the pushed commit says, if not the rival.
+    pub mark: Option<u64>,
+    /// What happens at the step, and which it is.
+    pub fault: Option<(&'static str, usize)>,
+}
+
+impl Order {
+    pub fn push(epoch: u64) -> Self {
+        Order { how: "push", epoch, rival: 0, mark: None, fault: None }
+    }
+
+    pub fn seal(epoch: u64) -> Self {
+        Order { how: "seal", ..Order::push(epoch) }
+    }
+
+    pub fn with(mut self, fault: &'static str, step: usize) -> Self {
+        self.fault = Some((fault, step));
+        self
+    }
+
+    pub fn rival(mut self, rival: u64) -> Self {
+        self.rival = rival;
+        self
+    }
+
+    pub fn mark(mut self, mark: u64) -> Self {
+        self.mark = Some(mark);
+        self
+    }
+
+    pub fn how(mut self, how: &'static str) -> Self {
+        self.how = how;
+        self
+    }
+}
+
+pub struct Pusher {
+    child: Child,
+    stdin: ChildStdin,
+    lines: Receiver<String>,
+}
+
+impl Pusher {
+    pub fn start(field: &Field, repository: &Path, order: &Order) -> Self {
+        let commit = field.commit(repository, order.epoch, order.mark.unwrap_or(order.rival));
+        let (fault, step) = order.fault.unwrap_or(("none", 0));
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "worker",
+                order.how,
+                &order.epoch.to_string(),
+                &order.rival.to_string(),
+                &commit,
+                fault,
+                &step.to_string(),
+            ])
+            .current_dir(repository)
+            .envs(field.env.clone())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (sender, lines) = channel();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        Pusher { stdin: child.stdin.take().unwrap(), child, lines }
+    }
+
+    /// Pushes, and gives the answer: `pushed`, or the kind and the message.
+    pub fn run(field: &Field, repository: &Path, order: &Order) -> String {
+        Pusher::start(field, repository, order).line()
+    }
+
+    /// The next line; panics when the pusher is blocked.
+    pub fn line(&mut self) -> String {
+        match self.lines.recv_timeout(PATIENCE) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => panic!("a pusher was blocked for {PATIENCE:?}"),
+            Err(RecvTimeoutError::Disconnected) => panic!("a pusher died"),
+        }
+    }
+
+    /// Lets one go on that waits to be told that its step has failed.
+    pub fn go(&mut self) {
+        writeln!(self.stdin, "go").unwrap();
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed()).unwrap()
+    }
+
+    pub fn wait_stopped(&self) {
+        let (_, status) = waitpid(Some(self.pid()), WaitOptions::UNTRACED).unwrap().unwrap();
+        assert!(status.stopped(), "the pusher ended: {status:?}");
+    }
+
+    /// Stops it and what it has started, wherever they are. The remote's git is the remote, even when it is our child.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Kills it and what it has started.
+    pub fn kill(mut self) {
+        self.signal(Signal::STOP);
+        self.signal(Signal::KILL);
+        let status = self.child.wait().unwrap();
+        assert!(!status.success());
+    }
+
+    pub fn wait_killed(mut self) {
+        assert!(!self.child.wait().unwrap().success());
+    }
+
+    fn signal(&self, signal: Signal) {
+        let mut queue = vec![self.child.id()];
+        while let Some(pid) = queue.pop() {
+            // Stopped first, so that nothing new comes while the children are listed.
+            let _ = kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal);
+            let children = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+            for thread in children {
+                let children = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+                let children = children.split_whitespace().filter_map(|word| word.parse().ok());
+                // One that was stopped on its way to becoming the remote's git has to be resumed too.
+                queue.extend(children.filter(|child| signal == Signal::CONT || !is_remote(*child)));
+            }
+        }
+    }
+}
+
+fn is_remote(pid: u32) -> bool {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let line = String::from_utf8_lossy(&line).into_owned();
+    line.contains("receive-pack") || line.contains("upload-pack")
+}
+
+impl Drop for Pusher {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
