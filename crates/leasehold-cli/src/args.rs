@@ -1,5 +1,9 @@
 //! The command line as clap reads it: words only. What they mean is in [`crate::config`] and in each command.
 
+mod data;
+
+pub use data::{Put, Sql};
+
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -83,6 +87,10 @@ pub enum Verb {
     Write(Write),
     /// Publish a folder in one step, unless a newer epoch has been there
     Publish(Publish),
+    /// Run SQL in one transaction, unless a newer epoch has been there
+    Sql(Sql),
+    /// Put an object into a bucket, unless a newer epoch has been there
+    Put(Put),
     /// Check the lease at the last moment, then run a command
     Gate(Gate),
     /// Print the settings in force and where each came from

@@ -13,10 +13,12 @@ mod migrate;
 mod operate;
 mod progress;
 mod publish;
+mod put;
 mod release;
 mod renew;
 mod run;
 mod show;
+mod sql;
 mod stats;
 mod write;
 
@@ -52,6 +54,8 @@ pub async fn execute(cli: Cli) -> Result<Exit> {
         Verb::Migrate(args) => migrate::migrate(common, &args).await,
         Verb::Write(args) => write::write(common, &args).await,
         Verb::Publish(args) => publish::publish(common, &args).await,
+        Verb::Sql(args) => sql::sql(common, &args).await,
+        Verb::Put(args) => put::put(common, &args).await,
         Verb::Gate(args) => gate::gate(common, args).await,
         Verb::Config => config::config(common),
         Verb::Completions(args) => completions::completions(&args),

@@ -32,19 +32,32 @@ pub(super) type Params<'a> = [(&'a (dyn ToSql + Sync), Type)];
 /// An open connection. Dropping it closes it, whatever the server does.
 pub(super) struct Connection {
     pub(super) client: Client,
-    driver: JoinHandle<()>,
+    driver: Driver,
     /// Which server, and its name for messages.
     place: Arc<str>,
     used: Moment,
 }
 
-impl Drop for Connection {
+/// The task that moves the connection's bytes.
+struct Driver(Option<JoinHandle<()>>);
+
+impl Drop for Driver {
     fn drop(&mut self) {
-        self.driver.abort();
+        if let Some(task) = &self.0 {
+            task.abort();
+        }
     }
 }
 
 impl Connection {
+    /// The driver's own client, which the caller may use as it likes. The connection ends when that is dropped.
+    pub(super) fn into_client(self) -> Client {
+        let Connection { client, mut driver, .. } = self;
+        // The task ends with the client; aborting it would break the connection.
+        driver.0 = None;
+        client
+    }
+
     /// Runs a statement in one round trip, without a name that another session would not know.
     pub(super) async fn run(
         &self,
@@ -199,7 +212,8 @@ impl Pool {
                 }
             }
         });
-        let connection = Connection { client, driver, place: place.shown.clone(), used: SystemClock.now() };
+        let connection =
+            Connection { client, driver: Driver(Some(driver)), place: place.shown.clone(), used: SystemClock.now() };
         let is_standby = match in_hot_standby {
             Some(is_standby) => is_standby,
             // With one server, the statements themselves tell.
