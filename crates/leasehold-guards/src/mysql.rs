@@ -9,7 +9,7 @@ mod statements;
 
 use crate::sql::{
     Connect, Dialect, Outcome, Resource, Rows, Script, Setup, SqlGuard, escaped, failed_statement, high_water, judge,
-    not_set_up,
+    not_set_up, one_line,
 };
 use crate::stages::{Stage, Stages, Watched};
 use async_trait::async_trait;
@@ -156,9 +156,9 @@ fn decide(resource: &str, sets: &[Vec<Row>], token: &Token, policy: Option<Polic
 fn refused(error: &mysql_async::Error, resource: &str, place: &str) -> Error {
     let mysql_async::Error::Server(told) = error else {
         return Error::new(Kind::Unavailable, format!("no answer from {place}: resource=`{resource}`"))
-            .with_source(leasehold::printable(&error.to_string()));
+            .with_source(one_line(&error.to_string()));
     };
-    let says = format!("{} (error {})", leasehold::printable(&told.message), told.code);
+    let says = format!("{} (error {})", one_line(&told.message), told.code);
     let fail = |kind, what: &str| Error::new(kind, format!("{what}: resource=`{resource}`: {says}"));
     match told.code {
         1146 | 1054 => not_set_up(resource, place),
@@ -278,7 +278,7 @@ impl MysqlGuard {
                 "no answer to the commit: resource=`{resource}`: others have written since, so whether it was applied is not \
                  known; look at the data"
             );
-            Error::new(Kind::Indeterminate, message).with_source(leasehold::printable(&error.to_string()))
+            Error::new(Kind::Indeterminate, message).with_source(one_line(&error.to_string()))
         };
         let look = async {
             let mut conn = (self.connect)().await?;
@@ -310,7 +310,7 @@ impl MysqlGuard {
             return Err(unknown());
         }
         let message = format!("the connection broke and all was rolled back: resource=`{resource}`; try again");
-        let error = Error::new(Kind::Unavailable, message).with_source(leasehold::printable(&error.to_string()));
+        let error = Error::new(Kind::Unavailable, message).with_source(one_line(&error.to_string()));
         Err(self.overtaken(token, error).await)
     }
 
@@ -328,8 +328,7 @@ impl MysqlGuard {
                     // Nothing was committed, for nobody asked for it yet.
                     let message =
                         format!("the connection broke and all was rolled back: resource=`{}`", self.resource());
-                    let error =
-                        Error::new(Kind::Unavailable, message).with_source(leasehold::printable(&e.to_string()));
+                    let error = Error::new(Kind::Unavailable, message).with_source(one_line(&e.to_string()));
                     return Err(self.overtaken(token, error).await);
                 }
             }
@@ -406,7 +405,7 @@ impl SqlGuard for MysqlGuard {
         let fail = |e: mysql_async::Error| {
             let kind = if is_plain(&e) { Kind::Unsupported } else { Kind::Unavailable };
             let message = format!("cannot set up the guard: resource=`{}`", self.resource());
-            Error::new(kind, message).with_source(leasehold::printable(&e.to_string()))
+            Error::new(kind, message).with_source(one_line(&e.to_string()))
         };
         exchange(&mut conn, "DO GET_LOCK('leasehold_init', 20)").await.map_err(fail)?;
         for line in statements::set_up(&self.resource, setup) {

@@ -7,7 +7,7 @@
 
 use crate::sql::{
     Connect, Dialect, Name, Outcome, Resource, Rows, Script, Setup, SqlGuard, escaped, failed_statement, high_water,
-    judge, mode, not_set_up, sequence,
+    judge, mode, not_set_up, one_line, sequence,
 };
 use crate::stages::{Stage, Stages, Watched};
 use async_trait::async_trait;
@@ -122,7 +122,7 @@ fn refused(error: &tokio_postgres::Error, resource: &str, place: &str) -> Error 
         return Error::new(Kind::Unavailable, format!("no answer from {place}: resource=`{resource}`"))
             .with_source(cause(error));
     };
-    let says = format!("{} ({})", leasehold::printable(told.message()), told.code().code());
+    let says = format!("{} ({})", one_line(told.message()), told.code().code());
     let fail = |kind, what: &str| Error::new(kind, format!("{what}: resource=`{resource}`: {says}"));
     match told.code().code() {
         "42P01" | "42883" | "3F000" => not_set_up(resource, place),
@@ -135,7 +135,7 @@ fn refused(error: &tokio_postgres::Error, resource: &str, place: &str) -> Error 
 }
 
 fn cause(error: &tokio_postgres::Error) -> String {
-    leasehold::printable(&std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string))
+    one_line(&std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string))
 }
 
 /// Whether the server answered a statement with an error and stayed with us, so that the transaction is surely undone.
@@ -342,7 +342,7 @@ impl SqlGuard for PostgresGuard {
         let client = (self.connect)().await?;
         let sql = format!("BEGIN; SET LOCAL standard_conforming_strings = on; {}; COMMIT", self.statements(setup));
         client.batch_execute(&sql).await.map_err(|e| {
-            let says = e.as_db_error().map_or_else(|| cause(&e), |told| leasehold::printable(told.message()));
+            let says = e.as_db_error().map_or_else(|| cause(&e), |told| one_line(told.message()));
             let kind = if is_plain(&e) { Kind::Unsupported } else { Kind::Unavailable };
             let message =
                 format!("cannot set up the guard, nothing was changed: resource=`{}`: {says}", self.resource());

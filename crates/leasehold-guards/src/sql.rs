@@ -257,12 +257,18 @@ pub(crate) fn escaped(resource: &str) -> Error {
     Error::new(Kind::Corrupt, message)
 }
 
+/// What a server said, in one line that is not too long.
+pub(crate) fn one_line(text: &str) -> String {
+    const SHOWN: usize = 400;
+    text.chars().take(SHOWN).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
 /// The error for one statement.
 pub(crate) fn failed_statement(resource: &str, statement: &Statement, why: impl fmt::Display) -> Error {
     let message = format!(
         "statement in line {} failed, all were rolled back: resource=`{resource}`: {}",
         statement.line,
-        leasehold::printable(&why.to_string())
+        one_line(&why.to_string())
     );
     Error::new(Kind::Invalid, message)
 }

@@ -7,7 +7,7 @@
 
 use crate::sql::{
     Dialect, Outcome, Resource, Rows, Script, Setup, SqlGuard, Statement, escaped, failed_statement, high_water, judge,
-    not_set_up,
+    not_set_up, one_line,
 };
 use crate::stages::{Stage, Stages, Watched};
 use async_trait::async_trait;
@@ -106,7 +106,7 @@ fn failed(error: rusqlite::Error, place: &str, resource: &str) -> Error {
         }
         _ => fail(Kind::Unavailable, "the database refused it, nothing was changed"),
     };
-    error_.with_source(leasehold::printable(&error.to_string()))
+    error_.with_source(one_line(&error.to_string()))
 }
 
 impl SqliteGuard {
@@ -243,7 +243,7 @@ impl SqliteGuard {
             let busy = e.sqlite_error_code() == Some(ErrorCode::DatabaseBusy);
             let message = format!("cannot set up the guard, nothing was changed: resource=`{}`", self.resource());
             let kind = if busy { Kind::Contended } else { Kind::Unsupported };
-            Error::new(kind, message).with_source(leasehold::printable(&e.to_string()))
+            Error::new(kind, message).with_source(one_line(&e.to_string()))
         };
         db.execute_batch("BEGIN IMMEDIATE").map_err(fail)?;
         for line in self.lines(setup) {
