@@ -27,6 +27,9 @@ use tokio::time::{sleep, timeout};
 const PATIENCE: Duration = Duration::from_millis(100);
 /// How often an admit is tried again that the server gave up for the sake of others.
 const TRIES: u32 = 3;
+/// How often, and how far apart, it is looked whether a newer holder has come.
+const GLANCES: u32 = 4;
+const GLANCE: Duration = Duration::from_millis(50);
 /// How long a question about the past may take.
 const ASK: Duration = Duration::from_secs(6);
 
@@ -240,15 +243,18 @@ impl MysqlGuard {
         }
     }
 
-    /// A session that was ended in the middle was most likely ended by a newer holder: then that is what is said.
+    /// A session that was ended in the middle was most likely ended by a newer holder, who may still be at it: then that is
+    /// what is said.
     async fn overtaken(&self, token: &Token, error: Error) -> Error {
-        match timeout(ASK, self.high_water()).await {
-            Ok(Ok(Some(high))) => match leasehold::guard::seal(Some(&high), token) {
-                Err(rejection) => rejection.into_error(&self.resource()),
-                Ok(_) => error,
-            },
-            _ => error,
+        for _ in 0..GLANCES {
+            if let Ok(Ok(Some(high))) = timeout(ASK, self.high_water()).await
+                && let Err(rejection) = leasehold::guard::seal(Some(&high), token)
+            {
+                return rejection.into_error(&self.resource());
+            }
+            sleep(GLANCE).await;
         }
+        error
     }
 
     /// The transaction is still the one that was admitted, and commits; one exchange.
@@ -303,7 +309,10 @@ impl MysqlGuard {
         if (is_ours || was_ours) && wrote.as_ref() == Some(&id) {
             return Ok(());
         }
-        let never_seen = number(&row, 0).is_some_and(|seen| seen < epoch);
+        // Each epoch that commits is the next one's prior: one that is passed over never did.
+        let (seen, prior) = (number(&row, 0), number(&row, 4));
+        let never_seen =
+            seen.is_some_and(|seen| seen < epoch || (seen > epoch && prior.is_some_and(|prior| prior < epoch)));
         // Every write takes the next number, so one with our number, or none, is there in place of ours.
         let surely_not = never_seen || ((is_ours || was_ours) && seen_seq.is_some_and(|seen| seen <= seq));
         if !surely_not {

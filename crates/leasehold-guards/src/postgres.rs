@@ -25,6 +25,9 @@ const FENCE: &str = include_str!("postgres/fence.sql");
 /// How our own transactions begin. Strings are read as the script was; a session that is cut off does not linger.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL standard_conforming_strings = on; \
                      SET LOCAL idle_in_transaction_session_timeout = '30s'; ";
+/// How often, and how far apart, it is looked whether a newer holder has come.
+const GLANCES: u32 = 4;
+const GLANCE: Duration = Duration::from_millis(50);
 /// How long a question about the past may take.
 const ASK: Duration = Duration::from_secs(5);
 /// How often, and how far apart, it is asked what became of a transaction that is still open.
@@ -173,15 +176,18 @@ impl PostgresGuard {
         Ok((client, high, transaction))
     }
 
-    /// A session that was ended in the middle was most likely ended by a newer holder: then that is what is said.
+    /// A session that was ended in the middle was most likely ended by a newer holder, who may still be at it: then that is
+    /// what is said.
     async fn overtaken(&self, token: &Token, error: Error) -> Error {
-        match timeout(ASK, self.high_water()).await {
-            Ok(Ok(Some(high))) => match leasehold::guard::seal(Some(&high), token) {
-                Err(rejection) => rejection.into_error(&self.resource()),
-                Ok(_) => error,
-            },
-            _ => error,
+        for _ in 0..GLANCES {
+            if let Ok(Ok(Some(high))) = timeout(ASK, self.high_water()).await
+                && let Err(rejection) = leasehold::guard::seal(Some(&high), token)
+            {
+                return rejection.into_error(&self.resource());
+            }
+            sleep(GLANCE).await;
         }
+        error
     }
 
     /// The transaction is still the one that was admitted, and commits; one exchange.

@@ -24,11 +24,12 @@ use leasehold_testbed::{BUCKET, Fault, Flaw, Proxy, Server, StandIn, azurite, mo
 use std::time::Duration;
 use worker::{Order, Worker, object_at};
 
-/// Rounds of zombie and successor by default; LEASEHOLD_LONG=1 makes them a thousand everywhere.
+/// Rounds of zombie and successor; without LEASEHOLD_LONG=1 they end after some seconds.
 const ROUNDS: u64 = 1000;
-const SLOW_ROUNDS: u64 = 120;
+/// Rounds of the controls, which are caught in far fewer.
+const CONTROL_ROUNDS: u64 = 100;
 /// The longest head start of a zombie, in turns of a loop: longer than a whole write takes.
-const HEAD_START: u64 = 4_000_000;
+const HEAD_START: u64 = 1_000_000;
 /// A successor that takes longer was held up by a stopped one.
 const PROMPT: Duration = Duration::from_secs(10);
 
@@ -239,7 +240,7 @@ fn rounds(
     let (mut zombie, mut successor) = (Worker::start(), Worker::start());
     let mut result = Rounds::default();
     let begun = clock::now();
-    let limit = if is_long() { Duration::from_secs(3600) } else { Duration::from_secs(15) };
+    let limit = Duration::from_secs(if is_long() { 3600 } else { 7 });
     for round in 0..count {
         let (epoch, stop) = (2 * round + 1, round % 2 == 0);
         zombie.send(&order(epoch).with("dawdle", dice.below(1 << 40)));
@@ -251,7 +252,7 @@ fn rounds(
         let mut reply = successor.run(&order(epoch + 1));
         result.worst_ms = result.worst_ms.max(clock::now().saturating_since(sent).as_millis());
         let mut resumed = !stop;
-        if is_local && reply.starts_with("contended") {
+        if is_local && (reply.starts_with("contended") || reply.contains("database is locked")) {
             assert!(stop, "round {round}: blocked by a writer that runs: {reply}");
             result.blocked += 1;
             zombie.resume();
@@ -266,7 +267,9 @@ fn rounds(
         match zombie.reply().as_str() {
             "written" => result.landed += 1,
             refused => {
-                assert!(refused.starts_with("fenced") || refused.starts_with("contended"), "round {round}: {refused}");
+                // One that was ended by its successor may look before that one has committed: nothing was applied.
+                let known = ["fenced", "contended", "unavailable"].iter().any(|kind| refused.starts_with(kind));
+                assert!(known, "round {round}: {refused}");
                 result.fenced += 1;
             }
         }
@@ -285,7 +288,7 @@ fn sql_races(seed: u64) {
             row(&db, resource);
             let reader = Reader::new(&db, resource);
             let is_control = how == "naive";
-            let count = flag("--rounds").unwrap_or(if is_control { SLOW_ROUNDS } else { ROUNDS });
+            let count = flag("--rounds").unwrap_or(if is_control { CONTROL_ROUNDS } else { ROUNDS });
             let is_local = control::is_local(db.engine);
             let order = |epoch| Order::new(how, &db.url, resource, epoch);
             let result = rounds(order, || reader.epoch(), &mut Dice::new(seed), count, is_local);
@@ -462,7 +465,7 @@ fn object_cuts(server: &Server, kind: &str) {
 fn object_races(url: &str, kind: &str, seed: u64) {
     for how in ["guard", "naive"] {
         let name = format!("race-{how}");
-        let count = flag("--rounds").unwrap_or(if how == "naive" { SLOW_ROUNDS } else { ROUNDS });
+        let count = flag("--rounds").unwrap_or(if how == "naive" { CONTROL_ROUNDS } else { ROUNDS });
         let order = |epoch| Order::new(how, url, &name, epoch);
         let wrote = || if how == "guard" { fenced(url, &name) } else { block_on(control::naive_object(url, &name)) };
         let result = rounds(order, wrote, &mut Dice::new(seed), count, false);

@@ -19,7 +19,7 @@ use std::time::Duration;
 /// A writer that takes longer is blocked.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest pause at one stage, in turns of a loop.
-const PAUSE: u64 = 400_000;
+const PAUSE: u64 = 150_000;
 
 /// One write to be tried.
 #[derive(Debug, Clone)]

@@ -180,7 +180,7 @@ impl Database {
     pub fn sqlite(&self) -> rusqlite::Connection {
         let url: StoreUrl = self.url.parse().unwrap();
         let db = rusqlite::Connection::open(url.path().unwrap()).unwrap();
-        db.busy_timeout(std::time::Duration::from_secs(10)).unwrap();
+        db.busy_timeout(std::time::Duration::from_millis(800)).unwrap();
         db
     }
 
