@@ -1,7 +1,9 @@
 //! The command line as clap reads it: words only. What they mean is in [`crate::config`] and in each command.
 
+mod data;
 mod git;
 
+pub use data::{Put, Sql};
 pub use git::{GitHook, GitHookInstall, GitHookRun, GitHookVerb, Push};
 
 use clap::{Args, Parser, Subcommand};
@@ -91,6 +93,10 @@ pub enum Verb {
     Push(Push),
     /// Install or run the hooks by which a git server refuses pushes that go around the fence
     GitHook(GitHook),
+    /// Run SQL in one transaction, unless a newer epoch has been there
+    Sql(Sql),
+    /// Put an object into a bucket, unless a newer epoch has been there
+    Put(Put),
     /// Check the lease at the last moment, then run a command
     Gate(Gate),
     /// Print the settings in force and where each came from

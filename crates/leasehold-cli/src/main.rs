@@ -7,6 +7,7 @@ mod exit;
 mod guards;
 mod output;
 mod supervise;
+mod targets;
 mod view;
 
 use clap::Parser;

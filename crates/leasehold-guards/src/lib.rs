@@ -31,12 +31,24 @@ mod folder;
 mod generations;
 #[cfg(feature = "git")]
 pub mod git;
+#[cfg(feature = "mysql")]
+pub mod mysql;
+#[cfg(feature = "object")]
+pub mod object;
 #[cfg(feature = "file")]
 mod permit;
 #[cfg(feature = "file")]
 mod place;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "file")]
 mod remains;
+#[cfg(feature = "sql")]
+pub mod sql;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+#[cfg(any(feature = "sql", feature = "object"))]
+mod stages;
 #[cfg(feature = "file")]
 mod steps;
 #[cfg(feature = "folder")]
@@ -48,5 +60,15 @@ pub use file::FileGuard;
 pub use folder::FolderGuard;
 #[cfg(feature = "git")]
 pub use git::GitGuard;
+#[cfg(feature = "mysql")]
+pub use mysql::MysqlGuard;
+#[cfg(feature = "object")]
+pub use object::ObjectGuard;
+#[cfg(feature = "postgres")]
+pub use postgres::PostgresGuard;
+#[cfg(feature = "sqlite")]
+pub use sqlite::SqliteGuard;
+#[cfg(any(feature = "sql", feature = "object"))]
+pub use stages::{Stage, Stages};
 #[cfg(feature = "file")]
 pub use steps::{Step, Steps};

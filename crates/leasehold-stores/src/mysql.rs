@@ -63,6 +63,12 @@ pub async fn open(address: &Address, namespace: &Namespace) -> Result<MysqlStore
     Ok(MysqlStore { connections: Connections::new(settings), namespace: namespace.clone() })
 }
 
+/// A connection to the database at this address, for what is not a store. Settings and TLS are found as for one.
+pub async fn connect(address: &Address) -> Result<mysql_async::Conn> {
+    let settings = Settings::gather(address, &settings::Surroundings::of_this_process())?;
+    Connections::new(settings).single().await
+}
+
 impl MysqlStore {
     fn place(&self) -> &str {
         self.connections.place()

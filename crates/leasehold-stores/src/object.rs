@@ -96,6 +96,14 @@ pub async fn open(address: &Address, namespace: &Namespace) -> Result<BucketStor
     Ok(BucketStore { room: Arc::new(Room { bucket, folder, proven: OnceCell::new() }) })
 }
 
+/// A client for the bucket at this address, for what is not a store: credentials and endpoint are found as for one, nothing
+/// is sent twice. The address's path is for the caller to read.
+pub fn client(address: &Address) -> Result<Arc<dyn object_store::ObjectStore>> {
+    let env =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    Ok(settings::bucket(address, &env.collect())?.cloud)
+}
+
 impl Room {
     fn shelf(&self, shelf: Shelf) -> Path {
         self.folder.clone().join(shelf.as_str())

@@ -179,6 +179,14 @@ impl StoreUrl {
         (absent && has_room) || std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
     }
 
+    /// The address, for what is reached over the network.
+    pub fn address(&self) -> Option<&Address> {
+        match &self.place {
+            Place::Path(_) => None,
+            Place::Network(address, _) => Some(address),
+        }
+    }
+
     /// The file or folder, for a store that is one.
     pub fn path(&self) -> Option<&Path> {
         match &self.place {

@@ -66,6 +66,12 @@ pub fn check(address: &Address) -> Result<()> {
     settings::check(address)
 }
 
+/// A connection to the database at this address, for what is not a store. Settings and TLS are found as for one.
+pub async fn connect(address: &Address) -> Result<tokio_postgres::Client> {
+    let pool = Pool::new(Arc::new(Settings::read(address, |name| std::env::var(name).ok())?));
+    pool.connect(None).await.map(pool::Connection::into_client).map_err(Failure::into_error)
+}
+
 impl PostgresStore {
     /// Takes the settings from the address, the environment and the files they name. Connects with the first call.
     pub async fn open(address: &Address, namespace: &Namespace) -> Result<Self> {

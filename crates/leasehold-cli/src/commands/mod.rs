@@ -15,10 +15,12 @@ mod operate;
 mod progress;
 mod publish;
 mod push;
+mod put;
 mod release;
 mod renew;
 mod run;
 mod show;
+mod sql;
 mod stats;
 mod write;
 
@@ -56,6 +58,8 @@ pub async fn execute(cli: Cli) -> Result<Exit> {
         Verb::Publish(args) => publish::publish(common, &args).await,
         Verb::Push(args) => push::push(common, &args).await,
         Verb::GitHook(args) => git_hook::git_hook(&args).await,
+        Verb::Sql(args) => sql::sql(common, &args).await,
+        Verb::Put(args) => put::put(common, &args).await,
         Verb::Gate(args) => gate::gate(common, args).await,
         Verb::Config => config::config(common),
         Verb::Completions(args) => completions::completions(&args),

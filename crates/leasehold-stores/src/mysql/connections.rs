@@ -62,6 +62,21 @@ impl Connections {
         &self.settings.place
     }
 
+    /// A connection of its own, which the caller may use as it likes.
+    pub(super) async fn single(&self) -> Result<Conn> {
+        let mut is_plain = false;
+        loop {
+            let connecting = Conn::new(self.settings.options(is_plain));
+            let connected = timeout(CONNECT, connecting).await;
+            let connected = connected.map_err(|_| self.late(Doing::Connecting, CONNECT))?;
+            match connected.map_err(|e| meaning(e, Doing::Connecting, self.place())) {
+                Ok(conn) => return Ok(conn),
+                Err(Failure::NoTls(_)) if self.settings.may_be_plain() && !is_plain => is_plain = true,
+                Err(failure) => return Err(self.error(failure)),
+            }
+        }
+    }
+
     /// Sends statements in one go, and takes all their answers.
     pub(super) async fn exchange(&self, doing: Doing, sql: &str) -> Result<Answer> {
         if doing == Doing::Writing {

@@ -38,7 +38,7 @@ pub(super) type Params<'a> = [(&'a (dyn ToSql + Sync), Type)];
 /// An open connection. Dropping it closes it, whatever the server does.
 pub(super) struct Connection {
     pub(super) client: Client,
-    driver: JoinHandle<()>,
+    driver: Driver,
     /// Which server, and its name for messages.
     place: Arc<str>,
     used: Moment,
@@ -55,13 +55,26 @@ enum Habits {
     Unknown,
 }
 
-impl Drop for Connection {
+/// The task that moves the connection's bytes.
+struct Driver(Option<JoinHandle<()>>);
+
+impl Drop for Driver {
     fn drop(&mut self) {
-        self.driver.abort();
+        if let Some(task) = &self.0 {
+            task.abort();
+        }
     }
 }
 
 impl Connection {
+    /// The driver's own client, which the caller may use as it likes. The connection ends when that is dropped.
+    pub(super) fn into_client(self) -> Client {
+        let Connection { client, mut driver, .. } = self;
+        // The task ends with the client; aborting it would break the connection.
+        driver.0 = None;
+        client
+    }
+
     /// Runs a statement in one round trip. Without a name, so that a pooler may send it to any session; unless this
     /// connection is used a lot and leads to one session, where planning it each time would be most of the work.
     pub(super) async fn run(
@@ -253,6 +266,7 @@ impl Pool {
             }
         });
         let (place_shown, used) = (place.shown.clone(), SystemClock.now());
+        let driver = Driver(Some(driver));
         let mut connection = Connection { client, driver, place: place_shown, used, habits: Habits::New(0) };
         let is_standby = match in_hot_standby {
             Some(is_standby) => is_standby,

@@ -1,0 +1,80 @@
+//! The words of the verbs that write to databases and buckets.
+
+use clap::Args;
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  leasehold sql sqlite:app.db --init                       the fence table, once
+  leasehold sql postgres://db/app --init --protect orders  and nobody writes to orders without a token
+  leasehold run daily -- leasehold sql postgres://db/app -f daily.sql
+  leasehold sql mysql://app@db/app -c 'UPDATE totals SET n = n + 1' --json
+
+All statements run in one transaction, together with the check of the token. A stale token changes nothing.")]
+pub struct Sql {
+    /// The database: sqlite:PATH, postgres://host/db, mysql://user@host/database
+    pub url: String,
+    /// Run this SQL (may be repeated)
+    #[arg(short = 'c', long = "command", value_name = "SQL", conflicts_with = "file", allow_hyphen_values = true)]
+    pub command: Vec<String>,
+    /// Run the SQL in this file, `-` for standard input (may be repeated)
+    #[arg(short = 'f', long = "file", value_name = "FILE")]
+    pub file: Vec<PathBuf>,
+    /// Set up the fence: may be done any number of times
+    #[arg(long, conflicts_with_all = ["command", "file"])]
+    pub init: bool,
+    /// With --init: only print the statements
+    #[arg(long, requires = "init")]
+    pub print: bool,
+    /// With --init: refuse writes to this table from transactions without a token (may be repeated)
+    #[arg(long, value_name = "TABLE", requires = "init")]
+    pub protect: Vec<String>,
+    /// With --init: take that back (may be repeated)
+    #[arg(long, value_name = "TABLE", requires = "init")]
+    pub unprotect: Vec<String>,
+    /// What the fence is for, where several leases share a database [default: database]
+    #[arg(long, value_name = "NAME")]
+    pub resource: Option<String>,
+    /// Admit one transaction per epoch
+    #[arg(long, conflicts_with = "seq")]
+    pub once: bool,
+    /// Admit only with a larger number than the last: a delayed retry cannot land after a later write
+    #[arg(long, value_name = "N")]
+    pub seq: Option<u64>,
+    /// Print the condition for a table that has a fencing column of its own, and do nothing
+    #[arg(long, value_name = "COLUMN", conflicts_with_all = ["init", "command", "file"])]
+    pub column: Option<String>,
+    /// The token [default: LEASEHOLD_TOKEN]
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  leasehold put report.json s3://bucket/report.json
+  ./report | leasehold put - gs://bucket/report.json
+  leasehold put model.bin s3://bucket/model.bin --salt none
+
+S3's ETag is that of the content, and comes back with it. For text and JSON a line of blanks at the end makes every body
+unique (--salt blank, the default there). For other contents on S3 choose --salt none: then a stale put can land while the
+content is byte for byte what its writer last saw. Azure and Google need no salt.")]
+pub struct Put {
+    /// The file to put, `-` for standard input; at most 64 MiB
+    pub file: PathBuf,
+    /// Where: s3://bucket/key, gs://bucket/key or az://container/key
+    pub url: String,
+    /// The content type [default: by the key's ending]
+    #[arg(long, value_name = "TYPE")]
+    pub content_type: Option<String>,
+    /// On S3: `blank` to end every body with a unique line of blanks, `none` to leave it as it is
+    #[arg(long, value_name = "HOW")]
+    pub salt: Option<String>,
+    /// Admit one put per epoch
+    #[arg(long)]
+    pub once: bool,
+    /// The token [default: LEASEHOLD_TOKEN]
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<String>,
+}

@@ -1,0 +1,434 @@
+//! The guard of a MariaDB or MySQL database: the fence row is locked, checked and moved in one exchange.
+//!
+//! Promise: no window, at any isolation level; an older holder's session that has stopped inside its transaction is ended
+//! by the server when a newer holder comes; a commit without an answer is looked up by the number it wrote. Non-promise:
+//! the tables must be InnoDB, for others keep no transactions; `TRUNCATE` passes by triggers; a session of another user,
+//! which this one may not end, can hold a newer holder up, and that is reported.
+
+mod statements;
+
+use crate::sql::{
+    Connect, Dialect, Outcome, Resource, Rows, Script, Setup, SqlGuard, escaped, failed_statement, high_water, judge,
+    not_set_up, one_line,
+};
+use crate::stages::{Stage, Stages, Watched};
+use async_trait::async_trait;
+use leasehold::guard::{Guard, HighWater, Policy, Strength};
+use leasehold::{Error, Kind, Nonce, Result, Token};
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Row, Value};
+use statements::literal;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+
+/// How long a newer holder waits before it looks who is in the way.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// How often an admit is tried again that the server gave up for the sake of others.
+const TRIES: u32 = 3;
+/// How often, and how far apart, it is looked whether a newer holder has come.
+const GLANCES: u32 = 4;
+const GLANCE: Duration = Duration::from_millis(50);
+/// How long a question about the past may take.
+const ASK: Duration = Duration::from_secs(6);
+
+/// Guards a database, or a part of it.
+#[derive(Clone)]
+pub struct MysqlGuard {
+    connect: Connect<Conn>,
+    place: String,
+    resource: Resource,
+    policy: Policy,
+    stages: Watched,
+}
+
+impl fmt::Debug for MysqlGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MysqlGuard({})", self.resource())
+    }
+}
+
+/// Admits a token inside the caller's own transaction: one exchange. Call [`close`] before the commit; then the writes
+/// and the fence count together. Roll back, and neither does.
+///
+/// # Errors
+/// [`Kind::Fenced`] and the other refusals of [`leasehold::guard::admit`]: roll back. [`Kind::Contended`] when the
+/// database undid the transaction because of others: begin again.
+pub async fn admit(
+    transaction: &mut impl Queryable,
+    resource: &Resource,
+    token: &Token,
+    policy: Policy,
+) -> Result<HighWater> {
+    let sql = statements::admit(resource, token, Some(policy), Nonce::random())?;
+    let sets = exchange(transaction, &sql).await.map_err(|e| refused(&e, resource.as_str(), "this database"))?;
+    Ok(decide(resource.as_str(), &sets, token, Some(policy))?.high)
+}
+
+/// Ends what [`admit`] began: without it, protected tables stay open to this very connection.
+pub async fn close(transaction: &mut impl Queryable, resource: &Resource) -> Result<()> {
+    let closed = exchange(transaction, &statements::close(resource)).await;
+    closed.map(drop).map_err(|e| refused(&e, resource.as_str(), "this database"))
+}
+
+/// Ends the session of an older holder that has the fence row, if one does: for those who wait in [`admit`].
+pub async fn evict(connection: &mut Conn, resource: &Resource, token: &Token) -> Result<()> {
+    let r = literal(resource.as_str());
+    let look = format!(
+        "SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED; SELECT claim, session FROM leasehold_fence WHERE resource = {r}"
+    );
+    let fail = |e| refused(&e, resource.as_str(), "this database");
+    let sets = exchange(connection, &look).await.map_err(fail)?;
+    let row = sets.last().and_then(|rows| rows.first());
+    let (claim, session) = (row.and_then(|row| number(row, 0)), row.and_then(|row| number(row, 1)));
+    if let (Some(claim), Some(session)) = (claim, session)
+        && u64::try_from(claim).is_ok_and(|claim| claim < token.epoch.get())
+    {
+        // It may have ended by itself by now.
+        let _ = exchange(connection, &format!("KILL {session}")).await;
+    }
+    Ok(())
+}
+
+/// Sends statements in one go and takes all their rows; the first refusal ends it.
+async fn exchange(connection: &mut impl Queryable, sql: &str) -> mysql_async::Result<Vec<Vec<Row>>> {
+    let mut result = connection.query_iter(sql).await?;
+    let (mut sets, mut rows) = (Vec::new(), Vec::new());
+    loop {
+        match result.next().await? {
+            Some(row) => rows.push(row),
+            None => {
+                sets.push(std::mem::take(&mut rows));
+                if result.is_empty() {
+                    // The driver keeps the refusal of a later statement for the next question.
+                    result.next().await?;
+                    return Ok(sets);
+                }
+            }
+        }
+    }
+}
+
+fn text(row: &Row, at: usize) -> Option<String> {
+    match row.as_ref(at)? {
+        Value::Bytes(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        Value::NULL => None,
+        other => Some(other.as_sql(true).trim_matches('\'').to_owned()),
+    }
+}
+
+fn number(row: &Row, at: usize) -> Option<i64> {
+    text(row, at)?.parse().ok()
+}
+
+fn fence_of(resource: &str, row: Option<&Row>) -> Result<Option<HighWater>> {
+    high_water(resource, row.and_then(|row| Some((text(row, 0)?, number(row, 1)?, text(row, 2)?, number(row, 3)?))))
+}
+
+/// An admit that went well.
+struct Admitted {
+    high: HighWater,
+    session: i64,
+}
+
+/// What the statements found and did, judged by the one predicate. The last four sets are those of the admit.
+fn decide(resource: &str, sets: &[Vec<Row>], token: &Token, policy: Option<Policy>) -> Result<Admitted> {
+    let strange = || {
+        let message = format!("resource=`{resource}`: leasehold_fence is not the table that `--init` makes");
+        Error::new(Kind::Unsupported, message)
+    };
+    let [.., _, seen, _, now] = sets else { return Err(strange()) };
+    let seen = seen.first().ok_or_else(strange)?;
+    let next = judge(resource, fence_of(resource, Some(seen))?.as_ref(), token, policy)?;
+    let modes = text(seen, 4).unwrap_or_default();
+    if let Some(mode) = ["ANSI_QUOTES", "NO_BACKSLASH_ESCAPES"].iter().find(|mode| modes.contains(*mode)) {
+        let message = format!(
+            "resource=`{resource}`: the session's sql_mode has {mode}, with which a script may be read otherwise than it was \
+             checked; connect as a user without it"
+        );
+        return Err(Error::new(Kind::Unsupported, message));
+    }
+    if fence_of(resource, now.first())?.as_ref() != Some(&next) {
+        return Err(strange());
+    }
+    Ok(Admitted { high: next, session: number(seen, 5).ok_or_else(strange)? })
+}
+
+/// What a refusal of an admit, or of a question, means: nothing was applied.
+fn refused(error: &mysql_async::Error, resource: &str, place: &str) -> Error {
+    let mysql_async::Error::Server(told) = error else {
+        return Error::new(Kind::Unavailable, format!("no answer from {place}: resource=`{resource}`"))
+            .with_source(one_line(&error.to_string()));
+    };
+    let says = format!("{} (error {})", one_line(&told.message), told.code);
+    let fail = |kind, what: &str| Error::new(kind, format!("{what}: resource=`{resource}`: {says}"));
+    match told.code {
+        1146 | 1054 => not_set_up(resource, place),
+        1205 => fail(Kind::Contended, "another session has the fence, and may not be ended by this user; try again"),
+        1213 => fail(Kind::Contended, "gave way to other writers; try again"),
+        1044 | 1142 | 1143 | 1227 => fail(Kind::Unsupported, "this user may not do it; grant it leasehold_fence"),
+        1290 | 1792 | 1836 => fail(Kind::Unavailable, "the server takes no writes now; name the one that does"),
+        _ => fail(Kind::Unavailable, &format!("{place} refused it")),
+    }
+}
+
+/// Whether the server answered and stays with us. One that was killed says so once, and is gone.
+fn is_plain(error: &mysql_async::Error) -> bool {
+    matches!(error, mysql_async::Error::Server(told) if !matches!(told.code, 1053 | 1317 | 1927 | 4031))
+}
+
+impl MysqlGuard {
+    /// A guard for a resource of the database that `connect` leads to; `place` is its name for messages.
+    pub fn new(connect: Connect<Conn>, place: impl Into<String>, resource: Resource, policy: Policy) -> Self {
+        MysqlGuard { connect, place: place.into(), resource, policy, stages: Watched::default() }
+    }
+
+    /// The same guard, watched at every stage.
+    #[must_use]
+    pub fn with_stages(mut self, stages: Arc<dyn Stages>) -> Self {
+        self.stages = Watched::by(stages);
+        self
+    }
+
+    async fn begin(&self, token: &Token, policy: Option<Policy>, id: Nonce) -> Result<(Conn, Admitted)> {
+        let resource = self.resource();
+        self.stages.reach(Stage::Connect, &resource)?;
+        let mut last = None;
+        for _ in 0..TRIES {
+            let mut conn = (self.connect)().await?;
+            self.stages.reach(Stage::Admit, &resource)?;
+            let admit = statements::admit(&self.resource, token, policy, id)?;
+            // Outside of any SAVEPOINT that a script may name: it tells whether the transaction is still the same.
+            let sql = format!("START TRANSACTION; SAVEPOINT leasehold_{id}; {admit}");
+            match self.patiently(exchange(&mut conn, &sql), token).await {
+                Ok(sets) => {
+                    let admitted = decide(&resource, &sets, token, policy)?;
+                    return Ok((conn, admitted));
+                }
+                Err(e) if !is_plain(&e) => {
+                    return Err(self.overtaken(token, refused(&e, &resource, &self.place)).await);
+                }
+                Err(e) => {
+                    let error = refused(&e, &resource, &self.place);
+                    if error.kind() != Kind::Contended {
+                        return Err(error);
+                    }
+                    last = Some(error);
+                }
+            }
+        }
+        Err(last.unwrap_or_else(|| Error::new(Kind::Contended, format!("gave way too often: resource=`{resource}`"))))
+    }
+
+    /// Waits for an exchange, and ends an older holder's session that holds it up.
+    async fn patiently<T>(
+        &self,
+        exchange: impl Future<Output = mysql_async::Result<T>>,
+        token: &Token,
+    ) -> mysql_async::Result<T> {
+        tokio::pin!(exchange);
+        loop {
+            tokio::select! {
+                answer = &mut exchange => return answer,
+                () = sleep(PATIENCE) => {
+                    let eviction = async {
+                        let mut other = (self.connect)().await?;
+                        evict(&mut other, &self.resource, token).await
+                    };
+                    // If it fails, the exchange itself says why it went no further.
+                    let _ = timeout(ASK, eviction).await;
+                }
+            }
+        }
+    }
+
+    /// A session that was ended in the middle was most likely ended by a newer holder, who may still be at it: then that is
+    /// what is said.
+    async fn overtaken(&self, token: &Token, error: Error) -> Error {
+        for _ in 0..GLANCES {
+            if let Ok(Ok(Some(high))) = timeout(ASK, self.high_water()).await
+                && let Err(rejection) = leasehold::guard::seal(Some(&high), token)
+            {
+                return rejection.into_error(&self.resource());
+            }
+            sleep(GLANCE).await;
+        }
+        error
+    }
+
+    /// The transaction is still the one that was admitted, and commits; one exchange.
+    async fn commit(&self, mut conn: Conn, token: &Token, id: Nonce, admitted: &Admitted) -> Result<()> {
+        self.stages.reach(Stage::Commit, &self.resource())?;
+        let sql = format!("RELEASE SAVEPOINT leasehold_{id}; {}; COMMIT", statements::close(&self.resource));
+        match exchange(&mut conn, &sql).await {
+            Ok(_) => {
+                let _ = conn.disconnect().await;
+                Ok(())
+            }
+            Err(mysql_async::Error::Server(told)) if told.code == 1305 => Err(escaped(&self.resource())),
+            Err(e) if is_plain(&e) => Err(refused(&e, &self.resource(), &self.place)),
+            Err(e) => {
+                drop(conn);
+                self.resolve(token, id, admitted, &e).await
+            }
+        }
+    }
+
+    /// No answer means unknown: the row is locked, so that nothing is under way any more, and read.
+    async fn resolve(&self, token: &Token, id: Nonce, admitted: &Admitted, error: &mysql_async::Error) -> Result<()> {
+        let resource = self.resource();
+        self.stages.reach(Stage::ReadBack, &resource)?;
+        let unknown = || {
+            let message = format!(
+                "no answer to the commit: resource=`{resource}`: others have written since, so whether it was applied is not \
+                 known; look at the data"
+            );
+            Error::new(Kind::Indeterminate, message).with_source(one_line(&error.to_string()))
+        };
+        let look = async {
+            let mut conn = (self.connect)().await?;
+            let _ = exchange(&mut conn, &format!("KILL {}", admitted.session)).await;
+            let sql = format!(
+                "SELECT epoch, nonce, seq, wrote, prior_epoch, prior_seq, prior_wrote FROM leasehold_fence WHERE resource = \
+                 {} FOR UPDATE",
+                literal(self.resource.as_str())
+            );
+            let sets = exchange(&mut conn, &sql).await.map_err(|e| refused(&e, &resource, &self.place))?;
+            Ok::<_, Error>(sets.into_iter().flatten().next())
+        };
+        let Ok(Ok(Some(row))) = timeout(ASK, look).await else { return Err(unknown()) };
+        let (Ok(epoch), Ok(seq)) = (i64::try_from(token.epoch.get()), i64::try_from(admitted.high.seq)) else {
+            return Err(unknown());
+        };
+        let id = id.to_string();
+        let is_ours = number(&row, 0) == Some(epoch) && text(&row, 1) == Some(token.nonce.to_string());
+        let was_ours = number(&row, 4) == Some(epoch);
+        let (seen_seq, wrote) =
+            if is_ours { (number(&row, 2), text(&row, 3)) } else { (number(&row, 5), text(&row, 6)) };
+        if (is_ours || was_ours) && wrote.as_ref() == Some(&id) {
+            return Ok(());
+        }
+        // Each epoch that commits is the next one's prior: one that is passed over never did.
+        let (seen, prior) = (number(&row, 0), number(&row, 4));
+        let never_seen =
+            seen.is_some_and(|seen| seen < epoch || (seen > epoch && prior.is_some_and(|prior| prior < epoch)));
+        // Every write takes the next number, so one with our number, or none, is there in place of ours.
+        let surely_not = never_seen || ((is_ours || was_ours) && seen_seq.is_some_and(|seen| seen <= seq));
+        if !surely_not {
+            return Err(unknown());
+        }
+        let message = format!("the connection broke and all was rolled back: resource=`{resource}`; try again");
+        let error = Error::new(Kind::Unavailable, message).with_source(one_line(&error.to_string()));
+        Err(self.overtaken(token, error).await)
+    }
+
+    async fn apply(&self, conn: &mut Conn, token: &Token, script: &Script) -> Result<(Vec<u64>, Rows)> {
+        let (mut counts, mut rows) = (Vec::new(), Rows::default());
+        for statement in script.statements() {
+            self.stages.reach(Stage::Apply, &self.resource())?;
+            match run_one(conn, &statement.text).await {
+                Ok((count, given)) => {
+                    counts.push(count);
+                    rows = given.unwrap_or(rows);
+                }
+                Err(e) if is_plain(&e) => return Err(failed_statement(&self.resource(), statement, e)),
+                Err(e) => {
+                    // Nothing was committed, for nobody asked for it yet.
+                    let message =
+                        format!("the connection broke and all was rolled back: resource=`{}`", self.resource());
+                    let error = Error::new(Kind::Unavailable, message).with_source(one_line(&e.to_string()));
+                    return Err(self.overtaken(token, error).await);
+                }
+            }
+        }
+        Ok((counts, rows))
+    }
+}
+
+async fn run_one(conn: &mut Conn, sql: &str) -> mysql_async::Result<(u64, Option<Rows>)> {
+    let mut result = conn.query_iter(sql).await?;
+    let mut count = result.affected_rows();
+    let columns: Vec<String> = result.columns_ref().iter().map(|column| column.name_str().into_owned()).collect();
+    let mut values = Vec::new();
+    while let Some(row) = result.next().await? {
+        values.push((0..columns.len()).map(|at| text(&row, at)).collect());
+    }
+    result.drop_result().await?;
+    if columns.is_empty() {
+        return Ok((count, None));
+    }
+    count = values.len() as u64;
+    Ok((count, Some(Rows { columns, values })))
+}
+
+#[async_trait]
+impl Guard for MysqlGuard {
+    fn resource(&self) -> String {
+        format!("{}#{}", self.place, self.resource)
+    }
+
+    fn strength(&self) -> Strength {
+        Strength::Atomic
+    }
+
+    async fn seal(&self, token: &Token) -> Result<HighWater> {
+        let id = Nonce::random();
+        let (conn, admitted) = self.begin(token, None, id).await?;
+        self.commit(conn, token, id, &admitted).await?;
+        Ok(admitted.high)
+    }
+
+    async fn high_water(&self) -> Result<Option<HighWater>> {
+        let mut conn = (self.connect)().await?;
+        let sql = format!(
+            "SELECT lease, epoch, nonce, seq FROM leasehold_fence WHERE resource = {}",
+            literal(self.resource.as_str())
+        );
+        let sets = exchange(&mut conn, &sql).await.map_err(|e| refused(&e, &self.resource(), &self.place))?;
+        let _ = conn.disconnect().await;
+        fence_of(&self.resource(), sets.first().and_then(|rows| rows.first()))
+    }
+}
+
+#[async_trait]
+impl SqlGuard for MysqlGuard {
+    fn dialect(&self) -> Dialect {
+        Dialect::Mysql
+    }
+
+    fn statements(&self, setup: &Setup) -> String {
+        let lines = statements::set_up(&self.resource, setup);
+        let is_compound = |line: &&String| line.ends_with("END IF");
+        let mut text: String =
+            lines.iter().filter(|line| !is_compound(line)).map(|line| format!("{line};\n")).collect();
+        let compound: String = lines.iter().filter(is_compound).map(|line| format!("{line}//\n")).collect();
+        if !compound.is_empty() {
+            text.push_str(&format!("DELIMITER //\n{compound}DELIMITER ;\n"));
+        }
+        text
+    }
+
+    async fn init(&self, setup: &Setup) -> Result<()> {
+        let mut conn = (self.connect)().await?;
+        let fail = |e: mysql_async::Error| {
+            let kind = if is_plain(&e) { Kind::Unsupported } else { Kind::Unavailable };
+            let message = format!("cannot set up the guard: resource=`{}`", self.resource());
+            Error::new(kind, message).with_source(one_line(&e.to_string()))
+        };
+        exchange(&mut conn, "DO GET_LOCK('leasehold_init', 20)").await.map_err(fail)?;
+        for line in statements::set_up(&self.resource, setup) {
+            exchange(&mut conn, &line).await.map_err(fail)?;
+        }
+        let _ = conn.disconnect().await;
+        Ok(())
+    }
+
+    async fn run(&self, token: &Token, script: &Script) -> Result<Outcome> {
+        let id = Nonce::random();
+        let (mut conn, admitted) = self.begin(token, Some(self.policy), id).await?;
+        let (counts, rows) = self.apply(&mut conn, token, script).await?;
+        self.commit(conn, token, id, &admitted).await?;
+        Ok(Outcome { high: admitted.high, counts, rows })
+    }
+}

@@ -1,0 +1,370 @@
+//! The guard of one object in a bucket: the fence is in its metadata, and every put is under a condition.
+//!
+//! Promise: one look and one conditional put; the service decides, so there is no window where its tags are unique to a
+//! write (Azure's ETags, Google's generations) or made so by a salt; a put without an answer is resolved by reading its
+//! own number back; a server that ignores conditions is refused before an object gets its first fence. Non-promise: S3's
+//! ETag is that of the content, and comes back with it. Without a salt a stale writer can land while the content is
+//! byte for byte what it last saw, and the guard says *check-then-act*. Whoever puts without the guard drops the fence.
+
+mod proof;
+mod salt;
+
+pub use salt::{Salt, content_type_of};
+
+use crate::stages::{Stage, Stages, Watched};
+use async_trait::async_trait;
+use bytes::Bytes;
+use leasehold::guard::{self, Guard, HighWater, Policy, Strength};
+use leasehold::{Error, Kind, Nonce, Result, Token};
+use object_store::path::Path;
+use object_store::{Attribute, Attributes, GetOptions, ObjectStore, PutMode, PutOptions, UpdateVersion};
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+
+/// The most that an object may hold: it is kept in memory and put at once.
+pub const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
+
+/// The name of the fence in an object's metadata. Azure allows letters only, more or less.
+const FENCE: &str = "leaseholdfence";
+/// The name of the salt there.
+const SALT: &str = "leaseholdsalt";
+/// What a sealed object that nobody has written yet says that it is.
+const SEALED: &str = "application/x-leasehold-sealed";
+
+const LOOK: Duration = Duration::from_secs(15);
+const PUT: Duration = Duration::from_secs(120);
+/// How often a put is tried that others were faster with, or that was not answered, and how long after.
+const PAUSES: [u64; 6] = [0, 10, 30, 80, 200, 400];
+
+/// The key that a URL's path names.
+///
+/// # Errors
+/// [`Kind::Invalid`] for one that is empty, or has `.`, `..` or an empty part, which servers and tools take in various ways.
+pub fn key(path: &str) -> Result<Path> {
+    let refuse = |what: &str| Error::invalid("key", path, what);
+    if path.is_empty() {
+        return Err(refuse("name a key after the bucket: s3://bucket/key"));
+    }
+    if path.starts_with('/') || path.ends_with('/') {
+        return Err(refuse("no `/` at either end"));
+    }
+    Path::parse(path).map_err(|_| refuse("no empty part, `.` or `..`, no control or reserved character"))
+}
+
+/// What a service's tag tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tags {
+    /// Each write has a tag of its own: Azure, Google.
+    OfTheWrite,
+    /// Equal contents have equal tags: S3, and most that speak like it.
+    OfTheContent,
+}
+
+/// Guards one object.
+#[derive(Clone)]
+pub struct ObjectGuard {
+    store: Arc<dyn ObjectStore>,
+    key: Path,
+    resource: String,
+    tags: Tags,
+    salt: Salt,
+    policy: Policy,
+    stages: Watched,
+}
+
+impl fmt::Debug for ObjectGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ObjectGuard({})", self.resource)
+    }
+}
+
+/// An object as it was found.
+struct Found {
+    version: UpdateVersion,
+    high: Option<HighWater>,
+    /// The number of the put that made it.
+    write: Option<Nonce>,
+    attributes: Attributes,
+    /// Only if it was asked for, and without the salt.
+    body: Option<Bytes>,
+}
+
+/// What is to be put.
+struct Payload {
+    body: Bytes,
+    attributes: Attributes,
+}
+
+fn condition(e_tag: Option<String>, version: Option<String>) -> UpdateVersion {
+    UpdateVersion { e_tag, version }
+}
+
+/// The driver's error in one line. Its own words hold addresses and bodies, so only the last cause is told.
+fn failure(error: &object_store::Error, resource: &str, unknown: Kind) -> Error {
+    let (kind, what) = match error {
+        object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
+            (Kind::Unsupported, "the service refuses the credentials; they must allow to read and write the object")
+        }
+        object_store::Error::NotSupported { .. } | object_store::Error::NotImplemented { .. } => {
+            (Kind::Unsupported, "the service cannot do it")
+        }
+        object_store::Error::NotFound { .. } => (Kind::Unsupported, "there is no such bucket; create it first"),
+        _ => (unknown, "the service did not answer as it should"),
+    };
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    let why: Vec<String> = cause.to_string().split_whitespace().map(ToOwned::to_owned).collect();
+    Error::new(kind, format!("{what}: resource=`{resource}`: {}", leasehold::printable(&why.join(" "))))
+}
+
+async fn in_time<T>(
+    limit: Duration,
+    resource: &str,
+    unknown: Kind,
+    call: impl Future<Output = object_store::Result<T>>,
+) -> Result<object_store::Result<T>> {
+    timeout(limit, call)
+        .await
+        .map_err(|_| Error::new(unknown, format!("no answer within {} s: resource=`{resource}`", limit.as_secs())))
+}
+
+impl ObjectGuard {
+    /// A guard for the object at `key`; `resource` is its name for messages, such as `s3://bucket/key`. The store must not
+    /// retry by itself: a conditional put that is sent again after it was done looks refused.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] for an empty key.
+    pub fn new(
+        store: Arc<dyn ObjectStore>,
+        key: Path,
+        resource: impl Into<String>,
+        tags: Tags,
+        policy: Policy,
+    ) -> Result<Self> {
+        let resource = resource.into();
+        if key.as_ref().is_empty() {
+            return Err(Error::invalid("object", resource, "name a key after the bucket: s3://bucket/key"));
+        }
+        Ok(ObjectGuard { store, key, resource, tags, salt: Salt::None, policy, stages: Watched::default() })
+    }
+
+    /// The same guard, that makes every body unique where the service's tags are those of the content.
+    #[must_use]
+    pub const fn salted(mut self, salt: Salt) -> Self {
+        self.salt = salt;
+        self
+    }
+
+    /// The same guard, watched at every stage.
+    #[must_use]
+    pub fn with_stages(mut self, stages: Arc<dyn Stages>) -> Self {
+        self.stages = Watched::by(stages);
+        self
+    }
+
+    /// Puts the object, unless a newer epoch has been there.
+    pub async fn put(&self, token: &Token, body: Bytes, content_type: &str) -> Result<HighWater> {
+        if body.len() > MAX_BODY_BYTES {
+            let allowed = format!("at most {} MiB", MAX_BODY_BYTES >> 20);
+            return Err(Error::invalid("body", format!("{} bytes", body.len()), allowed));
+        }
+        let attributes = Attributes::from_iter([(Attribute::ContentType, content_type.to_owned())]);
+        let payload = Payload { body, attributes };
+        self.swap(token, Some(self.policy), |_| {
+            Ok(Payload { body: payload.body.clone(), attributes: payload.attributes.clone() })
+        })
+        .await
+    }
+
+    /// Looks, judges and puts, until the service has decided.
+    async fn swap(
+        &self,
+        token: &Token,
+        policy: Option<Policy>,
+        payload: impl Fn(Option<&Found>) -> Result<Payload>,
+    ) -> Result<HighWater> {
+        let write = Nonce::random();
+        // The tag under which a put went without an answer: it may still land there.
+        let mut unanswered: Option<UpdateVersion> = None;
+        let mut pending = None;
+        for pause in PAUSES {
+            sleep(Duration::from_millis(pause)).await;
+            self.stages.reach(if pending.is_some() { Stage::ReadBack } else { Stage::Look }, &self.resource)?;
+            let found = self.look(policy.is_none()).await.map_err(|e| match &pending {
+                Some(_) => Error::new(Kind::Indeterminate, e.to_string()),
+                None => e,
+            })?;
+            if let (Some(found), Some(high)) = (&found, &pending)
+                && found.write == Some(write)
+            {
+                return Ok(HighWater::clone(high));
+            }
+            let version = found.as_ref().map_or_else(|| condition(None, None), |found| found.version.clone());
+            if unanswered.as_ref().is_some_and(|expected| *expected != version) {
+                let message = format!(
+                    "no answer to a put: resource=`{}`: others have written since, so whether it was applied is not known",
+                    self.resource
+                );
+                return Err(Error::new(Kind::Indeterminate, message));
+            }
+            let high = found.as_ref().and_then(|found| found.high.as_ref());
+            let next = match policy {
+                None => guard::seal(high, token),
+                Some(policy) => guard::admit(high, token, policy),
+            };
+            let next = next.map_err(|rejection| rejection.into_error(&self.resource))?;
+            if policy.is_none() && high == Some(&next) {
+                return Ok(next);
+            }
+            if high.is_none() && pending.is_none() {
+                self.prove().await?;
+            }
+            let options = self.options(found.as_ref(), payload(found.as_ref())?, &next, write);
+            self.stages.reach(Stage::Put, &self.resource)?;
+            let (body, options) = options;
+            let call = self.store.put_opts(&self.key, body.into(), options);
+            match in_time(PUT, &self.resource, Kind::Indeterminate, call).await {
+                Ok(Ok(_)) => return Ok(next),
+                // 412 says that somebody was faster, 409 that nothing was decided: looking again tells.
+                Ok(Err(
+                    object_store::Error::AlreadyExists { .. }
+                    | object_store::Error::Precondition { .. }
+                    | object_store::Error::NotModified { .. },
+                )) => {}
+                Ok(Err(object_store::Error::NotFound { .. })) if found.is_some() => {}
+                Ok(Err(e)) => {
+                    let error = failure(&e, &self.resource, Kind::Indeterminate);
+                    if error.kind() != Kind::Indeterminate {
+                        return Err(error);
+                    }
+                    (pending, unanswered) = (Some(next), Some(version));
+                }
+                Err(_) => (pending, unanswered) = (Some(next), Some(version)),
+            }
+        }
+        let (kind, what) = match pending {
+            Some(_) => (Kind::Indeterminate, "the service did not answer; whether it was applied is not known"),
+            None => (Kind::Contended, "others were faster again and again; try again"),
+        };
+        Err(Error::new(kind, format!("{what}: resource=`{}`", self.resource)))
+    }
+
+    fn options(&self, found: Option<&Found>, payload: Payload, next: &HighWater, write: Nonce) -> (Bytes, PutOptions) {
+        let Payload { body, mut attributes } = payload;
+        let token = Token { lease: next.lease.clone(), epoch: next.epoch, nonce: next.nonce, seq: next.seq };
+        attributes.insert(Attribute::Metadata(FENCE.into()), format!("{}:{write}", token.wire()).into());
+        let salt = if self.tags == Tags::OfTheContent { self.salt } else { Salt::None };
+        attributes.remove(&Attribute::Metadata(SALT.into()));
+        if salt == Salt::Blank {
+            attributes.insert(Attribute::Metadata(SALT.into()), "blank".into());
+        }
+        let mode = found.map_or(PutMode::Create, |found| PutMode::Update(found.version.clone()));
+        (salt.add(body, write), PutOptions { mode, attributes, ..PutOptions::default() })
+    }
+
+    async fn look(&self, with_body: bool) -> Result<Option<Found>> {
+        let options = GetOptions { head: !with_body, ..GetOptions::default() };
+        let once = || in_time(LOOK, &self.resource, Kind::Unavailable, self.store.get_opts(&self.key, options.clone()));
+        let answer = match once().await? {
+            // A pooled connection may have gone stale; asking again changes nothing.
+            Err(object_store::Error::Generic { .. }) => once().await?,
+            answer => answer,
+        };
+        let got = match answer {
+            Ok(got) => got,
+            Err(object_store::Error::NotFound { .. }) => return Ok(None),
+            Err(e) => return Err(failure(&e, &self.resource, Kind::Unavailable)),
+        };
+        let metadata = |name: &'static str| {
+            got.attributes.get(&Attribute::Metadata(name.into())).map(|value| String::from(&**value))
+        };
+        let fence = metadata(FENCE).map(|text| self.fence_of(&text)).transpose()?;
+        let is_salted = metadata(SALT).is_some();
+        let version = condition(got.meta.e_tag.clone(), got.meta.version.clone());
+        if version.e_tag.is_none() && version.version.is_none() {
+            let message = format!("the service gives no ETag: resource=`{}`", self.resource);
+            return Err(Error::new(Kind::Unsupported, message));
+        }
+        let attributes = got.attributes.clone();
+        let body = if with_body {
+            if got.meta.size > MAX_BODY_BYTES as u64 {
+                let message = format!(
+                    "cannot seal an object of {} bytes: resource=`{}`: at most {} MiB",
+                    got.meta.size,
+                    self.resource,
+                    MAX_BODY_BYTES >> 20
+                );
+                return Err(Error::new(Kind::Unsupported, message));
+            }
+            let bytes = in_time(PUT, &self.resource, Kind::Unavailable, got.bytes()).await?;
+            let bytes = bytes.map_err(|e| failure(&e, &self.resource, Kind::Unavailable))?;
+            Some(if is_salted { Salt::remove(bytes) } else { bytes })
+        } else {
+            None
+        };
+        let (high, write) = fence.map_or((None, None), |(high, write)| (Some(high), Some(write)));
+        Ok(Some(Found { version, high, write, attributes, body }))
+    }
+
+    fn fence_of(&self, text: &str) -> Result<(HighWater, Nonce)> {
+        let read = || {
+            let (token, write) = text.rsplit_once(':')?;
+            let token: Token = token.parse().ok()?;
+            Some((
+                HighWater { lease: token.lease, epoch: token.epoch, nonce: token.nonce, seq: token.seq },
+                write.parse().ok()?,
+            ))
+        };
+        read().ok_or_else(|| {
+            let message = format!("corrupt fence: resource=`{}`: its metadata `{FENCE}` cannot be read", self.resource);
+            Error::new(Kind::Corrupt, message)
+        })
+    }
+
+    fn seal_payload(&self, found: Option<&Found>) -> Result<Payload> {
+        let Some(found) = found else {
+            let attributes = Attributes::from_iter([(Attribute::ContentType, SEALED)]);
+            return Ok(Payload { body: Bytes::new(), attributes });
+        };
+        if self.tags == Tags::OfTheContent && self.salt == Salt::None {
+            let message = format!(
+                "cannot seal resource=`{}`: its ETag is that of the content, so sealing would not shut a stale writer out; \
+                 allow a salt (`?salt=blank`) if blanks at the end of the content do no harm",
+                self.resource
+            );
+            return Err(Error::new(Kind::Unsupported, message));
+        }
+        Ok(Payload { body: found.body.clone().unwrap_or_default(), attributes: found.attributes.clone() })
+    }
+}
+
+#[async_trait]
+impl Guard for ObjectGuard {
+    fn resource(&self) -> String {
+        self.resource.clone()
+    }
+
+    fn strength(&self) -> Strength {
+        match (self.tags, self.salt) {
+            (Tags::OfTheContent, Salt::None) => Strength::CheckThenAct {
+                window: "a stale put can land while the content is byte for byte what its writer last saw",
+            },
+            _ => Strength::Atomic,
+        }
+    }
+
+    /// The same content again, under the new fence. An object that is not there yet is created empty: a stale writer that
+    /// saw none would otherwise create it.
+    async fn seal(&self, token: &Token) -> Result<HighWater> {
+        self.swap(token, None, |found| self.seal_payload(found)).await
+    }
+
+    async fn high_water(&self) -> Result<Option<HighWater>> {
+        Ok(self.look(false).await?.and_then(|found| found.high))
+    }
+}

@@ -1,0 +1,229 @@
+//! Real databases, each with a fence, and the guards for them.
+#![allow(dead_code, clippy::unwrap_used)]
+
+mod own;
+
+use leasehold::guard::{HighWater, Policy};
+use leasehold::{Result, Token};
+use leasehold_guards::sql::{Dialect, Resource, Script, Setup, SqlGuard};
+use leasehold_guards::{MysqlGuard, PostgresGuard, SqliteGuard, Stages};
+use leasehold_stores::StoreUrl;
+use leasehold_testbed::{Postgres, Server, mariadb, postgres};
+use mysql_async::prelude::Queryable;
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
+use tempfile::TempDir;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engine {
+    Postgres,
+    Mysql,
+    Sqlite,
+}
+
+/// A database with a name of its own.
+pub struct Database {
+    pub engine: Engine,
+    pub url: String,
+    _folder: Option<Arc<TempDir>>,
+}
+
+/// A guard, whatever its kind.
+pub struct AnyGuard(pub Arc<dyn SqlGuard>);
+
+impl Deref for AnyGuard {
+    type Target = Arc<dyn SqlGuard>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl AnyGuard {
+    /// Seals, or writes nothing in particular.
+    pub async fn apply(&self, token: &Token, policy: Option<Policy>) -> Result<HighWater> {
+        match policy {
+            None => self.seal(token).await,
+            Some(_) => {
+                let script = Script::parse(self.dialect(), "SELECT 1").unwrap();
+                self.run(token, &script).await.map(|outcome| outcome.high)
+            }
+        }
+    }
+}
+
+/// The servers of this test binary; they end with it.
+pub struct Servers {
+    pub postgres: Postgres,
+    pub mariadb: Server,
+}
+
+pub fn servers() -> &'static Servers {
+    static SERVERS: OnceLock<Servers> = OnceLock::new();
+    SERVERS.get_or_init(|| {
+        let other = std::thread::spawn(mariadb);
+        Servers { postgres: postgres(), mariadb: other.join().unwrap() }
+    })
+}
+
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(future)
+}
+
+/// One of each, without a fence.
+pub async fn bare() -> Vec<Database> {
+    let name = format!("t{}", &leasehold::Nonce::random().to_string()[..12]);
+    let (pg, my) = (servers().postgres.port(), servers().mariadb.port());
+    let folder = Arc::new(tempfile::tempdir().unwrap());
+    let path = folder.path().join("app.db");
+    rusqlite::Connection::open(&path).unwrap().execute_batch("PRAGMA journal_mode = wal").unwrap();
+    servers().postgres.sql(&format!("CREATE DATABASE {name}"));
+    leasehold_testbed::mariadb_run(&servers().mariadb, &format!("CREATE DATABASE {name}"));
+    let of = |engine, url: String, folder| Database { engine, url, _folder: folder };
+    vec![
+        of(Engine::Postgres, format!("postgres://postgres@127.0.0.1:{pg}/{name}"), None),
+        of(Engine::Mysql, format!("mysql://root@127.0.0.1:{my}/{name}"), None),
+        of(Engine::Sqlite, format!("sqlite:{}", path.display()), Some(folder)),
+    ]
+}
+
+/// One of each, with a fence.
+pub async fn all() -> Vec<Database> {
+    let all = bare().await;
+    for db in &all {
+        db.guard("x", Policy::Reentrant).init(&Setup::default()).await.unwrap();
+    }
+    all
+}
+
+/// The guard of a resource at this URL.
+pub fn guard_at(url: &str, resource: &str, policy: Policy, stages: Option<Arc<dyn Stages>>) -> AnyGuard {
+    let parsed: StoreUrl = url.parse().unwrap();
+    let resource: Resource = resource.parse().unwrap();
+    let Some(address) = parsed.address().cloned() else {
+        let guard = SqliteGuard::new(parsed.path().unwrap(), resource, policy);
+        return AnyGuard(match stages {
+            Some(stages) => Arc::new(guard.with_stages(stages)),
+            None => Arc::new(guard),
+        });
+    };
+    let place = address.to_string();
+    if url.starts_with("postgres") {
+        let connect = Arc::new(move || {
+            let address = address.clone();
+            Box::pin(async move { leasehold_stores::postgres::connect(&address).await }) as _
+        });
+        let guard = PostgresGuard::new(connect, place, resource, policy);
+        return AnyGuard(match stages {
+            Some(stages) => Arc::new(guard.with_stages(stages)),
+            None => Arc::new(guard),
+        });
+    }
+    let connect = Arc::new(move || {
+        let address = address.clone();
+        Box::pin(async move { leasehold_stores::mysql::connect(&address).await }) as _
+    });
+    let guard = MysqlGuard::new(connect, place, resource, policy);
+    AnyGuard(match stages {
+        Some(stages) => Arc::new(guard.with_stages(stages)),
+        None => Arc::new(guard),
+    })
+}
+
+/// The same, that does not wait long for a file that a stopped process has.
+pub fn guard_waiting(url: &str, resource: &str, policy: Policy, stages: Option<Arc<dyn Stages>>) -> AnyGuard {
+    if !url.starts_with("sqlite:") {
+        return guard_at(url, resource, policy, stages);
+    }
+    let parsed: StoreUrl = url.parse().unwrap();
+    let guard = SqliteGuard::new(parsed.path().unwrap(), resource.parse().unwrap(), policy);
+    let guard = guard.waiting(std::time::Duration::from_millis(300));
+    AnyGuard(match stages {
+        Some(stages) => Arc::new(guard.with_stages(stages)),
+        None => Arc::new(guard),
+    })
+}
+
+impl Database {
+    /// The database that another process made.
+    pub fn at(url: &str) -> Self {
+        let engine = match url.split(':').next() {
+            Some("postgres") => Engine::Postgres,
+            Some("mysql") => Engine::Mysql,
+            _ => Engine::Sqlite,
+        };
+        Database { engine, url: url.to_owned(), _folder: None }
+    }
+
+    pub fn dialect(&self) -> Dialect {
+        match self.engine {
+            Engine::Postgres => Dialect::Postgres,
+            Engine::Mysql => Dialect::Mysql,
+            Engine::Sqlite => Dialect::Sqlite,
+        }
+    }
+
+    pub fn guard(&self, resource: &str, policy: Policy) -> AnyGuard {
+        guard_at(&self.url, resource, policy, None)
+    }
+
+    pub async fn postgres(&self) -> tokio_postgres::Client {
+        let url: StoreUrl = self.url.parse().unwrap();
+        leasehold_stores::postgres::connect(url.address().unwrap()).await.unwrap()
+    }
+
+    pub async fn mysql(&self) -> mysql_async::Conn {
+        let url: StoreUrl = self.url.parse().unwrap();
+        leasehold_stores::mysql::connect(url.address().unwrap()).await.unwrap()
+    }
+
+    pub fn sqlite(&self) -> rusqlite::Connection {
+        let url: StoreUrl = self.url.parse().unwrap();
+        let db = rusqlite::Connection::open(url.path().unwrap()).unwrap();
+        db.busy_timeout(std::time::Duration::from_millis(800)).unwrap();
+        db
+    }
+
+    /// Runs statements past the guard, as somebody by hand would.
+    pub async fn try_execute(&self, sql: &str) -> Result<(), String> {
+        match self.engine {
+            Engine::Postgres => {
+                let done = self.postgres().await.batch_execute(sql).await;
+                done.map_err(|e| e.as_db_error().map_or_else(|| e.to_string(), |told| told.message().to_owned()))
+            }
+            Engine::Mysql => self.mysql().await.query_drop(sql).await.map_err(|e| e.to_string()),
+            Engine::Sqlite => self.sqlite().execute_batch(sql).map_err(|e| e.to_string()),
+        }
+    }
+
+    pub async fn execute(&self, sql: &str) {
+        self.try_execute(sql).await.unwrap_or_else(|e| panic!("{:?}: {sql}: {e}", self.engine));
+    }
+
+    /// The one value of a query, as text.
+    pub async fn ask(&self, sql: &str) -> String {
+        match self.engine {
+            Engine::Postgres => {
+                let messages = self.postgres().await.simple_query(sql).await.unwrap();
+                let row = messages.iter().find_map(|message| match message {
+                    tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(ToOwned::to_owned),
+                    _ => None,
+                });
+                row.unwrap_or_default()
+            }
+            Engine::Mysql => {
+                let value: Option<Option<String>> = self.mysql().await.query_first(sql).await.unwrap();
+                value.flatten().unwrap_or_default()
+            }
+            Engine::Sqlite => {
+                let db = self.sqlite();
+                let value: rusqlite::types::Value = db.query_row(sql, [], |row| row.get(0)).unwrap();
+                match value {
+                    rusqlite::types::Value::Integer(n) => n.to_string(),
+                    rusqlite::types::Value::Text(text) => text,
+                    _ => String::new(),
+                }
+            }
+        }
+    }
+}
