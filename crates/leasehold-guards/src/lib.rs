@@ -29,6 +29,12 @@ mod file;
 mod folder;
 #[cfg(feature = "folder")]
 mod generations;
+#[cfg(feature = "http")]
+pub mod http;
+#[cfg(any(feature = "http", feature = "mcp"))]
+mod kept;
+#[cfg(feature = "mcp")]
+pub mod mcp;
 #[cfg(feature = "file")]
 mod permit;
 #[cfg(feature = "file")]
@@ -44,5 +50,7 @@ mod tree;
 pub use file::FileGuard;
 #[cfg(feature = "folder")]
 pub use folder::FolderGuard;
+#[cfg(feature = "http")]
+pub use http::HttpGuard;
 #[cfg(feature = "file")]
 pub use steps::{Step, Steps};
