@@ -1,5 +1,11 @@
 //! The command line as clap reads it: words only. What they mean is in [`crate::config`] and in each command.
 
+mod boundary;
+
+#[cfg(feature = "http")]
+pub use boundary::Proxy;
+pub use boundary::{Mcp, McpGate};
+
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -85,6 +91,13 @@ pub enum Verb {
     Publish(Publish),
     /// Check the lease at the last moment, then run a command
     Gate(Gate),
+    /// Put an HTTP service behind a fence: requests of older epochs are refused
+    #[cfg(feature = "http")]
+    Proxy(Box<Proxy>),
+    /// Put an MCP server behind a gate: tool calls of a holder that lost its lease are refused
+    McpGate(McpGate),
+    /// Serve leases and fenced writes to MCP clients, on standard input and output
+    Mcp(Mcp),
     /// Print the settings in force and where each came from
     Config,
     /// Print a shell completion script
@@ -142,7 +155,7 @@ pub struct Run {
     /// Stop the command after this long, whatever it does
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub max_runtime: Option<String>,
-    /// Shut older holders out of this resource before the command starts: file:PATH (repeatable)
+    /// Shut older holders out of this resource before the command starts: file:PATH, or http://HOST of a `leasehold proxy` (repeatable)
     #[arg(long, value_name = "RESOURCE", conflicts_with = "limit")]
     pub guard: Vec<String>,
     /// Hold flock(2) on this file too, for scripts that have not moved over yet

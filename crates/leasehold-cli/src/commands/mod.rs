@@ -9,9 +9,13 @@ mod gate;
 mod history;
 mod ls;
 mod man;
+mod mcp;
+mod mcp_gate;
 mod migrate;
 mod operate;
 mod progress;
+#[cfg(feature = "http")]
+mod proxy;
 mod publish;
 mod release;
 mod renew;
@@ -53,6 +57,10 @@ pub async fn execute(cli: Cli) -> Result<Exit> {
         Verb::Write(args) => write::write(common, &args).await,
         Verb::Publish(args) => publish::publish(common, &args).await,
         Verb::Gate(args) => gate::gate(common, args).await,
+        #[cfg(feature = "http")]
+        Verb::Proxy(args) => proxy::proxy(common, &args).await,
+        Verb::McpGate(args) => mcp_gate::mcp_gate(common, args).await,
+        Verb::Mcp(args) => mcp::mcp(common, &args).await,
         Verb::Config => config::config(common),
         Verb::Completions(args) => completions::completions(&args),
         Verb::Man => man::man(),
