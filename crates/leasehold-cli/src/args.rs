@@ -366,6 +366,9 @@ guard that does (`leasehold write`, `leasehold publish`).")]
 pub struct Gate {
     /// What is being written to, for messages
     pub resource: String,
+    /// Stay until the command has ended, then print how long the window was and whether the lease was lost in it
+    #[arg(long)]
+    pub measure: bool,
     /// The token [default: LEASEHOLD_TOKEN]
     #[arg(long, value_name = "TOKEN")]
     pub token: Option<String>,

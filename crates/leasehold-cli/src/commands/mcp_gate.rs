@@ -3,6 +3,7 @@
 //! Promise: what the server writes reaches the client byte for byte, in order, and the gate's own answers stand between
 //! its lines. Non-promise: the gate does not outlive its server, nor end it before its input ends.
 
+use super::relay::{Relay, exit_of};
 use super::{of_token, token};
 use crate::args::{Common, McpGate as Args};
 use crate::config::{Settings, blame_flag};
@@ -10,25 +11,18 @@ use crate::exit::Exit;
 use crate::output;
 use leasehold::{Error, Event, Kind, LeaseName, Result};
 use leasehold_guards::mcp::{Closed, Gate, Judge, STRENGTH, Verdict};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Handle;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::oneshot;
 
 pub async fn mcp_gate(common: &Common, args: Args) -> Result<Exit> {
     let token = token(args.token.as_deref())?;
     let resource = LeaseName::new(&args.guard).map_err(|e| blame_flag(e, "--guard"))?;
     let coordinator = of_token(&Settings::gather(common)?).await?;
     let gate = Arc::new(Gate::new(coordinator.clone(), token.clone(), &resource)?);
-    let failed = |e| Error::unavailable("cannot listen to signals", e);
-    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-    let mut hang_up = signal(SignalKind::hangup()).map_err(failed)?;
+    let relay = Relay::listen()?;
     gate.refresh().await;
     let mut server = match start(&args) {
         Ok(server) => server,
@@ -43,7 +37,6 @@ pub async fn mcp_gate(common: &Common, args: Args) -> Result<Exit> {
     let (Some(input), Some(from_server)) = (input, from_server) else {
         return Err(Error::new(Kind::Unavailable, "the server has no standard input and output"));
     };
-    let pid = Pid::from_raw(server.id().cast_signed());
     let out = Arc::new(Out::default());
     let asker = Asker {
         gate,
@@ -56,33 +49,13 @@ pub async fn mcp_gate(common: &Common, args: Args) -> Result<Exit> {
     // Not joined: it may wait for a client that says no more.
     std::thread::spawn(move || asker.pump(input));
     let pump = std::thread::spawn(move || out.pump(from_server));
-    let (ended, mut end) = oneshot::channel();
-    std::thread::spawn(move || {
-        let status = server.wait();
-        // What the server wrote last is passed on before the gate ends.
-        let _ = pump.join();
-        let _ = ended.send(status);
-    });
-    let status = loop {
-        let passed = tokio::select! {
-            status = &mut end => break status,
-            _ = terminate.recv() => Signal::TERM,
-            _ = interrupt.recv() => Signal::INT,
-            _ = hang_up.recv() => Signal::HUP,
-        };
-        if let Some(pid) = pid {
-            // The server has not been waited for yet, or `end` would be ready: the number is still its own.
-            let _ = kill_process(pid, passed);
-        }
-    };
+    // What the server wrote last is passed on before the gate ends.
+    let status = relay.wait(server, move || drop(pump.join())).await;
     keeping.abort();
     if REFUSED.load(std::sync::atomic::Ordering::Relaxed) {
         let _ = coordinator.count(&token.lease, Event::Fenced).await;
     }
-    match status {
-        Ok(Ok(status)) => Ok(exit_of(status)),
-        _ => Err(Error::new(Kind::Unavailable, "the server's end could not be waited for")),
-    }
+    status.map(exit_of)
 }
 
 /// Whether a call was refused: one event, however many calls.
@@ -90,11 +63,6 @@ static REFUSED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::n
 
 fn start(args: &Args) -> std::io::Result<Child> {
     Command::new(&args.command[0]).args(&args.command[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
-}
-
-fn exit_of(status: ExitStatus) -> Exit {
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
-    Exit::Code(u8::try_from(code & 0xff).unwrap_or(1))
 }
 
 /// From the client to the server.

@@ -17,6 +17,7 @@ mod progress;
 #[cfg(feature = "http")]
 mod proxy;
 mod publish;
+mod relay;
 mod release;
 mod renew;
 mod run;
