@@ -5,9 +5,12 @@
 
 mod etcd;
 mod fleet;
+mod load;
+mod mcp;
 mod measure;
 mod options;
 mod plain;
+mod proxy;
 mod report;
 mod runs;
 mod scratch;
@@ -27,6 +30,8 @@ struct Budget {
     stores: Duration,
     writes: Duration,
     fleet: Duration,
+    proxy: Duration,
+    mcp: Duration,
 }
 
 const FULL: Budget = Budget {
@@ -34,12 +39,16 @@ const FULL: Budget = Budget {
     stores: Duration::from_secs(8),
     writes: Duration::from_secs(8),
     fleet: Duration::from_secs(4),
+    proxy: Duration::from_secs(12),
+    mcp: Duration::from_secs(3),
 };
 const QUICK: Budget = Budget {
     runs: Duration::from_secs(6),
     stores: Duration::from_millis(1_800),
     writes: Duration::from_millis(1_800),
     fleet: Duration::from_millis(1_200),
+    proxy: Duration::from_secs(4),
+    mcp: Duration::from_secs(1),
 };
 
 fn main() -> ExitCode {
@@ -78,6 +87,12 @@ fn measure(options: &Options) -> Result<Report> {
     }
     if options.wants(Part::Writes) {
         report.extend(writes::compare(&scratch, &options.leasehold, budget.writes)?);
+    }
+    if options.wants(Part::Proxy) {
+        report.extend(proxy::compare(&scratch, &options.leasehold, budget.proxy)?);
+    }
+    if options.wants(Part::Mcp) {
+        report.extend(mcp::compare(&scratch, &options.leasehold, budget.mcp)?);
     }
     if let Some(engine) = options.fleet() {
         report.extend(fleet::compare(budget.fleet, engine)?);

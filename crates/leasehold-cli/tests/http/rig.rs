@@ -185,7 +185,7 @@ pub fn settings(upstream: &str, resource: &str) -> Settings {
         policy: leasehold::guard::Policy::Reentrant,
         allow_safe: false,
         replay: None,
-        limits: Limits { drain: DRAIN, upstream_timeout: Duration::from_millis(300), ..Limits::default() },
+        limits: Limits { drain: DRAIN, upstream_timeout: Duration::from_millis(300), client_timeout: Duration::from_secs(2), ..Limits::default() },
         ttl: "1s".parse().unwrap(),
         label: None,
     }

@@ -3,7 +3,6 @@
 use crate::peer::{Answer, Peer, post};
 use crate::rig::{PATIENCE, Proxied, Store, author, payload};
 use crate::upstream::Upstream;
-use leasehold::store::Store as _;
 use leasehold::{Key, LeaseName, Shelf, Token};
 use leasehold_guards::http::Stage;
 use std::time::Duration;
