@@ -5,10 +5,13 @@
 
 mod etcd;
 mod fleet;
+mod load;
+mod mcp;
 mod measure;
 mod options;
 mod plain;
 mod push;
+mod proxy;
 mod report;
 mod runs;
 mod scratch;
@@ -29,6 +32,8 @@ struct Budget {
     writes: Duration,
     push: Duration,
     fleet: Duration,
+    proxy: Duration,
+    mcp: Duration,
 }
 
 const FULL: Budget = Budget {
@@ -37,6 +42,8 @@ const FULL: Budget = Budget {
     writes: Duration::from_secs(8),
     push: Duration::from_secs(8),
     fleet: Duration::from_secs(4),
+    proxy: Duration::from_secs(12),
+    mcp: Duration::from_secs(3),
 };
 const QUICK: Budget = Budget {
     runs: Duration::from_secs(6),
@@ -44,6 +51,8 @@ const QUICK: Budget = Budget {
     writes: Duration::from_millis(1_800),
     push: Duration::from_secs(4),
     fleet: Duration::from_millis(1_200),
+    proxy: Duration::from_secs(4),
+    mcp: Duration::from_secs(1),
 };
 
 fn main() -> ExitCode {
@@ -85,6 +94,12 @@ fn measure(options: &Options) -> Result<Report> {
     }
     if options.wants(Part::Push) {
         report.extend(push::compare(&scratch, &options.leasehold, budget.push)?);
+    }
+    if options.wants(Part::Proxy) {
+        report.extend(proxy::compare(&scratch, &options.leasehold, budget.proxy)?);
+    }
+    if options.wants(Part::Mcp) {
+        report.extend(mcp::compare(&scratch, &options.leasehold, budget.mcp)?);
     }
     if let Some(engine) = options.fleet() {
         report.extend(fleet::compare(budget.fleet, engine)?);

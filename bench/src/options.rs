@@ -10,7 +10,7 @@ Usage: leasehold-bench [--quick] [--check] [--only PART] [--json FILE] [--scratc
 
   --quick            at most 25 seconds instead of 90
   --check            exit with 1 if a demand is not met
-  --only PART        one part only: runs, stores, writes, push or fleet (or one of its engines: redis, postgres, ...)
+  --only PART        one part only: runs, stores, writes, push, proxy, mcp or fleet (or an engine: redis, postgres, ...)
   --json FILE        write the results there too
   --scratch FOLDER   where to keep the state; a real disk (default: beside this program)
   --leasehold FILE   the release binary to measure (default: beside this program)
@@ -27,6 +27,10 @@ pub enum Part {
     Writes,
     /// Fenced pushes.
     Push,
+    /// The reverse proxy.
+    Proxy,
+    /// The gate of MCP tools.
+    Mcp,
     /// Servers that fleets run: all of them, or one.
     Fleet(Option<String>),
 }
@@ -85,9 +89,11 @@ impl Options {
                         Some("stores") => Part::Stores,
                         Some("writes") => Part::Writes,
                         Some("push") => Part::Push,
+                        Some("proxy") => Part::Proxy,
+                        Some("mcp") => Part::Mcp,
                         Some("fleet") => Part::Fleet(None),
                         Some(engine) => Part::Fleet(Some(engine.to_owned())),
-                        None => bail!("--only wants runs, stores, writes, push, fleet or an engine"),
+                        None => bail!("--only wants runs, stores, writes, push, proxy, mcp, fleet or an engine"),
                     });
                 }
                 Some("--json") => options.json = Some(value()?),

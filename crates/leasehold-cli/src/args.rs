@@ -1,8 +1,12 @@
 //! The command line as clap reads it: words only. What they mean is in [`crate::config`] and in each command.
 
+mod boundary;
 mod data;
 mod git;
 
+#[cfg(feature = "http")]
+pub use boundary::Proxy;
+pub use boundary::{Mcp, McpGate};
 pub use data::{Put, Sql};
 pub use git::{GitHook, GitHookInstall, GitHookRun, GitHookVerb, Push};
 
@@ -99,6 +103,13 @@ pub enum Verb {
     Put(Put),
     /// Check the lease at the last moment, then run a command
     Gate(Gate),
+    /// Put an HTTP service behind a fence: requests of older epochs are refused
+    #[cfg(feature = "http")]
+    Proxy(Box<Proxy>),
+    /// Put an MCP server behind a gate: tool calls of a holder that lost its lease are refused
+    McpGate(McpGate),
+    /// Serve leases and fenced writes to MCP clients, on standard input and output
+    Mcp(Mcp),
     /// Print the settings in force and where each came from
     Config,
     /// Print a shell completion script
@@ -156,7 +167,8 @@ pub struct Run {
     /// Stop the command after this long, whatever it does
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub max_runtime: Option<String>,
-    /// Shut older holders out of this resource before the command starts: file:PATH or git:REMOTE (repeatable)
+    /// Shut older holders out of this resource before the command starts: file:PATH, git:REMOTE, a database, an object in a
+    /// bucket, or http://HOST of a `leasehold proxy` (repeatable)
     #[arg(long, value_name = "RESOURCE", conflicts_with = "limit")]
     pub guard: Vec<String>,
     /// Hold flock(2) on this file too, for scripts that have not moved over yet
@@ -367,6 +379,9 @@ guard that does (`leasehold write`, `leasehold publish`).")]
 pub struct Gate {
     /// What is being written to, for messages
     pub resource: String,
+    /// Stay until the command has ended, then print how long the window was and whether the lease was lost in it
+    #[arg(long)]
+    pub measure: bool,
     /// The token [default: LEASEHOLD_TOKEN]
     #[arg(long, value_name = "TOKEN")]
     pub token: Option<String>,

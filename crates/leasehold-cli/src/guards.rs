@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// What can be guarded, as `--guard` takes it.
 const FORMS: &str = "file:PATH, git:REMOTE, sqlite:PATH, postgres://host/db, mysql://user@host/database, s3://bucket/key, \
-                     gs://bucket/key or az://container/key";
+                     gs://bucket/key, az://container/key or http://PROXY";
 
 /// The guard of the resource that `text` names. Nothing is touched.
 pub fn parse(text: &str) -> Result<Arc<dyn Guard>> {
@@ -21,6 +21,10 @@ pub fn parse(text: &str) -> Result<Arc<dyn Guard>> {
             targets::database(text, None, Policy::Reentrant)? as Arc<dyn Guard>
         }
         Some((scheme, _)) if targets::OBJECT.contains(&scheme) => targets::object_guard(text)?,
+        #[cfg(feature = "http")]
+        Some(("http" | "https", _)) => Arc::new(leasehold_guards::HttpGuard::new(text)?),
+        #[cfg(not(feature = "http"))]
+        Some((scheme @ ("http" | "https"), _)) => return Err(targets::lean(scheme)),
         _ => return Err(Error::invalid("guard", text, format!("use {FORMS}"))),
     })
 }

@@ -35,6 +35,12 @@ pub mod git;
 pub mod mysql;
 #[cfg(feature = "object")]
 pub mod object;
+#[cfg(feature = "http")]
+pub mod http;
+#[cfg(any(feature = "http", feature = "mcp"))]
+mod kept;
+#[cfg(feature = "mcp")]
+pub mod mcp;
 #[cfg(feature = "file")]
 mod permit;
 #[cfg(feature = "file")]
@@ -70,5 +76,7 @@ pub use postgres::PostgresGuard;
 pub use sqlite::SqliteGuard;
 #[cfg(any(feature = "sql", feature = "object"))]
 pub use stages::{Stage, Stages};
+#[cfg(feature = "http")]
+pub use http::HttpGuard;
 #[cfg(feature = "file")]
 pub use steps::{Step, Steps};

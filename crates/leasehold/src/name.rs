@@ -100,19 +100,22 @@ pub enum Shelf {
     Lease,
     /// Outcome counters, one record per lease.
     Counters,
+    /// Fences of resources that cannot keep one themselves: never erased.
+    Fence,
     /// Scratch records of `doctor` and of the conformance suite.
     Probe,
 }
 
 impl Shelf {
     /// Every shelf, for stores that lay out their room up front.
-    pub const ALL: [Shelf; 3] = [Shelf::Lease, Shelf::Counters, Shelf::Probe];
+    pub const ALL: [Shelf; 4] = [Shelf::Lease, Shelf::Counters, Shelf::Fence, Shelf::Probe];
 
     /// The shelf's name as it appears in stores.
     pub const fn as_str(self) -> &'static str {
         match self {
             Shelf::Lease => "lease",
             Shelf::Counters => "counters",
+            Shelf::Fence => "fence",
             Shelf::Probe => "probe",
         }
     }

@@ -262,7 +262,7 @@ impl Watch {
 /// - A value reads as its head followed by its tail, and both change in one step or not at all. What is said to be kept
 ///   is the tail of the expected revision: the caller vouches for that, and [`Versioned::tail_bytes`] tells it.
 /// - A dropped future leaves the key swapped or not swapped, never half-written.
-/// - Nothing on [`Shelf::Lease`] is ever deleted, not by `erase` and not by the store's own expiry.
+/// - Nothing on [`Shelf::Lease`] or [`Shelf::Fence`] is ever deleted, not by `erase` and not by the store's own expiry.
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync {
     /// What this store can do.
@@ -282,7 +282,7 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Lists a shelf in the order of names, from just after `after`, at most `limit` entries.
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page>;
 
-    /// Deletes a record that is finished, if it still has this revision. Refused on [`Shelf::Lease`].
+    /// Deletes a record that is finished, if it still has this revision. Refused on [`Shelf::Lease`] and [`Shelf::Fence`].
     async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap>;
 
     /// Hints when a key may have changed. A store without hints gives [`Watch::silent`].
@@ -294,8 +294,10 @@ pub trait Store: fmt::Debug + Send + Sync {
 
 /// The refusal that every store's `erase` begins with.
 pub fn refuse_erasing_a_lease(key: &Key) -> Result<()> {
-    if key.shelf == Shelf::Lease {
-        return Err(Error::new(Kind::Invalid, format!("ownership record `{key}` is never erased")));
+    match key.shelf {
+        Shelf::Lease => Err(Error::new(Kind::Invalid, format!("ownership record `{key}` is never erased"))),
+        // Without it, an epoch that was shut out would be let in again.
+        Shelf::Fence => Err(Error::new(Kind::Invalid, format!("fence `{key}` is never erased"))),
+        _ => Ok(()),
     }
-    Ok(())
 }

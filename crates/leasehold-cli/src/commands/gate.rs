@@ -1,13 +1,14 @@
 //! `gate`: check the lease at the last moment, then become the command. For what cannot check a token itself.
 
+use super::relay::{Relay, exit_of};
 use super::{of_token, token};
 use crate::args::{Common, Gate as Args};
 use crate::config::Settings;
 use crate::exit::Exit;
 use crate::output;
-use leasehold::clock::{Clock, SystemClock};
+use leasehold::clock::{Clock, Moment, SystemClock};
 use leasehold::guard::{Rejection, Strength};
-use leasehold::{Error, Event, Kind, Result};
+use leasehold::{Coordinator, Error, Event, Kind, Result, Token};
 use std::cmp::Ordering;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -40,15 +41,50 @@ pub async fn gate(common: &Common, args: Args) -> Result<Exit> {
         let message = format!("gate closed: resource=`{}` lease `{token}` has run out", args.resource);
         return Err(Error::new(Kind::Lost, message));
     };
+    // Measured from the moment of asking: the store's answer may be as old as that.
     let spent = SystemClock.now().saturating_since(asked);
     output::say(&format!(
-        "gate open: resource=`{}` epoch={} strength={STRENGTH}; the check took {:.1}ms, the lease lasts {} without renewal",
+        "gate open: resource=`{}` epoch={} strength={STRENGTH}; {:.1}ms from the check to the start of the command, the \
+         lease lasts {} without renewal",
         args.resource,
         token.epoch,
         spent.as_secs_f64() * 1000.0,
         output::rough(left)
     ));
-    let error = Command::new(&args.command[0]).args(&args.command[1..]).exec();
+    let mut command = Command::new(&args.command[0]);
+    command.args(&args.command[1..]);
+    if args.measure {
+        return measured(&args, &coordinator, &token, command, asked).await;
+    }
+    let error = command.exec();
+    Ok(cannot_run(&args, &error))
+}
+
+fn cannot_run(args: &Args, error: &std::io::Error) -> Exit {
     output::say(&format!("cannot run `{}`: {error}", args.command[0].to_string_lossy()));
-    Ok(Exit::Code(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 }))
+    Exit::Code(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
+}
+
+/// Stays until the command has ended, and says how long the window was and whether the lease was lost in it.
+async fn measured(
+    args: &Args,
+    coordinator: &Coordinator,
+    token: &Token,
+    mut command: Command,
+    asked: Moment,
+) -> Result<Exit> {
+    let relay = Relay::listen()?;
+    let child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => return Ok(cannot_run(args, &error)),
+    };
+    let status = relay.wait(child, || {}).await?;
+    let window = SystemClock.now().saturating_since(asked).as_secs_f64() * 1000.0;
+    let end = match coordinator.inspect(&token.lease).await {
+        Ok(lease) if lease.record.is_held_by(token.claim()) => "the lease was held all the while".to_owned(),
+        Ok(lease) => format!("the lease was LOST in it: held={} seen={}", token.epoch, lease.record.epoch),
+        Err(error) => format!("whether the lease was held all the while is unknown: {error}"),
+    };
+    output::say(&format!("gate closed: resource=`{}` the window was {window:.1}ms; {end}", args.resource));
+    Ok(exit_of(status))
 }

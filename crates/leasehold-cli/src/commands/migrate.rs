@@ -124,6 +124,7 @@ impl Move {
             todo = readable(&self.from).await?;
             todo.retain(|lease| lease.record.paused.is_none() || !moved.contains(&lease.lease));
             if todo.is_empty() {
+                self.fences().await?;
                 return Ok(moved.len());
             }
         }
@@ -177,6 +178,21 @@ impl Move {
                 other => Err(Error::new(Kind::Invalid, format!("lease `{lease}` cannot be moved: {other:?}"))),
             },
             _ => Ok(()),
+        }
+    }
+
+    /// Fences go along unless the new store has one for the resource already.
+    async fn fences(&self) -> Result<()> {
+        let mut after = None;
+        loop {
+            let page = self.from.store().list(Shelf::Fence, after.as_ref(), 100).await?;
+            for (name, value) in &page.entries {
+                self.to.store().swap(&Key::new(Shelf::Fence, name), None, &value.bytes).await?;
+            }
+            after = page.entries.last().map(|(name, _)| name.clone());
+            if !page.more || after.is_none() {
+                return Ok(());
+            }
         }
     }
 

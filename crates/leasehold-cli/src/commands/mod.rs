@@ -10,12 +10,17 @@ mod git_hook;
 mod history;
 mod ls;
 mod man;
+mod mcp;
+mod mcp_gate;
 mod migrate;
 mod operate;
 mod progress;
+#[cfg(feature = "http")]
+mod proxy;
 mod publish;
 mod push;
 mod put;
+mod relay;
 mod release;
 mod renew;
 mod run;
@@ -61,6 +66,10 @@ pub async fn execute(cli: Cli) -> Result<Exit> {
         Verb::Sql(args) => sql::sql(common, &args).await,
         Verb::Put(args) => put::put(common, &args).await,
         Verb::Gate(args) => gate::gate(common, args).await,
+        #[cfg(feature = "http")]
+        Verb::Proxy(args) => proxy::proxy(common, &args).await,
+        Verb::McpGate(args) => mcp_gate::mcp_gate(common, args).await,
+        Verb::Mcp(args) => mcp::mcp(common, &args).await,
         Verb::Config => config::config(common),
         Verb::Completions(args) => completions::completions(&args),
         Verb::Man => man::man(),

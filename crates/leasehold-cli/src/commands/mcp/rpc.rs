@@ -1,0 +1,93 @@
+//! JSON-RPC 2.0 as MCP has it: one message per line.
+//!
+//! Promise: whatever comes is a message, a batch of them, or an error reply that says what is wrong; never a panic.
+
+use serde_json::{Value, json};
+
+pub const PARSE_ERROR: i64 = -32700;
+pub const INVALID_REQUEST: i64 = -32600;
+pub const METHOD_NOT_FOUND: i64 = -32601;
+pub const INVALID_PARAMS: i64 = -32602;
+
+/// What a line has in it.
+#[derive(Debug)]
+pub enum Incoming {
+    Nothing,
+    One(Message),
+    Batch(Vec<Message>),
+}
+
+/// A request, or a notification if it has no id. A response to a request of ours has no method, and is `Nothing`.
+#[derive(Debug)]
+pub struct Message {
+    pub id: Option<Value>,
+    pub method: String,
+    pub params: Value,
+}
+
+/// What is sent back.
+#[derive(Debug)]
+pub struct Reply {
+    id: Value,
+    outcome: Result<Value, (i64, String)>,
+}
+
+impl Reply {
+    pub fn result(id: Value, result: Value) -> Self {
+        Reply { id, outcome: Ok(result) }
+    }
+
+    pub fn error(id: Value, code: i64, message: &str) -> Self {
+        Reply { id, outcome: Err((code, message.to_owned())) }
+    }
+
+    pub fn json(self) -> Value {
+        match self.outcome {
+            Ok(result) => json!({ "jsonrpc": "2.0", "id": self.id, "result": result }),
+            Err((code, message)) => {
+                json!({ "jsonrpc": "2.0", "id": self.id, "error": { "code": code, "message": message } })
+            }
+        }
+    }
+}
+
+/// Reads one line.
+pub fn parse(line: &[u8]) -> Result<Incoming, Reply> {
+    if line.iter().all(u8::is_ascii_whitespace) {
+        return Ok(Incoming::Nothing);
+    }
+    let value: Value = serde_json::from_slice(line)
+        .map_err(|error| Reply::error(Value::Null, PARSE_ERROR, &format!("not JSON: {error}")))?;
+    match value {
+        Value::Array(all) if all.is_empty() => Err(Reply::error(Value::Null, INVALID_REQUEST, "an empty batch")),
+        Value::Array(all) => {
+            let messages: Result<Vec<_>, _> = all.into_iter().map(message).collect();
+            Ok(Incoming::Batch(messages?.into_iter().flatten().collect()))
+        }
+        one => Ok(message(one)?.map_or(Incoming::Nothing, Incoming::One)),
+    }
+}
+
+fn message(value: Value) -> Result<Option<Message>, Reply> {
+    let wrong = |id: &Value, what: &str| Err(Reply::error(id.clone(), INVALID_REQUEST, what));
+    let Value::Object(mut map) = value else { return wrong(&Value::Null, "a message is a JSON object") };
+    let id = map.remove("id");
+    let shown = match &id {
+        Some(id @ (Value::String(_) | Value::Number(_))) => id.clone(),
+        None | Some(Value::Null) => Value::Null,
+        Some(_) => return wrong(&Value::Null, "an id is a string or a number"),
+    };
+    if map.get("jsonrpc").and_then(Value::as_str) != Some("2.0") {
+        return wrong(&shown, "jsonrpc must be \"2.0\"");
+    }
+    let method = match map.remove("method") {
+        Some(Value::String(method)) => method,
+        None if map.contains_key("result") || map.contains_key("error") => return Ok(None),
+        _ => return wrong(&shown, "method must be a string"),
+    };
+    let params = map.remove("params").unwrap_or(Value::Null);
+    if !matches!(params, Value::Object(_) | Value::Null) {
+        return Err(Reply::error(shown, INVALID_PARAMS, "params must be an object"));
+    }
+    Ok(Some(Message { id: id.filter(|id| !id.is_null()), method, params }))
+}

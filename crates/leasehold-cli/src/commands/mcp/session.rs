@@ -1,0 +1,81 @@
+//! What one client has: the store, and the leases that are kept for it.
+
+use crate::config::Settings;
+use leasehold::{Coordinator, Error, Grant, Keeper, Kind, LeaseName, Outcome, Result, Standing, Token};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+/// How long giving everything back may take when the store does not answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub struct Session {
+    pub coordinator: Coordinator,
+    pub settings: Settings,
+    /// Files are written below it.
+    pub root: PathBuf,
+    kept: std::sync::Mutex<HashMap<LeaseName, Kept>>,
+}
+
+struct Kept {
+    token: Token,
+    keeper: Keeper,
+}
+
+impl Session {
+    pub fn new(coordinator: Coordinator, settings: Settings, root: PathBuf) -> Self {
+        Session { coordinator, settings, root, kept: std::sync::Mutex::default() }
+    }
+
+    /// Keeps a grant until it is released.
+    pub fn keep(&self, grant: Grant) {
+        let token = grant.token().clone();
+        let keeper = Keeper::start(self.coordinator.clone(), grant);
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.insert(token.lease.clone(), Kept { token, keeper });
+    }
+
+    /// The token of a lease that is kept here, and where it stands.
+    pub fn standing(&self, lease: &LeaseName) -> Option<(Token, Standing)> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.get(lease).map(|kept| (kept.token.clone(), kept.keeper.standing().borrow().clone()))
+    }
+
+    /// Stops keeping a lease.
+    pub async fn let_go(&self, lease: &LeaseName) -> Option<Grant> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).remove(lease);
+        match kept {
+            Some(kept) => Some(kept.keeper.stop().await),
+            None => None,
+        }
+    }
+
+    /// The token that a call means: the one it gives, or that of a lease kept here.
+    pub fn token(&self, token: Option<&str>, lease: Option<&str>) -> Result<Token> {
+        match (token, lease) {
+            (Some(token), _) => token.parse(),
+            (None, Some(lease)) => {
+                let lease: LeaseName = lease.parse()?;
+                self.standing(&lease).map(|(token, _)| token).ok_or_else(|| {
+                    Error::new(Kind::Lost, format!("lease `{lease}` is not held here; acquire it, or give its token"))
+                })
+            }
+            (None, None) => Err(Error::new(Kind::Invalid, "give `lease` (acquired here) or `token`")),
+        }
+    }
+
+    /// Releases everything, as far as the store answers.
+    pub async fn give_back(&self) {
+        let names: Vec<LeaseName> =
+            self.kept.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect();
+        let all = async {
+            for name in names {
+                if let Some(grant) = self.let_go(&name).await {
+                    let _ = self.coordinator.release(&grant, Outcome::Failed).await;
+                }
+            }
+        };
+        let _ = tokio::time::timeout(PATIENCE, all).await;
+    }
+}

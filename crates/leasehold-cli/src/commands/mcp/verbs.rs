@@ -1,0 +1,137 @@
+//! Tools that are verbs of this command: run as `leasehold VERB`, in the name of a lease that is kept here.
+//!
+//! Promise: arguments cannot become options, for they come after `--` or are refused. A verb that this build does not have
+//! is not offered as a tool.
+
+use super::session::Session;
+use super::tools::{Tool, text};
+use crate::args::Cli;
+use async_trait::async_trait;
+use clap::CommandFactory;
+use leasehold::{Error, Kind, Result};
+use serde_json::{Value, json};
+use std::process::{Command, Stdio};
+
+/// One verb as a tool.
+pub struct Verb {
+    name: &'static str,
+    description: &'static str,
+    verb: &'static [&'static str],
+    /// Name, type, meaning, and whether it is needed; in the order in which the verb takes them.
+    arguments: &'static [(&'static str, &'static str, &'static str, bool)],
+    /// Whether it needs a lease.
+    fenced: bool,
+}
+
+// BEGIN verbs of other branches: each is offered as soon as the command has the verb.
+pub const FENCED_PUSH: Verb = Verb {
+    name: "fenced_push",
+    description: "Push git branches, unless a newer holder of the lease has pushed to that remote: then nothing is pushed.",
+    verb: &["push"],
+    arguments: &[
+        ("remote", "string", "The remote, such as origin", true),
+        ("refspecs", "array", "What to push, such as main", false),
+    ],
+    fenced: true,
+};
+
+pub const QUEUE_CLAIM: Verb = Verb {
+    name: "queue_claim",
+    description: "Claim the next item of a queue; it comes back to the queue if it is not completed in time.",
+    verb: &["queue", "claim"],
+    arguments: &[("queue", "string", "The queue", true)],
+    fenced: false,
+};
+
+pub const QUEUE_COMPLETE: Verb = Verb {
+    name: "queue_complete",
+    description: "Complete an item that was claimed, by the token that came with it.",
+    verb: &["queue", "complete"],
+    arguments: &[],
+    fenced: true,
+};
+// END verbs of other branches.
+
+#[async_trait]
+impl Tool for Verb {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn description(&self) -> &'static str {
+        self.description
+    }
+
+    fn arguments(&self) -> (Value, &'static [&'static str]) {
+        let mut properties = json!({});
+        for (name, kind, meaning, _) in self.arguments {
+            properties[*name] = json!({ "type": kind, "description": meaning });
+            if *kind == "array" {
+                properties[*name]["items"] = json!({ "type": "string" });
+            }
+        }
+        if self.fenced {
+            properties["lease"] = json!({ "type": "string", "description": "Name of a lease that was acquired here" });
+            properties["token"] = json!({ "type": "string", "description": "The whole token, otherwise" });
+        }
+        let required: &'static [&'static str] = match self.arguments.first() {
+            Some((name, _, _, true)) => std::slice::from_ref(name),
+            _ => &[],
+        };
+        (properties, required)
+    }
+
+    fn is_there(&self) -> bool {
+        let mut command = Cli::command();
+        self.verb.iter().all(|word| match command.find_subcommand(word).cloned() {
+            Some(found) => {
+                command = found;
+                true
+            }
+            None => false,
+        })
+    }
+
+    async fn call(&self, session: &Session, arguments: &Value) -> Result<Value> {
+        let mut words: Vec<String> = Vec::new();
+        for (name, kind, ..) in self.arguments {
+            let given: Vec<&str> = match *kind {
+                "array" => arguments[*name].as_array().into_iter().flatten().filter_map(Value::as_str).collect(),
+                _ => text(arguments, name).into_iter().collect(),
+            };
+            for word in given {
+                if word.is_empty() || word.starts_with('-') || word.contains('\0') {
+                    return Err(Error::invalid(name, word, "it is empty or begins with `-`"));
+                }
+                words.push(word.to_owned());
+            }
+        }
+        let this = std::env::current_exe().map_err(|e| Error::unavailable("cannot find this command", e))?;
+        let mut command = Command::new(this);
+        command.args(self.verb).args(words).current_dir(&session.root);
+        command.env("LEASEHOLD_STORE", session.settings.store.value.portable());
+        if self.fenced {
+            let token = session.token(text(arguments, "token"), text(arguments, "lease"))?;
+            command.env("LEASEHOLD_TOKEN", token.wire());
+        }
+        command.stdin(Stdio::null()).env("GIT_TERMINAL_PROMPT", "0");
+        let ran = tokio::task::spawn_blocking(move || command.output()).await;
+        let ran = ran.map_err(|e| Error::unavailable("the verb was broken off", e))?;
+        let ran = ran.map_err(|e| Error::unavailable("cannot run this command", e))?;
+        let said = String::from_utf8_lossy(&ran.stderr).trim().to_owned();
+        if ran.status.success() {
+            let printed = String::from_utf8_lossy(&ran.stdout).trim().to_owned();
+            return Ok(json!({ "status": "done", "output": printed, "notes": said }));
+        }
+        let kind = match ran.status.code() {
+            Some(12) => Kind::Lost,
+            Some(13) => Kind::Fenced,
+            Some(64) => Kind::Invalid,
+            Some(65) => Kind::Corrupt,
+            Some(78) => Kind::Unsupported,
+            _ => Kind::Unavailable,
+        };
+        let last = said.lines().last().unwrap_or("it failed without a word");
+        Err(Error::new(kind, last.trim_start_matches("leasehold: ").to_owned()))
+    }
+}

@@ -1,0 +1,290 @@
+//! A store, proxies as real processes that stop where they are told, and zombies.
+
+use crate::peer::{Answer, Peer, once, post};
+use leasehold::clock::{Clock, SystemClock};
+use leasehold::protocol::Order;
+use leasehold::{Acquired, Ask, Coordinator, HolderId, LeaseName, Outcome, Token};
+use leasehold_guards::http::{Limits, Proxy, Settings, Stage};
+use leasehold_stores::{StoreUrl, open};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const DRAIN: Duration = Duration::from_millis(20);
+
+pub struct Store {
+    pub url: String,
+    runtime: tokio::runtime::Runtime,
+    pub leases: Coordinator,
+}
+
+impl Store {
+    pub fn open(url: &str) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let leases = runtime.block_on(async { Coordinator::new(open(&StoreUrl::parse_in(None, url).unwrap()).await.unwrap()) });
+        Store { url: url.to_owned(), runtime, leases }
+    }
+
+    pub fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+
+    /// The next holder, whoever has it now.
+    pub fn transfer(&self, lease: &LeaseName) -> Token {
+        self.run(async {
+            if self.leases.inspect(lease).await.unwrap().record.tenure.is_some() {
+                let (by, why) = ("test".parse().unwrap(), "test".parse().unwrap());
+                self.leases.operate(lease, by, why, Order::Revoke).await.unwrap();
+            }
+            self.grant(lease).await
+        })
+    }
+
+    async fn grant(&self, lease: &LeaseName) -> Token {
+        let ask = Ask::new(HolderId::new(None), "10m".parse().unwrap());
+        match self.leases.acquire(lease, &ask).await.unwrap() {
+            Acquired::Granted(grant) => grant.token().clone(),
+            Acquired::Refused { refusal, .. } => panic!("refused: {refusal:?}"),
+        }
+    }
+
+    pub fn release(&self, token: &Token) {
+        self.run(self.leases.release_by_token(token, Outcome::Succeeded)).unwrap();
+    }
+}
+
+/// This test again, as a process with another part to play.
+fn launch(args: &[&str]) -> (Child, ChildStdin, Receiver<String>) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (sender, lines) = channel();
+    let output = BufReader::new(child.stdout.take().unwrap());
+    std::thread::spawn(move || {
+        for line in output.lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    let orders = child.stdin.take().unwrap();
+    (child, orders, lines)
+}
+
+/// A proxy as a process of its own.
+pub struct Proxied {
+    child: Child,
+    orders: ChildStdin,
+    lines: Receiver<String>,
+    pub address: SocketAddr,
+}
+
+impl Proxied {
+    pub fn start(store: &str, upstream: &str, resource: &str) -> Self {
+        Self::start_as("proxy", store, upstream, resource)
+    }
+
+    pub fn start_as(kind: &str, store: &str, upstream: &str, resource: &str) -> Self {
+        let (child, orders, lines) = launch(&[kind, store, upstream, resource]);
+        let address = lines.recv_timeout(PATIENCE).unwrap().parse().unwrap();
+        Proxied { child, orders, lines, address }
+    }
+
+    /// At the next request's step, the process stops itself or dies.
+    pub fn arm(&mut self, stage: Stage, kill: bool) {
+        let place = Stage::ALL.iter().position(|known| *known == stage).unwrap() + 1;
+        writeln!(self.orders, "{}", if kill { place + 10 } else { place }).unwrap();
+        assert_eq!(self.lines.recv_timeout(PATIENCE).unwrap(), "armed");
+    }
+
+    pub fn wait_at(&self) {
+        assert_eq!(self.lines.recv_timeout(PATIENCE).unwrap(), "at");
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed()).unwrap()
+    }
+
+    pub fn wait_stopped(&self) {
+        let (_, status) = waitpid(Some(self.pid()), WaitOptions::UNTRACED).unwrap().unwrap();
+        assert!(status.stopped(), "the proxy ended: {status:?}");
+    }
+
+    pub fn resume(&self) {
+        kill_process(self.pid(), Signal::CONT).unwrap();
+    }
+
+    /// Waits until this proxy answers for its resource.
+    pub fn wait_active(&self) {
+        eventually("a proxy is active", || self.get("/.well-known/leasehold/health").is_some_and(|a| a.status == 200));
+    }
+
+    pub fn get(&self, target: &str) -> Option<Answer> {
+        once(self.address, format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes())
+    }
+
+    pub fn write(&self, token: &Token, target: &str) -> Option<Answer> {
+        once(self.address, &post(target, &token.wire(), &payload(token)))
+    }
+
+    /// Writes, asking again while the proxy stands by or drains.
+    pub fn write_until(&self, token: &Token) -> (Answer, Duration) {
+        let begun = SystemClock.now();
+        loop {
+            let answer = self.write(token, "/write");
+            let took = SystemClock.now().saturating_since(begun);
+            match answer {
+                Some(answer) if answer.status != 503 => return (answer, took),
+                _ => assert!(took < PATIENCE, "a new holder was blocked: {answer:?}"),
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Proxied {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a writer writes: who it is, and enough that it does not go in one piece.
+pub fn payload(token: &Token) -> Vec<u8> {
+    let author = format!("{}-{}", token.epoch, token.nonce);
+    format!("{author}|{}", "x".repeat(3000)).into_bytes()
+}
+
+pub fn author(token: &Token) -> String {
+    format!("{}-{}", token.epoch, token.nonce)
+}
+
+#[track_caller]
+pub fn eventually(what: &str, so: impl Fn() -> bool) {
+    let end = SystemClock.now() + PATIENCE;
+    while !so() {
+        assert!(SystemClock.now() < end, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+pub fn settings(upstream: &str, resource: &str) -> Settings {
+    Settings {
+        resource: resource.parse().unwrap(),
+        upstream: upstream.parse().unwrap(),
+        lease: None,
+        policy: leasehold::guard::Policy::Reentrant,
+        allow_safe: false,
+        replay: None,
+        limits: Limits { drain: DRAIN, upstream_timeout: Duration::from_millis(300), client_timeout: Duration::from_secs(2), ..Limits::default() },
+        ttl: "1s".parse().unwrap(),
+        label: None,
+    }
+}
+
+/// The proxy process: the library's proxy, with a step at which it stops.
+pub fn proxy_main(args: &[String]) {
+    let [store, upstream, resource] = args else { panic!("three arguments") };
+    let armed = Arc::new(AtomicUsize::new(0));
+    let orders = armed.clone();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lines().map_while(Result::ok) {
+            orders.store(line.parse().unwrap(), Ordering::SeqCst);
+            println!("armed");
+        }
+        std::process::exit(0);
+    });
+    let on_stage = Arc::new(move |stage: Stage| {
+        let place = Stage::ALL.iter().position(|known| *known == stage).unwrap() + 1;
+        for (order, signal) in [(place, Signal::STOP), (place + 10, Signal::KILL)] {
+            if armed.compare_exchange(order, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                println!("at");
+                kill_process(getpid(), signal).unwrap();
+            }
+        }
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let leases = Coordinator::new(open(&StoreUrl::parse_in(None, store).unwrap()).await.unwrap());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        println!("{}", listener.local_addr().unwrap());
+        let say = Arc::new(|text: &str| eprintln!("proxy: {text}"));
+        let proxy = Proxy::new(settings(upstream, resource), leases, Some(on_stage), say).unwrap();
+        let (_stop, stopped) = tokio::sync::watch::channel(false);
+        proxy.serve(listener, stopped).await.unwrap();
+    });
+}
+
+/// A client process: for each order it sends one request piece by piece, and says what came of it.
+pub fn client_main(args: &[String]) {
+    let address: SocketAddr = args[0].parse().unwrap();
+    println!("{address}");
+    let mut peer = Peer::connect(address);
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        let token: Token = line.parse().unwrap();
+        let request = post("/write", &token.wire(), &payload(&token));
+        let mut whole = true;
+        for piece in request.chunks(400) {
+            whole = whole && peer.send(piece);
+            for _ in 0..4000 {
+                std::hint::spin_loop();
+            }
+        }
+        let answer = peer.answer();
+        println!("{}", answer.as_ref().map_or(0, |answer| answer.status));
+        // A refused request may leave its body unread: then the connection is of no more use.
+        if answer.is_none_or(|answer| answer.status != 200) {
+            peer = Peer::connect(address);
+        }
+    }
+}
+
+pub struct Zombie {
+    child: Child,
+    orders: ChildStdin,
+    lines: Receiver<String>,
+}
+
+impl Zombie {
+    pub fn start(address: SocketAddr) -> Self {
+        let (child, orders, lines) = launch(&["client", &address.to_string()]);
+        assert_eq!(lines.recv_timeout(PATIENCE).unwrap(), address.to_string());
+        Zombie { child, orders, lines }
+    }
+
+    pub fn order(&mut self, token: &Token) {
+        writeln!(self.orders, "{}", token.wire()).unwrap();
+    }
+
+    pub fn stop(&self) {
+        let pid = Pid::from_raw(self.child.id().cast_signed()).unwrap();
+        kill_process(pid, Signal::STOP).unwrap();
+        let (_, status) = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap().unwrap();
+        assert!(status.stopped());
+    }
+
+    pub fn resume(&self) {
+        kill_process(Pid::from_raw(self.child.id().cast_signed()).unwrap(), Signal::CONT).unwrap();
+    }
+
+    /// The status that it got; 0 if it was cut off.
+    pub fn status(&self) -> u16 {
+        self.lines.recv_timeout(PATIENCE).unwrap().parse().unwrap()
+    }
+}
+
+impl Drop for Zombie {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,485 @@
+//! The MCP server and the MCP gate, as real processes, spoken to line by line.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Home, On, PATIENCE, eventually};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// A client of a server on standard input and output.
+struct Client {
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<String>,
+    next: u64,
+}
+
+impl Client {
+    fn start(home: &Home, args: &[&str], token: Option<&str>) -> Self {
+        let mut command = home.leasehold(args);
+        if let Some(token) = token {
+            command.env("LEASEHOLD_TOKEN", token);
+        }
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let (sender, lines) = channel();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let input = child.stdin.take();
+        Client { child, input, lines, next: 1 }
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        let input = self.input.as_mut().unwrap();
+        input.write_all(bytes).unwrap();
+        input.flush().unwrap();
+    }
+
+    #[track_caller]
+    fn line(&self) -> Value {
+        let line = self.lines.recv_timeout(PATIENCE).expect("an answer");
+        serde_json::from_str(&line).unwrap_or_else(|e| panic!("not JSON: {e}: {line:?}"))
+    }
+
+    #[track_caller]
+    fn ask(&mut self, method: &str, params: Value) -> Value {
+        let id = self.next;
+        self.next += 1;
+        let line = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+        self.send(format!("{line}\n").as_bytes());
+        let answer = self.line();
+        assert_eq!(answer["id"], json!(id), "{answer}");
+        assert_eq!(answer["jsonrpc"], "2.0");
+        answer
+    }
+
+    #[track_caller]
+    fn call(&mut self, tool: &str, arguments: Value) -> Value {
+        self.ask("tools/call", json!({ "name": tool, "arguments": arguments }))["result"].clone()
+    }
+
+    fn shake_hands(&mut self) {
+        let answer = self.ask(
+            "initialize",
+            json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" } }),
+        );
+        assert_eq!(answer["result"]["protocolVersion"], "2025-06-18", "{answer}");
+        assert!(answer["result"]["capabilities"]["tools"].is_object(), "{answer}");
+        self.send(b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}\n");
+    }
+
+    /// Ends the input, and gives the exit code.
+    fn end(&mut self) -> Option<i32> {
+        self.input = None;
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_client_acquires_writes_and_releases() {
+    let home = Home::new(On::Sqlite);
+    let mut client = Client::start(&home, &["mcp"], None);
+    client.shake_hands();
+    let tools = client.ask("tools/list", json!({}))["result"]["tools"].clone();
+    let names: Vec<&str> = tools.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+    for name in ["lease_acquire", "lease_renew", "lease_release", "lease_inspect", "fenced_write"] {
+        assert!(names.contains(&name), "{names:?}");
+    }
+    for tool in tools.as_array().unwrap() {
+        assert_eq!(tool["inputSchema"]["type"], "object", "{tool}");
+        assert!(tool["description"].as_str().is_some_and(|text| text.len() > 20), "{tool}");
+    }
+    let granted = client.call("lease_acquire", json!({ "lease": "job", "ttl": "60s", "label": "agent" }));
+    assert_eq!(granted["isError"], false, "{granted}");
+    assert_eq!(granted["structuredContent"]["status"], "granted", "{granted}");
+    assert_eq!(granted["structuredContent"]["epoch"], 1);
+    assert_eq!(home.show("job")["holder"]["label"], "agent");
+    let mut rival = Client::start(&home, &["mcp"], None);
+    rival.shake_hands();
+    let held = rival.call("lease_acquire", json!({ "lease": "job" }));
+    assert_eq!((&held["isError"], &held["structuredContent"]["status"]), (&json!(false), &json!("held")), "{held}");
+    let written = client.call("fenced_write", json!({ "file": "out.json", "content": "by 1", "lease": "job" }));
+    assert_eq!(written["structuredContent"]["status"], "written", "{written}");
+    assert_eq!(home.read("out.json"), "by 1");
+    assert_eq!(client.call("lease_renew", json!({ "lease": "job" }))["structuredContent"]["status"], "held");
+    assert_eq!(client.call("lease_inspect", json!({ "lease": "job" }))["structuredContent"]["held"], true);
+    home.done(&["revoke", "job", "--why", "test"]).expect(0);
+    let stolen = rival.call("lease_acquire", json!({ "lease": "job" }));
+    assert_eq!(stolen["structuredContent"]["epoch"], 3, "{stolen}");
+    assert_eq!(
+        rival.call("fenced_write", json!({ "file": "out.json", "content": "by 3", "lease": "job" }))["isError"],
+        false
+    );
+    let token = granted["structuredContent"]["token"].as_str().unwrap();
+    let stale = client.call("fenced_write", json!({ "file": "out.json", "content": "late", "token": token }));
+    assert_eq!((&stale["isError"], &stale["structuredContent"]["kind"]), (&json!(true), &json!("fenced")), "{stale}");
+    assert!(stale["content"][0]["text"].as_str().unwrap().contains("held=1 seen=3"), "{stale}");
+    assert_eq!(home.read("out.json"), "by 3");
+    let lost = client.call("lease_renew", json!({ "token": token }));
+    assert_eq!(lost["structuredContent"]["kind"], "lost", "{lost}");
+    let released = rival.call("lease_release", json!({ "lease": "job" }));
+    assert_eq!(released["structuredContent"]["status"], "released", "{released}");
+    assert_eq!(home.show("job")["state"], "free");
+}
+
+#[test]
+fn what_is_held_is_given_back_when_the_input_ends() {
+    let home = Home::new(On::Sqlite);
+    let mut client = Client::start(&home, &["mcp"], None);
+    client.shake_hands();
+    client.call("lease_acquire", json!({ "lease": "a" }));
+    client.call("lease_acquire", json!({ "lease": "b" }));
+    assert_eq!(client.end(), Some(0));
+    for lease in ["a", "b"] {
+        assert_eq!(home.show(lease)["state"], "free", "{lease}");
+    }
+}
+
+#[test]
+fn a_lease_outlives_its_ttl_while_the_server_runs() {
+    let home = Home::new(On::Sqlite);
+    let mut client = Client::start(&home, &["mcp"], None);
+    client.shake_hands();
+    client.call("lease_acquire", json!({ "lease": "short", "ttl": "1s" }));
+    let mut rival = Client::start(&home, &["mcp"], None);
+    rival.shake_hands();
+    // Waits for two TTLs, and is refused: it was renewed.
+    let held = rival.call("lease_acquire", json!({ "lease": "short", "wait": "2s" }));
+    assert_eq!(held["structuredContent"]["status"], "held", "{held}");
+}
+
+#[test]
+fn wrong_arguments_are_results_that_say_what_is_wrong() {
+    let home = Home::new(On::Sqlite);
+    std::fs::create_dir(home.path("inside")).unwrap();
+    std::os::unix::fs::symlink("/etc", home.path("inside/etc")).unwrap();
+    std::os::unix::fs::symlink("/tmp/outside", home.path("inside/link")).unwrap();
+    let mut client = Client::start(&home, &["mcp", "--root", "inside"], None);
+    client.shake_hands();
+    client.call("lease_acquire", json!({ "lease": "job" }));
+    let write = |file: &str| json!({ "file": file, "content": "x", "lease": "job" });
+    let cases = [
+        ("lease_acquire", json!({})),
+        ("lease_acquire", json!({ "lease": "" })),
+        ("lease_acquire", json!({ "lease": "a b" })),
+        ("lease_acquire", json!({ "lease": "../x" })),
+        ("lease_acquire", json!({ "lease": 7 })),
+        ("lease_acquire", json!({ "lease": ["x"] })),
+        ("lease_acquire", json!({ "lease": "x", "ttl": "never" })),
+        ("lease_acquire", json!({ "lease": "x", "ttl": "1ms" })),
+        ("lease_acquire", json!({ "lease": "x", "wait": "2h" })),
+        ("lease_acquire", json!({ "lease": "x", "label": "a\nb" })),
+        ("lease_acquire", json!({ "lease": "x", "unknown": 1 })),
+        ("lease_acquire", json!({ "lease": "job" })),
+        ("lease_acquire", json!([])),
+        ("lease_acquire", json!("x")),
+        ("lease_renew", json!({})),
+        ("lease_renew", json!({ "token": "job:1" })),
+        ("lease_release", json!({ "lease": "never-held" })),
+        ("lease_release", json!({ "lease": "job", "failed": "yes" })),
+        ("lease_inspect", json!({ "lease": "a:b" })),
+        ("fenced_write", write("/etc/passwd")),
+        ("fenced_write", write("../out")),
+        ("fenced_write", write("a/../../out")),
+        ("fenced_write", write("etc/passwd")),
+        ("fenced_write", write("link")),
+        ("fenced_write", write("")),
+        ("fenced_write", write("a\u{0}b")),
+        ("fenced_write", write("missing/out")),
+        ("fenced_write", json!({ "file": "out", "lease": "job" })),
+        ("fenced_write", json!({ "file": "out", "content": "x" })),
+        ("fenced_write", json!({ "file": "out", "content": "x", "token": "nonsense" })),
+    ];
+    for (tool, arguments) in &cases {
+        let answer = client.call(tool, arguments.clone());
+        assert_eq!(answer["isError"], true, "{tool} {arguments}: {answer}");
+        let text = answer["content"][0]["text"].as_str().unwrap();
+        assert!(!text.contains('\n') && text.len() > 15, "{tool} {arguments}: {text}");
+    }
+    assert!(!std::path::Path::new("/tmp/outside").exists());
+    assert!(!home.path("out").exists());
+}
+
+/// Lines that are no requests; each gets an error reply, or none if none is due, and the server goes on.
+#[test]
+fn hostile_lines_are_answered_and_survived() {
+    let home = Home::new(On::Sqlite);
+    let mut client = Client::start(&home, &["mcp"], None);
+    client.shake_hands();
+    let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
+    let bad: Vec<Vec<u8>> = [
+        "nonsense", "{", "}", "[]", "[1]", "1", "null", "true", "\"x\"", "{}", "{\"jsonrpc\":\"1.0\",\"id\":1,\"method\":\"ping\"}",
+        "{\"jsonrpc\":\"2.0\",\"id\":1}", "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":7}",
+        "{\"jsonrpc\":\"2.0\",\"id\":{},\"method\":\"ping\"}", "{\"jsonrpc\":\"2.0\",\"id\":[1],\"method\":\"ping\"}",
+        "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"nothing\"}", "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\"}",
+        "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":[]}",
+        "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":7}}",
+        "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":\"no-such\"}}",
+        "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"} trailing", "{\"jsonrpc\":\"2.0\",\"id\":NaN,\"method\":\"ping\"}",
+        "\u{feff}{}", &deep,
+    ]
+    .iter()
+    .map(|text| text.as_bytes().to_vec())
+    .chain([b"\xff\xfe{}".to_vec(), b"{\"a\":\"\xff\"}".to_vec(), b"\0\0\0".to_vec(), vec![b'x'; 5 * 1024 * 1024]])
+    .collect();
+    for line in &bad {
+        client.send(&[line, &b"\n"[..]].concat());
+        let answer = client.line();
+        assert!(answer["error"]["code"].is_i64(), "{}: {answer}", String::from_utf8_lossy(&line[..line.len().min(80)]));
+    }
+    // No answer is due to any of these.
+    for line in ["", "   ", "{\"jsonrpc\":\"2.0\",\"method\":\"nothing\"}", "{\"jsonrpc\":\"2.0\",\"id\":9,\"result\":{}}"] {
+        client.send(format!("{line}\n").as_bytes());
+    }
+    assert_eq!(client.ask("ping", json!({}))["result"], json!({}));
+    client.send(b"{\"jsonrpc\":\"2.0\",\"id\":\"text\",\"method\":\"ping\"}\r\n");
+    assert_eq!(client.line()["id"], "text");
+}
+
+/// A server that answers every line with the line, so that what passed can be seen byte for byte.
+const ECHO: [&str; 4] = ["--", "sh", "-c", "while IFS= read -r line; do printf '%s\\n' \"$line\"; done"];
+
+fn gate<'a>(extra: &[&'a str]) -> Vec<&'a str> {
+    [&["mcp-gate", "--guard", "tools"], extra, &ECHO[..]].concat()
+}
+
+fn call(id: &Value, tool: &str) -> String {
+    json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": { "name": tool, "arguments": {} } }).to_string()
+}
+
+#[track_caller]
+fn refused(answer: &Value, id: &Value, numbers: &str) {
+    assert_eq!(&answer["id"], id, "{answer}");
+    assert_eq!(answer["result"]["isError"], true, "{answer}");
+    let text = answer["result"]["content"][0]["text"].as_str().unwrap();
+    assert!(text.contains(numbers), "{text}");
+}
+
+#[test]
+fn a_call_passes_while_the_lease_is_held_and_not_after() {
+    for on in [On::Sqlite, On::Dir] {
+        let home = Home::new(on);
+        let token = home.done(&["acquire", "agent", "--ttl", "10m"]).expect(0).stdout.trim().to_owned();
+        // Asks the store at every call: what an operator does counts at once.
+        let mut client = Client::start(&home, &gate(&["--every-call"]), Some(&token));
+        let line = call(&json!(1), "write");
+        client.send(format!("{line}\n").as_bytes());
+        assert_eq!(client.line().to_string(), serde_json::from_str::<Value>(&line).unwrap().to_string());
+        home.done(&["revoke", "agent", "--why", "test"]).expect(0);
+        for id in [json!(2), json!("two"), json!(-7), json!(1.5), json!(u64::MAX), json!("")] {
+            client.send(format!("{}\n", call(&id, "write")).as_bytes());
+            refused(&client.line(), &id, "held=1 seen=2");
+        }
+        // A notification is refused without an answer, and everything else passes.
+        client.send(b"{\"jsonrpc\":\"2.0\",\"method\":\"tools/call\",\"params\":{\"name\":\"write\"}}\n");
+        for other in ["{\"jsonrpc\":\"2.0\",\"id\":5,\"method\":\"tools/list\"}", "{\"jsonrpc\":\"2.0\",\"id\":6,\"method\":\"ping\"}"] {
+            client.send(format!("{other}\n").as_bytes());
+            assert_eq!(client.line()["id"], serde_json::from_str::<Value>(other).unwrap()["id"]);
+        }
+        assert_eq!(client.end(), Some(0));
+        eventually("the refusal is counted", || home.count("agent", "fenced") == 1);
+    }
+}
+
+#[test]
+fn the_gate_hears_of_a_loss_by_itself() {
+    for on in [On::Sqlite, On::Dir] {
+        let home = Home::new(on);
+        let token = home.done(&["acquire", "agent", "--ttl", "3s"]).expect(0).stdout.trim().to_owned();
+        let mut client = Client::start(&home, &gate(&[]), Some(&token));
+        client.send(format!("{}\n", call(&json!(1), "write")).as_bytes());
+        assert_eq!(client.line()["method"], "tools/call");
+        home.done(&["hand-off", "agent", "--to", "other", "--why", "test", "--ttl", "10m"]).expect(0);
+        // By a hint or with the next heartbeat, a third of the TTL later at most.
+        for id in 2.. {
+            client.send(format!("{}\n", call(&json!(id), "write")).as_bytes());
+            let answer = client.line();
+            if answer.get("result").is_some() {
+                refused(&answer, &json!(id), "held=1 seen=2");
+                break;
+            }
+            assert!(id < 400, "the gate never heard");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn nothing_passes_after_the_deadline_even_if_the_store_is_gone() {
+    let home = Home::new(On::Sqlite);
+    let token = home.done(&["acquire", "agent", "--ttl", "2s"]).expect(0).stdout.trim().to_owned();
+    let begun = leasehold_system::clock::now();
+    let mut client = Client::start(&home, &gate(&[]), Some(&token));
+    client.send(format!("{}\n", call(&json!(0), "write")).as_bytes());
+    assert_eq!(client.line()["method"], "tools/call");
+    // Nobody renews and nobody else acquires; the store itself goes away.
+    std::fs::rename(home.path("leases.db"), home.path("gone.db")).unwrap();
+    let mut last = begun;
+    for id in 1.. {
+        let asked = leasehold_system::clock::now();
+        client.send(format!("{}\n", call(&json!(id), "write")).as_bytes());
+        if client.line().get("result").is_some() {
+            break;
+        }
+        last = asked;
+        assert!(id < 4000, "it was served for ever");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let served = last.saturating_since(begun);
+    assert!(served < Duration::from_secs(2), "served {served:?} after a lease of 2s was granted");
+}
+
+#[test]
+fn only_named_tools_are_gated() {
+    let home = Home::new(On::Sqlite);
+    let token = home.done(&["acquire", "agent"]).expect(0).stdout.trim().to_owned();
+    home.done(&["revoke", "agent", "--why", "test"]).expect(0);
+    let mut client = Client::start(&home, &gate(&["--tool", "write", "--tool", "delete"]), Some(&token));
+    client.send(format!("{}\n", call(&json!(1), "read")).as_bytes());
+    assert_eq!(client.line()["method"], "tools/call");
+    for tool in ["write", "delete"] {
+        client.send(format!("{}\n", call(&json!(2), tool)).as_bytes());
+        refused(&client.line(), &json!(2), "held=1 seen=2");
+    }
+    // The same name, spelled with an escape, and one that is not a text.
+    for line in [
+        r#"{"jsonrpc":"2.0","id":3,"method":"tools\/call","params":{"name":"wr\u0069te"}}"#,
+        r#"{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":["write"]}}"#,
+        r#"{"jsonrpc":"2.0","id":3,"method":"tools/call"}"#,
+        r#"{"params":{"arguments":{"name":"read"},"name":"write"},"method":"tools/call","id":3,"jsonrpc":"2.0"}"#,
+    ] {
+        client.send(format!("{line}\n").as_bytes());
+        refused(&client.line(), &json!(3), "held=1 seen=2");
+    }
+}
+
+/// Lines that two readers could read differently do not reach the server; valid ones reach it as they came.
+#[test]
+fn hostile_lines_do_not_slip_through_the_gate() {
+    let home = Home::new(On::Sqlite);
+    let token = home.done(&["acquire", "agent"]).expect(0).stdout.trim().to_owned();
+    home.done(&["revoke", "agent", "--why", "test"]).expect(0);
+    let mut client = Client::start(&home, &gate(&["--max-line", "4096"]), Some(&token));
+    let inner = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"w"}}"#;
+    let bad: Vec<Vec<u8>> = [
+        "nonsense".into(),
+        "{".into(),
+        "[".into(),
+        format!("{inner}{inner}"),
+        format!("{inner},"),
+        format!("x{inner}"),
+        format!("\u{feff}{inner}"),
+        format!("{{\"method\":\"ping\",\"id\":1,\"params\":{{\"x\":\r{inner}\r}}}}"),
+        format!("[1,\r{inner}\r]"),
+        "\r{}".into(),
+        "{\"method\":\"ping\",\"method\":\"tools/call\",\"id\":1}".into(),
+        "{\"method\":\"tools/call\",\"method\":\"ping\",\"id\":1}".into(),
+        "{\"id\":1,\"id\":2,\"method\":\"ping\"}".into(),
+        "{\"id\":1,\"method\":\"ping\",\"params\":{},\"params\":{}}".into(),
+        "{\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":\"a\",\"name\":\"b\"}}".into(),
+        "{\"id\":1,\"method\":\"tools/call\",\"params\":\"x\"}".into(),
+        "{\"id\":{},\"method\":\"ping\"}".into(),
+        "{\"id\":[1],\"method\":\"ping\"}".into(),
+        "{\"id\":true,\"method\":\"ping\"}".into(),
+        "{\"id\":NaN,\"method\":\"ping\"}".into(),
+        "{\"id\":Infinity,\"method\":\"ping\"}".into(),
+        "{'id':1,'method':'ping'}".into(),
+        "{\"id\":1,\"method\":\"ping\",}".into(),
+        "{\"id\":01,\"method\":\"ping\"}".into(),
+        "1".into(),
+        "\"tools/call\"".into(),
+        "null".into(),
+        format!("[[{inner}]]"),
+        format!("[\"x\",{inner}]"),
+        format!("{}{}", "[".repeat(500), "]".repeat(500)),
+        format!("{{\"id\":1,\"method\":\"ping\",\"params\":{{\"x\":\"{}\"}}}}", "a".repeat(5000)),
+        "a".repeat(100_000),
+    ]
+    .iter()
+    .map(|text: &String| text.as_bytes().to_vec())
+    .chain([b"\xff\xfe{\x00}\x00".to_vec(), b"{\"id\":1,\"method\":\"pi\xffng\"}".to_vec(), b"{\"id\":1\0}".to_vec()])
+    .collect();
+    assert!(bad.len() >= 30, "{}", bad.len());
+    for line in &bad {
+        client.send(&[line, &b"\n"[..]].concat());
+        let answer = client.line();
+        let shown = String::from_utf8_lossy(&line[..line.len().min(80)]).into_owned();
+        assert!(answer["error"]["code"].is_i64() && answer["id"].is_null(), "{shown}: {answer}");
+    }
+    // A batch with a refused call in it goes nowhere; each of its requests is answered.
+    client.send(format!("[{inner},{{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"ping\"}}]\n").as_bytes());
+    let answers = client.line();
+    refused(&answers[0], &json!(1), "held=1 seen=2");
+    assert_eq!((&answers[1]["id"], answers[1]["error"]["code"].is_i64()), (&json!(2), true), "{answers}");
+    for good in [
+        "[{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"ping\"}]",
+        "{ \"id\" : 12345678901234567 ,\t\"method\":\"ping\", \"x\":[1,2,{}] }",
+        "{\"method\":\"notifications/progress\",\"params\":{\"name\":\"w\",\"text\":\"tools/call\"}}",
+        "{\"id\":1,\"result\":{\"method\":\"tools/call\"}}",
+    ] {
+        client.send(format!("{good}\n").as_bytes());
+        assert_eq!(client.lines.recv_timeout(PATIENCE).unwrap(), good);
+    }
+}
+
+#[test]
+fn the_gate_ends_as_its_server_does() {
+    let home = Home::new(On::Sqlite);
+    let token = home.done(&["acquire", "agent"]).expect(0).stdout.trim().to_owned();
+    let run = |script: &str| {
+        let args = ["mcp-gate", "--guard", "tools", "--", "sh", "-c", script];
+        home.leasehold(&args).env("LEASEHOLD_TOKEN", &token).stdin(Stdio::piped()).output().unwrap()
+    };
+    assert_eq!(run("exit 7").status.code(), Some(7));
+    assert_eq!(run("kill -9 $$").status.code(), Some(137));
+    assert_eq!(run("printf 'last words'; exit 3").stdout, b"last words");
+    // The server sees the end of the client's input.
+    assert_eq!(run("cat >/dev/null; echo over").stdout, b"over\n");
+    let missing = ["mcp-gate", "--guard", "tools", "--", "no-such-program"];
+    assert_eq!(home.leasehold(&missing).env("LEASEHOLD_TOKEN", &token).output().unwrap().status.code(), Some(127));
+    assert_eq!(home.done(&["mcp-gate", "--guard", "tools", "--", "true"]).code, 64, "without a token");
+    let mut client = Client::start(&home, &["mcp-gate", "--guard", "tools", "--", "sh", "-c", "trap 'echo \"{}\"; exit 5' TERM; echo '{}'; while :; do sleep 0.05; done"], Some(&token));
+    assert_eq!(client.line(), json!({}));
+    let pid = rustix::process::Pid::from_raw(client.child.id().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(client.line(), json!({}));
+    assert_eq!(client.child.wait().unwrap().code(), Some(5));
+}
+
+/// The gate's fence in the store: a newer gate seals it, and an older token is told so even if the store went back.
+#[test]
+fn a_store_that_went_back_is_told_apart() {
+    let home = Home::new(On::Dir);
+    let old = home.done(&["acquire", "agent"]).expect(0).stdout.trim().to_owned();
+    std::process::Command::new("cp").args(["-r", "leases/lease", "backup"]).current_dir(home.folder.path()).status().unwrap();
+    home.done(&["revoke", "agent", "--why", "test"]).expect(0);
+    let new = home.done(&["acquire", "agent"]).expect(0).stdout.trim().to_owned();
+    let mut newer = Client::start(&home, &gate(&[]), Some(&new));
+    newer.send(format!("{}\n", call(&json!(1), "write")).as_bytes());
+    assert_eq!(newer.line()["method"], "tools/call");
+    drop(newer);
+    std::fs::remove_dir_all(home.path("leases/lease")).unwrap();
+    std::fs::rename(home.path("backup"), home.path("leases/lease")).unwrap();
+    let mut older = Client::start(&home, &gate(&[]), Some(&old));
+    older.send(format!("{}\n", call(&json!(1), "write")).as_bytes());
+    let answer = older.line();
+    refused(&answer, &json!(1), "store regressed");
+    refused(&answer, &json!(1), "leasehold advance agent --past 3");
+}

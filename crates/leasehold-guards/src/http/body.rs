@@ -1,0 +1,211 @@
+//! Bodies as they pass through: a request's, which can be cut, and a response's.
+//!
+//! Promise: streamed piece by piece, bounded in length and in idleness, and never whole at the upstream once it was cut.
+//! Non-promise: trailers of requests are not passed on.
+
+use super::fence::Ticket;
+use super::flight::Fault;
+use bytes::Bytes;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use ring::digest::{Context as Digest, SHA256};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::Sleep;
+
+/// Where a request's hash is left once the whole body has passed.
+pub(crate) type HashSlot = Arc<Mutex<Option<[u8; 32]>>>;
+
+/// A request's body on its way to the upstream.
+pub(crate) struct Outgoing {
+    inner: Incoming,
+    ticket: Option<Arc<Ticket>>,
+    seen: u64,
+    max: u64,
+    idle_limit: Duration,
+    idle: Option<Pin<Box<Sleep>>>,
+    hash: Option<(Digest, HashSlot)>,
+    done: bool,
+}
+
+impl Outgoing {
+    pub(crate) fn new(inner: Incoming, ticket: Option<Arc<Ticket>>, max: u64, idle_limit: Duration) -> Self {
+        Outgoing { inner, ticket, seen: 0, max, idle_limit, idle: None, hash: None, done: false }
+    }
+
+    /// Hashes what passes, beginning with `head`, and leaves the hash there.
+    pub(crate) fn hashed(mut self, head: &[u8], slot: HashSlot) -> Self {
+        let mut digest = Digest::new(&SHA256);
+        digest.update(head);
+        self.hash = Some((digest, slot));
+        self
+    }
+
+    /// Before the head is sent: a request without a body is whole with its head.
+    pub(crate) fn begin(&mut self) -> Result<(), Fault> {
+        let whole = self.inner.is_end_stream();
+        if let Err(fault) = self.may_pass(whole) {
+            let _ = self.fail(fault);
+            return Err(fault);
+        }
+        if whole {
+            self.finish();
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, fault: Fault) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+        self.done = true;
+        if let Some(ticket) = &self.ticket {
+            ticket.flight().cut(fault);
+        }
+        Poll::Ready(Some(Err(fault)))
+    }
+
+    /// Whether a piece may be handed on; `last` if it makes the request whole.
+    fn may_pass(&self, last: bool) -> Result<(), Fault> {
+        let Some(ticket) = &self.ticket else { return Ok(()) };
+        let flight = ticket.flight();
+        if flight.is_cut() {
+            return Err(flight.fault().unwrap_or(Fault::Deposed));
+        }
+        // At each piece: a proxy that slept past its deadline must not go on where it was.
+        let now = ticket.still_trusted().ok_or(Fault::Deposed)?;
+        if last && !flight.send_last(now) {
+            return Err(flight.fault().unwrap_or(Fault::Deposed));
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) {
+        self.done = true;
+        if let Some((digest, slot)) = self.hash.take() {
+            let mut hash = [0; 32];
+            hash.copy_from_slice(digest.finish().as_ref());
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(hash);
+        }
+    }
+}
+
+impl Body for Outgoing {
+    type Data = Bytes;
+    type Error = Fault;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+        let this = self.get_mut();
+        if this.done {
+            return Poll::Ready(None);
+        }
+        if let Some(ticket) = &this.ticket {
+            ticket.flight().wake_on_cut(context);
+            if ticket.flight().is_cut() {
+                let fault = ticket.flight().fault().unwrap_or(Fault::Deposed);
+                return this.fail(fault);
+            }
+        }
+        loop {
+            match Pin::new(&mut this.inner).poll_frame(context) {
+                Poll::Pending => {
+                    let limit = this.idle_limit;
+                    let idle = this.idle.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+                    if idle.as_mut().poll(context).is_ready() {
+                        return this.fail(Fault::Idle);
+                    }
+                    return Poll::Pending;
+                }
+                Poll::Ready(Some(Err(_))) => return this.fail(Fault::Client),
+                Poll::Ready(Some(Ok(frame))) => {
+                    this.idle = None;
+                    let Ok(data) = frame.into_data() else { continue };
+                    if let Some(ticket) = &this.ticket {
+                        ticket.at(super::Stage::Body);
+                    }
+                    this.seen = this.seen.saturating_add(data.len() as u64);
+                    if this.seen > this.max {
+                        return this.fail(Fault::TooLarge);
+                    }
+                    if let Some((digest, _)) = &mut this.hash {
+                        digest.update(&data);
+                    }
+                    // With a stated length the last piece makes it whole, without any further sign.
+                    let last = this.inner.is_end_stream();
+                    if let Err(fault) = this.may_pass(last) {
+                        return this.fail(fault);
+                    }
+                    if last {
+                        this.finish();
+                    }
+                    return Poll::Ready(Some(Ok(Frame::data(data))));
+                }
+                Poll::Ready(None) => {
+                    if let Err(fault) = this.may_pass(true) {
+                        return this.fail(fault);
+                    }
+                    this.finish();
+                    return Poll::Ready(None);
+                }
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.done || self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+/// A response's body.
+pub(crate) enum Reply {
+    /// All of it.
+    Full(Option<Bytes>),
+    /// As the upstream sends it.
+    Stream(Incoming),
+    /// What was read of it already, and the rest.
+    Rest(Option<Bytes>, Incoming),
+}
+
+impl Reply {
+    pub(crate) fn empty() -> Self {
+        Reply::Full(None)
+    }
+
+    pub(crate) fn full(bytes: Bytes) -> Self {
+        Reply::Full(Some(bytes))
+    }
+}
+
+impl Body for Reply {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match self.get_mut() {
+            Reply::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Reply::Stream(inner) => Pin::new(inner).poll_frame(context),
+            Reply::Rest(first, inner) => match first.take().filter(|bytes| !bytes.is_empty()) {
+                Some(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+                None => Pin::new(inner).poll_frame(context),
+            },
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Reply::Full(bytes) => bytes.is_none(),
+            Reply::Stream(inner) => inner.is_end_stream(),
+            Reply::Rest(first, inner) => first.is_none() && inner.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Reply::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64)),
+            Reply::Stream(inner) => inner.size_hint(),
+            Reply::Rest(..) => SizeHint::default(),
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! One line from a client: passed on as it came, or answered here.
+//!
+//! Promise: a line that passes is passed byte for byte; one that two readers could read differently (not JSON, a key
+//! twice, a carriage return inside, a null byte) does not pass. Non-promise: what a tool does; only whether it is called.
+
+use super::Closed;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::{Value, json};
+use std::collections::HashSet;
+use std::fmt;
+
+const PARSE_ERROR: i64 = -32700;
+const INVALID_REQUEST: i64 = -32600;
+const REFUSED: i64 = -32000;
+/// The most messages in one batch.
+const MAX_BATCH: usize = 1000;
+
+/// Which tools are gated.
+#[derive(Debug, Clone, Default)]
+pub struct Judge {
+    tools: HashSet<String>,
+}
+
+/// What becomes of a line.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verdict {
+    /// It goes on as it came.
+    Pass,
+    /// It does not; this is the answer, if one is due.
+    Answer(Option<Value>),
+}
+
+impl Judge {
+    /// Gates these tools, or all of them if none is named.
+    pub fn new(tools: impl IntoIterator<Item = String>) -> Self {
+        Judge { tools: tools.into_iter().collect() }
+    }
+
+    /// Judges one line, without its line break. `check` is asked only for gated calls.
+    pub fn judge(&self, line: &[u8], check: impl Fn() -> Result<(), Closed>) -> Verdict {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if line.iter().all(u8::is_ascii_whitespace) {
+            return Verdict::Pass;
+        }
+        if line.iter().any(|byte| matches!(byte, b'\r' | 0)) {
+            return refuse(INVALID_REQUEST, "a carriage return or null byte inside a line; send one message per line");
+        }
+        match serde_json::from_slice::<Line>(line) {
+            Ok(Line::One(message)) => self.judge_one(&message, check),
+            Ok(Line::Batch(batch)) => self.judge_batch(&batch, check),
+            Err(error) if error.is_data() => refuse(INVALID_REQUEST, &error.to_string()),
+            Err(error) => refuse(PARSE_ERROR, &format!("not JSON: {error}")),
+        }
+    }
+
+    /// The answer to a line that was too long to be read.
+    pub fn too_long(limit: usize) -> Value {
+        error(&Value::Null, INVALID_REQUEST, &format!("a line of more than {limit} bytes (--max-line)"))
+    }
+
+    fn is_gated(&self, message: &Message) -> bool {
+        message.method.as_deref() == Some("tools/call")
+            && (self.tools.is_empty() || message.tool.as_ref().is_none_or(|tool| self.tools.contains(tool)))
+    }
+
+    fn judge_one(&self, message: &Message, check: impl Fn() -> Result<(), Closed>) -> Verdict {
+        if !self.is_gated(message) {
+            return Verdict::Pass;
+        }
+        match check() {
+            Ok(()) => Verdict::Pass,
+            Err(closed) => Verdict::Answer(message.id.as_ref().map(|id| refusal(id, &closed))),
+        }
+    }
+
+    /// A batch passes whole or not at all: its answer is one, and comes from one side.
+    fn judge_batch(&self, batch: &[Message], check: impl Fn() -> Result<(), Closed>) -> Verdict {
+        if !batch.iter().any(|message| self.is_gated(message)) {
+            return Verdict::Pass;
+        }
+        let Err(closed) = check() else { return Verdict::Pass };
+        let answers: Vec<Value> = batch
+            .iter()
+            .filter_map(|message| {
+                let id = message.id.as_ref()?;
+                message.method.as_ref()?;
+                Some(match self.is_gated(message) {
+                    true => refusal(id, &closed),
+                    false => error(id, REFUSED, "refused together with a tool call in the same batch; send it alone"),
+                })
+            })
+            .collect();
+        Verdict::Answer((!answers.is_empty()).then_some(Value::Array(answers)))
+    }
+}
+
+/// A refused call as its caller reads it: a tool's result that is an error, with both numbers.
+fn refusal(id: &Value, closed: &Closed) -> Value {
+    let numbers = json!({
+        "kind": closed.kind.as_str(),
+        "held": closed.held.get(),
+        "seen": closed.seen.map(leasehold::Epoch::get),
+    });
+    json!({
+        "jsonrpc": "2.0",
+        "id": id,
+        "result": {
+            "content": [{ "type": "text", "text": closed.message }],
+            "isError": true,
+            "_meta": { "leasehold/refusal": numbers },
+        },
+    })
+}
+
+fn error(id: &Value, code: i64, message: &str) -> Value {
+    json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": message } })
+}
+
+fn refuse(code: i64, message: &str) -> Verdict {
+    Verdict::Answer(Some(error(&Value::Null, code, message)))
+}
+
+enum Line {
+    One(Message),
+    Batch(Vec<Message>),
+}
+
+/// What is read of a message; everything else is not looked at.
+#[derive(Default)]
+struct Message {
+    id: Option<Value>,
+    method: Option<String>,
+    tool: Option<String>,
+}
+
+impl<'de> Deserialize<'de> for Line {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Lines;
+        impl<'de> Visitor<'de> for Lines {
+            type Value = Line;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON-RPC message, or a batch of them")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Line, A::Error> {
+                Messages.visit_map(map).map(Line::One)
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Line, A::Error> {
+                let mut batch = Vec::new();
+                while let Some(message) = seq.next_element::<Message>()? {
+                    if batch.len() == MAX_BATCH {
+                        return Err(A::Error::custom(format!("a batch of more than {MAX_BATCH} messages")));
+                    }
+                    batch.push(message);
+                }
+                Ok(Line::Batch(batch))
+            }
+        }
+        deserializer.deserialize_any(Lines)
+    }
+}
+
+struct Messages;
+
+impl<'de> Visitor<'de> for Messages {
+    type Value = Message;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON-RPC message")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Message, A::Error> {
+        let mut message = Message::default();
+        let mut seen = [false; 3];
+        while let Some(key) = map.next_key::<String>()? {
+            let place = match key.as_str() {
+                "id" => 0,
+                "method" => 1,
+                "params" => 2,
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+            };
+            if std::mem::replace(&mut seen[place], true) {
+                return Err(A::Error::custom(format!("key `{key}` is there twice")));
+            }
+            match place {
+                0 => message.id = Some(id(map.next_value()?).map_err(A::Error::custom)?),
+                1 => message.method = map.next_value::<Value>()?.as_str().map(str::to_owned),
+                _ => message.tool = map.next_value::<Named>()?.0,
+            }
+        }
+        Ok(message)
+    }
+}
+
+fn id(id: Value) -> Result<Value, &'static str> {
+    match id {
+        Value::String(_) | Value::Number(_) | Value::Null => Ok(id),
+        _ => Err("an id is a string or a number"),
+    }
+}
+
+impl<'de> Deserialize<'de> for Message {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Messages)
+    }
+}
+
+/// The `name` of parameters, if they have one that is a text.
+struct Named(Option<String>);
+
+impl<'de> Deserialize<'de> for Named {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Names;
+        impl<'de> Visitor<'de> for Names {
+            type Value = Named;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("parameters: an object or an array")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Named, A::Error> {
+                let (mut name, mut seen) = (None, false);
+                while let Some(key) = map.next_key::<String>()? {
+                    if key != "name" {
+                        map.next_value::<IgnoredAny>()?;
+                    } else if std::mem::replace(&mut seen, true) {
+                        return Err(A::Error::custom("key `name` is there twice"));
+                    } else {
+                        name = map.next_value::<Value>()?.as_str().map(str::to_owned);
+                    }
+                }
+                Ok(Named(name))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Named, A::Error> {
+                while seq.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Named(None))
+            }
+
+            fn visit_unit<E>(self) -> Result<Named, E> {
+                Ok(Named(None))
+            }
+        }
+        deserializer.deserialize_any(Names)
+    }
+}
