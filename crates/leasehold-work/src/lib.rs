@@ -3,3 +3,11 @@
 //! Promise: at most one accepted run per job and nominal slot instant, and at most one accepted completion per item and
 //! attempt, whatever clocks, crashes or pauses do. Non-promise: a command that was started twice is not undone; what it
 //! writes is decided by guards.
+
+mod catch_up;
+mod cron;
+mod slots;
+
+pub use catch_up::{CatchUp, Drop, Dropped, Due, Last, due};
+pub use cron::Cron;
+pub use slots::{Fold, Gap, Schedule, Zone};

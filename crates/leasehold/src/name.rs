@@ -102,11 +102,13 @@ pub enum Shelf {
     Counters,
     /// Scratch records of `doctor` and of the conformance suite.
     Probe,
+    /// Journals of scheduled jobs: what became of each due slot, one record per job.
+    Runs,
 }
 
 impl Shelf {
     /// Every shelf, for stores that lay out their room up front.
-    pub const ALL: [Shelf; 3] = [Shelf::Lease, Shelf::Counters, Shelf::Probe];
+    pub const ALL: [Shelf; 4] = [Shelf::Lease, Shelf::Counters, Shelf::Probe, Shelf::Runs];
 
     /// The shelf's name as it appears in stores.
     pub const fn as_str(self) -> &'static str {
@@ -114,6 +116,7 @@ impl Shelf {
             Shelf::Lease => "lease",
             Shelf::Counters => "counters",
             Shelf::Probe => "probe",
+            Shelf::Runs => "runs",
         }
     }
 }
