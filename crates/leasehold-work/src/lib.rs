@@ -8,6 +8,12 @@ mod catch_up;
 mod cron;
 mod slots;
 
-pub use catch_up::{CatchUp, Drop, Dropped, Due, Last, due};
+pub use catch_up::{COUNTED, CatchUp, Drop, Dropped, Due, Last, due};
 pub use cron::Cron;
 pub use slots::{Fold, Gap, Schedule, Zone};
+mod job;
+mod journal;
+mod scheduler;
+pub use job::{Busy, Job, JobTable, idempotency_key, parse_instant, slot_text};
+pub use journal::{ENTRIES_KEPT, Entry, Fate, Journal, Journals, RunEnd};
+pub use scheduler::{Agenda, Decided, Launcher, Scheduler, Settings, Start, Steering, Watcher};
