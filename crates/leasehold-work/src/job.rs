@@ -165,6 +165,10 @@ fn parse(table: JobTable) -> Result<Job> {
     if argv.iter().any(|word| word.contains('\0')) {
         return Err(missing("command", "it has a NUL character"));
     }
+    if name.starts_with('-') {
+        // It would be taken for an option where it is run.
+        return Err(Error::invalid("name", &name, "a job's name does not begin with `-`"));
+    }
     Ok(Job {
         name: LeaseName::new(name)?,
         schedule,

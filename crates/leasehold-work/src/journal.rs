@@ -193,7 +193,7 @@ impl Journal {
 
     /// Writes down that a slot was passed over, unless its fate is known; says whether that is new.
     pub fn pass_over(&mut self, slot: Slot, fate: Fate, at: Timestamp, host: &str) -> bool {
-        if self.entries.iter().any(|entry| entry.slot == slot) {
+        if self.single(slot).is_some() || self.is_settled(slot) {
             return false;
         }
         self.put(Entry::new(slot, fate, at, host));
@@ -202,7 +202,7 @@ impl Journal {
 
     /// Writes down that a run began.
     pub fn begin(&mut self, slot: Slot, epoch: Epoch, at: Timestamp, host: &str) {
-        let old = self.entries.iter().find(|entry| entry.slot == slot);
+        let old = self.single(slot);
         if old.is_some_and(|old| old.epoch >= Some(epoch)) {
             return;
         }
@@ -212,7 +212,7 @@ impl Journal {
 
     /// Writes down how a run ended, unless a newer one began since.
     pub fn end(&mut self, slot: Slot, epoch: Epoch, end: RunEnd, at: Timestamp, host: &str) {
-        let old = self.entries.iter().find(|entry| entry.slot == slot).cloned();
+        let old = self.single(slot).cloned();
         if old.as_ref().is_some_and(|old| old.epoch > Some(epoch)) {
             return;
         }
@@ -232,8 +232,13 @@ impl Journal {
         });
     }
 
+    fn single(&self, slot: Slot) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.slot == slot && entry.last.is_none())
+    }
+
     fn put(&mut self, entry: Entry) {
-        self.entries.retain(|old| old.slot != entry.slot);
+        // A span of dropped slots stays when one of them is run after all.
+        self.entries.retain(|old| old.slot != entry.slot || old.last.is_some() != entry.last.is_some());
         let place = self.entries.partition_point(|old| old.slot < entry.slot);
         self.entries.insert(place, entry);
         let excess = self.entries.len().saturating_sub(ENTRIES_KEPT);
