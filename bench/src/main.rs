@@ -10,6 +10,7 @@ mod options;
 mod plain;
 mod report;
 mod runs;
+mod schedule;
 mod scratch;
 mod stores;
 mod writes;
@@ -75,6 +76,9 @@ fn measure(options: &Options) -> Result<Report> {
     }
     if options.wants(Part::Stores) {
         report.extend(stores::compare(&scratch, budget.stores)?);
+    }
+    if options.wants(Part::Schedule) {
+        report.extend(schedule::compare()?);
     }
     if options.wants(Part::Writes) {
         report.extend(writes::compare(&scratch, &options.leasehold, budget.writes)?);

@@ -10,7 +10,7 @@ Usage: leasehold-bench [--quick] [--check] [--only PART] [--json FILE] [--scratc
 
   --quick            at most 25 seconds instead of 90
   --check            exit with 1 if a demand is not met
-  --only PART        one part only: runs, stores, writes or fleet (or one of its engines: redis, postgres, ...)
+  --only PART        one part only: runs, stores, schedule, writes or fleet (or one of its engines: redis, postgres, ...)
   --json FILE        write the results there too
   --scratch FOLDER   where to keep the state; a real disk (default: beside this program)
   --leasehold FILE   the release binary to measure (default: beside this program)
@@ -23,6 +23,8 @@ pub enum Part {
     Runs,
     /// Leases per second.
     Stores,
+    /// A scheduler of many jobs.
+    Schedule,
     /// Fenced writes.
     Writes,
     /// Servers that fleets run: all of them, or one.
@@ -81,6 +83,7 @@ impl Options {
                     options.only = Some(match value()?.to_str() {
                         Some("runs") => Part::Runs,
                         Some("stores") => Part::Stores,
+                        Some("schedule") => Part::Schedule,
                         Some("writes") => Part::Writes,
                         Some("fleet") => Part::Fleet(None),
                         Some(engine) => Part::Fleet(Some(engine.to_owned())),

@@ -103,13 +103,7 @@ pub struct Due {
 }
 
 /// Decides about every slot up to `now`. `settled` says of a slot that its fate is known already.
-pub fn due(
-    schedule: &Schedule,
-    now: Timestamp,
-    last: Last,
-    policy: CatchUp,
-    settled: impl Fn(Slot) -> bool,
-) -> Due {
+pub fn due(schedule: &Schedule, now: Timestamp, last: Last, policy: CatchUp, settled: impl Fn(Slot) -> bool) -> Due {
     let after = match last {
         Last::Never => None,
         Last::Settled(at) => Some(at),

@@ -42,11 +42,7 @@ const FIELDS: [Field; 6] = [
                15th or LW for the last weekday",
         words: &["L", "W", "LW"],
     },
-    Field {
-        name: "month",
-        form: "use 1-12 or JAN-DEC, a list 1,7, a range JAN-MAR or a step */3",
-        words: &MONTHS,
-    },
+    Field { name: "month", form: "use 1-12 or JAN-DEC, a list 1,7, a range JAN-MAR or a step */3", words: &MONTHS },
     Field {
         name: "day of week",
         form: "use 0-7 or SUN-SAT (0 and 7 are Sunday), a list MON,WED, a range MON-FRI, 5#2 for the second Friday or \
@@ -187,7 +183,6 @@ fn plain(error: &croner::errors::CronError) -> String {
     letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,9 +190,27 @@ mod tests {
     #[test]
     fn lines_that_people_write_are_read() {
         for line in [
-            "0 3 * * *", "*/15 9-17 * * MON-FRI", "0 0 1 JAN,jul *", "30 0 3 * * *", "0 0 L * *", "0 0 15W * *",
-            "0 0 LW * *", "0 0 * * 5#2", "0 0 * * 5L", "0 0 * * 7", "0 0 ? * MON", "@daily", "@HOURLY", "@weekly",
-            "@monthly", "@yearly", "@annually", "@midnight", "0 0 29 2 *", "5,10-20/5 * * * *", "0 0 * * fri#L",
+            "0 3 * * *",
+            "*/15 9-17 * * MON-FRI",
+            "0 0 1 JAN,jul *",
+            "30 0 3 * * *",
+            "0 0 L * *",
+            "0 0 15W * *",
+            "0 0 LW * *",
+            "0 0 * * 5#2",
+            "0 0 * * 5L",
+            "0 0 * * 7",
+            "0 0 ? * MON",
+            "@daily",
+            "@HOURLY",
+            "@weekly",
+            "@monthly",
+            "@yearly",
+            "@annually",
+            "@midnight",
+            "0 0 29 2 *",
+            "5,10-20/5 * * * *",
+            "0 0 * * fri#L",
         ] {
             let cron: Cron = line.parse().unwrap_or_else(|e| panic!("{line}: {e}"));
             assert!(cron.at_or_after(DateTime::constant(2026, 1, 1, 0, 0, 0, 0)).is_some(), "{line}");

@@ -110,7 +110,8 @@ impl Job {
         }
         // FNV-1a: stable for ever, which the standard hasher is not.
         let text = idempotency_key(&self.name, slot);
-        let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+        let hash =
+            text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
         Duration::from_millis((hash ^ (hash >> 29)) % bound)
     }
 
@@ -151,7 +152,10 @@ fn parse(table: JobTable) -> Result<Job> {
         (Some(line), None) => field("cron", Schedule::new(line, zone, gap, fold))?,
         (None, Some(every)) => {
             if table.tz.is_some() || gap.is_some() || fold.is_some() {
-                return Err(missing("every", "it is counted in elapsed time: `tz`, `dst` and `dst_fold` go with `cron`"));
+                return Err(missing(
+                    "every",
+                    "it is counted in elapsed time: `tz`, `dst` and `dst_fold` go with `cron`",
+                ));
             }
             field("every", parse_duration(every).and_then(Schedule::every))?
         }
@@ -212,8 +216,8 @@ fn catch_up(count: Option<i64>, age: Option<&str>) -> Result<CatchUp> {
     let usual = CatchUp::default();
     let count = count.unwrap_or(i64::from(usual.count()));
     let age = duration("catch_up_max_age", age)?.unwrap_or(usual.max_age());
-    let count = u32::try_from(count)
-        .map_err(|_| Error::invalid("catch_up", count, "use 1 (the newest slot only) to 1000"))?;
+    let count =
+        u32::try_from(count).map_err(|_| Error::invalid("catch_up", count, "use 1 (the newest slot only) to 1000"))?;
     CatchUp::new(count, age)
 }
 

@@ -372,8 +372,13 @@ mod tests {
     #[test]
     fn what_was_dropped_is_written_once() {
         let at = Timestamp::from_millis(9_999);
-        let dropped =
-            |first, last, count| Dropped { first: slot(first), last: slot(last), count, more: false, reason: Drop::TooOld };
+        let dropped = |first, last, count| Dropped {
+            first: slot(first),
+            last: slot(last),
+            count,
+            more: false,
+            reason: Drop::TooOld,
+        };
         let mut journal = Journal::default();
         assert_eq!(journal.drop_slots(&[dropped(1_000, 3_000, 3)], at, "a").len(), 1);
         assert!(journal.drop_slots(&[dropped(1_000, 3_000, 3)], at, "b").is_empty());

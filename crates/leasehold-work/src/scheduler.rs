@@ -26,6 +26,8 @@ const RESYNC: Duration = Duration::from_secs(30);
 /// From so many jobs on, the store is read shelf by shelf at the start instead of job by job.
 const MANY: usize = 256;
 const PAGE: usize = 500;
+/// How many jobs are looked at at once: a look is a few kilobytes, and there may be 100,000 jobs.
+const LOOKING: usize = 256;
 /// A store clock that differs by more than this from what it should show has been set.
 const SET: Duration = Duration::from_secs(2);
 
@@ -91,6 +93,7 @@ pub struct Scheduler {
     places: HashMap<LeaseName, u32>,
     agenda: Agenda,
     generation: u64,
+    looking: usize,
     running: usize,
     draining: bool,
 }
@@ -116,6 +119,7 @@ impl Scheduler {
             places: HashMap::new(),
             agenda: Agenda::default(),
             generation: 0,
+            looking: 0,
             running: 0,
             draining: false,
         };
@@ -169,11 +173,13 @@ impl Scheduler {
         }
     }
 
-    /// Everything that is due by now is looked at, all at once.
+    /// What is due by now is looked at, so many at once.
     fn start_due(&mut self) {
         let now = self.desk.now();
-        while let Some(index) = self.agenda.pop_due(now) {
+        while self.looking < LOOKING {
+            let Some(index) = self.agenda.pop_due(now) else { return };
             let Some(job) = self.jobs.get(index as usize) else { continue };
+            self.looking += 1;
             let (desk, job, generation) = (self.desk.clone(), job.clone(), self.generation);
             tokio::spawn(async move {
                 let again = desk.attend(&job).await;
@@ -183,6 +189,9 @@ impl Scheduler {
     }
 
     fn hear(&mut self, news: News) {
+        if let News::Looked { .. } = news {
+            self.looking = self.looking.saturating_sub(1);
+        }
         match news {
             News::Looked { generation, index, again } if generation == self.generation => {
                 if let Some(again) = again {
@@ -201,7 +210,8 @@ impl Scheduler {
     }
 
     fn wake_at(&self) -> Option<Moment> {
-        let next = self.agenda.next().filter(|_| !self.draining)?;
+        // When all hands are full, the first that is free makes itself heard.
+        let next = self.agenda.next().filter(|_| !self.draining && self.looking < LOOKING)?;
         Some(self.desk.moment_of(next))
     }
 

@@ -39,7 +39,8 @@ fn golden_lists_across_both_changes_in_nine_zones_and_both_policies() {
         let fields: Vec<&str> = line.split(" | ").collect();
         let [zone, from, hours, cron, gap, fold, slots] = fields[..] else { panic!("{line}") };
         let schedule =
-            Schedule::new(cron, zone.parse().unwrap(), Some(gap.parse().unwrap()), Some(fold.parse().unwrap())).unwrap();
+            Schedule::new(cron, zone.parse().unwrap(), Some(gap.parse().unwrap()), Some(fold.parse().unwrap()))
+                .unwrap();
         let from = at(from);
         let until = Timestamp::from_millis(from.as_millis() + hours.parse::<u64>().unwrap() * HOUR);
         let expected: Vec<String> = slots.split(',').filter(|s| !s.is_empty()).map(String::from).collect();
@@ -79,7 +80,9 @@ fn an_interval_is_anchored_and_does_not_drift() {
 
 #[test]
 fn zones_are_iana_names_only() {
-    for bad in ["Europe/Berlim", "", "/etc/localtime", ":Europe/Berlin", "../UTC", "EST5EDT,M3.2.0,M11.1.0", "Mars/Base"] {
+    for bad in
+        ["Europe/Berlim", "", "/etc/localtime", ":Europe/Berlin", "../UTC", "EST5EDT,M3.2.0,M11.1.0", "Mars/Base"]
+    {
         let error = bad.parse::<Zone>().unwrap_err().to_string();
         assert!(error.contains("Europe/Berlin, America/New_York or UTC"), "{bad}: {error}");
     }
@@ -149,7 +152,14 @@ fn a_job_that_is_new_has_its_newest_slot_at_most() {
 const ZONES: [&str; 6] =
     ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago", "Asia/Kolkata"];
 const LINES: [&str; 8] = [
-    "30 2 * * *", "*/30 * * * *", "0 0 1 * *", "15 1,2,3 * * *", "0 3 L * *", "0 12 * * MON#1", "59 23 * * *", "0 */7 * * *",
+    "30 2 * * *",
+    "*/30 * * * *",
+    "0 0 1 * *",
+    "15 1,2,3 * * *",
+    "0 3 L * *",
+    "0 12 * * MON#1",
+    "59 23 * * *",
+    "0 */7 * * *",
 ];
 
 proptest! {

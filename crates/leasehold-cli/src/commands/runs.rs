@@ -33,9 +33,8 @@ pub async fn runs(common: &Common, args: &Args) -> Result<Exit> {
         output::json(&Value::Array(rows.iter().map(as_json).collect()))?;
         return Ok(Exit::Done);
     }
-    let mut table = vec![
-        ["SLOT", "FATE", "WHEN", "RAN FOR", "EXIT", "HOST", "EPOCH", "TRIES"].map(String::from).to_vec(),
-    ];
+    let mut table =
+        vec![["SLOT", "FATE", "WHEN", "RAN FOR", "EXIT", "HOST", "EPOCH", "TRIES"].map(String::from).to_vec()];
     table.extend(rows.iter().map(|row| as_cells(row, &seen)));
     output::print(&output::table(&table))?;
     Ok(Exit::Done)
@@ -132,4 +131,3 @@ fn as_cells(row: &Row, seen: &Inspection) -> Vec<String> {
         if entry.attempts == 0 { dash() } else { entry.attempts.to_string() },
     ]
 }
-

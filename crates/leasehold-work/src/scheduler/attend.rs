@@ -4,13 +4,14 @@
 //! lease in whose record it was claimed in the same swap. Non-promise: skips are judged by whoever looks first.
 
 use super::{Launcher, News, Settings, Start};
-use crate::catch_up::{Due, Dropped, Last, due};
+use crate::catch_up::{Dropped, Due, Last, due};
 use crate::job::{Busy, Job};
 use crate::journal::{Fate, Journal, Journals};
 use leasehold::clock::{Clock, Moment};
 use leasehold::protocol::{AfterFailure, SlotClaim};
 use leasehold::{
-    Acquired, Ask, Coordinator, Epoch, Error, HolderId, Inspection, LeaseName, Outcome, Result, Slot, SlotState, Timestamp,
+    Acquired, Ask, Coordinator, Epoch, Error, HolderId, Inspection, LeaseName, Outcome, Result, Slot, SlotState,
+    Timestamp,
 };
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -24,6 +25,8 @@ const MAX_ROUNDS: u32 = 32;
 const AFTER_TROUBLE: Duration = Duration::from_secs(5);
 /// How often one looks whether a run that is in the way has ended.
 const POLL: Duration = Duration::from_secs(2);
+/// How soon it is tried again when as many runs go on here as may.
+const FOR_A_SEAT: Duration = Duration::from_millis(500);
 /// A slot that is so fresh cannot have been passed over by another machine and be free again.
 const FRESH: Duration = Duration::from_millis(500);
 
@@ -75,6 +78,15 @@ enum Way {
     Later(Timestamp),
     /// The slot is left out.
     Over(Fate),
+}
+
+/// Whether a slot was claimed.
+enum Claimed {
+    Ours,
+    /// Another was faster.
+    NotOurs,
+    /// As many runs as may go on here do.
+    NoSeat,
 }
 
 impl Desk {
@@ -171,8 +183,10 @@ impl Desk {
             }
             self.watcher.decided(job, Decided::Due(slot));
             drop(asking);
-            if self.claim(job, slot).await? {
-                return Ok(next);
+            match self.claim(job, slot).await? {
+                Claimed::Ours => return Ok(next),
+                Claimed::NoSeat => return Ok(Some(self.now().plus(FOR_A_SEAT))),
+                Claimed::NotOurs => {}
             }
         }
         Ok(Some(self.now().plus(POLL)))
@@ -209,15 +223,17 @@ impl Desk {
         Ok((due, recheck))
     }
 
-    /// Claims the slot in the same swap as the lease and starts it; false when another was faster.
-    async fn claim(self: &Arc<Self>, job: &Arc<Job>, slot: Slot) -> Result<bool> {
-        let Ok(seat) = self.running.clone().acquire_owned().await else { return Ok(false) };
+    /// Claims the slot in the same swap as the lease and starts it.
+    async fn claim(self: &Arc<Self>, job: &Arc<Job>, slot: Slot) -> Result<Claimed> {
+        let Ok(seat) = self.running.clone().try_acquire_owned() else { return Ok(Claimed::NoSeat) };
         let ask = Ask {
             holder: HolderId::new(self.settings.label.clone()),
             ttl: job.ttl.unwrap_or(self.settings.ttl),
             slot: Some(SlotClaim { slot, after_failure: AfterFailure::Leave }),
         };
-        let Acquired::Granted(grant) = self.coordinator.acquire(&job.name, &ask).await? else { return Ok(false) };
+        let Acquired::Granted(grant) = self.coordinator.acquire(&job.name, &ask).await? else {
+            return Ok(Claimed::NotOurs);
+        };
         let epoch = grant.token().epoch;
         self.watcher.decided(job, Decided::Started(slot, epoch));
         self.tell(News::Began);
@@ -233,7 +249,7 @@ impl Desk {
             }
             desk.tell(News::Ended { name });
         });
-        Ok(true)
+        Ok(Claimed::Ours)
     }
 }
 

@@ -10,12 +10,12 @@ use crate::exit::Exit;
 use crate::supervise::windows::Windows;
 use crate::supervise::{Course, Ended, Evidence, Finished, Output, Signals, Standby, Task, supervise};
 use crate::{guards, output, view};
+use leasehold::clock::{Clock, SystemClock};
 use leasehold::guard::{self, Guard, Rejection};
 use leasehold::protocol::Refusal;
-use leasehold::clock::{Clock, SystemClock};
 use leasehold::{
-    Ask, Coordinator, Error, Event, Grant, HolderId, Keeper, Kind, LeaseName, Outcome, ProgressGate, Released, Result, Slot,
-    Token,
+    Ask, Coordinator, Error, Event, Grant, HolderId, Keeper, Kind, LeaseName, Outcome, ProgressGate, Released, Result,
+    Slot, Token,
 };
 use leasehold_work::{Fate, RunEnd, idempotency_key, slot_text};
 use slot::{Found, SlotPlan};
@@ -313,7 +313,9 @@ impl Run {
                 Ok(Err(error)) => {
                     output::say(&format!("could not release `{}`, it expires by itself: {error}", grant.token()));
                 }
-                Err(_) => output::say(&format!("could not release `{}`, it expires by itself: no answer", grant.token())),
+                Err(_) => {
+                    output::say(&format!("could not release `{}`, it expires by itself: no answer", grant.token()))
+                }
             }
             let _ = dead_man.wait();
         } else {
@@ -350,7 +352,8 @@ impl Run {
     async fn note_end(&self, token: &Token, fate: Fate, exit: Option<u8>) {
         let ran_for_ms = SystemClock.now().saturating_since(self.begun).as_millis() as u64;
         let end = RunEnd { fate, exit, ran_for_ms, tries: self.tries };
-        slot::note_end(&self.coordinator, &self.plan.leases[0], self.slot.filter(|_| self.recorded), token.epoch, end).await;
+        slot::note_end(&self.coordinator, &self.plan.leases[0], self.slot.filter(|_| self.recorded), token.epoch, end)
+            .await;
     }
 }
 
@@ -431,7 +434,8 @@ async fn seal(guards: &[Arc<dyn Guard>], token: &Token) -> Result<()> {
 /// What the command finds in its environment beside the store, so that `leasehold write` inside it needs no flags.
 fn environment(token: &Token, slot: Option<Slot>) -> Vec<(&'static str, String)> {
     // A slot's key is the same for each attempt to run it, whatever the epoch.
-    let key = slot.map_or_else(|| format!("{}@{}", token.lease, token.epoch), |slot| idempotency_key(&token.lease, slot));
+    let key =
+        slot.map_or_else(|| format!("{}@{}", token.lease, token.epoch), |slot| idempotency_key(&token.lease, slot));
     let mut environment = vec![
         ("LEASEHOLD_NAME", token.lease.to_string()),
         ("LEASEHOLD_EPOCH", token.epoch.to_string()),

@@ -48,10 +48,15 @@ pub async fn backfill(settings: &Settings, jobs: &Jobs, args: &Backfill) -> Resu
     let coordinator = coordinator(settings).await?;
     let now = coordinator.inspect(&job.name).await?.now;
     if to.0 > now {
-        return Err(Error::invalid("--to", &args.to, format!("it is still to come; the store's clock shows {}", slot_text(Slot(now)))));
+        return Err(Error::invalid(
+            "--to",
+            &args.to,
+            format!("it is still to come; the store's clock shows {}", slot_text(Slot(now))),
+        ));
     }
     let (journal, _) = Journals::new(coordinator).read(&job.name).await?;
-    let ran = |slot: &Slot| journal.entries.iter().any(|e| e.slot == *slot && e.fate == leasehold_work::Fate::Succeeded);
+    let ran =
+        |slot: &Slot| journal.entries.iter().any(|e| e.slot == *slot && e.fate == leasehold_work::Fate::Succeeded);
     let after = Timestamp::from_millis(from.0.as_millis().saturating_sub(1));
     let slots: Vec<Slot> =
         job.schedule.between(after, to.0).filter(|slot| !ran(slot)).take(args.max as usize + 1).collect();
@@ -107,7 +112,8 @@ async fn one(settings: &Settings, job: &Job, claims: &LeaseName, slot: Slot) -> 
 async fn finish(command: Command, job: &Job) -> Result<Exit> {
     let cannot = |e| Error::unavailable(format!("cannot start job `{}`", job.name), e);
     let status = tokio::process::Command::from(command).status().await.map_err(cannot)?;
-    let code = status.code().unwrap_or_else(|| 128 + std::os::unix::process::ExitStatusExt::signal(&status).unwrap_or(0));
+    let code =
+        status.code().unwrap_or_else(|| 128 + std::os::unix::process::ExitStatusExt::signal(&status).unwrap_or(0));
     Ok(Exit::Code(u8::try_from(code & 0xff).unwrap_or(1)))
 }
 

@@ -72,15 +72,10 @@ pub async fn run(common: &Common, settings: Settings, jobs: Jobs, args: Schedule
     let coordinator = coordinator(&settings).await?;
     let processes = Arc::new(Processes::new(coordinator.clone(), &settings));
     let label: Option<Label> = settings.label.value.clone();
-    let ours = leasehold_work::Settings {
-        ttl: settings.ttl.value,
-        label,
-        max_running: args.max_running as usize,
-    };
+    let ours = leasehold_work::Settings { ttl: settings.ttl.value, label, max_running: args.max_running as usize };
     announce(&jobs, &labels);
     let voice = Arc::new(Voice { quiet: args.quiet });
-    let (scheduler, steering) =
-        Scheduler::new(coordinator, jobs.for_machine(&labels), processes.clone(), voice, ours);
+    let (scheduler, steering) = Scheduler::new(coordinator, jobs.for_machine(&labels), processes.clone(), voice, ours);
     let cannot = |e| Error::new(Kind::Unsupported, "cannot listen to signals").with_source(e);
     let mut hangup = signal(SignalKind::hangup()).map_err(cannot)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;

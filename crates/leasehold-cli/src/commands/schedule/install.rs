@@ -11,9 +11,10 @@ pub fn install(args: &Install, file: &Path) -> Result<Exit> {
         .map_err(|e| Error::new(Kind::Unsupported, "cannot tell where this program is").with_source(e))?;
     let usual = if cfg!(target_os = "macos") { "launchd" } else { "systemd" };
     let text = |path: &Path| {
-        path.to_str().filter(|path| !path.chars().any(char::is_control)).map(String::from).ok_or_else(|| {
-            Error::new(Kind::Unsupported, format!("path `{}` is not plain text", path.display()))
-        })
+        path.to_str()
+            .filter(|path| !path.chars().any(char::is_control))
+            .map(String::from)
+            .ok_or_else(|| Error::new(Kind::Unsupported, format!("path `{}` is not plain text", path.display())))
     };
     let (program, file) = (text(&program)?, text(file)?);
     output::print(&match args.kind.as_deref().unwrap_or(usual) {

@@ -74,7 +74,11 @@ async fn check(common: &Common, settings: &Settings, jobs: &Jobs) -> Result<Exit
     }
     output::print(&output::table(&rows))?;
     let count = jobs.all.len();
-    output::say(&format!("{count} jobs in `{}` are right; the store is `{}`", jobs.path.display(), settings.store.value));
+    output::say(&format!(
+        "{count} jobs in `{}` are right; the store is `{}`",
+        jobs.path.display(),
+        settings.store.value
+    ));
     Ok(Exit::Done)
 }
 

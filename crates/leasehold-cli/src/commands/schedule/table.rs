@@ -35,7 +35,8 @@ pub fn find(flag: Option<&Path>) -> Result<PathBuf> {
         None => project_file().or_else(|| user_file().filter(|path| path.is_file())),
     };
     let Some(path) = found else {
-        let message = "there is no leasehold.toml here or above, nor the user's; write one with a [[job]] table, or give --file";
+        let message =
+            "there is no leasehold.toml here or above, nor the user's; write one with a [[job]] table, or give --file";
         return Err(Error::new(Kind::Invalid, message));
     };
     std::path::absolute(&path)
@@ -74,7 +75,10 @@ impl Jobs {
             all.push(Arc::new(job));
         }
         if all.is_empty() {
-            return Err(Error::new(Kind::Invalid, format!("there is no [[job]] table in `{place}`; see docs/schedules.md")));
+            return Err(Error::new(
+                Kind::Invalid,
+                format!("there is no [[job]] table in `{place}`; see docs/schedules.md"),
+            ));
         }
         Ok(Jobs { path: path.to_path_buf(), all })
     }
