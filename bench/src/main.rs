@@ -14,6 +14,7 @@ mod push;
 mod proxy;
 mod report;
 mod runs;
+mod schedule;
 mod scratch;
 mod stores;
 mod writes;
@@ -88,6 +89,9 @@ fn measure(options: &Options) -> Result<Report> {
     }
     if options.wants(Part::Stores) {
         report.extend(stores::compare(&scratch, budget.stores)?);
+    }
+    if options.wants(Part::Schedule) {
+        report.extend(schedule::compare()?);
     }
     if options.wants(Part::Writes) {
         report.extend(writes::compare(&scratch, &options.leasehold, budget.writes)?);

@@ -10,7 +10,7 @@ Usage: leasehold-bench [--quick] [--check] [--only PART] [--json FILE] [--scratc
 
   --quick            at most 25 seconds instead of 90
   --check            exit with 1 if a demand is not met
-  --only PART        one part only: runs, stores, writes, push, proxy, mcp or fleet (or an engine: redis, postgres, ...)
+  --only PART        one part only: runs, stores, writes, push, proxy, mcp, schedule or fleet (or an engine)
   --json FILE        write the results there too
   --scratch FOLDER   where to keep the state; a real disk (default: beside this program)
   --leasehold FILE   the release binary to measure (default: beside this program)
@@ -23,6 +23,8 @@ pub enum Part {
     Runs,
     /// Leases per second.
     Stores,
+    /// A scheduler of many jobs.
+    Schedule,
     /// Fenced writes.
     Writes,
     /// Fenced pushes.
@@ -87,13 +89,14 @@ impl Options {
                     options.only = Some(match value()?.to_str() {
                         Some("runs") => Part::Runs,
                         Some("stores") => Part::Stores,
+                        Some("schedule") => Part::Schedule,
                         Some("writes") => Part::Writes,
                         Some("push") => Part::Push,
                         Some("proxy") => Part::Proxy,
                         Some("mcp") => Part::Mcp,
                         Some("fleet") => Part::Fleet(None),
                         Some(engine) => Part::Fleet(Some(engine.to_owned())),
-                        None => bail!("--only wants runs, stores, writes, push, proxy, mcp, fleet or an engine"),
+                        None => bail!("--only wants runs, stores, writes, push, proxy, mcp, schedule, fleet or an engine"),
                     });
                 }
                 Some("--json") => options.json = Some(value()?),

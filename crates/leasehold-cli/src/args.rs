@@ -3,12 +3,14 @@
 mod boundary;
 mod data;
 mod git;
+mod schedule;
 
 #[cfg(feature = "http")]
 pub use boundary::Proxy;
 pub use boundary::{Mcp, McpGate};
 pub use data::{Put, Sql};
 pub use git::{GitHook, GitHookInstall, GitHookRun, GitHookVerb, Push};
+pub use schedule::{Backfill, Install, Next, RunSlot, Runs, Schedule, ScheduleRun, ScheduleVerb};
 
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
@@ -81,6 +83,10 @@ pub enum Verb {
     Resume(Operate),
     /// Move a lease's epoch past a number, to heal a store that was restored from an old copy
     Advance(Advance),
+    /// Run jobs on a schedule, each slot once in the whole fleet
+    Schedule(Schedule),
+    /// Show every due slot of a scheduled job and what became of it
+    Runs(Runs),
     /// Count what became of runs: granted, skipped, lost, fenced, failed
     Stats(Stats),
     /// Recommend a TTL from recorded run times
@@ -124,10 +130,11 @@ Examples:
   leasehold run nightly -- ./backup.sh
   leasehold run nightly --ttl 2m --wait 10m -- ./backup.sh
   leasehold run gpu --limit 2 -- ./train.sh
+  leasehold run nightly --slot '0 3 * * *' --tz Europe/Berlin -- ./backup.sh
   leasehold run report --guard file:out.json -- sh -c './report | leasehold write out.json'
 
 The command gets LEASEHOLD_NAME, LEASEHOLD_EPOCH, LEASEHOLD_TOKEN, LEASEHOLD_STORE and LEASEHOLD_IDEMPOTENCY_KEY in its
-environment. If the lease is lost, every process of the command is ended before anybody else can start.")]
+environment, and LEASEHOLD_SLOT with --slot. If the lease is lost, every process of the command is ended before anybody else can start.")]
 pub struct Run {
     /// The lease
     pub name: String,
@@ -177,6 +184,8 @@ pub struct Run {
     /// Run under a lease that was taken by `acquire` or `hand-off`, instead of taking it
     #[arg(long, value_name = "TOKEN", conflicts_with_all = ["wait", "retry_after", "or", "limit", "ttl", "label"])]
     pub token: Option<String>,
+    #[command(flatten)]
+    pub slot: RunSlot,
     /// Say nothing when the run is skipped
     #[arg(long, short)]
     pub quiet: bool,

@@ -57,6 +57,9 @@ struct File {
     label: Option<String>,
     grace: Option<String>,
     held_exit_code: Option<u8>,
+    /// `leasehold schedule` reads these.
+    #[serde(default, rename = "job")]
+    _job: serde::de::IgnoredAny,
 }
 
 /// What a flag said, for the settings that a command has flags for.
@@ -95,7 +98,12 @@ impl Settings {
 
     /// Gathers the settings.
     pub fn gather_with(common: &Common, flags: Flags<'_>) -> Result<Self> {
-        let files = Files::read()?;
+        Settings::gather_near(common, flags, None)
+    }
+
+    /// The same, with this file in the place of the project's.
+    pub fn gather_near(common: &Common, flags: Flags<'_>, file: Option<&Path>) -> Result<Self> {
+        let files = Files::read(file)?;
         let store = match files.pick(common.store.as_deref(), "LEASEHOLD_STORE", |f| f.store.clone())? {
             Some((text, source)) => {
                 // A relative path in a file means relative to that file.
@@ -176,9 +184,9 @@ pub fn duration_of(flag: &str, text: Option<&str>) -> Result<Option<Duration>> {
 struct Files(Vec<(PathBuf, File)>);
 
 impl Files {
-    fn read() -> Result<Self> {
+    fn read(file: Option<&Path>) -> Result<Self> {
         let mut files = Vec::new();
-        for path in [project_file(), user_file()].into_iter().flatten() {
+        for path in [file.map(Path::to_path_buf).or_else(project_file), user_file()].into_iter().flatten() {
             if files.iter().all(|(known, _)| *known != path)
                 && let Some(file) = read_file(&path)?
             {
@@ -210,12 +218,12 @@ impl Files {
     }
 }
 
-fn project_file() -> Option<PathBuf> {
+pub fn project_file() -> Option<PathBuf> {
     let here = std::env::current_dir().ok()?;
     here.ancestors().map(|dir| dir.join(FILE)).find(|path| path.is_file())
 }
 
-fn user_file() -> Option<PathBuf> {
+pub fn user_file() -> Option<PathBuf> {
     let dir = match std::env::var_os("XDG_CONFIG_HOME").filter(|v| !v.is_empty()) {
         Some(dir) => PathBuf::from(dir),
         None => PathBuf::from(std::env::var_os("HOME").filter(|v| !v.is_empty())?).join(".config"),

@@ -84,6 +84,11 @@ impl Counters {
 impl Coordinator {
     /// Counts an event, best effort.
     pub async fn count(&self, lease: &LeaseName, event: Event) -> Result<()> {
+        self.count_many(lease, event, 1).await
+    }
+
+    /// Counts an event that happened so many times, best effort.
+    pub async fn count_many(&self, lease: &LeaseName, event: Event, times: u64) -> Result<()> {
         let key = Key::new(Shelf::Counters, lease);
         for _ in 0..MAX_ATTEMPTS {
             let value = self.store().read(&key).await?.value;
@@ -92,7 +97,7 @@ impl Coordinator {
                 None => Counters::default(),
             };
             let count = counters.0.entry(event).or_default();
-            *count = count.saturating_add(1);
+            *count = count.saturating_add(times);
             let revision = value.map(|v| v.revision);
             let bytes = codec::encode(KIND, &counters)?;
             if let Swap::Done { .. } = self.store().swap(&key, revision.as_ref(), &bytes).await? {

@@ -104,11 +104,13 @@ pub enum Shelf {
     Fence,
     /// Scratch records of `doctor` and of the conformance suite.
     Probe,
+    /// Journals of scheduled jobs: what became of each due slot, one record per job.
+    Runs,
 }
 
 impl Shelf {
     /// Every shelf, for stores that lay out their room up front.
-    pub const ALL: [Shelf; 4] = [Shelf::Lease, Shelf::Counters, Shelf::Fence, Shelf::Probe];
+    pub const ALL: [Shelf; 5] = [Shelf::Lease, Shelf::Counters, Shelf::Fence, Shelf::Probe, Shelf::Runs];
 
     /// The shelf's name as it appears in stores.
     pub const fn as_str(self) -> &'static str {
@@ -117,6 +119,7 @@ impl Shelf {
             Shelf::Counters => "counters",
             Shelf::Fence => "fence",
             Shelf::Probe => "probe",
+            Shelf::Runs => "runs",
         }
     }
 }

@@ -24,6 +24,8 @@ mod relay;
 mod release;
 mod renew;
 mod run;
+mod runs;
+mod schedule;
 mod show;
 mod sql;
 mod stats;
@@ -55,6 +57,8 @@ pub async fn execute(cli: Cli) -> Result<Exit> {
         Verb::Pause(args) => operate::pause(common, &args).await,
         Verb::Resume(args) => operate::resume(common, &args).await,
         Verb::Advance(args) => operate::advance(common, &args).await,
+        Verb::Schedule(args) => schedule::schedule(common, args).await,
+        Verb::Runs(args) => runs::runs(common, &args).await,
         Verb::Stats(args) => stats::stats(common, &args).await,
         Verb::Advise(args) => advise::advise(common, &args).await,
         Verb::Doctor(args) => doctor::doctor(common, &args).await,

@@ -87,7 +87,7 @@ pub struct Finished {
 }
 
 /// Runs the command while the lease is kept.
-pub async fn supervise(keeper: Keeper, standby: Standby, task: Task, mut signals: Signals) -> Finished {
+pub async fn supervise(keeper: Keeper, standby: Standby, task: Task, signals: &mut Signals) -> Finished {
     let Standby { tree, mut child, reports, orders } = standby;
     let mut supervisor = Supervisor {
         tree,
@@ -104,7 +104,7 @@ pub async fn supervise(keeper: Keeper, standby: Standby, task: Task, mut signals
     };
     let copying = task.evidence.map(|evidence| evidence.copy_output(&mut child));
     supervisor.begin(task.environment, &keeper).await;
-    supervisor.attend(reports, &mut signals, &keeper, task.max_runtime).await;
+    supervisor.attend(reports, signals, &keeper, task.max_runtime).await;
     if let Some(copying) = copying {
         // A process that is not below us may hold the other end for ever.
         let _ = tokio::time::timeout(DRAIN, copying).await;

@@ -21,7 +21,10 @@ const ENDING: [fn() -> SignalKind; 4] =
 
 /// Signals as they come in.
 #[derive(Debug)]
-pub struct Signals(mpsc::Receiver<i32>);
+pub struct Signals {
+    receiver: mpsc::Receiver<i32>,
+    told_to_end: bool,
+}
 
 impl Signals {
     /// Collects them from now on, instead of ending this process. What our caller had ignored, as `nohup` does, stays
@@ -38,15 +41,23 @@ impl Signals {
             let sender = sender.clone();
             tokio::spawn(async move { while stream.recv().await.is_some() && sender.send(number).await.is_ok() {} });
         }
-        Ok(Signals(receiver))
+        Ok(Signals { receiver, told_to_end: false })
     }
 
     /// The next one.
     pub async fn next(&mut self) -> i32 {
-        match self.0.recv().await {
-            Some(number) => number,
+        match self.receiver.recv().await {
+            Some(number) => {
+                self.told_to_end |= ENDING.iter().any(|kind| kind().as_raw_value() == number);
+                number
+            }
             None => std::future::pending().await,
         }
+    }
+
+    /// Whether one came that is meant to end a process.
+    pub fn told_to_end(&self) -> bool {
+        self.told_to_end
     }
 
     /// The next one that is meant to end a process, for when there is no command yet.

@@ -93,6 +93,37 @@ fn the_servers_hour_is_the_only_one(offset: &'static str, other: &'static str, s
     nobodys_own_hour_matters(&home, other, offset);
 }
 
+/// Two machines that are two hours apart take turns: each slot is run once, and is one of the store's clock.
+fn slots_go_by_the_store(home: &Home, store_is_off_by_ms: i64) {
+    let job = "echo $LEASEHOLD_SLOT $LEASEHOLD_IDEMPOTENCY_KEY >> ran";
+    for round in 0..12 {
+        let machine = Machine(home, if round % 2 == 0 { AHEAD } else { BEHIND });
+        machine.done(&["run", "tick", "--slot", "@every 1s", "--", "sh", "-c", job]).expect(0);
+    }
+    let ran: Vec<String> = home.read("ran").lines().map(String::from).collect();
+    assert!(ran.len() >= 2, "{ran:?}");
+    assert!(ran.is_sorted_by(|a, b| a < b), "a slot was run twice, or out of order: {ran:?}");
+    for line in &ran {
+        let (slot, key) = line.split_once(' ').unwrap();
+        assert_eq!(key, format!("tick@{slot}"));
+        let at: jiff::Timestamp = slot.parse().unwrap();
+        let off = at.as_millisecond() - leasehold_system::clock::wall_ms() as i64 - store_is_off_by_ms;
+        assert!((-120_000..2_000).contains(&off), "{slot} is {off} ms from the store's clock");
+    }
+    assert_eq!(home.count("tick", "granted"), ran.len() as u64);
+}
+
+#[test]
+fn slots_are_told_by_the_store_whatever_the_machines_clocks_show() {
+    let (redis, server) = (Engine::redis(), faketime(AHEAD));
+    let server: Vec<(&str, &str)> = server.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let server = Postgres::seeing(&server);
+    std::thread::scope(|scope| {
+        scope.spawn(|| slots_go_by_the_store(&redis.room("slots", redis.port()), 0));
+        scope.spawn(|| slots_go_by_the_store(&at(Postgres::url(server.port())), HOUR_MS as i64));
+    });
+}
+
 #[test]
 fn on_a_postgres_whose_clock_is_an_hour_off_a_lease_is_granted_neither_early_nor_late() {
     std::thread::scope(|scope| {

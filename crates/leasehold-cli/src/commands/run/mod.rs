@@ -1,5 +1,6 @@
 //! `run`: a command under a lease.
 
+mod slot;
 mod take;
 
 use super::{coordinator, of_token};
@@ -9,11 +10,15 @@ use crate::exit::Exit;
 use crate::supervise::windows::Windows;
 use crate::supervise::{Course, Ended, Evidence, Finished, Output, Signals, Standby, Task, supervise};
 use crate::{guards, output, view};
+use leasehold::clock::{Clock, SystemClock};
 use leasehold::guard::{self, Guard, Rejection};
 use leasehold::protocol::Refusal;
 use leasehold::{
-    Ask, Coordinator, Error, Event, HolderId, Keeper, Kind, LeaseName, Outcome, ProgressGate, Released, Result, Token,
+    Ask, Coordinator, Error, Event, Grant, HolderId, Keeper, Kind, LeaseName, Outcome, ProgressGate, Released, Result,
+    Slot, Token,
 };
+use leasehold_work::{Fate, RunEnd, idempotency_key, slot_text};
+use slot::{Found, SlotPlan};
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -23,6 +28,8 @@ use take::{Busy, Seats, Taken, take};
 
 /// How long the bookkeeping after the command may take when the store does not answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest pause between two tries.
+const MAX_BACKOFF: Duration = Duration::from_secs(3_600);
 
 /// The validated arguments.
 struct Plan {
@@ -34,6 +41,9 @@ struct Plan {
     guards: Vec<Arc<dyn Guard>>,
     flock: Option<PathBuf>,
     adopt: Option<Token>,
+    slot: SlotPlan,
+    retries: u32,
+    backoff: Duration,
     settings: Settings,
     quiet: bool,
     command: Vec<OsString>,
@@ -68,7 +78,11 @@ impl Plan {
         };
         let output = if args.progress_output { Output::Counts } else { Output::Ignored };
         let evidence = Evidence::new(output, args.progress_file);
-        let adopt = args.token.as_deref().map(str::parse::<Token>).transpose()?;
+        let adopt = if args.slot.adopt {
+            Some(super::token(None)?)
+        } else {
+            args.token.as_deref().map(str::parse::<Token>).transpose()?
+        };
         if let Some(token) = adopt.as_ref().filter(|token| token.lease != name) {
             return Err(Error::invalid("token", token, format!("it is of another lease than `{name}`")));
         }
@@ -89,6 +103,9 @@ impl Plan {
             guards: args.guard.iter().map(|text| guards::parse(text)).collect::<Result<_>>()?,
             flock: args.also_flock,
             adopt,
+            slot: SlotPlan::new(&args.slot)?,
+            retries: args.slot.retries,
+            backoff: duration_of("--backoff", args.slot.backoff.as_deref())?.unwrap_or(Duration::from_secs(10)),
             settings,
             quiet: args.quiet,
             command: args.command,
@@ -98,7 +115,7 @@ impl Plan {
     /// Whether the dead-man may be started before the lease is had. Not if it may be a long wait, and not if the command
     /// is to inherit a flock that is taken after the lease.
     fn stands_by_early(&self) -> bool {
-        self.flock.is_none() && matches!(self.busy, Busy::Skip)
+        self.flock.is_none() && matches!(self.busy, Busy::Skip) && !matches!(self.slot, SlotPlan::Newest(..))
     }
 
     fn stand_by(&self) -> Result<Standby> {
@@ -108,7 +125,8 @@ impl Plan {
 }
 
 pub async fn run(common: &Common, args: Args) -> Result<Exit> {
-    let mut plan = Plan::new(common, args)?;
+    let unrecorded = args.slot.unrecorded;
+    let plan = Plan::new(common, args)?;
     check(&plan.guards, &plan.leases[0]).await?;
     let opening = async {
         match &plan.adopt {
@@ -121,7 +139,13 @@ pub async fn run(common: &Common, args: Args) -> Result<Exit> {
         tokio::join!(opening, async { plan.stands_by_early().then(|| plan.stand_by()).transpose() });
     let (coordinator, early) = (coordinator?, early?);
     let mut signals = Signals::listen()?;
+    let slot = match plan.slot.find(&coordinator, &plan.leases[0], &mut signals).await? {
+        Found::Go(slot) => slot,
+        Found::Signal(number) => return Ok(by_signal(number)),
+        Found::Nothing(why, event) => return Ok(wave_off(&coordinator, &plan, &why, Some(event)).await),
+    };
     let mut ask = Ask::new(HolderId::new(plan.settings.label.value.clone()), plan.settings.ttl.value);
+    ask.slot = plan.slot.claim(slot);
     let taken = tokio::select! {
         taken = take(&coordinator, &plan, &mut ask) => taken?,
         number = signals.next_ending() => {
@@ -132,42 +156,205 @@ pub async fn run(common: &Common, args: Args) -> Result<Exit> {
     };
     let (grant, _flock) = match taken {
         Taken::Granted(grant, flock) => (grant, flock),
-        busy => return Ok(skip(&coordinator, &plan, busy).await),
+        busy => return Ok(skip(&coordinator, &plan, slot, busy).await),
     };
-    let windows = Windows::new(grant.ttl(), plan.settings.grace.value)
-        .map_err(|e| blame(e, "grace", &plan.settings.grace.source))?;
-    let token = grant.token().clone();
-    let progress = plan.progress.take();
-    let gate =
-        progress.as_ref().map(|(timeout, evidence)| ProgressGate { timeout: *timeout, evidence: evidence.reader() });
-    // Kept from here on: shutting others out may take its time.
-    let keeper = Keeper::start_gated(coordinator.clone(), *grant, gate);
-    let standby = tokio::select! {
-        sealed = seal(&plan.guards, &token) => sealed.and_then(|()| early.map_or_else(|| plan.stand_by(), Ok)),
-        number = signals.next_ending() => {
-            give_back(&coordinator, keeper).await;
-            return Ok(by_signal(number));
+    let recorded = !unrecorded;
+    Run { coordinator, plan, slot, recorded, signals, begun: SystemClock.now(), tries: 0 }.under(*grant, early).await
+}
+
+/// A run under a lease that is held.
+struct Run {
+    coordinator: Coordinator,
+    plan: Plan,
+    slot: Option<Slot>,
+    recorded: bool,
+    signals: Signals,
+    begun: leasehold::clock::Moment,
+    tries: u32,
+}
+
+/// What a try came to.
+enum Tried {
+    Ended(Box<Finished>),
+    /// Nothing was run.
+    Stopped(Result<Exit>),
+}
+
+impl Run {
+    /// Tries as often as it may.
+    async fn under(mut self, grant: Grant, early: Option<Standby>) -> Result<Exit> {
+        let windows = Windows::new(grant.ttl(), self.plan.settings.grace.value)
+            .map_err(|e| blame(e, "grace", &self.plan.settings.grace.source))?;
+        // The count is written while the command runs, not before.
+        let counting = tokio::spawn({
+            let (coordinator, lease) = (self.coordinator.clone(), self.plan.leases[0].clone());
+            let (slot, epoch) = (self.slot.filter(|_| self.recorded), grant.token().epoch);
+            async move {
+                slot::note_begin(&coordinator, &lease, slot, epoch).await;
+                coordinator.count(&lease, Event::Granted).await
+            }
+        });
+        let (mut grant, mut early) = (grant, early);
+        let finished = loop {
+            self.tries += 1;
+            let finished = match self.once(grant, early.take(), windows).await {
+                Tried::Ended(finished) => finished,
+                Tried::Stopped(exit) => {
+                    let _ = tokio::time::timeout(PATIENCE, counting).await;
+                    return exit;
+                }
+            };
+            if !self.may_try_again(&finished) {
+                break finished;
+            }
+            match self.wait_for_next_try(*finished).await {
+                Ok(again) => grant = again,
+                Err(finished) => break finished,
+            }
+        };
+        // The journal has the end after the beginning.
+        let _ = tokio::time::timeout(PATIENCE, counting).await;
+        Ok(self.settle(*finished).await)
+    }
+
+    async fn once(&mut self, grant: Grant, early: Option<Standby>, windows: Windows) -> Tried {
+        let token = grant.token().clone();
+        let plan = &self.plan;
+        let gate = plan
+            .progress
+            .as_ref()
+            .map(|(timeout, evidence)| ProgressGate { timeout: *timeout, evidence: evidence.reader() });
+        // Kept from here on: shutting others out may take its time.
+        let keeper = Keeper::start_gated(self.coordinator.clone(), grant, gate);
+        let standby = tokio::select! {
+            sealed = seal(&plan.guards, &token) => sealed.and_then(|()| early.map_or_else(|| plan.stand_by(), Ok)),
+            number = self.signals.next_ending() => {
+                give_back(&self.coordinator, keeper, self.unstarted()).await;
+                return Tried::Stopped(Ok(by_signal(number)));
+            }
+        };
+        let standby = match standby {
+            Ok(standby) => standby,
+            Err(error) => {
+                give_back(&self.coordinator, keeper, Outcome::Failed).await;
+                let _ = self.coordinator.count(&plan.leases[0], Event::Failed).await;
+                self.note_end(&token, Fate::Failed, None).await;
+                return Tried::Stopped(Err(error));
+            }
+        };
+        let evidence = plan.progress.as_ref().map(|(_, evidence)| evidence.clone());
+        let environment = environment(&token, self.slot);
+        let task = Task { environment, windows, evidence, max_runtime: plan.max_runtime };
+        Tried::Ended(Box::new(supervise(keeper, standby, task, &mut self.signals).await))
+    }
+
+    /// A slot that was not even begun stays open for another.
+    fn unstarted(&self) -> Outcome {
+        if self.slot.is_some() { Outcome::Lost } else { Outcome::Failed }
+    }
+
+    /// A command that was told to end is not started again, whatever it ended with.
+    fn may_try_again(&self, finished: &Finished) -> bool {
+        let failed = !(finished.ended == Ended::Exited(0) && finished.course == Course::Whole);
+        failed
+            && self.tries <= self.plan.retries
+            && finished.lost.is_none()
+            && finished.survivors.is_empty()
+            && !self.signals.told_to_end()
+    }
+
+    /// The lease is kept while it is waited. Gives back how it ended if there is no next try after all.
+    async fn wait_for_next_try(&mut self, mut finished: Finished) -> Result<Grant, Box<Finished>> {
+        let pause = self.plan.backoff.saturating_mul(1 << (self.tries - 1).min(16)).min(MAX_BACKOFF);
+        let told = match &finished.ended {
+            Ended::Exited(code) => format!("exit code {code}"),
+            Ended::Killed(signal) => format!("signal {signal}"),
+            Ended::NotStarted(_, message) => message.clone(),
+        };
+        for note in std::mem::take(&mut finished.notes) {
+            output::say(&note);
         }
-    };
-    let standby = match standby {
-        Ok(standby) => standby,
-        Err(error) => {
-            give_back(&coordinator, keeper).await;
-            let _ = coordinator.count(&plan.leases[0], Event::Failed).await;
-            return Err(error);
+        let (tries, all) = (self.tries, self.plan.retries + 1);
+        let pause_text = leasehold::format_duration(pause);
+        output::say(&format!("try {tries} of {all} ended with {told}; the next in {pause_text}"));
+        let _ = finished.dead_man.wait();
+        let keeper = Keeper::start(self.coordinator.clone(), finished.grant.clone());
+        let going_on = tokio::select! {
+            () = SystemClock.sleep_until(SystemClock.now() + pause) => true,
+            loss = keeper.lost() => {
+                finished.lost = Some(loss.to_string());
+                false
+            }
+            _ = self.signals.next_ending() => false,
+        };
+        finished.grant = keeper.stop().await;
+        if going_on { Ok(finished.grant) } else { Err(Box::new(finished)) }
+    }
+
+    /// Gives the lease back, counts, and says what people should know.
+    async fn settle(&self, finished: Finished) -> Exit {
+        let (coordinator, plan) = (&self.coordinator, &self.plan);
+        let Finished { ended, course, mut lost, survivors, grant, notes, mut dead_man } = finished;
+        for note in notes {
+            output::say(&note);
         }
-    };
-    let evidence = progress.map(|(_, evidence)| evidence);
-    let task = Task { environment: environment(&token), windows, evidence, max_runtime: plan.max_runtime };
-    // The count is written while the command runs, not before.
-    let counting = tokio::spawn({
-        let (coordinator, lease) = (coordinator.clone(), plan.leases[0].clone());
-        async move { coordinator.count(&lease, Event::Granted).await }
-    });
-    let finished = supervise(keeper, standby, task, signals).await;
-    let exit = settle(&coordinator, &plan, finished).await;
-    let _ = tokio::time::timeout(PATIENCE, counting).await;
-    Ok(exit)
+        let outcome = match (&lost, &ended, course) {
+            (Some(_), ..) => Outcome::Lost,
+            (None, Ended::Exited(0), Course::Whole) => Outcome::Succeeded,
+            _ => Outcome::Failed,
+        };
+        if survivors.is_empty() {
+            match tokio::time::timeout(PATIENCE, coordinator.release(&grant, outcome)).await {
+                Ok(Ok(Released::Lost(_))) => {
+                    lost.get_or_insert_with(|| "it was taken away while the command ran".into());
+                }
+                Ok(Ok(_)) => {}
+                _ if lost.is_some() => {}
+                Ok(Err(error)) => {
+                    output::say(&format!("could not release `{}`, it expires by itself: {error}", grant.token()));
+                }
+                Err(_) => {
+                    output::say(&format!("could not release `{}`, it expires by itself: no answer", grant.token()))
+                }
+            }
+            let _ = dead_man.wait();
+        } else {
+            output::say(&format!(
+                "these processes could not be ended, they are another user's or wait for a disk: {survivors:?}; `{}` is not \
+                 released, it expires by itself",
+                grant.token()
+            ));
+        }
+        let (exit, event) = match lost {
+            Some(lost) => {
+                let done = if survivors.is_empty() { "the command was stopped" } else { "the command was not stopped" };
+                output::say(&format!("lost `{}`, {done}: {lost}", grant.token()));
+                (Exit::LostInRun, Some(Event::Lost))
+            }
+            None => {
+                let exit = own_exit(ended, course, &plan.command[0].to_string_lossy());
+                (exit, (exit.code() != 0).then_some(Event::Failed))
+            }
+        };
+        let fate = match outcome {
+            Outcome::Succeeded if event.is_none() => Fate::Succeeded,
+            Outcome::Lost => Fate::Lost,
+            _ if matches!(event, Some(Event::Lost)) => Fate::Lost,
+            _ => Fate::Failed,
+        };
+        self.note_end(grant.token(), fate, (fate != Fate::Lost).then_some(exit.code())).await;
+        if let Some(event) = event {
+            let _ = tokio::time::timeout(PATIENCE, coordinator.count(&plan.leases[0], event)).await;
+        }
+        exit
+    }
+
+    async fn note_end(&self, token: &Token, fate: Fate, exit: Option<u8>) {
+        let ran_for_ms = SystemClock.now().saturating_since(self.begun).as_millis() as u64;
+        let end = RunEnd { fate, exit, ran_for_ms, tries: self.tries };
+        slot::note_end(&self.coordinator, &self.plan.leases[0], self.slot.filter(|_| self.recorded), token.epoch, end)
+            .await;
+    }
 }
 
 fn by_signal(number: i32) -> Exit {
@@ -175,20 +362,30 @@ fn by_signal(number: i32) -> Exit {
 }
 
 /// Gives back a lease under which nothing was run.
-async fn give_back(coordinator: &Coordinator, keeper: Keeper) {
+async fn give_back(coordinator: &Coordinator, keeper: Keeper, outcome: Outcome) {
     let grant = keeper.stop().await;
-    let _ = tokio::time::timeout(PATIENCE, coordinator.release(&grant, Outcome::Failed)).await;
+    let _ = tokio::time::timeout(PATIENCE, coordinator.release(&grant, outcome)).await;
 }
 
 /// Waved off: one quiet line and a count.
-async fn skip(coordinator: &Coordinator, plan: &Plan, busy: Taken) -> Exit {
+async fn skip(coordinator: &Coordinator, plan: &Plan, slot: Option<Slot>, busy: Taken) -> Exit {
     let (why, event) = match &busy {
-        Taken::Refused(lease, refusal, now) => (view::refusal_line(lease, refusal, *now), skip_event(refusal)),
+        Taken::Refused(lease, refusal, now) => {
+            let event = match slot.filter(|_| !matches!(plan.slot, SlotPlan::Named(_))) {
+                Some(slot) => slot::pass_over(coordinator, lease, slot, refusal).await,
+                None => Some(skip_event(refusal)),
+            };
+            (view::refusal_line(lease, refusal, *now), event)
+        }
         Taken::FlockHeld(path) => {
-            (format!("`{}` is flocked by another process", path.display()), Event::SkippedOverlap)
+            (format!("`{}` is flocked by another process", path.display()), Some(Event::SkippedOverlap))
         }
         Taken::Granted(..) => return Exit::Done,
     };
+    wave_off(coordinator, plan, &why, event).await
+}
+
+async fn wave_off(coordinator: &Coordinator, plan: &Plan, why: &str, event: Option<Event>) -> Exit {
     if !plan.quiet {
         let waited = match plan.busy {
             Busy::Wait(limit) => format!(" after waiting for {}", leasehold::format_duration(limit)),
@@ -198,7 +395,9 @@ async fn skip(coordinator: &Coordinator, plan: &Plan, busy: Taken) -> Exit {
             if plan.leases.len() > 1 { format!(" all {} are taken;", plan.leases.len()) } else { String::new() };
         output::say(&format!("skipped{waited}:{seats} {why}"));
     }
-    let _ = tokio::time::timeout(PATIENCE, coordinator.count(&plan.leases[0], event)).await;
+    if let Some(event) = event {
+        let _ = tokio::time::timeout(PATIENCE, coordinator.count(&plan.leases[0], event)).await;
+    }
     Exit::Code(plan.settings.held_exit_code.value)
 }
 
@@ -233,61 +432,18 @@ async fn seal(guards: &[Arc<dyn Guard>], token: &Token) -> Result<()> {
 }
 
 /// What the command finds in its environment beside the store, so that `leasehold write` inside it needs no flags.
-fn environment(token: &Token) -> Vec<(&'static str, String)> {
-    vec![
+fn environment(token: &Token, slot: Option<Slot>) -> Vec<(&'static str, String)> {
+    // A slot's key is the same for each attempt to run it, whatever the epoch.
+    let key =
+        slot.map_or_else(|| format!("{}@{}", token.lease, token.epoch), |slot| idempotency_key(&token.lease, slot));
+    let mut environment = vec![
         ("LEASEHOLD_NAME", token.lease.to_string()),
         ("LEASEHOLD_EPOCH", token.epoch.to_string()),
         ("LEASEHOLD_TOKEN", token.wire()),
-        ("LEASEHOLD_IDEMPOTENCY_KEY", format!("{}@{}", token.lease, token.epoch)),
-    ]
-}
-
-/// Gives the lease back, counts, and says what people should know.
-async fn settle(coordinator: &Coordinator, plan: &Plan, finished: Finished) -> Exit {
-    let Finished { ended, course, mut lost, survivors, grant, notes, mut dead_man } = finished;
-    for note in notes {
-        output::say(&note);
-    }
-    let outcome = match (&lost, &ended, course) {
-        (Some(_), ..) => Outcome::Lost,
-        (None, Ended::Exited(0), Course::Whole) => Outcome::Succeeded,
-        _ => Outcome::Failed,
-    };
-    if survivors.is_empty() {
-        match tokio::time::timeout(PATIENCE, coordinator.release(&grant, outcome)).await {
-            Ok(Ok(Released::Lost(_))) => {
-                lost.get_or_insert_with(|| "it was taken away while the command ran".into());
-            }
-            Ok(Ok(_)) => {}
-            _ if lost.is_some() => {}
-            Ok(Err(error)) => {
-                output::say(&format!("could not release `{}`, it expires by itself: {error}", grant.token()));
-            }
-            Err(_) => output::say(&format!("could not release `{}`, it expires by itself: no answer", grant.token())),
-        }
-        let _ = dead_man.wait();
-    } else {
-        output::say(&format!(
-            "these processes could not be ended, they are another user's or wait for a disk: {survivors:?}; `{}` is not \
-             released, it expires by itself",
-            grant.token()
-        ));
-    }
-    let (exit, event) = match lost {
-        Some(lost) => {
-            let done = if survivors.is_empty() { "the command was stopped" } else { "the command was not stopped" };
-            output::say(&format!("lost `{}`, {done}: {lost}", grant.token()));
-            (Exit::LostInRun, Some(Event::Lost))
-        }
-        None => {
-            let exit = own_exit(ended, course, &plan.command[0].to_string_lossy());
-            (exit, (exit.code() != 0).then_some(Event::Failed))
-        }
-    };
-    if let Some(event) = event {
-        let _ = tokio::time::timeout(PATIENCE, coordinator.count(&plan.leases[0], event)).await;
-    }
-    exit
+        ("LEASEHOLD_IDEMPOTENCY_KEY", key),
+    ];
+    environment.extend(slot.map(|slot| ("LEASEHOLD_SLOT", slot_text(slot))));
+    environment
 }
 
 /// The command's own exit code, as a shell would show it.

@@ -1,0 +1,153 @@
+//! The command line of schedules.
+
+use super::Operate;
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+/// The slot that a run is for, and how often it is tried.
+#[derive(Debug, Default, Args)]
+pub struct RunSlot {
+    /// Run the newest due slot of this schedule, unless it was run: five or six cron fields, @daily, or `@every 45m`
+    #[arg(long, value_name = "CRON", conflicts_with_all = ["or", "limit", "token"])]
+    pub slot: Option<String>,
+    /// The time zone of --slot, by its IANA name [default: UTC]
+    #[arg(long, value_name = "ZONE", requires = "slot")]
+    pub tz: Option<String>,
+    /// For a slot in an hour that does not exist: `shift` to the end of the gap (default) or `skip`
+    #[arg(long, value_name = "POLICY", requires = "slot")]
+    pub dst: Option<String>,
+    /// For a slot in an hour that comes twice: `first` or `both` [default: first, or both for a wildcard hour]
+    #[arg(long, value_name = "POLICY", requires = "slot")]
+    pub dst_fold: Option<String>,
+    /// Leave the slot out when it is older than this [default: 1d]
+    #[arg(long, value_name = "DURATION", requires = "slot", allow_hyphen_values = true)]
+    pub slot_max_age: Option<String>,
+    /// When the command fails: try it so many times more, under the same lease
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100), default_value_t = 0)]
+    pub retries: u32,
+    /// Before the first of them wait this long, and twice as long before each further one [default: 10s]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
+    pub backoff: Option<String>,
+    /// The slot at this very instant
+    #[arg(long, value_name = "INSTANT", hide = true, conflicts_with_all = ["or", "limit", "slot"])]
+    pub slot_at: Option<String>,
+    /// Name this slot to the command without claiming it
+    #[arg(long, value_name = "INSTANT", hide = true, conflicts_with_all = ["slot", "slot_at"])]
+    pub as_slot: Option<String>,
+    /// Leave no trace of the slot in the journal
+    #[arg(long, hide = true, requires = "slot_at")]
+    pub unrecorded: bool,
+    /// Run under the lease whose token is in LEASEHOLD_TOKEN
+    #[arg(long, hide = true, conflicts_with_all = ["wait", "retry_after", "or", "limit", "token", "slot"])]
+    pub adopt: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  leasehold schedule check                     are the [[job]] tables right, and when do they run next?
+  leasehold schedule                           run them; do the same on every machine of the fleet
+  leasehold schedule next nightly -n 10
+  leasehold schedule trigger nightly           now, whatever the schedule says
+  leasehold schedule backfill nightly --from 2026-11-01T00:00:00Z --to 2026-11-08T00:00:00Z
+  leasehold schedule pause nightly --why 'database upgrade'
+  leasehold schedule install --print > ~/.config/systemd/user/leasehold.service
+
+Jobs are described in docs/schedules.md.")]
+pub struct Schedule {
+    /// The file with the [[job]] tables [default: leasehold.toml here or above, then the user's]
+    #[arg(long, global = true, value_name = "PATH")]
+    pub file: Option<PathBuf>,
+    /// What to do [default: run]
+    #[command(subcommand)]
+    pub verb: Option<ScheduleVerb>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ScheduleVerb {
+    /// Run jobs as they come due, until interrupted
+    Run(ScheduleRun),
+    /// Check the file and print each job's next run
+    Check,
+    /// Print when jobs run next
+    Next(Next),
+    /// Run the slots of a past span that were not run
+    Backfill(Backfill),
+    /// Run a job now, as a slot of its own
+    Trigger(OfJob),
+    /// Let slots of a job pass, until it is resumed
+    Pause(Operate),
+    /// Run a job's slots again
+    Resume(Operate),
+    /// Print a service file that runs `leasehold schedule`
+    Install(Install),
+}
+
+#[derive(Debug, Default, Args)]
+pub struct ScheduleRun {
+    /// A label of this machine, for jobs that say `on` (repeatable); its host name always counts
+    #[arg(long, value_name = "LABEL")]
+    pub on: Vec<String>,
+    /// How many jobs may run at once on this machine
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub max_running: u32,
+    /// Say nothing about runs that start and slots that pass
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct OfJob {
+    /// The job
+    pub name: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Next {
+    /// Only this job
+    pub name: Option<String>,
+    /// How many slots of each
+    #[arg(short = 'n', value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub count: u32,
+    /// From this instant on instead of now
+    #[arg(long, value_name = "INSTANT")]
+    pub from: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Backfill {
+    /// The job
+    pub name: String,
+    /// The first instant of the span, such as 2026-11-01T00:00:00Z
+    #[arg(long, value_name = "INSTANT", required = true)]
+    pub from: String,
+    /// The last instant of the span
+    #[arg(long, value_name = "INSTANT", required = true)]
+    pub to: String,
+    /// Refuse to run more slots than this
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub max: u32,
+    /// Do not ask first
+    #[arg(long)]
+    pub yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Install {
+    /// Print it to standard output; nothing is installed without you
+    #[arg(long, required = true)]
+    pub print: bool,
+    /// For which service manager [default: this system's]
+    #[arg(long, value_name = "KIND", value_parser = ["systemd", "launchd"])]
+    pub kind: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  leasehold runs nightly
+  leasehold runs nightly --json | jq '.[] | select(.fate == \"failed\")'")]
+pub struct Runs {
+    /// The job
+    pub name: String,
+}

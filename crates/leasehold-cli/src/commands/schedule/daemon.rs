@@ -1,0 +1,136 @@
+//! `schedule run`: the scheduler of this machine.
+//!
+//! Promise: it ends when told to, after its last run; a file that is wrong leaves the old jobs in force and says so.
+//! Non-promise: it is not needed for anything that it started; those runs end by themselves.
+
+use super::coordinator;
+use super::launch::Processes;
+use super::table::Jobs;
+use crate::args::{Common, ScheduleRun};
+use crate::config::{Flags, Settings};
+use crate::exit::Exit;
+use crate::output;
+use leasehold::clock::{Clock, SystemClock};
+use leasehold::{Error, Kind, Label, Result};
+use leasehold_work::{Decided, Fate, Job, Scheduler, Steering, Watcher, slot_text};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// How often the file is looked at.
+const LOOK: Duration = Duration::from_secs(2);
+const LABELS: &str = "LEASEHOLD_ON";
+
+/// Says what is decided.
+#[derive(Debug)]
+struct Voice {
+    quiet: bool,
+}
+
+impl Watcher for Voice {
+    fn decided(&self, job: &Job, decided: Decided) {
+        let name = &job.name;
+        match decided {
+            Decided::Due(_) => {}
+            Decided::Trouble(error) => output::say(&format!("trouble with job `{name}`: {error}")),
+            _ if self.quiet => {}
+            Decided::Started(slot, epoch) => {
+                output::say(&format!("started `{name}` for slot {} under epoch {epoch}", slot_text(slot)));
+            }
+            Decided::PassedOver(slot, fate) => {
+                output::say(&format!("{}: slot {} of `{name}`", fate.as_str(), slot_text(slot)));
+            }
+            Decided::Dropped(dropped) => {
+                let fate = Fate::from(dropped.reason).as_str();
+                let (count, last) = (dropped.count, slot_text(dropped.last));
+                let more = if dropped.more { " or more" } else { "" };
+                output::say(&format!("{fate}: {count}{more} slots of `{name}` up to {last}"));
+            }
+        }
+    }
+}
+
+/// This machine's labels: its name, what the flags say, and what the environment says.
+fn labels(flags: Vec<String>) -> Vec<String> {
+    let mut labels = vec![leasehold_system::host::name()];
+    labels.extend(flags);
+    let variable = std::env::var(LABELS).unwrap_or_default();
+    labels.extend(variable.split(',').map(str::trim).filter(|label| !label.is_empty()).map(String::from));
+    labels
+}
+
+/// What of a file tells that it was written to.
+fn look(path: &Path) -> Option<(std::time::SystemTime, u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.modified().ok()?, metadata.len(), metadata.ino()))
+}
+
+pub async fn run(common: &Common, settings: Settings, jobs: Jobs, args: ScheduleRun) -> Result<Exit> {
+    let labels = labels(args.on);
+    let coordinator = coordinator(&settings).await?;
+    let processes = Arc::new(Processes::new(coordinator.clone(), &settings));
+    let label: Option<Label> = settings.label.value.clone();
+    let ours = leasehold_work::Settings { ttl: settings.ttl.value, label, max_running: args.max_running as usize };
+    announce(&jobs, &labels);
+    let voice = Arc::new(Voice { quiet: args.quiet });
+    let (scheduler, steering) = Scheduler::new(coordinator, jobs.for_machine(&labels), processes.clone(), voice, ours);
+    let cannot = |e| Error::new(Kind::Unsupported, "cannot listen to signals").with_source(e);
+    let mut hangup = signal(SignalKind::hangup()).map_err(cannot)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
+    let mut running = tokio::spawn(scheduler.run());
+    let (mut seen, mut told) = (look(&jobs.path), 0);
+    loop {
+        let asked_to_end = tokio::select! {
+            ended = &mut running => {
+                let fell = |e| Error::unavailable("the scheduler fell over", e);
+                ended.map_err(fell)??;
+                return Ok(Exit::Done);
+            }
+            _ = hangup.recv() => {
+                seen = look(&jobs.path);
+                reload(common, &jobs.path, &labels, &steering);
+                false
+            }
+            () = SystemClock.sleep_until(SystemClock.now() + LOOK) => {
+                let now = look(&jobs.path);
+                if now.is_some() && now != seen {
+                    seen = now;
+                    reload(common, &jobs.path, &labels, &steering);
+                }
+                false
+            }
+            _ = terminate.recv() => true,
+            _ = interrupt.recv() => true,
+        };
+        if asked_to_end {
+            told += 1;
+            steering.drain();
+            if told > 1 {
+                processes.terminate();
+            } else {
+                output::say("ending after the runs that go on; ask again to end them too");
+            }
+        }
+    }
+}
+
+fn announce(jobs: &Jobs, labels: &[String]) {
+    let (all, ours) = (jobs.all.len(), jobs.for_machine(labels).len());
+    let others = if all > ours { format!(", {} more are for other machines", all - ours) } else { String::new() };
+    output::say(&format!("scheduling {ours} jobs from `{}`{others}", jobs.path.display()));
+}
+
+/// The new jobs, or the old ones if the new are wrong.
+fn reload(common: &Common, path: &Path, labels: &[String], steering: &Steering) {
+    let read = Settings::gather_near(common, Flags::default(), Some(path)).and_then(|s| Jobs::read(path, &s));
+    match read {
+        Ok(jobs) => {
+            announce(&jobs, labels);
+            steering.replace(jobs.for_machine(labels));
+        }
+        Err(error) => output::say(&format!("the old jobs stay in force: {error}")),
+    }
+}

@@ -1,0 +1,118 @@
+//! Starting a job's command: our own `run`, so that a scheduled run is watched over like any other.
+//!
+//! Promise: the child is a process of its own: it goes on, keeps its lease and releases it when the scheduler ends, is
+//! killed or reloads. Non-promise: its output is the scheduler's, line by line as it comes.
+
+use crate::config::Settings;
+use async_trait::async_trait;
+use leasehold::{Coordinator, Error, Outcome, Result};
+use leasehold_system::process::own_program;
+use leasehold_work::{Fate, Job, Journals, Launcher, RunEnd, Start, slot_text};
+use rustix::process::{Pid, Signal};
+use std::collections::BTreeSet;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+/// Exit codes of `run` itself with which it has not even taken the lease up.
+const REFUSED: [i32; 2] = [64, 78];
+
+/// Starts runs and knows which go on.
+#[derive(Debug)]
+pub struct Processes {
+    coordinator: Coordinator,
+    store: String,
+    running: Mutex<BTreeSet<i32>>,
+}
+
+impl Processes {
+    pub fn new(coordinator: Coordinator, settings: &Settings) -> Self {
+        Processes { coordinator, store: settings.store.value.portable(), running: Mutex::default() }
+    }
+
+    /// Asks all that go on to end.
+    pub fn terminate(&self) {
+        for pid in self.running.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            if let Some(pid) = Pid::from_raw(*pid) {
+                let _ = rustix::process::kill_process(pid, Signal::TERM);
+            }
+        }
+    }
+}
+
+/// `run` with what all ways of running a job have in common, up to the command.
+pub fn run(job: &Job, lease: &str, store: &str) -> Result<Command> {
+    let program = own_program().map_err(|e| Error::unavailable("cannot start the command", e))?;
+    let mut command = Command::new(program);
+    command.arg0("leasehold").arg("run").arg(lease).env("LEASEHOLD_STORE", store);
+    if let Some(cwd) = &job.cwd {
+        command.current_dir(cwd);
+    }
+    for (name, value) in &job.env {
+        command.env(name, value);
+    }
+    let mut flag = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            command.arg(format!("{name}={value}"));
+        }
+    };
+    let text = |duration: Option<std::time::Duration>| duration.map(leasehold::format_duration);
+    flag("--grace", text(job.grace));
+    flag("--max-runtime", text(job.timeout));
+    flag("--progress-timeout", text(job.progress_timeout));
+    if job.retries > 0 {
+        flag("--retries", Some(job.retries.to_string()));
+        flag("--backoff", text(Some(job.backoff)));
+    }
+    for guard in &job.guards {
+        flag("--guard", Some(guard.clone()));
+    }
+    Ok(command)
+}
+
+/// Ends the flags and gives the job's own words.
+pub fn words(command: &mut Command, job: &Job) {
+    command.arg("--").args(&job.argv);
+}
+
+#[async_trait]
+impl Launcher for Processes {
+    async fn launch(&self, start: &Start) -> Result<()> {
+        let (job, token) = (&start.job, start.grant.token());
+        let mut command = run(job, job.name.as_str(), &self.store)?;
+        command.arg("--adopt").arg(format!("--slot-at={}", slot_text(start.slot)));
+        words(&mut command, job);
+        // The token in the environment: arguments are for everybody to see. A group of its own: a key that ends the
+        // scheduler drains it.
+        command.env("LEASEHOLD_TOKEN", token.wire()).stdin(Stdio::null()).process_group(0);
+        let cannot = |e| Error::unavailable(format!("cannot start job `{}`", job.name), e);
+        let mut child = tokio::process::Command::from(command).spawn().map_err(cannot)?;
+        let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or(0);
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).insert(pid);
+        let ended = child.wait().await;
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).remove(&pid);
+        let code = ended.ok().and_then(|status| status.code());
+        if code.is_some_and(|code| REFUSED.contains(&code)) {
+            self.note_refusal(start, code).await;
+        }
+        Ok(())
+    }
+}
+
+impl Processes {
+    /// A run that refused its own settings has left the lease as it was; if it has, the slot failed. The command may
+    /// have had this code too, and then the lease is released already.
+    async fn note_refusal(&self, start: &Start, code: Option<i32>) {
+        let token = start.grant.token();
+        let Ok(seen) = self.coordinator.inspect(&token.lease).await else { return };
+        if !seen.record.is_held_by(token.claim()) {
+            return;
+        }
+        if self.coordinator.release_by_token(token, Outcome::Failed).await.is_ok() {
+            let exit = code.and_then(|code| u8::try_from(code).ok());
+            let end = RunEnd { fate: Fate::Failed, exit, ran_for_ms: 0, tries: 1 };
+            let _ = Journals::new(self.coordinator.clone()).end(&token.lease, start.slot, token.epoch, end).await;
+            let _ = self.coordinator.count(&token.lease, leasehold::Event::Failed).await;
+        }
+    }
+}

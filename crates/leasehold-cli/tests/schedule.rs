@@ -1,0 +1,360 @@
+//! `run --slot`, `schedule` and `runs` with the real binary.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Home, On, Running, eventually, signal};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// A slot that came a few months ago and comes again in a few: nothing is due by chance while the test runs.
+fn rare_slot() -> String {
+    let now = jiff::Timestamp::from_millisecond(leasehold_system::clock::wall_ms() as i64).unwrap();
+    let past = now - jiff::SignedDuration::from_hours(24 * 90);
+    let day = past.to_zoned(jiff::tz::TimeZone::UTC);
+    format!("0 3 {} {} *", day.day().min(28), day.month())
+}
+
+fn runs(home: &Home, job: &str) -> Vec<Value> {
+    serde_json::from_str(&home.done(&["runs", job, "--json"]).expect(0).stdout).unwrap()
+}
+
+fn jobs(home: &Home, text: &str) {
+    std::fs::write(home.path("leasehold.toml"), text).unwrap();
+}
+
+fn slot_is_run_once(on: On) {
+    let home = Home::new(on);
+    let line = rare_slot();
+    let job = "echo $LEASEHOLD_SLOT $LEASEHOLD_IDEMPOTENCY_KEY $LEASEHOLD_EPOCH >> ran";
+    let run = ["run", "job", "--slot", &line, "--slot-max-age", "100d", "--", "sh", "-c", job];
+    home.done(&run).expect(0);
+    let words = home.words("ran");
+    assert!(words[0].ends_with("T03:00:00Z"), "{words:?}");
+    assert_eq!((words[1].as_str(), words[2].as_str()), (format!("job@{}", words[0]).as_str(), "1"));
+
+    let again = home.done(&run).expect(0);
+    assert_eq!(again.stdout, "");
+    assert_eq!(again.stderr.lines().count(), 1, "{again:?}");
+    assert!(again.stderr.starts_with("leasehold: skipped: slot ") && again.stderr.contains("was run already"));
+    assert_eq!(home.done(&[&run[..1], &["--quiet"], &run[1..]].concat()).expect(0).stderr, "");
+    assert_eq!(home.read("ran").lines().count(), 1);
+    assert_eq!((home.count("job", "granted"), home.count("job", "already_run")), (1, 2));
+    let entry = &runs(&home, "job")[0];
+    assert_eq!((&entry["fate"], &entry["exit"], &entry["epoch"]), (&"succeeded".into(), &0.into(), &1.into()));
+    assert_eq!(entry["slot"], words[0].as_str());
+    assert!(entry["ran_for_ms"].is_u64() && entry["host"].is_string());
+    let page = home.done(&["runs", "job"]).expect(0).stdout;
+    assert!(page.contains(&words[0]) && page.contains("succeeded"), "{page}");
+}
+
+#[test]
+fn a_slot_is_run_once_under_any_trigger() {
+    slot_is_run_once(On::Sqlite);
+    slot_is_run_once(On::Dir);
+}
+
+#[test]
+fn a_slot_that_failed_has_been_run_and_a_run_that_died_has_not() {
+    let home = Home::new(On::Sqlite);
+    let line = rare_slot();
+    let run = |job: &'static str| {
+        ["run", "job", "--ttl", "1s", "--slot", &line, "--slot-max-age", "100d", "--", "sh", "-c", job]
+            .map(String::from)
+    };
+    let args = run("echo $$ > pid; echo $LEASEHOLD_IDEMPOTENCY_KEY >> keys; exec sleep 100");
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let broken: Running = home.start(&args);
+    home.words("pid");
+    // While it goes on, another is told so.
+    let elsewhere = home.done(&args).expect(0);
+    assert!(elsewhere.stderr.contains("is being run"), "{elsewhere:?}");
+    for pid in common::descendants(broken.pid()).into_iter().chain([broken.pid()]) {
+        signal(pid, "KILL");
+    }
+    assert_eq!(broken.end().code, 137);
+    // Recovered under a new epoch, with the same key; then it fails, and that is that.
+    let args = run("echo $LEASEHOLD_IDEMPOTENCY_KEY >> keys; exit 7");
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    eventually("the slot can be recovered", || home.done(&args).code == 7);
+    let keys = home.words("keys");
+    assert_eq!((keys.len(), &keys[0]), (2, &keys[1]));
+    home.done(&args).expect(0);
+    assert_eq!(home.history("job")[0]["reason"], "recovered");
+    let entry = &runs(&home, "job")[0];
+    assert_eq!((&entry["fate"], &entry["exit"], &entry["tries"]), (&"failed".into(), &7.into(), &2.into()));
+    assert_eq!((home.count("job", "failed"), home.count("job", "skipped_overlap")), (1, 0));
+}
+
+#[test]
+fn a_slot_that_is_too_old_is_left_out_and_recorded() {
+    let home = Home::new(On::Sqlite);
+    let line = rare_slot();
+    let left = home.done(&["run", "job", "--slot", &line, "--slot-max-age", "1d", "--", "touch", "ran"]).expect(0);
+    assert!(left.stderr.contains("dropped_too_old: 1 slots"), "{left:?}");
+    assert!(!home.path("ran").exists());
+    let found = runs(&home, "job");
+    assert_eq!((found.len(), &found[0]["fate"]), (1, &"dropped_too_old".into()));
+    home.done(&["run", "job", "--slot", &line, "--slot-max-age", "1d", "--", "touch", "ran"]).expect(0);
+    assert_eq!((runs(&home, "job").len(), home.count("job", "dropped_too_old")), (1, 1));
+}
+
+#[test]
+fn retries_share_a_lease_and_a_key() {
+    let home = Home::new(On::Sqlite);
+    let job = "echo $LEASEHOLD_EPOCH $LEASEHOLD_IDEMPOTENCY_KEY >> tries; [ $(wc -l < tries) -ge 3 ]";
+    let line = rare_slot();
+    let args = [
+        "run",
+        "job",
+        "--retries",
+        "5",
+        "--backoff",
+        "10ms",
+        "--slot",
+        &line,
+        "--slot-max-age",
+        "100d",
+        "--",
+        "sh",
+        "-c",
+        job,
+    ];
+    let done = home.done(&args).expect(0);
+    assert!(done.stderr.contains("try 1 of 6 ended with exit code 1; the next in 10ms"), "{done:?}");
+    let words = home.words("tries");
+    assert_eq!(words.len(), 6);
+    assert!(words.chunks(2).all(|pair| pair == &words[..2]), "{words:?}");
+    assert_eq!((home.count("job", "granted"), home.count("job", "failed")), (1, 0));
+    assert_eq!(runs(&home, "job")[0]["tries"], 3);
+    let failed =
+        home.done(&["run", "other", "--retries", "2", "--backoff", "10ms", "--", "sh", "-c", "exit 9"]).expect(9);
+    assert_eq!(failed.stderr.lines().count(), 2, "{failed:?}");
+    assert_eq!(home.count("other", "failed"), 1);
+}
+
+#[test]
+fn two_schedulers_run_each_slot_once_and_skip_what_overlaps() {
+    let home = Home::new(On::Dir);
+    jobs(
+        &home,
+        "[[job]]\nname = 'tick'\nevery = '1s'\ncommand = 'echo $LEASEHOLD_SLOT $HOW >> ticks'\nenv = { HOW = 'scheduled' }\n\
+         [[job]]\nname = 'slow'\nevery = '1s'\nargv = ['sh', '-c', 'echo $LEASEHOLD_SLOT >> slow; sleep 2.5']\n\
+         [[job]]\nname = 'elsewhere'\nevery = '1s'\ncommand = 'touch elsewhere'\non = 'gpu'\n",
+    );
+    let (one, two) = (home.start(&["schedule"]), home.start(&["schedule", "run", "--on", "cpu"]));
+    eventually("eight slots were run", || home.read("ticks").lines().count() >= 8);
+    eventually("two slow ones were run", || home.read("slow").lines().count() >= 2);
+    for scheduler in [&one, &two] {
+        signal(scheduler.pid(), "TERM");
+    }
+    let (one, two) = (one.end().expect(0), two.end().expect(0));
+    assert!(
+        one.stderr.contains("scheduling 2 jobs") && two.stderr.contains("1 more are for other machines"),
+        "{one:?}"
+    );
+    let mut seen: BTreeMap<String, u32> = BTreeMap::new();
+    for line in home.read("ticks").lines() {
+        let (slot, how) = line.split_once(' ').unwrap();
+        assert_eq!(how, "scheduled");
+        *seen.entry(slot.into()).or_default() += 1;
+    }
+    assert!(seen.values().all(|count| *count == 1), "{seen:?}");
+    assert!(!home.path("elsewhere").exists());
+    let skipped = runs(&home, "slow").iter().filter(|run| run["fate"] == "skipped_overlap").count();
+    assert!(skipped >= 2, "{:?}", runs(&home, "slow"));
+    assert_eq!(home.count("slow", "skipped_overlap"), skipped as u64, "counted once, not once per machine");
+    assert_eq!(home.count("slow", "failed") + home.count("tick", "failed"), 0);
+    let metrics = home.done(&["stats", "--prometheus"]).expect(0).stdout;
+    assert!(metrics.contains(&format!("{{lease=\"slow\",outcome=\"skipped_overlap\"}} {skipped}")), "{metrics}");
+    // Every slot from the first to the last has its fate.
+    for job in ["tick", "slow"] {
+        let mut slots: Vec<i64> = runs(&home, job)
+            .iter()
+            .flat_map(|run| {
+                let second =
+                    |field: &str| run[field].as_str().map(|t| t.parse::<jiff::Timestamp>().unwrap().as_second());
+                let first = second("slot").unwrap();
+                first..=second("last").unwrap_or(first)
+            })
+            .collect();
+        slots.sort_unstable();
+        slots.dedup();
+        let span = slots.last().unwrap() - slots[0] + 1;
+        assert_eq!(slots.len() as i64, span, "{job}: {:#?}", runs(&home, job));
+    }
+}
+
+#[test]
+fn a_reload_keeps_what_runs_and_a_wrong_file_changes_nothing() {
+    let home = Home::new(On::Sqlite);
+    let long =
+        "[[job]]\nname = 'long'\nevery = '1s'\ncommand = 'echo $$ > long; while [ ! -e go ]; do sleep 0.02; done'\n";
+    jobs(&home, long);
+    let log = std::fs::File::create(home.path("log")).unwrap();
+    let daemon = Running::from(home.leasehold(&["schedule"]).stderr(log).spawn().unwrap());
+    let pid: i32 = home.words("long")[0].parse().unwrap();
+    jobs(&home, &format!("{long}[[job]]\nname = 'bad'\ncron = '99 * * * *'\ncommand = 'true'\n"));
+    signal(daemon.pid(), "HUP");
+    eventually("the wrong file is refused", || home.read("log").contains("the old jobs stay in force"));
+    assert!(
+        home.read("log").contains("job `bad`: field `cron`: invalid cron `99 * * * *`: minute `99`"),
+        "{}",
+        home.read("log")
+    );
+    jobs(&home, "[[job]]\nname = 'other'\nevery = '1s'\ncommand = 'echo > other'\n");
+    eventually("the new file is taken up by itself", || home.path("other").exists());
+    assert!(common::is_alive(pid), "the run that went on was dropped");
+    home.touch("go");
+    signal(daemon.pid(), "TERM");
+    daemon.end().expect(0);
+    assert_eq!(runs(&home, "long").last().unwrap()["fate"], "succeeded");
+}
+
+#[test]
+fn operators_trigger_backfill_pause_and_look_ahead() {
+    let home = Home::new(On::Sqlite);
+    jobs(
+        &home,
+        "[[job]]\nname = 'daily'\ncron = '0 3 * * *'\ntz = 'Europe/Berlin'\ncommand = 'echo $LEASEHOLD_SLOT $LEASEHOLD_IDEMPOTENCY_KEY $LEASEHOLD_NAME >> ran'\n",
+    );
+    let checked = home.done(&["schedule", "check"]).expect(0);
+    assert!(
+        checked.stdout.contains("0 3 * * * Europe/Berlin") && checked.stdout.contains("03:00:00 CE"),
+        "{checked:?}"
+    );
+    assert!(!home.path("leases.db").exists(), "looking made a store");
+    let next =
+        home.done(&["schedule", "next", "daily", "-n", "3", "--from", "2026-10-24T12:00:00Z", "--json"]).expect(0);
+    let next: Vec<Value> = serde_json::from_str(&next.stdout).unwrap();
+    let slots: Vec<&str> = next.iter().map(|n| n["slot"].as_str().unwrap()).collect();
+    assert_eq!(slots, ["2026-10-25T02:00:00Z", "2026-10-26T02:00:00Z", "2026-10-27T02:00:00Z"]);
+
+    home.done(&["schedule", "trigger", "daily"]).expect(0);
+    let words = home.words("ran");
+    assert_eq!((words[1].as_str(), words[2].as_str()), (format!("daily@{}", words[0]).as_str(), "daily"));
+    assert!(home.show("daily")["slot"].is_null(), "a trigger takes no regular slot's place");
+
+    let span = ["schedule", "backfill", "daily", "--from", "2026-01-10T00:00:00Z", "--to", "2026-01-14T00:00:00Z"];
+    let asked = home.done(&span).expect(64);
+    assert!(
+        asked
+            .stderr
+            .contains("4 slots of `daily` from 2026-01-10T02:00:00Z to 2026-01-13T02:00:00Z would be run; say --yes")
+    );
+    home.done(&[&span[..], &["--yes", "--max", "3"]].concat()).expect(64);
+    std::fs::remove_file(home.path("ran")).unwrap();
+    home.done(&[&span[..], &["--yes"]].concat()).expect(0);
+    let filled: Vec<String> = home.read("ran").lines().map(|l| l.split(' ').next().unwrap().to_owned()).collect();
+    assert_eq!(
+        filled,
+        ["2026-01-10T02:00:00Z", "2026-01-11T02:00:00Z", "2026-01-12T02:00:00Z", "2026-01-13T02:00:00Z"]
+    );
+    home.done(&[&span[..], &["--yes"]].concat()).expect(0);
+    assert_eq!(home.read("ran").lines().count(), 4, "a slot was filled twice");
+    home.done(&[
+        "schedule",
+        "backfill",
+        "daily",
+        "--from",
+        "2026-01-14T00:00:00Z",
+        "--to",
+        "2999-01-14T00:00:00Z",
+        "--yes",
+    ])
+    .expect(64);
+
+    home.done(&["schedule", "pause", "daily", "--why", "drill"]).expect(0);
+    let paused = home.done(&["schedule", "trigger", "daily"]).expect(0);
+    assert!(paused.stderr.contains("is paused by"), "{paused:?}");
+    home.done(&["schedule", "resume", "daily", "--why", "over"]).expect(0);
+    home.done(&["schedule", "trigger", "nobody"]).expect(64);
+}
+
+#[test]
+fn looking_advances_no_schedule() {
+    for on in [On::Sqlite, On::Dir] {
+        let home = Home::new(on);
+        jobs(&home, "[[job]]\nname = 'job'\nevery = '1s'\ncommand = 'true'\n");
+        home.done(&["run", "job", "--slot", "@every 1h", "--", "true"]).expect(0);
+        let before = common::state::state(home.folder.path());
+        for look in [&["runs", "job"][..], &["schedule", "check"], &["schedule", "next"], &["runs", "job", "--json"]] {
+            home.done(look).expect(0);
+            let changed = common::state::changes(&before, &common::state::state(home.folder.path()));
+            assert!(changed.is_empty(), "{look:?} on {on:?} changed {changed:#?}");
+        }
+    }
+}
+
+#[test]
+fn the_page_s_own_example_is_right() {
+    let home = Home::new(On::Sqlite);
+    let page = include_str!("../../../docs/schedules.md");
+    let example: Vec<&str> = page
+        .lines()
+        .skip_while(|line| line.trim() != "# leasehold.toml")
+        .take_while(|line| line.is_empty() || line.starts_with("    "))
+        .filter(|line| !line.contains("store ="))
+        .map(str::trim_start)
+        .collect();
+    jobs(&home, &example.join("\n"));
+    let checked = home.done(&["schedule", "check"]).expect(0).stdout;
+    assert!(checked.contains("nightly") && checked.contains("@every 45m"), "{checked}");
+}
+
+#[test]
+fn service_files_are_printed_and_nothing_is_installed() {
+    let home = Home::new(On::Sqlite);
+    jobs(&home, "[[job]]\nname = 'x'\nevery = '1h'\ncommand = 'true'\n");
+    let unit = home.done(&["schedule", "install", "--print", "--kind", "systemd"]).expect(0).stdout;
+    let file = home.path("leasehold.toml").display().to_string();
+    assert!(unit.contains(&format!("schedule --file \"{file}\" run\n")) && unit.contains("KillMode=mixed"), "{unit}");
+    let plist = home.done(&["schedule", "install", "--print", "--kind", "launchd"]).expect(0).stdout;
+    assert!(plist.contains(&format!("<string>{file}</string>")), "{plist}");
+    home.done(&["schedule", "install"]).expect(64);
+}
+
+#[test]
+fn wrong_jobs_are_refused_with_job_field_value_and_form() {
+    let home = Home::new(On::Sqlite);
+    let job = |fields: &str| format!("[[job]]\nname = 'x'\n{fields}\n");
+    let usual = "every = '1h'\ncommand = 'true'";
+    for (text, says) in [
+        ("".to_owned(), "there is no [[job]] table"),
+        ("[[job]]\nevery = '1h'\ncommand = 'true'".into(), "job 1: field `name`: give the job a name"),
+        ("[[job]]\nname = '-x'\nevery = '1h'\ncommand = 'true'".into(), "a job's name does not begin with `-`"),
+        (job("command = 'true'"), "job `x`: field `cron`: give either `cron` or `every`"),
+        (job("every = '1h'\ncron = '@daily'\ncommand = 'true'"), "give either `cron` or `every`"),
+        (job("every = '90'\ncommand = 'true'"), "field `every`: invalid duration `90`"),
+        (job("every = '1500ms'\ncommand = 'true'"), "use whole seconds"),
+        (job("every = '1h'"), "field `command`: give either"),
+        (job("every = '1h'\nargv = []"), "field `command`: give either"),
+        (job("cron = '@daily'\ntz = 'Mars'\ncommand = 'true'"), "field `tz`: invalid time zone `Mars`"),
+        (job("cron = '@daily'\ndst = 'maybe'\ncommand = 'true'"), "field `dst`: invalid dst `maybe`: use shift"),
+        (job("cron = '@daily'\ndst_fold = 'x'\ncommand = 'true'"), "invalid dst_fold `x`: use first"),
+        (job("every = '1h'\ntz = 'UTC'\ncommand = 'true'"), "go with `cron`"),
+        (job(&format!("{usual}\nbusy = 'queue'")), "invalid busy `queue`: use skip, wait 10m"),
+        (job(&format!("{usual}\ncatch_up = 0")), "invalid catch_up `0`"),
+        (job(&format!("{usual}\ncatch_up = -1")), "invalid catch_up `-1`"),
+        (job(&format!("{usual}\ncatch_up_max_age = 'x'")), "field `catch_up_max_age`: invalid duration"),
+        (job(&format!("{usual}\nttl = '1ms'")), "field `ttl`: invalid ttl"),
+        (job(&format!("{usual}\nttl = '5s'\ngrace = '1h'")), "grace"),
+        (job(&format!("{usual}\nretries = 101")), "invalid retries `101`: use 0 to 100"),
+        (job(&format!("{usual}\nguards = ['nfs:x']")), "invalid guard `nfs:x`"),
+        (job(&format!("{usual}\nenv = {{ LEASEHOLD_TOKEN = 'x' }}")), "invalid env `LEASEHOLD_TOKEN`"),
+        (job(&format!("{usual}\ncolour = 'red'")), "unknown field `colour`"),
+        (job(usual) + &job(usual), "there are two jobs of this name"),
+        ("[[job]\n".into(), "line 1"),
+    ] {
+        jobs(&home, &text);
+        let refused = home.done(&["schedule", "check"]).expect(64);
+        assert!(refused.stderr.contains(says), "{text}: {}", refused.stderr);
+        assert_eq!(refused.stderr.lines().count(), 1, "{}", refused.stderr);
+    }
+    jobs(&home, &job(usual));
+    home.done(&["run", "x", "--slot", "0 3 * *", "--", "true"]).expect(64);
+    let zone = home.done(&["run", "x", "--slot", "@daily", "--tz", "Mars", "--", "true"]).expect(64);
+    assert!(zone.stderr.contains("(from --tz)"), "{zone:?}");
+    assert!(!home.path("leases.db").exists());
+}

@@ -1,0 +1,261 @@
+//! A cron line: when a job is due, in wall-clock time.
+//!
+//! Promise: a line that parsed comes due some day, and a line that does not parse is refused with the field, the value
+//! and the allowed form. Non-promise: a cron line alone knows no zone; [`crate::Schedule`] turns it into instants.
+
+use jiff::civil::DateTime;
+use leasehold::{Error, Result};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Parsed lines are large (their year alone is 5 KB), and a scheduler of 100,000 jobs needs one of them at a time.
+const CACHED: usize = 4_096;
+
+const MONTHS: [&str; 12] = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
+
+/// The words that stand for a whole line.
+const NICKNAMES: [(&str, &str); 7] = [
+    ("@yearly", "0 0 1 1 *"),
+    ("@annually", "0 0 1 1 *"),
+    ("@monthly", "0 0 1 * *"),
+    ("@weekly", "0 0 * * 0"),
+    ("@daily", "0 0 * * *"),
+    ("@midnight", "0 0 * * *"),
+    ("@hourly", "0 * * * *"),
+];
+
+/// A field of a line: its name, its allowed form, and the letters it may have.
+struct Field {
+    name: &'static str,
+    form: &'static str,
+    words: &'static [&'static str],
+}
+
+const FIELDS: [Field; 6] = [
+    Field { name: "second", form: "use 0-59, a list 0,30, a range 0-29 or a step */10", words: &[] },
+    Field { name: "minute", form: "use 0-59, a list 0,30, a range 0-29 or a step */15", words: &[] },
+    Field { name: "hour", form: "use 0-23, a list 9,17, a range 9-17 or a step */2", words: &[] },
+    Field {
+        name: "day of month",
+        form: "use 1-31, a list 1,15, a range 1-7, a step */2, L for the last day, 15W for the weekday nearest the \
+               15th or LW for the last weekday",
+        words: &["L", "W", "LW"],
+    },
+    Field { name: "month", form: "use 1-12 or JAN-DEC, a list 1,7, a range JAN-MAR or a step */3", words: &MONTHS },
+    Field {
+        name: "day of week",
+        form: "use 0-7 or SUN-SAT (0 and 7 are Sunday), a list MON,WED, a range MON-FRI, 5#2 for the second Friday or \
+               5L for the last",
+        words: &["L", "SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"],
+    },
+];
+
+/// A cron line of five fields (minute, hour, day of month, month, day of week), or six with seconds first, or a
+/// nickname such as `@daily`.
+///
+/// ```
+/// use leasehold_work::Cron;
+/// assert_eq!("@daily".parse::<Cron>()?.to_string(), "@daily");
+/// let error = "0 25 * * *".parse::<Cron>().unwrap_err().to_string();
+/// assert!(error.starts_with("invalid cron `0 25 * * *`: hour `25`"), "{error}");
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cron {
+    text: Arc<str>,
+}
+
+impl Cron {
+    /// Whether the hour field is a wildcard: such a line goes by elapsed time more than by the clock on the wall.
+    pub fn is_by_the_hour(&self) -> bool {
+        let line = expand(&self.text);
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        fields.get(fields.len().saturating_sub(4)).is_some_and(|hour| hour.starts_with('*'))
+    }
+
+    /// The first wall-clock time at or after this one.
+    pub(crate) fn at_or_after(&self, civil: DateTime) -> Option<DateTime> {
+        self.parsed()?.find_next_occurrence(&civil, true).ok()
+    }
+
+    /// The last wall-clock time at or before this one.
+    pub(crate) fn at_or_before(&self, civil: DateTime) -> Option<DateTime> {
+        self.parsed()?.find_previous_occurrence(&civil, true).ok()
+    }
+
+    fn parsed(&self) -> Option<Arc<croner::Cron>> {
+        static CACHE: OnceLock<Mutex<HashMap<Arc<str>, Arc<croner::Cron>>>> = OnceLock::new();
+        let mut cache = CACHE.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = cache.get(&self.text) {
+            return Some(known.clone());
+        }
+        let parsed = Arc::new(read(&expand(&self.text)).ok()?);
+        if cache.len() >= CACHED {
+            cache.clear();
+        }
+        cache.insert(self.text.clone(), parsed.clone());
+        Some(parsed)
+    }
+}
+
+impl fmt::Display for Cron {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::str::FromStr for Cron {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let text = text.trim();
+        let line = expand(text);
+        if line.starts_with('@') {
+            let known: Vec<&str> = NICKNAMES.iter().map(|(name, _)| *name).collect();
+            let allowed = format!("this nickname is not known; use one of {}, or @every 45m", known.join(", "));
+            return Err(Error::invalid("cron", text, allowed));
+        }
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        if !matches!(fields.len(), 5 | 6) {
+            let allowed = format!(
+                "it has {} fields; use five (minute, hour, day of month, month, day of week) or six, with seconds first",
+                fields.len()
+            );
+            return Err(Error::invalid("cron", text, allowed));
+        }
+        for (value, field) in fields.iter().zip(&FIELDS[6 - fields.len()..]) {
+            check(text, value, field, fields.len())?;
+        }
+        let parsed = read(&line).map_err(|e| Error::invalid("cron", text, plain(&e)))?;
+        let start = DateTime::constant(2000, 1, 1, 0, 0, 0, 0);
+        if parsed.find_next_occurrence(&start, true).is_err() {
+            let allowed = "this day never comes; see the day of month and the month";
+            return Err(Error::invalid("cron", text, allowed));
+        }
+        Ok(Cron { text: text.into() })
+    }
+}
+
+fn expand(text: &str) -> String {
+    let known = NICKNAMES.iter().find(|(name, _)| text.eq_ignore_ascii_case(name));
+    known.map_or(text, |(_, line)| *line).to_owned()
+}
+
+fn read(line: &str) -> std::result::Result<croner::Cron, croner::errors::CronError> {
+    croner::parser::CronParser::builder().year(croner::parser::Year::Disallowed).build().parse(line)
+}
+
+/// Reads one field alone, so that what is wrong with it is blamed on it.
+fn check(text: &str, value: &str, field: &Field, fields: usize) -> Result<()> {
+    let refuse = |what: &str| {
+        let (name, form) = (field.name, field.form);
+        let value = leasehold::printable(value);
+        Err(Error::invalid("cron", text, format!("{name} `{value}` is wrong: {what}; {form}")))
+    };
+    for part in value.split(',') {
+        if part.is_empty() {
+            return refuse("a part of the list is missing");
+        }
+        // The parser takes MON for a month of January, and its own letters for numbers.
+        for word in part.split(|c: char| !c.is_ascii_alphabetic()).filter(|word| !word.is_empty()) {
+            if !field.words.iter().any(|known| word.eq_ignore_ascii_case(known)) {
+                return refuse(&format!("`{}` is not a word of it", leasehold::printable(word)));
+            }
+        }
+        if let Some(odd) = part.chars().find(|c| !(c.is_ascii_alphanumeric() || "*/-#?".contains(*c))) {
+            return refuse(&format!("character `{}` has no meaning here", odd.escape_debug()));
+        }
+    }
+    let position = FIELDS.iter().position(|f| f.name == field.name).unwrap_or(0) + fields - 6;
+    let alone: Vec<&str> = (0..fields).map(|at| if at == position { value } else { "*" }).collect();
+    match read(&alone.join(" ")) {
+        Ok(_) => Ok(()),
+        Err(error) => refuse(&plain(&error)),
+    }
+}
+
+/// The parser's message as one lower-case line without its own preface.
+fn plain(error: &croner::errors::CronError) -> String {
+    let text = error.to_string();
+    let text = text.strip_prefix("Component error: ").unwrap_or(&text).trim_end_matches('.');
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_people_write_are_read() {
+        for line in [
+            "0 3 * * *",
+            "*/15 9-17 * * MON-FRI",
+            "0 0 1 JAN,jul *",
+            "30 0 3 * * *",
+            "0 0 L * *",
+            "0 0 15W * *",
+            "0 0 LW * *",
+            "0 0 * * 5#2",
+            "0 0 * * 5L",
+            "0 0 * * 7",
+            "0 0 ? * MON",
+            "@daily",
+            "@HOURLY",
+            "@weekly",
+            "@monthly",
+            "@yearly",
+            "@annually",
+            "@midnight",
+            "0 0 29 2 *",
+            "5,10-20/5 * * * *",
+            "0 0 * * fri#L",
+        ] {
+            let cron: Cron = line.parse().unwrap_or_else(|e| panic!("{line}: {e}"));
+            assert!(cron.at_or_after(DateTime::constant(2026, 1, 1, 0, 0, 0, 0)).is_some(), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_line_is_blamed_on_its_field() {
+        for (line, says) in [
+            ("60 * * * *", "minute `60`"),
+            ("0 24 * * *", "hour `24`"),
+            ("0 0 32 * *", "day of month `32`"),
+            ("0 0 0 * *", "day of month `0`"),
+            ("0 0 1 13 *", "month `13`"),
+            ("0 0 1 MON *", "month `MON` is wrong: `MON` is not a word of it"),
+            ("0 0 * * JAN", "day of week `JAN`"),
+            ("0 0 * * 8", "day of week `8`"),
+            ("0 0 * * 5#6", "day of week `5#6`"),
+            ("61 0 3 * * *", "second `61`"),
+            ("0 99 3 * * *", "minute `99`"),
+            ("1,,2 * * * *", "minute `1,,2` is wrong: a part of the list is missing"),
+            ("*/0 * * * *", "minute `*/0`"),
+            ("5-1 * * * *", "minute `5-1`"),
+            ("x * * * *", "minute `x`"),
+            ("0 3 * *", "it has 4 fields"),
+            ("0 0 3 * * * 2026", "it has 7 fields"),
+            ("", "it has 0 fields"),
+            ("@fortnightly", "this nickname is not known"),
+            ("@reboot", "this nickname is not known"),
+            ("0 0 30 2 *", "this day never comes"),
+            ("0 0 31 4 *", "this day never comes"),
+            ("0 0 1W-3 * *", "day of month `1W-3`"),
+            ("\u{661} * * * *", "minute"),
+        ] {
+            let error = line.parse::<Cron>().unwrap_err().to_string();
+            assert!(error.starts_with("invalid cron `") && error.contains(says), "{line}: {error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_wildcard_hour_is_told_from_a_fixed_one() {
+        let by_the_hour = |line: &str| line.parse::<Cron>().unwrap().is_by_the_hour();
+        assert!(by_the_hour("*/30 * * * *") && by_the_hour("0 */2 * * *") && by_the_hour("0 0 * * * *"));
+        assert!(!by_the_hour("30 2 * * *") && !by_the_hour("0 30 2 * * *") && !by_the_hour("@daily"));
+        assert!(by_the_hour("@hourly"));
+    }
+}

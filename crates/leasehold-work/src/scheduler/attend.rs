@@ -1,0 +1,274 @@
+//! Looking at one job: what is due, what is dropped, what is in the way, and what is claimed.
+//!
+//! Promise: whatever is decided is decided on what the store just said, at the store's time; a slot is run only under a
+//! lease in whose record it was claimed in the same swap. Non-promise: skips are judged by whoever looks first.
+
+use super::{Launcher, News, Settings, Start};
+use crate::catch_up::{Dropped, Due, Last, due};
+use crate::job::{Busy, Job};
+use crate::journal::{Fate, Journal, Journals};
+use leasehold::clock::{Clock, Moment};
+use leasehold::protocol::{AfterFailure, SlotClaim};
+use leasehold::{
+    Acquired, Ask, Coordinator, Epoch, Error, HolderId, Inspection, LeaseName, Outcome, Result, Slot, SlotState,
+    Timestamp,
+};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc};
+
+/// How many jobs ask the store at once.
+const ASKING: usize = 64;
+/// How often a job is decided anew when others decide at the same time.
+const MAX_ROUNDS: u32 = 32;
+/// How long after trouble it is looked at again.
+const AFTER_TROUBLE: Duration = Duration::from_secs(5);
+/// How often one looks whether a run that is in the way has ended.
+const POLL: Duration = Duration::from_secs(2);
+/// How soon it is tried again when as many runs go on here as may.
+const FOR_A_SEAT: Duration = Duration::from_millis(500);
+/// A slot that is so fresh cannot have been passed over by another machine and be free again.
+const FRESH: Duration = Duration::from_millis(500);
+
+/// What was decided about a job.
+#[derive(Debug)]
+pub enum Decided {
+    /// This slot is to be claimed now.
+    Due(Slot),
+    /// This slot was claimed under this epoch and is started.
+    Started(Slot, Epoch),
+    /// This slot is not run.
+    PassedOver(Slot, Fate),
+    /// These slots are not caught up on.
+    Dropped(Dropped),
+    /// The store or the machine did not do as asked; it is looked at again soon.
+    Trouble(Error),
+}
+
+/// Hears what a scheduler decides.
+pub trait Watcher: std::fmt::Debug + Send + Sync {
+    /// Something was decided about this job.
+    fn decided(&self, job: &Job, decided: Decided);
+}
+
+/// What all looks share.
+#[derive(Debug)]
+pub(super) struct Desk {
+    coordinator: Coordinator,
+    journals: Journals,
+    launcher: Arc<dyn Launcher>,
+    watcher: Arc<dyn Watcher>,
+    settings: Settings,
+    tell: mpsc::UnboundedSender<News>,
+    asking: Semaphore,
+    running: Arc<Semaphore>,
+    anchor: Mutex<(Timestamp, Moment)>,
+}
+
+impl std::fmt::Debug for News {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("News")
+    }
+}
+
+/// What stands in the way of a slot.
+enum Way {
+    Clear,
+    /// Look again at this time.
+    Later(Timestamp),
+    /// The slot is left out.
+    Over(Fate),
+}
+
+/// Whether a slot was claimed.
+enum Claimed {
+    Ours,
+    /// Another was faster.
+    NotOurs,
+    /// As many runs as may go on here do.
+    NoSeat,
+}
+
+impl Desk {
+    pub(super) fn new(
+        coordinator: Coordinator,
+        journals: Journals,
+        launcher: Arc<dyn Launcher>,
+        watcher: Arc<dyn Watcher>,
+        settings: Settings,
+        tell: mpsc::UnboundedSender<News>,
+    ) -> Self {
+        let running = Arc::new(Semaphore::new(settings.max_running.max(1)));
+        let anchor = Mutex::new((Timestamp::from_millis(0), coordinator.clock().now()));
+        let asking = Semaphore::new(ASKING);
+        Desk { coordinator, journals, launcher, watcher, settings, tell, asking, running, anchor }
+    }
+
+    pub(super) fn coordinator(&self) -> &Coordinator {
+        &self.coordinator
+    }
+
+    pub(super) fn journals(&self) -> &Journals {
+        &self.journals
+    }
+
+    pub(super) fn clock(&self) -> Arc<dyn Clock> {
+        self.coordinator.clock().clone()
+    }
+
+    pub(super) fn tell(&self, news: News) {
+        let _ = self.tell.send(news);
+    }
+
+    /// The store's clock showed this when it was asked at that moment.
+    pub(super) fn learn(&self, now: Timestamp, asked: Moment) {
+        *self.anchor.lock().unwrap_or_else(PoisonError::into_inner) = (now, asked);
+    }
+
+    /// What the store's clock shows now, as far as one can tell without asking. It only decides when to look.
+    pub(super) fn now(&self) -> Timestamp {
+        let (now, asked) = *self.anchor.lock().unwrap_or_else(PoisonError::into_inner);
+        let elapsed = self.clock().now().saturating_since(asked);
+        // Rounded down: a look before its time would find nothing due.
+        Timestamp::from_millis(now.as_millis().saturating_add(elapsed.as_millis() as u64))
+    }
+
+    pub(super) fn moment_of(&self, at: Timestamp) -> Moment {
+        let (now, asked) = *self.anchor.lock().unwrap_or_else(PoisonError::into_inner);
+        asked + at.saturating_since(now)
+    }
+
+    /// Settles what is due of this job and says when to look again.
+    pub(super) async fn attend(self: &Arc<Self>, job: &Arc<Job>) -> Option<Timestamp> {
+        match self.settle(job).await {
+            Ok(again) => again,
+            Err(error) => {
+                self.watcher.decided(job, Decided::Trouble(error));
+                Some(self.now().plus(AFTER_TROUBLE))
+            }
+        }
+    }
+
+    async fn settle(self: &Arc<Self>, job: &Arc<Job>) -> Result<Option<Timestamp>> {
+        for _ in 0..MAX_ROUNDS {
+            let asking = self.asking.acquire().await;
+            let asked = self.clock().now();
+            let seen = self.coordinator.inspect(&job.name).await?;
+            self.learn(seen.now, asked);
+            let (due, recheck) = self.decide(job, &seen).await?;
+            if !due.dropped.is_empty() {
+                let new = self.journals.drop_slots(&job.name, &due.dropped).await?;
+                new.iter().for_each(|d| self.watcher.decided(job, Decided::Dropped(*d)));
+                if new != due.dropped {
+                    // Another was at it too: what is left is decided on what it wrote.
+                    continue;
+                }
+            }
+            let next = job.schedule.next_after(seen.now).map(|slot| slot.0.plus(job.delay(slot)));
+            let next = next.into_iter().chain(recheck).min();
+            let Some(slot) = due.run.first().copied() else { return Ok(next) };
+            let start = slot.0.plus(job.delay(slot));
+            if start > seen.now {
+                return Ok(next.into_iter().chain([start]).min());
+            }
+            match way(job, slot, &seen) {
+                Way::Later(at) => return Ok(next.into_iter().chain([at]).min()),
+                Way::Over(fate) => {
+                    if self.journals.pass_over(&job.name, slot, fate).await? {
+                        self.watcher.decided(job, Decided::PassedOver(slot, fate));
+                    }
+                    continue;
+                }
+                Way::Clear => {}
+            }
+            self.watcher.decided(job, Decided::Due(slot));
+            drop(asking);
+            match self.claim(job, slot).await? {
+                Claimed::Ours => return Ok(next),
+                Claimed::NoSeat => return Ok(Some(self.now().plus(FOR_A_SEAT))),
+                Claimed::NotOurs => {}
+            }
+        }
+        Ok(Some(self.now().plus(POLL)))
+    }
+
+    /// What is due by what was seen, and when to look whether a run that goes on has died.
+    async fn decide(&self, job: &Job, seen: &Inspection) -> Result<(Due, Option<Timestamp>)> {
+        let live = seen.record.live_tenure(seen.now);
+        let mark = seen.record.slot;
+        let goes_on = mark.filter(|mark| mark.state == SlotState::Running && live.is_some());
+        let recheck = goes_on.and(live).map(|tenure| tenure.deadline);
+        // The usual case needs no journal: the slot before is settled, and this one has just come.
+        if let Some(mark) = mark.filter(|mark| mark.state != SlotState::Running) {
+            let due = due(&job.schedule, seen.now, Last::Settled(mark.slot.0), job.catch_up, |_| false);
+            let fresh = |slot: &Slot| seen.now.saturating_since(slot.0) < FRESH;
+            if due.dropped.is_empty() && due.run.iter().all(fresh) {
+                return Ok((due, recheck));
+            }
+        }
+        let journal: Journal = self.journals.read(&job.name).await?.0;
+        let since = match journal.since {
+            Some(since) => since,
+            None => self.journals.register(&job.name).await?,
+        };
+        let floor = journal.settled_to.map_or(since, |slot| slot.0.max(since));
+        let last = match mark {
+            Some(mark) if mark.state == SlotState::Running && live.is_none() && mark.slot.0 > floor => {
+                Last::Interrupted(mark.slot)
+            }
+            Some(mark) => Last::Settled(mark.slot.0.max(floor)),
+            None => Last::Settled(floor),
+        };
+        let due = due(&job.schedule, seen.now, last, job.catch_up, |slot| journal.is_settled(slot));
+        Ok((due, recheck))
+    }
+
+    /// Claims the slot in the same swap as the lease and starts it.
+    async fn claim(self: &Arc<Self>, job: &Arc<Job>, slot: Slot) -> Result<Claimed> {
+        let Ok(seat) = self.running.clone().try_acquire_owned() else { return Ok(Claimed::NoSeat) };
+        let ask = Ask {
+            holder: HolderId::new(self.settings.label.clone()),
+            ttl: job.ttl.unwrap_or(self.settings.ttl),
+            slot: Some(SlotClaim { slot, after_failure: AfterFailure::Leave }),
+        };
+        let Acquired::Granted(grant) = self.coordinator.acquire(&job.name, &ask).await? else {
+            return Ok(Claimed::NotOurs);
+        };
+        let epoch = grant.token().epoch;
+        self.watcher.decided(job, Decided::Started(slot, epoch));
+        self.tell(News::Began);
+        let (desk, start) = (self.clone(), Start { job: job.clone(), slot, grant: *grant });
+        tokio::spawn(async move {
+            let _seat = seat;
+            let name: LeaseName = start.job.name.clone();
+            if let Err(error) = desk.launcher.launch(&start).await {
+                // Nothing was started: the slot stays open, for us or for another.
+                let _ = desk.coordinator.release(&start.grant, Outcome::Lost).await;
+                desk.watcher.decided(&start.job, Decided::Trouble(error));
+                desk.clock().sleep_until(desk.clock().now() + AFTER_TROUBLE).await;
+            }
+            desk.tell(News::Ended { name });
+        });
+        Ok(Claimed::Ours)
+    }
+}
+
+/// What stands in the way of this slot.
+fn way(job: &Job, slot: Slot, seen: &Inspection) -> Way {
+    let now = seen.now;
+    if let Some(tenure) = seen.record.live_tenure(now) {
+        let waited = now.saturating_since(slot.0.plus(job.delay(slot)));
+        return match job.busy {
+            // It came due while a run was going on. What was due before that run began waits for its turn.
+            Busy::Skip if slot.0 > tenure.granted_at => Way::Over(Fate::SkippedOverlap),
+            Busy::Wait(limit) if waited >= limit && slot.0 > tenure.granted_at => Way::Over(Fate::SkippedOverlap),
+            Busy::Retry(pause) if waited >= pause && slot.0 > tenure.granted_at => Way::Over(Fate::SkippedOverlap),
+            Busy::Retry(pause) if waited < pause => Way::Later(now.plus(pause - waited)),
+            _ => Way::Later(now.plus(POLL).min(tenure.deadline)),
+        };
+    }
+    if seen.record.paused.is_some() {
+        return Way::Over(Fate::Paused);
+    }
+    Way::Clear
+}
