@@ -3,3 +3,5 @@
 //! Promise: at most one accepted run per job and nominal slot instant, and at most one accepted completion per item and
 //! attempt, whatever clocks, crashes or pauses do. Non-promise: a command that was started twice is not undone; what it
 //! writes is decided by guards.
+
+pub mod queue;

@@ -102,11 +102,17 @@ pub enum Shelf {
     Counters,
     /// Scratch records of `doctor` and of the conformance suite.
     Probe,
+    /// One record per queue: its bell, which is rung when there is new work.
+    Queue,
+    /// The items of queues. Erased only when an operator purges what is finished.
+    Item,
+    /// Where the items of queues stand in line: hints, erased when the item is finished.
+    Line,
 }
 
 impl Shelf {
     /// Every shelf, for stores that lay out their room up front.
-    pub const ALL: [Shelf; 3] = [Shelf::Lease, Shelf::Counters, Shelf::Probe];
+    pub const ALL: [Shelf; 6] = [Shelf::Lease, Shelf::Counters, Shelf::Probe, Shelf::Queue, Shelf::Item, Shelf::Line];
 
     /// The shelf's name as it appears in stores.
     pub const fn as_str(self) -> &'static str {
@@ -114,6 +120,9 @@ impl Shelf {
             Shelf::Lease => "lease",
             Shelf::Counters => "counters",
             Shelf::Probe => "probe",
+            Shelf::Queue => "queue",
+            Shelf::Item => "item",
+            Shelf::Line => "line",
         }
     }
 }

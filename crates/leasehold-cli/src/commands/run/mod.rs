@@ -164,7 +164,7 @@ pub async fn run(common: &Common, args: Args) -> Result<Exit> {
         let (coordinator, lease) = (coordinator.clone(), plan.leases[0].clone());
         async move { coordinator.count(&lease, Event::Granted).await }
     });
-    let finished = supervise(keeper, standby, task, signals).await;
+    let finished = supervise(keeper, standby, task, &mut signals).await;
     let exit = settle(&coordinator, &plan, finished).await;
     let _ = tokio::time::timeout(PATIENCE, counting).await;
     Ok(exit)
