@@ -17,9 +17,17 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("leasehold-conformance", &["leasehold"]),
     ("leasehold-stores", &["leasehold", "leasehold-system"]),
     ("leasehold-guards", &["leasehold", "leasehold-system"]),
+    ("leasehold-work", &["leasehold", "leasehold-system"]),
     (
         "leasehold-cli",
-        &["leasehold", "leasehold-conformance", "leasehold-guards", "leasehold-stores", "leasehold-system"],
+        &[
+            "leasehold",
+            "leasehold-conformance",
+            "leasehold-guards",
+            "leasehold-stores",
+            "leasehold-system",
+            "leasehold-work",
+        ],
     ),
 ];
 

@@ -1,5 +1,9 @@
 //! The command line as clap reads it: words only. What they mean is in [`crate::config`] and in each command.
 
+mod queue;
+
+pub use queue::*;
+
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -85,6 +89,10 @@ pub enum Verb {
     Publish(Publish),
     /// Check the lease at the last moment, then run a command
     Gate(Gate),
+    /// Add to a queue, look at it, and operate on its items
+    Queue(Box<Queue>),
+    /// Run a command for each item of a queue
+    Work(Box<Work>),
     /// Print the settings in force and where each came from
     Config,
     /// Print a shell completion script

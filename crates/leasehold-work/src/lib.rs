@@ -5,3 +5,4 @@
 //! writes is decided by guards.
 
 pub mod queue;
+pub mod spool;

@@ -221,12 +221,13 @@ struct Hints {
 impl Hints {
     /// Listens to the store, in a task of its own: a store that does not answer must not keep anybody from renewing.
     fn listen(tenancy: &impl Tenancy) -> Self {
-        let (clock, store, key) = (tenancy.clock().clone(), tenancy.store().clone(), tenancy.key());
+        let (clock, record) = (tenancy.clock().clone(), tenancy.record());
         let changed = Arc::new(Notify::new());
         let notify = changed.clone();
         let task = tokio::spawn(async move {
             // Most work is over before anybody could take its lease away: for that, listening would cost for nothing.
             clock.sleep_until(clock.now() + LISTEN_AFTER).await;
+            let Some((store, key)) = record else { return };
             let Ok(mut watch) = store.watch(&key).await else { return };
             if store.capabilities().watch == Watching::Hints {
                 // What happened before the watch was in place hinted nobody.

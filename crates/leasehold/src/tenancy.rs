@@ -23,11 +23,8 @@ pub trait Tenancy: Send + Sync + 'static {
     /// The holder's own clock.
     fn clock(&self) -> &Arc<dyn Clock>;
 
-    /// The store that the right is kept in.
-    fn store(&self) -> &Arc<dyn Store>;
-
-    /// The record that shows it, to be listened to.
-    fn key(&self) -> Key;
+    /// The record that shows it, to be listened to; none if nothing can be.
+    fn record(&self) -> Option<(Arc<dyn Store>, Key)>;
 
     /// How long each renewal lasts.
     fn ttl(&self) -> Ttl;
@@ -63,12 +60,8 @@ impl Tenancy for Held {
         self.coordinator.clock()
     }
 
-    fn store(&self) -> &Arc<dyn Store> {
-        self.coordinator.store()
-    }
-
-    fn key(&self) -> Key {
-        Key::new(Shelf::Lease, &self.grant.token().lease)
+    fn record(&self) -> Option<(Arc<dyn Store>, Key)> {
+        Some((self.coordinator.store().clone(), Key::new(Shelf::Lease, &self.grant.token().lease)))
     }
 
     fn ttl(&self) -> Ttl {

@@ -10,14 +10,16 @@ mod history;
 mod ls;
 mod man;
 mod migrate;
-mod operate;
+pub mod operate;
 mod progress;
 mod publish;
+mod queue;
 mod release;
 mod renew;
 mod run;
 mod show;
 mod stats;
+mod work;
 mod write;
 
 use crate::args::{Cli, Common, Verb};
@@ -53,6 +55,8 @@ pub async fn execute(cli: Cli) -> Result<Exit> {
         Verb::Write(args) => write::write(common, &args).await,
         Verb::Publish(args) => publish::publish(common, &args).await,
         Verb::Gate(args) => gate::gate(common, args).await,
+        Verb::Queue(args) => queue::queue(common, *args).await,
+        Verb::Work(args) => work::work(common, *args).await,
         Verb::Config => config::config(common),
         Verb::Completions(args) => completions::completions(&args),
         Verb::Man => man::man(),

@@ -16,7 +16,7 @@ mod wire;
 
 pub use evidence::{Evidence, Output};
 pub use signals::Signals;
-pub use standby::Standby;
+pub use standby::{Feed, Standby};
 
 use leasehold::clock::{Clock, Moment, SystemClock};
 use leasehold::{Grant, Keeper, Loss, Standing, Tenancy};

@@ -23,19 +23,23 @@ pub struct Standby {
     pub(super) orders: OwnedWriteHalf,
 }
 
+/// What a command is fed with besides its arguments.
+#[derive(Debug, Default)]
+pub struct Feed {
+    /// Its standard input.
+    pub input: Option<File>,
+    /// Variables to set, whatever is in them.
+    pub environment: Vec<(&'static str, OsString)>,
+}
+
 impl Standby {
     /// Starts the dead-man with its end of the channel.
     pub fn start(command: Vec<OsString>, store: &str, evidence: Option<&Evidence>) -> Result<Self> {
-        Standby::start_with(command, store, evidence, None)
+        Standby::start_with(command, store, evidence, Feed::default())
     }
 
-    /// The same for a command that is fed from this file.
-    pub fn start_with(
-        command: Vec<OsString>,
-        store: &str,
-        evidence: Option<&Evidence>,
-        input: Option<File>,
-    ) -> Result<Self> {
+    /// The same for a command whose grant is known already, and which is fed by it.
+    pub fn start_with(command: Vec<OsString>, store: &str, evidence: Option<&Evidence>, feed: Feed) -> Result<Self> {
         let cannot = |error: std::io::Error| Error::unavailable("cannot start the command", error);
         // If the dead-man is killed, what was below it falls to us. Before it is started: what is below us now is not ours.
         let tree = Tree::begin().map_err(cannot)?;
@@ -48,7 +52,8 @@ impl Standby {
         if evidence.is_some_and(Evidence::wants_output) {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
-        if let Some(input) = input {
+        command.envs(feed.environment);
+        if let Some(input) = feed.input {
             command.stdin(input);
         }
         let child = command.spawn().map_err(cannot)?;

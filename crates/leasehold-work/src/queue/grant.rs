@@ -8,7 +8,7 @@ use super::item::Item;
 use super::name::ItemName;
 use async_trait::async_trait;
 use leasehold::clock::{Clock, Moment};
-use leasehold::{Anchor, Key, Result, Revision, Shelf, Store, Tenancy, Token, Ttl};
+use leasehold::{Anchor, Key, Result, Revision, Store, Tenancy, Token, Ttl};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,13 +83,8 @@ impl Tenancy for ItemTenancy {
         self.queue.clock()
     }
 
-    fn store(&self) -> &Arc<dyn Store> {
-        self.queue.store()
-    }
-
-    fn key(&self) -> Key {
-        // The lease's name cannot be a record's on this shelf, should the item's own ever fail to be one.
-        self.grant.name.key().unwrap_or_else(|_| Key::new(Shelf::Item, &self.grant.token.lease))
+    fn record(&self) -> Option<(Arc<dyn Store>, Key)> {
+        Some((self.queue.store().clone(), self.grant.name.key().ok()?))
     }
 
     fn ttl(&self) -> Ttl {
