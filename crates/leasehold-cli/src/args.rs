@@ -3,6 +3,7 @@
 mod boundary;
 mod data;
 mod git;
+mod queue;
 mod schedule;
 
 #[cfg(feature = "http")]
@@ -10,6 +11,7 @@ pub use boundary::Proxy;
 pub use boundary::{Mcp, McpGate};
 pub use data::{Put, Sql};
 pub use git::{GitHook, GitHookInstall, GitHookRun, GitHookVerb, Push};
+pub use queue::*;
 pub use schedule::{Backfill, Install, Next, RunSlot, Runs, Schedule, ScheduleRun, ScheduleVerb};
 
 use clap::{Args, Parser, Subcommand};
@@ -116,6 +118,10 @@ pub enum Verb {
     McpGate(McpGate),
     /// Serve leases and fenced writes to MCP clients, on standard input and output
     Mcp(Mcp),
+    /// Add to a queue, look at it, and operate on its items
+    Queue(Box<Queue>),
+    /// Run a command for each item of a queue
+    Work(Box<Work>),
     /// Print the settings in force and where each came from
     Config,
     /// Print a shell completion script

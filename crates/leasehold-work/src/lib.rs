@@ -17,3 +17,5 @@ mod scheduler;
 pub use job::{Busy, Job, JobTable, idempotency_key, parse_instant, slot_text};
 pub use journal::{ENTRIES_KEPT, Entry, Fate, Journal, Journals, RunEnd};
 pub use scheduler::{Agenda, Decided, Launcher, Scheduler, Settings, Start, Steering, Watcher};
+pub mod queue;
+pub mod spool;

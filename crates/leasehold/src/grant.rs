@@ -16,19 +16,21 @@ use std::time::Duration;
 
 /// The store's time as it was told, and the local moment at which it was asked for.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Anchor {
-    pub(crate) now: Timestamp,
-    pub(crate) asked: Moment,
+pub struct Anchor {
+    /// The store's time in the answer.
+    pub now: Timestamp,
+    /// When it was asked for.
+    pub asked: Moment,
 }
 
 impl Anchor {
     /// Until when, locally, the store's clock has surely not reached `deadline`.
-    pub(crate) fn trust(self, deadline: Timestamp, grain: Duration) -> Moment {
+    pub fn trust(self, deadline: Timestamp, grain: Duration) -> Moment {
         self.asked + deadline.saturating_since(self.now) - grain
     }
 
     /// A store time that is surely not behind the store's clock at the local moment `at`.
-    pub(crate) fn at_latest(self, at: Moment, grain: Duration) -> Timestamp {
+    pub fn at_latest(self, at: Moment, grain: Duration) -> Timestamp {
         self.now.plus(at.saturating_since(self.asked) + grain)
     }
 }

@@ -24,8 +24,8 @@ use crate::clock::Moment;
 use crate::coordinator::Coordinator;
 use crate::error::{Kind, Result};
 use crate::grant::Grant;
-use crate::name::{Key, LeaseName, Shelf};
 use crate::store::Watching;
+use crate::tenancy::{Held, Tenancy};
 use crate::time::format_duration;
 use std::fmt;
 use std::sync::Arc;
@@ -112,11 +112,11 @@ impl fmt::Debug for ProgressGate {
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]
-pub struct Keeper {
+pub struct Keeper<T: Tenancy = Held> {
     standing: watch::Receiver<Standing>,
     trouble: watch::Receiver<Option<String>>,
     stop: Option<oneshot::Sender<()>>,
-    task: Option<JoinHandle<Grant>>,
+    task: Option<JoinHandle<T::Grant>>,
 }
 
 impl Keeper {
@@ -133,17 +133,27 @@ impl Keeper {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn start_gated(coordinator: Coordinator, grant: Grant, gate: Option<ProgressGate>) -> Self {
-        let (publish, standing) = watch::channel(Standing::Held { trust_until: grant.trust_until() });
+        Keeper::keep(Held { coordinator, grant }, gate)
+    }
+}
+
+impl<T: Tenancy> Keeper<T> {
+    /// Starts keeping any tenancy, for as long as there is progress if a gate is given.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn keep(tenancy: T, gate: Option<ProgressGate>) -> Self {
+        let (publish, standing) = watch::channel(Standing::Held { trust_until: tenancy.trust_until() });
         let (note, trouble) = watch::channel(None);
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
-            let mut work = Renewals::new(coordinator, grant, gate, publish, note);
+            let mut work = Renewals::new(tenancy, gate, publish, note);
             tokio::select! {
                 biased;
                 loss = work.run() => { work.publish.send_replace(Standing::Lost(loss)); }
                 _ = stopped => {}
             }
-            work.grant
+            work.tenancy.into_grant()
         });
         Keeper { standing, trouble, stop: Some(stop), task: Some(task) }
     }
@@ -175,7 +185,7 @@ impl Keeper {
     ///
     /// # Panics
     /// If the keeper's task panicked.
-    pub async fn stop(mut self) -> Grant {
+    pub async fn stop(mut self) -> T::Grant {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
         }
@@ -184,7 +194,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl<T: Tenancy> Drop for Keeper<T> {
     fn drop(&mut self) {
         if let Some(task) = &self.task {
             task.abort();
@@ -192,9 +202,8 @@ impl Drop for Keeper {
     }
 }
 
-struct Renewals {
-    coordinator: Coordinator,
-    grant: Grant,
+struct Renewals<T> {
+    tenancy: T,
     gate: Option<ProgressGate>,
     publish: watch::Sender<Standing>,
     last_evidence: Moment,
@@ -211,16 +220,16 @@ struct Hints {
 
 impl Hints {
     /// Listens to the store, in a task of its own: a store that does not answer must not keep anybody from renewing.
-    fn listen(coordinator: &Coordinator, lease: &LeaseName) -> Self {
-        let (coordinator, key) = (coordinator.clone(), Key::new(Shelf::Lease, lease));
+    fn listen(tenancy: &impl Tenancy) -> Self {
+        let (clock, record) = (tenancy.clock().clone(), tenancy.record());
         let changed = Arc::new(Notify::new());
         let notify = changed.clone();
         let task = tokio::spawn(async move {
             // Most work is over before anybody could take its lease away: for that, listening would cost for nothing.
-            let clock = coordinator.clock();
             clock.sleep_until(clock.now() + LISTEN_AFTER).await;
-            let Ok(mut watch) = coordinator.store().watch(&key).await else { return };
-            if coordinator.store().capabilities().watch == Watching::Hints {
+            let Some((store, key)) = record else { return };
+            let Ok(mut watch) = store.watch(&key).await else { return };
+            if store.capabilities().watch == Watching::Hints {
                 // What happened before the watch was in place hinted nobody.
                 notify.notify_one();
             }
@@ -239,30 +248,29 @@ impl Drop for Hints {
     }
 }
 
-impl Renewals {
+impl<T: Tenancy> Renewals<T> {
     fn new(
-        coordinator: Coordinator,
-        grant: Grant,
+        tenancy: T,
         gate: Option<ProgressGate>,
         publish: watch::Sender<Standing>,
         trouble: watch::Sender<Option<String>>,
     ) -> Self {
-        let now = coordinator.clock().now();
-        let hints = Hints::listen(&coordinator, &grant.token().lease);
-        Renewals { coordinator, grant, gate, publish, last_evidence: now, judge_again: now, trouble, hints }
+        let now = tenancy.clock().now();
+        let hints = Hints::listen(&tenancy);
+        Renewals { tenancy, gate, publish, last_evidence: now, judge_again: now, trouble, hints }
     }
 
     async fn run(&mut self) -> Loss {
-        let clock = self.coordinator.clock().clone();
-        let period = self.grant.ttl().get() / 3;
-        let retry = (self.grant.ttl().get() / 12).min(Duration::from_secs(5));
+        let clock = self.tenancy.clock().clone();
+        let period = self.tenancy.ttl().get() / 3;
+        let retry = (self.tenancy.ttl().get() / 12).min(Duration::from_secs(5));
         // Two renewals may fail in what is left of the window, which is less than a TTL if the grant is not fresh.
-        let left = self.grant.trust_until().saturating_since(clock.now());
+        let left = self.tenancy.trust_until().saturating_since(clock.now());
         let mut next = clock.now() + if left < period * 2 { left / 3 } else { period };
         let (mut deaf_until, mut looked) = (clock.now(), clock.now());
         let mut look_at: Option<Moment> = None;
         loop {
-            let end = self.grant.trust_until();
+            let end = self.tenancy.trust_until();
             let changed = self.hints.changed.clone();
             tokio::select! {
                 biased;
@@ -303,7 +311,7 @@ impl Renewals {
                 () = clock.sleep_until(end) => {
                     return Loss::OutOfTime("the store did not answer".into());
                 }
-                renewed = self.coordinator.renew(&mut self.grant, None) => renewed,
+                renewed = self.tenancy.renew() => renewed,
             };
             match renewed {
                 // The machine may have slept between the answer and now. From the end of the window on, whoever goes
@@ -312,7 +320,7 @@ impl Renewals {
                     return Loss::OutOfTime("the store's answer came after the window had ended".into());
                 }
                 Ok(()) => {
-                    self.publish.send_replace(Standing::Held { trust_until: self.grant.trust_until() });
+                    self.publish.send_replace(Standing::Held { trust_until: self.tenancy.trust_until() });
                     self.trouble.send_replace(None);
                     next = asked + period;
                     // The hint of our own write is on its way.
@@ -329,11 +337,10 @@ impl Renewals {
 
     /// Whether the record shows that the lease is no longer ours. What cannot be read says nothing.
     async fn has_moved(&self, end: Moment) -> bool {
-        let token = self.grant.token();
         tokio::select! {
             biased;
-            () = self.coordinator.clock().sleep_until(end) => false,
-            seen = self.coordinator.inspect(&token.lease) => seen.is_ok_and(|s| !s.record.is_held_by(token.claim())),
+            () = self.tenancy.clock().sleep_until(end) => false,
+            moved = self.tenancy.has_moved() => moved.unwrap_or(false),
         }
     }
 
@@ -349,7 +356,7 @@ impl Renewals {
     /// renewal, and giving up on it unread would end work that moves.
     async fn judge(&mut self, end: Moment) -> Result<Option<Loss>> {
         let Some(gate) = &self.gate else { return Ok(None) };
-        let clock = self.coordinator.clock().clone();
+        let clock = self.tenancy.clock().clone();
         if let Some(seen) = (gate.evidence)() {
             self.last_evidence = self.last_evidence.max(seen);
         }
@@ -359,11 +366,9 @@ impl Renewals {
         let seen = tokio::select! {
             biased;
             () = clock.sleep_until(end) => return Ok(Some(Loss::OutOfTime("the store did not answer".into()))),
-            seen = self.coordinator.inspect(&self.grant.token().lease) => seen?,
+            seen = self.tenancy.progress_age() => seen?,
         };
-        if let Some(progress) = seen.record.progress.filter(|p| p.epoch == self.grant.token().epoch) {
-            // Both times are in the store's clock, which is as exact as its grain.
-            let age = seen.now.saturating_since(progress.at).saturating_sub(self.coordinator.grain());
+        if let Some(age) = seen {
             self.last_evidence = self.last_evidence.max(clock.now() - age);
         }
         let quiet_for = clock.now().saturating_since(self.last_evidence);

@@ -106,11 +106,26 @@ pub enum Shelf {
     Probe,
     /// Journals of scheduled jobs: what became of each due slot, one record per job.
     Runs,
+    /// One record per queue: its bell, which is rung when there is new work.
+    Queue,
+    /// The items of queues. Erased only when an operator purges what is finished.
+    Item,
+    /// Where the items of queues stand in line: hints, erased when the item is finished.
+    Line,
 }
 
 impl Shelf {
     /// Every shelf, for stores that lay out their room up front.
-    pub const ALL: [Shelf; 5] = [Shelf::Lease, Shelf::Counters, Shelf::Fence, Shelf::Probe, Shelf::Runs];
+    pub const ALL: [Shelf; 8] = [
+        Shelf::Lease,
+        Shelf::Counters,
+        Shelf::Fence,
+        Shelf::Probe,
+        Shelf::Runs,
+        Shelf::Queue,
+        Shelf::Item,
+        Shelf::Line,
+    ];
 
     /// The shelf's name as it appears in stores.
     pub const fn as_str(self) -> &'static str {
@@ -120,6 +135,9 @@ impl Shelf {
             Shelf::Fence => "fence",
             Shelf::Probe => "probe",
             Shelf::Runs => "runs",
+            Shelf::Queue => "queue",
+            Shelf::Item => "item",
+            Shelf::Line => "line",
         }
     }
 }

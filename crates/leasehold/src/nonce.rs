@@ -99,15 +99,16 @@ impl<'de> Deserialize<'de> for Nonce {
 
 /// A cheap sequence of pseudo-random numbers for jitter. Never used for identity.
 #[derive(Debug)]
-pub(crate) struct Jitter(u64);
+pub struct Jitter(u64);
 
 impl Jitter {
-    pub(crate) fn new(seed: Nonce) -> Self {
+    /// A sequence of its own for each seed.
+    pub fn new(seed: Nonce) -> Self {
         Jitter((seed.0 as u64) | 1)
     }
 
     /// A number below `bound` (which must not be zero).
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+    pub fn below(&mut self, bound: u64) -> u64 {
         // xorshift64: enough to spread contenders out.
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

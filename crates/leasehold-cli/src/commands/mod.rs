@@ -13,7 +13,7 @@ mod man;
 mod mcp;
 mod mcp_gate;
 mod migrate;
-mod operate;
+pub mod operate;
 mod progress;
 #[cfg(feature = "http")]
 mod proxy;
@@ -21,6 +21,7 @@ mod publish;
 mod push;
 mod put;
 mod relay;
+mod queue;
 mod release;
 mod renew;
 mod run;
@@ -29,6 +30,7 @@ mod schedule;
 mod show;
 mod sql;
 mod stats;
+mod work;
 mod write;
 
 use crate::args::{Cli, Common, Verb};
@@ -74,6 +76,8 @@ pub async fn execute(cli: Cli) -> Result<Exit> {
         Verb::Proxy(args) => proxy::proxy(common, &args).await,
         Verb::McpGate(args) => mcp_gate::mcp_gate(common, args).await,
         Verb::Mcp(args) => mcp::mcp(common, &args).await,
+        Verb::Queue(args) => queue::queue(common, *args).await,
+        Verb::Work(args) => work::work(common, *args).await,
         Verb::Config => config::config(common),
         Verb::Completions(args) => completions::completions(&args),
         Verb::Man => man::man(),

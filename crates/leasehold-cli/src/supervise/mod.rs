@@ -16,10 +16,10 @@ mod wire;
 
 pub use evidence::{Evidence, Output};
 pub use signals::Signals;
-pub use standby::Standby;
+pub use standby::{Feed, Standby};
 
 use leasehold::clock::{Clock, Moment, SystemClock};
-use leasehold::{Grant, Keeper, Loss, Standing};
+use leasehold::{Grant, Keeper, Loss, Standing, Tenancy};
 use leasehold_system::process::{Signal, Tree};
 use leasehold_system::terminal::Terminal;
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions};
@@ -69,7 +69,7 @@ pub enum Course {
 
 /// What became of the command and of the lease.
 #[derive(Debug)]
-pub struct Finished {
+pub struct Finished<G = Grant> {
     /// How the command ended.
     pub ended: Ended,
     /// Whether it was let.
@@ -79,7 +79,7 @@ pub struct Finished {
     /// Processes that could not be ended: while they live, the lease must not be given back.
     pub survivors: Vec<i32>,
     /// The grant, to be released.
-    pub grant: Grant,
+    pub grant: G,
     /// Lines for people, in order.
     pub notes: Vec<String>,
     /// The dead-man, which has nothing left to do but to exit; to be waited for once the lease is released.
@@ -87,7 +87,12 @@ pub struct Finished {
 }
 
 /// Runs the command while the lease is kept.
-pub async fn supervise(keeper: Keeper, standby: Standby, task: Task, signals: &mut Signals) -> Finished {
+pub async fn supervise<T: Tenancy>(
+    keeper: Keeper<T>,
+    standby: Standby,
+    task: Task,
+    signals: &mut Signals,
+) -> Finished<T::Grant> {
     let Standby { tree, mut child, reports, orders } = standby;
     let mut supervisor = Supervisor {
         tree,
@@ -112,8 +117,10 @@ pub async fn supervise(keeper: Keeper, standby: Standby, task: Task, signals: &m
     if let Some(terminal) = &supervisor.terminal {
         terminal.take_back();
     }
+    let standing = keeper.standing();
     let grant = keeper.stop().await;
-    if supervisor.lost.is_none() && SystemClock.now() >= grant.trust_until() {
+    let trust_until = held_until(&standing.borrow());
+    if supervisor.lost.is_none() && trust_until.is_none_or(|end| SystemClock.now() >= end) {
         supervisor.lost = Some("its time ran out while the command ran".into());
     }
     Finished {
@@ -147,7 +154,7 @@ impl Supervisor {
         &mut self,
         mut reports: Lines<BufReader<OwnedReadHalf>>,
         signals: &mut Signals,
-        keeper: &Keeper,
+        keeper: &Keeper<impl Tenancy>,
         max_runtime: Option<Duration>,
     ) {
         let mut children = signal(SignalKind::child()).ok();
@@ -186,7 +193,7 @@ impl Supervisor {
     }
 
     /// The one thing that is waited for, because nothing runs before it is said.
-    async fn begin(&mut self, environment: Vec<(&'static str, String)>, keeper: &Keeper) {
+    async fn begin(&mut self, environment: Vec<(&'static str, String)>, keeper: &Keeper<impl Tenancy>) {
         let mut orders = String::new();
         for (name, value) in environment {
             orders.push_str(&Order::Set(name.into(), value).to_string());
@@ -211,7 +218,7 @@ impl Supervisor {
         SystemClock.now() + grace + self.windows.margin
     }
 
-    fn heed(&mut self, line: &str, keeper: &Keeper) {
+    fn heed(&mut self, line: &str, keeper: &Keeper<impl Tenancy>) {
         match Report::parse(line) {
             Some(Report::Started(group)) => {
                 self.group = Some(group);

@@ -3,7 +3,7 @@
 use leasehold::{Error, Kind, Result};
 use leasehold_system::process::is_ignored;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// Signals that are passed on to the command. The dead-man, which watches over both, withstands them.
 pub(super) const PASSED_ON: [fn() -> SignalKind; 7] = [
@@ -42,6 +42,32 @@ impl Signals {
             tokio::spawn(async move { while stream.recv().await.is_some() && sender.send(number).await.is_ok() {} });
         }
         Ok(Signals { receiver, told_to_end: false })
+    }
+
+    /// The same for a worker, which is asked to end once, to finish what it is at, and is ended by the second time. Gives
+    /// what counts how often it was asked.
+    pub fn draining(mut self) -> (Self, watch::Sender<u32>) {
+        let (sender, receiver) = mpsc::channel(16);
+        let asked = watch::Sender::new(0);
+        let count = asked.clone();
+        tokio::spawn(async move {
+            loop {
+                let number = self.next().await;
+                let ends = ENDING.iter().any(|kind| kind().as_raw_value() == number);
+                if ends {
+                    count.send_modify(|count| *count += 1);
+                }
+                if (!ends || *count.borrow() > 1) && sender.send(number).await.is_err() {
+                    return;
+                }
+            }
+        });
+        (Signals { receiver, told_to_end: false }, asked)
+    }
+
+    /// Forgets those that came while there was no command.
+    pub fn forget(&mut self) {
+        while self.receiver.try_recv().is_ok() {}
     }
 
     /// The next one.

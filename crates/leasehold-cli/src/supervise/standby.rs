@@ -5,6 +5,7 @@ use super::evidence::Evidence;
 use leasehold::{Error, Result};
 use leasehold_system::process::{Tree, own_program};
 use std::ffi::OsString;
+use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::os::unix::process::CommandExt;
@@ -22,9 +23,23 @@ pub struct Standby {
     pub(super) orders: OwnedWriteHalf,
 }
 
+/// What a command is fed with besides its arguments.
+#[derive(Debug, Default)]
+pub struct Feed {
+    /// Its standard input.
+    pub input: Option<File>,
+    /// Variables to set, whatever is in them.
+    pub environment: Vec<(&'static str, OsString)>,
+}
+
 impl Standby {
     /// Starts the dead-man with its end of the channel.
     pub fn start(command: Vec<OsString>, store: &str, evidence: Option<&Evidence>) -> Result<Self> {
+        Standby::start_with(command, store, evidence, Feed::default())
+    }
+
+    /// The same for a command whose grant is known already, and which is fed by it.
+    pub fn start_with(command: Vec<OsString>, store: &str, evidence: Option<&Evidence>, feed: Feed) -> Result<Self> {
         let cannot = |error: std::io::Error| Error::unavailable("cannot start the command", error);
         // If the dead-man is killed, what was below it falls to us. Before it is started: what is below us now is not ours.
         let tree = Tree::begin().map_err(cannot)?;
@@ -36,6 +51,10 @@ impl Standby {
         command.arg0("leasehold").args(errand.to_args()).env("LEASEHOLD_STORE", store).process_group(0);
         if evidence.is_some_and(Evidence::wants_output) {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        }
+        command.envs(feed.environment);
+        if let Some(input) = feed.input {
+            command.stdin(input);
         }
         let child = command.spawn().map_err(cannot)?;
         drop(theirs);

@@ -277,7 +277,11 @@ impl Room {
 
     pub fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
         let mut names = Vec::new();
-        self.collect_names(&self.shelf(shelf), &mut Vec::new(), &mut names)?;
+        // A namespace's shelf is made by the first write to it, and so is one that came after the store was made.
+        match self.collect_names(&self.shelf(shelf), &mut Vec::new(), &mut names) {
+            Err(e) if e.kind() == Kind::Unavailable && self.is_unmade(shelf) => {}
+            other => other?,
+        }
         names.retain(|name| after.is_none_or(|after| name > after));
         names.sort_unstable();
         let now = self.now()?;
@@ -298,13 +302,16 @@ impl Room {
         Ok(Page { entries, more: false, now })
     }
 
+    /// Whether the shelf was never written to, in a store that is there.
+    fn is_unmade(&self, shelf: Shelf) -> bool {
+        let is_first = matches!(shelf, Shelf::Lease | Shelf::Counters | Shelf::Probe);
+        let missing = self.shelf(shelf).symlink_metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound);
+        missing && (!is_first || !self.namespace.is_default()) && self.root.join(MARKER).is_file()
+    }
+
     fn collect_names(&self, folder: &Path, above: &mut Vec<String>, names: &mut Vec<LeaseName>) -> Result<()> {
         let entries = match fs::read_dir(folder) {
             Ok(entries) => entries,
-            // A namespace's shelf is made by the first write to it.
-            Err(e) if e.kind() == ErrorKind::NotFound && !self.namespace.is_default() && self.root.is_dir() => {
-                return Ok(());
-            }
             Err(e) => return Err(failed(e, "cannot list", folder)),
         };
         for entry in entries {

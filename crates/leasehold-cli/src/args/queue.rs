@@ -1,0 +1,253 @@
+//! The words of `queue` and `work`.
+
+use clap::{Args, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  echo 'to: ada' | leasehold queue add mail            one item, its payload from standard input
+  leasehold queue add mail --each-line < list.txt      one item per line
+  leasehold work mail -j 4 -- ./send.sh                four at a time, the payload on standard input
+  leasehold queue ls mail --state dead                 dead letters, with the reason
+  leasehold queue retry mail ID --why 'server is back'
+  leasehold queue add spool:/srv/mail < letter.txt     a queue as a plain folder
+
+NAME is a queue in the store, or `spool:/path` for a folder that workers with `mv` can share.")]
+pub struct Queue {
+    #[command(subcommand)]
+    pub verb: QueueVerb,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum QueueVerb {
+    /// Add an item; prints its id
+    Add(Add),
+    /// List queues, or the items of one
+    Ls(QueueLs),
+    /// Show one item in full: state, payload, result, history
+    Show(ItemArgs),
+    /// Claim the next item and print its token, for scripts that do the work themselves
+    Claim(ClaimArgs),
+    /// Keep a claimed item for another TTL, and note how far the work has come
+    Progress(ItemProgress),
+    /// Complete a claimed item
+    Complete(Complete),
+    /// Give an attempt up: the item is tried again, or becomes a dead letter
+    Fail(Fail),
+    /// Put an item back in line, with all its attempts; whoever is at it is fenced
+    Retry(OperateItem),
+    /// Take an item out of the line for good; whoever is at it is fenced
+    Cancel(OperateItem),
+    /// Put an item into somebody's hands; prints the new token
+    HandOff(HandOffItem),
+    /// Put back what ran out, and mend what is out of line; workers do so by themselves
+    Janitor(QueueArg),
+    /// Erase items that have been finished for long; their keys may be used again
+    Purge(Purge),
+}
+
+#[derive(Debug, Args)]
+pub struct QueueArg {
+    /// The queue, or spool:/path
+    pub queue: String,
+}
+
+#[derive(Debug, Args)]
+pub struct Add {
+    /// The queue, or spool:/path
+    pub queue: String,
+    /// The payload, instead of standard input
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["from", "each_line"])]
+    pub text: Option<String>,
+    /// Read the payload from this file instead of standard input
+    #[arg(long, value_name = "PATH", conflicts_with = "each_line")]
+    pub from: Option<PathBuf>,
+    /// Add one item for each line of standard input
+    #[arg(long, conflicts_with = "key")]
+    pub each_line: bool,
+    /// 0 to 9, higher first [default: 5]
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub priority: Option<String>,
+    /// Do not let it be claimed before this long
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
+    pub delay: Option<String>,
+    /// Add it only if there is no item with this key
+    #[arg(long, value_name = "KEY")]
+    pub key: Option<String>,
+    /// How often it is tried before it is a dead letter [default: 5]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub attempts: Option<u32>,
+    /// The pause after the first failure; it doubles with each [default: 10s]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
+    pub backoff: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct QueueLs {
+    /// The queue, or spool:/path; without one, the store's queues are listed
+    pub queue: Option<String>,
+    /// Only items in this state: ready, claimed, done, dead or cancelled
+    #[arg(long, value_name = "STATE")]
+    pub state: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct ItemArgs {
+    /// The queue, or spool:/path
+    pub queue: String,
+    /// The item, as `ls` shows it
+    pub id: String,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  token=$(leasehold queue claim mail --ttl 5m --payload letter.txt) || exit 0
+  ./send.sh letter.txt && leasehold queue complete mail --token \"$token\"")]
+pub struct ClaimArgs {
+    /// The queue, or spool:/path
+    pub queue: String,
+    /// How long it may be silent (1s to 24h) [default: 90s]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
+    pub ttl: Option<String>,
+    /// What this worker calls itself [default: the machine's name]
+    #[arg(long, value_name = "TEXT")]
+    pub label: Option<String>,
+    /// Wait up to this long for an item
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
+    pub wait: Option<String>,
+    /// Write the payload to this file
+    #[arg(long, value_name = "PATH")]
+    pub payload: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct ItemProgress {
+    /// The queue, or spool:/path
+    pub queue: String,
+    /// How far the work has come, in your own words
+    pub marker: Option<String>,
+    /// What the next attempt needs to carry on; it gets it as LEASEHOLD_CHECKPOINT
+    #[arg(long, value_name = "TEXT")]
+    pub checkpoint: Option<String>,
+    /// The token [default: LEASEHOLD_TOKEN]
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Complete {
+    /// The queue, or spool:/path
+    pub queue: String,
+    /// What the work came to
+    #[arg(long, value_name = "TEXT", conflicts_with = "result_from")]
+    pub result: Option<String>,
+    /// Read that from this file
+    #[arg(long, value_name = "PATH")]
+    pub result_from: Option<PathBuf>,
+    /// Add what this file says, in the same step: one JSON object per line, such as {"payload": "...", "queue": "next"}
+    #[arg(long, value_name = "PATH")]
+    pub follow_ups: Option<PathBuf>,
+    /// The token [default: LEASEHOLD_TOKEN]
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Fail {
+    /// The queue, or spool:/path
+    pub queue: String,
+    /// What went wrong
+    #[arg(long, value_name = "TEXT", required = true)]
+    pub why: String,
+    /// Try again after this long, instead of by the item's own backoff
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, conflicts_with = "for_good")]
+    pub retry_in: Option<String>,
+    /// Make it a dead letter at once
+    #[arg(long)]
+    pub for_good: bool,
+    /// The token [default: LEASEHOLD_TOKEN]
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct OperateItem {
+    /// The queue, or spool:/path
+    pub queue: String,
+    /// The item, as `ls` shows it
+    pub id: String,
+    /// Why; it is kept in the item's history
+    #[arg(long, value_name = "TEXT", required = true)]
+    pub why: String,
+    /// Who you are [default: user@host]
+    #[arg(long, value_name = "TEXT")]
+    pub by: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct HandOffItem {
+    #[command(flatten)]
+    pub operate: OperateItem,
+    /// What the new worker calls itself
+    #[arg(long, value_name = "TEXT", required = true)]
+    pub to: String,
+    /// How long the new worker may be silent [default: 90s]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
+    pub ttl: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Purge {
+    /// The queue, or spool:/path
+    pub queue: String,
+    /// How long they must have been finished [default: 7d]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
+    pub older_than: Option<String>,
+    /// Purge dead letters too
+    #[arg(long)]
+    pub dead: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  leasehold work mail -- ./send.sh                 the payload on standard input
+  leasehold work mail -j 4 -- ./send.sh {}         the payload in a file, whose path stands for {}
+  leasehold work mail --until-empty -- ./send.sh   end when there is nothing left to claim
+  leasehold work spool:/srv/mail -- ./send.sh
+
+The command gets LEASEHOLD_QUEUE, LEASEHOLD_ITEM, LEASEHOLD_EPOCH, LEASEHOLD_TOKEN, LEASEHOLD_IDEMPOTENCY_KEY,
+LEASEHOLD_ATTEMPT, LEASEHOLD_CHECKPOINT, LEASEHOLD_PAYLOAD (a path), LEASEHOLD_RESULT and LEASEHOLD_FOLLOW_UPS (paths
+that it may write) in its environment. Exit 0 completes the item, any other code fails the attempt. SIGTERM drains: what
+is running is finished, and nothing more is claimed; a second one ends it.")]
+pub struct Work {
+    /// The queue, or spool:/path
+    pub queue: String,
+    /// How many at a time
+    #[arg(long, short, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub jobs: u32,
+    /// How long a worker may be silent before its item goes to another (1s to 24h) [default: 90s]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
+    pub ttl: Option<String>,
+    /// What this worker calls itself [default: the machine's name]
+    #[arg(long, value_name = "TEXT")]
+    pub label: Option<String>,
+    /// How long the command has between SIGTERM and SIGKILL when its item is lost
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
+    pub grace: Option<String>,
+    /// Stop an attempt after this long; it counts as failed
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
+    pub max_runtime: Option<String>,
+    /// End when there is nothing to claim now
+    #[arg(long)]
+    pub until_empty: bool,
+    /// End after so many items
+    #[arg(long, value_name = "N", conflicts_with = "jobs")]
+    pub items: Option<u64>,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}

@@ -1,0 +1,188 @@
+//! `queue claim`, `progress`, `complete`, `fail`: for scripts that do the work themselves.
+
+use super::{Open, Target, follow_ups, open_file, read_bounded, spool_follow_ups, view};
+use crate::args::{ClaimArgs, Common, Complete, Fail, ItemProgress};
+use crate::commands::token;
+use crate::config::{Flags, Settings, duration_of};
+use crate::exit::Exit;
+use crate::output;
+use leasehold::protocol::Report;
+use leasehold::{Checkpoint, Error, HolderId, Kind, Marker, Result, Token};
+use leasehold_work::queue::{Claimed, Claimer, Payload, Queue, Reason};
+use leasehold_work::spool::{Spool, SpoolClaimer};
+use serde_json::json;
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+pub async fn claim(common: &Common, args: &ClaimArgs) -> Result<Exit> {
+    let flags = Flags { ttl: args.ttl.as_deref(), label: args.label.as_deref(), ..Flags::default() };
+    let settings = Settings::gather_with(common, flags)?;
+    let target = Target::parse(&args.queue)?;
+    let wait = duration_of("--wait", args.wait.as_deref())?;
+    let (label, ttl) = (settings.label.value.clone(), settings.ttl.value);
+    let claimed = match Open::new(&settings, &target).await? {
+        Open::Queue(queue) => {
+            let mut claimer = Claimer::new(queue, label, ttl)?;
+            let grant = match wait {
+                Some(wait) => tokio::time::timeout(wait, claimer.next()).await.ok().transpose()?,
+                None => match claimer.claim().await? {
+                    Claimed::Item(grant) => Some(*grant),
+                    Claimed::Nothing { .. } => None,
+                },
+            };
+            claimer.damaged().iter().for_each(|error| output::say(&error.to_string()));
+            grant.map(|grant| {
+                let value = view::item(grant.name(), grant.item(), true);
+                (grant.token().clone(), grant.item().payload.bytes().to_vec(), value)
+            })
+        }
+        Open::Spool(spool) => {
+            let label = label.unwrap_or_else(|| HolderId::new(None).label);
+            let mut claimer = SpoolClaimer::new(spool.clone(), &label, ttl)?;
+            let grant = match wait {
+                Some(wait) => tokio::time::timeout(wait, claimer.next()).await.ok().transpose()?,
+                None => claimer.claim()?,
+            };
+            match grant {
+                Some(grant) => {
+                    let shown = spool.show(&grant.name().id)?;
+                    let payload = spool.payload(&shown.item)?;
+                    let value = view::shown(&shown, &payload);
+                    Some((grant.token().clone(), payload, value))
+                }
+                None => None,
+            }
+        }
+    };
+    let Some((token, payload, mut value)) = claimed else {
+        output::say(&format!("nothing to claim in `{}`", target.portable()));
+        return Ok(Exit::Held);
+    };
+    if let Some(path) = &args.payload {
+        keep(path, &payload)?;
+    }
+    if common.json {
+        value["token"] = json!(token.wire());
+        output::json(&value)?;
+    } else {
+        output::line(&token.wire())?;
+    }
+    Ok(Exit::Done)
+}
+
+fn keep(path: &Path, payload: &[u8]) -> Result<()> {
+    std::fs::File::create(path).and_then(|mut file| file.write_all(payload)).map_err(|e| {
+        let message = format!("the item is claimed, but its payload cannot be written to `{}`", path.display());
+        Error::new(Kind::Unavailable, message).with_source(e)
+    })
+}
+
+/// What the command was asked about, and by which token.
+async fn held(common: &Common, queue: &str, flag: Option<&str>) -> Result<(Open, Token)> {
+    let settings = Settings::gather(common)?;
+    let target = Target::parse(queue)?;
+    let token = token(flag)?;
+    let open = Open::existing(&settings, &target).await?;
+    if let Open::Queue(queue) = &open {
+        let item = leasehold_work::queue::ItemName::of(&token)?;
+        if item.queue != *queue.name() {
+            return Err(Error::invalid("token", &token, format!("it is of queue `{}`", item.queue)));
+        }
+    }
+    Ok((open, token))
+}
+
+pub async fn progress(common: &Common, args: ItemProgress) -> Result<Exit> {
+    let marker = args.marker.map(|marker| Marker::named("marker", marker)).transpose()?;
+    let checkpoint = args.checkpoint.map(Checkpoint::new).transpose()?;
+    match held(common, &args.queue, args.token.as_deref()).await? {
+        (Open::Queue(queue), token) => {
+            let mut grant = queue.adopt(&token).await?;
+            queue.renew(&mut grant).await?;
+            queue.progress(&token, Report { marker, checkpoint }).await?;
+        }
+        (Open::Spool(spool), token) => {
+            let mut grant = spool.adopt(&token).map_err(as_lost)?;
+            spool.renew(&mut grant)?;
+            if let Some(checkpoint) = checkpoint {
+                spool.checkpoint(&grant, &checkpoint)?;
+            }
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// A claim that cannot be renewed is lost; only what is refused at its end is fenced.
+fn as_lost(error: Error) -> Error {
+    if error.kind() == Kind::Fenced { Error::new(Kind::Lost, error.to_string()) } else { error }
+}
+
+pub async fn complete(common: &Common, args: Complete) -> Result<Exit> {
+    let result = match (args.result, &args.result_from) {
+        (Some(text), _) => Some(Payload::result(text)?),
+        (None, Some(path)) => {
+            let mut file = open_file(path, "--result-from")?;
+            Some(Payload::result(read_bounded(&mut file, Payload::MAX_RESULT_BYTES, "the result")?)?)
+        }
+        (None, None) => None,
+    };
+    if let Some(path) = &args.follow_ups {
+        open_file(path, "--follow-ups")?;
+    }
+    let follow_ups = args.follow_ups.as_deref();
+    let value = match held(common, &args.queue, args.token.as_deref()).await? {
+        (Open::Queue(queue), token) => complete_item(&queue, &token, result, follow_ups).await?,
+        (Open::Spool(spool), token) => complete_file(&spool, &token, result.as_ref(), follow_ups)?,
+    };
+    if common.json {
+        output::json(&value)?;
+    }
+    Ok(Exit::Done)
+}
+
+async fn complete_item(
+    queue: &Queue,
+    token: &Token,
+    result: Option<Payload>,
+    path: Option<&Path>,
+) -> Result<serde_json::Value> {
+    let grant = queue.by_token(token).await?;
+    let now = leasehold::Timestamp::from_millis(leasehold_system::clock::wall_ms());
+    let add = path.map_or_else(|| Ok(Vec::new()), |path| follow_ups(queue, path, now))?;
+    let item = queue.complete(&grant, result, add).await?;
+    Ok(view::item(grant.name(), &item, true))
+}
+
+fn complete_file(
+    spool: &Spool,
+    token: &Token,
+    result: Option<&Payload>,
+    path: Option<&Path>,
+) -> Result<serde_json::Value> {
+    let grant = spool.adopt(token)?;
+    let add = path.map_or_else(|| Ok(Vec::new()), spool_follow_ups)?;
+    spool.complete(&grant, result, &add)?;
+    Ok(view::spooled(&spool.find(&grant.name().id)?))
+}
+
+pub async fn fail(common: &Common, args: &Fail) -> Result<Exit> {
+    let why = Reason::named("--why", &args.why)?;
+    let retry_in: Option<Duration> = duration_of("--retry-in", args.retry_in.as_deref())?;
+    let value = match held(common, &args.queue, args.token.as_deref()).await? {
+        (Open::Queue(queue), token) => {
+            let grant = queue.by_token(&token).await?;
+            let item = queue.fail(&grant, why, retry_in, args.for_good).await?;
+            view::item(grant.name(), &item, true)
+        }
+        (Open::Spool(spool), token) => {
+            let grant = spool.adopt(&token)?;
+            spool.fail(&grant, &why, retry_in, args.for_good)?;
+            view::spooled(&spool.find(&grant.name().id)?)
+        }
+    };
+    if common.json {
+        output::json(&value)?;
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,77 @@
+//! `queue retry`, `cancel`, `hand-off`: operators obey the fence too.
+
+use super::{Open, Target, id_of, view};
+use crate::args::{Common, HandOffItem, OperateItem};
+use crate::commands::operate::by;
+use crate::config::{Flags, Settings};
+use crate::exit::Exit;
+use crate::output;
+use leasehold::{Epoch, HolderId, Label, Result, Token, Why};
+use leasehold_work::queue::protocol::Order;
+use serde_json::{Value, json};
+
+pub async fn retry(common: &Common, args: &OperateItem) -> Result<Exit> {
+    let settings = Settings::gather(common)?;
+    order(common, &settings, args, Asked::Retry).await
+}
+
+pub async fn cancel(common: &Common, args: &OperateItem) -> Result<Exit> {
+    let settings = Settings::gather(common)?;
+    order(common, &settings, args, Asked::Cancel).await
+}
+
+pub async fn hand_off(common: &Common, args: &HandOffItem) -> Result<Exit> {
+    let settings = Settings::gather_with(common, Flags { ttl: args.ttl.as_deref(), ..Flags::default() })?;
+    order(common, &settings, &args.operate, Asked::HandOff(Label::named("--to", &args.to)?)).await
+}
+
+enum Asked {
+    Retry,
+    Cancel,
+    HandOff(Label),
+}
+
+async fn order(common: &Common, settings: &Settings, args: &OperateItem, asked: Asked) -> Result<Exit> {
+    let (target, id) = (Target::parse(&args.queue)?, id_of(&args.id)?);
+    let (why, by) = (Why::named("--why", &args.why)?, by(args.by.as_deref())?);
+    let ttl = settings.ttl.value;
+    let done = match &asked {
+        Asked::Retry => "put back in line",
+        Asked::Cancel => "cancelled",
+        Asked::HandOff(_) => "handed off",
+    };
+    let (epoch, token, value): (Epoch, Option<Token>, Value) = match Open::existing(settings, &target).await? {
+        Open::Queue(queue) => {
+            let order = match asked {
+                Asked::Retry => Order::Retry,
+                Asked::Cancel => Order::Cancel,
+                Asked::HandOff(to) => Order::HandOff { to: HolderId::new(Some(to)), ttl },
+            };
+            let (item, token) = queue.operate(&id, by, why, order).await?;
+            (item.epoch, token, view::item(&queue.item(id.clone()), &item, true))
+        }
+        Open::Spool(spool) => {
+            let (epoch, token) = match asked {
+                Asked::Retry => (spool.retry(&id, &by, &why)?.epoch, None),
+                Asked::Cancel => (spool.cancel(&id, &by, &why)?.epoch, None),
+                Asked::HandOff(to) => {
+                    let token = spool.hand_off(&id, &by, &why, &to, ttl)?;
+                    (token.epoch, Some(token))
+                }
+            };
+            (epoch, token, view::spooled(&spool.find(&id)?))
+        }
+    };
+    match token {
+        _ if common.json => {
+            let mut value = value;
+            if let Some(token) = token {
+                value["token"] = json!(token.wire());
+            }
+            output::json(&value)?;
+        }
+        Some(token) => output::line(&token.wire())?,
+        None => output::say(&format!("{done} `{id}`, epoch {epoch}")),
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,64 @@
+//! `queue janitor` and `queue purge`.
+
+use super::{Open, Target};
+use crate::args::{Common, Purge, QueueArg};
+use crate::config::{Settings, duration_of};
+use crate::exit::Exit;
+use crate::output;
+use leasehold::Result;
+use leasehold_work::queue::State;
+use leasehold_work::spool::Where;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+const DEFAULT_AGE: Duration = Duration::from_secs(7 * 86_400);
+
+pub async fn janitor(common: &Common, args: &QueueArg) -> Result<Exit> {
+    let settings = Settings::gather(common)?;
+    let value = match Open::existing(&settings, &Target::parse(&args.queue)?).await? {
+        Open::Queue(queue) => {
+            let done = queue.clean().await?;
+            json!({
+                "requeued": done.requeued, "buried": done.buried, "lined_up": done.lined_up,
+                "settled": done.settled, "damaged": done.damaged,
+            })
+        }
+        Open::Spool(spool) => {
+            let done = spool.clean()?;
+            json!({
+                "requeued": done.requeued, "buried": done.buried, "lined_up": done.lined_up, "settled": done.settled,
+            })
+        }
+    };
+    tell(common, &value)
+}
+
+fn tell(common: &Common, value: &Value) -> Result<Exit> {
+    if common.json {
+        output::json(value)?;
+    } else {
+        let says: Vec<String> =
+            value.as_object().into_iter().flatten().map(|(what, count)| format!("{what}={count}")).collect();
+        output::line(&says.join(" "))?;
+    }
+    let damaged = value["damaged"].as_u64().unwrap_or(0) > 0;
+    Ok(if damaged { Exit::Corrupt } else { Exit::Done })
+}
+
+pub async fn purge(common: &Common, args: &Purge) -> Result<Exit> {
+    let settings = Settings::gather(common)?;
+    let target = Target::parse(&args.queue)?;
+    let age = duration_of("--older-than", args.older_than.as_deref())?.unwrap_or(DEFAULT_AGE);
+    let purged = match Open::existing(&settings, &target).await? {
+        Open::Queue(queue) => queue.purge(age, |state| args.dead || !matches!(state, State::Dead { .. })).await?,
+        Open::Spool(spool) => {
+            let places = if args.dead {
+                &[Where::Done, Where::Cancelled, Where::Failed][..]
+            } else {
+                &[Where::Done, Where::Cancelled]
+            };
+            spool.purge(age, places)?
+        }
+    };
+    tell(common, &json!({ "purged": purged }))
+}

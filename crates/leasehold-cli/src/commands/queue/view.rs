@@ -1,0 +1,137 @@
+//! Items as JSON and as text.
+
+use crate::output::{relative, rfc3339};
+use leasehold::Timestamp;
+use leasehold_work::queue::{Item, ItemName, Payload, State};
+use leasehold_work::spool::{Shown, SpoolItem, Where};
+use serde_json::{Value, json};
+
+/// A payload or result: text where it is text.
+fn bytes(payload: &Payload) -> Value {
+    match payload.text() {
+        Some(text) => json!(text),
+        None => json!({ "hex": payload.hex() }),
+    }
+}
+
+/// An item of a queue; with everything about it, or as a line of a listing.
+pub fn item(name: &ItemName, item: &Item, full: bool) -> Value {
+    let mut value = json!({
+        "queue": name.queue.as_str(),
+        "id": name.id.as_str(),
+        "state": item.state.as_str(),
+        "epoch": item.epoch.get(),
+        "priority": item.priority.get(),
+        "due": rfc3339(item.due),
+        "added": rfc3339(item.added),
+        "tried": item.tried,
+        "attempts": item.attempts.most,
+    });
+    match &item.state {
+        State::Claimed(tenure) => {
+            value["holder"] = json!(tenure.holder.to_string());
+            value["until"] = json!(rfc3339(tenure.deadline));
+        }
+        State::Done { at } | State::Cancelled { at } => value["at"] = json!(rfc3339(*at)),
+        State::Dead { at, why } => {
+            value["at"] = json!(rfc3339(*at));
+            value["why"] = json!(why.as_str());
+        }
+        State::Ready => {}
+    }
+    if full {
+        let progress = item.progress.as_ref();
+        value["payload"] = bytes(&item.payload);
+        value["result"] = item.result.as_ref().map_or(Value::Null, bytes);
+        value["marker"] = json!(progress.and_then(|p| p.marker.as_ref()).map(|m| m.as_str()));
+        value["checkpoint"] = json!(progress.and_then(|p| p.checkpoint.as_ref()).map(|c| c.as_str()));
+        value["origin"] = json!(item.origin);
+        value["follow_ups"] = item.follow_ups.iter().map(|name| json!(name.to_string())).collect();
+        value["history"] = item
+            .history
+            .iter()
+            .map(|event| {
+                json!({
+                    "at": rfc3339(event.at),
+                    "epoch": event.epoch.get(),
+                    "what": event.what.as_str(),
+                    "by": event.by.as_ref().map(|by| by.as_str()),
+                    "why": event.why.as_ref().map(|why| why.as_str()),
+                })
+            })
+            .collect();
+    }
+    value
+}
+
+/// An item of a spool.
+pub fn spooled(item: &SpoolItem) -> Value {
+    let name = &item.name;
+    let mut value = json!({
+        "id": name.id.as_str(),
+        "state": item.place.as_str(),
+        "epoch": name.epoch.get(),
+        "priority": name.priority.get(),
+        "due": rfc3339(name.due),
+        "tried": name.tried,
+        "attempts": name.most,
+        "file": format!("{}/{name}", item.place.folder().display()),
+    });
+    if let Where::Claimed(worker) = &item.place {
+        value["holder"] = json!(worker);
+    }
+    value
+}
+
+/// All there is to see of an item of a spool.
+pub fn shown(shown: &Shown, payload: &[u8]) -> Value {
+    let mut value = spooled(&shown.item);
+    value["changed"] = json!(rfc3339(shown.changed));
+    value["payload"] = match std::str::from_utf8(payload) {
+        Ok(text) => json!(text),
+        Err(_) => json!({ "bytes": payload.len() }),
+    };
+    value["history"] = shown
+        .notes
+        .iter()
+        .map(|note| {
+            let text = note.text.trim_end();
+            json!({ "at": rfc3339(note.at), "epoch": note.epoch, "what": note.kind, "why": text })
+        })
+        .collect();
+    value
+}
+
+pub fn header() -> Vec<String> {
+    ["ID", "STATE", "EPOCH", "PRI", "TRIED", "WHAT"].map(String::from).into()
+}
+
+pub fn row(name: &ItemName, item: &Item, now: Timestamp) -> Vec<String> {
+    let what = match &item.state {
+        State::Ready if item.due > now => format!("due {}", relative(item.due, now)),
+        State::Ready => format!("due since {}", relative(item.due, now)),
+        State::Claimed(tenure) => format!("{}, until {}", tenure.holder, relative(tenure.deadline, now)),
+        State::Done { at } | State::Cancelled { at } => relative(*at, now),
+        State::Dead { at, why } => format!("{}: {why}", relative(*at, now)),
+    };
+    vec![
+        name.id.to_string(),
+        item.state.as_str().into(),
+        item.epoch.to_string(),
+        item.priority.get().to_string(),
+        format!("{}/{}", item.tried, item.attempts.most),
+        what,
+    ]
+}
+
+pub fn spool_row(item: &SpoolItem) -> Vec<String> {
+    let name = &item.name;
+    vec![
+        name.id.to_string(),
+        item.place.as_str().into(),
+        name.epoch.to_string(),
+        name.priority.get().to_string(),
+        format!("{}/{}", name.tried, name.most),
+        format!("{}/", item.place.folder().display()),
+    ]
+}

@@ -1,0 +1,464 @@
+//! The desk of a queue: adds items, and carries out what [`super::protocol`] decides, in one swap each.
+//!
+//! Promise: an item's record is the truth; its place in line is a hint that may be stale, doubled or lost, and is mended
+//! by whoever trips over it. No answer means *unknown* and is resolved by the request's nonce. Non-promise: it does not
+//! renew by itself (see [`ItemTenancy`]), and it starts no command.
+
+use super::grant::{ItemGrant, Known};
+use super::item::{Attempts, FollowUp, Item, Reason, State};
+use super::line::Line;
+use super::name::{DedupeKey, ItemId, ItemName, Place, Priority, QueueName};
+use super::payload::Payload;
+use super::protocol::{Decision, Order, Refusal, Request, decide};
+use leasehold::clock::{Clock, SystemClock};
+use leasehold::protocol::Report;
+use leasehold::store::{ClockSource, Swap};
+use leasehold::{
+    Anchor, Error, HolderId, Jitter, Kind, Nonce, Result, Revision, Store, Timestamp, Token, Ttl, Who, Why,
+    format_duration,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often a request is decided anew when others keep writing in between.
+const MAX_ATTEMPTS: u32 = 40;
+/// The longest pause between two attempts.
+const MAX_BACKOFF: Duration = Duration::from_millis(64);
+
+/// A queue in a store. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Queue {
+    pub(super) name: QueueName,
+    pub(super) line: Line,
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+}
+
+/// What is to be added.
+#[derive(Debug, Clone, Default)]
+pub struct NewItem {
+    /// What it carries.
+    pub payload: Payload,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// How long it waits before it may be claimed.
+    pub delay: Duration,
+    /// How often it is tried.
+    pub attempts: Attempts,
+    /// Added only if no item has this key.
+    pub key: Option<DedupeKey>,
+}
+
+/// How an addition went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Added {
+    /// It is in line.
+    New(ItemName),
+    /// There is an item with its key already; nothing was added.
+    Duplicate(ItemName),
+}
+
+impl Added {
+    /// The item, whoever added it.
+    pub fn name(&self) -> &ItemName {
+        match self {
+            Added::New(name) | Added::Duplicate(name) => name,
+        }
+    }
+}
+
+/// An item as read for looking at.
+#[derive(Debug, Clone)]
+pub struct Inspection {
+    /// The item's name.
+    pub name: ItemName,
+    /// Its record.
+    pub item: Item,
+    /// The store's time when it was read.
+    pub now: Timestamp,
+}
+
+/// The outcome of a request.
+#[derive(Debug)]
+pub(super) enum Applied {
+    /// Written now, or found written by this very request.
+    Yes(Box<Known>),
+    /// Refused.
+    No(Refusal, Box<Known>),
+    /// There is no such item.
+    Missing,
+}
+
+impl Queue {
+    /// A queue of this name on this store and this machine's clock.
+    pub fn new(store: Arc<dyn Store>, name: QueueName) -> Self {
+        Queue::with_clock(store, name, Arc::new(SystemClock))
+    }
+
+    /// The same with another clock, for tests.
+    pub fn with_clock(store: Arc<dyn Store>, name: QueueName, clock: Arc<dyn Clock>) -> Self {
+        Queue { line: Line::new(store.clone(), name.clone()), name, store, clock }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &QueueName {
+        &self.name
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// The clock.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// The full name of an item of this queue.
+    pub fn item(&self, id: ItemId) -> ItemName {
+        ItemName { queue: self.name.clone(), id }
+    }
+
+    /// Adds an item.
+    pub async fn add(&self, new: NewItem) -> Result<Added> {
+        let mut added = self.add_all(vec![new]).await?;
+        added.pop().ok_or_else(|| Error::new(Kind::Invalid, "nothing was to be added"))
+    }
+
+    /// Adds items in this order, and then wakes the workers. Those before one that fails are added.
+    pub async fn add_all(&self, items: Vec<NewItem>) -> Result<Vec<Added>> {
+        let asked = self.clock.now();
+        let anchor = Anchor { now: self.line.now().await?, asked };
+        let mut added = Vec::with_capacity(items.len());
+        for new in items {
+            let now = anchor.at_latest(self.clock.now(), Duration::ZERO);
+            let id = new.key.as_ref().map_or_else(|| ItemId::fresh(now), ItemId::keyed);
+            let item = Item::new(new.payload, new.priority, new.attempts, now, now.plus(new.delay));
+            added.push(self.put(self.item(id), &item).await?);
+        }
+        self.line.ring().await;
+        Ok(added)
+    }
+
+    /// Writes a new item unless it is there, and sees that it stands in line.
+    pub(super) async fn put(&self, name: ItemName, item: &Item) -> Result<Added> {
+        let (key, bytes) = (name.key()?, item.encode()?);
+        let mut answer = self.store.swap(&key, None, &bytes).await;
+        if answer.as_ref().is_err_and(|e| e.kind() == Kind::Indeterminate) {
+            // Asking again tells: if it is there now, one of us has put it there.
+            answer = self.store.swap(&key, None, &bytes).await;
+        }
+        if let Swap::Done { revision, .. } = answer? {
+            self.line.enter(&item.place(&name), &revision, item).await?;
+            return Ok(Added::New(name));
+        }
+        // Whoever added it may have died before it stood in line.
+        let Some(known) = self.look(&name).await? else {
+            return Err(Error::new(Kind::Contended, format!("item `{name}` was purged while it was added; try again")));
+        };
+        if known.item.is_open() {
+            self.line.enter(&known.item.place(&name), &known.revision, &known.item).await?;
+        }
+        let ours = known.item == *item;
+        Ok(if ours { Added::New(name) } else { Added::Duplicate(name) })
+    }
+
+    /// Reads an item without changing anything.
+    pub async fn inspect(&self, id: &ItemId) -> Result<Inspection> {
+        let name = self.item(id.clone());
+        match self.look(&name).await? {
+            Some(known) => Ok(Inspection { name, item: known.item, now: known.anchor.now }),
+            None => Err(missing(&name)),
+        }
+    }
+
+    /// Claims this very item, if it may be claimed.
+    pub async fn claim_item(&self, id: &ItemId, holder: HolderId, ttl: Ttl) -> Result<Result<ItemGrant, Refusal>> {
+        self.check_ttl(ttl)?;
+        let name = self.item(id.clone());
+        match self.apply(&name, &Request::Claim { holder: holder.clone(), ttl }, None).await? {
+            Applied::Yes(known) => self.granted(name, &holder, ttl, *known, None).map(Ok),
+            Applied::No(refusal, _) => Ok(Err(refusal)),
+            Applied::Missing => Err(missing(&name)),
+        }
+    }
+
+    /// Takes up a claim that was made by another process and is carried here by its token.
+    pub async fn adopt(&self, token: &Token) -> Result<ItemGrant> {
+        let name = ItemName::of(token)?;
+        let known = self.look(&name).await?.ok_or_else(|| missing(&name))?;
+        let held = known.item.tenure().filter(|_| known.item.is_held_by(token.claim())).cloned();
+        match held.filter(|t| known.anchor.now < t.deadline) {
+            Some(tenure) => self.granted(name, &tenure.holder, tenure.ttl, known, None),
+            None => Err(lost(&name, token, known.item.epoch, known.item.state.as_str())),
+        }
+    }
+
+    /// Keeps a claim for another TTL. An error of kind [`Kind::Lost`] is final.
+    pub async fn renew(&self, grant: &mut ItemGrant) -> Result<()> {
+        let request = Request::Renew { claim: grant.token.claim(), ttl: grant.ttl };
+        match self.apply(&grant.name, &request, Some(grant.known.clone())).await? {
+            Applied::Yes(known) => {
+                let asked = known.anchor.asked;
+                grant.trust_until = known.trust(self.grain()).min(asked + grant.ttl.get());
+                grant.known = *known;
+                if self.clock.now() >= grant.trust_until {
+                    let (name, ttl) = (&grant.name, grant.ttl);
+                    let message = format!("item `{name}` was renewed too late: the answer took longer than {ttl}");
+                    return Err(Error::new(Kind::Lost, message));
+                }
+                Ok(())
+            }
+            Applied::No(_, known) => Err(lost(&grant.name, &grant.token, known.item.epoch, known.item.state.as_str())),
+            Applied::Missing => Err(missing(&grant.name)),
+        }
+    }
+
+    /// Notes how far the work has come.
+    pub async fn progress(&self, token: &Token, report: Report) -> Result<()> {
+        let name = ItemName::of(token)?;
+        match self.apply(&name, &Request::Progress { claim: token.claim(), report }, None).await? {
+            Applied::Yes(_) => Ok(()),
+            Applied::No(_, known) => Err(lost(&name, token, known.item.epoch, known.item.state.as_str())),
+            Applied::Missing => Err(missing(&name)),
+        }
+    }
+
+    /// Completes an item: result and follow-ups in the same swap. Refused with [`Kind::Fenced`] unless the claim is the
+    /// one in force, and then nothing is left behind and nothing is added.
+    pub async fn complete(
+        &self,
+        grant: &ItemGrant,
+        result: Option<Payload>,
+        follow_ups: Vec<FollowUp>,
+    ) -> Result<Item> {
+        let request = Request::Complete { claim: grant.token.claim(), result, follow_ups };
+        let known = self.end(grant, &request).await?;
+        let key = grant.name.key()?;
+        if !known.item.outbox.is_empty() {
+            self.settle(&grant.name, &known).await.map_err(|e| {
+                let message = format!("`{key}` is completed; its follow-ups are added by the next janitor");
+                Error::new(e.kind(), message).with_source(e)
+            })?;
+        }
+        Ok(known.item)
+    }
+
+    /// Gives an attempt up. The item is tried again after a pause, or becomes a dead letter.
+    pub async fn fail(
+        &self,
+        grant: &ItemGrant,
+        why: Reason,
+        retry_in: Option<Duration>,
+        is_final: bool,
+    ) -> Result<Item> {
+        let request = Request::Fail { claim: grant.token.claim(), why, retry_in, is_final };
+        Ok(self.end(grant, &request).await?.item)
+    }
+
+    /// Gives an item back untried.
+    pub async fn give_back(&self, grant: &ItemGrant) -> Result<Item> {
+        Ok(self.end(grant, &Request::Return { claim: grant.token.claim() }).await?.item)
+    }
+
+    /// The claim that a token stands for, unchecked: for requests that are decided by the record anyway.
+    pub async fn by_token(&self, token: &Token) -> Result<ItemGrant> {
+        let name = ItemName::of(token)?;
+        let known = self.look(&name).await?.ok_or_else(|| missing(&name))?;
+        let ttl = known.item.tenure().map_or(Ttl::MIN, |t| t.ttl);
+        let (token, trust_until) = (token.clone(), known.trust(self.grain()));
+        Ok(ItemGrant { name, token, ttl, known, trust_until, entry: None })
+    }
+
+    /// Carries out an operator's order; gives the item, and the token for a hand-off.
+    pub async fn operate(&self, id: &ItemId, by: Who, why: Why, order: Order) -> Result<(Item, Option<Token>)> {
+        let name = self.item(id.clone());
+        let to = match &order {
+            Order::HandOff { to, ttl } => {
+                self.check_ttl(*ttl)?;
+                Some((to.nonce, name.lease()?))
+            }
+            _ => None,
+        };
+        let before = self.look(&name).await?.ok_or_else(|| missing(&name))?;
+        let place = before.item.place(&name);
+        let request = Request::Operate { nonce: Nonce::random(), by, why, order };
+        match self.apply(&name, &request, Some(before)).await? {
+            Applied::Yes(known) => {
+                self.follow(&name, &known, place, None).await?;
+                let epoch = known.item.epoch;
+                Ok((known.item, to.map(|(nonce, lease)| Token { lease, epoch, nonce, seq: 0 })))
+            }
+            Applied::No(Refusal::Finished { state }, _) => {
+                let message = format!("item `{name}` is {state}; nothing was changed");
+                Err(Error::new(Kind::Invalid, message))
+            }
+            Applied::No(refusal, _) => {
+                Err(Error::new(Kind::Invalid, format!("item `{name}` was not changed: {refusal:?}")))
+            }
+            Applied::Missing => Err(missing(&name)),
+        }
+    }
+
+    /// A request that ends a claim, and what it does to the place in line.
+    async fn end(&self, grant: &ItemGrant, request: &Request) -> Result<Known> {
+        let place = grant.known.item.place(&grant.name);
+        match self.apply(&grant.name, request, Some(grant.known.clone())).await? {
+            Applied::Yes(known) => {
+                self.follow(&grant.name, &known, place, grant.entry.clone()).await?;
+                Ok(*known)
+            }
+            Applied::No(_, known) => Err(fenced(&grant.name, &grant.token, &known.item)),
+            Applied::Missing => Err(missing(&grant.name)),
+        }
+    }
+
+    /// Lets the line follow what an item has become. The record counts; what cannot be done here is mended by whoever
+    /// trips over it, so a line that does not answer is no failure of what was decided.
+    pub(super) async fn follow(
+        &self,
+        name: &ItemName,
+        known: &Known,
+        was: Place,
+        entry: Option<Revision>,
+    ) -> Result<()> {
+        let is = known.item.place(name);
+        if known.item.is_open() && is != was {
+            // Before the old one goes: an item in line twice is found, one that is in no line must be searched for.
+            if self.line.enter(&is, &known.revision, &known.item).await.is_err() {
+                return Ok(());
+            }
+            if known.item.due <= known.anchor.now {
+                self.line.ring().await;
+            }
+        }
+        if !known.item.is_open() || is != was {
+            let _ = self.line.leave(&was, entry).await;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn look(&self, name: &ItemName) -> Result<Option<Known>> {
+        let asked = self.clock.now();
+        let reading = self.store.read(&name.key()?).await?;
+        let anchor = Anchor { now: reading.now, asked };
+        reading
+            .value
+            .map(|value| {
+                let item = Item::decode(&value.bytes, &name.to_string())?;
+                Ok(Known { item, revision: value.revision, anchor })
+            })
+            .transpose()
+    }
+
+    /// The loop: decide on what is known (or read), swap, and read again when somebody was faster or no answer came.
+    pub(super) async fn apply(&self, name: &ItemName, request: &Request, known: Option<Known>) -> Result<Applied> {
+        let (key, grain) = (name.key()?, self.grain());
+        let mut jitter: Option<Jitter> = None;
+        let mut unanswered: Option<Error> = None;
+        let mut remembered = known;
+        for attempt in 0..MAX_ATTEMPTS {
+            let from_memory = remembered.is_some();
+            let known = match remembered.take() {
+                Some(known) => known,
+                None => match self.look(name).await {
+                    Ok(Some(known)) => known,
+                    Ok(None) => return Ok(Applied::Missing),
+                    // What happened to the earlier swap is still unknown: saying "unavailable" would deny it.
+                    Err(error) => return Err(unanswered.unwrap_or(error)),
+                },
+            };
+            let asked = self.clock.now();
+            // What was just read is judged by the time it was read at; what is remembered, by how long ago that was. A
+            // renewal must not come too late, so for it the latest time counts that it can be.
+            let unsure = if let Request::Renew { .. } = request { grain } else { Duration::ZERO };
+            let now = if from_memory { known.anchor.at_latest(asked, unsure) } else { known.anchor.now };
+            let next = match decide(&known.item, request, now) {
+                Decision::Write(next) => *next,
+                Decision::AlreadyApplied => return Ok(Applied::Yes(Box::new(known))),
+                Decision::Refuse(_) if from_memory => continue,
+                Decision::Refuse(refusal) => return Ok(Applied::No(refusal, Box::new(known))),
+            };
+            match self.store.swap(&key, Some(&known.revision), &next.encode()?).await {
+                Ok(Swap::Done { revision, now }) => {
+                    let known = Known { item: next, revision, anchor: Anchor { now, asked } };
+                    return Ok(Applied::Yes(Box::new(known)));
+                }
+                Ok(Swap::Mismatch) => {}
+                Err(error) if error.kind() == Kind::Indeterminate => unanswered = Some(error),
+                Err(error) => return Err(unanswered.unwrap_or(error)),
+            }
+            if !from_memory {
+                let jitter = jitter.get_or_insert_with(|| Jitter::new(Nonce::random()));
+                let bound = Duration::from_millis(1 << attempt.min(6)).min(MAX_BACKOFF);
+                let pause = Duration::from_micros(jitter.below(bound.as_micros().max(1) as u64));
+                self.clock.sleep_until(self.clock.now() + pause).await;
+            }
+        }
+        Err(unanswered.unwrap_or_else(|| {
+            let message = format!("item `{name}` is too busy: {MAX_ATTEMPTS} attempts were overtaken; try again");
+            Error::new(Kind::Contended, message)
+        }))
+    }
+
+    pub(super) fn granted(
+        &self,
+        name: ItemName,
+        holder: &HolderId,
+        ttl: Ttl,
+        known: Known,
+        entry: Option<Revision>,
+    ) -> Result<ItemGrant> {
+        let token = Token { lease: name.lease()?, epoch: known.item.epoch, nonce: holder.nonce, seq: 0 };
+        if !known.item.is_held_by(token.claim()) {
+            return Err(Error::new(Kind::Lost, format!("item `{name}` was claimed and has moved on since")));
+        }
+        // Never for longer than a TTL from asking: a store whose clock was set back between two answers would have us
+        // trust it for as long as it was set back by.
+        let trust_until = known.trust(self.grain()).min(known.anchor.asked + ttl.get());
+        if self.clock.now() >= trust_until {
+            let message = format!("item `{name}` was claimed too late: the answer took longer than its ttl of {ttl}");
+            return Err(Error::new(Kind::Lost, message));
+        }
+        Ok(ItemGrant { name, token, ttl, known, trust_until, entry })
+    }
+
+    /// Refuses a TTL that this store's clock cannot tell, before anything is written.
+    pub(super) fn check_ttl(&self, ttl: Ttl) -> Result<()> {
+        let grain = self.grain();
+        if ttl.get() > grain * 2 {
+            return Ok(());
+        }
+        let (store, grain) = (self.store.capabilities().name, format_duration(grain));
+        let form = format!("store `{store}` tells time to {grain} only; use a ttl of more than twice that");
+        Err(Error::invalid("ttl", ttl, form))
+    }
+
+    pub(super) fn grain(&self) -> Duration {
+        match self.store.capabilities().clock {
+            ClockSource::Store { grain } => grain,
+            ClockSource::Local { margin } => margin,
+        }
+    }
+}
+
+pub(super) fn missing(name: &ItemName) -> Error {
+    let message = format!("there is no item `{name}`; see `leasehold queue ls {}`", name.queue);
+    Error::new(Kind::Invalid, message)
+}
+
+fn lost(name: &ItemName, token: &Token, seen: leasehold::Epoch, state: &str) -> Error {
+    let held = token.epoch;
+    let what = if seen == held { format!("epoch {held} ran out") } else { format!("held={held} seen={seen}") };
+    Error::new(Kind::Lost, format!("item `{name}` was lost: {what}, it is {state} now"))
+}
+
+fn fenced(name: &ItemName, token: &Token, item: &Item) -> Error {
+    let (held, seen) = (token.epoch, item.epoch);
+    let what = match &item.state {
+        State::Claimed(tenure) => format!("now held by {}", tenure.holder),
+        other => format!("it is {} now", other.as_str()),
+    };
+    Error::new(Kind::Fenced, format!("stale epoch refused: resource=`queue:{name}` held={held} seen={seen}, {what}"))
+}

@@ -1,0 +1,290 @@
+//! The record of one item: the truth about it.
+//!
+//! Promise: what may be done to an item is decided on this record alone, in one swap. Non-promise: it is plain data;
+//! only [`super::protocol`] changes it.
+
+use super::name::{ItemName, Place, Priority};
+use super::payload::Payload;
+use leasehold::{Claim, Epoch, Line, Nonce, Progress, Tenure, Timestamp, Who, codec};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// The kind of an item's record, as its header names it.
+pub const KIND: &str = "item";
+/// How many events a record remembers.
+pub const EVENTS_KEPT: usize = 24;
+/// The longest pause between two attempts.
+const MAX_BACKOFF: Duration = Duration::from_secs(3_600);
+
+/// Why an attempt failed.
+pub type Reason = Line<500>;
+
+/// Where an item is in its life.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// In line.
+    Ready,
+    /// Somebody is at it, until the deadline unless renewed.
+    Claimed(Tenure),
+    /// Completed, once.
+    Done {
+        /// When.
+        at: Timestamp,
+    },
+    /// Given up: a dead letter.
+    Dead {
+        /// When.
+        at: Timestamp,
+        /// Why.
+        why: Reason,
+    },
+    /// Taken out by an operator.
+    Cancelled {
+        /// When.
+        at: Timestamp,
+    },
+}
+
+impl State {
+    /// The word in JSON and output.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            State::Ready => "ready",
+            State::Claimed(_) => "claimed",
+            State::Done { .. } => "done",
+            State::Dead { .. } => "dead",
+            State::Cancelled { .. } => "cancelled",
+        }
+    }
+
+    /// When it was finished, if it is.
+    pub const fn finished_at(&self) -> Option<Timestamp> {
+        match self {
+            State::Ready | State::Claimed(_) => None,
+            State::Done { at } | State::Dead { at, .. } | State::Cancelled { at } => Some(*at),
+        }
+    }
+}
+
+/// How often an item is tried, and how soon again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Attempts {
+    /// How often at most.
+    pub most: u32,
+    /// The pause after the first failure, in milliseconds; it doubles with each.
+    pub backoff_ms: u64,
+}
+
+impl Default for Attempts {
+    fn default() -> Self {
+        Attempts { most: 5, backoff_ms: 10_000 }
+    }
+}
+
+impl Attempts {
+    /// The pause after the `made`th attempt failed.
+    pub fn pause(self, made: u32) -> Duration {
+        let doubled = self.backoff_ms.saturating_mul(1 << made.saturating_sub(1).min(30));
+        Duration::from_millis(doubled).min(MAX_BACKOFF)
+    }
+}
+
+/// An item that is to be added when another is completed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct FollowUp {
+    /// Its name: fixed before it is added, so that it is added once.
+    pub name: ItemName,
+    /// What it carries.
+    pub payload: Payload,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// How long after the completion it may be claimed, in milliseconds.
+    pub delay_ms: u64,
+    /// How often it is tried.
+    pub attempts: Attempts,
+}
+
+/// How a claim ended, to tell a lost answer from a stale request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Ended {
+    /// The claim's epoch.
+    pub epoch: Epoch,
+    /// Its nonce.
+    pub nonce: Nonce,
+    /// How.
+    pub how: How,
+}
+
+/// How a claim ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum How {
+    /// The item was completed.
+    Completed,
+    /// The attempt failed.
+    Failed,
+    /// It was given back untried.
+    Returned,
+}
+
+/// What happened to an item.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Event {
+    /// When, in store time.
+    pub at: Timestamp,
+    /// The epoch after it.
+    pub epoch: Epoch,
+    /// What.
+    pub what: What,
+    /// Who did it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Who>,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<Reason>,
+}
+
+/// What can happen to an item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// Somebody took it.
+    Claimed,
+    /// Its claim ran out.
+    Expired,
+    /// It was completed.
+    Completed,
+    /// An attempt failed.
+    Failed,
+    /// It was given back untried.
+    Returned,
+    /// It became a dead letter.
+    Died,
+    /// An operator put it back in line.
+    Retried,
+    /// An operator took it out.
+    Cancelled,
+    /// An operator gave it to somebody.
+    HandedOff,
+}
+
+impl What {
+    /// The word in JSON and output.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            What::Claimed => "claimed",
+            What::Expired => "expired",
+            What::Completed => "completed",
+            What::Failed => "failed",
+            What::Returned => "returned",
+            What::Died => "died",
+            What::Retried => "retried",
+            What::Cancelled => "cancelled",
+            What::HandedOff => "handed_off",
+        }
+    }
+}
+
+/// One item.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Item {
+    /// The fencing number: rises with every claim and every operator's order.
+    pub epoch: Epoch,
+    /// Where it is in its life.
+    pub state: State,
+    /// The epoch at which it last came to stand in line.
+    pub turn: Epoch,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// From when on it may be claimed.
+    pub due: Timestamp,
+    /// When it was added.
+    pub added: Timestamp,
+    /// What it carries.
+    pub payload: Payload,
+    /// How often it was claimed since it was added or retried.
+    pub tried: u32,
+    /// How often it may be.
+    pub attempts: Attempts,
+    /// The item, and its epoch, whose completion added this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
+    /// The last report of progress, with the checkpoint that the next attempt gets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
+    /// What its completion left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Payload>,
+    /// What its completion added.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub follow_ups: Vec<ItemName>,
+    /// What its completion has yet to add.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outbox: Vec<FollowUp>,
+    /// How the last claim ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Ended>,
+    /// The nonce of the last operator's order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ordered: Option<Nonce>,
+    /// The last events, oldest first, at most [`EVENTS_KEPT`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<Event>,
+}
+
+impl Item {
+    /// A new item, in line from `due` on.
+    pub fn new(payload: Payload, priority: Priority, attempts: Attempts, added: Timestamp, due: Timestamp) -> Self {
+        Item {
+            epoch: Epoch::ZERO,
+            state: State::Ready,
+            turn: Epoch::ZERO,
+            priority,
+            due,
+            added,
+            payload,
+            tried: 0,
+            attempts,
+            origin: None,
+            progress: None,
+            result: None,
+            follow_ups: Vec::new(),
+            outbox: Vec::new(),
+            ended: None,
+            ordered: None,
+            history: Vec::new(),
+        }
+    }
+
+    /// Its place in line.
+    pub fn place(&self, name: &ItemName) -> Place {
+        Place { item: name.clone(), priority: self.priority, due: self.due, turn: self.turn }
+    }
+
+    /// The claim in force, run out or not.
+    pub fn tenure(&self) -> Option<&Tenure> {
+        if let State::Claimed(tenure) = &self.state { Some(tenure) } else { None }
+    }
+
+    /// Whether this claim is the one in force, run out or not.
+    pub fn is_held_by(&self, claim: Claim) -> bool {
+        self.epoch == claim.epoch && self.tenure().is_some_and(|t| t.holder.nonce == claim.nonce)
+    }
+
+    /// Whether it stands in line, or would if its claim ran out.
+    pub fn is_open(&self) -> bool {
+        matches!(self.state, State::Ready | State::Claimed(_))
+    }
+
+    /// As bytes.
+    pub fn encode(&self) -> leasehold::Result<Vec<u8>> {
+        codec::encode(KIND, self)
+    }
+
+    /// From bytes; `place` names the record in messages.
+    pub fn decode(bytes: &[u8], place: &str) -> leasehold::Result<Self> {
+        codec::decode(KIND, bytes, place)
+    }
+}

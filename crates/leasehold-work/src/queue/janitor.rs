@@ -1,0 +1,267 @@
+//! The janitor: puts back what ran out, finds what is in no line, finishes what a dead worker left undone.
+//!
+//! Promise: any number of janitors at any time are safe, because each of their steps is a swap on the item's own record,
+//! or only concerns hints. Every worker does its share of it, so none need be run. Non-promise: purging is final: a
+//! purged item's key may be used again, and then counts as new.
+
+use super::desk::{Applied, Queue};
+use super::grant::Known;
+use super::item::{Item, State};
+use super::name::{ItemName, Place};
+use super::protocol::Request;
+use leasehold::clock::Moment;
+use leasehold::store::Swap;
+use leasehold::{Anchor, Error, Kind, LeaseName, Result, Revision, Shelf, Timestamp};
+use std::time::Duration;
+
+/// How many records are read at once.
+const PAGE: usize = 50;
+/// How long an idle worker rests between two pages, and between two rounds.
+const BETWEEN_PAGES: Duration = Duration::from_secs(2);
+const BETWEEN_ROUNDS: Duration = Duration::from_secs(600);
+
+/// What a janitor did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Chores {
+    /// Claims that had run out, put back in line.
+    pub requeued: usize,
+    /// Items that were tried often enough, and are dead letters now.
+    pub buried: usize,
+    /// Items that were in no line.
+    pub lined_up: usize,
+    /// Completions whose follow-ups were still to be added.
+    pub settled: usize,
+    /// Records that could not be read; they were left as they are.
+    pub damaged: usize,
+}
+
+/// One page of a queue's items.
+#[derive(Debug)]
+pub struct Items {
+    /// Each with its record, or with what is wrong with it.
+    pub entries: Vec<(ItemName, Result<Item>)>,
+    /// Where the next page begins, if there is one.
+    pub next: Option<LeaseName>,
+    /// The store's time.
+    pub now: Timestamp,
+}
+
+impl Queue {
+    /// Reads the items of this queue, a page at a time, in the order of their names.
+    pub async fn list(&self, after: Option<&LeaseName>, limit: usize) -> Result<Items> {
+        let (page, next) = self.page(after, limit).await?;
+        let now = page.now;
+        let entries = page.items.into_iter().map(|(name, _, item)| (name, item)).collect();
+        Ok(Items { entries, next, now })
+    }
+
+    async fn page(&self, after: Option<&LeaseName>, limit: usize) -> Result<(RawPage, Option<LeaseName>)> {
+        // `-` is the least character that a name may have, and no item's begins with it.
+        let start = LeaseName::new(format!("{}/-", self.name))?;
+        let asked = self.clock().now();
+        let page = self.store().list(Shelf::Item, Some(after.unwrap_or(&start)), limit).await?;
+        let mut next = page.entries.last().map(|(name, _)| name.clone()).filter(|_| page.more);
+        let mut items = Vec::with_capacity(page.entries.len());
+        for (record, value) in page.entries {
+            let Some(name) = ItemName::from_record(&record).filter(|name| name.queue == self.name) else {
+                next = None;
+                break;
+            };
+            let item = Item::decode(&value.bytes, &name.to_string());
+            items.push((name, value.revision, item));
+        }
+        Ok((RawPage { items, now: page.now, asked }, next))
+    }
+
+    /// Looks after every item of the queue, once.
+    pub async fn clean(&self) -> Result<Chores> {
+        let mut chores = Chores::default();
+        let mut after = None;
+        loop {
+            let (page, next) = self.page(after.as_ref(), PAGE).await?;
+            self.clean_page(page, Thorough::Yes, &mut chores).await?;
+            match next {
+                Some(next) => after = Some(next),
+                None => return Ok(chores),
+            }
+        }
+    }
+
+    async fn clean_page(&self, page: RawPage, thorough: Thorough, chores: &mut Chores) -> Result<()> {
+        let anchor = Anchor { now: page.now, asked: page.asked };
+        for (name, revision, item) in page.items {
+            let Ok(item) = item else {
+                chores.damaged += 1;
+                continue;
+            };
+            let expired = item.tenure().is_some_and(|t| page.now >= t.deadline);
+            if expired && thorough == Thorough::Yes {
+                match self.reap(&name).await? {
+                    Some(State::Ready) => chores.requeued += 1,
+                    Some(State::Dead { .. }) => chores.buried += 1,
+                    _ => {}
+                }
+            } else if expired || (item.is_open() && (thorough == Thorough::Yes || item.due <= page.now)) {
+                let place = item.place(&name);
+                if self.store().read(&place.key()?).await?.value.is_none() {
+                    self.line.enter(&place, &revision, &item).await?;
+                    chores.lined_up += 1;
+                }
+            } else if !item.outbox.is_empty() {
+                self.settle(&name, &Known { item, revision, anchor }).await?;
+                chores.settled += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a claim that ran out back in line, or gives the item up. Gives what became of it, if anything.
+    pub(super) async fn reap(&self, name: &ItemName) -> Result<Option<State>> {
+        let Some(before) = self.look(name).await? else { return Ok(None) };
+        if before.item.tenure().is_none_or(|t| before.anchor.now < t.deadline) {
+            return Ok(None);
+        }
+        let place = before.item.place(name);
+        match self.apply(name, &Request::Reap, Some(before)).await? {
+            Applied::Yes(known) => {
+                self.follow(name, &known, place, None).await?;
+                Ok(Some(known.item.state))
+            }
+            Applied::No(..) | Applied::Missing => Ok(None),
+        }
+    }
+
+    /// Takes an entry out of the line that its item has left, after seeing to it that nothing is lost by that.
+    pub(super) async fn mend(&self, name: &ItemName, known: &Known, place: Place, tag: Option<Revision>) -> Result<()> {
+        let is = known.item.place(name);
+        if known.item.is_open() && is == place {
+            return Ok(());
+        }
+        if known.item.is_open() {
+            self.line.enter(&is, &known.revision, &known.item).await?;
+        } else if !known.item.outbox.is_empty() {
+            self.settle(name, known).await?;
+        }
+        self.line.leave(&place, tag).await
+    }
+
+    /// Adds what a completion is to add, each once, and notes that it was added. Any number may do so at once.
+    pub(super) async fn settle(&self, name: &ItemName, known: &Known) -> Result<()> {
+        let State::Done { at } = known.item.state else { return Ok(()) };
+        let mut queues: Vec<Queue> = Vec::new();
+        for follow_up in &known.item.outbox {
+            let due = at.plus(Duration::from_millis(follow_up.delay_ms));
+            let mut item = Item::new(follow_up.payload.clone(), follow_up.priority, follow_up.attempts, at, due);
+            item.origin = Some(format!("{name}@{}", known.item.epoch));
+            let there = follow_up.name.queue.clone();
+            let queue = Queue::with_clock(self.store().clone(), there, self.clock().clone());
+            queue.put(follow_up.name.clone(), &item).await?;
+            if queues.iter().all(|known| known.name != queue.name) {
+                queues.push(queue);
+            }
+        }
+        for queue in queues {
+            queue.line.ring().await;
+        }
+        self.apply(name, &Request::Settle, Some(known.clone())).await?;
+        Ok(())
+    }
+
+    /// Erases items that have been finished for longer than this; gives how many. Their keys may be used again.
+    pub async fn purge(&self, older_than: Duration, which: impl Fn(&State) -> bool) -> Result<usize> {
+        if older_than < MIN_PURGE_AGE {
+            let age = leasehold::format_duration(older_than);
+            let form = "use 1m or more: whoever is late with adding a follow-up must not find it gone";
+            return Err(Error::invalid("age", age, form));
+        }
+        let (mut purged, mut after) = (0, None);
+        loop {
+            let (page, next) = self.page(after.as_ref(), PAGE).await?;
+            for (name, revision, item) in page.items {
+                let Ok(item) = item else { continue };
+                let old = item.state.finished_at().is_some_and(|at| page.now >= at.plus(older_than));
+                if old && which(&item.state) && self.erase(&name, &revision, &item).await? {
+                    purged += 1;
+                }
+            }
+            match next {
+                Some(next) => after = Some(next),
+                None => return Ok(purged),
+            }
+        }
+    }
+
+    async fn erase(&self, name: &ItemName, revision: &Revision, item: &Item) -> Result<bool> {
+        if !item.outbox.is_empty() || self.may_come_again(item).await? {
+            return Ok(false);
+        }
+        self.line.leave(&item.place(name), None).await?;
+        match self.store().erase(&name.key()?, revision).await {
+            Ok(swap) => Ok(matches!(swap, Swap::Done { .. })),
+            // Gone or not: the next purge finds out.
+            Err(error) if error.kind() == Kind::Indeterminate => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the item that added this one has yet to note that it did: it would add it again.
+    async fn may_come_again(&self, item: &Item) -> Result<bool> {
+        let origin = item.origin.as_deref().and_then(|origin| origin.rsplit_once('@'));
+        let Some(parent) =
+            origin.and_then(|(name, _)| LeaseName::new(name).ok()).and_then(|name| ItemName::from_record(&name))
+        else {
+            return Ok(false);
+        };
+        Ok(self.look(&parent).await?.is_some_and(|known| !known.item.outbox.is_empty()))
+    }
+}
+
+/// The least age at which an item is purged.
+const MIN_PURGE_AGE: Duration = Duration::from_secs(60);
+
+struct RawPage {
+    items: Vec<(ItemName, Revision, Result<Item>)>,
+    now: Timestamp,
+    asked: Moment,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Thorough {
+    /// Every item is looked after.
+    Yes,
+    /// Only what could be claimed and is not found.
+    No,
+}
+
+/// A worker's share of the janitor's work: a page now and then, while there is nothing else to do.
+#[derive(Debug)]
+pub(super) struct Sweep {
+    queue: Queue,
+    after: Option<LeaseName>,
+    next: Moment,
+}
+
+impl Sweep {
+    pub(super) fn new(queue: Queue) -> Self {
+        let next = queue.clock().now();
+        Sweep { queue, after: None, next }
+    }
+
+    /// Looks at the next page, if it is time. What fails is tried in the next round.
+    pub(super) async fn idle(&mut self) {
+        let clock = self.queue.clock().clone();
+        if clock.now() < self.next {
+            return;
+        }
+        let mut chores = Chores::default();
+        let next = match self.queue.page(self.after.as_ref(), PAGE).await {
+            Ok((page, next)) => {
+                let _ = self.queue.clean_page(page, Thorough::No, &mut chores).await;
+                next
+            }
+            Err(_) => None,
+        };
+        self.next = clock.now() + if next.is_some() { BETWEEN_PAGES } else { BETWEEN_ROUNDS };
+        self.after = next;
+    }
+}

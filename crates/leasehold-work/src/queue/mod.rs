@@ -1,0 +1,43 @@
+//! Queues: an item is a lease with a payload.
+//!
+//! Each item has one permanent record, in which every claim, heartbeat, completion and operator's order is one swap that
+//! [`protocol::decide`] decided. Beside it stands an entry in the queue's line, a mere hint by which the next item is
+//! found ([ADR 10](https://github.com/leasehold/leasehold/blob/main/docs/adr/0010-an-items-record-is-the-truth-and-its-place-in-line-a-hint.md)).
+//!
+//! Promise: at most one accepted completion per item, whatever crashes, pauses or clocks do; what a completion adds is
+//! added if and only if the completion counts; nothing that was added is lost. Non-promise: a command may run more than
+//! once, if a worker dies or stalls; its epoch tells guards which run counts.
+//!
+//! ```
+//! use leasehold::MemoryStore;
+//! use leasehold_work::queue::{Claimer, NewItem, Payload, Queue};
+//! use std::sync::Arc;
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+//! let queue = Queue::new(Arc::new(MemoryStore::default()), "mail".parse()?);
+//! queue.add(NewItem { payload: Payload::new("to: ada")?, ..NewItem::default() }).await?;
+//!
+//! let mut claimer = Claimer::new(queue.clone(), None, "90s".parse()?)?;
+//! let grant = claimer.next().await?;
+//! assert_eq!(grant.item().payload.bytes(), b"to: ada");
+//! queue.complete(&grant, Some(Payload::result("sent")?), Vec::new()).await?;
+//! # Ok(()) }
+//! ```
+
+mod claiming;
+mod desk;
+mod grant;
+mod item;
+mod janitor;
+mod line;
+mod name;
+mod payload;
+pub mod protocol;
+
+pub use claiming::{Claimed, Claimer};
+pub use desk::{Added, Inspection, NewItem, Queue};
+pub use grant::{ItemGrant, ItemTenancy};
+pub use item::{Attempts, Event, FollowUp, Item, Reason, State, What};
+pub use janitor::{Chores, Items};
+pub use name::{DedupeKey, ItemId, ItemName, Place, Priority, QueueName};
+pub use payload::Payload;

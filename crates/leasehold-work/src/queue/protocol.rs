@@ -1,0 +1,324 @@
+//! The one function that changes an item: `decide(item, request, now)`.
+//!
+//! Promise: pure; it reads no clock and does no I/O. The epoch rises with every claim and every operator's order, and a
+//! completion counts only under the epoch and nonce that hold the item, so each item is completed at most once and a
+//! stale worker changes nothing. Non-promise: it does not know whether a worker lives; time decides only when somebody
+//! else may try.
+
+use super::item::{EVENTS_KEPT, Ended, Event, FollowUp, How, Item, Reason, State, What};
+use super::payload::Payload;
+use leasehold::protocol::Report;
+use leasehold::{Claim, Epoch, HolderId, Nonce, Progress, Tenure, Timestamp, Ttl, Who, Why};
+use std::time::Duration;
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// To work on it.
+    Claim {
+        /// Who asks; its nonce is the claim's.
+        holder: HolderId,
+        /// For how long at first.
+        ttl: Ttl,
+    },
+    /// To work on it for another TTL.
+    Renew {
+        /// The claim.
+        claim: Claim,
+        /// For how long.
+        ttl: Ttl,
+    },
+    /// To note how far the work has come.
+    Progress {
+        /// The claim.
+        claim: Claim,
+        /// How far.
+        report: Report,
+    },
+    /// To have completed it.
+    Complete {
+        /// The claim.
+        claim: Claim,
+        /// What is left behind.
+        result: Option<Payload>,
+        /// What is to be added in the same step.
+        follow_ups: Vec<FollowUp>,
+    },
+    /// To have failed.
+    Fail {
+        /// The claim.
+        claim: Claim,
+        /// Why.
+        why: Reason,
+        /// How soon it may be tried again, instead of by the item's own backoff.
+        retry_in: Option<Duration>,
+        /// Whether trying again is of no use.
+        is_final: bool,
+    },
+    /// To give it back untried.
+    Return {
+        /// The claim.
+        claim: Claim,
+    },
+    /// To put a claim that ran out back in line, or to give the item up if it was tried often enough.
+    Reap,
+    /// To note that what its completion adds was added.
+    Settle,
+    /// An operator's order.
+    Operate {
+        /// The order's own nonce.
+        nonce: Nonce,
+        /// Who.
+        by: Who,
+        /// Why.
+        why: Why,
+        /// What.
+        order: Order,
+    },
+}
+
+/// What an operator can order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Order {
+    /// Back in line, with all its attempts.
+    Retry,
+    /// Out of the line, for good.
+    Cancel,
+    /// Into somebody's hands.
+    HandOff {
+        /// Whose.
+        to: HolderId,
+        /// For how long at first.
+        ttl: Ttl,
+    },
+}
+
+/// The answer of [`decide`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// Swap this in.
+    Write(Box<Item>),
+    /// This very request was carried out before; its answer was lost.
+    AlreadyApplied,
+    /// Not possible, and why.
+    Refuse(Refusal),
+}
+
+/// Why a request is refused. Nothing changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// Somebody is at it.
+    Busy {
+        /// Who.
+        holder: HolderId,
+        /// Until when, unless renewed.
+        until: Timestamp,
+    },
+    /// It may be claimed only from then on.
+    NotDue {
+        /// When.
+        due: Timestamp,
+    },
+    /// Its last claim ran out, and it was tried often enough.
+    Exhausted,
+    /// It is finished: `done`, `dead` or `cancelled`.
+    Finished {
+        /// Which.
+        state: &'static str,
+    },
+    /// The claim is no longer the one in force.
+    Stale {
+        /// The item's epoch now.
+        seen: Epoch,
+        /// Where it is in its life now.
+        state: &'static str,
+    },
+    /// Its claim has not run out.
+    NotExpired,
+    /// There are no more epochs.
+    OutOfEpochs,
+}
+
+/// Decides what a request makes of an item at this time of the store's clock.
+pub fn decide(item: &Item, request: &Request, now: Timestamp) -> Decision {
+    match request {
+        Request::Claim { holder, ttl } => claim(item, holder, *ttl, now),
+        Request::Renew { claim, ttl } => held(item, *claim, None, |next| {
+            let State::Claimed(tenure) = &mut next.state else { return false };
+            // Never shortened: an answer that was lost may have promised more.
+            tenure.deadline = tenure.deadline.max(now.plus(ttl.get()));
+            tenure.ttl = *ttl;
+            item.tenure().is_some_and(|t| now < t.deadline)
+        }),
+        Request::Progress { claim, report } => held(item, *claim, None, |next| {
+            let earlier = item.progress.as_ref().and_then(|p| p.checkpoint.clone());
+            next.progress = Some(Progress {
+                at: now,
+                epoch: item.epoch,
+                marker: report.marker.clone(),
+                checkpoint: report.checkpoint.clone().or(earlier),
+            });
+            true
+        }),
+        Request::Complete { claim, result, follow_ups } => held(item, *claim, Some(How::Completed), |next| {
+            next.state = State::Done { at: now };
+            next.result.clone_from(result);
+            next.follow_ups = follow_ups.iter().map(|f| f.name.clone()).collect();
+            next.outbox.clone_from(follow_ups);
+            next.note(now, What::Completed, holder_of(item), None);
+            true
+        }),
+        Request::Fail { claim, why, retry_in, is_final } => held(item, *claim, Some(How::Failed), |next| {
+            next.note(now, What::Failed, holder_of(item), Some(why.clone()));
+            if *is_final || item.tried >= item.attempts.most {
+                next.die(now, why.clone());
+            } else {
+                let pause = retry_in.unwrap_or_else(|| item.attempts.pause(item.tried));
+                next.line_up(if pause.is_zero() { item.due.min(now) } else { now.plus(pause) });
+            }
+            true
+        }),
+        Request::Return { claim } => held(item, *claim, Some(How::Returned), |next| {
+            next.tried = item.tried.saturating_sub(1);
+            next.note(now, What::Returned, holder_of(item), None);
+            next.line_up(item.due.min(now));
+            true
+        }),
+        Request::Reap => reap(item, now),
+        Request::Settle => match &item.state {
+            State::Done { .. } if !item.outbox.is_empty() => {
+                let mut next = item.clone();
+                next.outbox.clear();
+                Decision::Write(Box::new(next))
+            }
+            _ => Decision::AlreadyApplied,
+        },
+        Request::Operate { nonce, by, why, order } => operate(item, *nonce, by, why, order, now),
+    }
+}
+
+fn claim(item: &Item, holder: &HolderId, ttl: Ttl, now: Timestamp) -> Decision {
+    match &item.state {
+        State::Claimed(tenure) if tenure.holder.nonce == holder.nonce => return Decision::AlreadyApplied,
+        State::Claimed(tenure) if now < tenure.deadline => {
+            return Decision::Refuse(Refusal::Busy { holder: tenure.holder.clone(), until: tenure.deadline });
+        }
+        State::Claimed(_) if item.tried >= item.attempts.most => return Decision::Refuse(Refusal::Exhausted),
+        State::Ready if now < item.due => return Decision::Refuse(Refusal::NotDue { due: item.due }),
+        State::Ready | State::Claimed(_) => {}
+        other => return Decision::Refuse(Refusal::Finished { state: other.as_str() }),
+    }
+    let Some(epoch) = item.epoch.next() else { return Decision::Refuse(Refusal::OutOfEpochs) };
+    let mut next = item.clone();
+    if item.tenure().is_some() {
+        next.note(now, What::Expired, holder_of(item), None);
+    }
+    next.epoch = epoch;
+    next.tried = item.tried.saturating_add(1);
+    next.state = State::Claimed(Tenure { holder: holder.clone(), granted_at: now, deadline: now.plus(ttl.get()), ttl });
+    next.note(now, What::Claimed, holder_of(&next), None);
+    Decision::Write(Box::new(next))
+}
+
+/// A request of the worker who holds the item. `how` is set for those that end the claim.
+fn held(item: &Item, claim: Claim, how: Option<How>, change: impl FnOnce(&mut Item) -> bool) -> Decision {
+    let stale = || Decision::Refuse(Refusal::Stale { seen: item.epoch, state: item.state.as_str() });
+    if !item.is_held_by(claim) {
+        let ended = how.map(|how| Ended { epoch: claim.epoch, nonce: claim.nonce, how });
+        // Whoever repeats a request that ended its own claim is told that it was heard, for as long as nobody else has
+        // claimed the item since: then it is stale, whatever it once was.
+        let heard = ended.is_some() && item.ended == ended && item.epoch == claim.epoch;
+        return if heard { Decision::AlreadyApplied } else { stale() };
+    }
+    let mut next = item.clone();
+    if let Some(how) = how {
+        next.ended = Some(Ended { epoch: claim.epoch, nonce: claim.nonce, how });
+    }
+    if change(&mut next) { Decision::Write(Box::new(next)) } else { stale() }
+}
+
+fn reap(item: &Item, now: Timestamp) -> Decision {
+    let Some(tenure) = item.tenure() else { return Decision::AlreadyApplied };
+    if now < tenure.deadline {
+        return Decision::Refuse(Refusal::NotExpired);
+    }
+    let mut next = item.clone();
+    next.note(now, What::Expired, holder_of(item), None);
+    if item.tried >= item.attempts.most {
+        let why = format!("attempt {} of {} ran out of time, and it is the last", item.tried, item.attempts.most);
+        next.die(now, Reason::lossy(&why, "expired"));
+    } else {
+        // Where it stood: it has waited long enough.
+        next.line_up(item.due.min(now));
+    }
+    Decision::Write(Box::new(next))
+}
+
+fn operate(item: &Item, nonce: Nonce, by: &Who, why: &Why, order: &Order, now: Timestamp) -> Decision {
+    if item.ordered == Some(nonce) {
+        return Decision::AlreadyApplied;
+    }
+    let finished = Decision::Refuse(Refusal::Finished { state: item.state.as_str() });
+    let allowed = match (order, &item.state) {
+        // What was completed once is never begun again: that would be a second completion.
+        (Order::Retry, state) => !matches!(state, State::Done { .. }),
+        (Order::Cancel, state) => !matches!(state, State::Done { .. } | State::Cancelled { .. }),
+        (Order::HandOff { .. }, State::Ready | State::Claimed(_)) => true,
+        (Order::HandOff { .. }, _) => false,
+    };
+    if !allowed {
+        return finished;
+    }
+    let Some(epoch) = item.epoch.next() else { return Decision::Refuse(Refusal::OutOfEpochs) };
+    let mut next = item.clone();
+    next.epoch = epoch;
+    next.ordered = Some(nonce);
+    let what = match order {
+        Order::Retry => {
+            next.tried = 0;
+            next.line_up(item.due.min(now));
+            What::Retried
+        }
+        Order::Cancel => {
+            next.state = State::Cancelled { at: now };
+            What::Cancelled
+        }
+        Order::HandOff { to, ttl } => {
+            next.tried = item.tried.saturating_add(1);
+            next.state = State::Claimed(Tenure {
+                holder: to.clone(),
+                granted_at: now,
+                deadline: now.plus(ttl.get()),
+                ttl: *ttl,
+            });
+            What::HandedOff
+        }
+    };
+    next.note(now, what, Some(by.clone()), Some(Reason::lossy(why.as_str(), "-")));
+    Decision::Write(Box::new(next))
+}
+
+impl Item {
+    /// Puts it in line again, under a turn that no earlier place in line had.
+    fn line_up(&mut self, due: Timestamp) {
+        self.state = State::Ready;
+        self.due = due;
+        self.turn = self.epoch;
+    }
+
+    fn die(&mut self, now: Timestamp, why: Reason) {
+        self.note(now, What::Died, None, Some(why.clone()));
+        self.state = State::Dead { at: now, why };
+    }
+
+    fn note(&mut self, at: Timestamp, what: What, by: Option<Who>, why: Option<Reason>) {
+        self.history.push(Event { at, epoch: self.epoch, what, by, why });
+        if self.history.len() > EVENTS_KEPT {
+            self.history.remove(0);
+        }
+    }
+}
+
+fn holder_of(item: &Item) -> Option<Who> {
+    item.tenure().map(|t| Who::lossy(&t.holder.to_string(), "unknown"))
+}

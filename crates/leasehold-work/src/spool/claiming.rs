@@ -1,0 +1,381 @@
+//! Claiming from a spool, and staying the one who did.
+//!
+//! Promise: claiming is one rename, of which exactly one of any number succeeds; the epoch in the name rises with it.
+//! Non-promise: with several workers the order holds roughly.
+
+use super::folder::{Spool, Where, changed, failed, make, names, sync};
+use super::name::FileName;
+use super::steps::SpoolStep;
+use crate::queue::{ItemId, Priority};
+use async_trait::async_trait;
+use leasehold::clock::{Clock, Moment, SystemClock};
+use leasehold::{
+    Error, Jitter, Key, Kind, Label, LeaseName, Nonce, Result, Store, Tenancy, Token, Ttl, format_duration,
+    parse_duration,
+};
+use leasehold_system::watch::PathWatch;
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, utimensat};
+use std::collections::VecDeque;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a worker may be silent whose folder's name does not say.
+pub(super) const DEFAULT_TTL: Duration = Duration::from_secs(900);
+/// How many names are remembered from one listing.
+const BATCH: usize = 16_384;
+/// How far the workers of a spool spread out at most.
+const MAX_SPREAD: u64 = 64;
+/// How often an idle worker looks, where the system does not tell it.
+const POLL: Duration = Duration::from_secs(1);
+/// How often a worker looks for what dead processes left.
+const SWEEP: Duration = Duration::from_secs(300);
+
+/// A claimed file.
+#[derive(Debug, Clone)]
+pub struct SpoolGrant {
+    pub(super) name: FileName,
+    pub(super) worker: String,
+    pub(super) token: Token,
+    pub(super) ttl: Ttl,
+    pub(super) trust_until: Moment,
+    path: PathBuf,
+}
+
+impl SpoolGrant {
+    /// The file's name.
+    pub fn name(&self) -> &FileName {
+        &self.name
+    }
+
+    /// The worker's folder.
+    pub fn worker(&self) -> &str {
+        &self.worker
+    }
+
+    /// The proof to show to guards.
+    pub fn token(&self) -> &Token {
+        &self.token
+    }
+
+    /// How long a sign of life lasts.
+    pub fn ttl(&self) -> Ttl {
+        self.ttl
+    }
+
+    /// The moment of this machine's clock from which on somebody may have put it back.
+    pub fn trust_until(&self) -> Moment {
+        self.trust_until
+    }
+
+    /// The file with the payload.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// The name of a worker's folder: `LABEL-NONCE.TTL`.
+pub(super) fn worker_name(label: &Label, nonce: Nonce, ttl: Ttl) -> String {
+    let label: String =
+        label.as_str().chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect();
+    format!("{label}-{nonce}.{}", format_duration(ttl.get()))
+}
+
+/// How long the worker of this folder may be silent.
+pub(super) fn ttl_of(worker: &str) -> Duration {
+    worker.rsplit_once('.').and_then(|(_, ttl)| parse_duration(ttl).ok()).unwrap_or(DEFAULT_TTL)
+}
+
+/// The lease that tokens of an item are of.
+pub(super) fn lease_of(id: &ItemId) -> Result<LeaseName> {
+    LeaseName::new(format!("spool/{id}"))
+}
+
+impl Spool {
+    /// The claim that a token stands for, if its file is still where it was claimed.
+    pub fn adopt(&self, token: &Token) -> Result<SpoolGrant> {
+        let id: ItemId = match token.lease.as_str().strip_prefix("spool/") {
+            Some(id) => id.parse()?,
+            None => return Err(Error::invalid("token", token, "it is of a lease, not of a spool's item")),
+        };
+        let nonce = token.nonce.to_string();
+        for worker in self.workers()?.into_iter().filter(|worker| worker.contains(&nonce)) {
+            let place = Where::Claimed(worker.clone());
+            let found = self.items(&place)?.into_iter().find(|name| name.id == id && name.epoch == token.epoch);
+            if let Some(name) = found {
+                let ttl = Ttl::new(ttl_of(&worker))?;
+                let path = self.path(place.folder()).join(name.to_string());
+                let asked = SystemClock.now();
+                let metadata = fs::metadata(&path).map_err(|e| failed(e, "look at", &path))?;
+                let silent = self.now()?.saturating_since(changed(&metadata));
+                let trust_until = asked + ttl.get().saturating_sub(silent) - self.grain();
+                return Ok(SpoolGrant { name, worker, token: token.clone(), ttl, trust_until, path });
+            }
+        }
+        Err(self.stale(&id, token))
+    }
+
+    /// The refusal of a claim that is no longer one.
+    pub(super) fn stale(&self, id: &ItemId, token: &Token) -> Error {
+        let held = token.epoch;
+        let seen = self.find(id).map_or_else(
+            |_| "it is gone".to_owned(),
+            |item| format!("seen={}, it is {} now", item.name.epoch, item.place.as_str()),
+        );
+        Error::new(Kind::Fenced, format!("stale epoch refused: resource=`spool:{id}` held={held} {seen}"))
+    }
+
+    /// Gives a sign of life. An error of kind [`Kind::Lost`] is final.
+    pub fn renew(&self, grant: &mut SpoolGrant) -> Result<()> {
+        let asked = SystemClock.now();
+        if asked >= grant.trust_until {
+            return Err(Error::new(Kind::Lost, format!("item `{}` ran out before it was renewed", grant.name.id)));
+        }
+        self.reach(SpoolStep::Touch);
+        let now = |nsec| Timespec { tv_sec: 0, tv_nsec: nsec };
+        // The payload's own times stay; it is the change time that counts, and any change of times moves it.
+        let times = Timestamps { last_access: now(UTIME_NOW), last_modification: now(UTIME_OMIT) };
+        match utimensat(CWD, &grant.path, &times, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(()) => {
+                grant.trust_until = asked + grant.ttl.get() - self.grain();
+                Ok(())
+            }
+            Err(e) if e == rustix::io::Errno::NOENT => {
+                Err(Error::new(Kind::Lost, format!("item `{}` was lost: somebody moved it", grant.name.id)))
+            }
+            Err(e) => Err(failed(e.into(), "touch", &grant.path)),
+        }
+    }
+}
+
+/// Claims items of one spool, one after the other.
+#[derive(Debug)]
+pub struct SpoolClaimer {
+    spool: Spool,
+    worker: String,
+    nonce: Nonce,
+    ttl: Ttl,
+    candidates: VecDeque<String>,
+    listed: Option<(Moment, Duration)>,
+    cleaned: Option<Moment>,
+    swept: Option<Moment>,
+    spread: u64,
+    jitter: Jitter,
+}
+
+impl SpoolClaimer {
+    /// Claims as this worker, under a folder of its own.
+    pub fn new(spool: Spool, label: &Label, ttl: Ttl) -> Result<Self> {
+        if ttl.get() <= spool.grain() * 2 {
+            let grain = format_duration(spool.grain());
+            return Err(Error::invalid(
+                "ttl",
+                ttl,
+                format!("this volume stamps files to {grain}; use more than twice that"),
+            ));
+        }
+        let nonce = Nonce::random();
+        let worker = worker_name(label, nonce, ttl);
+        make(&spool.path("claimed").join(&worker))?;
+        sync(&spool.path("claimed"))?;
+        let jitter = Jitter::new(Nonce::random());
+        Ok(SpoolClaimer {
+            spool,
+            worker,
+            nonce,
+            ttl,
+            candidates: VecDeque::new(),
+            listed: None,
+            cleaned: None,
+            swept: None,
+            spread: 1,
+            jitter,
+        })
+    }
+
+    /// The spool.
+    pub fn spool(&self) -> &Spool {
+        &self.spool
+    }
+
+    /// Waits for an item.
+    pub async fn next(&mut self) -> Result<SpoolGrant> {
+        let ready = self.spool.path("ready");
+        let mut watch = PathWatch::entries(&ready).ok();
+        loop {
+            if let Some(grant) = self.claim()? {
+                return Ok(grant);
+            }
+            let until = SystemClock.now() + POLL;
+            match &mut watch {
+                Some(watch) => tokio::select! {
+                    () = SystemClock.sleep_until(until) => {}
+                    _ = watch.changed() => {}
+                },
+                None => SystemClock.sleep_until(until).await,
+            }
+        }
+    }
+
+    /// Claims the first item that may be claimed, if there is one.
+    pub fn claim(&mut self) -> Result<Option<SpoolGrant>> {
+        self.clean()?;
+        loop {
+            if self.is_stale() {
+                self.list()?;
+            }
+            if self.candidates.is_empty() {
+                self.listed = None;
+                return Ok(None);
+            }
+            let among = self.spread.min(self.candidates.len() as u64);
+            let at = self.jitter.below(among) as usize;
+            let Some(text) = self.candidates.remove(at) else { continue };
+            match self.take(&text)? {
+                Some(grant) => {
+                    self.spread = (self.spread / 2).max(1);
+                    return Ok(Some(grant));
+                }
+                None => self.spread = (self.spread * 2).min(MAX_SPREAD),
+            }
+        }
+    }
+
+    /// The janitor's work, every worker's share of it.
+    fn clean(&mut self) -> Result<()> {
+        let now = SystemClock.now();
+        let pause = (self.ttl.get() / 3).min(POLL);
+        if self.cleaned.is_none_or(|cleaned| now >= cleaned + pause) {
+            self.cleaned = Some(now);
+            self.spool.tend()?;
+        }
+        if self.swept.is_none_or(|swept| now >= swept + SWEEP) {
+            self.swept = Some(now);
+            self.spool.clean()?;
+        }
+        Ok(())
+    }
+
+    /// Whether to look again: something more urgent may have come. Looking takes a small part of the time at most.
+    fn is_stale(&self) -> bool {
+        match self.listed {
+            None => true,
+            Some((at, took)) => {
+                self.candidates.is_empty() || SystemClock.now() >= at + (took * 20).max(Duration::from_secs(1))
+            }
+        }
+    }
+
+    fn list(&mut self) -> Result<()> {
+        let began = SystemClock.now();
+        let mut found = names(&self.spool.path("ready"))?;
+        if found.len() > BATCH {
+            found.select_nth_unstable(BATCH);
+            found.truncate(BATCH);
+        }
+        found.sort_unstable();
+        self.candidates = found.into();
+        self.listed = Some((began, SystemClock.now().saturating_since(began)));
+        Ok(())
+    }
+
+    fn take(&mut self, text: &str) -> Result<Option<SpoolGrant>> {
+        let from = self.spool.path("ready").join(text);
+        let name = match FileName::parse(text) {
+            Some(name) => name.raised(),
+            None => match self.stranger(text, &from)? {
+                Some(name) => name.raised(),
+                None => return Ok(None),
+            },
+        };
+        let path = self.spool.path(Where::Claimed(self.worker.clone()).folder()).join(name.to_string());
+        let asked = SystemClock.now();
+        if !self.spool.shift(&from, &path, SpoolStep::Claim, SpoolStep::SyncClaimed)? {
+            return Ok(None);
+        }
+        let token = Token { lease: lease_of(&name.id)?, epoch: name.epoch, nonce: self.nonce, seq: 0 };
+        let trust_until = asked + self.ttl.get() - self.spool.grain();
+        let (worker, ttl) = (self.worker.clone(), self.ttl);
+        Ok(Some(SpoolGrant { name, worker, token, ttl, trust_until, path }))
+    }
+
+    /// A file that somebody put into `ready/` under a name of their own: it becomes an item of that key.
+    fn stranger(&self, text: &str, path: &Path) -> Result<Option<FileName>> {
+        if !fs::symlink_metadata(path).is_ok_and(|m| m.is_file()) {
+            return Ok(None);
+        }
+        let now = self.spool.now()?;
+        let id = text.parse().map_or_else(|_| ItemId::fresh(now), |key| ItemId::keyed(&key));
+        let (priority, most) = (Priority::default(), crate::queue::Attempts::default().most);
+        Ok(Some(FileName { priority, due: now, id, tried: 0, most, epoch: leasehold::Epoch::ZERO }))
+    }
+}
+
+impl Drop for SpoolClaimer {
+    fn drop(&mut self) {
+        // Only if it is empty: what is in it runs out, and is put back.
+        let _ = fs::remove_dir(self.spool.path("claimed").join(&self.worker));
+    }
+}
+
+/// What a keeper keeps of a spool.
+#[derive(Debug)]
+pub struct SpoolTenancy {
+    /// The spool.
+    pub spool: Spool,
+    /// The claim.
+    pub grant: SpoolGrant,
+    clock: Arc<dyn Clock>,
+}
+
+impl SpoolTenancy {
+    /// Keeps this claim.
+    pub fn new(spool: Spool, grant: SpoolGrant) -> Self {
+        SpoolTenancy { spool, grant, clock: Arc::new(SystemClock) }
+    }
+}
+
+#[async_trait]
+impl Tenancy for SpoolTenancy {
+    type Grant = SpoolGrant;
+
+    fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    fn record(&self) -> Option<(Arc<dyn Store>, Key)> {
+        None
+    }
+
+    fn ttl(&self) -> Ttl {
+        self.grant.ttl
+    }
+
+    fn trust_until(&self) -> Moment {
+        self.grant.trust_until
+    }
+
+    async fn renew(&mut self) -> Result<()> {
+        let (spool, mut grant) = (self.spool.clone(), self.grant.clone());
+        // Beside the runtime: a share that does not answer must not keep anybody from noticing that time is up.
+        let renewed = tokio::task::spawn_blocking(move || spool.renew(&mut grant).map(|()| grant)).await;
+        self.grant = renewed.map_err(|e| Error::unavailable("the renewal was broken off", e))??;
+        Ok(())
+    }
+
+    async fn has_moved(&self) -> Result<bool> {
+        Ok(fs::symlink_metadata(&self.grant.path).is_err_and(|e| e.kind() == ErrorKind::NotFound))
+    }
+
+    async fn progress_age(&self) -> Result<Option<Duration>> {
+        let note = self.spool.path("notes").join(self.grant.name.note("checkpoint"));
+        let Ok(metadata) = fs::metadata(&note) else { return Ok(None) };
+        Ok(Some(self.spool.now()?.saturating_since(changed(&metadata)).saturating_sub(self.spool.grain())))
+    }
+
+    fn into_grant(self) -> SpoolGrant {
+        self.grant
+    }
+}

@@ -1,0 +1,171 @@
+//! Ending a claim: completed, failed, given back.
+//!
+//! Promise: what a completion leaves and adds is laid out first, under the worker's own epoch, and counts if and only if
+//! the one rename that completes succeeds: a stale worker leaves nothing that counts. Non-promise: what a stale worker
+//! laid out lies about until it is purged.
+
+use super::claiming::SpoolGrant;
+use super::folder::{Spool, SpoolFollowUp, Where, failed, make, names, sync};
+use super::name::FileName;
+use super::steps::SpoolStep;
+use crate::queue::{Attempts, Payload, Reason};
+use leasehold::{Checkpoint, Error, Kind, Result};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How many epochs back a checkpoint is looked for.
+const REMEMBERED: usize = 64;
+
+impl Spool {
+    /// Publishes a note under the item's id and epoch.
+    pub(super) fn note(&self, name: &FileName, kind: &str, content: &[u8]) -> Result<()> {
+        let staged = self.stage(&mut &*content)?;
+        self.reach(SpoolStep::Note);
+        let path = self.path("notes").join(name.note(kind));
+        fs::rename(&staged, &path).map_err(|e| failed(e, "publish", &path))?;
+        sync(&self.path("notes"))
+    }
+
+    /// Keeps what the next attempt needs. One file per epoch: a stale worker's is never the newest.
+    pub fn checkpoint(&self, grant: &SpoolGrant, checkpoint: &Checkpoint) -> Result<()> {
+        if grant.path().symlink_metadata().is_err() {
+            let stale = self.stale(&grant.name.id, &grant.token);
+            return Err(Error::new(Kind::Lost, stale.to_string()));
+        }
+        self.note(&grant.name, "checkpoint", checkpoint.as_str().as_bytes())
+    }
+
+    /// The checkpoint that an attempt under this name gets: the newest of those before it.
+    pub fn checkpoint_for(&self, name: &FileName) -> Result<Option<Checkpoint>> {
+        // By name and not by listing: there may be a note for each of a million items.
+        let epochs = (1..=name.epoch.get()).rev().take(REMEMBERED);
+        for epoch in epochs {
+            let path = self.path("notes").join(format!("{}.e{epoch}.checkpoint", name.id));
+            match fs::read_to_string(&path) {
+                Ok(text) => return Checkpoint::new(text).map(Some),
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                Err(e) => return Err(failed(e, "read", &path)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Completes an item: the result, and what it adds, count if and only if this succeeds.
+    pub fn complete(&self, grant: &SpoolGrant, result: Option<&Payload>, add: &[SpoolFollowUp]) -> Result<()> {
+        if let Some(result) = result {
+            self.note(&grant.name, "result", result.bytes())?;
+        }
+        let outbox = self.outbox(&grant.name);
+        if !add.is_empty() {
+            self.lay_out(&outbox, add)?;
+        }
+        let done = self.path("done").join(grant.name.to_string());
+        if !self.shift(grant.path(), &done, SpoolStep::End, SpoolStep::SyncEnded)? {
+            let _ = fs::remove_dir_all(&outbox);
+            return Err(self.stale(&grant.name.id, &grant.token));
+        }
+        self.fan_out(&outbox)
+    }
+
+    pub(super) fn outbox(&self, name: &FileName) -> PathBuf {
+        self.path("outbox").join(format!("{}.e{}", name.id, name.epoch))
+    }
+
+    /// Lays out what a completion is to add, under the names that it will have.
+    fn lay_out(&self, outbox: &Path, add: &[SpoolFollowUp]) -> Result<()> {
+        self.reach(SpoolStep::LayOut);
+        // What an earlier try of this very claim left.
+        match fs::remove_dir_all(outbox) {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(failed(e, "empty", outbox)),
+            _ => {}
+        }
+        make(outbox)?;
+        for follow_up in add {
+            let staged = self.stage(&mut follow_up.payload.bytes())?;
+            let path = outbox.join(self.name_for(&follow_up.new)?.to_string());
+            fs::rename(&staged, &path).map_err(|e| failed(e, "lay out", &path))?;
+        }
+        sync(outbox)?;
+        sync(&self.path("outbox"))
+    }
+
+    /// Adds what a completion laid out. Any number may do so at once: each file is moved once.
+    pub(super) fn fan_out(&self, outbox: &Path) -> Result<()> {
+        let found = match fs::read_dir(outbox) {
+            Ok(_) => names(outbox)?,
+            Err(_) => return Ok(()),
+        };
+        for text in found {
+            let Some(name) = FileName::parse(&text) else { continue };
+            let from = outbox.join(&text);
+            if let Some(key) = name.id.as_str().strip_prefix("k.") {
+                let taken = self.path("keys").join(key);
+                match fs::hard_link(&from, &taken) {
+                    Err(e) if e.kind() == ErrorKind::AlreadyExists && !same(&from, &taken) => {
+                        // Added before, by another: it is not added again.
+                        let _ = fs::remove_file(&from);
+                        continue;
+                    }
+                    _ => {}
+                }
+            }
+            let folder = if name.due > self.now()? { "later" } else { "ready" };
+            self.shift(&from, &self.path(folder).join(&text), SpoolStep::FanOut, SpoolStep::SyncEntered)?;
+        }
+        self.reach(SpoolStep::Collect);
+        let _ = fs::remove_dir(outbox);
+        Ok(())
+    }
+
+    /// Gives an attempt up: the item is tried again after a pause, or is a dead letter. Gives where it is then.
+    pub fn fail(&self, grant: &SpoolGrant, why: &Reason, retry_in: Option<Duration>, is_final: bool) -> Result<Where> {
+        self.note(&grant.name, "failed", format!("{why}\n").as_bytes())?;
+        self.end(grant, is_final, retry_in)
+    }
+
+    /// Gives an item back untried.
+    pub fn give_back(&self, grant: &SpoolGrant) -> Result<()> {
+        let to = self.path("ready").join(grant.name.raised().to_string());
+        if self.shift(grant.path(), &to, SpoolStep::End, SpoolStep::SyncEnded)? {
+            return Ok(());
+        }
+        Err(self.stale(&grant.name.id, &grant.token))
+    }
+
+    fn end(&self, grant: &SpoolGrant, is_final: bool, retry_in: Option<Duration>) -> Result<Where> {
+        let (place, name) = self.after_failure(&grant.name, is_final, retry_in)?;
+        let to = self.path(place.folder()).join(name.to_string());
+        if self.shift(grant.path(), &to, SpoolStep::End, SpoolStep::SyncEnded)? {
+            return Ok(place);
+        }
+        Err(self.stale(&grant.name.id, &grant.token))
+    }
+
+    /// Where an item goes, and under which name, when an attempt has failed or run out.
+    pub(super) fn after_failure(
+        &self,
+        name: &FileName,
+        is_final: bool,
+        retry_in: Option<Duration>,
+    ) -> Result<(Where, FileName)> {
+        let mut next = name.raised();
+        next.tried = name.tried.saturating_add(1);
+        if is_final || next.tried >= name.most {
+            return Ok((Where::Failed, next));
+        }
+        let pause = retry_in.unwrap_or_else(|| Attempts::default().pause(next.tried));
+        if pause.is_zero() {
+            return Ok((Where::Ready, next));
+        }
+        next.due = self.now()?.plus(pause);
+        Ok((Where::Later, next))
+    }
+}
+
+fn same(one: &Path, other: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let identity = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+    identity(one).is_some() && identity(one) == identity(other)
+}

@@ -1,0 +1,372 @@
+//! The folder of a spool: making it, telling its time, adding to it, finding things in it.
+//!
+//! Promise: what was added is synced before the answer; a name in it never climbs out of it. Non-promise: it is only as
+//! durable as its volume's fsync.
+
+use super::name::FileName;
+use super::steps::{SpoolStep, SpoolSteps, Unwatched};
+use crate::queue::{Attempts, DedupeKey, ItemId, Payload, Priority};
+use leasehold::{Epoch, Error, Kind, Nonce, Result, Timestamp};
+use leasehold_system::clock;
+use leasehold_system::volume::{self, Volume};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The folders of a spool.
+pub(super) const FOLDERS: [&str; 10] =
+    ["ready", "later", "claimed", "done", "failed", "cancelled", "notes", "outbox", "keys", "tmp"];
+/// How far behind the true time a stamp of a local volume may lie, and one of a file server.
+const LOCAL_GRAIN: Duration = Duration::from_millis(20);
+const REMOTE_GRAIN: Duration = Duration::from_millis(1_100);
+
+/// A spool. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Spool {
+    root: Arc<Path>,
+    volume: Volume,
+    steps: Arc<dyn SpoolSteps>,
+}
+
+/// What is to be added.
+#[derive(Debug, Clone)]
+pub struct SpoolNew {
+    /// How urgent it is.
+    pub priority: Priority,
+    /// How long it waits before it may be claimed.
+    pub delay: Duration,
+    /// How often it is tried.
+    pub most: u32,
+    /// Added only if no item has this key.
+    pub key: Option<DedupeKey>,
+}
+
+impl Default for SpoolNew {
+    fn default() -> Self {
+        SpoolNew { priority: Priority::default(), delay: Duration::ZERO, most: Attempts::default().most, key: None }
+    }
+}
+
+/// An item that is to be added when another is completed.
+#[derive(Debug, Clone)]
+pub struct SpoolFollowUp {
+    /// What it is.
+    pub new: SpoolNew,
+    /// What it carries.
+    pub payload: Payload,
+}
+
+/// Where an item is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Where {
+    /// In line.
+    Ready,
+    /// In line later.
+    Later,
+    /// In this worker's folder.
+    Claimed(String),
+    /// Completed.
+    Done,
+    /// Given up.
+    Failed,
+    /// Taken out by an operator.
+    Cancelled,
+}
+
+impl Where {
+    /// The word in JSON and output, as for queues in a store.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Where::Ready | Where::Later => "ready",
+            Where::Claimed(_) => "claimed",
+            Where::Done => "done",
+            Where::Failed => "dead",
+            Where::Cancelled => "cancelled",
+        }
+    }
+
+    /// The folder below the root.
+    pub fn folder(&self) -> PathBuf {
+        match self {
+            Where::Ready => "ready".into(),
+            Where::Later => "later".into(),
+            Where::Claimed(worker) => Path::new("claimed").join(worker),
+            Where::Done => "done".into(),
+            Where::Failed => "failed".into(),
+            Where::Cancelled => "cancelled".into(),
+        }
+    }
+}
+
+/// An item and where it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpoolItem {
+    /// Its name.
+    pub name: FileName,
+    /// Where it is.
+    pub place: Where,
+}
+
+impl Spool {
+    /// Opens a spool, and makes it if its folder is missing or empty.
+    pub fn open(root: &Path) -> Result<Self> {
+        let shown = root.display();
+        if !root.is_absolute() {
+            return Err(Error::invalid("spool", shown, "use an absolute path: spool:/path/to/folder"));
+        }
+        match fs::create_dir(root) {
+            Err(e) if e.kind() != ErrorKind::AlreadyExists => {
+                return Err(failed(e, "create the spool", root));
+            }
+            _ => {}
+        }
+        let known = |name: &str| FOLDERS.contains(&name) || name.starts_with('.') || name == "lost+found";
+        for entry in fs::read_dir(root).map_err(|e| failed(e, "list the spool", root))? {
+            let name = entry.map_err(|e| failed(e, "list the spool", root))?.file_name();
+            if !name.to_str().is_some_and(known) {
+                let stranger = leasehold::printable(&name.to_string_lossy());
+                let message = format!("folder {shown} is not a spool and holds `{stranger}`; give an empty or new one");
+                return Err(Error::new(Kind::Invalid, message));
+            }
+        }
+        for folder in FOLDERS {
+            make(&root.join(folder))?;
+        }
+        sync(root)?;
+        let volume = volume::of(root).map_err(|e| failed(e, "look at", root))?;
+        Ok(Spool { root: root.into(), volume, steps: Arc::new(Unwatched) })
+    }
+
+    /// The same, watched by a test.
+    #[must_use]
+    pub fn with_steps(mut self, steps: Arc<dyn SpoolSteps>) -> Self {
+        self.steps = steps;
+        self
+    }
+
+    /// Its folder.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(super) fn path(&self, below: impl AsRef<Path>) -> PathBuf {
+        self.root.join(below)
+    }
+
+    pub(super) fn reach(&self, step: SpoolStep) {
+        self.steps.reach(step);
+    }
+
+    /// How far behind the true time a stamp may lie.
+    pub(super) fn grain(&self) -> Duration {
+        if self.volume == Volume::Local { LOCAL_GRAIN } else { REMOTE_GRAIN }
+    }
+
+    /// The time of the clock that stamps its files.
+    pub fn now(&self) -> Result<Timestamp> {
+        if self.volume == Volume::Local {
+            return Ok(Timestamp::from_millis(clock::wall_ms()));
+        }
+        let path = self.path("tmp").join(format!("clock-{}", Nonce::random()));
+        let stamp = File::create_new(&path).and_then(|file| file.metadata());
+        let _ = fs::remove_file(&path);
+        Ok(changed(&stamp.map_err(|e| failed(e, "tell the time of", &self.root))?))
+    }
+
+    /// Adds an item; gives its name, and whether it is new.
+    pub fn add(&self, new: &SpoolNew, payload: &mut dyn io::Read) -> Result<(ItemId, bool)> {
+        let staged = self.stage(payload)?;
+        let name = self.name_for(new)?;
+        let added = match &new.key {
+            Some(key) => self.take_key(key, &staged, &name)?,
+            None => true,
+        };
+        if added {
+            self.enter(&staged, &name)?;
+        } else {
+            let _ = fs::remove_file(&staged);
+        }
+        Ok((name.id, added))
+    }
+
+    pub(super) fn name_for(&self, new: &SpoolNew) -> Result<FileName> {
+        let now = self.now()?;
+        let id = new.key.as_ref().map_or_else(|| ItemId::fresh(now), ItemId::keyed);
+        let (priority, most) = (new.priority, new.most);
+        Ok(FileName { priority, due: now.plus(new.delay), id, tried: 0, most, epoch: Epoch::ZERO })
+    }
+
+    /// Writes a file under a name that nobody looks at, and syncs it.
+    pub(super) fn stage(&self, payload: &mut dyn io::Read) -> Result<PathBuf> {
+        self.reach(SpoolStep::Stage);
+        let path = self.path("tmp").join(Nonce::random().to_string());
+        let mut write = || {
+            let mut file = File::create_new(&path)?;
+            io::copy(payload, &mut file)?;
+            file.flush()?;
+            file.sync_all()
+        };
+        write().map_err(|e| {
+            let _ = fs::remove_file(&path);
+            failed(e, "write", &path)
+        })?;
+        Ok(path)
+    }
+
+    /// Takes a key for a staged file. False if it was taken before.
+    fn take_key(&self, key: &DedupeKey, staged: &Path, name: &FileName) -> Result<bool> {
+        self.reach(SpoolStep::LinkKey);
+        let path = self.path("keys").join(key.as_str());
+        match fs::hard_link(staged, &path) {
+            Ok(()) => {
+                sync(&self.path("keys"))?;
+                Ok(true)
+            }
+            // Linked and answered late, as a file server may: it is ours.
+            Err(_) if same_file(staged, &path) => Ok(true),
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => match fs::metadata(&path) {
+                // The key and the item are one file with two names; a key alone is of an addition that was cut off.
+                Ok(found) if found.nlink() > 1 && !self.is_staged(found.ino()) => Ok(false),
+                _ => {
+                    let _ = fs::remove_file(staged);
+                    let message = format!(
+                        "item `{}` is being added, or its addition was cut off; try again in a minute",
+                        name.id
+                    );
+                    Err(Error::new(Kind::Contended, message))
+                }
+            },
+            Err(e) => Err(failed(e, "take the key", &path)),
+        }
+    }
+
+    /// Whether this file is still among those that nobody looks at.
+    pub(super) fn is_staged(&self, inode: u64) -> bool {
+        let staged = fs::read_dir(self.path("tmp")).into_iter().flatten().flatten();
+        staged.filter_map(|entry| entry.metadata().ok()).any(|found| found.ino() == inode)
+    }
+
+    pub(super) fn enter(&self, staged: &Path, name: &FileName) -> Result<()> {
+        let folder = if name.due > self.now()? { "later" } else { "ready" };
+        self.reach(SpoolStep::Enter);
+        let path = self.path(folder).join(name.to_string());
+        fs::rename(staged, &path).map_err(|e| failed(e, "add", &path))?;
+        self.reach(SpoolStep::SyncEntered);
+        sync(&self.path(folder))
+    }
+
+    /// Moves an item, and syncs both folders. False if it was not there any more.
+    pub(super) fn shift(&self, from: &Path, to: &Path, before: SpoolStep, after: SpoolStep) -> Result<bool> {
+        self.reach(before);
+        match fs::rename(from, to) {
+            Ok(()) => {}
+            // A file server's second answer to a request that it has heard before.
+            Err(e) if e.kind() == ErrorKind::NotFound && to.symlink_metadata().is_ok() => {}
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
+            Err(e) => {
+                let message = format!("no answer to the rename of {}; look again", from.display());
+                return Err(Error::new(Kind::Indeterminate, message).with_source(e));
+            }
+        }
+        self.reach(after);
+        for folder in [to.parent(), from.parent()].into_iter().flatten() {
+            sync(folder)?;
+        }
+        Ok(true)
+    }
+
+    /// The workers' folders.
+    pub(super) fn workers(&self) -> Result<Vec<String>> {
+        names(&self.path("claimed"))
+    }
+
+    /// The items in a folder, in order. Strangers' files are left out.
+    pub fn items(&self, place: &Where) -> Result<Vec<FileName>> {
+        let mut items: Vec<String> = names(&self.path(place.folder()))?;
+        items.sort_unstable();
+        Ok(items.iter().filter_map(|name| FileName::parse(name)).collect())
+    }
+
+    /// Every item, wherever it is.
+    pub fn everything(&self) -> Result<Vec<SpoolItem>> {
+        let mut places = vec![Where::Ready, Where::Later, Where::Done, Where::Failed, Where::Cancelled];
+        places.splice(2..2, self.workers()?.into_iter().map(Where::Claimed));
+        let mut all = Vec::new();
+        for place in places {
+            all.extend(self.items(&place)?.into_iter().map(|name| SpoolItem { name, place: place.clone() }));
+        }
+        Ok(all)
+    }
+
+    /// Where an item is. It may have moved on when this is answered.
+    pub fn find(&self, id: &ItemId) -> Result<SpoolItem> {
+        // An item that is moved while the folders are read may be missed once.
+        for _ in 0..3 {
+            if let Some(found) = self.everything()?.into_iter().find(|item| item.name.id == *id) {
+                return Ok(found);
+            }
+        }
+        Err(Error::new(Kind::Invalid, format!("there is no item `{id}` in {}", self.root.display())))
+    }
+}
+
+pub(super) fn names(folder: &Path) -> Result<Vec<String>> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(failed(e, "list", folder)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        match entry {
+            Ok(entry) => names.extend(entry.file_name().into_string().ok().filter(|name| !name.starts_with('.'))),
+            Err(e) => return Err(failed(e, "list", folder)),
+        }
+    }
+    Ok(names)
+}
+
+/// When a file last gave a sign of life: its change time, which nobody can set but the clock that stamps it.
+pub(super) fn changed(metadata: &fs::Metadata) -> Timestamp {
+    let (seconds, nanos) = (metadata.ctime().max(0) as u64, metadata.ctime_nsec().max(0) as u64);
+    Timestamp::from_millis(seconds.saturating_mul(1000) + nanos / 1_000_000)
+}
+
+fn same_file(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+    identity(one).is_some() && identity(one) == identity(other)
+}
+
+pub(super) fn make(folder: &Path) -> Result<()> {
+    match fs::create_dir(folder) {
+        Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(failed(e, "create", folder)),
+        _ => Ok(()),
+    }
+}
+
+/// Makes a folder's entries durable.
+pub(super) fn sync(folder: &Path) -> Result<()> {
+    match File::open(folder).and_then(|file| file.sync_all()) {
+        // Some network file systems have no such call, because their servers write entries at once.
+        Err(e) if !matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => {
+            let message = format!("cannot sync {}: what was done there may not last", folder.display());
+            Err(Error::new(Kind::Indeterminate, message).with_source(e))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn failed(error: io::Error, what: &str, path: &Path) -> Error {
+    let (kind, advice) = match error.kind() {
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => (Kind::Unsupported, "give this user the right"),
+        ErrorKind::NotADirectory => (Kind::Invalid, "it is, or lies below, a file; give a folder"),
+        ErrorKind::NotFound => (Kind::Invalid, "create the folder around it first; is the share mounted?"),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => (Kind::Unavailable, "no space is left; nothing was added"),
+        ErrorKind::CrossesDevices => (Kind::Unsupported, "a spool must be on one volume"),
+        _ => (Kind::Unavailable, "try again"),
+    };
+    Error::new(kind, format!("cannot {what} {}: {advice}", path.display())).with_source(error)
+}

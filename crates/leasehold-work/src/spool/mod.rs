@@ -1,0 +1,34 @@
+//! A spool: a queue as a plain folder, claimed by rename, so that shell workers with `mv` can join.
+//!
+//! The layout is a contract, and docs/queues.md has it with examples. An item is one file, which is in exactly one place
+//! and whose content is the payload:
+//!
+//! | folder | what is in it |
+//! |---|---|
+//! | `ready/` | what may be claimed; names sort in the order in which it should be |
+//! | `later/` | what may be claimed later, by the time in its name |
+//! | `claimed/WORKER.TTL/` | what a worker is at, and for how long it may be silent |
+//! | `done/`, `failed/`, `cancelled/` | what is finished |
+//! | `notes/` | results, checkpoints, reasons: one file per item, epoch and kind |
+//! | `outbox/` | what a completion is to add |
+//! | `keys/` | the keys that were added |
+//!
+//! Promise: an item is never copied, only renamed, so it is in one worker's hands at most; a worker that lost it finds
+//! that the source of its completion is gone. A sign of life is the file's change time, which the file server's own
+//! clock gives, to `mv` as to `touch`. Non-promise: the folder must be on one volume with atomic rename (not a synced
+//! folder); listing it takes time in proportion to what is in it.
+
+mod claiming;
+mod ending;
+mod folder;
+mod janitor;
+mod name;
+mod operating;
+mod steps;
+
+pub use claiming::{SpoolClaimer, SpoolGrant, SpoolTenancy};
+pub use folder::{Spool, SpoolFollowUp, SpoolItem, SpoolNew, Where};
+pub use janitor::SpoolChores;
+pub use name::FileName;
+pub use operating::{Note, Shown};
+pub use steps::{SpoolStep, SpoolSteps};

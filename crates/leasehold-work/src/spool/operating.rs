@@ -1,0 +1,127 @@
+//! Operators' orders on a spool, and what there is to see of an item.
+//!
+//! Promise: an order renames the item under the next epoch, so that the worker who had it is fenced, and leaves a note
+//! that says who and why. Non-promise: an order that races a completion may come too late, and then says so.
+
+use super::claiming::{lease_of, worker_name};
+use super::folder::{Spool, SpoolItem, Where, changed, failed, make, names};
+use super::name::FileName;
+use super::steps::SpoolStep;
+use crate::queue::ItemId;
+use leasehold::{Error, Kind, Label, Nonce, Result, Timestamp, Token, Ttl, Who, Why};
+use std::fs;
+
+/// The longest note that is shown.
+const SHOWN: usize = 64 * 1024;
+
+/// Something that was noted about an item.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// The epoch it was noted under.
+    pub epoch: u64,
+    /// Which kind: `result`, `checkpoint`, `failed`, `expired`, `retried`, `cancelled`, `handed_off`.
+    pub kind: String,
+    /// When.
+    pub at: Timestamp,
+    /// What.
+    pub text: String,
+}
+
+/// All there is to see of an item.
+#[derive(Debug, Clone)]
+pub struct Shown {
+    /// Its name and place.
+    pub item: SpoolItem,
+    /// When it last gave a sign of life.
+    pub changed: Timestamp,
+    /// What was noted, by epoch.
+    pub notes: Vec<Note>,
+    /// The time of the clock that stamps its files.
+    pub now: Timestamp,
+}
+
+impl Spool {
+    /// Looks at an item without changing anything.
+    pub fn show(&self, id: &ItemId) -> Result<Shown> {
+        let item = self.find(id)?;
+        let path = self.path(item.place.folder()).join(item.name.to_string());
+        let now = self.now()?;
+        let stamp = fs::metadata(&path).map_or(now, |m| changed(&m));
+        let mut notes = Vec::new();
+        for note in names(&self.path("notes"))? {
+            let Some((rest, kind)) = note.rsplit_once('.') else { continue };
+            let Some((of, epoch)) = rest.rsplit_once(".e") else { continue };
+            let (true, Ok(epoch)) = (of == id.as_str(), epoch.parse()) else { continue };
+            let path = self.path("notes").join(&note);
+            let Ok(bytes) = fs::read(&path) else { continue };
+            let at = fs::metadata(&path).map_or(now, |m| changed(&m));
+            let text = String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN)]).into_owned();
+            notes.push(Note { epoch, kind: kind.to_owned(), at, text });
+        }
+        notes.sort_by(|a, b| (a.epoch, a.at, &a.kind).cmp(&(b.epoch, b.at, &b.kind)));
+        Ok(Shown { item, changed: stamp, notes, now })
+    }
+
+    /// Puts an item back in line, with all its attempts.
+    pub fn retry(&self, id: &ItemId, by: &Who, why: &Why) -> Result<FileName> {
+        let fresh = |name: &FileName| FileName { tried: 0, ..name.raised() };
+        let allowed = |place: &Where| !matches!(place, Where::Done);
+        self.order(id, allowed, |name| Ok((Where::Ready, fresh(name))), ("retried", by, why))
+    }
+
+    /// Takes an item out of the line for good.
+    pub fn cancel(&self, id: &ItemId, by: &Who, why: &Why) -> Result<FileName> {
+        let allowed = |place: &Where| !matches!(place, Where::Done | Where::Cancelled);
+        self.order(id, allowed, |name| Ok((Where::Cancelled, name.raised())), ("cancelled", by, why))
+    }
+
+    /// Puts an item into somebody's hands; gives the token to complete it by.
+    pub fn hand_off(&self, id: &ItemId, by: &Who, why: &Why, to: &Label, ttl: Ttl) -> Result<Token> {
+        let nonce = Nonce::random();
+        let worker = worker_name(to, nonce, ttl);
+        let folder = self.path("claimed").join(&worker);
+        let allowed = |place: &Where| matches!(place, Where::Ready | Where::Later | Where::Claimed(_));
+        let moved = self.order(
+            id,
+            allowed,
+            |name| {
+                make(&folder)?;
+                Ok((Where::Claimed(worker.clone()), name.raised()))
+            },
+            ("handed_off", by, why),
+        );
+        let _ = fs::remove_dir(&folder);
+        Ok(Token { lease: lease_of(id)?, epoch: moved?.epoch, nonce, seq: 0 })
+    }
+
+    fn order(
+        &self,
+        id: &ItemId,
+        allowed: impl Fn(&Where) -> bool,
+        target: impl Fn(&FileName) -> Result<(Where, FileName)>,
+        (kind, by, why): (&str, &Who, &Why),
+    ) -> Result<FileName> {
+        const TRIES: u32 = 20;
+        for _ in 0..TRIES {
+            let item = self.find(id)?;
+            if !allowed(&item.place) {
+                let message = format!("item `{id}` is {}; nothing was changed", item.place.as_str());
+                return Err(Error::new(Kind::Invalid, message));
+            }
+            let (place, next) = target(&item.name)?;
+            let from = self.path(item.place.folder()).join(item.name.to_string());
+            let to = self.path(place.folder()).join(next.to_string());
+            if self.shift(&from, &to, SpoolStep::End, SpoolStep::SyncEnded)? {
+                self.note(&next, kind, format!("{by}: {why}\n").as_bytes())?;
+                return Ok(next);
+            }
+        }
+        Err(Error::new(Kind::Contended, format!("item `{id}` moves too fast; try again")))
+    }
+
+    /// The payload of an item.
+    pub fn payload(&self, item: &SpoolItem) -> Result<Vec<u8>> {
+        let path = self.path(item.place.folder()).join(item.name.to_string());
+        fs::read(&path).map_err(|e| failed(e, "read", &path))
+    }
+}

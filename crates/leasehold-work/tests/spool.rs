@@ -1,0 +1,195 @@
+//! Spools in a temporary folder: order, fences, attempts, follow-ups, the janitor, and workers that only know `mv`.
+#![allow(clippy::unwrap_used)]
+
+use leasehold::{Checkpoint, Kind, Label, Ttl, Who, Why};
+use leasehold_work::queue::{ItemId, Payload};
+use leasehold_work::spool::{Spool, SpoolClaimer, SpoolFollowUp, SpoolGrant, SpoolNew, Where};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+use tempfile::TempDir;
+
+fn spool() -> (TempDir, Spool) {
+    let folder = tempfile::tempdir().unwrap();
+    let spool = Spool::open(&folder.path().join("mail")).unwrap();
+    (folder, spool)
+}
+
+fn claimer(spool: &Spool, ttl: &str) -> SpoolClaimer {
+    SpoolClaimer::new(spool.clone(), &"worker".parse::<Label>().unwrap(), ttl.parse::<Ttl>().unwrap()).unwrap()
+}
+
+fn add(spool: &Spool, text: &str) -> ItemId {
+    spool.add(&SpoolNew::default(), &mut text.as_bytes()).unwrap().0
+}
+
+fn text(grant: &SpoolGrant) -> String {
+    std::fs::read_to_string(grant.path()).unwrap()
+}
+
+fn sh(script: &str, root: &Path) -> (bool, String) {
+    let output = Command::new("sh").arg("-ec").arg(script).current_dir(root).output().unwrap();
+    (output.status.success(), String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn items_come_by_priority_and_age_and_each_goes_to_one_worker() {
+    let (_folder, spool) = spool();
+    for text in ["a", "b"] {
+        add(&spool, text);
+    }
+    let urgent = SpoolNew { priority: "9".parse().unwrap(), ..SpoolNew::default() };
+    spool.add(&urgent, &mut "urgent".as_bytes()).unwrap();
+    let late = SpoolNew { delay: Duration::from_secs(3600), ..urgent };
+    spool.add(&late, &mut "late".as_bytes()).unwrap();
+    let (mut one, mut two) = (claimer(&spool, "10s"), claimer(&spool, "10s"));
+    let mut take = |n| if n == 1 { two.claim().unwrap().unwrap() } else { one.claim().unwrap().unwrap() };
+    let grants: Vec<_> = (0..3).map(&mut take).collect();
+    let texts: Vec<_> = grants.iter().map(text).collect();
+    assert_eq!(texts, ["urgent", "a", "b"]);
+    assert!(two.claim().unwrap().is_none());
+    for grant in &grants {
+        assert_eq!(grant.token().epoch.get(), 1);
+        spool.complete(grant, Some(&Payload::result("ok").unwrap()), &[]).unwrap();
+        let shown = spool.show(&grant.name().id).unwrap();
+        assert_eq!((shown.item.place, shown.notes[0].kind.as_str()), (Where::Done, "result"));
+    }
+    assert_eq!(spool.items(&Where::Later).unwrap().len(), 1);
+}
+
+#[test]
+fn what_ran_out_is_put_back_and_the_silent_worker_is_fenced() {
+    let (_folder, spool) = spool();
+    let id = add(&spool, "x");
+    let mut slow = claimer(&spool, "1s");
+    let mut grant = slow.claim().unwrap().unwrap();
+    assert_eq!(spool.clean().unwrap(), Default::default());
+    std::thread::sleep(Duration::from_millis(1100));
+    let mut next = claimer(&spool, "10s");
+    let second = next.claim().unwrap().expect("it was not put back");
+    assert!(second.token().epoch > grant.token().epoch);
+    let follow_up = SpoolFollowUp { new: SpoolNew::default(), payload: Payload::new("zombie").unwrap() };
+    let error = spool.complete(&grant, Some(&Payload::result("zombie").unwrap()), &[follow_up]).unwrap_err();
+    assert_eq!(error.kind(), Kind::Fenced);
+    assert!(error.to_string().contains("held=1 seen=3, it is claimed now"), "{error}");
+    assert_eq!(spool.fail(&grant, &"late".parse().unwrap(), None, false).unwrap_err().kind(), Kind::Fenced);
+    assert_eq!(spool.give_back(&grant).unwrap_err().kind(), Kind::Fenced);
+    assert_eq!(spool.renew(&mut grant).unwrap_err().kind(), Kind::Lost);
+    assert_eq!(spool.adopt(grant.token()).unwrap_err().kind(), Kind::Fenced);
+    assert_eq!(spool.checkpoint(&grant, &Checkpoint::new("late").unwrap()).unwrap_err().kind(), Kind::Lost);
+    let again = spool.adopt(second.token()).unwrap();
+    spool.complete(&again, None, &[]).unwrap();
+    spool.clean().unwrap();
+    assert_eq!(spool.everything().unwrap().len(), 1, "a zombie's follow-up was added");
+    let kinds: Vec<_> = spool.show(&id).unwrap().notes.into_iter().map(|n| (n.epoch, n.kind)).collect();
+    assert!(kinds.contains(&(1, "expired".into())), "{kinds:?}");
+}
+
+#[test]
+fn a_sign_of_life_keeps_an_item() {
+    let (_folder, spool) = spool();
+    add(&spool, "x");
+    let mut worker = claimer(&spool, "1s");
+    let mut grant = worker.claim().unwrap().unwrap();
+    for _ in 0..4 {
+        std::thread::sleep(Duration::from_millis(400));
+        spool.renew(&mut grant).unwrap();
+        assert_eq!(spool.clean().unwrap().requeued, 0);
+    }
+    spool.complete(&grant, None, &[]).unwrap();
+}
+
+#[test]
+fn failures_back_off_and_end_as_a_dead_letter_that_says_why() {
+    let (_folder, spool) = spool();
+    let (id, _) = spool.add(&SpoolNew { most: 2, ..SpoolNew::default() }, &mut "x".as_bytes()).unwrap();
+    let mut worker = claimer(&spool, "10s");
+    let grant = worker.claim().unwrap().unwrap();
+    spool.checkpoint(&grant, &Checkpoint::new("page 3").unwrap()).unwrap();
+    assert_eq!(
+        spool.fail(&grant, &"no".parse().unwrap(), Some(Duration::from_millis(50)), false).unwrap(),
+        Where::Later
+    );
+    assert!(worker.claim().unwrap().is_none());
+    std::thread::sleep(Duration::from_millis(60));
+    spool.clean().unwrap();
+    let grant = worker.claim().unwrap().unwrap();
+    assert_eq!(spool.checkpoint_for(grant.name()).unwrap().unwrap().as_str(), "page 3");
+    assert_eq!(spool.fail(&grant, &"no again".parse().unwrap(), None, false).unwrap(), Where::Failed);
+    let shown = spool.show(&id).unwrap();
+    assert_eq!(shown.item.place, Where::Failed);
+    assert!(shown.notes.iter().any(|note| note.kind == "failed" && note.text == "no again\n"));
+    let (by, why): (Who, Why) = ("ada".parse().unwrap(), "mended".parse().unwrap());
+    let last = shown.item.name.epoch;
+    assert!(spool.retry(&id, &by, &why).unwrap().epoch > last);
+    let grant = worker.claim().unwrap().unwrap();
+    let token = spool.hand_off(&id, &by, &why, &"grace".parse().unwrap(), "10s".parse().unwrap()).unwrap();
+    assert_eq!(spool.complete(&grant, None, &[]).unwrap_err().kind(), Kind::Fenced);
+    spool.cancel(&id, &by, &why).unwrap();
+    assert_eq!(spool.adopt(&token).unwrap_err().kind(), Kind::Fenced);
+    let kinds: Vec<_> = spool.show(&id).unwrap().notes.into_iter().map(|n| n.kind).collect();
+    for kind in ["retried", "handed_off", "cancelled"] {
+        assert!(kinds.iter().any(|k| k == kind), "{kind} is not in {kinds:?}");
+    }
+}
+
+#[test]
+fn follow_ups_are_added_once_and_keys_are_taken_once() {
+    let (_folder, spool) = spool();
+    add(&spool, "parent");
+    let mut worker = claimer(&spool, "10s");
+    let grant = worker.claim().unwrap().unwrap();
+    let keyed = SpoolNew { key: Some("child".parse().unwrap()), ..SpoolNew::default() };
+    let children: Vec<_> = [keyed.clone(), SpoolNew::default()]
+        .into_iter()
+        .map(|new| SpoolFollowUp { new, payload: Payload::new("child").unwrap() })
+        .collect();
+    spool.complete(&grant, None, &children).unwrap();
+    assert_eq!(spool.items(&Where::Ready).unwrap().len(), 2);
+    assert_eq!(spool.add(&keyed, &mut "again".as_bytes()).unwrap(), ("k.child".parse().unwrap(), false));
+    spool.clean().unwrap();
+    assert_eq!(spool.items(&Where::Ready).unwrap().len(), 2);
+    assert!(std::fs::read_dir(spool.root().join("outbox")).unwrap().next().is_none());
+}
+
+/// The examples of docs/queues.md, as a shell runs them.
+#[test]
+fn workers_that_only_know_mv_can_join() {
+    let (_folder, spool) = spool();
+    let docs = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/queues.md")).unwrap();
+    let example = |title: &str| {
+        let rest = docs.split(&format!("<!-- example: {title} -->")).nth(1).unwrap_or_else(|| panic!("no `{title}`"));
+        rest.split("```sh\n").nth(1).unwrap().split("```").next().unwrap().to_owned()
+    };
+    // A producer that knows nothing but `mv`.
+    assert!(sh(&example("add with mv"), spool.root()).0);
+    add(&spool, "from leasehold");
+    // A worker that knows nothing but `mv` takes both, and completes them.
+    for _ in 0..2 {
+        let (ok, out) = sh(&example("work with mv"), spool.root());
+        assert!(ok, "{out}");
+    }
+    let done = spool.items(&Where::Done).unwrap();
+    assert_eq!(done.len(), 2, "{done:?}");
+    assert!(done.iter().all(|name| name.epoch.get() == 1), "{done:?}");
+    assert!(spool.items(&Where::Ready).unwrap().is_empty());
+    // One that fell silent loses its item, and finds that its completion fails.
+    add(&spool, "x");
+    let (ok, file) = sh(&example("claim with mv"), spool.root());
+    assert!(ok && !file.trim().is_empty());
+    std::thread::sleep(Duration::from_millis(2100));
+    assert_eq!(spool.clean().unwrap().requeued, 1);
+    assert!(!sh(&format!("f={}\n{}", file.trim(), example("complete with mv")), spool.root()).0);
+    assert_eq!(spool.items(&Where::Done).unwrap().len(), 2);
+    assert_eq!(claimer(&spool, "10s").claim().unwrap().unwrap().token().epoch.get(), 3);
+}
+
+#[test]
+fn a_folder_that_is_no_spool_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("thesis.tex"), "x").unwrap();
+    let error = Spool::open(folder.path()).unwrap_err();
+    assert!(error.to_string().contains("is not a spool and holds `thesis.tex`"), "{error}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    assert!(Spool::open(Path::new("relative")).is_err());
+}
