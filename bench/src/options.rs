@@ -96,7 +96,9 @@ impl Options {
                         Some("mcp") => Part::Mcp,
                         Some("fleet") => Part::Fleet(None),
                         Some(engine) => Part::Fleet(Some(engine.to_owned())),
-                        None => bail!("--only wants runs, stores, writes, push, proxy, mcp, schedule, fleet or an engine"),
+                        None => {
+                            bail!("--only wants runs, stores, writes, push, proxy, mcp, schedule, fleet or an engine")
+                        }
                     });
                 }
                 Some("--json") => options.json = Some(value()?),

@@ -9,7 +9,7 @@ mod schedule;
 #[cfg(feature = "http")]
 pub use boundary::Proxy;
 pub use boundary::{Mcp, McpGate};
-pub use data::{Put, Sql};
+pub use data::{Drill, Put, Sql};
 pub use git::{GitHook, GitHookInstall, GitHookRun, GitHookVerb, Push};
 pub use queue::*;
 pub use schedule::{Backfill, Install, Next, RunSlot, Runs, Schedule, ScheduleRun, ScheduleVerb};
@@ -95,6 +95,8 @@ pub enum Verb {
     Advise(Name),
     /// Test whether the store, and a folder, keep their promises
     Doctor(Doctor),
+    /// Hold a fire drill on a guarded resource: stop a holder, transfer its lease, resume it, and see it refused
+    Drill(Drill),
     /// Move every lease to another store, with epochs that go on from where they were
     Migrate(Migrate),
     /// Write a file, unless a newer epoch has been there

@@ -239,7 +239,8 @@ fn connector(encrypted: bool, timeout: Duration) -> Result<HttpsConnector<HttpCo
     let provider = rustls::crypto::ring::default_provider();
     let builder = HttpsConnectorBuilder::new();
     let unfit = |error: std::io::Error| {
-        Error::new(Kind::Unsupported, "cannot set up TLS; check the system's certificate authorities").with_source(error)
+        Error::new(Kind::Unsupported, "cannot set up TLS; check the system's certificate authorities")
+            .with_source(error)
     };
     let builder = if encrypted {
         builder.with_provider_and_native_roots(provider).map_err(unfit)?

@@ -31,16 +31,16 @@ mod folder;
 mod generations;
 #[cfg(feature = "git")]
 pub mod git;
-#[cfg(feature = "mysql")]
-pub mod mysql;
-#[cfg(feature = "object")]
-pub mod object;
 #[cfg(feature = "http")]
 pub mod http;
 #[cfg(any(feature = "http", feature = "mcp"))]
 mod kept;
 #[cfg(feature = "mcp")]
 pub mod mcp;
+#[cfg(feature = "mysql")]
+pub mod mysql;
+#[cfg(feature = "object")]
+pub mod object;
 #[cfg(feature = "file")]
 mod permit;
 #[cfg(feature = "file")]
@@ -66,6 +66,8 @@ pub use file::FileGuard;
 pub use folder::FolderGuard;
 #[cfg(feature = "git")]
 pub use git::GitGuard;
+#[cfg(feature = "http")]
+pub use http::HttpGuard;
 #[cfg(feature = "mysql")]
 pub use mysql::MysqlGuard;
 #[cfg(feature = "object")]
@@ -76,7 +78,5 @@ pub use postgres::PostgresGuard;
 pub use sqlite::SqliteGuard;
 #[cfg(any(feature = "sql", feature = "object"))]
 pub use stages::{Stage, Stages};
-#[cfg(feature = "http")]
-pub use http::HttpGuard;
 #[cfg(feature = "file")]
 pub use steps::{Step, Steps};

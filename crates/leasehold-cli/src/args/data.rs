@@ -1,4 +1,4 @@
-//! The words of the verbs that write to databases and buckets.
+//! The words of the verbs that write to databases and buckets, and of the drill that tries any guard.
 
 use clap::Args;
 use std::path::PathBuf;
@@ -77,4 +77,18 @@ pub struct Put {
     /// The token [default: LEASEHOLD_TOKEN]
     #[arg(long, value_name = "TOKEN")]
     pub token: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  leasehold drill file:/mnt/team/out.json
+  leasehold drill git:origin
+  leasehold drill postgres://db/app
+  leasehold drill s3://bucket/report.json
+
+It works in a scratch name beside the resource, and removes what it made. Exit code 78 means that a stale write got through.")]
+pub struct Drill {
+    /// The resource: file:PATH, git:REMOTE, a database or an object in a bucket
+    pub guard: String,
 }

@@ -5,6 +5,7 @@ mod advise;
 mod completions;
 mod config;
 pub mod doctor;
+mod drill;
 mod gate;
 mod git_hook;
 mod history;
@@ -20,8 +21,8 @@ mod proxy;
 mod publish;
 mod push;
 mod put;
-mod relay;
 mod queue;
+mod relay;
 mod release;
 mod renew;
 mod run;
@@ -64,6 +65,7 @@ pub async fn execute(cli: Cli) -> Result<Exit> {
         Verb::Stats(args) => stats::stats(common, &args).await,
         Verb::Advise(args) => advise::advise(common, &args).await,
         Verb::Doctor(args) => doctor::doctor(common, &args).await,
+        Verb::Drill(args) => drill::drill(common, args).await,
         Verb::Migrate(args) => migrate::migrate(common, &args).await,
         Verb::Write(args) => write::write(common, &args).await,
         Verb::Publish(args) => publish::publish(common, &args).await,

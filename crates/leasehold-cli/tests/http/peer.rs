@@ -13,9 +13,11 @@ pub struct Answer {
 
 impl Answer {
     pub fn header(&self, name: &str) -> Option<String> {
-        self.head.lines().skip(1).filter_map(|line| line.split_once(':')).find_map(|(known, value)| {
-            known.eq_ignore_ascii_case(name).then(|| value.trim().to_owned())
-        })
+        self.head
+            .lines()
+            .skip(1)
+            .filter_map(|line| line.split_once(':'))
+            .find_map(|(known, value)| known.eq_ignore_ascii_case(name).then(|| value.trim().to_owned()))
     }
 }
 

@@ -192,7 +192,9 @@ impl Shared {
             (Some(Fault::Overtaken(seen)), Some(token)) => {
                 Problem::rejection(Rejection::Stale { held: token.epoch, seen }, &self.fence.resource)
             }
-            (Some(Fault::Deposed), _) => Problem::unavailable("this proxy was replaced; nothing was applied, try again"),
+            (Some(Fault::Deposed), _) => {
+                Problem::unavailable("this proxy was replaced; nothing was applied, try again")
+            }
             (Some(Fault::TooLarge), _) => too_large(limits.max_body),
             (Some(Fault::Idle), _) => {
                 Problem::new(StatusCode::REQUEST_TIMEOUT, Kind::Unavailable, "the body did not come in time")

@@ -1,0 +1,183 @@
+//! `drill`: a fire drill on the user's own resource, in a scratch name beside it. A holder is stopped in the middle of a
+//! write, the lease is transferred, the zombie is resumed; every stale write must be refused.
+//!
+//! Promise: the writers are processes of their own that know nothing but their token, so that only the guard can refuse
+//! them; what was made is removed again. Non-promise: it shows one course of events; the races are in our tests.
+
+mod place;
+
+use crate::args::{Common, Drill as Args};
+use crate::exit::Exit;
+use crate::output;
+use leasehold::clock::{Clock, SystemClock};
+use leasehold::guard::Guard;
+use leasehold::protocol::Order;
+use leasehold::{
+    Acquired, Ask, Coordinator, Error, HolderId, Kind, LeaseName, MemoryStore, Nonce, Operated, Result, Token,
+};
+use place::{Place, Writer};
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a writer that nobody stops may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What should come of an attempt.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Should {
+    BeAdmitted,
+    BeRefused,
+    BeCalledRegressed,
+}
+
+/// One line of the table.
+struct Attempt {
+    what: String,
+    should: Should,
+    came: String,
+    is_right: bool,
+    took: Duration,
+}
+
+pub async fn drill(common: &Common, args: Args) -> Result<Exit> {
+    let number = Nonce::random().to_string();
+    let lease: LeaseName = format!("leasehold-drill-{}", &number[..8]).parse()?;
+    let place = Place::parse(&args.guard, &number[..8])?;
+    if !common.json {
+        output::say(&format!("drill on {place}"));
+    }
+    place.prepare()?;
+    let guard = place.guard()?;
+    let played = play(&place, &*guard, &lease).await;
+    let cleaned = place.clean(&lease);
+    let attempts = played?;
+    let is_safe = attempts.iter().all(|attempt| attempt.is_right);
+    if common.json {
+        let rows: Vec<_> = attempts.iter().map(Attempt::json).collect();
+        output::json(
+            &json!({ "resource": place.to_string(), "strength": guard.strength().to_string(), "safe": is_safe,
+                              "attempts": rows }),
+        )?;
+    } else {
+        table(&attempts);
+        let verdict = if is_safe {
+            "every stale write was refused, and no new holder was held up by the one that was stopped"
+        } else {
+            "THIS RESOURCE IS NOT SAFE behind this guard: see the lines above that say WRONG"
+        };
+        output::line(verdict)?;
+    }
+    cleaned?;
+    Ok(if is_safe { Exit::Done } else { Exit::Misconfigured })
+}
+
+async fn play(place: &Place, guard: &dyn Guard, lease: &LeaseName) -> Result<Vec<Attempt>> {
+    // Grants as a store gives them. The writers do not see this store, so none of them is warned by it.
+    let leases = Coordinator::new(Arc::new(MemoryStore::default()));
+    let (one, two) = (grant(&leases, lease).await?, hand_off(&leases, lease).await?);
+    let forged = Token { nonce: Nonce::random(), ..two.clone() };
+    let mut attempts = Vec::new();
+    attempts.push(written(place, &one, "the first holder writes", Should::BeAdmitted)?);
+    let stopped = Writer::stopped(place, &one)?;
+    attempts.push(
+        sealed(guard, &two, "it is stopped in the middle of a write; the next holder seals", Should::BeAdmitted).await,
+    );
+    attempts.push(written(place, &two, "and writes", Should::BeAdmitted)?);
+    let started = SystemClock.now();
+    let ended = stopped.resume(PATIENCE)?;
+    attempts.push(Attempt::new("the zombie is resumed and ends its write", Should::BeRefused, &ended, started));
+    attempts.push(written(place, &one, "it writes again, from the start", Should::BeRefused)?);
+    attempts.push(sealed(guard, &one, "it seals", Should::BeRefused).await);
+    let what = "somebody writes under the new epoch with another grant, as after a store was restored from an old copy";
+    attempts.push(written(place, &forged, what, Should::BeCalledRegressed)?);
+    attempts.push(written(place, &two, "the next holder writes once more", Should::BeAdmitted)?);
+    let high = guard.high_water().await?;
+    let is_right = high.as_ref().is_some_and(|high| high.epoch == two.epoch && high.nonce == two.nonce);
+    let came = high.map_or_else(|| "no epoch".to_owned(), |high| format!("epoch {}", high.epoch));
+    attempts.push(Attempt {
+        what: "the guard remembers".to_owned(),
+        should: Should::BeAdmitted,
+        came,
+        is_right,
+        took: Duration::ZERO,
+    });
+    if let Some(content) = place.read()? {
+        let is_right = content.trim_end() == place::text(&two);
+        attempts.push(Attempt {
+            what: "what is there is".to_owned(),
+            should: Should::BeAdmitted,
+            came: content.trim_end().to_owned(),
+            is_right,
+            took: Duration::ZERO,
+        });
+    }
+    Ok(attempts)
+}
+
+async fn grant(leases: &Coordinator, lease: &LeaseName) -> Result<Token> {
+    match leases.acquire(lease, &Ask::new(HolderId::new(None), "1h".parse()?)).await? {
+        Acquired::Granted(grant) => Ok(grant.token().clone()),
+        Acquired::Refused { refusal, .. } => {
+            Err(Error::new(Kind::Lost, format!("a new lease was refused: {refusal:?}")))
+        }
+    }
+}
+
+async fn hand_off(leases: &Coordinator, lease: &LeaseName) -> Result<Token> {
+    let order = Order::HandOff { to: HolderId::new(None), ttl: "1h".parse()? };
+    match leases.operate(lease, "leasehold".parse()?, "drill".parse()?, order).await? {
+        Operated::HandedOff(grant) => Ok(grant.token().clone()),
+        other => Err(Error::new(Kind::Lost, format!("a new lease was not handed off: {other:?}"))),
+    }
+}
+
+fn written(place: &Place, token: &Token, what: &str, should: Should) -> Result<Attempt> {
+    let started = SystemClock.now();
+    let ended = Writer::start(place, token, &place::text(token))?.wait(PATIENCE)?;
+    Ok(Attempt::new(what, should, &ended, started))
+}
+
+async fn sealed(guard: &dyn Guard, token: &Token, what: &str, should: Should) -> Attempt {
+    let started = SystemClock.now();
+    let ended = match guard.seal(token).await {
+        Ok(_) => place::Ended { code: 0, said: String::new() },
+        Err(error) => place::Ended { code: i32::from(Exit::from(&error).code()), said: error.to_string() },
+    };
+    Attempt::new(what, should, &ended, started)
+}
+
+impl Attempt {
+    fn new(what: &str, should: Should, ended: &place::Ended, started: leasehold::clock::Moment) -> Self {
+        let is_regressed = ended.said.contains("store regressed");
+        let (is_right, came) = match (should, ended.code) {
+            (Should::BeAdmitted, 0) => (true, "admitted".to_owned()),
+            (Should::BeRefused, 13) => (true, "refused".to_owned()),
+            (Should::BeCalledRegressed, code) if code != 0 && is_regressed => {
+                (true, "refused: store regressed".to_owned())
+            }
+            (_, 0) => (false, "admitted".to_owned()),
+            (_, code) => (false, format!("exit {code}: {}", ended.said)),
+        };
+        Attempt { what: what.to_owned(), should, came, is_right, took: SystemClock.now().saturating_since(started) }
+    }
+
+    fn json(&self) -> serde_json::Value {
+        let should = match self.should {
+            Should::BeAdmitted => "admitted",
+            Should::BeRefused => "refused",
+            Should::BeCalledRegressed => "regressed",
+        };
+        let took_ms = u64::try_from(self.took.as_millis()).unwrap_or(u64::MAX);
+        json!({ "what": self.what, "should_be": should, "came": self.came, "right": self.is_right, "took_ms": took_ms })
+    }
+}
+
+fn table(attempts: &[Attempt]) {
+    let width = attempts.iter().map(|attempt| attempt.what.chars().count()).max().unwrap_or(0);
+    for attempt in attempts {
+        let mark = if attempt.is_right { "ok   " } else { "WRONG" };
+        let took = if attempt.took.is_zero() { String::new() } else { format!("  ({} ms)", attempt.took.as_millis()) };
+        let _ = output::line(&format!("{mark}  {:width$}  {}{took}", attempt.what, attempt.came));
+    }
+}
