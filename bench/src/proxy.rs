@@ -100,8 +100,7 @@ fn nginx(folder: &Path, upstream: SocketAddr, plain: SocketAddr) -> Result<Serve
 fn proxy(leasehold: &Path, store: &str, upstream: SocketAddr) -> Result<(Server, SocketAddr)> {
     let url = format!("http://{upstream}");
     let args = ["proxy", "--listen", "127.0.0.1:0", "--upstream", &url, "--resource", "bench", "--store", store];
-    let mut child =
-        Command::new(leasehold).args(args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let mut child = Command::new(leasehold).args(args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     let mut line = String::new();
     if let Some(output) = child.stdout.as_mut() {
         BufReader::new(output).read_line(&mut line)?;

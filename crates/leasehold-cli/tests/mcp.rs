@@ -24,8 +24,7 @@ impl Client {
         if let Some(token) = token {
             command.env("LEASEHOLD_TOKEN", token);
         }
-        let mut child =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let (sender, lines) = channel();
         let output = BufReader::new(child.stdout.take().unwrap());
         std::thread::spawn(move || {
@@ -225,15 +224,30 @@ fn hostile_lines_are_answered_and_survived() {
     client.shake_hands();
     let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
     let bad: Vec<Vec<u8>> = [
-        "nonsense", "{", "}", "[]", "[1]", "1", "null", "true", "\"x\"", "{}", "{\"jsonrpc\":\"1.0\",\"id\":1,\"method\":\"ping\"}",
-        "{\"jsonrpc\":\"2.0\",\"id\":1}", "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":7}",
-        "{\"jsonrpc\":\"2.0\",\"id\":{},\"method\":\"ping\"}", "{\"jsonrpc\":\"2.0\",\"id\":[1],\"method\":\"ping\"}",
-        "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"nothing\"}", "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\"}",
+        "nonsense",
+        "{",
+        "}",
+        "[]",
+        "[1]",
+        "1",
+        "null",
+        "true",
+        "\"x\"",
+        "{}",
+        "{\"jsonrpc\":\"1.0\",\"id\":1,\"method\":\"ping\"}",
+        "{\"jsonrpc\":\"2.0\",\"id\":1}",
+        "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":7}",
+        "{\"jsonrpc\":\"2.0\",\"id\":{},\"method\":\"ping\"}",
+        "{\"jsonrpc\":\"2.0\",\"id\":[1],\"method\":\"ping\"}",
+        "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"nothing\"}",
+        "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\"}",
         "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":[]}",
         "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":7}}",
         "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":\"no-such\"}}",
-        "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"} trailing", "{\"jsonrpc\":\"2.0\",\"id\":NaN,\"method\":\"ping\"}",
-        "\u{feff}{}", &deep,
+        "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"} trailing",
+        "{\"jsonrpc\":\"2.0\",\"id\":NaN,\"method\":\"ping\"}",
+        "\u{feff}{}",
+        &deep,
     ]
     .iter()
     .map(|text| text.as_bytes().to_vec())
@@ -245,7 +259,9 @@ fn hostile_lines_are_answered_and_survived() {
         assert!(answer["error"]["code"].is_i64(), "{}: {answer}", String::from_utf8_lossy(&line[..line.len().min(80)]));
     }
     // No answer is due to any of these.
-    for line in ["", "   ", "{\"jsonrpc\":\"2.0\",\"method\":\"nothing\"}", "{\"jsonrpc\":\"2.0\",\"id\":9,\"result\":{}}"] {
+    for line in
+        ["", "   ", "{\"jsonrpc\":\"2.0\",\"method\":\"nothing\"}", "{\"jsonrpc\":\"2.0\",\"id\":9,\"result\":{}}"]
+    {
         client.send(format!("{line}\n").as_bytes());
     }
     assert_eq!(client.ask("ping", json!({}))["result"], json!({}));
@@ -261,7 +277,8 @@ fn gate<'a>(extra: &[&'a str]) -> Vec<&'a str> {
 }
 
 fn call(id: &Value, tool: &str) -> String {
-    json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": { "name": tool, "arguments": {} } }).to_string()
+    json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": { "name": tool, "arguments": {} } })
+        .to_string()
 }
 
 #[track_caller]
@@ -289,7 +306,10 @@ fn a_call_passes_while_the_lease_is_held_and_not_after() {
         }
         // A notification is refused without an answer, and everything else passes.
         client.send(b"{\"jsonrpc\":\"2.0\",\"method\":\"tools/call\",\"params\":{\"name\":\"write\"}}\n");
-        for other in ["{\"jsonrpc\":\"2.0\",\"id\":5,\"method\":\"tools/list\"}", "{\"jsonrpc\":\"2.0\",\"id\":6,\"method\":\"ping\"}"] {
+        for other in [
+            "{\"jsonrpc\":\"2.0\",\"id\":5,\"method\":\"tools/list\"}",
+            "{\"jsonrpc\":\"2.0\",\"id\":6,\"method\":\"ping\"}",
+        ] {
             client.send(format!("{other}\n").as_bytes());
             assert_eq!(client.line()["id"], serde_json::from_str::<Value>(other).unwrap()["id"]);
         }
@@ -455,7 +475,19 @@ fn the_gate_ends_as_its_server_does() {
     let missing = ["mcp-gate", "--guard", "tools", "--", "no-such-program"];
     assert_eq!(home.leasehold(&missing).env("LEASEHOLD_TOKEN", &token).output().unwrap().status.code(), Some(127));
     assert_eq!(home.done(&["mcp-gate", "--guard", "tools", "--", "true"]).code, 64, "without a token");
-    let mut client = Client::start(&home, &["mcp-gate", "--guard", "tools", "--", "sh", "-c", "trap 'echo \"{}\"; exit 5' TERM; echo '{}'; while :; do sleep 0.05; done"], Some(&token));
+    let mut client = Client::start(
+        &home,
+        &[
+            "mcp-gate",
+            "--guard",
+            "tools",
+            "--",
+            "sh",
+            "-c",
+            "trap 'echo \"{}\"; exit 5' TERM; echo '{}'; while :; do sleep 0.05; done",
+        ],
+        Some(&token),
+    );
     assert_eq!(client.line(), json!({}));
     let pid = rustix::process::Pid::from_raw(client.child.id().cast_signed()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
@@ -468,7 +500,11 @@ fn the_gate_ends_as_its_server_does() {
 fn a_store_that_went_back_is_told_apart() {
     let home = Home::new(On::Dir);
     let old = home.done(&["acquire", "agent"]).expect(0).stdout.trim().to_owned();
-    std::process::Command::new("cp").args(["-r", "leases/lease", "backup"]).current_dir(home.folder.path()).status().unwrap();
+    std::process::Command::new("cp")
+        .args(["-r", "leases/lease", "backup"])
+        .current_dir(home.folder.path())
+        .status()
+        .unwrap();
     home.done(&["revoke", "agent", "--why", "test"]).expect(0);
     let new = home.done(&["acquire", "agent"]).expect(0).stdout.trim().to_owned();
     let mut newer = Client::start(&home, &gate(&[]), Some(&new));

@@ -106,6 +106,7 @@ impl Proxy {
             policy: settings.policy,
             lease: settings.lease.clone(),
             drain: limits.drain,
+            upstream_timeout: limits.upstream_timeout,
             on_stage,
             state: State::standing_by(standby).into(),
             turn: tokio::sync::Mutex::new(()),
@@ -239,7 +240,8 @@ fn connector(encrypted: bool, timeout: Duration) -> Result<HttpsConnector<HttpCo
     let provider = rustls::crypto::ring::default_provider();
     let builder = HttpsConnectorBuilder::new();
     let unfit = |error: std::io::Error| {
-        Error::new(Kind::Unsupported, "cannot set up TLS; check the system's certificate authorities").with_source(error)
+        Error::new(Kind::Unsupported, "cannot set up TLS; check the system's certificate authorities")
+            .with_source(error)
     };
     let builder = if encrypted {
         builder.with_provider_and_native_roots(provider).map_err(unfit)?

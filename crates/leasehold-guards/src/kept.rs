@@ -69,7 +69,8 @@ impl KeptFence {
             None => Kept::default(),
             Some(value) => {
                 let record: Record = codec::decode(KIND, &value.bytes, self.key.name.as_str())?;
-                let high = record.high.map(|h| HighWater { lease: h.lease, epoch: h.epoch, nonce: h.nonce, seq: h.seq });
+                let high =
+                    record.high.map(|h| HighWater { lease: h.lease, epoch: h.epoch, nonce: h.nonce, seq: h.seq });
                 let by = record.by.map(|m| Claim { epoch: m.epoch, nonce: m.nonce });
                 Kept { high, by, revision: Some(value.revision) }
             }

@@ -165,9 +165,7 @@ impl Gate {
     fn refused(&self, rejection: Rejection) -> Trouble {
         let held = self.token.epoch;
         let (seen, error) = match rejection {
-            Rejection::Stale { seen, .. } => {
-                (Some(seen), guard::regressed(&self.resource, &self.token.lease, seen))
-            }
+            Rejection::Stale { seen, .. } => (Some(seen), guard::regressed(&self.resource, &self.token.lease, seen)),
             Rejection::Regressed { seen, .. } => (Some(seen), rejection.into_error(&self.resource)),
             other => (None, other.into_error(&self.resource)),
         };

@@ -82,11 +82,15 @@ fn tokens(good: &Token) -> Vec<Case> {
         ("a sequence that is text", format!("\nLeasehold-Token: job:1:{nonce}:x"), vec![400]),
         ("bytes that are no text", "\nLeasehold-Token: \u{e9}\u{e9}".into(), vec![400]),
         ("two tokens", format!("\nLeasehold-Token: {0}\nLeasehold-Token: {0}", good.wire()), vec![400]),
-        ("two different tokens", format!("\nLeasehold-Token: {}\nleasehold-token: job:9:{nonce}:0", good.wire()), vec![400]),
+        (
+            "two different tokens",
+            format!("\nLeasehold-Token: {}\nleasehold-token: job:9:{nonce}:0", good.wire()),
+            vec![400],
+        ),
         ("two tokens in one", format!("\nLeasehold-Token: {0}, {0}", good.wire()), vec![400]),
         ("a token in quotes", format!("\nLeasehold-Token: \"{}\"", good.wire()), vec![400]),
         ("a future epoch that nobody granted", format!("\nLeasehold-Token: job:99:{nonce}:0"), vec![403]),
-        ("another grant of this epoch", format!("\nLeasehold-Token: job:1:{nonce}:0"), vec![409]),
+        ("another grant of this epoch", format!("\nLeasehold-Token: job:1:{nonce}:0"), vec![403]),
         ("another lease", format!("\nLeasehold-Token: other:1:{nonce}:0"), vec![403]),
         ("only the epoch header", "\nLeasehold-Epoch: 99".into(), vec![428]),
         ("a token under another name", format!("\nLeasehold_Token: {}", good.wire()), vec![428]),
@@ -147,11 +151,23 @@ fn sizes(token: &str) -> Vec<Case> {
     let head = format!("POST /x HTTP/1.1\nHost: a\nLeasehold-Token: {token}");
     let many: String = (0..300).map(|n| format!("\nX-{n}: 1")).collect();
     vec![
-        ("a header of 100 KiB".into(), request(&format!("{head}\nX-A: {}\nContent-Length: 0", "a".repeat(102_400)), ""), vec![431, 0]),
+        (
+            "a header of 100 KiB".into(),
+            request(&format!("{head}\nX-A: {}\nContent-Length: 0", "a".repeat(102_400)), ""),
+            vec![431, 0],
+        ),
         ("300 headers".into(), request(&format!("{head}{many}\nContent-Length: 0"), ""), vec![431, 0]),
-        ("a target of 100 KiB".into(), request(&format!("POST /{} HTTP/1.1\nHost: a\nLeasehold-Token: {token}", "a".repeat(102_400)), ""), vec![414, 431, 400, 0]),
+        (
+            "a target of 100 KiB".into(),
+            request(&format!("POST /{} HTTP/1.1\nHost: a\nLeasehold-Token: {token}", "a".repeat(102_400)), ""),
+            vec![414, 431, 400, 0],
+        ),
         ("no HTTP at all".into(), b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n".to_vec(), vec![400, 0]),
-        ("an HTTP/2 preface that breaks off".into(), b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\nxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx".to_vec(), vec![400, 0]),
+        (
+            "an HTTP/2 preface that breaks off".into(),
+            b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\nxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx".to_vec(),
+            vec![400, 0],
+        ),
     ]
 }
 

@@ -13,9 +13,11 @@ pub struct Answer {
 
 impl Answer {
     pub fn header(&self, name: &str) -> Option<String> {
-        self.head.lines().skip(1).filter_map(|line| line.split_once(':')).find_map(|(known, value)| {
-            known.eq_ignore_ascii_case(name).then(|| value.trim().to_owned())
-        })
+        self.head
+            .lines()
+            .skip(1)
+            .filter_map(|line| line.split_once(':'))
+            .find_map(|(known, value)| known.eq_ignore_ascii_case(name).then(|| value.trim().to_owned()))
     }
 }
 
@@ -66,11 +68,6 @@ impl Peer {
             answer.body = String::from_utf8_lossy(&body).into_owned();
         }
         Some(answer)
-    }
-
-    /// Whether the other side has closed the connection.
-    pub fn is_closed(&mut self) -> bool {
-        matches!(self.reader.read(&mut [0]), Ok(0) | Err(_))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Zombies stopped at random in the middle of a request, and their successors.
 
-use crate::rig::{Proxied, Store, Zombie, author, payload};
 use crate::peer::{Peer, post};
+use crate::rig::{Proxied, Store, Zombie, author, payload};
 use crate::upstream::Upstream;
 use leasehold::clock::{Clock, SystemClock};
 use leasehold::{LeaseName, Nonce};

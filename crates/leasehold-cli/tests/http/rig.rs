@@ -10,9 +10,9 @@ use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::Arc;
 use std::time::Duration;
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -27,7 +27,8 @@ pub struct Store {
 impl Store {
     pub fn open(url: &str) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let leases = runtime.block_on(async { Coordinator::new(open(&StoreUrl::parse_in(None, url).unwrap()).await.unwrap()) });
+        let leases =
+            runtime.block_on(async { Coordinator::new(open(&StoreUrl::parse_in(None, url).unwrap()).await.unwrap()) });
         Store { url: url.to_owned(), runtime, leases }
     }
 
@@ -185,7 +186,12 @@ pub fn settings(upstream: &str, resource: &str) -> Settings {
         policy: leasehold::guard::Policy::Reentrant,
         allow_safe: false,
         replay: None,
-        limits: Limits { drain: DRAIN, upstream_timeout: Duration::from_millis(300), client_timeout: Duration::from_secs(2), ..Limits::default() },
+        limits: Limits {
+            drain: DRAIN,
+            upstream_timeout: Duration::from_millis(300),
+            client_timeout: Duration::from_secs(2),
+            ..Limits::default()
+        },
         ttl: "1s".parse().unwrap(),
         label: None,
     }

@@ -76,7 +76,8 @@ impl Station {
             }
         };
         let haunted_until = (!clean).then(|| coordinator.clock().now() + self.upstream_timeout);
-        let seen = kept.high.as_ref().map_or_else(|| "none yet".into(), |high| format!("{}:{}", high.lease, high.epoch));
+        let seen =
+            kept.high.as_ref().map_or_else(|| "none yet".into(), |high| format!("{}:{}", high.lease, high.epoch));
         self.fence.state().active = Some(Active { claim, trust_until, kept, haunted_until });
         (self.say)(&format!("answering for resource=`{}`, high water {seen}", self.fence.resource));
         loop {

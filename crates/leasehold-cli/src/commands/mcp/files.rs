@@ -49,20 +49,27 @@ impl Tool for FencedWrite {
         let strength = guard.strength().to_string();
         let written = tokio::task::spawn_blocking(move || guard.write_from(&token, content.as_bytes())).await;
         let high = written.map_err(|e| Error::unavailable("the write was broken off", e))??;
-        Ok(json!({ "status": "written", "file": path.display().to_string(), "epoch": high.epoch.get(), "strength": strength }))
+        Ok(
+            json!({ "status": "written", "file": path.display().to_string(), "epoch": high.epoch.get(), "strength": strength }),
+        )
     }
 }
 
 /// The path below the root, through whatever links there are.
 fn below(root: &Path, file: &str) -> Result<PathBuf> {
-    let refuse = |what: &str| Error::invalid("file", file, format!("{what}; use a path below the server's root folder"));
+    let refuse =
+        |what: &str| Error::invalid("file", file, format!("{what}; use a path below the server's root folder"));
     let asked = Path::new(file);
-    if file.is_empty() || file.contains('\0') || !asked.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir)) {
+    if file.is_empty()
+        || file.contains('\0')
+        || !asked.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir))
+    {
         return Err(refuse("it is empty, absolute or climbs"));
     }
     let whole = root.join(asked);
     let name = whole.file_name().ok_or_else(|| refuse("it has no name"))?.to_owned();
-    let folder = whole.parent().unwrap_or(root).canonicalize().map_err(|e| refuse("its folder is not there").with_source(e))?;
+    let folder =
+        whole.parent().unwrap_or(root).canonicalize().map_err(|e| refuse("its folder is not there").with_source(e))?;
     if !folder.starts_with(root) {
         return Err(refuse("a link in it leads out"));
     }

@@ -148,7 +148,9 @@ impl Tool for Release {
         match released {
             Released::Now => Ok(json!({ "status": "released", "lease": token.lease.as_str() })),
             Released::Already(_) => Ok(json!({ "status": "already_released", "lease": token.lease.as_str() })),
-            Released::Lost(_) => Err(Error::new(Kind::Lost, format!("lease `{token}` was lost before; nothing changed"))),
+            Released::Lost(_) => {
+                Err(Error::new(Kind::Lost, format!("lease `{token}` was lost before; nothing changed")))
+            }
         }
     }
 }

@@ -67,8 +67,7 @@ impl Session {
 
     /// Releases everything, as far as the store answers.
     pub async fn give_back(&self) {
-        let names: Vec<LeaseName> =
-            self.kept.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect();
+        let names: Vec<LeaseName> = self.kept.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect();
         let all = async {
             for name in names {
                 if let Some(grant) = self.let_go(&name).await {
