@@ -359,3 +359,25 @@ fn wrong_arguments_are_refused() {
         assert!(!done.stderr.contains("secret"), "{done:?}");
     }
 }
+
+/// The example of the documentation, on a free port.
+#[test]
+fn the_documented_proxy_works() {
+    let (home, upstream) = (Home::new(On::Sqlite), Upstream::start());
+    let page = format!("{}/../../docs/guards/http.md", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(page).unwrap();
+    let script = text.split("```sh\n").nth(1).unwrap().split("```").next().unwrap();
+    let port = leasehold_testbed::free_port().to_string();
+    let script = format!("{}\nkill $!\nwait\n", script.replace("8080", &port));
+    let leasehold = home.leasehold(&[]);
+    let mut shell = Command::new("sh");
+    for (name, value) in leasehold.get_envs() {
+        shell.env(name, value.unwrap());
+    }
+    shell.env("UPSTREAM", upstream.url()).args(["-ec", &script]).current_dir(home.folder.path());
+    let done = shell.stdin(Stdio::null()).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let seen = upstream.applied().pop().unwrap();
+    assert_eq!((seen.target.as_str(), seen.body.as_slice()), ("/invoices", &b"amount=7"[..]));
+    assert_eq!(seen.header("leasehold-lease"), Some("invoices"));
+}
