@@ -235,10 +235,7 @@ impl Shared {
     async fn own(&self, page: Page) -> Result<Response<Reply>, Problem> {
         let value = match page {
             Page::Health => {
-                let active = self.fence.high_water();
-                if let Err(problem) = active {
-                    return Err(problem);
-                }
+                self.fence.high_water()?;
                 json!({ "status": "active", "resource": self.fence.resource })
             }
             Page::HighWater => self.high_water()?,
