@@ -519,3 +519,97 @@ fn a_store_that_went_back_is_told_apart() {
     refused(&answer, &json!(1), "store regressed");
     refused(&answer, &json!(1), "leasehold advance agent --past 3");
 }
+
+/// A client that is not ours: the Python SDK's, on the server and through the gate.
+const SDK: &str = r#"
+import asyncio, json, os, sys
+from mcp import ClientSession, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+async def server(command, args, extra):
+    params = StdioServerParameters(command=command, args=args, env={**os.environ, **extra})
+    return stdio_client(params)
+
+async def main():
+    binary = sys.argv[1]
+    async with await server(binary, ["mcp"], {}) as (read, write):
+        async with ClientSession(read, write) as session:
+            hello = await session.initialize()
+            assert hello.serverInfo.name == "leasehold", hello
+            tools = {tool.name for tool in (await session.list_tools()).tools}
+            assert {"lease_acquire", "lease_release", "fenced_write"} <= tools, tools
+            granted = await session.call_tool("lease_acquire", {"lease": "agent", "ttl": "60s"})
+            assert not granted.isError and granted.structuredContent["status"] == "granted", granted
+            token = granted.structuredContent["token"]
+            wrong = await session.call_tool("fenced_write", {"file": "../x", "content": "", "lease": "agent"})
+            assert wrong.isError and "climbs" in wrong.content[0].text, wrong
+            gate = ["mcp-gate", "--guard", "tools", "--every-call", "--", binary, "mcp"]
+            async with await server(binary, gate, {"LEASEHOLD_TOKEN": token}) as (read2, write2):
+                async with ClientSession(read2, write2) as gated:
+                    await gated.initialize()
+                    passed = await gated.call_tool("lease_inspect", {"lease": "agent"})
+                    assert not passed.isError and passed.structuredContent["epoch"] == 1, passed
+                    released = await session.call_tool("lease_release", {"lease": "agent"})
+                    assert released.structuredContent["status"] == "released", released
+                    again = await session.call_tool("lease_acquire", {"lease": "agent"})
+                    assert again.structuredContent["epoch"] == 2, again
+                    refused = await gated.call_tool("lease_inspect", {"lease": "agent"})
+                    assert refused.isError and "held=1 seen=2" in refused.content[0].text, refused
+                    await gated.list_tools()
+    print("well")
+
+asyncio.run(main())
+"#;
+
+#[test]
+fn the_python_sdks_client_is_served_and_gated() {
+    let home = Home::new(On::Sqlite);
+    std::fs::write(home.path("client.py"), SDK).unwrap();
+    let python = leasehold_testbed::python_program("python");
+    let mut command = std::process::Command::new(python);
+    let environment: Vec<_> =
+        home.leasehold(&[]).get_envs().map(|(k, v)| (k.to_owned(), v.unwrap().to_owned())).collect();
+    let done = command
+        .args(["client.py", env!("CARGO_BIN_EXE_leasehold")])
+        .current_dir(home.folder.path())
+        .env_clear()
+        .envs(environment)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success() && done.stdout == b"well\n", "{said}");
+    assert_eq!(home.show("agent")["state"], "free", "what was held was not given back");
+}
+
+/// The example of the documentation.
+#[test]
+fn the_documented_gates_work() {
+    for (page, shows) in [("mcp", "\"id\":1"), ("command", "started")] {
+        let home = Home::new(On::Sqlite);
+        let text =
+            std::fs::read_to_string(format!("{}/../../docs/guards/{page}.md", env!("CARGO_MANIFEST_DIR"))).unwrap();
+        let script = text.split("```sh\n").nth(1).unwrap().split("```").next().unwrap();
+        let leasehold = home.leasehold(&[]);
+        let mut shell = std::process::Command::new("sh");
+        for (name, value) in leasehold.get_envs() {
+            shell.env(name, value.unwrap());
+        }
+        let done = shell.args(["-c", script]).current_dir(home.folder.path()).stdin(Stdio::null()).output().unwrap();
+        let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+        assert!(done.status.success() && out.contains(shows), "{page}: {out}\n{err}");
+        assert!(err.contains("strength=check-then-act"), "{page}: {err}");
+        if page == "command" {
+            assert!(err.contains("the window was ") && err.contains("held all the while"), "{err}");
+        }
+    }
+}
+
+#[test]
+fn a_measured_gate_says_that_the_lease_was_lost_in_its_window() {
+    let home = Home::new(On::Sqlite);
+    let token = home.done(&["acquire", "job"]).expect(0).stdout.trim().to_owned();
+    let script = "leasehold revoke job --why test; exit 9";
+    let done = home.done(&["gate", "api", "--measure", "--token", &token, "--", "sh", "-c", script]).expect(9);
+    assert!(done.stderr.contains("from the check to the start of the command"), "{done:?}");
+    assert!(done.stderr.contains("LOST in it: held=1 seen=2"), "{done:?}");
+}

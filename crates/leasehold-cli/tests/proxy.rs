@@ -26,10 +26,20 @@ struct Proxy {
 
 impl Proxy {
     fn start(home: &Home, upstream: &Upstream, extra: &[&str]) -> Self {
-        let url = upstream.url();
-        let mut args = vec!["proxy", "--listen", "127.0.0.1:0", "--upstream", &url, "--resource", "api", "--json"];
+        Proxy::to(home, &upstream.url(), extra, None)
+    }
+
+    /// To any upstream, trusting the certificates in this file if it is given.
+    fn to(home: &Home, url: &str, extra: &[&str], trusted: Option<&str>) -> Self {
+        let mut args = vec!["proxy", "--listen", "127.0.0.1:0", "--upstream", url, "--resource", "api", "--json"];
         args.extend(extra);
-        let mut child = home.leasehold(&args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut child = home
+            .leasehold(&args)
+            .envs(trusted.map(|file| ("SSL_CERT_FILE", file)))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let told: serde_json::Value = serde_json::from_str(&line).unwrap();
@@ -322,7 +332,8 @@ fn http_2_by_prior_knowledge() {
     acquire(&home);
     let newest = acquire(&home);
     assert_eq!(proxy.write(&newest, "x").status, 200);
-    assert!(curl(&token).ends_with("2 412"));
+    let refused = curl(&token);
+    assert!(refused.ends_with("2 412"), "{refused}");
 }
 
 #[test]
@@ -357,4 +368,80 @@ fn wrong_arguments_are_refused() {
         assert_eq!(done.code, 64, "{flag} {value}: {done:?}");
         assert!(!done.stderr.contains("secret"), "{done:?}");
     }
+}
+
+/// The example of the documentation, on a free port.
+#[test]
+fn the_documented_proxy_works() {
+    let (home, upstream) = (Home::new(On::Sqlite), Upstream::start());
+    let page = format!("{}/../../docs/guards/http.md", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(page).unwrap();
+    let script = text.split("```sh\n").nth(1).unwrap().split("```").next().unwrap();
+    let port = leasehold_testbed::free_port().to_string();
+    let script = format!("{}\nkill $!\nwait\n", script.replace("8080", &port));
+    let leasehold = home.leasehold(&[]);
+    let mut shell = Command::new("sh");
+    for (name, value) in leasehold.get_envs() {
+        shell.env(name, value.unwrap());
+    }
+    shell.env("UPSTREAM", upstream.url()).args(["-ec", &script]).current_dir(home.folder.path());
+    let done = shell.stdin(Stdio::null()).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let seen = upstream.applied().pop().unwrap();
+    assert_eq!((seen.target.as_str(), seen.body.as_slice()), ("/invoices", &b"amount=7"[..]));
+    assert_eq!(seen.header("leasehold-lease"), Some("invoices"));
+}
+
+const ENCRYPTED: &str = "
+import http.server, ssl
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers['content-length'])) + self.headers['leasehold-epoch'].encode()
+        self.send_response(200)
+        self.send_header('content-length', str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain('cert.pem', 'key.pem')
+server.socket = context.wrap_socket(server.socket, server_side=True)
+print(server.server_port, flush=True)
+server.serve_forever()
+";
+
+#[test]
+fn an_encrypted_upstream_is_trusted_only_by_its_certificate() {
+    let home = Home::new(On::Sqlite);
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem", "-days", "2"])
+        .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+        .current_dir(home.folder.path())
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let mut server = Command::new(leasehold_testbed::python_program("python"))
+        .args(["-c", ENCRYPTED])
+        .current_dir(home.folder.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut port = String::new();
+    BufReader::new(server.stdout.as_mut().unwrap()).read_line(&mut port).unwrap();
+    let url = format!("https://127.0.0.1:{}", port.trim());
+    let token = acquire(&home);
+    let cert = home.path("cert.pem").display().to_string();
+    let trusting = Proxy::to(&home, &url, &[], Some(&cert)).active();
+    let answer = trusting.write(&token, "epoch ");
+    assert_eq!((answer.status, answer.body.as_str()), (200, "epoch 1"), "{answer:?}");
+    drop(trusting);
+    let other = Home::new(On::Sqlite);
+    let token = acquire(&other);
+    let strict = Proxy::to(&other, &url, &[], None).active();
+    let answer = strict.write(&token, "x");
+    assert_eq!(answer.status, 502, "{answer:?}");
+    server.kill().unwrap();
+    server.wait().unwrap();
 }

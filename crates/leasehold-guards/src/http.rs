@@ -106,6 +106,7 @@ impl Proxy {
             policy: settings.policy,
             lease: settings.lease.clone(),
             drain: limits.drain,
+            upstream_timeout: limits.upstream_timeout,
             on_stage,
             state: State::standing_by(standby).into(),
             turn: tokio::sync::Mutex::new(()),

@@ -90,7 +90,7 @@ fn tokens(good: &Token) -> Vec<Case> {
         ("two tokens in one", format!("\nLeasehold-Token: {0}, {0}", good.wire()), vec![400]),
         ("a token in quotes", format!("\nLeasehold-Token: \"{}\"", good.wire()), vec![400]),
         ("a future epoch that nobody granted", format!("\nLeasehold-Token: job:99:{nonce}:0"), vec![403]),
-        ("another grant of this epoch", format!("\nLeasehold-Token: job:1:{nonce}:0"), vec![409]),
+        ("another grant of this epoch", format!("\nLeasehold-Token: job:1:{nonce}:0"), vec![403]),
         ("another lease", format!("\nLeasehold-Token: other:1:{nonce}:0"), vec![403]),
         ("only the epoch header", "\nLeasehold-Epoch: 99".into(), vec![428]),
         ("a token under another name", format!("\nLeasehold_Token: {}", good.wire()), vec![428]),

@@ -69,11 +69,6 @@ impl Peer {
         }
         Some(answer)
     }
-
-    /// Whether the other side has closed the connection.
-    pub fn is_closed(&mut self) -> bool {
-        matches!(self.reader.read(&mut [0]), Ok(0) | Err(_))
-    }
 }
 
 pub fn post(target: &str, token: &str, body: &[u8]) -> Vec<u8> {

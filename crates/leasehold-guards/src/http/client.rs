@@ -23,7 +23,7 @@ use std::fmt;
 use std::time::Duration;
 
 /// How long one exchange may take.
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a proxy is asked again that is being taken over, or drains.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(250);

@@ -34,6 +34,8 @@ pub(crate) struct Fence {
     pub(crate) policy: Policy,
     pub(crate) lease: Option<LeaseName>,
     pub(crate) drain: Duration,
+    /// How long a request that was sent whole may be at work upstream.
+    pub(crate) upstream_timeout: Duration,
     pub(crate) on_stage: Option<OnStage>,
     pub(crate) state: Mutex<State>,
     /// One newer epoch at a time.
@@ -160,7 +162,8 @@ impl Fence {
             Look::Move(..) => {}
         }
         let busy = || Problem::unavailable(format!("resource=`{}` is being handed over; try again", self.resource));
-        let _turn = tokio::time::timeout(self.drain * 2, self.turn.lock()).await.map_err(|_| busy())?;
+        let _turn =
+            tokio::time::timeout(self.drain + self.upstream_timeout, self.turn.lock()).await.map_err(|_| busy())?;
         for _ in 0..MAX_ATTEMPTS {
             let (seen, next) = match self.look(token, purpose) {
                 Look::Pass(ticket) => return Ok(ticket),
@@ -312,13 +315,26 @@ impl Fence {
 
     /// A stale token is the holder's all the same if the store went back in time.
     async fn explain(self: &Arc<Self>, token: &Token, rejection: Rejection) -> Problem {
-        if let Rejection::Stale { seen, .. } = &rejection {
-            if let Ok(lease) = self.coordinator.inspect(&token.lease).await
-                && lease.record.is_held_by(token.claim())
-            {
+        let record = match &rejection {
+            Rejection::Stale { .. } | Rejection::Regressed { .. } => self.coordinator.inspect(&token.lease).await.ok(),
+            _ => None,
+        };
+        let holder = record.as_ref().map(|lease| lease.record.is_held_by(token.claim()));
+        match (&rejection, holder) {
+            (Rejection::Stale { seen, .. }, Some(true)) => {
                 return Problem::rejection_of_store(&self.resource, &token.lease, token.epoch, *seen);
             }
-            self.count(token);
+            (Rejection::Stale { .. }, _) => self.count(token),
+            // The store does not know this grant of the epoch either: somebody made it up, and nobody is called for it.
+            (Rejection::Regressed { seen, .. }, Some(false)) => {
+                let detail = format!(
+                    "token refused: resource=`{}` has let another grant of epoch {seen} in, and the store does not know \
+                     this one",
+                    self.resource
+                );
+                return Problem::new(hyper::StatusCode::FORBIDDEN, leasehold::Kind::Invalid, detail);
+            }
+            _ => {}
         }
         Problem::rejection(rejection, &self.resource)
     }
@@ -332,20 +348,21 @@ impl Fence {
     }
 
     /// Waits until no older request is in flight. At the limit those are cut that were not sent whole, which is always
-    /// safe; one that was is at work upstream, and nobody can say that it is not.
+    /// safe; one that was is at work upstream, and is waited for as long as the upstream may take.
     async fn drain(&self, below: Epoch) -> Result<(), Problem> {
         let clock = self.coordinator.clock().clone();
         let limit = clock.now() + self.drain;
+        let end = limit + self.upstream_timeout;
         loop {
             let settled = self.settled.notified();
             tokio::pin!(settled);
             settled.as_mut().enable();
-            let late = clock.now() >= limit;
-            let (waiting, wake) = self.older(below, late, limit);
+            let now = clock.now();
+            let (waiting, wake) = self.older(below, now >= limit, if now >= limit { end } else { limit });
             if waiting == 0 {
                 return Ok(());
             }
-            if late {
+            if now >= end {
                 return Err(Problem::unavailable(format!(
                     "resource=`{}` the upstream has not answered {waiting} older request(s) yet; try again",
                     self.resource

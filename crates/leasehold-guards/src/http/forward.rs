@@ -21,12 +21,22 @@ use leasehold::guard::{Rejection, Strength};
 use leasehold::{Kind, Token};
 use serde_json::json;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+/// How much of a refused body is read, and for how long.
+const DISCARD: usize = 64 * 1024;
+const DISCARD_TIME: Duration = Duration::from_millis(250);
 
 impl Shared {
     pub(crate) async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<Reply> {
-        match self.clone().handle(request).await {
+        let (head, body) = request.into_parts();
+        let mut body = Some(body);
+        match self.clone().handle(head, &mut body).await {
             Ok(response) => response,
             Err(problem) => {
+                if let Some(body) = body {
+                    let _ = tokio::time::timeout(DISCARD_TIME, discard(body)).await;
+                }
                 if problem.is_loud() {
                     (self.say)(problem.detail());
                 }
@@ -35,15 +45,15 @@ impl Shared {
         }
     }
 
-    async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Reply>, Problem> {
-        let (head, body) = request.into_parts();
+    /// Takes the body when it is sent on; what is left is a refused request's.
+    async fn handle(self: Arc<Self>, head: Parts, body: &mut Option<Incoming>) -> Result<Response<Reply>, Problem> {
         let asked = ask(&head, &self.settings)?;
         let _place = self.places.clone().try_acquire_owned().map_err(|_| {
             Problem::unavailable(format!("{} requests are under way; try again", self.settings.limits.max_requests))
         })?;
         match asked {
             Asked::Own(page) => self.own(page).await,
-            Asked::Safe => self.spawned(head, body, None, None).await,
+            Asked::Safe => self.spawned(head, body.take(), None, None).await,
             Asked::Fenced(token, key) => {
                 let name = match (&self.replays, key) {
                     (Some(_), Some(key)) => Some(Name::new(&token, key)),
@@ -57,7 +67,7 @@ impl Shared {
     async fn fenced(
         self: Arc<Self>,
         head: Parts,
-        body: Incoming,
+        body: &mut Option<Incoming>,
         token: Token,
         name: Option<Name>,
     ) -> Result<Response<Reply>, Problem> {
@@ -68,6 +78,7 @@ impl Shared {
             match cache.begin(name) {
                 Found::Refused(problem) => return Err(problem),
                 Found::Seen(hash, answer) => {
+                    let body = body.take().ok_or_else(gone)?;
                     return again(hash, self.hash(&head, body).await?, answer.as_deref());
                 }
                 Found::New => {}
@@ -82,18 +93,18 @@ impl Shared {
                 return Err(problem);
             }
         };
-        self.spawned(head, body, Some((token, ticket)), name).await
+        self.spawned(head, body.take(), Some((token, ticket)), name).await
     }
 
     /// In a task of its own: a client that goes away must not take an exchange out of sight.
     async fn spawned(
         self: Arc<Self>,
         head: Parts,
-        body: Incoming,
+        body: Option<Incoming>,
         pass: Option<(Token, Ticket)>,
         name: Option<Name>,
     ) -> Result<Response<Reply>, Problem> {
-        let exchange = tokio::spawn(self.exchange(head, body, pass, name));
+        let exchange = tokio::spawn(self.exchange(head, body.ok_or_else(gone)?, pass, name));
         exchange.await.unwrap_or_else(|_| Err(Problem::unavailable("the proxy is shutting down")))
     }
 
@@ -224,10 +235,7 @@ impl Shared {
     async fn own(&self, page: Page) -> Result<Response<Reply>, Problem> {
         let value = match page {
             Page::Health => {
-                let active = self.fence.high_water();
-                if let Err(problem) = active {
-                    return Err(problem);
-                }
+                self.fence.high_water()?;
                 json!({ "status": "active", "resource": self.fence.resource })
             }
             Page::HighWater => self.high_water()?,
@@ -252,6 +260,22 @@ impl Shared {
             "seq": high.as_ref().map(|high| high.seq),
             "strength": Strength::Atomic.to_string(),
         }))
+    }
+}
+
+fn gone() -> Problem {
+    Problem::bad("the body was read before")
+}
+
+/// Reads a little of what is refused: a connection that is closed over unread bytes may take the answer along.
+async fn discard(mut body: Incoming) {
+    let mut left = DISCARD;
+    while let Some(Ok(frame)) = body.frame().await {
+        let read = frame.data_ref().map_or(0, Bytes::len);
+        if read >= left {
+            return;
+        }
+        left -= read;
     }
 }
 

@@ -96,7 +96,7 @@ struct OnProbeShelf(Arc<dyn Store>);
 
 fn moved(key: &Key) -> Key {
     match key.shelf {
-        Shelf::Lease => Key::new(Shelf::Probe, &key.name),
+        Shelf::Lease | Shelf::Fence => Key::new(Shelf::Probe, &key.name),
         _ => key.clone(),
     }
 }

@@ -19,6 +19,8 @@ pub struct Verb {
     verb: &'static [&'static str],
     /// Name, type, meaning, and whether it is needed; in the order in which the verb takes them.
     arguments: &'static [(&'static str, &'static str, &'static str, bool)],
+    /// Further texts, each given as `--name=value`.
+    flags: &'static [(&'static str, &'static str)],
     /// Whether it needs a lease.
     fenced: bool,
 }
@@ -32,14 +34,17 @@ pub const FENCED_PUSH: Verb = Verb {
         ("remote", "string", "The remote, such as origin", true),
         ("refspecs", "array", "What to push, such as main", false),
     ],
+    flags: &[],
     fenced: true,
 };
 
 pub const QUEUE_CLAIM: Verb = Verb {
     name: "queue_claim",
-    description: "Claim the next item of a queue; it comes back to the queue if it is not completed in time.",
+    description: "Claim the next item of a queue, with its token and payload. It is not renewed by itself: it comes back \
+                  to the queue if it is not completed within the TTL. Status `none` if there is nothing to claim.",
     verb: &["queue", "claim"],
     arguments: &[("queue", "string", "The queue", true)],
+    flags: &[("ttl", "How long you have, such as 10m"), ("wait", "Wait this long for an item, such as 30s")],
     fenced: false,
 };
 
@@ -47,7 +52,8 @@ pub const QUEUE_COMPLETE: Verb = Verb {
     name: "queue_complete",
     description: "Complete an item that was claimed, by the token that came with it.",
     verb: &["queue", "complete"],
-    arguments: &[],
+    arguments: &[("queue", "string", "The queue", true)],
+    flags: &[("result", "What the work came to")],
     fenced: true,
 };
 // END verbs of other branches.
@@ -69,6 +75,9 @@ impl Tool for Verb {
             if *kind == "array" {
                 properties[*name]["items"] = json!({ "type": "string" });
             }
+        }
+        for (name, meaning) in self.flags {
+            properties[*name] = json!({ "type": "string", "description": meaning });
         }
         if self.fenced {
             properties["lease"] = json!({ "type": "string", "description": "Name of a lease that was acquired here" });
@@ -106,9 +115,15 @@ impl Tool for Verb {
                 words.push(word.to_owned());
             }
         }
+        for (name, _) in self.flags {
+            words.extend(text(arguments, name).map(|value| format!("--{name}={value}")));
+        }
+        if words.iter().any(|word| word.contains('\0')) {
+            return Err(Error::new(Kind::Invalid, "an argument has a null byte in it"));
+        }
         let this = std::env::current_exe().map_err(|e| Error::unavailable("cannot find this command", e))?;
         let mut command = Command::new(this);
-        command.args(self.verb).args(words).current_dir(&session.root);
+        command.arg("--json").args(self.verb).args(words).current_dir(&session.root);
         command.env("LEASEHOLD_STORE", session.settings.store.value.portable());
         if self.fenced {
             let token = session.token(text(arguments, "token"), text(arguments, "lease"))?;
@@ -119,9 +134,12 @@ impl Tool for Verb {
         let ran = ran.map_err(|e| Error::unavailable("the verb was broken off", e))?;
         let ran = ran.map_err(|e| Error::unavailable("cannot run this command", e))?;
         let said = String::from_utf8_lossy(&ran.stderr).trim().to_owned();
-        if ran.status.success() {
-            let printed = String::from_utf8_lossy(&ran.stdout).trim().to_owned();
-            return Ok(json!({ "status": "done", "output": printed, "notes": said }));
+        let printed = String::from_utf8_lossy(&ran.stdout).trim().to_owned();
+        let printed: Value = serde_json::from_str(&printed).unwrap_or(Value::String(printed));
+        match ran.status.code() {
+            Some(0) => return Ok(json!({ "status": "done", "output": printed, "notes": said })),
+            Some(11) => return Ok(json!({ "status": "none", "output": printed, "notes": said })),
+            _ => {}
         }
         let kind = match ran.status.code() {
             Some(12) => Kind::Lost,
