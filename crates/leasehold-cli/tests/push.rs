@@ -333,6 +333,13 @@ fn a_servers_hooks_refuse_whoever_goes_around_the_fence() {
     place.git("work", &["push", "-q", "origin", "main:free"]);
     place.git("remote.git", &["gc", "-q", "--prune=now"]);
     place.git("remote.git", &["pack-refs", "--all"]);
+    // A ref that is packed can no more be deleted than one that is not.
+    for name in ["refs/heads/main", "refs/fence/job"] {
+        let refs = place.refs();
+        let done = Done::from(place.git_command("remote.git", &["update-ref", "-d", name]).output().unwrap());
+        assert_ne!(done.code, 0, "{name}");
+        assert_eq!(place.refs(), refs, "{name}");
+    }
     // Seals pass, older holders do not, though they bring a fence.
     let newer = place.transfer();
     place.push(&newer, &["origin", "main"]).expect(0);
