@@ -358,7 +358,7 @@ async fn make_commit(site: &Site, resource: &str, inscription: &Inscription) -> 
     let message = inscription.message();
     let words = ["commit-tree", site.empty_tree, "-m", message.trim_end()];
     let mut answer = site.git.run(words).await?;
-    if !answer.succeeded && answer.said.contains("empty ident") || answer.said.contains("tell me who you are") {
+    if !answer.succeeded && (answer.said.contains("ident") || answer.said.contains("tell me who you are")) {
         // Nobody has told git who they are: CI machines. The fence needs no author.
         let mut command = site.git.command(words);
         for who in ["AUTHOR", "COMMITTER"] {
