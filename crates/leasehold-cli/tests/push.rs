@@ -263,7 +263,7 @@ fn hooks_credentials_and_old_gits() {
     // A git that is too old is told apart; so is none.
     let bin = place.home.path("bin");
     fs::create_dir(&bin).unwrap();
-    fs::write(bin.join("git"), "#!/bin/sh\n[ \"$1\" = version ] && echo git version 2.24.4 && exit\nexec /usr/bin/env PATH=\"$REST\" git \"$@\"\n").unwrap();
+    fs::write(bin.join("git"), "#!/bin/sh\n[ \"$1\" = version ] && echo git version 2.24.4 && exit\nexec /usr/bin/env -u GIT_TRACE2_EVENT PATH=\"$REST\" git \"$@\"\n").unwrap();
     fs::set_permissions(bin.join("git"), fs::Permissions::from_mode(0o755)).unwrap();
     let rest = std::env::var("PATH").unwrap();
     let words = ["push", "--token", &place.token, "origin", "main"];
@@ -333,6 +333,13 @@ fn a_servers_hooks_refuse_whoever_goes_around_the_fence() {
     place.git("work", &["push", "-q", "origin", "main:free"]);
     place.git("remote.git", &["gc", "-q", "--prune=now"]);
     place.git("remote.git", &["pack-refs", "--all"]);
+    // A ref that is packed can no more be deleted than one that is not.
+    for name in ["refs/heads/main", "refs/fence/job"] {
+        let refs = place.refs();
+        let done = Done::from(place.git_command("remote.git", &["update-ref", "-d", name]).output().unwrap());
+        assert_ne!(done.code, 0, "{name}");
+        assert_eq!(place.refs(), refs, "{name}");
+    }
     // Seals pass, older holders do not, though they bring a fence.
     let newer = place.transfer();
     place.push(&newer, &["origin", "main"]).expect(0);

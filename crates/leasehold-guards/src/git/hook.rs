@@ -220,6 +220,9 @@ impl Hooks {
         }
         // Repacking says every ref anew, as it is.
         changes.retain(|change| change.old != change.new);
+        if state == HookState::Transaction && input.lines().count() == 1 && self.is_repacked(&changes).await? {
+            return Ok(());
+        }
         let mut moved = HashMap::new();
         for change in changes.iter().filter(|change| change.name.starts_with(&format!("{namespace}/"))) {
             let lease = self.forward(change, &namespace).await?;
@@ -264,6 +267,17 @@ impl Hooks {
             return Err(why.into_error(&resource));
         }
         Ok((token.lease, seq > sealed.seq))
+    }
+
+    /// Whether a deletion removes no more than the loose copy of a ref that was packed as it is. In a real one, git has the
+    /// packed refs locked by now, if the ref is among them at all.
+    async fn is_repacked(&self, changes: &[Change]) -> Result<bool> {
+        let [Change { name, old: Some(old), new: None }] = changes else { return Ok(false) };
+        let answer = self.git.run(["rev-parse", "--git-path", "packed-refs"]).await?;
+        let path = self.git.folder().join(answer.text());
+        let packed = fs::read_to_string(&path).unwrap_or_default();
+        let is_packed = packed.lines().any(|line| line.split_once(' ') == Some((old.as_str(), name)));
+        Ok(answer.succeeded && is_packed && !path.with_file_name("packed-refs.lock").exists())
     }
 
     async fn inscription(&self, oid: &Oid, fence: &str) -> Result<Inscription> {

@@ -106,9 +106,7 @@ impl<'a> Landing<'a> {
                 Err(_) if !is_fresh => continue,
                 Err(why) => return Err(why.into_error(&self.resource).into()),
             };
-            let is_first = high.is_none_or(|high| high.epoch != self.token.epoch);
-            if is_first && refspecs.iter().any(|refspec| refspec.sorts_before(&self.fence)) {
-                // A crash of the remote could leave the branch moved and the fence not; a sealed fence bears that.
+            if self.goes_first(found.as_ref(), refspecs) {
                 self.seal().await?;
                 known = self.read().await?;
                 is_fresh = true;
@@ -122,6 +120,14 @@ impl<'a> Landing<'a> {
             is_fresh = false;
         }
         Err(self.contended().into())
+    }
+
+    /// Whether the fence is to be moved alone before the branches go with it. Where there is none yet, the remote may not
+    /// take it: git applies the rest of an atomic push if one of its refs is hidden from pushers. And where it sorts
+    /// after a branch, a crash of the remote could leave the branch moved and the fence not, which a sealed one bears.
+    fn goes_first(&self, found: Option<&Fence>, refspecs: &[Refspec]) -> bool {
+        let Some(fence) = found else { return true };
+        fence.high.epoch != self.token.epoch && refspecs.iter().any(|refspec| refspec.sorts_before(&self.fence))
     }
 
     /// Sends one push. A refusal that is final is an error.
@@ -146,6 +152,7 @@ impl<'a> Landing<'a> {
             }
             Verdict::Behind(names) => Ok(Outcome::Behind(names)),
             Verdict::Refused { name, reason } => self.refused(found, &name, &reason, &answer).await,
+            Verdict::Torn(names) => Err(self.torn(&names)),
             Verdict::Unknown if !trace.shows_a_pack() => Err(self.not_sent(&answer)),
             Verdict::Unknown => self.resolve(oid, found, next, &answer, refspecs.is_empty()).await,
         }
@@ -267,6 +274,18 @@ impl<'a> Landing<'a> {
         Error::new(kind, format!("nothing was pushed: resource=`{}`: {}", self.resource, answer.complaint()))
     }
 
+    /// Not seen since the fence goes first where there is none; if it is seen after all, people have to know.
+    fn torn(&self, names: &[String]) -> Error {
+        let message = format!(
+            "the remote took a part of an atomic push: resource=`{}` has moved `{}` without the fence `{}`, so it is not \
+             fit to be guarded; look at what is there",
+            self.resource,
+            names.join("`, `"),
+            self.fence
+        );
+        Error::new(Kind::Corrupt, message)
+    }
+
     fn not_applied(&self, answer: &Answer) -> Error {
         let message = format!(
             "the remote broke off: resource=`{}`: {}; nothing was applied, and cannot be any more: try again",
@@ -339,7 +358,7 @@ async fn make_commit(site: &Site, resource: &str, inscription: &Inscription) -> 
     let message = inscription.message();
     let words = ["commit-tree", site.empty_tree, "-m", message.trim_end()];
     let mut answer = site.git.run(words).await?;
-    if !answer.succeeded && answer.said.contains("empty ident") || answer.said.contains("tell me who you are") {
+    if !answer.succeeded && (answer.said.contains("ident") || answer.said.contains("tell me who you are")) {
         // Nobody has told git who they are: CI machines. The fence needs no author.
         let mut command = site.git.command(words);
         for who in ["AUTHOR", "COMMITTER"] {

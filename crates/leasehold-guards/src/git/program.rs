@@ -33,6 +33,28 @@ const REPOSITORY_VARIABLES: [&str; 8] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Version(pub(crate) u32, pub(crate) u32);
 
+impl Version {
+    /// This one, if it is fit.
+    pub(crate) fn at_least(self, oldest: Version) -> Result<Self> {
+        let found = self;
+        if found < oldest {
+            let message = format!(
+                "git {}.{} is too old: {}.{} or newer is needed, for only then is an atomic push all or nothing; \
+                 upgrade git",
+                found.0, found.1, oldest.0, oldest.1
+            );
+            return Err(Error::new(Kind::Unsupported, message));
+        }
+        Ok(found)
+    }
+
+    /// The version that a command wrote into its trace.
+    pub(crate) fn traced(said: &str) -> Option<Self> {
+        let (_, rest) = said.split_once("\"exe\":\"")?;
+        parse_version(&format!("git version {}", rest.split('"').next()?))
+    }
+}
+
 /// `git` in a folder.
 #[derive(Debug, Clone)]
 pub(crate) struct Git {
@@ -121,15 +143,7 @@ impl Git {
         let found = parse_version(&text).ok_or_else(|| {
             Error::new(Kind::Unsupported, format!("cannot tell the version of git from `{}`", printable(&text)))
         })?;
-        if found < oldest {
-            let message = format!(
-                "git {}.{} is too old: {}.{} or newer is needed, for only then is an atomic push all or nothing; \
-                 upgrade git",
-                found.0, found.1, oldest.0, oldest.1
-            );
-            return Err(Error::new(Kind::Unsupported, message));
-        }
-        Ok(found)
+        found.at_least(oldest)
     }
 }
 
@@ -160,6 +174,8 @@ mod tests {
         ] {
             assert_eq!(parse_version(text), version, "{text}");
         }
+        assert_eq!(Version::traced(r#"{"event":"version","evt":"3","exe":"2.24.4"}"#), Some(Version(2, 24)));
+        assert_eq!(Version::traced("fatal: no"), None);
         assert!(Version(2, 24) < OLDEST && Version(2, 25) >= OLDEST && Version(3, 0) > OLDEST);
     }
 }

@@ -22,6 +22,8 @@ pub(crate) enum Verdict {
     Behind(Vec<String>),
     /// Surely nothing was applied: the remote, or git for it, refuses this ref, for this reason.
     Refused { name: String, reason: String },
+    /// The fence was refused, and these refs were moved all the same: the remote is not atomic.
+    Torn(Vec<String>),
     /// No answer: it may or may not have been applied.
     Unknown,
 }
@@ -34,6 +36,11 @@ pub(crate) fn judge(stdout: &str, succeeded: bool, fence: &str) -> Verdict {
         // Of an atomic push all refs have the same fate. `=` would mean that the fence was not sent, hence not compared.
         let all = lines.iter().all(|line| line.flag != '!');
         return if succeeded && all && own.flag != '=' { Verdict::Landed } else { Verdict::Unknown };
+    }
+    let moved = lines.iter().filter(|line| !matches!(line.flag, '!' | '='));
+    let moved: Vec<String> = moved.map(|line| line.to.clone()).collect();
+    if !moved.is_empty() {
+        return Verdict::Torn(moved);
     }
     if lines.iter().any(|line| line.flag == '!' && is_lost(&line.summary)) {
         return Verdict::Unknown;
@@ -123,6 +130,9 @@ mod tests {
         let protected = "!\tx:refs/heads/main\t[remote rejected] (protected branch hook declined)";
         let other = "!\tabc:refs/fence/job\t[remote rejected] (atomic push failure)";
         assert_eq!(verdict(&[other, protected]), refused("refs/heads/main", "protected branch hook declined"));
+        let hidden = "!\tabc:refs/fence/job\t[remote rejected] (deny updating a hidden ref)";
+        let torn = Verdict::Torn(vec!["refs/heads/main".into()]);
+        assert_eq!(verdict(&[hidden, "*\tx:refs/heads/main\t[new branch]"]), torn);
         let silent = "!\tabc:refs/fence/job\t[remote failure] (remote failed to report status)";
         assert_eq!(verdict(&[silent]), Verdict::Unknown);
     }

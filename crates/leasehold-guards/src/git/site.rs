@@ -27,16 +27,17 @@ pub(crate) struct Site {
 impl Site {
     pub(crate) async fn find(git: &Git, remote: &Remote) -> Result<Self> {
         let words = ["rev-parse", "--git-common-dir", "--show-object-format"];
-        let address = ["remote", "get-url", "--push", "--all", remote.as_str()];
-        let settings = [
-            "config",
-            "--null",
-            "--get-regexp",
-            r"^(remote\..*\.(mirror|pushurl)|url\..*\.pushinsteadof|protocol\..*)$",
-        ];
-        let (version, repository, urls, settings) =
-            tokio::join!(git.version(OLDEST), git.run(words), git.run(address), git.run(settings));
-        let (version, repository, urls, settings) = (version?, repository?, urls?, settings?);
+        let mut ask = git.command(["config", "--null", "--list"]);
+        // Its trace says which git this is, and saves asking for that: a push is to cost few processes.
+        if std::env::var_os("GIT_TRACE2_EVENT").is_none() {
+            ask.env("GIT_TRACE2_EVENT", "2");
+        }
+        let (settings, repository) = tokio::join!(git.finish(ask), git.run(words));
+        let (settings, repository) = (settings?, repository?);
+        let version = match Version::traced(&settings.said) {
+            Some(version) => version.at_least(OLDEST)?,
+            None => git.version(OLDEST).await?,
+        };
         if !repository.succeeded {
             let why = repository.complaint();
             return Err(Error::invalid("repository", git.folder().display(), why));
@@ -49,11 +50,10 @@ impl Site {
             _ => "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
         };
         let settings = Settings::parse(&settings.stdout);
-        let text = urls.text();
-        let found: Vec<&str> = text.lines().collect();
-        let url = match (urls.succeeded, &found[..]) {
-            (true, [url]) => (*url).to_owned(),
-            (true, many) => {
+        let url = match &settings.addresses(git, remote).await?[..] {
+            [] => unnamed(git, remote)?,
+            [url] => url.clone(),
+            many => {
                 let message = format!(
                     "remote `{remote}` has {} push URLs: each would have a fence of its own, and a push to several is \
                      never atomic; push to one of them by its URL",
@@ -61,7 +61,6 @@ impl Site {
                 );
                 return Err(Error::new(Kind::Unsupported, message));
             }
-            (false, _) => unnamed(git, remote)?,
         };
         if settings.is(&format!("remote.{}.mirror", remote.as_str())) {
             let message = format!(
@@ -104,6 +103,24 @@ impl Settings {
         let text = String::from_utf8_lossy(bytes);
         let entries = text.split('\0').filter(|entry| !entry.is_empty());
         Settings(entries.map(|entry| entry.split_once('\n').unwrap_or((entry, "true"))).map(own).collect())
+    }
+
+    /// Where pushes to a remote of this name go; none if there is no such name.
+    async fn addresses(&self, git: &Git, remote: &Remote) -> Result<Vec<String>> {
+        let all = |name: &str| -> Vec<String> {
+            let key = format!("remote.{}.{name}", remote.as_str());
+            self.0.iter().filter(|(found, _)| *found == key).map(|(_, value)| value.clone()).collect()
+        };
+        let (urls, push_urls) = (all("url"), all("pushurl"));
+        let is_rewritten = self.0.iter().any(|(key, _)| key.starts_with("url."));
+        let found = if push_urls.is_empty() { urls } else { push_urls };
+        if !is_rewritten && !found.is_empty() && found.iter().all(|url| !url.is_empty()) {
+            return Ok(found);
+        }
+        // Rewritten, unset or kept in a file of old: git knows best.
+        let answer = git.run(["remote", "get-url", "--push", "--all", remote.as_str()]).await?;
+        let text = if answer.succeeded { answer.text() } else { String::new() };
+        Ok(text.lines().map(str::to_owned).collect())
     }
 
     fn get(&self, name: &str) -> Option<&str> {

@@ -75,7 +75,7 @@ fn one_round(
     tally: &Mutex<Tally>,
 ) {
     let epoch = 2 * round + 1;
-    let stop = round % 2 == 0;
+    let stop = round.is_multiple_of(2);
     let mut late = Pusher::start(field, zombie, &Order::push(epoch));
     std::thread::sleep(Duration::from_millis(dice.below(head_start(way))));
     if stop {
