@@ -3,6 +3,7 @@
 //! Promise: what is compared does equally durable work, and a demand that is not met fails `--check`. Non-promise: the
 //! absolute figures say little beyond this machine; the ratios are what is demanded.
 
+mod data;
 mod etcd;
 mod fleet;
 mod measure;
@@ -27,6 +28,7 @@ struct Budget {
     stores: Duration,
     writes: Duration,
     fleet: Duration,
+    data: Duration,
 }
 
 const FULL: Budget = Budget {
@@ -34,12 +36,14 @@ const FULL: Budget = Budget {
     stores: Duration::from_secs(8),
     writes: Duration::from_secs(8),
     fleet: Duration::from_secs(4),
+    data: Duration::from_secs(4),
 };
 const QUICK: Budget = Budget {
     runs: Duration::from_secs(6),
     stores: Duration::from_millis(1_800),
     writes: Duration::from_millis(1_800),
     fleet: Duration::from_millis(1_200),
+    data: Duration::from_millis(1_200),
 };
 
 fn main() -> ExitCode {
@@ -78,6 +82,12 @@ fn measure(options: &Options) -> Result<Report> {
     }
     if options.wants(Part::Writes) {
         report.extend(writes::compare(&scratch, &options.leasehold, budget.writes)?);
+    }
+    if options.wants(Part::Sql) {
+        report.extend(data::transactions(budget.data)?);
+    }
+    if options.wants(Part::Put) {
+        report.extend(data::puts(budget.data)?);
     }
     if let Some(engine) = options.fleet() {
         report.extend(fleet::compare(budget.fleet, engine)?);

@@ -10,7 +10,7 @@ Usage: leasehold-bench [--quick] [--check] [--only PART] [--json FILE] [--scratc
 
   --quick            at most 25 seconds instead of 90
   --check            exit with 1 if a demand is not met
-  --only PART        one part only: runs, stores, writes or fleet (or one of its engines: redis, postgres, ...)
+  --only PART        one part only: runs, stores, writes, sql, put or fleet (or one of its engines: redis, postgres, ...)
   --json FILE        write the results there too
   --scratch FOLDER   where to keep the state; a real disk (default: beside this program)
   --leasehold FILE   the release binary to measure (default: beside this program)
@@ -25,6 +25,10 @@ pub enum Part {
     Stores,
     /// Fenced writes.
     Writes,
+    /// Fenced transactions.
+    Sql,
+    /// Fenced puts.
+    Put,
     /// Servers that fleets run: all of them, or one.
     Fleet(Option<String>),
 }
@@ -82,6 +86,8 @@ impl Options {
                         Some("runs") => Part::Runs,
                         Some("stores") => Part::Stores,
                         Some("writes") => Part::Writes,
+                        Some("sql") => Part::Sql,
+                        Some("put") => Part::Put,
                         Some("fleet") => Part::Fleet(None),
                         Some(engine) => Part::Fleet(Some(engine.to_owned())),
                         None => bail!("--only wants runs, stores, writes, fleet or an engine"),
