@@ -3,6 +3,7 @@
 //! Promise: what is compared does equally durable work, and a demand that is not met fails `--check`. Non-promise: the
 //! absolute figures say little beyond this machine; the ratios are what is demanded.
 
+mod data;
 mod etcd;
 mod fleet;
 mod load;
@@ -35,6 +36,7 @@ struct Budget {
     fleet: Duration,
     proxy: Duration,
     mcp: Duration,
+    data: Duration,
 }
 
 const FULL: Budget = Budget {
@@ -45,6 +47,7 @@ const FULL: Budget = Budget {
     fleet: Duration::from_secs(4),
     proxy: Duration::from_secs(12),
     mcp: Duration::from_secs(3),
+    data: Duration::from_secs(4),
 };
 const QUICK: Budget = Budget {
     runs: Duration::from_secs(6),
@@ -54,6 +57,7 @@ const QUICK: Budget = Budget {
     fleet: Duration::from_millis(1_200),
     proxy: Duration::from_secs(4),
     mcp: Duration::from_secs(1),
+    data: Duration::from_millis(1_200),
 };
 
 fn main() -> ExitCode {
@@ -104,6 +108,12 @@ fn measure(options: &Options) -> Result<Report> {
     }
     if options.wants(Part::Mcp) {
         report.extend(mcp::compare(&scratch, &options.leasehold, budget.mcp)?);
+    }
+    if options.wants(Part::Sql) {
+        report.extend(data::transactions(budget.data)?);
+    }
+    if options.wants(Part::Put) {
+        report.extend(data::puts(budget.data)?);
     }
     if let Some(engine) = options.fleet() {
         report.extend(fleet::compare(budget.fleet, engine)?);

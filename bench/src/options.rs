@@ -10,7 +10,7 @@ Usage: leasehold-bench [--quick] [--check] [--only PART] [--json FILE] [--scratc
 
   --quick            at most 25 seconds instead of 90
   --check            exit with 1 if a demand is not met
-  --only PART        one part only: runs, stores, writes, push, proxy, mcp, schedule or fleet (or an engine)
+  --only PART        one part only: runs, stores, writes, push, sql, put, proxy, mcp, schedule or fleet (or an engine)
   --json FILE        write the results there too
   --scratch FOLDER   where to keep the state; a real disk (default: beside this program)
   --leasehold FILE   the release binary to measure (default: beside this program)
@@ -33,6 +33,10 @@ pub enum Part {
     Proxy,
     /// The gate of MCP tools.
     Mcp,
+    /// Fenced transactions.
+    Sql,
+    /// Fenced puts.
+    Put,
     /// Servers that fleets run: all of them, or one.
     Fleet(Option<String>),
 }
@@ -94,10 +98,12 @@ impl Options {
                         Some("push") => Part::Push,
                         Some("proxy") => Part::Proxy,
                         Some("mcp") => Part::Mcp,
+                        Some("sql") => Part::Sql,
+                        Some("put") => Part::Put,
                         Some("fleet") => Part::Fleet(None),
                         Some(engine) => Part::Fleet(Some(engine.to_owned())),
                         None => {
-                            bail!("--only wants runs, stores, writes, push, proxy, mcp, schedule, fleet or an engine")
+                            bail!("--only wants runs, stores, writes, push, sql, put, proxy, mcp, schedule, fleet or an engine")
                         }
                     });
                 }

@@ -27,7 +27,7 @@ pub fn database(text: &str, resource: Option<&str>, policy: Policy) -> Result<Ar
     if address == "sqlite:" {
         return Err(Error::invalid("database", text, "name a file: sqlite:PATH"));
     }
-    let url: StoreUrl = address.parse()?;
+    let url: StoreUrl = address.parse().map_err(|e| renamed(&e, "database", allowed))?;
     let resource: Resource = match resource.map(ToOwned::to_owned).or(fragment).or(named) {
         Some(name) => name.parse()?,
         None => Resource::default(),
@@ -68,9 +68,9 @@ pub fn object(
 ) -> Result<(leasehold_guards::ObjectGuard, String)> {
     use leasehold_guards::object::{Salt, Tags, content_type_of};
     let (address, in_address) = split_option(text, "salt");
-    let url: StoreUrl = address.parse()?;
+    let allowed = "use s3://bucket/key, gs://bucket/key or az://container/key";
+    let url: StoreUrl = address.parse().map_err(|e| renamed(&e, "object", allowed))?;
     let Some(address) = url.address().filter(|address| OBJECT.contains(&address.scheme.as_str())) else {
-        let allowed = "use s3://bucket/key, gs://bucket/key or az://container/key";
         return Err(Error::invalid("object", scheme_of(text), allowed));
     };
     let key = leasehold_guards::object::key(&address.path)
@@ -110,6 +110,13 @@ pub fn object_guard(text: &str) -> Result<Arc<dyn Guard>> {
 #[allow(dead_code, reason = "a full build has everything")]
 pub fn lean(scheme: &str) -> Error {
     Error::new(Kind::Unsupported, format!("no driver for `{scheme}`: rebuild with the cargo feature `full`"))
+}
+
+/// What is wrong with an address, said of what it is here: not of a store, whose forms are others.
+fn renamed(error: &Error, what: &str, allowed: &str) -> Error {
+    let text = error.to_string().replacen("store url", what, 1);
+    let cause = text.split("; use `sqlite:`").next().unwrap_or_default();
+    Error::new(error.kind(), if cause.len() < text.len() { format!("{cause}; {allowed}") } else { text })
 }
 
 /// Only the scheme: the rest may hold a password.

@@ -258,7 +258,7 @@ fn run_one(db: &Connection, statement: &Statement) -> rusqlite::Result<(u64, Opt
     if prepared.column_count() == 0 {
         return Ok((prepared.execute([])? as u64, None));
     }
-    let columns: Vec<String> = prepared.column_names().into_iter().map(ToOwned::to_owned).collect();
+    let columns: Vec<String> = prepared.column_names().map(ToOwned::to_owned).collect();
     let mut values = Vec::new();
     let mut rows = prepared.query([])?;
     while let Some(row) = rows.next()? {

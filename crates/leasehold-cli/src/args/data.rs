@@ -25,13 +25,13 @@ pub struct Sql {
     #[arg(long, conflicts_with_all = ["command", "file"])]
     pub init: bool,
     /// With --init: only print the statements
-    #[arg(long, requires = "init")]
+    #[arg(long, requires = "init", conflicts_with_all = ["command", "file", "column"])]
     pub print: bool,
     /// With --init: refuse writes to this table from transactions without a token (may be repeated)
-    #[arg(long, value_name = "TABLE", requires = "init")]
+    #[arg(long, value_name = "TABLE", requires = "init", conflicts_with_all = ["command", "file", "column"])]
     pub protect: Vec<String>,
     /// With --init: take that back (may be repeated)
-    #[arg(long, value_name = "TABLE", requires = "init")]
+    #[arg(long, value_name = "TABLE", requires = "init", conflicts_with_all = ["command", "file", "column"])]
     pub unprotect: Vec<String>,
     /// What the fence is for, where several leases share a database [default: database]
     #[arg(long, value_name = "NAME")]

@@ -286,9 +286,7 @@ impl Lexer<'_> {
         self.at += 1;
         while self.at < self.bytes.len() {
             let byte = self.peek(0);
-            if byte == b'\\' && escapes {
-                self.at += 2;
-            } else if byte == quote && self.peek(1) == quote {
+            if (byte == b'\\' && escapes) || (byte == quote && self.peek(1) == quote) {
                 self.at += 2;
             } else {
                 self.at += 1;

@@ -10,7 +10,8 @@ use object_store::{ObjectStoreExt, PutPayload};
 pub async fn write_row(url: &str, resource: &str, epoch: u64, sql: &str, mut pause: impl FnMut()) -> Result<()> {
     let db = Database::at(url);
     let read = format!("SELECT epoch FROM naive WHERE id = '{resource}'");
-    let seen: u64 = db.ask(&read).await.parse().unwrap_or(0);
+    let seen = db.try_ask(&read).await.map_err(|e| Error::new(Kind::Unavailable, e))?;
+    let seen: u64 = seen.parse().unwrap_or(0);
     if epoch < seen {
         return Err(Error::new(Kind::Fenced, format!("held={epoch} seen={seen}")));
     }

@@ -44,6 +44,10 @@ fn main() {
     play("a_stopped_sqlite_writer_is_named", "data", seed, stopped_sqlite);
     play("a_server_that_ignores_conditions_is_refused", "data", seed, flawed_servers);
     for (name, start, url) in buckets() {
+        // Slow under contention: it takes as long as all the rest.
+        if name == "seaweed" && !is_long() {
+            continue;
+        }
         let server = start();
         let url = url(server.port());
         play(&format!("every_stage_of_a_put_survives_a_stop_and_a_kill_{name}"), "data", seed, || object_stages(&url));
@@ -240,7 +244,7 @@ fn rounds(
     let (mut zombie, mut successor) = (Worker::start(), Worker::start());
     let mut result = Rounds::default();
     let begun = clock::now();
-    let limit = Duration::from_secs(if is_long() { 3600 } else { 7 });
+    let limit = Duration::from_secs(if is_long() { 3600 } else { 4 });
     for round in 0..count {
         let (epoch, stop) = (2 * round + 1, round % 2 == 0);
         zombie.send(&order(epoch).with("dawdle", dice.below(1 << 40)));
@@ -275,7 +279,9 @@ fn rounds(
         }
         result.rounds += 1;
         result.stale += u64::from(wrote() != epoch + 1);
-        if clock::now().saturating_since(begun) > limit {
+        // A control is caught by then.
+        let is_caught = result.stale > 2;
+        if is_caught || clock::now().saturating_since(begun) > limit {
             break;
         }
     }

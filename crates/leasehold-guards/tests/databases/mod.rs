@@ -202,7 +202,12 @@ impl Database {
 
     /// The one value of a query, as text.
     pub async fn ask(&self, sql: &str) -> String {
-        match self.engine {
+        self.try_ask(sql).await.unwrap_or_else(|e| panic!("{:?}: {sql}: {e}", self.engine))
+    }
+
+    /// The same; a file that a stopped process has cannot always be read.
+    pub async fn try_ask(&self, sql: &str) -> Result<String, String> {
+        Ok(match self.engine {
             Engine::Postgres => {
                 let messages = self.postgres().await.simple_query(sql).await.unwrap();
                 let row = messages.iter().find_map(|message| match message {
@@ -217,13 +222,14 @@ impl Database {
             }
             Engine::Sqlite => {
                 let db = self.sqlite();
-                let value: rusqlite::types::Value = db.query_row(sql, [], |row| row.get(0)).unwrap();
+                let value: rusqlite::types::Value =
+                    db.query_row(sql, [], |row| row.get(0)).map_err(|e| e.to_string())?;
                 match value {
                     rusqlite::types::Value::Integer(n) => n.to_string(),
                     rusqlite::types::Value::Text(text) => text,
                     _ => String::new(),
                 }
             }
-        }
+        })
     }
 }
