@@ -28,8 +28,6 @@ const MANY: usize = 256;
 const PAGE: usize = 500;
 /// How many jobs are looked at at once: a look is a few kilobytes, and there may be 100,000 jobs.
 const LOOKING: usize = 256;
-/// A store clock that differs by more than this from what it should show has been set.
-const SET: Duration = Duration::from_secs(2);
 
 /// A slot that was claimed and is to be run.
 #[derive(Debug)]
@@ -142,8 +140,13 @@ impl Scheduler {
         let clock = self.desk.clock();
         let mut resync = clock.now() + RESYNC;
         loop {
-            if self.draining && self.running == 0 {
+            // Who is looking may be about to start one.
+            if self.draining && self.running == 0 && self.looking == 0 {
                 return Ok(());
+            }
+            if self.desk.was_set_back() {
+                // What lies between is due again, as far as it was not run.
+                self.arm_next(self.desk.now());
             }
             if !self.draining {
                 self.start_due();
@@ -226,14 +229,9 @@ impl Scheduler {
         Ok((reading.now, asked))
     }
 
-    async fn resync(&mut self) {
+    async fn resync(&self) {
         let Ok((now, asked)) = self.ask_time().await else { return };
-        let expected = self.desk.now();
         self.desk.learn(now, asked);
-        if expected.saturating_since(now) > SET {
-            // Set back: what lies between is due again, as far as it was not run.
-            self.arm_next(now);
-        }
     }
 
     fn arm_next(&mut self, now: Timestamp) {

@@ -13,6 +13,7 @@ use leasehold::{
     Acquired, Ask, Coordinator, Epoch, Error, HolderId, Inspection, LeaseName, Outcome, Result, Slot, SlotState,
     Timestamp,
 };
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
@@ -27,6 +28,8 @@ const AFTER_TROUBLE: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_secs(2);
 /// How soon it is tried again when as many runs go on here as may.
 const FOR_A_SEAT: Duration = Duration::from_millis(500);
+/// A store clock that is behind what it should show by more than this, and more than an answer may take, was set back.
+const SET_BACK: Duration = Duration::from_secs(60);
 /// A slot that is so fresh cannot have been passed over by another machine and be free again.
 const FRESH: Duration = Duration::from_millis(500);
 
@@ -63,6 +66,7 @@ pub(super) struct Desk {
     asking: Semaphore,
     running: Arc<Semaphore>,
     anchor: Mutex<(Timestamp, Moment)>,
+    set_back: AtomicBool,
 }
 
 impl std::fmt::Debug for News {
@@ -101,7 +105,8 @@ impl Desk {
         let running = Arc::new(Semaphore::new(settings.max_running.max(1)));
         let anchor = Mutex::new((Timestamp::from_millis(0), coordinator.clock().now()));
         let asking = Semaphore::new(ASKING);
-        Desk { coordinator, journals, launcher, watcher, settings, tell, asking, running, anchor }
+        let set_back = AtomicBool::new(false);
+        Desk { coordinator, journals, launcher, watcher, settings, tell, asking, running, anchor, set_back }
     }
 
     pub(super) fn coordinator(&self) -> &Coordinator {
@@ -122,7 +127,15 @@ impl Desk {
 
     /// The store's clock showed this when it was asked at that moment.
     pub(super) fn learn(&self, now: Timestamp, asked: Moment) {
+        if self.now().saturating_since(now) > SET_BACK {
+            self.set_back.store(true, Ordering::SeqCst);
+        }
         *self.anchor.lock().unwrap_or_else(PoisonError::into_inner) = (now, asked);
+    }
+
+    /// Whether the store's clock was found to be set back since this was last asked.
+    pub(super) fn was_set_back(&self) -> bool {
+        self.set_back.swap(false, Ordering::SeqCst)
     }
 
     /// What the store's clock shows now, as far as one can tell without asking. It only decides when to look.
