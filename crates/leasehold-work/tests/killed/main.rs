@@ -22,6 +22,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+/// The queue that everybody works on.
 pub const QUEUE: &str = "work";
 /// How many worker processes there are at a time.
 const WORKERS: usize = 3;
@@ -32,12 +33,14 @@ const PATIENCE: Duration = Duration::from_secs(100);
 
 /// Where a queue is.
 #[derive(Clone)]
+#[allow(missing_docs)]
 pub enum Place {
     Store(String),
     Spool(PathBuf),
 }
 
 impl Place {
+    /// The place that an argument names.
     pub fn parse(text: &str) -> Self {
         match text.strip_prefix("spool:") {
             Some(path) => Place::Spool(path.into()),
@@ -294,6 +297,7 @@ fn look(place: &Place, findings: &mut Findings) {
     }
 }
 
+/// A runtime for one process.
 pub fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
