@@ -145,7 +145,7 @@ fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.first().map(String::as_str) {
         Some("worker" | "adder" | "zombie") => return worker::main(&words),
-        Some("naive") => return naive::main(&words[1]),
+        Some("naive") if words.len() == 2 => return naive::main(&words[1]),
         _ => {}
     }
     let only = words.into_iter().find(|word| !word.starts_with('-')).unwrap_or_default();
