@@ -4,7 +4,7 @@
 //! Non-promise: it cannot make the store behind it fail inside.
 
 use async_trait::async_trait;
-use leasehold::store::{Capabilities, Page, Reading, Store, Survey, Swap, Watch};
+use leasehold::store::{Capabilities, Page, Parts, Reading, Store, Survey, Swap, Watch};
 use leasehold::{Error, Key, Kind, LeaseName, Result, Revision, Shelf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -81,8 +81,8 @@ impl Store for FaultyStore {
         self.inner.read(key).await
     }
 
-    async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
-        self.write(self.inner.swap(key, expected, next)).await
+    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
+        self.write(self.inner.swap_parts(key, expected, next)).await
     }
 
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {

@@ -50,7 +50,7 @@ use crate::namespace::Namespace;
 use async_trait::async_trait;
 use attempt::Attempt;
 use leasehold::store::{
-    Capabilities, Class, ClockSource, Page, Reach, Reading, Revision, Store, Survey, Swap, Watch, Watching,
+    Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Watch, Watching,
     refuse_erasing_a_lease,
 };
 use leasehold::{Error, Key, Kind, LeaseName, Result, Shelf};
@@ -131,7 +131,8 @@ impl Store for DirStore {
         self.with(move |room| room.read(&key)).await
     }
 
-    async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
+    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
+        let next = &*next.joined();
         self.replace(key, expected, Some(next)).await
     }
 

@@ -15,8 +15,8 @@ use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use leasehold::store::{
-    Capabilities, Class, ClockSource, Page, Reach, Reading, Revision, Store, Survey, Swap, Versioned, Watch, Watching,
-    refuse_erasing_a_lease,
+    Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Versioned, Watch,
+    Watching, refuse_erasing_a_lease,
 };
 use leasehold::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp, printable};
 use reqwest::{Client, RequestBuilder};
@@ -138,7 +138,7 @@ impl DurableStore {
         let bytes = BASE64.decode(record.bytes).map_err(|e| {
             Error::new(Kind::Corrupt, format!("{} gave a value that is not base64", self.place)).with_source(e)
         })?;
-        Ok(Versioned { bytes, revision: Revision(record.revision) })
+        Ok(Versioned::whole(bytes, Revision(record.revision)))
     }
 
     /// Passes hints on until the stream ends.
@@ -251,7 +251,8 @@ impl Store for DurableStore {
         Ok(Reading { value, now: Timestamp::from_millis(now) })
     }
 
-    async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
+    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
+        let next = &*next.joined();
         let expected = expected.map(|revision| revision.0.as_str());
         self.write("swap", &Swapping { key: Watched::of(key), expected, next: BASE64.encode(next) }).await
     }

@@ -25,8 +25,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use credentials::Chain;
 use leasehold::store::{
-    Capabilities, Class, ClockSource, Page, Reach, Reading, Revision, Store, Survey, Swap, Versioned, Watch, Watching,
-    refuse_erasing_a_lease,
+    Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Versioned, Watch,
+    Watching, refuse_erasing_a_lease,
 };
 use leasehold::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf, Timestamp};
 use serde_json::{Value, json};
@@ -131,7 +131,7 @@ impl DynamoStore {
             }
             None => Vec::new(),
         };
-        Ok(Versioned { bytes, revision: Revision(revision.to_owned()) })
+        Ok(Versioned::whole(bytes, Revision(revision.to_owned())))
     }
 
     fn query(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize, start: Option<&Value>) -> Value {
@@ -181,7 +181,8 @@ impl Store for DynamoStore {
         }
     }
 
-    async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
+    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
+        let next = &*next.joined();
         // Random, so that it never comes again, not even after the table was restored from a backup.
         let revision = Nonce::random().to_string();
         let mut item = self.key(key);

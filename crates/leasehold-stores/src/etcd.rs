@@ -23,8 +23,8 @@ use crate::namespace::Namespace;
 use async_trait::async_trait;
 use cluster::{Cluster, Reply};
 use leasehold::store::{
-    Capabilities, Class, ClockSource, Page, Reach, Reading, Revision, Store, Survey, Swap, Versioned, Watch, Watching,
-    refuse_erasing_a_lease,
+    Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Versioned, Watch,
+    Watching, refuse_erasing_a_lease,
 };
 use leasehold::{Error, Key, Kind, LeaseName, Result, Shelf};
 use refusal::Cause;
@@ -127,7 +127,7 @@ fn parsed<T: DeserializeOwned>(answer: &Answer, doing: Doing, place: &str) -> Re
 }
 
 fn versioned(pair: Pair) -> Versioned {
-    Versioned { bytes: pair.value.0, revision: Revision(pair.mod_revision.to_string()) }
+    Versioned::whole(pair.value.0, Revision(pair.mod_revision.to_string()))
 }
 
 /// A revision that this store never gave stands for no value at all. 0 would stand for "not there".
@@ -153,7 +153,8 @@ impl Store for EtcdStore {
         Ok(Reading { value: pair.map(versioned), now })
     }
 
-    async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
+    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
+        let next = &*next.joined();
         let expected = match expected {
             None => 0,
             Some(revision) => match number(revision) {

@@ -20,8 +20,8 @@ use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use leasehold::store::{
-    Capabilities, Class, ClockSource, Page, Reach, Reading, Revision, Store, Survey, Swap, Versioned, Watch, Watching,
-    refuse_erasing_a_lease,
+    Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Versioned, Watch,
+    Watching, refuse_erasing_a_lease,
 };
 use leasehold::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf, Timestamp};
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ impl fmt::Debug for FirestoreStore {
 }
 
 /// What an address says.
-struct Parts<'a> {
+struct Place<'a> {
     project: &'a str,
     database: &'a str,
     collection: &'a str,
@@ -63,7 +63,7 @@ pub fn check(address: &Address) -> Result<()> {
     parts(address).map(drop)
 }
 
-fn parts(address: &Address) -> Result<Parts<'_>> {
+fn parts(address: &Address) -> Result<Place<'_>> {
     const FORM: &str = "use firestore://project/collection or firestore://project/database/collection";
     address.allow_options(&["credentials", "emulator", "endpoint", CA])?;
     let [host] = address.hosts.as_slice() else { return Err(address.invalid(FORM)) };
@@ -90,7 +90,7 @@ fn parts(address: &Address) -> Result<Parts<'_>> {
     if address.option("emulator").is_some_and(|host| !service::is_endpoint_of_emulator(host)) {
         return Err(address.invalid("`emulator` is not of the form host:port"));
     }
-    Ok(Parts { project: &host.name, database, collection })
+    Ok(Place { project: &host.name, database, collection })
 }
 
 /// Prepares a client; nothing is sent.
@@ -100,7 +100,7 @@ pub async fn open(address: &Address, namespace: &Namespace) -> Result<FirestoreS
 
 impl FirestoreStore {
     fn new(address: &Address, namespace: &Namespace, vars: Vars) -> Result<Self> {
-        let Parts { project, database, collection } = parts(address)?;
+        let Place { project, database, collection } = parts(address)?;
         let client = client(address)?;
         let var = |name: &str| vars(name).filter(|value| !value.is_empty());
         let emulator = address.option("emulator").map(str::to_owned).or_else(|| var("FIRESTORE_EMULATOR_HOST"));
@@ -161,7 +161,7 @@ impl FirestoreStore {
         let revision = document["updateTime"].as_str().ok_or_else(damaged)?;
         let value = document["fields"]["value"]["bytesValue"].as_str();
         let bytes = value.and_then(|text| BASE64.decode(text).ok()).ok_or_else(damaged)?;
-        Ok(Versioned { bytes, revision: Revision(revision.to_owned()) })
+        Ok(Versioned::whole(bytes, Revision(revision.to_owned())))
     }
 }
 
@@ -194,7 +194,8 @@ impl Store for FirestoreStore {
         Ok(Reading { value, now })
     }
 
-    async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
+    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
+        let next = &*next.joined();
         let precondition = match expected {
             None => json!({ "exists": false }),
             // What is no time is the revision of nothing.

@@ -23,8 +23,8 @@ use async_trait::async_trait;
 use connections::{Answer, Connections};
 use failure::{Doing, Stop};
 use leasehold::store::{
-    Capabilities, Class, ClockSource, Page, Reach, Reading, Revision, Store, Survey, Swap, Versioned, Watch, Watching,
-    refuse_erasing_a_lease,
+    Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail, Versioned,
+    Watch, Watching, refuse_erasing_a_lease,
 };
 use leasehold::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
 use mysql_async::Row;
@@ -35,7 +35,7 @@ use std::time::Duration;
 /// What makes the table, in one line that a person can run too.
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS leasehold_record (shelf VARBINARY(64) NOT NULL, \
     name VARBINARY(255) NOT NULL, revision BIGINT UNSIGNED NOT NULL, value MEDIUMBLOB NOT NULL, \
-    PRIMARY KEY (shelf, name)) ENGINE=InnoDB";
+    tail MEDIUMBLOB NOT NULL, PRIMARY KEY (shelf, name)) ENGINE=InnoDB";
 /// The start of the statement in milliseconds. Both ends are in UTC, so no time zone comes in: `UNIX_TIMESTAMP(NOW(3))`
 /// would read a local time, of which there are two in the hour that is folded when summer time ends.
 const NOW: &str = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)) DIV 1000";
@@ -134,9 +134,11 @@ impl MysqlStore {
 
     fn versioned(&self, row: &mut Row, at: usize) -> Result<Versioned> {
         let revision: Option<u64> = row.get_opt(at).and_then(std::result::Result::ok);
-        let bytes: Option<Vec<u8>> = row.take_opt(at + 1).and_then(std::result::Result::ok);
-        let (Some(revision), Some(bytes)) = (revision, bytes) else { return Err(self.strange("a record of no form")) };
-        Ok(Versioned { bytes, revision: Revision(revision.to_string()) })
+        let mut part = |at| row.take_opt::<Vec<u8>, _>(at).and_then(std::result::Result::ok);
+        let (Some(revision), Some(head), Some(tail)) = (revision, part(at + 1), part(at + 2)) else {
+            return Err(self.strange("a record of no form"));
+        };
+        Ok(Versioned::parted(head, &tail, Revision(revision.to_string())))
     }
 
     fn strange(&self, what: &str) -> Error {
@@ -184,25 +186,28 @@ impl Store for MysqlStore {
     }
 
     async fn read(&self, key: &Key) -> Result<Reading> {
-        let sql = format!("SELECT revision, value FROM leasehold_record WHERE {}", self.at(key));
+        let sql = format!("SELECT revision, value, tail FROM leasehold_record WHERE {}", self.at(key));
         let (now, mut rows) = self.ask(&sql).await?;
         let value = rows.first_mut().map(|row| self.versioned(row, 0)).transpose()?;
         Ok(Reading { value, now })
     }
 
-    async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
+    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
+        let (head, tail) = (literal(next.head), literal(next.tail()));
         let fresh = revision::fresh();
         let sql = match expected {
             None => {
                 let (shelf, name) = (self.shelf(key.shelf), literal(key.name.as_str().as_bytes()));
-                let value = literal(next);
-                let columns = "leasehold_record (shelf, name, revision, value)";
-                format!("INSERT INTO {columns} VALUES ({shelf}, {name}, {fresh}, {value})")
+                let columns = "leasehold_record (shelf, name, revision, value, tail)";
+                format!("INSERT INTO {columns} VALUES ({shelf}, {name}, {fresh}, {head}, {tail})")
             }
             Some(expected) => {
                 let Some(revision) = number(expected) else { return Ok(Swap::Mismatch) };
                 // The revision always changes, so a row that is matched is a row that is affected.
-                let set = format!("revision = {fresh}, value = {}", literal(next));
+                let set = match next.tail {
+                    Tail::New(_) => format!("revision = {fresh}, value = {head}, tail = {tail}"),
+                    Tail::Kept(_) => format!("revision = {fresh}, value = {head}"),
+                };
                 let is_expected = format!("{} AND revision = {revision}", self.at(key));
                 format!("UPDATE leasehold_record SET {set} WHERE {is_expected}")
             }
@@ -224,7 +229,7 @@ impl Store for MysqlStore {
 
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
         let sql = format!(
-            "SELECT name, revision, value FROM leasehold_record WHERE shelf = {} AND name > {} ORDER BY name LIMIT {}",
+            "SELECT name, revision, value, tail FROM leasehold_record WHERE shelf = {} AND name > {} ORDER BY name LIMIT {}",
             self.shelf(shelf),
             literal(after.map_or("", LeaseName::as_str).as_bytes()),
             limit.saturating_add(1),

@@ -32,8 +32,8 @@ use async_nats::HeaderMap;
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use leasehold::store::{
-    Capabilities, Class, ClockSource, Page, Reach, Reading, Revision, Store, Survey, Swap, Versioned, Watch, Watching,
-    refuse_erasing_a_lease,
+    Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Versioned, Watch,
+    Watching, refuse_erasing_a_lease,
 };
 use leasehold::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
 use link::{Lapse, Link, Way};
@@ -390,7 +390,7 @@ fn value(stored: Stored) -> Result<Option<Versioned>, Lapse> {
         return Ok(None);
     }
     let bytes = stored.bytes().ok_or_else(|| Lapse::Garbled("a record that is not base64".into()))?;
-    Ok(Some(Versioned { bytes, revision: Revision(stored.seq.to_string()) }))
+    Ok(Some(Versioned::whole(bytes, Revision(stored.seq.to_string()))))
 }
 
 /// A revision that this store never gave stands for no value at all.
@@ -425,7 +425,8 @@ impl Store for NatsStore {
         .map_err(|lapse| self.told(lapse, Doing::Reading))
     }
 
-    async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
+    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
+        let next = &*next.joined();
         let last = match expected {
             None => 0,
             Some(revision) => match sequence(revision) {

@@ -23,8 +23,8 @@ use exchange::{Doing, Seen, Watcher, failure, in_time};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use layout::Content;
 use leasehold::store::{
-    Capabilities, Class, ClockSource, Page, Reach, Reading, Revision, Store, Survey, Swap, Versioned, Watch, Watching,
-    refuse_erasing_a_lease,
+    Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Versioned, Watch,
+    Watching, refuse_erasing_a_lease,
 };
 use leasehold::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf, Timestamp};
 use object_store::list::PaginatedListOptions;
@@ -273,8 +273,7 @@ impl Room {
     /// A value of a listing; none if it has been erased since.
     async fn value(&self, shelf: Shelf, name: LeaseName) -> Result<Option<(LeaseName, Versioned)>> {
         let stored = self.get(&self.path(&Key::new(shelf, &name))).await?.0;
-        Ok(stored
-            .and_then(|stored| Some((name, Versioned { bytes: stored.content.value?, revision: stored.revision }))))
+        Ok(stored.and_then(|stored| Some((name, Versioned::whole(stored.content.value?, stored.revision)))))
     }
 }
 
@@ -328,12 +327,12 @@ impl Store for BucketStore {
 
     async fn read(&self, key: &Key) -> Result<Reading> {
         let (stored, now) = self.room.get(&self.room.path(key)).await?;
-        let value =
-            stored.and_then(|stored| Some(Versioned { bytes: stored.content.value?, revision: stored.revision }));
+        let value = stored.and_then(|stored| Some(Versioned::whole(stored.content.value?, stored.revision)));
         Ok(Reading { value, now })
     }
 
-    async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
+    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
+        let next = &*next.joined();
         self.room.prove().await?;
         let path = self.room.path(key);
         match expected {

@@ -2,13 +2,14 @@
 //!
 //! Promise: one statement and one round trip per call, each a transaction of its own with `synchronous_commit` on, so an
 //! answered swap is flushed (and replicated, where the server replicates synchronously); only a primary is read; nothing
-//! is kept in a session, so a pooler in transaction mode may stand between. Time is the server's `clock_timestamp()`.
+//! rests on a session, so a pooler in transaction mode may stand between. Time is the server's `clock_timestamp()`.
 //! Non-promise: with an asynchronous standby an acknowledged swap may be gone after a failover; [`Store::survey`] says so.
 //!
 //! Every write has a random revision, so none ever comes back, not even after a failover that lost writes. The table is
 //! made by the first write that misses it. Hints are notifications, sent only where somebody
 //! listens (see `listener`), for a notification makes all commits wait for each other.
 
+mod direct;
 mod failure;
 mod listener;
 mod passfile;
@@ -24,8 +25,8 @@ use crate::revision;
 use async_trait::async_trait;
 use failure::{Doing, Failure};
 use leasehold::store::{
-    Capabilities, Class, ClockSource, Page, Reach, Reading, Revision, Store, Survey, Swap, Versioned, Watch, Watching,
-    refuse_erasing_a_lease,
+    Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail, Versioned,
+    Watch, Watching, refuse_erasing_a_lease,
 };
 use leasehold::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
 use listener::Listener;
@@ -153,8 +154,9 @@ fn timestamp(row: &Row, at: usize) -> Result<Timestamp> {
 fn versioned(row: &Row, at: usize) -> Result<Option<Versioned>> {
     let revision: Option<i64> = row.try_get(at).map_err(|_| strange("no revision in it"))?;
     let Some(revision) = revision else { return Ok(None) };
-    let bytes: Vec<u8> = row.try_get(at + 1).map_err(|_| strange("no value in it"))?;
-    Ok(Some(Versioned { bytes, revision: Revision(revision.to_string()) }))
+    let head: Vec<u8> = row.try_get(at + 1).map_err(|_| strange("no value in it"))?;
+    let tail: &[u8] = row.try_get(at + 2).map_err(|_| strange("no tail in it"))?;
+    Ok(Some(Versioned::parted(head, tail, Revision(revision.to_string()))))
 }
 
 /// A revision that this store never gave stands for no value at all.
@@ -186,14 +188,14 @@ impl Store for PostgresStore {
         Ok(Reading { value: versioned(row, 2)?, now: timestamp(row, 0)? })
     }
 
-    async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
+    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
         let fresh = revision::fresh();
-        let (sql, revision, missing) = match expected {
-            None => (&self.statements.insert, None, Missing::Make),
-            Some(expected) => match number(expected) {
-                Some(revision) => (&self.statements.update, Some(revision), Missing::Mismatch),
-                None => return Ok(Swap::Mismatch),
-            },
+        let statements = &self.statements;
+        let (sql, revision, missing) = match (expected.map(number), next.tail) {
+            (Some(None), _) => return Ok(Swap::Mismatch),
+            (None, _) => (&statements.insert, None, Missing::Make),
+            (Some(revision), Tail::New(_)) => (&statements.update, revision, Missing::Mismatch),
+            (Some(revision), Tail::Kept(_)) => (&statements.amend, revision, Missing::Mismatch),
         };
         let (namespace, shelf, name) = (self.namespace.as_str(), key.shelf.as_str(), key.name.as_str());
         let Tag { number: tag, channel } = self.listener.tag(key);
@@ -204,9 +206,11 @@ impl Store for PostgresStore {
             (&revision, Type::INT8),
             (&tag, Type::INT8),
             (&channel, Type::TEXT),
-            (&next, Type::BYTEA),
+            (&next.head, Type::BYTEA),
             (&fresh, Type::INT8),
+            (&next.tail(), Type::BYTEA),
         ];
+        let params = if sql == &statements.amend { &params[..params.len() - 1] } else { params };
         self.write(sql, params, missing).await
     }
 
@@ -223,7 +227,7 @@ impl Store for PostgresStore {
         let mut entries = Vec::with_capacity(rows.len());
         for row in &rows {
             let Some(value) = versioned(row, 2)? else { break };
-            let name: &str = row.try_get(4).map_err(|_| strange("no name in it"))?;
+            let name: &str = row.try_get(5).map_err(|_| strange("no name in it"))?;
             let name = LeaseName::new(name).map_err(|e| {
                 let place = &self.pool.settings.table;
                 Error::new(Kind::Corrupt, format!("table {place} has a record of no lease")).with_source(e)

@@ -23,8 +23,8 @@ use ::redis::Value;
 use async_trait::async_trait;
 use fault::Doing;
 use leasehold::store::{
-    Capabilities, Class, ClockSource, Page, Reach, Reading, Revision, Store, Survey, Swap, Versioned, Watch, Watching,
-    refuse_erasing_a_lease,
+    Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail, Versioned,
+    Watch, Watching, refuse_erasing_a_lease,
 };
 use leasehold::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf, Timestamp};
 use link::{Call, Confirm, Link};
@@ -98,13 +98,17 @@ impl RedisStore {
         }
     }
 
-    fn versioned(&self, key: impl fmt::Display, record: &[u8]) -> Result<Versioned> {
+    fn versioned(&self, key: impl fmt::Display, record: &[u8], tail: Option<&Value>) -> Result<Versioned> {
+        let tail = match tail {
+            Some(Value::BulkString(tail)) => &tail[..],
+            _ => b"",
+        };
         let parts = record.iter().position(|byte| *byte == b'\n').map(|at| (&record[..at], &record[at + 1..]));
         let revision =
             parts.and_then(|(revision, _)| std::str::from_utf8(revision).ok()).filter(|text| !text.is_empty());
         match (revision, parts) {
             (Some(revision), Some((_, bytes))) => {
-                Ok(Versioned { bytes: bytes.to_vec(), revision: Revision(revision.to_owned()) })
+                Ok(Versioned::parted(bytes.to_vec(), tail, Revision(revision.to_owned())))
             }
             _ => {
                 let what = format!("the record `{key}` in {} is damaged; it was left as it is", self.link.place.name);
@@ -132,15 +136,15 @@ impl RedisStore {
         };
         let (now, more) = (self.time(&fields, Doing::Reading)?, fields.get(2) == Some(&Value::BulkString(b"1".into())));
         let (mut entries, mut last) = (Vec::new(), None);
-        for pair in fields.get(3..).unwrap_or_default().chunks_exact(2) {
-            let Value::BulkString(name) = &pair[0] else { return Err(self.strange(Doing::Reading)) };
+        for entry in fields.get(3..).unwrap_or_default().chunks_exact(3) {
+            let Value::BulkString(name) = &entry[0] else { return Err(self.strange(Doing::Reading)) };
             let name = LeaseName::new(String::from_utf8_lossy(name)).map_err(|e| {
                 let what = format!("{} has a record of no lease", self.link.place.name);
                 Error::new(Kind::Corrupt, what).with_source(e)
             })?;
             // A name without a record was about to be written by somebody whom the server stopped midway.
-            if let Value::BulkString(record) = &pair[1] {
-                entries.push((name.clone(), self.versioned(Key::new(shelf, &name), record)?));
+            if let Value::BulkString(record) = &entry[1] {
+                entries.push((name.clone(), self.versioned(Key::new(shelf, &name), record, entry.get(2))?));
             }
             last = Some(name);
         }
@@ -175,14 +179,14 @@ impl Store for RedisStore {
             return Err(self.strange(Doing::Reading));
         };
         let value = match fields.get(2) {
-            Some(Value::BulkString(record)) => Some(self.versioned(key, record)?),
+            Some(Value::BulkString(record)) => Some(self.versioned(key, record, fields.get(3))?),
             Some(Value::Nil) => None,
             _ => return Err(self.strange(Doing::Reading)),
         };
         Ok(Reading { value, now: self.time(&fields, Doing::Reading)? })
     }
 
-    async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
+    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
         let mut keys = vec![self.records(key.shelf)];
         let expected = match expected {
             // No revision of ours: it stands for no value at all.
@@ -194,8 +198,11 @@ impl Store for RedisStore {
             }
         };
         let revision = Nonce::random().to_string();
-        let record = [revision.as_bytes(), b"\n", next].concat();
-        let args = vec![key.name.as_str().into(), expected.into_bytes(), record, self.channel(key).into_bytes()];
+        let record = [revision.as_bytes(), b"\n", next.head].concat();
+        let mut args = vec![key.name.as_str().into(), expected.into_bytes(), record, self.channel(key).into_bytes()];
+        if let Tail::New(tail) = next.tail {
+            args.push(tail.to_vec());
+        }
         self.write(Call::Script { script: &scripts::SWAP, keys, args }, Revision(revision)).await
     }
 

@@ -15,8 +15,8 @@ use crate::namespace::Namespace;
 use crate::revision;
 use async_trait::async_trait;
 use leasehold::store::{
-    Capabilities, Class, ClockSource, Page, Reach, Reading, Revision, Store, Survey, Swap, Watch, Watching,
-    refuse_erasing_a_lease,
+    Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail, Watch,
+    Watching, refuse_erasing_a_lease,
 };
 use leasehold::{Error, Key, Kind, LeaseName, Result, Shelf};
 use leasehold_system::watch::PathWatch;
@@ -99,7 +99,7 @@ impl Store for SqliteStore {
         self.with(Doing::Reading, move |room| room.read(&key)).await
     }
 
-    async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
+    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
         let (sql, expected) = match expected {
             None => (INSERT, None),
             Some(expected) => match number(expected) {
@@ -107,10 +107,17 @@ impl Store for SqliteStore {
                 None => return Ok(Swap::Mismatch),
             },
         };
-        let (key, next) = (key.clone(), next.to_vec());
+        let tail = match next.tail {
+            Tail::Kept(_) => None,
+            // What is not there has no tail.
+            Tail::New([]) if expected.is_none() => None,
+            Tail::New(tail) => Some(tail.to_vec()),
+        };
+        let (key, head) = (key.clone(), next.head.to_vec());
         self.with(Doing::Writing, move |room| {
             let (shelf, fresh) = (room.namespace.shelf(key.shelf), revision::fresh());
-            room.write(sql, fresh, params![shelf, key.name.as_str(), expected, next, fresh])
+            let params = params![shelf, key.name.as_str(), expected, head, fresh];
+            room.write(sql, fresh, params, tail.as_ref().map(|tail| (&key, &tail[..])))
         })
         .await
     }
@@ -125,7 +132,8 @@ impl Store for SqliteStore {
         let Some(revision) = number(expected) else { return Ok(Swap::Mismatch) };
         let key = key.clone();
         self.with(Doing::Writing, move |room| {
-            room.write(DELETE, revision, params![room.namespace.shelf(key.shelf), key.name.as_str(), revision])
+            let params = params![room.namespace.shelf(key.shelf), key.name.as_str(), revision];
+            room.write(DELETE, revision, params, Some((&key, b"")))
         })
         .await
     }

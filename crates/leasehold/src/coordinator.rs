@@ -5,7 +5,6 @@
 //! knows the revision it wrote. Non-promise: it does not renew by itself (see [`crate::Keeper`]).
 
 use crate::clock::{Clock, Moment, SystemClock};
-use crate::codec;
 use crate::error::{Error, Kind, Result};
 use crate::grant::{Anchor, Grant, Known};
 use crate::holder::HolderId;
@@ -13,6 +12,7 @@ use crate::name::{Key, LeaseName, Shelf};
 use crate::nonce::{Jitter, Nonce};
 use crate::ownership::Ownership;
 use crate::protocol::{Decision, Order, Refusal, Report, Request, SlotClaim, decide};
+use crate::sheet::{self, Old, Sheet};
 use crate::store::{ClockSource, Store, Swap};
 use crate::text::{Who, Why};
 use crate::time::{Timestamp, Ttl, format_duration};
@@ -26,8 +26,6 @@ use std::time::Duration;
 const MAX_ATTEMPTS: u32 = 40;
 /// The longest pause between two attempts.
 const MAX_BACKOFF: Duration = Duration::from_millis(64);
-/// The kind of an ownership record, as its header names it.
-const OWNERSHIP: &str = "ownership";
 
 /// Acquires, renews and releases leases in a store.
 #[derive(Debug, Clone)]
@@ -249,8 +247,8 @@ impl Coordinator {
             .entries
             .into_iter()
             .map(|(lease, value)| {
-                let record = codec::decode(OWNERSHIP, &value.bytes, lease.as_str());
-                (lease.clone(), record.map(|record| Inspection { lease, record, now }))
+                let read = sheet::read(&value, lease.as_str());
+                (lease.clone(), read.map(|(record, _)| Inspection { lease, record, now }))
             })
             .collect();
         Ok(Listing { entries, more: page.more })
@@ -310,12 +308,11 @@ impl Coordinator {
         let reading = self.store.read(&Key::new(Shelf::Lease, lease)).await?;
         let anchor = Anchor { now: reading.now, asked };
         Ok(match reading.value {
-            None => Known { record: Ownership::default(), revision: None, anchor },
-            Some(value) => Known {
-                record: codec::decode(OWNERSHIP, &value.bytes, lease.as_str())?,
-                revision: Some(value.revision),
-                anchor,
-            },
+            None => Known { record: Ownership::default(), revision: None, old: Old::none(), anchor },
+            Some(value) => {
+                let (record, old) = sheet::read(&value, lease.as_str())?;
+                Known { record, revision: Some(value.revision), old, anchor }
+            }
         })
     }
 
@@ -350,12 +347,12 @@ impl Coordinator {
                 }
                 Decision::Refuse(refusal) => return Ok(Applied::No { refusal: Box::new(refusal), now }),
             };
-            let bytes = codec::encode(OWNERSHIP, &next)?;
-            match self.store.swap(&key, known.revision.as_ref(), &bytes).await {
+            let sheet = Sheet::new(&next, &known.record, &known.old)?;
+            match self.store.swap_parts(&key, known.revision.as_ref(), sheet.parts()).await {
                 Ok(Swap::Done { revision, now }) => {
                     let trust_until = next.tenure.as_ref().map(|t| known.anchor.trust(t.deadline, grain));
                     let anchor = Anchor { now, asked };
-                    let known = Known { record: next, revision: Some(revision), anchor };
+                    let known = Known { record: next, revision: Some(revision), old: sheet.old, anchor };
                     return Ok(Applied::Yes { known: Box::new(known), trust_until });
                 }
                 Ok(Swap::Mismatch) => {}

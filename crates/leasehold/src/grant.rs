@@ -8,6 +8,7 @@
 
 use crate::clock::Moment;
 use crate::ownership::Ownership;
+use crate::sheet::Old;
 use crate::store::Revision;
 use crate::time::{Timestamp, Ttl};
 use crate::token::Token;
@@ -71,6 +72,8 @@ impl Grant {
 pub(crate) struct Known {
     pub(crate) record: Ownership,
     pub(crate) revision: Option<Revision>,
+    /// What of the record lies in a part of its own.
+    pub(crate) old: Old,
     pub(crate) anchor: Anchor,
 }
 

@@ -4,8 +4,8 @@ use crate::clock::{Clock, SystemClock};
 use crate::error::Result;
 use crate::name::{Key, LeaseName, Shelf};
 use crate::store::{
-    Capabilities, Class, ClockSource, Page, Reach, Reading, Revision, Store, Survey, Swap, Versioned, Watch, Watching,
-    refuse_erasing_a_lease,
+    Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail, Versioned,
+    Watch, Watching, refuse_erasing_a_lease,
 };
 use crate::time::Timestamp;
 use async_trait::async_trait;
@@ -26,10 +26,23 @@ pub struct MemoryStore {
 
 #[derive(Debug, Default)]
 struct Room {
-    records: BTreeMap<Key, (u64, Vec<u8>)>,
+    records: BTreeMap<Key, Kept>,
     // One counter for all keys: a revision is never reused, not even after an erase.
     last_revision: u64,
     watchers: Vec<(Key, mpsc::Sender<()>)>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    revision: u64,
+    head: Vec<u8>,
+    tail: Vec<u8>,
+}
+
+impl Kept {
+    fn versioned(&self) -> Versioned {
+        Versioned::parted(self.head.clone(), &self.tail, Revision(self.revision.to_string()))
+    }
 }
 
 impl Default for MemoryStore {
@@ -55,7 +68,7 @@ impl MemoryStore {
 
 impl Room {
     fn matches(&self, key: &Key, expected: Option<&Revision>) -> bool {
-        let current = self.records.get(key).map(|(revision, _)| revision.to_string());
+        let current = self.records.get(key).map(|kept| kept.revision.to_string());
         current.as_ref() == expected.map(|r| &r.0)
     }
 
@@ -83,22 +96,23 @@ impl Store for MemoryStore {
     }
 
     async fn read(&self, key: &Key) -> Result<Reading> {
-        let value = self
-            .room()
-            .records
-            .get(key)
-            .map(|(revision, bytes)| Versioned { bytes: bytes.clone(), revision: Revision(revision.to_string()) });
+        let value = self.room().records.get(key).map(Kept::versioned);
         Ok(Reading { value, now: self.now() })
     }
 
-    async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
+    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
         let mut room = self.room();
         if !room.matches(key, expected) {
             return Ok(Swap::Mismatch);
         }
         room.last_revision += 1;
         let revision = room.last_revision;
-        room.records.insert(key.clone(), (revision, next.to_vec()));
+        // Kept apart as a store would: a caller that vouches for a tail that is not there is found out.
+        let tail = match next.tail {
+            Tail::New(bytes) => bytes.to_vec(),
+            Tail::Kept(_) => room.records.remove(key).map(|kept| kept.tail).unwrap_or_default(),
+        };
+        room.records.insert(key.clone(), Kept { revision, head: next.head.to_vec(), tail });
         room.notify(key);
         Ok(Swap::Done { revision: Revision(revision.to_string()), now: self.now() })
     }
@@ -110,9 +124,7 @@ impl Store for MemoryStore {
             .iter()
             .filter(|(key, _)| key.shelf == shelf && after.is_none_or(|after| key.name > *after))
             .take(limit.saturating_add(1))
-            .map(|(key, (revision, bytes))| {
-                (key.name.clone(), Versioned { bytes: bytes.clone(), revision: Revision(revision.to_string()) })
-            })
+            .map(|(key, kept)| (key.name.clone(), kept.versioned()))
             .collect();
         let more = entries.len() > limit;
         entries.truncate(limit);

@@ -17,7 +17,7 @@ pub const TRANSFERS_KEPT: usize = 32;
 
 /// The record of one lease. [`Ownership::default`] is a lease that nobody ever held.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(from = "crate::sheet::Stored")]
 pub struct Ownership {
     /// The fencing number of the last transfer.
     pub epoch: Epoch,

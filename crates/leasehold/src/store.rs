@@ -7,6 +7,7 @@ use crate::error::{Error, Kind, Result};
 use crate::name::{Key, LeaseName, Shelf};
 use crate::time::Timestamp;
 use async_trait::async_trait;
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -22,6 +23,62 @@ pub struct Versioned {
     pub bytes: Vec<u8>,
     /// Its tag, to be given to [`Store::swap`].
     pub revision: Revision,
+    /// How many bytes at the end lie in a part of their own, which [`Tail::Kept`] can leave as it is.
+    pub tail_bytes: usize,
+}
+
+impl Versioned {
+    /// A value that lies in one part.
+    pub const fn whole(bytes: Vec<u8>, revision: Revision) -> Self {
+        Versioned { bytes, revision, tail_bytes: 0 }
+    }
+
+    /// A value that lies in two.
+    pub fn parted(mut head: Vec<u8>, tail: &[u8], revision: Revision) -> Self {
+        head.extend_from_slice(tail);
+        Versioned { bytes: head, revision, tail_bytes: tail.len() }
+    }
+}
+
+/// A value to be stored: the head, and after it the tail. Two parts, because most swaps change a few bytes of a record
+/// whose history is long.
+#[derive(Debug, Clone, Copy)]
+pub struct Parts<'a> {
+    /// What every swap replaces.
+    pub head: &'a [u8],
+    /// What it may leave.
+    pub tail: Tail<'a>,
+}
+
+/// The second part of a value.
+#[derive(Debug, Clone, Copy)]
+pub enum Tail<'a> {
+    /// To be stored with the head.
+    New(&'a [u8]),
+    /// What the expected revision has as its tail, byte for byte. A store that keeps parts apart need not write it.
+    Kept(&'a [u8]),
+}
+
+impl<'a> Parts<'a> {
+    /// A value without a tail.
+    pub const fn whole(bytes: &'a [u8]) -> Self {
+        Parts { head: bytes, tail: Tail::New(b"") }
+    }
+
+    /// The tail, new or not.
+    pub const fn tail(&self) -> &'a [u8] {
+        match self.tail {
+            Tail::New(bytes) | Tail::Kept(bytes) => bytes,
+        }
+    }
+
+    /// The whole value, for a store that keeps it in one part.
+    pub fn joined(&self) -> Cow<'a, [u8]> {
+        match self.tail() {
+            [] => Cow::Borrowed(self.head),
+            tail => Cow::Owned([self.head, tail].concat()),
+        }
+    }
 }
 
 /// The answer of a read.
@@ -202,6 +259,8 @@ impl Watch {
 ///   `Kind::Indeterminate`. No error ever means applied.
 /// - `now` is the store's clock, taken between call and answer. It may lie behind the true time by at most the grain,
 ///   and never ahead of it: round down.
+/// - A value reads as its head followed by its tail, and both change in one step or not at all. What is said to be kept
+///   is the tail of the expected revision: the caller vouches for that, and [`Versioned::tail_bytes`] tells it.
 /// - A dropped future leaves the key swapped or not swapped, never half-written.
 /// - Nothing on [`Shelf::Lease`] is ever deleted, not by `erase` and not by the store's own expiry.
 #[async_trait]
@@ -213,7 +272,12 @@ pub trait Store: fmt::Debug + Send + Sync {
     async fn read(&self, key: &Key) -> Result<Reading>;
 
     /// Stores `next` if the key still has the `expected` revision (`None`: if it was never written).
-    async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap>;
+    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap>;
+
+    /// [`Store::swap_parts`] for a value without a tail. Not to be written by a store.
+    async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
+        self.swap_parts(key, expected, Parts::whole(next)).await
+    }
 
     /// Lists a shelf in the order of names, from just after `after`, at most `limit` entries.
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page>;

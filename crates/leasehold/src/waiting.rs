@@ -1,8 +1,10 @@
 //! Waiting for a lease: one of several names, woken by the store where it can push.
 
 use crate::coordinator::{Acquired, Ask, Coordinator};
+use crate::epoch::Epoch;
 use crate::error::{Error, Kind, Result};
 use crate::name::{Key, LeaseName, Shelf};
+use crate::nonce::{Jitter, Nonce};
 use crate::protocol::Refusal;
 use crate::store::Watch;
 use crate::token::Token;
@@ -11,6 +13,36 @@ use std::time::Duration;
 
 /// How often a waiter looks for itself, hints or not.
 const POLL: Duration = Duration::from_secs(1);
+/// The most by which a waiter puts off its look at a hint.
+const MAX_SPREAD: Duration = Duration::from_millis(64);
+
+/// How waiters that one hint wakes keep out of each other's way.
+///
+/// All of them hear of a release, and one can have the lease: if all looked at once, the others' looks and lost swaps
+/// would hold up the one. So a waiter that finds that somebody else was faster puts its next looks off by a random time,
+/// up to twice as long as before. A lone waiter looks at once. Many together look about as often as the lease is passed on,
+/// and the first of them soon.
+#[derive(Debug, Default)]
+struct Spread {
+    seen: Option<Epoch>,
+    up_to: Duration,
+    jitter: Option<Jitter>,
+}
+
+impl Spread {
+    /// Takes note of who was in the way.
+    fn note(&mut self, refusal: &Refusal) {
+        let Refusal::Held { epoch, .. } = refusal else { return };
+        if self.seen.replace(*epoch).is_some_and(|seen| seen != *epoch) {
+            self.up_to = (self.up_to * 2).clamp(Duration::from_millis(1), MAX_SPREAD);
+        }
+    }
+
+    fn pause(&mut self) -> Duration {
+        let jitter = self.jitter.get_or_insert_with(|| Jitter::new(Nonce::random()));
+        Duration::from_micros(jitter.below(u64::try_from(self.up_to.as_micros()).unwrap_or(u64::MAX).max(1)))
+    }
+}
 
 impl Coordinator {
     /// Tries each name in turn and takes the first that can be had.
@@ -57,14 +89,18 @@ impl Coordinator {
         let give_up = self.clock().now() + limit;
         let mut answer = self.acquire_any(leases, ask).await?;
         let mut watches: Option<Vec<Watch>> = None;
+        let mut spread = Spread::default();
         loop {
             let until_free = match &answer {
                 Acquired::Granted(_) => return Ok(answer),
-                Acquired::Refused { refusal, now, .. } => match &**refusal {
-                    Refusal::Held { tenure, .. } => tenure.deadline.saturating_since(*now),
-                    Refusal::Paused(_) => POLL,
-                    _ => return Ok(answer),
-                },
+                Acquired::Refused { refusal, now, .. } => {
+                    spread.note(refusal);
+                    match &**refusal {
+                        Refusal::Held { tenure, .. } => tenure.deadline.saturating_since(*now),
+                        Refusal::Paused(_) => POLL,
+                        _ => return Ok(answer),
+                    }
+                }
             };
             let now = self.clock().now();
             if now >= give_up {
@@ -75,7 +111,10 @@ impl Coordinator {
                 tokio::select! {
                     biased;
                     () = self.clock().sleep_until(wake) => {}
-                    () = any_hint(watches) => {}
+                    () = any_hint(watches) => {
+                        let pause = spread.pause();
+                        self.clock().sleep_until((self.clock().now() + pause).min(give_up)).await;
+                    }
                 }
             } else {
                 // Watch first, look again, then sleep: a release between the look and the watch is not missed.

@@ -814,14 +814,14 @@ impl Store for SetBack {
         self.0.read(key).await
     }
 
-    async fn swap(
+    async fn swap_parts(
         &self,
         key: &Key,
         expected: Option<&leasehold::Revision>,
-        next: &[u8],
+        next: leasehold::store::Parts<'_>,
     ) -> leasehold::Result<leasehold::store::Swap> {
         use leasehold::store::Swap;
-        Ok(match self.0.swap(key, expected, next).await? {
+        Ok(match self.0.swap_parts(key, expected, next).await? {
             Swap::Done { revision, now } => {
                 Swap::Done { revision, now: Timestamp::from_millis(now.as_millis() - 3_600_000) }
             }

@@ -3,7 +3,7 @@
 use crate::bench::{done, ensure, fresh_key};
 use crate::{Bench, Broken, Verdict};
 use leasehold::codec::MAX_RECORD_BYTES;
-use leasehold::store::{Store, Swap};
+use leasehold::store::{Parts, Store, Swap, Tail};
 use leasehold::{Key, Kind, LeaseName, MAX_NAME_BYTES, Nonce, Revision, Shelf};
 use std::sync::Arc;
 
@@ -52,6 +52,38 @@ pub(crate) async fn a_done_swap_is_there(bench: Bench) -> Verdict {
             "a new handle found {value:?} after `{bytes}` was stored as {revision:?}"
         );
     }
+    Ok(())
+}
+
+pub(crate) async fn a_tail_stays_or_goes_with_its_head(bench: Bench) -> Verdict {
+    let (store, other) = (bench.open().await?, bench.open().await?);
+    let key = fresh_key("tail")?;
+    let parts = |head, tail| Parts { head, tail };
+    let (new, kept) = (Tail::New(b"-tail"), Tail::Kept(b"-tail"));
+    let (first, _) = done(store.swap_parts(&key, None, parts(b"1", new)).await?, "the first swap, with a tail")?;
+    let (second, _) = done(other.swap_parts(&key, Some(&first), parts(b"2", kept)).await?, "a swap of the head")?;
+    for late in [Tail::New(b"-late"), Tail::New(b""), kept] {
+        let swap = store.swap_parts(&key, Some(&first), parts(b"late", late)).await?;
+        ensure!(swap == Swap::Mismatch, "a swap that expects an old revision was done");
+    }
+    let value = other.read(&key).await?.value;
+    let (bytes, tail_bytes) = value.map(|value| (value.bytes, value.tail_bytes)).unwrap_or_default();
+    ensure!(bytes == b"2-tail", "a head `2` and a tail `-tail` read as `{}`", bytes.escape_ascii());
+    ensure!([0, 5].contains(&tail_bytes), "a tail of 5 bytes is told to have {tail_bytes}");
+    let listed = other.list(Shelf::Probe, None, 1_000).await?.entries;
+    let listed = listed.into_iter().find(|(name, _)| *name == key.name).map(|(_, value)| value.bytes);
+    ensure!(listed.is_none_or(|bytes| bytes == b"2-tail"), "a value with a tail is not listed as it is read");
+    let (third, _) = done(store.swap_parts(&key, Some(&second), parts(b"3", Tail::New(b"!"))).await?, "a new tail")?;
+    let value = other.read(&key).await?.value.map(|value| value.bytes).unwrap_or_default();
+    ensure!(value == b"3!", "after a new tail the value is `{}`", value.escape_ascii());
+    let (fourth, _) = done(store.swap(&key, Some(&third), b"4").await?, "a swap without a tail")?;
+    let value = other.read(&key).await?.value.map(|value| value.bytes).unwrap_or_default();
+    ensure!(value == b"4", "a value without a tail reads as `{}`", value.escape_ascii());
+    let (fifth, _) = done(store.swap_parts(&key, Some(&fourth), parts(b"5", new)).await?, "a tail again")?;
+    done(store.erase(&key, &fifth).await?, "an erase")?;
+    done(store.swap(&key, None, b"6").await?, "a first swap after an erase")?;
+    let value = other.read(&key).await?.value.map(|value| value.bytes).unwrap_or_default();
+    ensure!(value == b"6", "what was erased with its tail reads as `{}` when it is written anew", value.escape_ascii());
     Ok(())
 }
 

@@ -1,7 +1,9 @@
 //! A store in memory with one flaw.
 
 use async_trait::async_trait;
-use leasehold::store::{Capabilities, Page, Reading, Store, Survey, Swap, Versioned, Watch, refuse_erasing_a_lease};
+use leasehold::store::{
+    Capabilities, Page, Parts, Reading, Store, Survey, Swap, Tail, Versioned, Watch, refuse_erasing_a_lease,
+};
 use leasehold::{Error, Key, Kind, LeaseName, MemoryStore, Ownership, Result, Revision, Shelf, Timestamp, codec};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +26,7 @@ flaws![
     TakesErrorsForApplied,
     ReadsFromACache,
     CutsLongValues,
+    ForgetsTailsItShouldKeep,
     IgnoresCase,
     ErasesWhateverIsThere,
     ReusesRevisionsAfterAnErase,
@@ -156,14 +159,16 @@ impl Store for BrokenStore {
         let now = self.now(&key).await;
         self.drop_if_over(&key, now);
         let mut value =
-            self.current(&key).map(|(revision, bytes)| Versioned { bytes, revision: Revision(revision.to_string()) });
+            self.current(&key).map(|(revision, bytes)| Versioned::whole(bytes, Revision(revision.to_string())));
         if self.flaw == Flaw::ReadsFromACache && key.name.as_str().contains("fresh") {
             value = self.cache.lock().unwrap().entry(key).or_insert(value).clone();
         }
         Ok(Reading { value, now })
     }
 
-    async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
+    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
+        let is_cut = self.flaw == Flaw::ForgetsTailsItShouldKeep && matches!(next.tail, Tail::Kept(_));
+        let next = if is_cut { next.head } else { &next.joined() };
         let key = self.key(key);
         let now = self.now(&key).await;
         let call = self.call();
@@ -210,7 +215,7 @@ impl Store for BrokenStore {
             .iter()
             .filter(|(key, _)| key.shelf == shelf && after.is_none_or(|after| key.name > *after))
             .map(|(key, (revision, bytes))| {
-                (key.name.clone(), Versioned { bytes: bytes.clone(), revision: Revision(revision.to_string()) })
+                (key.name.clone(), Versioned::whole(bytes.clone(), Revision(revision.to_string())))
             })
             .collect();
         let more = entries.len() > limit && self.flaw != Flaw::ListsTheFirstPageOnly;

@@ -270,7 +270,7 @@ impl Room {
         let version = self.newest(&self.folder(key))?;
         let value = version.and_then(|version| {
             let revision = version.mark.revision();
-            version.value.map(|bytes| Versioned { bytes, revision })
+            version.value.map(|bytes| Versioned::whole(bytes, revision))
         });
         Ok(Reading { value, now: self.now()? })
     }
@@ -297,7 +297,7 @@ impl Room {
             if entries.len() == limit {
                 return Ok(Page { entries, more: true, now });
             }
-            entries.push((name, Versioned { bytes, revision }));
+            entries.push((name, Versioned::whole(bytes, revision)));
         }
         Ok(Page { entries, more: false, now })
     }

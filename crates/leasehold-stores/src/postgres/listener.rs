@@ -10,21 +10,17 @@
 //! its transaction. Nothing but hints depends on these locks. A listener that comes while a swap has the tag waits for it,
 //! and reads what it wrote.
 
+use super::direct::is_direct;
 use super::failure::Doing;
 use super::pool::{Connection, Pool};
 use super::sql::{self, Tag};
 use leasehold::Key;
 use leasehold::store::Watch;
 use std::collections::{HashMap, HashSet};
-use std::io;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
-use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
 use tokio_postgres::types::Type;
 
 /// How often a lost session is looked for again, and watches that are gone are cleared away.
@@ -136,10 +132,10 @@ impl Listener {
     /// One connection, from its beginning to its end.
     async fn session(&self) -> Ended {
         let (sender, mut notifications) = mpsc::unbounded_channel();
-        let Ok(connection) = self.pool.connect(Some(&sender)).await else { return Ended::Cut };
+        let Ok(mut connection) = self.pool.connect(Some(&sender)).await else { return Ended::Cut };
         // The connection's own end is the last: with it the notifications end.
         drop(sender);
-        match is_direct(&connection, &self.pool).await {
+        match is_direct(&connection.client).await {
             Some(true) => {}
             Some(false) => return Ended::Pooled,
             None => return Ended::Cut,
@@ -154,7 +150,7 @@ impl Listener {
             if watched.is_empty() {
                 return Ended::Unwanted;
             }
-            if self.hold(&connection, &mut held, watched).await.is_none() {
+            if self.hold(&mut connection, &mut held, watched).await.is_none() {
                 return Ended::Cut;
             }
             tokio::select! {
@@ -169,7 +165,7 @@ impl Listener {
     }
 
     /// Takes the tags that are newly watched and lets go of those that are not any more.
-    async fn hold(&self, connection: &Connection, held: &mut HashSet<i64>, watched: HashSet<i64>) -> Option<()> {
+    async fn hold(&self, connection: &mut Connection, held: &mut HashSet<i64>, watched: HashSet<i64>) -> Option<()> {
         let new: Vec<i64> = watched.difference(held).copied().collect();
         let old: Vec<i64> = held.difference(&watched).copied().collect();
         for (sql, tags) in [
@@ -201,80 +197,5 @@ impl Listener {
         for watcher in self.shared().watched.get(&tag).into_iter().flatten() {
             let _ = watcher.sender.try_send(());
         }
-    }
-}
-
-/// Whether the server at the other end is the one that the connection was made to: a pooler makes up a process number of
-/// its own. None if it does not answer.
-async fn is_direct(connection: &Connection, pool: &Pool) -> Option<bool> {
-    let rows = connection.run(Doing::Reading, "SELECT pg_backend_pid()", &[], &pool.settings).await.ok()?;
-    let actual: i32 = rows.first()?.try_get(0).ok()?;
-    Some(promised_pid(connection).await? == actual)
-}
-
-/// The process number that was told when the connection was made. The driver keeps it for requests to cancel, so one is
-/// written, to nowhere.
-async fn promised_pid(connection: &Connection) -> Option<i32> {
-    const REQUEST: usize = 16;
-    let (near, mut far) = tokio::io::duplex(64);
-    let token = connection.client.cancel_token();
-    let write = token.cancel_query_raw(Nowhere(Some(near)), Nowhere(None));
-    let read = async {
-        let mut bytes = [0; REQUEST];
-        far.read_exact(&mut bytes[..8]).await.ok()?;
-        // With TLS, the driver first asks for it; all that it says next is plain nevertheless.
-        if bytes[..4] == [0, 0, 0, 8] {
-            tokio::io::AsyncWriteExt::write_all(&mut far, b"S").await.ok()?;
-            far.read_exact(&mut bytes[..8]).await.ok()?;
-        }
-        far.read_exact(&mut bytes[8..]).await.ok()?;
-        Some(i32::from_be_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]))
-    };
-    let (_, pid) = timeout(TURN, async { tokio::join!(write, read) }).await.ok()?;
-    pid
-}
-
-/// A pipe in this process in place of a connection, with TLS that does nothing.
-struct Nowhere(Option<DuplexStream>);
-
-impl Nowhere {
-    fn pipe(&mut self) -> io::Result<Pin<&mut DuplexStream>> {
-        self.0.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
-    }
-}
-
-impl AsyncRead for Nowhere {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        self.pipe()?.poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Nowhere {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.pipe()?.poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.pipe()?.poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.pipe()?.poll_shutdown(cx)
-    }
-}
-
-impl TlsStream for Nowhere {
-    fn channel_binding(&self) -> ChannelBinding {
-        ChannelBinding::none()
-    }
-}
-
-impl TlsConnect<Nowhere> for Nowhere {
-    type Stream = Nowhere;
-    type Error = io::Error;
-    type Future = std::future::Ready<io::Result<Nowhere>>;
-
-    fn connect(self, stream: Nowhere) -> Self::Future {
-        std::future::ready(Ok(stream))
     }
 }

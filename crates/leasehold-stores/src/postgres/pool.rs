@@ -3,10 +3,12 @@
 //! Promise: every call ends in time; a connection whose last call was not answered in full, or was dropped, is closed and
 //! never used again, so no answer is taken for another's. Non-promise: nothing is done again here, but for a read.
 
+use super::direct::is_direct;
 use super::failure::{Doing, Failure, failed, silent, standby};
 use super::settings::{Place, Settings};
 use leasehold::clock::{Clock, Moment, SystemClock};
 use leasehold::{Error, Kind};
+use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,8 +16,9 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Row};
+use tokio_postgres::{AsyncMessage, Client, Row, Statement};
 
 /// How many connections one handle has at most: enough for the server to commit several swaps with one flush.
 const MOST: usize = 16;
@@ -25,6 +28,9 @@ const CONNECT: Duration = Duration::from_secs(4);
 const ANSWER: Duration = Duration::from_secs(6);
 /// A connection that was not needed for so long is closed.
 const IDLE: Duration = Duration::from_secs(60);
+/// A connection that has run so many statements is worth preparing them. A command that takes and gives back one lease is
+/// over by then.
+const PREPARE_AFTER: u32 = 32;
 
 /// What a statement is given.
 pub(super) type Params<'a> = [(&'a (dyn ToSql + Sync), Type)];
@@ -36,6 +42,17 @@ pub(super) struct Connection {
     /// Which server, and its name for messages.
     place: Arc<str>,
     used: Moment,
+    habits: Habits,
+}
+
+/// What a connection that is used again and again has come to.
+enum Habits {
+    /// So many statements were run.
+    New(u32),
+    /// It leads to one session, in which these were prepared.
+    Direct(HashMap<String, Statement>),
+    /// It may lead to another session each time.
+    Unknown,
 }
 
 impl Drop for Connection {
@@ -45,19 +62,55 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    /// Runs a statement in one round trip, without a name that another session would not know.
+    /// Runs a statement in one round trip. Without a name, so that a pooler may send it to any session; unless this
+    /// connection is used a lot and leads to one session, where planning it each time would be most of the work.
     pub(super) async fn run(
-        &self,
+        &mut self,
         doing: Doing,
         sql: &str,
         params: &Params<'_>,
         settings: &Settings,
     ) -> Result<Vec<Row>, Failure> {
-        match timeout(ANSWER, self.client.query_typed(sql, params)).await {
+        let run = async {
+            if let Some(statement) = self.prepared(doing, sql, params).await {
+                let values: Vec<_> = params.iter().map(|(value, _)| *value).collect();
+                match self.client.query(&statement, &values).await {
+                    // Refused before it ran: the session was emptied, or the table has changed.
+                    Err(e) if e.code().is_some_and(is_forgotten) => self.habits = Habits::Unknown,
+                    answer => return answer,
+                }
+            }
+            self.client.query_typed(sql, params).await
+        };
+        match timeout(ANSWER, run).await {
             Ok(answer) => answer.map_err(|e| failed(e, doing, &self.place, settings)),
             Err(_) => Err(silent(doing, &self.place)),
         }
     }
+
+    async fn prepared(&mut self, doing: Doing, sql: &str, params: &Params<'_>) -> Option<Statement> {
+        if let Habits::New(used) = &mut self.habits {
+            *used += 1;
+            if *used > PREPARE_AFTER && matches!(doing, Doing::Reading | Doing::Writing) {
+                let is_direct = is_direct(&self.client).await;
+                self.habits = if is_direct == Some(true) { Habits::Direct(HashMap::new()) } else { Habits::Unknown };
+            }
+        }
+        let Habits::Direct(statements) = &mut self.habits else { return None };
+        if let Some(statement) = statements.get(sql) {
+            return Some(statement.clone());
+        }
+        let types: Vec<Type> = params.iter().map(|(_, kind)| kind.clone()).collect();
+        // What cannot be prepared says why when it is run.
+        let statement = self.client.prepare_typed(sql, &types).await.ok()?;
+        statements.insert(sql.to_owned(), statement.clone());
+        Some(statement)
+    }
+}
+
+/// A statement that the session does not know any more, or that gives other columns than when it was prepared.
+fn is_forgotten(state: &SqlState) -> bool {
+    *state == SqlState::INVALID_SQL_STATEMENT_NAME || *state == SqlState::FEATURE_NOT_SUPPORTED
 }
 
 /// The connections of one handle.
@@ -110,7 +163,7 @@ impl Pool {
         self.run(lent, doing, sql, params).await
     }
 
-    async fn run(&self, lent: Lent<'_>, doing: Doing, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, Failure> {
+    async fn run(&self, mut lent: Lent<'_>, doing: Doing, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, Failure> {
         // Dropped in the middle, or not answered: the connection goes with it.
         let answer = lent.connection.run(doing, sql, params, &self.settings).await;
         match &answer {
@@ -199,7 +252,8 @@ impl Pool {
                 }
             }
         });
-        let connection = Connection { client, driver, place: place.shown.clone(), used: SystemClock.now() };
+        let (place_shown, used) = (place.shown.clone(), SystemClock.now());
+        let mut connection = Connection { client, driver, place: place_shown, used, habits: Habits::New(0) };
         let is_standby = match in_hot_standby {
             Some(is_standby) => is_standby,
             // With one server, the statements themselves tell.

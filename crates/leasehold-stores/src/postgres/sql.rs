@@ -81,7 +81,7 @@ impl Table {
     pub(super) fn ddl(&self) -> String {
         format!(
             "CREATE TABLE IF NOT EXISTS {self} (namespace text COLLATE \"C\" NOT NULL, shelf text COLLATE \"C\" NOT NULL, \
-             name text COLLATE \"C\" NOT NULL, revision bigint NOT NULL, value bytea NOT NULL, \
+             name text COLLATE \"C\" NOT NULL, revision bigint NOT NULL, value bytea NOT NULL, tail bytea NOT NULL, \
              PRIMARY KEY (namespace, shelf, name)) WITH (fillfactor = 50)"
         )
     }
@@ -122,27 +122,30 @@ pub(super) struct Statements {
     pub(super) read: String,
     pub(super) insert: String,
     pub(super) update: String,
+    /// Leaves the tail as it is.
+    pub(super) amend: String,
     pub(super) delete: String,
     pub(super) list: String,
 }
 
 impl Statements {
     pub(super) fn new(table: &Table) -> Self {
-        let head = concat!("SELECT ", now!(), ", pg_is_in_recovery(), r.revision, r.value");
+        let head = concat!("SELECT ", now!(), ", pg_is_in_recovery(), r.revision, r.value, r.tail");
         let is_it = "namespace = $1 AND shelf = $2 AND name = $3 AND revision = $4";
         Statements {
             read: format!(
                 "{head} FROM (SELECT 1) one LEFT JOIN {table} r ON r.namespace = $1 AND r.shelf = $2 AND r.name = $3"
             ),
             insert: format!(
-                "INSERT INTO {table} (namespace, shelf, name, revision, value) VALUES ($1, $2, $3, $8, $7) \
+                "INSERT INTO {table} (namespace, shelf, name, revision, value, tail) VALUES ($1, $2, $3, $8, $7, $9) \
                  ON CONFLICT DO NOTHING{}",
                 returning!()
             ),
-            update: format!("UPDATE {table} SET revision = $8, value = $7 WHERE {is_it}{}", returning!()),
+            update: format!("UPDATE {table} SET revision = $8, value = $7, tail = $9 WHERE {is_it}{}", returning!()),
+            amend: format!("UPDATE {table} SET revision = $8, value = $7 WHERE {is_it}{}", returning!()),
             delete: format!("DELETE FROM {table} WHERE {is_it}{}", returning!()),
             list: format!(
-                "{head}, r.name FROM (SELECT 1) one LEFT JOIN LATERAL (SELECT name, revision, value FROM {table} \
+                "{head}, r.name FROM (SELECT 1) one LEFT JOIN LATERAL (SELECT name, revision, value, tail FROM {table} \
                  WHERE namespace = $1 AND shelf = $2 AND name > $3 ORDER BY name LIMIT $4) r ON true ORDER BY r.name"
             ),
         }

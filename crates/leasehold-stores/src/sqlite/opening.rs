@@ -27,7 +27,9 @@ const PAGE_BYTES: i64 = 4096;
 /// With row numbers: a table without them moves values of more than a quarter of a page to pages of their own.
 const LAYOUT: &str = "CREATE TABLE IF NOT EXISTS record (
     shelf TEXT NOT NULL, name TEXT NOT NULL, revision INTEGER NOT NULL, value BLOB NOT NULL,
-    PRIMARY KEY (shelf, name))";
+    PRIMARY KEY (shelf, name));
+CREATE TABLE IF NOT EXISTS tail (
+    shelf TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (shelf, name))";
 
 /// Between two attempts to set up a new file while others do so too.
 const SETUP_PAUSE: Duration = Duration::from_millis(20);

@@ -4,7 +4,7 @@ use crate::namespace::Namespace;
 use leasehold::store::{Class, Page, Reading, Revision, Survey, Swap, Versioned};
 use leasehold::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
 use leasehold_system::clock;
-use rusqlite::{Connection, ErrorCode, OptionalExtension, Params, params};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Params, Transaction, TransactionBehavior, params};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,13 +13,18 @@ use std::time::Duration;
 /// How long a call waits for other processes' writes.
 pub(super) const BUSY: Duration = Duration::from_secs(5);
 
-const READ: &str = "SELECT revision, value FROM record WHERE shelf = ?1 AND name = ?2";
+const READ: &str = "SELECT r.revision, r.value, t.value FROM record r LEFT JOIN tail t USING (shelf, name)
+    WHERE r.shelf = ?1 AND r.name = ?2";
 pub(super) const INSERT: &str = "INSERT INTO record (shelf, name, revision, value) VALUES (?1, ?2, ?5, ?4)
     ON CONFLICT DO NOTHING";
 pub(super) const UPDATE: &str = "UPDATE record SET revision = ?5, value = ?4
     WHERE shelf = ?1 AND name = ?2 AND revision = ?3";
 pub(super) const DELETE: &str = "DELETE FROM record WHERE shelf = ?1 AND name = ?2 AND revision = ?3";
-const LIST: &str = "SELECT name, revision, value FROM record WHERE shelf = ?1 AND name > ?2 ORDER BY name LIMIT ?3";
+const LIST: &str = "SELECT r.name, r.revision, r.value, t.value FROM record r LEFT JOIN tail t USING (shelf, name)
+    WHERE r.shelf = ?1 AND r.name > ?2 ORDER BY r.name LIMIT ?3";
+const SET_TAIL: &str = "INSERT INTO tail (shelf, name, value) VALUES (?1, ?2, ?3)
+    ON CONFLICT DO UPDATE SET value = excluded.value";
+const DROP_TAIL: &str = "DELETE FROM tail WHERE shelf = ?1 AND name = ?2";
 
 /// A connection, and the file it was opened on.
 pub(super) struct Room {
@@ -29,6 +34,9 @@ pub(super) struct Room {
     /// Device and inode of the open file.
     pub(super) identity: (u64, u64),
 }
+
+/// Whose tail a write replaces, and with what; none if it stays.
+pub(super) type NewTail<'a> = Option<(&'a Key, &'a [u8])>;
 
 /// What a failed call leaves unknown.
 #[derive(Clone, Copy)]
@@ -46,7 +54,7 @@ impl Room {
             let mut statement = self.connection.prepare_cached(READ)?;
             let value = statement
                 .query_row(params![self.namespace.shelf(key.shelf), key.name.as_str()], |row| {
-                    Ok(versioned(row.get(0)?, row.get(1)?))
+                    Ok(versioned(row.get(0)?, row.get(1)?, row.get(2)?))
                 })
                 .optional()?;
             Ok(Reading { value, now })
@@ -55,10 +63,25 @@ impl Room {
     }
 
     /// Runs one statement that writes at most one row; `revision` is the one it has then.
-    pub(super) fn write(&self, sql: &str, revision: i64, params: impl Params) -> Result<Swap> {
+    pub(super) fn write(&self, sql: &str, revision: i64, params: impl Params, tail: NewTail<'_>) -> Result<Swap> {
         self.check_identity()?;
         let now = now();
-        let write = || self.connection.prepare_cached(sql)?.execute(params);
+        let write = || match tail {
+            None => self.connection.prepare_cached(sql)?.execute(params),
+            Some((key, tail)) => {
+                let together = Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate)?;
+                let written = self.connection.prepare_cached(sql)?.execute(params)?;
+                if written > 0 {
+                    let (shelf, name) = (self.namespace.shelf(key.shelf), key.name.as_str());
+                    match tail {
+                        [] => self.connection.prepare_cached(DROP_TAIL)?.execute(params![shelf, name])?,
+                        _ => self.connection.prepare_cached(SET_TAIL)?.execute(params![shelf, name, tail])?,
+                    };
+                }
+                together.commit()?;
+                Ok(written)
+            }
+        };
         match write().map_err(|e| failed(e, Doing::Writing, &self.path))? {
             0 => Ok(Swap::Mismatch),
             _ => Ok(Swap::Done { revision: Revision(revision.to_string()), now }),
@@ -92,7 +115,7 @@ impl Room {
             let limit = i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX);
             let rows = statement
                 .query_map(params![self.namespace.shelf(shelf), after.map_or("", LeaseName::as_str), limit], |row| {
-                    Ok((row.get::<_, String>(0)?, versioned(row.get(1)?, row.get(2)?)))
+                    Ok((row.get::<_, String>(0)?, versioned(row.get(1)?, row.get(2)?, row.get(3)?)))
                 })?;
             Ok((rows.collect::<rusqlite::Result<Vec<_>>>()?, now))
         };
@@ -114,8 +137,8 @@ fn now() -> Timestamp {
     Timestamp::from_millis(clock::wall_ms())
 }
 
-fn versioned(revision: i64, bytes: Vec<u8>) -> Versioned {
-    Versioned { bytes, revision: Revision(revision.to_string()) }
+fn versioned(revision: i64, head: Vec<u8>, tail: Option<Vec<u8>>) -> Versioned {
+    Versioned::parted(head, &tail.unwrap_or_default(), Revision(revision.to_string()))
 }
 
 /// The driver's error as ours: what is surely not applied is told apart from what may be.

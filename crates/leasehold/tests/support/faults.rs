@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use leasehold::clock::{Clock, ManualClock, Moment};
-use leasehold::store::{Capabilities, ClockSource, Page, Reading, Revision, Store, Swap, Watch};
+use leasehold::store::{Capabilities, ClockSource, Page, Parts, Reading, Revision, Store, Swap, Watch};
 use leasehold::{Error, Key, Kind, LeaseName, MemoryStore, Result, Shelf, Timestamp};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -153,8 +153,8 @@ impl Store for Faulty {
         Ok(reading)
     }
 
-    async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
-        Ok(match self.through(Call::Swap, self.inner.swap(key, expected, next)).await? {
+    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
+        Ok(match self.through(Call::Swap, self.inner.swap_parts(key, expected, next)).await? {
             Some((Swap::Done { revision, now }, _)) => Swap::Done { revision, now: self.told(now) },
             _ => Swap::Mismatch,
         })

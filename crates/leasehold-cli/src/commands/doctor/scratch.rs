@@ -4,7 +4,9 @@
 //! doctor at a time: it holds a lease on the room.
 
 use async_trait::async_trait;
-use leasehold::store::{Capabilities, Page, Reading, Revision, Store, Survey, Swap, Watch, refuse_erasing_a_lease};
+use leasehold::store::{
+    Capabilities, Page, Parts, Reading, Revision, Store, Survey, Swap, Watch, refuse_erasing_a_lease,
+};
 use leasehold::{
     Acquired, Ask, Coordinator, Error, Grant, HolderId, Key, Kind, LeaseName, Result, Shelf, Ttl, format_duration,
 };
@@ -109,8 +111,8 @@ impl Store for OnProbeShelf {
         self.0.read(&moved(key)).await
     }
 
-    async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
-        self.0.swap(&moved(key), expected, next).await
+    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
+        self.0.swap_parts(&moved(key), expected, next).await
     }
 
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {

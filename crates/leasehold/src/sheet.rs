@@ -1,0 +1,243 @@
+//! The ownership record as it lies in a store: a short head that every swap writes, and a tail of old transfers.
+//!
+//! Promise: head and tail together are one JSON object, and the head's checksum covers both, so that a tail of another
+//! record is noticed. Renewals and releases change the head alone; of eight acquisitions, one moves what has gathered
+//! there to the tail. Non-promise: a tail may have more transfers than are remembered; they are dropped when it is read.
+//!
+//! ```text
+//! leasehold ownership v1 0a1b2c3d 1234
+//! {"epoch":9,"tenure":{...},"recent":[[8,...],[9,...]]     the head
+//! ,"transfers":[[1,...],...,[7,...]]}                      the tail
+//! ```
+
+use crate::codec;
+use crate::epoch::Epoch;
+use crate::error::{Error, Kind, Result};
+use crate::ownership::{OperatorMark, Ownership, Progress, SlotMark, TRANSFERS_KEPT, Tenure};
+use crate::store::{self, Parts, Versioned};
+use crate::transfer::Transfer;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// The kind of an ownership record, as its header names it.
+pub(crate) const KIND: &str = "ownership";
+/// So many transfers gather in the head before all but the newest move to the tail.
+const MOST_RECENT: usize = 8;
+const TAIL: &[u8] = b",\"transfers\":";
+
+/// A record as it is read: the old transfers, and those after them.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Stored {
+    epoch: Epoch,
+    tenure: Option<Tenure>,
+    slot: Option<SlotMark>,
+    progress: Option<Progress>,
+    paused: Option<OperatorMark>,
+    resumed: Option<OperatorMark>,
+    #[serde(default)]
+    recent: Vec<Transfer>,
+    #[serde(default)]
+    transfers: Vec<Transfer>,
+}
+
+impl From<Stored> for Ownership {
+    fn from(stored: Stored) -> Self {
+        let Stored { epoch, tenure, slot, progress, paused, resumed, recent, mut transfers } = stored;
+        transfers.extend(recent);
+        transfers.drain(..transfers.len().saturating_sub(TRANSFERS_KEPT));
+        Ownership { epoch, tenure, slot, progress, paused, resumed, transfers }
+    }
+}
+
+/// The head as it is written.
+#[derive(Serialize)]
+struct Head<'a> {
+    epoch: Epoch,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tenure: Option<&'a Tenure>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slot: Option<&'a SlotMark>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    progress: Option<&'a Progress>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    paused: Option<&'a OperatorMark>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resumed: Option<&'a OperatorMark>,
+    #[serde(skip_serializing_if = "<[Transfer]>::is_empty")]
+    recent: &'a [Transfer],
+}
+
+/// The old transfers as they lie in the store in a part of their own.
+#[derive(Debug, Clone)]
+pub(crate) struct Old {
+    bytes: Arc<[u8]>,
+    /// The epoch of the last of them.
+    until: Epoch,
+}
+
+impl Old {
+    /// None: everything is in the head.
+    pub(crate) fn none() -> Self {
+        Old { bytes: Arc::default(), until: Epoch::ZERO }
+    }
+
+    /// Where the transfers begin that are not among them, if these are those.
+    fn end(&self, before: &[Transfer], next: &[Transfer]) -> Option<usize> {
+        let count = |transfers: &[Transfer]| transfers.iter().take_while(|t| t.epoch <= self.until).count();
+        let (known, end) = (&before[..count(before)], count(next));
+        (known.ends_with(&next[..end]) && next[end..].iter().all(|t| t.epoch > self.until)).then_some(end)
+    }
+}
+
+/// A record, ready to be written.
+pub(crate) struct Sheet {
+    head: Vec<u8>,
+    pub(crate) old: Old,
+    is_kept: bool,
+}
+
+impl Sheet {
+    /// Writes `next` down, where `before` and `old` are what the store has.
+    pub(crate) fn new(next: &Ownership, before: &Ownership, old: &Old) -> Result<Self> {
+        let transfers = &next.transfers[..];
+        let end = old.end(&before.transfers, transfers).filter(|end| transfers.len() - end <= MOST_RECENT);
+        let (end, moved) = match end {
+            Some(end) => (end, None),
+            // The newest stays: its end is still to be written.
+            None => {
+                let end = transfers.len() - 1;
+                let mut bytes = TAIL.to_vec();
+                bytes.append(&mut codec::json(KIND, &&transfers[..end])?);
+                bytes.push(b'}');
+                (
+                    end,
+                    Some(Old {
+                        bytes: bytes.into(),
+                        until: transfers[..end].iter().map(|t| t.epoch).max().unwrap_or(Epoch::ZERO),
+                    }),
+                )
+            }
+        };
+        let is_kept = moved.is_none();
+        let old = moved.unwrap_or_else(|| old.clone());
+        let mut body = codec::json(
+            KIND,
+            &Head {
+                epoch: next.epoch,
+                tenure: next.tenure.as_ref(),
+                slot: next.slot.as_ref(),
+                progress: next.progress.as_ref(),
+                paused: next.paused.as_ref(),
+                resumed: next.resumed.as_ref(),
+                recent: &transfers[end..],
+            },
+        )?;
+        if !old.bytes.is_empty() {
+            body.pop();
+        }
+        Ok(Sheet { head: codec::seal(KIND, &body, &old.bytes)?, old, is_kept })
+    }
+
+    /// As a store takes it.
+    pub(crate) fn parts(&self) -> Parts<'_> {
+        let tail = &self.old.bytes[..];
+        Parts { head: &self.head, tail: if self.is_kept { store::Tail::Kept(tail) } else { store::Tail::New(tail) } }
+    }
+}
+
+/// Reads a record; `place` names it in messages.
+pub(crate) fn read(value: &Versioned, place: &str) -> Result<(Ownership, Old)> {
+    let stored: Stored = codec::decode(KIND, &value.bytes, place)?;
+    let tail = value.bytes.get(value.bytes.len().saturating_sub(value.tail_bytes)..).unwrap_or_default();
+    let old = match stored.transfers.iter().map(|t| t.epoch).max() {
+        _ if tail.is_empty() => Old::none(),
+        Some(until) if tail.starts_with(TAIL) => Old { bytes: tail.into(), until },
+        _ => {
+            let message =
+                format!("corrupt {KIND} record `{place}`: its parts are not leasehold's; it was left as it is");
+            return Err(Error::new(Kind::Corrupt, message));
+        }
+    };
+    Ok((stored.into(), old))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::holder::HolderId;
+    use crate::protocol::{Decision, Request, decide};
+    use crate::store::{Revision, Tail};
+    use crate::time::{Timestamp, Ttl};
+    use crate::token::Claim;
+    use crate::transfer::Outcome;
+
+    /// A store with two parts, as strict as it can be.
+    struct Shelf {
+        record: Ownership,
+        old: Old,
+        value: Versioned,
+        new_tails: u32,
+    }
+
+    impl Shelf {
+        fn apply(&mut self, request: &Request, now: u64) {
+            let Decision::Write(next) = decide(&self.record, request, Timestamp::from_millis(now)) else {
+                panic!("not applied: {request:?}");
+            };
+            let sheet = Sheet::new(&next, &self.record, &self.old).unwrap();
+            let (head, had) = (sheet.parts().head.to_vec(), &self.value.bytes[..]);
+            let tail = match sheet.parts().tail {
+                Tail::Kept(bytes) => {
+                    assert_eq!(bytes, &had[had.len() - self.value.tail_bytes..], "vouched for what is not there");
+                    bytes
+                }
+                Tail::New(bytes) => {
+                    self.new_tails += 1;
+                    bytes
+                }
+            };
+            self.value = Versioned::parted(head, tail, Revision("r".into()));
+            let (read, old) = read(&self.value, "x").unwrap();
+            assert_eq!(read, *next);
+            // What was written and what is read back lead to the same bytes.
+            assert_eq!((&old.bytes, old.until), (&sheet.old.bytes, sheet.old.until));
+            (self.record, self.old) = (read, old);
+        }
+    }
+
+    #[test]
+    fn seven_of_eight_tenures_write_the_head_alone_and_nothing_is_lost() {
+        let value = Versioned::whole(Vec::new(), Revision("r".into()));
+        let mut shelf = Shelf { record: Ownership::default(), old: Old::none(), value, new_tails: 0 };
+        for tenure in 1..=200_u64 {
+            let holder = HolderId::new(None);
+            let claim = Claim { epoch: Epoch::new(tenure).unwrap(), nonce: holder.nonce };
+            shelf.apply(&Request::Acquire { holder, ttl: Ttl::MIN, slot: None }, tenure * 100);
+            let tails = shelf.new_tails;
+            shelf.apply(&Request::Renew { claim, ttl: Ttl::MIN, progress: None }, tenure * 100 + 1);
+            shelf.apply(&Request::Release { claim, outcome: Outcome::Succeeded }, tenure * 100 + 2);
+            assert_eq!(shelf.new_tails, tails, "only acquiring moves transfers");
+            let epochs: Vec<u64> = shelf.record.transfers.iter().map(|t| t.epoch.get()).collect();
+            assert_eq!(epochs, (tenure.saturating_sub(31).max(1)..=tenure).collect::<Vec<_>>());
+        }
+        assert!((24..=25).contains(&shelf.new_tails), "{}", shelf.new_tails);
+    }
+
+    #[test]
+    fn a_tail_of_another_record_is_noticed() {
+        let value = Versioned::whole(Vec::new(), Revision("r".into()));
+        let mut shelf = Shelf { record: Ownership::default(), old: Old::none(), value, new_tails: 0 };
+        let mut earlier = None;
+        for tenure in 1..=20_u64 {
+            let holder = HolderId::new(None);
+            shelf.apply(&Request::Acquire { holder, ttl: Ttl::MIN, slot: None }, tenure * 5_000);
+            if tenure == 12 {
+                earlier = Some(shelf.old.bytes.clone());
+            }
+        }
+        let head = &shelf.value.bytes[..shelf.value.bytes.len() - shelf.value.tail_bytes];
+        let mixed = Versioned::parted(head.to_vec(), &earlier.unwrap(), Revision("r".into()));
+        assert_eq!(read(&mixed, "x").unwrap_err().kind(), Kind::Corrupt);
+    }
+}
