@@ -1,7 +1,7 @@
 //! A store, and a spool's watcher, under which this process dies at one named step.
 
 use async_trait::async_trait;
-use leasehold::store::{Capabilities, Page, Reading, Revision, Store, Survey, Swap, Watch};
+use leasehold::store::{Capabilities, Page, Parts, Reading, Revision, Store, Survey, Swap, Watch};
 use leasehold::{Key, LeaseName, Result, Shelf};
 use leasehold_work::spool::{SpoolStep, SpoolSteps};
 use rustix::process::{Signal, getpid, kill_process};
@@ -87,9 +87,9 @@ impl Store for Mortal {
         self.around("read", key.shelf, "after", answer)
     }
 
-    async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
+    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
         self.around("swap", key.shelf, "before", ());
-        let answer = self.store.swap(key, expected, next).await;
+        let answer = self.store.swap_parts(key, expected, next).await;
         self.around("swap", key.shelf, "after", answer)
     }
 
