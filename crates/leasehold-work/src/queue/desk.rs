@@ -234,14 +234,16 @@ impl Queue {
         follow_ups: Vec<FollowUp>,
     ) -> Result<Item> {
         let request = Request::Complete { claim: grant.token.claim(), result, follow_ups };
-        let known = self.end(grant, &request).await?;
-        let key = grant.name.key()?;
+        let known = self.decided(grant, &request).await?;
+        // Before the item leaves the line: if this process dies here, whoever finds its entry there goes on with it.
         if !known.item.outbox.is_empty() {
             self.settle(&grant.name, &known).await.map_err(|e| {
-                let message = format!("`{key}` is completed; its follow-ups are added by the next janitor");
+                let message =
+                    format!("item `{}` is completed; its follow-ups are added by the next worker", grant.name);
                 Error::new(e.kind(), message).with_source(e)
             })?;
         }
+        self.follow(&grant.name, &known, grant.known.item.place(&grant.name), grant.entry.clone()).await?;
         Ok(known.item)
     }
 
@@ -303,12 +305,14 @@ impl Queue {
 
     /// A request that ends a claim, and what it does to the place in line.
     async fn end(&self, grant: &ItemGrant, request: &Request) -> Result<Known> {
-        let place = grant.known.item.place(&grant.name);
+        let known = self.decided(grant, request).await?;
+        self.follow(&grant.name, &known, grant.known.item.place(&grant.name), grant.entry.clone()).await?;
+        Ok(known)
+    }
+
+    async fn decided(&self, grant: &ItemGrant, request: &Request) -> Result<Known> {
         match self.apply(&grant.name, request, Some(grant.known.clone())).await? {
-            Applied::Yes(known) => {
-                self.follow(&grant.name, &known, place, grant.entry.clone()).await?;
-                Ok(*known)
-            }
+            Applied::Yes(known) => Ok(*known),
             Applied::No(_, known) => Err(fenced(&grant.name, &grant.token, &known.item)),
             Applied::Missing => Err(missing(&grant.name)),
         }

@@ -272,10 +272,13 @@ impl Spool {
             }
         }
         self.reach(after);
-        for folder in [to.parent(), from.parent()].into_iter().flatten() {
-            sync(folder)?;
+        sync(to.parent().unwrap_or(to))?;
+        let left = from.parent().unwrap_or(from);
+        match sync(left) {
+            // An outbox, or a worker's folder, that somebody removed because it was empty: there is nothing to sync.
+            Err(_) if !left.exists() => Ok(true),
+            other => other.map(|()| true),
         }
-        Ok(true)
     }
 
     /// The workers' folders.

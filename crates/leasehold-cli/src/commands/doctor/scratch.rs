@@ -65,7 +65,7 @@ impl Scratch {
                 .map_err(|e| Error::unavailable(format!("cannot remove {}", folder.display()), e));
         }
         let own = &self.grant.token().lease;
-        for shelf in [Shelf::Counters, Shelf::Probe] {
+        for shelf in Shelf::ALL.into_iter().filter(|shelf| *shelf != Shelf::Lease) {
             let mut after = None;
             loop {
                 let page = self.store.list(shelf, after.as_ref(), PAGE).await?;
