@@ -103,7 +103,9 @@ impl Options {
                         Some("fleet") => Part::Fleet(None),
                         Some(engine) => Part::Fleet(Some(engine.to_owned())),
                         None => {
-                            bail!("--only wants runs, stores, writes, push, sql, put, proxy, mcp, schedule, fleet or an engine")
+                            bail!(
+                                "--only wants runs, stores, writes, push, sql, put, proxy, mcp, schedule, fleet or an engine"
+                            )
                         }
                     });
                 }

@@ -26,9 +26,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// What should come of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Should {
-    BeAdmitted,
-    BeRefused,
-    BeCalledRegressed,
+    /// Be admitted.
+    Pass,
+    /// Be refused as stale.
+    Fail,
+    /// Be refused as of a store that went back in time.
+    Alarm,
 }
 
 /// One line of the table.
@@ -78,26 +81,25 @@ async fn play(place: &Place, guard: &dyn Guard, lease: &LeaseName) -> Result<Vec
     let (one, two) = (grant(&leases, lease).await?, hand_off(&leases, lease).await?);
     let forged = Token { nonce: Nonce::random(), ..two.clone() };
     let mut attempts = Vec::new();
-    attempts.push(written(place, &one, "the first holder writes", Should::BeAdmitted)?);
+    attempts.push(written(place, &one, "the first holder writes", Should::Pass)?);
     let stopped = Writer::stopped(place, &one)?;
-    attempts.push(
-        sealed(guard, &two, "it is stopped in the middle of a write; the next holder seals", Should::BeAdmitted).await,
-    );
-    attempts.push(written(place, &two, "and writes", Should::BeAdmitted)?);
+    attempts
+        .push(sealed(guard, &two, "it is stopped in the middle of a write; the next holder seals", Should::Pass).await);
+    attempts.push(written(place, &two, "and writes", Should::Pass)?);
     let started = SystemClock.now();
     let ended = stopped.resume(PATIENCE)?;
-    attempts.push(Attempt::new("the zombie is resumed and ends its write", Should::BeRefused, &ended, started));
-    attempts.push(written(place, &one, "it writes again, from the start", Should::BeRefused)?);
-    attempts.push(sealed(guard, &one, "it seals", Should::BeRefused).await);
+    attempts.push(Attempt::new("the zombie is resumed and ends its write", Should::Fail, &ended, started));
+    attempts.push(written(place, &one, "it writes again, from the start", Should::Fail)?);
+    attempts.push(sealed(guard, &one, "it seals", Should::Fail).await);
     let what = "somebody writes under the new epoch with another grant, as after a store was restored from an old copy";
-    attempts.push(written(place, &forged, what, Should::BeCalledRegressed)?);
-    attempts.push(written(place, &two, "the next holder writes once more", Should::BeAdmitted)?);
+    attempts.push(written(place, &forged, what, Should::Alarm)?);
+    attempts.push(written(place, &two, "the next holder writes once more", Should::Pass)?);
     let high = guard.high_water().await?;
     let is_right = high.as_ref().is_some_and(|high| high.epoch == two.epoch && high.nonce == two.nonce);
     let came = high.map_or_else(|| "no epoch".to_owned(), |high| format!("epoch {}", high.epoch));
     attempts.push(Attempt {
         what: "the guard remembers".to_owned(),
-        should: Should::BeAdmitted,
+        should: Should::Pass,
         came,
         is_right,
         took: Duration::ZERO,
@@ -106,7 +108,7 @@ async fn play(place: &Place, guard: &dyn Guard, lease: &LeaseName) -> Result<Vec
         let is_right = content.trim_end() == place::text(&two);
         attempts.push(Attempt {
             what: "what is there is".to_owned(),
-            should: Should::BeAdmitted,
+            should: Should::Pass,
             came: content.trim_end().to_owned(),
             is_right,
             took: Duration::ZERO,
@@ -151,11 +153,9 @@ impl Attempt {
     fn new(what: &str, should: Should, ended: &place::Ended, started: leasehold::clock::Moment) -> Self {
         let is_regressed = ended.said.contains("store regressed");
         let (is_right, came) = match (should, ended.code) {
-            (Should::BeAdmitted, 0) => (true, "admitted".to_owned()),
-            (Should::BeRefused, 13) => (true, "refused".to_owned()),
-            (Should::BeCalledRegressed, code) if code != 0 && is_regressed => {
-                (true, "refused: store regressed".to_owned())
-            }
+            (Should::Pass, 0) => (true, "admitted".to_owned()),
+            (Should::Fail, 13) => (true, "refused".to_owned()),
+            (Should::Alarm, code) if code != 0 && is_regressed => (true, "refused: store regressed".to_owned()),
             (_, 0) => (false, "admitted".to_owned()),
             (_, code) => (false, format!("exit {code}: {}", ended.said)),
         };
@@ -164,9 +164,9 @@ impl Attempt {
 
     fn json(&self) -> serde_json::Value {
         let should = match self.should {
-            Should::BeAdmitted => "admitted",
-            Should::BeRefused => "refused",
-            Should::BeCalledRegressed => "regressed",
+            Should::Pass => "admitted",
+            Should::Fail => "refused",
+            Should::Alarm => "regressed",
         };
         let took_ms = u64::try_from(self.took.as_millis()).unwrap_or(u64::MAX);
         json!({ "what": self.what, "should_be": should, "came": self.came, "right": self.is_right, "took_ms": took_ms })

@@ -54,7 +54,9 @@ impl Place {
                 GitGuard::new(remote, Policy::Reentrant)?;
                 Kinds::Git { remote: url_of(remote)?, branch: format!("refs/heads/{name}") }
             }
-            Some((scheme, _)) if targets::SQL.contains(&scheme) => Kinds::Sql { url: text.to_owned(), resource: name.clone() },
+            Some((scheme, _)) if targets::SQL.contains(&scheme) => {
+                Kinds::Sql { url: text.to_owned(), resource: name.clone() }
+            }
             Some((scheme, _)) if targets::OBJECT.contains(&scheme) => {
                 let (place, options) =
                     text.split_once('?').map_or((text, String::new()), |(p, o)| (p, format!("?{o}")));

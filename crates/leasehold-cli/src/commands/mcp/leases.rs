@@ -58,7 +58,7 @@ impl Tool for Acquire {
             return Err(Error::invalid("wait", text(arguments, "wait").unwrap_or_default(), "use at most 1h"));
         }
         let ask = Ask::new(HolderId::new(label), ttl);
-        match session.coordinator.acquire_within(&[lease.clone()], &ask, wait).await? {
+        match session.coordinator.acquire_within(std::slice::from_ref(&lease), &ask, wait).await? {
             Acquired::Granted(grant) => {
                 let token = grant.token().clone();
                 session.keep(*grant);
