@@ -124,10 +124,19 @@ impl std::str::FromStr for Cron {
             );
             return Err(Error::invalid("cron", text, allowed));
         }
-        for (value, field) in fields.iter().zip(&FIELDS[6 - fields.len()..]) {
-            check(text, value, field, fields.len())?;
+        let named = || fields.iter().zip(&FIELDS[6 - fields.len()..]);
+        for (value, field) in named() {
+            check_words(text, value, field)?;
         }
-        let parsed = read(&line).map_err(|e| Error::invalid("cron", text, plain(&e)))?;
+        let parsed = match read(&line) {
+            Ok(parsed) => parsed,
+            Err(error) => {
+                for (value, field) in named() {
+                    check_alone(text, value, field, fields.len())?;
+                }
+                return Err(Error::invalid("cron", text, plain(&error)));
+            }
+        };
         let start = DateTime::constant(2000, 1, 1, 0, 0, 0, 0);
         if parsed.find_next_occurrence(&start, true).is_err() {
             let allowed = "this day never comes; see the day of month and the month";
@@ -146,13 +155,15 @@ fn read(line: &str) -> std::result::Result<croner::Cron, croner::errors::CronErr
     croner::parser::CronParser::builder().year(croner::parser::Year::Disallowed).build().parse(line)
 }
 
-/// Reads one field alone, so that what is wrong with it is blamed on it.
-fn check(text: &str, value: &str, field: &Field, fields: usize) -> Result<()> {
-    let refuse = |what: &str| {
-        let (name, form) = (field.name, field.form);
-        let value = leasehold::printable(value);
-        Err(Error::invalid("cron", text, format!("{name} `{value}` is wrong: {what}; {form}")))
-    };
+fn wrong(text: &str, value: &str, field: &Field, what: &str) -> Result<()> {
+    let (name, form) = (field.name, field.form);
+    let value = leasehold::printable(value);
+    Err(Error::invalid("cron", text, format!("{name} `{value}` is wrong: {what}; {form}")))
+}
+
+/// Refuses what the parser would read as something else.
+fn check_words(text: &str, value: &str, field: &Field) -> Result<()> {
+    let refuse = |what: &str| wrong(text, value, field, what);
     for part in value.split(',') {
         if part.is_empty() {
             return refuse("a part of the list is missing");
@@ -167,11 +178,16 @@ fn check(text: &str, value: &str, field: &Field, fields: usize) -> Result<()> {
             return refuse(&format!("character `{}` has no meaning here", odd.escape_debug()));
         }
     }
+    Ok(())
+}
+
+/// Reads one field alone, so that what is wrong with it is blamed on it.
+fn check_alone(text: &str, value: &str, field: &Field, fields: usize) -> Result<()> {
     let position = FIELDS.iter().position(|f| f.name == field.name).unwrap_or(0) + fields - 6;
     let alone: Vec<&str> = (0..fields).map(|at| if at == position { value } else { "*" }).collect();
     match read(&alone.join(" ")) {
         Ok(_) => Ok(()),
-        Err(error) => refuse(&plain(&error)),
+        Err(error) => wrong(text, value, field, &plain(&error)),
     }
 }
 

@@ -227,7 +227,7 @@ fn an_interval_of_45_minutes_skips_about_two_in_a_hundred() {
                 ran += 1;
                 working = Some((claim, now, now + random.run_time(median)));
             }
-            Err(Some(Refusal::Held { .. })) => skipped += 1,
+            Err(Some(refusal)) if matches!(*refusal, Refusal::Held { .. }) => skipped += 1,
             Err(_) => other += 1,
         }
     }
