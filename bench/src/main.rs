@@ -13,6 +13,7 @@ mod options;
 mod plain;
 mod proxy;
 mod push;
+mod queue;
 mod report;
 mod runs;
 mod schedule;
@@ -96,6 +97,9 @@ fn measure(options: &Options) -> Result<Report> {
     }
     if options.wants(Part::Schedule) {
         report.extend(schedule::compare()?);
+    }
+    if options.wants(Part::Queue) {
+        report.extend(queue::compare(&scratch, options.quick)?);
     }
     if options.wants(Part::Writes) {
         report.extend(writes::compare(&scratch, &options.leasehold, budget.writes)?);

@@ -10,7 +10,7 @@ Usage: leasehold-bench [--quick] [--check] [--only PART] [--json FILE] [--scratc
 
   --quick            at most 25 seconds instead of 90
   --check            exit with 1 if a demand is not met
-  --only PART        one part only: runs, stores, writes, push, sql, put, proxy, mcp, schedule or fleet (or an engine)
+  --only PART        one part only: runs, stores, writes, push, sql, put, proxy, mcp, schedule, queue or fleet (or an engine)
   --json FILE        write the results there too
   --scratch FOLDER   where to keep the state; a real disk (default: beside this program)
   --leasehold FILE   the release binary to measure (default: beside this program)
@@ -25,6 +25,8 @@ pub enum Part {
     Stores,
     /// A scheduler of many jobs.
     Schedule,
+    /// Queues and spools.
+    Queue,
     /// Fenced writes.
     Writes,
     /// Fenced pushes.
@@ -94,6 +96,7 @@ impl Options {
                         Some("runs") => Part::Runs,
                         Some("stores") => Part::Stores,
                         Some("schedule") => Part::Schedule,
+                        Some("queue") => Part::Queue,
                         Some("writes") => Part::Writes,
                         Some("push") => Part::Push,
                         Some("proxy") => Part::Proxy,
@@ -104,7 +107,7 @@ impl Options {
                         Some(engine) => Part::Fleet(Some(engine.to_owned())),
                         None => {
                             bail!(
-                                "--only wants runs, stores, writes, push, sql, put, proxy, mcp, schedule, fleet or an engine"
+                                "--only wants runs, stores, writes, push, sql, put, proxy, mcp, schedule, queue, fleet or an engine"
                             )
                         }
                     });
