@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use futures_util::future::try_join_all;
 use leasehold::clock::{Clock, SystemClock};
 use leasehold::store::Store;
-use leasehold_testbed::{Postgres, postgres};
+use leasehold_testbed::Postgres;
 use leasehold_work::queue::{Claimed, Claimer, NewItem, Payload, Queue};
 use leasehold_work::spool::{Spool, SpoolClaimer, SpoolNew};
 use rusqlite::{Connection, params};
@@ -35,7 +35,8 @@ const CLAIMS: usize = 300;
 pub fn compare(scratch: &Scratch, is_quick: bool) -> Result<Vec<Row>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut rows = Vec::new();
-    let server = postgres();
+    // 64 workers, and as many of the peer's.
+    let server = Postgres::with(&["max_connections=400"]);
     for (workers, items) in CREWS {
         rows.push(on_postgres(&runtime, &server, workers, items)?);
     }

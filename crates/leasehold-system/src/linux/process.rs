@@ -3,6 +3,7 @@
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 pub(crate) const ADOPTS_ORPHANS: bool = true;
 
@@ -20,9 +21,13 @@ pub(crate) fn own_program() -> std::io::Result<PathBuf> {
 
 /// Whether this process was started with a signal ignored, as `nohup` does.
 pub(crate) fn is_ignored(signal: i32) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).map(str::trim);
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0);
+    // Asked once for all signals: the table is long, and a start-up asks for each of them.
+    static IGNORED: OnceLock<u64> = OnceLock::new();
+    let mask = *IGNORED.get_or_init(|| {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).map(str::trim);
+        mask.and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0)
+    });
     (1..=64).contains(&signal) && mask & (1 << (signal - 1)) != 0
 }
 
