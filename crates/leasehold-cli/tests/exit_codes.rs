@@ -203,6 +203,7 @@ fn the_json_has_the_documented_keys() {
     look("sql --column", &["sql", "sqlite:app.db", "--column", "fence", "--token", token], 0);
     let ran = look("sql", &["sql", "sqlite:app.db", "-c", "SELECT 7 AS n", "--token", token], 0);
     assert_eq!(ran["rows"][0]["n"], "7");
+    look("drill", &["drill", "file:drilled"], 0);
     look("advise", &["advise", "job"], 0);
     let handed = look("hand-off", &["hand-off", "job", "--to", "b", "--why", "drill"], 0);
     assert_eq!(look("release", &["release", "--token", token], 12)["result"], "lost");

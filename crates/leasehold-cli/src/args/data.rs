@@ -87,7 +87,8 @@ Examples:
   leasehold drill postgres://db/app
   leasehold drill s3://bucket/report.json
 
-It works in a scratch name beside the resource, and removes what it made. Exit code 78 means that a stale write got through.")]
+It works in a scratch name beside the resource, and removes what it made; a database keeps the fence table. Exit code 78
+means that a stale write got through.")]
 pub struct Drill {
     /// The resource: file:PATH, git:REMOTE, a database or an object in a bucket
     pub guard: String,

@@ -179,8 +179,13 @@ fn process_lists_do_not_show_it(url: &str) {
     let mut doctor = home.start(&["doctor", url]);
     let seen = called(&mut doctor, |_| false);
     doctor.end().expect(0);
-    let own = seen.iter().filter(|text| text.contains(SECRET)).count();
-    assert!(own == 1 && seen.iter().any(|text| text.contains("__contend")), "{seen:#?}");
+    // A list may be read while it is cut short, so one process may be seen under more than one text.
+    let mut own = seen.iter().filter(|text| text.contains(SECRET)).peekable();
+    assert!(
+        own.peek().is_some() && own.all(|text| text.contains(" doctor redis") || text.contains(" doctor postgres"))
+    );
+    assert!(seen.iter().any(|text| text.contains("__contend")), "the race was not seen: {seen:#?}");
+    assert!(!seen.iter().any(|text| text.contains("__contend") && text.contains(SECRET)), "{seen:#?}");
 }
 
 /// The variable that the engine's users know, with the URL of a home without a password.

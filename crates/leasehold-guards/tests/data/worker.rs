@@ -229,7 +229,10 @@ impl Stages for Saboteur {
             return Ok(());
         }
         say("at");
-        let signal = if self.fault == "stop" { Signal::STOP } else { Signal::KILL };
-        Ok(kill_process(getpid(), signal)?)
+        if self.fault == "stop" {
+            // To this very thread: another would take its time to stop this one, which would go on meanwhile.
+            return Ok(nix::sys::signal::raise(nix::sys::signal::Signal::SIGSTOP)?);
+        }
+        Ok(kill_process(getpid(), Signal::KILL)?)
     }
 }

@@ -98,7 +98,7 @@ impl GitSteps for Saboteur {
         }
         say("at");
         match self.fault.as_str() {
-            "stop" => Ok(kill_process(getpid(), Signal::STOP)?),
+            "stop" => Ok(nix::sys::signal::raise(nix::sys::signal::Signal::SIGSTOP)?),
             "kill" => Ok(kill_process(getpid(), Signal::KILL)?),
             _ => wait_for_go().and(Err(Errno::IO.into())),
         }

@@ -91,7 +91,7 @@ async fn play(place: &Place, guard: &dyn Guard, lease: &LeaseName) -> Result<Vec
     attempts.push(Attempt::new("the zombie is resumed and ends its write", Should::Fail, &ended, started));
     attempts.push(written(place, &one, "it writes again, from the start", Should::Fail)?);
     attempts.push(sealed(guard, &one, "it seals", Should::Fail).await);
-    let what = "somebody writes under the new epoch with another grant, as after a store was restored from an old copy";
+    let what = "another grant of the new epoch writes, as after a store was restored";
     attempts.push(written(place, &forged, what, Should::Alarm)?);
     attempts.push(written(place, &two, "the next holder writes once more", Should::Pass)?);
     let high = guard.high_water().await?;
