@@ -235,6 +235,7 @@ pub(crate) fn judge(
 }
 
 /// Sequences are kept as signed numbers of 64 bits.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) fn sequence(token: &Token) -> Result<i64> {
     i64::try_from(token.seq).map_err(|_| Error::invalid("token's sequence", token.seq, "use at most 2^63 - 1"))
 }

@@ -229,7 +229,7 @@ pub struct Item {
     /// The nonce of the last operator's order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ordered: Option<Nonce>,
-    /// The last events, oldest first, at most [`EVENTS_KEPT`].
+    /// The last events, oldest first, and no more than are kept.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<Event>,
 }

@@ -76,6 +76,8 @@ pub async fn drill(common: &Common, args: Args) -> Result<Exit> {
 }
 
 async fn play(place: &Place, guard: &dyn Guard, lease: &LeaseName) -> Result<Vec<Attempt>> {
+    // A resource that is none, or out of reach, is told as such before anybody writes.
+    guard.high_water().await?;
     // Grants as a store gives them. The writers do not see this store, so none of them is warned by it.
     let leases = Coordinator::new(Arc::new(MemoryStore::default()));
     let (one, two) = (grant(&leases, lease).await?, hand_off(&leases, lease).await?);
