@@ -71,7 +71,12 @@ impl<'room> Attempt<'room> {
         })?;
         let next_mark = Mark { number, tag: Nonce::random() };
         if base.is_none() {
-            make_folders(&folder).map_err(|e| failed(e, "cannot create", &folder))?;
+            make_folders(&folder)
+                .or_else(|e| match e.kind() {
+                    ErrorKind::NotFound => room.add_shelf(key.shelf).and_then(|()| make_folders(&folder)),
+                    _ => Err(e),
+                })
+                .map_err(|e| failed(e, "cannot create", &folder))?;
         }
         let staged = room
             .stage(&Version::encode(next_mark, next))

@@ -83,6 +83,16 @@ impl Room {
         self.root.join(&*self.namespace.shelf(shelf))
     }
 
+    /// Makes a shelf that the version which made this store did not have yet. Only beside the marker: below a mount point
+    /// whose share is not mounted there is none. Every version made the shelf of leases; without it, epochs were lost.
+    pub fn add_shelf(&self, shelf: Shelf) -> io::Result<()> {
+        if shelf == Shelf::Lease {
+            return Err(ErrorKind::NotFound.into());
+        }
+        fs::metadata(self.root.join(MARKER))?;
+        make_folder(&self.shelf(shelf))
+    }
+
     /// The folder of a key's versions.
     pub fn folder(&self, key: &Key) -> PathBuf {
         self.shelf(key.shelf).join(layout::folder_of(&key.name))

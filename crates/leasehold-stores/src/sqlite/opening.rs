@@ -16,12 +16,13 @@ use std::time::Duration;
 
 /// `LHLD`: tells our files from other programs' databases.
 const APPLICATION_ID: i32 = 0x4c48_4c44;
-/// The layout that this version reads and writes.
-const FORMAT: i32 = 1;
+/// The layout that this version reads and writes. The first had no tails.
+const FORMAT: i32 = 2;
+const FIRST_FORMAT: i32 = 1;
 /// The log's length, in pages, at which a writer copies it into the file. Every first opener reads the log once, so it
 /// is kept short.
 const CHECKPOINT_PAGES: i64 = 192;
-/// A new file's page holds most records with a full history (about 3 KB), so that a swap writes one page.
+/// A new file's page holds the head of most records, and most tails (up to 3 KB), so that each is written in one page.
 const PAGE_BYTES: i64 = 4096;
 
 /// With row numbers: a table without them moves values of more than a quarter of a page to pages of their own.
@@ -51,7 +52,7 @@ impl Room {
         Ok(room)
     }
 
-    /// Brings a new file into our layout; of an existing one only checks that it is ours.
+    /// Brings a new file, and one of an earlier version, into our layout; of any other only checks that it is ours.
     fn set_up(&self) -> Result<()> {
         let give_up = clock::now() + BUSY;
         loop {
@@ -77,7 +78,7 @@ impl Room {
         };
         let refuse = |kind, what: String| Ok(Err(Error::new(kind, format!("{} {what}", self.path.display()))));
         match found {
-            (APPLICATION_ID, FORMAT) => {}
+            (APPLICATION_ID, FIRST_FORMAT | FORMAT) => {}
             (APPLICATION_ID, newer) if newer > FORMAT => {
                 let what = format!("has format {newer}, this leasehold knows up to {FORMAT}; upgrade leasehold");
                 return refuse(Kind::Unsupported, what);
@@ -95,7 +96,7 @@ impl Room {
                 return refuse(Kind::Unsupported, what);
             }
         }
-        if found == (0, 0) {
+        if found != (APPLICATION_ID, FORMAT) {
             db.execute_batch(&format!(
                 "BEGIN IMMEDIATE; {LAYOUT}; PRAGMA application_id = {APPLICATION_ID};
                  PRAGMA user_version = {FORMAT}; COMMIT"
