@@ -20,6 +20,7 @@ use support::{CASES, Dice, at, claim, epoch, holder, property, ttl};
 
 const FREE: &[u8] = include_bytes!("golden/v1-free.record");
 const FULL: &[u8] = include_bytes!("golden/v1-full.record");
+const FULL_OF_OBJECTS: &[u8] = include_bytes!("golden/v1-full-objects.record");
 const NEVER_HELD: &[u8] = include_bytes!("golden/v1-never-held.record");
 const COUNTERS: &[u8] = include_bytes!("golden/v1-counters.record");
 
@@ -125,6 +126,11 @@ fn format_1_is_read_and_written_as_it_always_was() {
     pinned("ownership", FREE, &free());
     pinned("ownership", FULL, &full());
     pinned("counters", COUNTERS, &counters());
+}
+
+#[test]
+fn transfers_as_the_first_records_had_them_are_read() {
+    assert_eq!(decode::<Ownership>("ownership", FULL_OF_OBJECTS, "x").unwrap(), full());
 }
 
 #[test]
