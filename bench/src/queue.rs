@@ -23,10 +23,10 @@ use tokio_postgres::NoTls;
 const DEMAND: Demand = Demand::AtLeastTheSpeed(0.5);
 const GROWTH: Demand = Demand::AtMostTheTime(2.0);
 /// How often both sides take turns.
-const TURNS: usize = 3;
+const TURNS: usize = 5;
 const PAYLOAD: &[u8] = b"an item of work, as long as most are: a path, an address or a few numbers";
 /// How many workers, and how many items they share in one turn.
-const CREWS: [(usize, usize); 3] = [(1, 200), (8, 400), (64, 640)];
+const CREWS: [(usize, usize); 3] = [(1, 200), (8, 400), (64, 1_920)];
 /// The short and the long line, of which the same number of items is claimed.
 const LINES: [usize; 2] = [1_000, 1_000_000];
 const CLAIMS: usize = 300;
