@@ -4,10 +4,10 @@
 //! or only concerns hints. Every worker does its share of it, so none need be run. Non-promise: purging is final: a
 //! purged item's key may be used again, and then counts as new.
 
-use super::desk::{Applied, Queue};
+use super::desk::{Added, Applied, Queue};
 use super::grant::Known;
 use super::item::{Item, State};
-use super::name::{ItemName, Place};
+use super::name::{ItemId, ItemName, Place};
 use super::protocol::Request;
 use leasehold::clock::Moment;
 use leasehold::store::Swap;
@@ -174,6 +174,17 @@ impl Queue {
         }
         self.apply(name, &Request::Settle, Some(known.clone())).await?;
         Ok(())
+    }
+
+    /// Takes in an item of another store as it is, unless there is one of its name; gives whether it did.
+    pub async fn take_in(&self, id: &ItemId, item: &Item) -> Result<bool> {
+        let name = self.item(id.clone());
+        if item.is_open() {
+            return Ok(matches!(self.put(name, item).await?, Added::New(_)));
+        }
+        let (key, bytes) = (name.key()?, item.encode()?);
+        let swap = self.store().swap(&key, None, &bytes).await?;
+        Ok(matches!(swap, Swap::Done { .. }))
     }
 
     /// Erases items that have been finished for longer than this; gives how many. Their keys may be used again.
