@@ -48,6 +48,8 @@ pub struct Parts<'a> {
     pub head: &'a [u8],
     /// What it may leave.
     pub tail: Tail<'a>,
+    /// Whether those who watch want to know. A store that hints at a price need not hint at what is no news; another may.
+    pub is_news: bool,
 }
 
 /// The second part of a value.
@@ -60,9 +62,9 @@ pub enum Tail<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// A value without a tail.
+    /// A value without a tail, that is news.
     pub const fn whole(bytes: &'a [u8]) -> Self {
-        Parts { head: bytes, tail: Tail::New(b"") }
+        Parts { head: bytes, tail: Tail::New(b""), is_news: true }
     }
 
     /// The tail, new or not.

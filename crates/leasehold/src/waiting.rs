@@ -51,7 +51,8 @@ impl Coordinator {
         for (index, lease) in leases.iter().enumerate() {
             let mut ask = ask.clone();
             ask.holder.nonce = ask.holder.nonce.nth(index);
-            let answer = self.acquire(lease, &ask).await?;
+            // Read, not remembered: whoever was woken by our own release reads as well, and should have a chance.
+            let answer = self.acquire_knowing(lease, &ask, None).await?;
             if let Acquired::Granted(_) = answer {
                 return Ok(answer);
             }

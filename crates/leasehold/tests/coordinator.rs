@@ -149,7 +149,9 @@ async fn a_store_error_is_never_a_grant() {
 async fn a_damaged_record_is_never_a_grant_and_never_overwritten() {
     let bench = bench();
     let grant = bench.grant(1).await;
-    bench.leases.release(&grant, Outcome::Succeeded).await.unwrap();
+    bench.leases.release_by_token(grant.token(), Outcome::Succeeded).await.unwrap();
+    // As another process, which has to read it.
+    let bench = Bench { leases: Coordinator::with_clock(bench.store.clone(), bench.leases.clock().clone()), ..bench };
     let before = bench.record().await;
     bench.store.plan(|call, _| if call == Call::Read { Fault::Damaged } else { Fault::None });
     assert_eq!(bench.acquire(2).await.unwrap_err().kind(), Kind::Corrupt);
@@ -445,7 +447,7 @@ async fn a_message_of_loss_says_how() {
     let error = bench.leases.renew(&mut grant, None).await.unwrap_err().to_string();
     assert!(error.contains("released"), "{error}");
     let mut grant = bench.grant(2).await;
-    bench.clock.advance(seconds(TTL));
+    bench.clock.advance(seconds(TTL + 1));
     let error = bench.leases.renew(&mut grant, None).await.unwrap_err().to_string();
     assert!(error.contains("ran out"), "{error}");
 }
@@ -513,6 +515,8 @@ enum Deed {
     Renew,
     Checkpoint,
     Adopt,
+    /// Release, and acquire again from memory.
+    ComeBack,
 }
 
 #[test]
@@ -524,6 +528,7 @@ fn nobody_can_be_granted_a_lease_that_is_still_trusted() {
         4 => Just(Deed::Renew),
         1 => Just(Deed::Checkpoint),
         1 => Just(Deed::Adopt),
+        2 => Just(Deed::ComeBack),
     ];
     let script = (
         grains,
@@ -558,7 +563,7 @@ fn nobody_can_be_granted_a_lease_that_is_still_trusted() {
             };
             prop_assert!(clock.now() < grant.trust_until(), "a grant that is over was given");
             check_window(&store, &clock, grant.trust_until()).await?;
-            for deed in deeds {
+            for (nonce, deed) in (10..).zip(deeds) {
                 let sent = clock.now();
                 match deed {
                     Deed::Wait(ms) => clock.advance(millis(ms)),
@@ -575,6 +580,20 @@ fn nobody_can_be_granted_a_lease_that_is_still_trusted() {
                         }
                     },
                     Deed::Checkpoint => leases.checkpoint(&mut grant, Report::default()).await.unwrap(),
+                    Deed::ComeBack => {
+                        if leases.release(&grant, Outcome::Succeeded).await.unwrap() != Released::Now {
+                            return Ok(());
+                        }
+                        match leases.acquire(&name(), &Ask::new(holder(nonce), ttl(ttl_s))).await {
+                            Ok(Acquired::Granted(next)) => grant = *next,
+                            Ok(other) => return Err(TestCaseError::fail(format!("its own was refused: {other:?}"))),
+                            Err(error) => {
+                                prop_assert_eq!(error.kind(), Kind::Lost);
+                                return Ok(());
+                            }
+                        }
+                        prop_assert!(clock.now() < grant.trust_until(), "a grant that is over was given");
+                    }
                     Deed::Adopt => match leases.adopt(grant.token()).await {
                         Ok(adopted) => grant = adopted,
                         Err(error) => {

@@ -14,6 +14,7 @@ use leasehold::{
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use support::{CASES, at, claim, epoch, holder, property, ttl};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -664,6 +665,7 @@ fn a_write_changes_only_what_its_request_allows() {
             for (old, new) in before.transfers[dropped..].iter().zip(&next.transfers) {
                 let mut old = old.clone();
                 if ends && old.epoch == before.epoch && !matches!(step.request, Request::Renew { .. }) {
+                    let old = Arc::make_mut(&mut old);
                     (old.outcome, old.held_for_ms) = (new.outcome, new.held_for_ms);
                     prop_assert!(new.outcome.is_some());
                 }
@@ -1136,6 +1138,7 @@ fn the_largest_possible_record_still_encodes() {
     record = write(&record, &order(902, Order::Pause), long);
     // What no request can set to its longest, set by hand.
     for transfer in &mut record.transfers {
+        let transfer = Arc::make_mut(transfer);
         (transfer.held_for_ms, transfer.outcome) = (Some(u64::MAX), Some(Outcome::Succeeded));
         (transfer.reason, transfer.slot) = (Reason::HandedOff, Some(Slot(at(u64::MAX))));
         assert!(transfer.from.is_some() && transfer.to.is_some() && transfer.by.is_some() && transfer.why.is_some());
