@@ -121,6 +121,11 @@ impl Coordinator {
         &self.store
     }
 
+    /// What is remembered.
+    pub(crate) fn recall(&self) -> &Recall {
+        &self.recall
+    }
+
     /// The clock.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock

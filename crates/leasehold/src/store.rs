@@ -238,6 +238,13 @@ impl Watch {
         (sender, Watch(Some(receiver)))
     }
 
+    /// Forgets a hint that has come: whoever looks now need not look for it again.
+    pub fn forget(&mut self) {
+        if let Some(receiver) = &mut self.0 {
+            while receiver.try_recv().is_ok() {}
+        }
+    }
+
     /// Waits for the next hint; for ever if there will be none.
     pub async fn hint(&mut self) {
         if let Some(receiver) = &mut self.0

@@ -302,8 +302,13 @@ impl Link {
     /// Hints this sender when something is published on the channel. If that cannot be had now, it is tried again.
     pub(super) async fn subscribe(self: &Arc<Self>, channel: &str, sender: Sender<()>) {
         let _turn = self.subscribing.lock().await;
-        if self.hub.add(channel, sender) {
-            tokio::spawn(tend(Arc::downgrade(self)));
+        let added = self.hub.add(channel, sender);
+        if added.is_untended {
+            tokio::spawn(tend(self.hub.clone(), Arc::downgrade(self)));
+        }
+        // One that was watched a moment ago is still subscribed to, or is when the connection is made anew.
+        if !added.is_first {
+            return;
         }
         let subscribed = async {
             let Ok(live) = self.live().await else { return };
@@ -334,9 +339,9 @@ impl Link {
 }
 
 /// Runs as long as somebody watches.
-async fn tend(link: Weak<Link>) {
+async fn tend(hub: Arc<Hub>, link: Weak<Link>) {
     loop {
-        tokio::time::sleep(TENDING).await;
+        let _ = timeout(TENDING, hub.unwanted.notified()).await;
         let Some(link) = link.upgrade() else { return };
         if !link.look_after_watches().await {
             return;
