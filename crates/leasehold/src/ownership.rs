@@ -57,9 +57,11 @@ impl Default for Ownership {
 }
 
 impl Ownership {
-    /// The newest transfer, to be written to.
-    pub(crate) fn last_transfer_mut(&mut self) -> Option<&mut Transfer> {
-        self.transfers.last_mut().map(Arc::make_mut)
+    /// Writes to the newest transfer.
+    pub(crate) fn amend_last(&mut self, change: impl FnOnce(&mut Transfer)) {
+        if let Some(last) = self.transfers.last_mut() {
+            change(Arc::make_mut(last));
+        }
     }
 
     /// The tenure that has not run out at `now`.

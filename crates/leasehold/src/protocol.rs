@@ -232,9 +232,7 @@ fn acquire(record: &Ownership, holder: &HolderId, ttl: Ttl, slot: Option<SlotCla
     grant(&mut next, holder, ttl, now);
     if let Some(claim) = slot {
         next.slot = Some(SlotMark { slot: claim.slot, state: SlotState::Running, epoch: next.epoch });
-        if let Some(last) = next.last_transfer_mut() {
-            last.slot = Some(claim.slot);
-        }
+        next.amend_last(|last| last.slot = Some(claim.slot));
     }
     Ok(Some(next))
 }
@@ -364,9 +362,7 @@ fn advance(record: &Ownership, mark: OperatorMark, past: Epoch) -> Result<Owners
     if next.epoch <= past {
         let epoch = past.next().ok_or(Refusal::Exhausted)?;
         next.epoch = epoch;
-        if let Some(last) = next.last_transfer_mut() {
-            last.epoch = epoch;
-        }
+        next.amend_last(|last| last.epoch = epoch);
     }
     sign(&mut next, mark);
     Ok(next)
@@ -439,16 +435,11 @@ fn transfer(
 
 fn grant(next: &mut Ownership, to: &HolderId, ttl: Ttl, now: Timestamp) {
     next.tenure = Some(Tenure { holder: to.clone(), granted_at: now, deadline: now.plus(ttl.get()), ttl });
-    if let Some(last) = next.last_transfer_mut() {
-        last.to = Some(to.clone());
-    }
+    next.amend_last(|last| last.to = Some(to.clone()));
 }
 
 fn sign(next: &mut Ownership, mark: OperatorMark) {
-    if let Some(last) = next.last_transfer_mut() {
-        last.by = Some(mark.by);
-        last.why = Some(mark.why);
-    }
+    next.amend_last(|last| (last.by, last.why) = (Some(mark.by), Some(mark.why)));
 }
 
 /// A slot that was running under `from` goes on under the new epoch: who takes the lease over takes the work over.
@@ -456,9 +447,7 @@ fn pass_slot_on(next: &mut Ownership, from: Epoch) {
     let Some(mark) = next.slot.as_mut().filter(|m| m.epoch == from && m.state == SlotState::Running) else { return };
     mark.epoch = next.epoch;
     let slot = mark.slot;
-    if let Some(last) = next.last_transfer_mut() {
-        last.slot = Some(slot);
-    }
+    next.amend_last(|last| last.slot = Some(slot));
 }
 
 /// Writes the end of the present tenure, if there is one, into the transfer that began it.

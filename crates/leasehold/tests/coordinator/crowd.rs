@@ -1,16 +1,12 @@
 //! Many who wait for one lease: each gets its turn, and they do not all look at each release.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::faults::{Fault, Faulty};
+use crate::support::ttl;
 use leasehold::clock::{Clock, ManualClock, SystemClock};
 use leasehold::{Acquired, Ask, Coordinator, HolderId, LeaseName, Outcome};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use support::faults::{Fault, Faulty};
-use support::ttl;
 
 const TURNS: usize = 12;
 

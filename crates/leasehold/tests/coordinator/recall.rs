@@ -1,16 +1,12 @@
 //! Coming back to a lease that one released oneself: cheaper, and never wronger, than reading it.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::faults::{Call, Fault, Faulty, Hasty};
+use crate::support::{CASES, holder, property, seconds, ttl};
 use leasehold::clock::ManualClock;
 use leasehold::protocol::{Order, Refusal};
 use leasehold::{Acquired, Ask, Coordinator, Epoch, Grant, Kind, LeaseName, Outcome, Released};
 use proptest::prelude::*;
 use std::sync::Arc;
-use support::faults::{Call, Fault, Faulty, Hasty};
-use support::{CASES, holder, property, seconds, ttl};
 
 const TTL: u64 = 90;
 
