@@ -83,6 +83,15 @@ impl<'a> Parts<'a> {
     }
 }
 
+/// What a swap changes beside its own key, in the same step.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Beside<'a> {
+    /// Stored, with the revision that the swap gives, unless the key has a value.
+    pub put: Option<(&'a Key, &'a [u8])>,
+    /// Erased, if it is there.
+    pub erased: Option<&'a Key>,
+}
+
 /// The answer of a read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reading {
@@ -290,6 +299,35 @@ pub trait Store: fmt::Debug + Send + Sync {
 
     /// Lists a shelf in the order of names, from just after `after`, at most `limit` entries.
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page>;
+
+    /// The same without the first `skip` entries. Worth writing for a store that can pass over them more cheaply than it
+    /// can give them.
+    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
+        let mut page = self.list(shelf, after, skip.saturating_add(limit)).await?;
+        page.entries.drain(..skip.min(page.entries.len()));
+        Ok(page)
+    }
+
+    /// Whether [`Store::swap_beside`] may be called. It must not change while the store is open.
+    fn writes_beside(&self) -> bool {
+        false
+    }
+
+    /// [`Store::swap`], and beside it, if and only if that is done, what is in `beside`: all of it or nothing, seen by
+    /// others and made durable in one step. What lies beside has no tail, nobody is hinted at it, and nothing on
+    /// [`Shelf::Lease`] or [`Shelf::Fence`] is erased.
+    async fn swap_beside(
+        &self,
+        key: &Key,
+        expected: Option<&Revision>,
+        next: &[u8],
+        beside: Beside<'_>,
+    ) -> Result<Swap> {
+        let _ = (expected, next, beside);
+        let name = self.capabilities().name;
+        let message = format!("store `{name}` changes one record at a time; `{key}` was not changed");
+        Err(Error::new(Kind::Unsupported, message))
+    }
 
     /// Deletes a record that is finished, if it still has this revision. Refused on [`Shelf::Lease`] and [`Shelf::Fence`].
     async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap>;
