@@ -157,23 +157,27 @@ pub fn puts(limit: Duration) -> Result<Vec<Row>> {
     let guard = guard.salted(Salt::Blank);
     let (runtime, token, plain) = (Runtime::new()?, token()?, key("plain.json")?);
     let body = vec![b' '; 4096];
-    let [fenced, plain] = contest(
+    let put = |guard: &ObjectGuard| -> Result<()> {
+        Ok(runtime.block_on(guard.put(&token, body.clone().into(), "application/json")).map(drop)?)
+    };
+    // One that has not put before has to look first.
+    let new = || -> Result<ObjectGuard> {
+        let guard = ObjectGuard::new(store.clone(), key("new.json")?, "s3", Tags::OfTheContent, Policy::Reentrant)?;
+        Ok(guard.salted(Salt::Blank))
+    };
+    let [fenced, first, plain] = contest(
         limit,
         [
-            Contestant::new("fenced put", 1, || {
-                Ok(runtime.block_on(guard.put(&token, body.clone().into(), "application/json")).map(drop)?)
-            }),
+            Contestant::new("fenced put", 1, || put(&guard)),
+            Contestant::new("first fenced put", 1, || put(&new()?)),
             Contestant::new("plain put", 1, || {
                 Ok(runtime.block_on(store.put(&plain, body.clone().into())).map(drop)?)
             }),
         ],
     )?;
-    Ok(vec![Row::new(
-        "fenced put, 4 KiB (ObjectGuard, moto)",
-        "a plain put",
-        Unit::Milliseconds,
-        fenced,
-        Some(plain),
-        PUT,
-    )])
+    let row = |what: &str, fenced| Row::new(what, "a plain put", Unit::Milliseconds, fenced, Some(plain), PUT);
+    Ok(vec![
+        row("fenced put, 4 KiB (ObjectGuard, moto)", fenced),
+        row("a guard's first fenced put, with a look (moto)", first),
+    ])
 }

@@ -114,6 +114,12 @@ async fn exchange(connection: &mut impl Queryable, sql: &str) -> mysql_async::Re
     }
 }
 
+/// Gives the row back at once. A connection that is only dropped is closed when the program has nothing better to do.
+async fn undo(mut conn: Conn) {
+    let _ = timeout(ASK, exchange(&mut conn, "ROLLBACK")).await;
+    let _ = timeout(ASK, conn.disconnect()).await;
+}
+
 fn text(row: &Row, at: usize) -> Option<String> {
     match row.as_ref(at)? {
         Value::Bytes(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
@@ -207,8 +213,13 @@ impl MysqlGuard {
             let sql = format!("START TRANSACTION; SAVEPOINT leasehold_{id}; {admit}");
             match self.patiently(exchange(&mut conn, &sql), token).await {
                 Ok(sets) => {
-                    let admitted = decide(&resource, &sets, token, policy)?;
-                    return Ok((conn, admitted));
+                    return match decide(&resource, &sets, token, policy) {
+                        Ok(admitted) => Ok((conn, admitted)),
+                        Err(refused) => {
+                            undo(conn).await;
+                            Err(refused)
+                        }
+                    };
                 }
                 Err(e) if !is_plain(&e) => {
                     return Err(self.overtaken(token, refused(&e, &resource, &self.place)).await);
@@ -445,7 +456,13 @@ impl SqlGuard for MysqlGuard {
     async fn run(&self, token: &Token, script: &Script) -> Result<Outcome> {
         let id = Nonce::random();
         let (mut conn, admitted) = self.begin(token, Some(self.policy), id).await?;
-        let (counts, rows) = self.apply(&mut conn, token, script).await?;
+        let (counts, rows) = match self.apply(&mut conn, token, script).await {
+            Ok(done) => done,
+            Err(error) => {
+                undo(conn).await;
+                return Err(error);
+            }
+        };
         self.commit(conn, token, id, &admitted).await?;
         Ok(Outcome { high: admitted.high, counts, rows })
     }

@@ -149,6 +149,11 @@ fn cause(error: &tokio_postgres::Error) -> String {
     one_line(&std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string))
 }
 
+/// Gives the row back at once. A client that is only dropped is closed when the program has nothing better to do.
+async fn undo(client: &Client) {
+    let _ = timeout(ASK, client.batch_execute("ROLLBACK")).await;
+}
+
 /// Whether the server answered a statement with an error and stayed with us, so that the transaction is surely undone.
 fn is_plain(error: &tokio_postgres::Error) -> bool {
     error.as_db_error().is_some_and(|told| {
@@ -180,8 +185,13 @@ impl PostgresGuard {
             Err(e) if is_plain(&e) => return Err(refused(&e, &resource, &self.place)),
             Err(e) => return Err(self.overtaken(token, refused(&e, &resource, &self.place)).await),
         };
-        let (high, transaction) = decide(&resource, &messages, token, policy)?;
-        Ok((client, high, transaction))
+        match decide(&resource, &messages, token, policy) {
+            Ok((high, transaction)) => Ok((client, high, transaction)),
+            Err(refused) => {
+                undo(&client).await;
+                Err(refused)
+            }
+        }
     }
 
     /// A session that was ended in the middle was most likely ended by a newer holder, who may still be at it: then that is
@@ -366,7 +376,13 @@ impl SqlGuard for PostgresGuard {
 
     async fn run(&self, token: &Token, script: &Script) -> Result<Outcome> {
         let (client, high, transaction) = self.begin(token, Some(self.policy)).await?;
-        let (counts, rows) = self.apply(&client, token, script).await?;
+        let (counts, rows) = match self.apply(&client, token, script).await {
+            Ok(done) => done,
+            Err(error) => {
+                undo(&client).await;
+                return Err(error);
+            }
+        };
         self.commit(&client, token, transaction).await?;
         Ok(Outcome { high, counts, rows })
     }

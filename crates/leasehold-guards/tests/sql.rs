@@ -267,6 +267,32 @@ fn an_admit_in_the_users_own_transaction_is_safe_at_any_isolation_level() {
     });
 }
 
+/// A program whose runtime stands still after a refusal closes no connection; the fence is free all the same.
+#[test]
+fn a_refused_or_failed_transaction_gives_the_fence_back_at_once() {
+    let all = databases::block_on(databases::all());
+    for db in all.iter().filter(|db| db.engine != Engine::Sqlite) {
+        let idle = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let guard = db.guard("idle", Policy::Reentrant);
+        databases::block_on(guard.seal(&token(6, 0))).unwrap();
+        for way in 0..4 {
+            let (guard, stale) = (&guard, token(5, 0));
+            idle.block_on(async {
+                match way {
+                    0 => drop(guard.seal(&stale).await.unwrap_err()),
+                    1 => drop(guard.run(&stale, &script(db, "SELECT 1")).await.unwrap_err()),
+                    2 => drop(guard.run(&token(6, 0), &script(db, "SELECT nothing")).await.unwrap_err()),
+                    _ => db.refused_begin("idle", &stale).await,
+                }
+            });
+            let begun = leasehold_system::clock::now();
+            databases::block_on(db.begin_and_commit("idle", &token(6, 0)));
+            let took = leasehold_system::clock::now().saturating_since(begun);
+            assert!(took < std::time::Duration::from_secs(3), "{:?} way {way}: held up for {took:?}", db.engine);
+        }
+    }
+}
+
 #[test]
 fn hostile_scripts_are_refused_before_anything_is_sent() {
     let postgres: &[&str] = &[

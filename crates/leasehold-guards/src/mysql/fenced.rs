@@ -5,7 +5,7 @@
 //! is a pool's.
 //! Non-promise: it is at the session's own isolation level; for another, begin by hand and [`super::admit`].
 
-use super::{admit, exchange, is_plain, one_line, refused, statements};
+use super::{admit, exchange, is_plain, one_line, refused, statements, undo};
 use crate::sql::Resource;
 use leasehold::guard::{HighWater, Policy};
 use leasehold::{Error, Kind, Nonce, Result, Token};
@@ -41,7 +41,7 @@ pub async fn begin(mut conn: Conn, resource: &Resource, token: &Token, policy: P
     let mut fenced = Fenced { conn, resource: resource.clone(), high, is_open: false };
     let sql = statements::admit_again(resource, token, policy, Nonce::random())?;
     let moved = match exchange(&mut *fenced, &sql).await {
-        Ok(_) => (fenced.affected_rows() == 1).then(|| fenced.last_insert_id()).flatten(),
+        Ok(_) => fenced.last_insert_id().filter(|seq| *seq > 0),
         // A table of an earlier version: the transaction has begun nevertheless.
         Err(mysql_async::Error::Server(told)) if told.code == UNKNOWN_COLUMN => None,
         Err(e) => return Err(refused(&e, resource.as_str(), "this database")),
@@ -49,8 +49,13 @@ pub async fn begin(mut conn: Conn, resource: &Resource, token: &Token, policy: P
     if let Some(seq) = moved {
         fenced.high.seq = seq;
     } else {
-        fenced.high = admit(&mut *fenced, resource, token, policy).await?;
-        fenced.is_open = true;
+        match admit(&mut *fenced, resource, token, policy).await {
+            Ok(high) => (fenced.high, fenced.is_open) = (high, true),
+            Err(refused) => {
+                undo(fenced.conn).await;
+                return Err(refused);
+            }
+        }
     }
     Ok(fenced)
 }

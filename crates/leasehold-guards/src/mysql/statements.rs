@@ -69,11 +69,12 @@ pub(super) fn admit(resource: &Resource, token: &Token, policy: Option<Policy>, 
     ))
 }
 
-/// Begins a transaction that moves the fence on, where the epoch is there already and no table is protected: one row is
-/// changed, or none, and then [`admit`] has to find out why. The new number comes back as the last inserted id.
+/// Begins a transaction that moves the fence on, where the epoch is there already and no table is protected. The new number
+/// comes back as the last inserted id; if none does, [`admit`] has to find out why.
 ///
-/// Nothing needs to be closed: `claim` and `session` stay, and [`in_the_way`] tells them from those of one who is in here by
-/// `wrote`, which is another one every time; `admitted` is not touched, so no protected table is open.
+/// Nothing needs to be closed then: `claim` and `session` stay, and [`in_the_way`] tells them from those of one who is in
+/// here by `wrote`, which is another one every time. Otherwise it is `admitted` that tells: whatever is found, this session
+/// has the row from here on, and a newer holder must see whose it is.
 pub(super) fn admit_again(resource: &Resource, token: &Token, policy: Policy, wrote: Nonce) -> Result<String> {
     let (r, lease) = (literal(resource.as_str()), literal(token.lease.as_str()));
     let (epoch, nonce, given) = (token.epoch, token.nonce, sequence(token)?);
@@ -82,10 +83,13 @@ pub(super) fn admit_again(resource: &Resource, token: &Token, policy: Policy, wr
         Policy::Ordered => (given.to_string(), format!(" AND seq < {given}")),
         Policy::OncePerEpoch => ("1".to_owned(), " AND seq = 0".to_owned()),
     };
+    let is_known = format!("lease = {lease} AND epoch = {epoch} AND nonce = '{nonce}' AND protected = 0{condition}");
+    // `seq` is changed last, so that the condition sees what was there.
     Ok(format!(
-        "START TRANSACTION; UPDATE leasehold_fence SET seq = LAST_INSERT_ID({seq}), wrote = '{wrote}', claim = {epoch}, \
-         session = CONNECTION_ID() WHERE resource = {r} AND lease = {lease} AND epoch = {epoch} AND nonce = '{nonce}' AND \
-         protected = 0{condition}"
+        "START TRANSACTION; INSERT INTO leasehold_fence (resource, lease, epoch, nonce, seq, claim, session, admitted) VALUES \
+         ({r}, {lease}, 0, '', 0, {epoch}, CONNECTION_ID(), 0) ON DUPLICATE KEY UPDATE admitted = IF({is_known}, NULL, 0), \
+         wrote = IF({is_known}, '{wrote}', wrote), claim = {epoch}, session = CONNECTION_ID(), seq = IF({is_known}, \
+         LAST_INSERT_ID({seq}), seq)"
     ))
 }
 

@@ -3,7 +3,7 @@
 //! Promise: it costs no exchange more than a plain transaction; unless it is committed, it is rolled back, also when it is
 //! dropped. Non-promise: it is at the session's own isolation level; for another, begin by hand and [`super::admit`].
 
-use super::{call, cause, decide, is_plain, refused};
+use super::{call, cause, decide, is_plain, refused, undo};
 use crate::sql::Resource;
 use leasehold::guard::{HighWater, Policy};
 use leasehold::{Error, Kind, Result, Token};
@@ -42,9 +42,15 @@ pub async fn begin<'a>(
     let high = HighWater { lease: token.lease.clone(), epoch: token.epoch, nonce: token.nonce, seq: token.seq };
     // From here on whatever goes wrong, or is given up, is rolled back.
     let mut fenced = Fenced { client, resource, high, is_open: true };
-    let asked = fenced.client.simple_query(&sql).await;
-    let messages = asked.map_err(|e| refused(&e, resource.as_str(), "this database"))?;
-    fenced.high = decide(resource.as_str(), &messages, token, Some(policy))?.0;
+    let asked = fenced.client.simple_query(&sql).await.map_err(|e| refused(&e, resource.as_str(), "this database"));
+    match asked.and_then(|messages| decide(resource.as_str(), &messages, token, Some(policy))) {
+        Ok((high, _)) => fenced.high = high,
+        Err(refused) => {
+            undo(fenced.client).await;
+            fenced.is_open = false;
+            return Err(refused);
+        }
+    }
     Ok(fenced)
 }
 

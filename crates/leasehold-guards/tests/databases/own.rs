@@ -163,6 +163,30 @@ impl Database {
         }
     }
 
+    /// A transaction of the user's own that is refused; its client is kept until the end.
+    pub async fn refused_begin(&self, resource: &str, token: &Token) {
+        let resource: Resource = resource.parse().unwrap();
+        if self.engine == Engine::Mysql {
+            mysql::begin(self.mysql().await, &resource, token, Policy::Reentrant).await.unwrap_err();
+        } else {
+            let mut client = self.postgres().await;
+            postgres::begin(&mut client, &resource, token, Policy::Reentrant).await.unwrap_err();
+        }
+    }
+
+    /// One that lands.
+    pub async fn begin_and_commit(&self, resource: &str, token: &Token) {
+        let resource: Resource = resource.parse().unwrap();
+        if self.engine == Engine::Mysql {
+            let fenced = mysql::begin(self.mysql().await, &resource, token, Policy::Reentrant).await.unwrap();
+            fenced.commit().await.unwrap();
+        } else {
+            let mut client = self.postgres().await;
+            let fenced = postgres::begin(&mut client, &resource, token, Policy::Reentrant).await.unwrap();
+            fenced.commit().await.unwrap();
+        }
+    }
+
     async fn own_mysql(&self, level: My, name: &str) {
         let resource: Resource = name.parse().unwrap();
         let guard = self.guard(name, Policy::Reentrant);
