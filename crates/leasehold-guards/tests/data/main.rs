@@ -24,7 +24,7 @@ use leasehold_guards::sql::Script;
 use leasehold_system::clock;
 use leasehold_testbed::{BUCKET, Fault, Flaw, Proxy, Server, StandIn, azurite, moto, seaweed};
 use std::time::Duration;
-use worker::{Order, Worker, object_at};
+use worker::{Order, Worker, object_apart, object_at};
 
 /// Rounds of zombie and successor on each engine; twenty times as many with LEASEHOLD_LONG=1.
 const ROUNDS: u64 = 1000;
@@ -495,8 +495,7 @@ fn object_cuts(server: &Server, kind: &str) {
         for transfer_first in [true, false] {
             for method in [&b"HEAD "[..], b"PUT "] {
                 let name = format!("cut-{fault:?}-{transfer_first}-{}", method.len());
-                let (before, cut) =
-                    (object_at(&direct, &name, None).unwrap(), object_at(&through, &name, None).unwrap());
+                let (before, cut) = (object_apart(&direct, &name).unwrap(), object_apart(&through, &name).unwrap());
                 let (answer, seen) = block_on(async {
                     before.put(&token(1, 0), "{}".into(), "application/json").await.unwrap();
                     if transfer_first {

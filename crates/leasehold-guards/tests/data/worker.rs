@@ -187,6 +187,20 @@ fn client(address: &Address) -> Result<Arc<dyn ObjectStore>> {
 
 /// The guard of an object.
 pub fn object_at(url: &str, name: &str, stages: Option<Arc<dyn Stages>>) -> Result<ObjectGuard> {
+    object_by(client, url, name, stages)
+}
+
+/// The same, with connections of its own.
+pub fn object_apart(url: &str, name: &str) -> Result<ObjectGuard> {
+    object_by(|address| Ok(leasehold_stores::object::client(address)?), url, name, None)
+}
+
+fn object_by(
+    client: impl Fn(&Address) -> Result<Arc<dyn ObjectStore>>,
+    url: &str,
+    name: &str,
+    stages: Option<Arc<dyn Stages>>,
+) -> Result<ObjectGuard> {
     let (place, query) = url.split_once('?').unwrap_or((url, ""));
     let full: StoreUrl = format!("{place}/{name}?{query}").parse()?;
     let address = full.address().ok_or_else(|| Error::invalid("url", url, "a bucket"))?;
