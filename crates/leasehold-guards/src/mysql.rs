@@ -5,7 +5,10 @@
 //! the tables must be InnoDB, for others keep no transactions; `TRUNCATE` passes by triggers; a session of another user,
 //! which this one may not end, can hold a newer holder up, and that is reported.
 
+mod fenced;
 mod statements;
+
+pub use fenced::{Fenced, begin};
 
 use crate::sql::{
     Connect, Dialect, Outcome, Resource, Rows, Script, Setup, SqlGuard, escaped, failed_statement, high_water, judge,
@@ -18,6 +21,7 @@ use leasehold::{Error, Kind, Nonce, Result, Token};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row, Value};
 use statements::literal;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,15 +78,15 @@ pub async fn close(transaction: &mut impl Queryable, resource: &Resource) -> Res
 
 /// Ends the session of an older holder that has the fence row, if one does: for those who wait in [`admit`].
 pub async fn evict(connection: &mut Conn, resource: &Resource, token: &Token) -> Result<()> {
-    let r = literal(resource.as_str());
-    let look = format!(
-        "SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED; SELECT claim, session FROM leasehold_fence WHERE resource = {r}"
-    );
     let fail = |e| refused(&e, resource.as_str(), "this database");
-    let sets = exchange(connection, &look).await.map_err(fail)?;
-    let row = sets.last().and_then(|rows| rows.first());
-    let (claim, session) = (row.and_then(|row| number(row, 0)), row.and_then(|row| number(row, 1)));
-    if let (Some(claim), Some(session)) = (claim, session)
+    let sets = exchange(connection, &statements::in_the_way(resource)).await.map_err(fail)?;
+    let rows: Vec<Option<&Row>> = sets.iter().skip(1).step_by(2).map(|rows| rows.first()).collect();
+    let [Some(now), committed, Some(still)] = rows[..] else { return Ok(()) };
+    let mark = |row: &Row| [0, 1, 2, 3].map(|at| text(row, at));
+    if mark(now) != mark(still) || committed.map(mark) == Some(mark(now)) {
+        return Ok(());
+    }
+    if let (Some(claim), Some(session)) = (number(now, 0), number(now, 1))
         && u64::try_from(claim).is_ok_and(|claim| claim < token.epoch.get())
     {
         // It may have ended by itself by now.
@@ -108,6 +112,12 @@ async fn exchange(connection: &mut impl Queryable, sql: &str) -> mysql_async::Re
             }
         }
     }
+}
+
+/// Gives the row back at once. A connection that is only dropped is closed when the program has nothing better to do.
+async fn undo(mut conn: Conn) {
+    let _ = timeout(ASK, exchange(&mut conn, "ROLLBACK")).await;
+    let _ = timeout(ASK, conn.disconnect()).await;
 }
 
 fn text(row: &Row, at: usize) -> Option<String> {
@@ -203,8 +213,13 @@ impl MysqlGuard {
             let sql = format!("START TRANSACTION; SAVEPOINT leasehold_{id}; {admit}");
             match self.patiently(exchange(&mut conn, &sql), token).await {
                 Ok(sets) => {
-                    let admitted = decide(&resource, &sets, token, policy)?;
-                    return Ok((conn, admitted));
+                    return match decide(&resource, &sets, token, policy) {
+                        Ok(admitted) => Ok((conn, admitted)),
+                        Err(refused) => {
+                            undo(conn).await;
+                            Err(refused)
+                        }
+                    };
                 }
                 Err(e) if !is_plain(&e) => {
                     return Err(self.overtaken(token, refused(&e, &resource, &self.place)).await);
@@ -417,7 +432,21 @@ impl SqlGuard for MysqlGuard {
             Error::new(kind, message).with_source(one_line(&e.to_string()))
         };
         exchange(&mut conn, "DO GET_LOCK('leasehold_init', 20)").await.map_err(fail)?;
+        exchange(&mut conn, statements::TABLE).await.map_err(fail)?;
+        let found = exchange(&mut conn, statements::LACKS).await.map_err(fail)?;
+        if found.iter().flatten().next().and_then(|row| number(row, 0)) == Some(0) {
+            exchange(&mut conn, statements::UPGRADE).await.map_err(fail)?;
+        }
         for line in statements::set_up(&self.resource, setup) {
+            exchange(&mut conn, &line).await.map_err(fail)?;
+        }
+        // Also those that an earlier version protected; and this one no more, if its last table was set free.
+        let found = exchange(&mut conn, statements::TRIGGERS).await.map_err(fail)?;
+        let triggers: Vec<String> = found.iter().flatten().filter_map(|row| text(row, 0)).collect();
+        let known: BTreeSet<&str> = triggers.iter().filter_map(|text| statements::resource_of(text)).collect();
+        let own = literal(self.resource.as_str());
+        let free = (!setup.unprotect.is_empty() && !known.contains(&*own)).then(|| statements::protected(&own, false));
+        for line in known.iter().map(|resource| statements::protected(resource, true)).chain(free) {
             exchange(&mut conn, &line).await.map_err(fail)?;
         }
         let _ = conn.disconnect().await;
@@ -427,7 +456,13 @@ impl SqlGuard for MysqlGuard {
     async fn run(&self, token: &Token, script: &Script) -> Result<Outcome> {
         let id = Nonce::random();
         let (mut conn, admitted) = self.begin(token, Some(self.policy), id).await?;
-        let (counts, rows) = self.apply(&mut conn, token, script).await?;
+        let (counts, rows) = match self.apply(&mut conn, token, script).await {
+            Ok(done) => done,
+            Err(error) => {
+                undo(conn).await;
+                return Err(error);
+            }
+        };
         self.commit(conn, token, id, &admitted).await?;
         Ok(Outcome { high: admitted.high, counts, rows })
     }

@@ -1,6 +1,6 @@
 //! The guard of one object in a bucket: the fence is in its metadata, and every put is under a condition.
 //!
-//! Promise: one look and one conditional put; the service decides, so there is no window where its tags are unique to a
+//! Promise: one look and one conditional put, or the put alone where the guard itself wrote last; the service decides, so there is no window where its tags are unique to a
 //! write (Azure's ETags, Google's generations) or made so by a salt; a put without an answer is resolved by reading its
 //! own number back; a server that ignores conditions is refused before an object gets its first fence. Non-promise: S3's
 //! ETag is that of the content, and comes back with it. Without a salt a stale writer can land while the content is
@@ -20,7 +20,7 @@ use object_store::path::Path;
 use object_store::{Attribute, Attributes, GetOptions, ObjectStore, PutMode, PutOptions, UpdateVersion};
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
@@ -73,6 +73,8 @@ pub struct ObjectGuard {
     salt: Salt,
     policy: Policy,
     stages: Watched,
+    /// The object as this guard left it: the next put need not look first.
+    left: Arc<Mutex<Option<(UpdateVersion, HighWater)>>>,
 }
 
 impl fmt::Debug for ObjectGuard {
@@ -100,6 +102,13 @@ struct Payload {
 
 fn condition(e_tag: Option<String>, version: Option<String>) -> UpdateVersion {
     UpdateVersion { e_tag, version }
+}
+
+/// Whether two tags are of one write; a put's answer may tell less than a look.
+fn is_same(one: &UpdateVersion, other: &UpdateVersion) -> bool {
+    let agree = |a: &Option<String>, b: &Option<String>| a.is_none() || b.is_none() || a == b;
+    let has_none = |tag: &UpdateVersion| tag.e_tag.is_none() && tag.version.is_none();
+    has_none(one) == has_none(other) && agree(&one.e_tag, &other.e_tag) && agree(&one.version, &other.version)
 }
 
 /// The driver's error in one line. Its own words hold addresses and bodies, so only the last cause is told.
@@ -150,7 +159,8 @@ impl ObjectGuard {
         if key.as_ref().is_empty() {
             return Err(Error::invalid("object", resource, "name a key after the bucket: s3://bucket/key"));
         }
-        Ok(ObjectGuard { store, key, resource, tags, salt: Salt::None, policy, stages: Watched::default() })
+        let (salt, stages, left) = (Salt::None, Watched::default(), Arc::default());
+        Ok(ObjectGuard { store, key, resource, tags, salt, policy, stages, left })
     }
 
     /// The same guard, that makes every body unique where the service's tags are those of the content.
@@ -192,44 +202,48 @@ impl ObjectGuard {
         // The tag under which a put went without an answer: it may still land there.
         let mut unanswered: Option<UpdateVersion> = None;
         let mut pending = None;
+        let mut left = policy.and_then(|_| self.left());
         for pause in PAUSES {
-            sleep(Duration::from_millis(pause)).await;
-            self.stages.reach(if pending.is_some() { Stage::ReadBack } else { Stage::Look }, &self.resource)?;
-            let found = self.look(policy.is_none()).await.map_err(|e| match &pending {
-                Some(_) => Error::new(Kind::Indeterminate, e.to_string()),
-                None => e,
-            })?;
+            if pause > 0 {
+                sleep(Duration::from_millis(pause)).await;
+            }
+            let is_looked_up = left.is_none();
+            let found = match left.take() {
+                Some(left) => Some(left),
+                None => self.look_again(policy.is_none(), pending.is_some()).await?,
+            };
             if let (Some(found), Some(high)) = (&found, &pending)
                 && found.write == Some(write)
             {
                 return Ok(HighWater::clone(high));
             }
             let version = found.as_ref().map_or_else(|| condition(None, None), |found| found.version.clone());
-            if unanswered.as_ref().is_some_and(|expected| *expected != version) {
-                let message = format!(
-                    "no answer to a put: resource=`{}`: others have written since, so whether it was applied is not known",
-                    self.resource
-                );
-                return Err(Error::new(Kind::Indeterminate, message));
+            if unanswered.as_ref().is_some_and(|expected| !is_same(expected, &version)) {
+                let why = "no answer to a put; others have written since, so whether it was applied is not known";
+                return Err(self.given_up(Kind::Indeterminate, why));
             }
             let high = found.as_ref().and_then(|found| found.high.as_ref());
             let next = match policy {
                 None => guard::seal(high, token),
                 Some(policy) => guard::admit(high, token, policy),
             };
-            let next = next.map_err(|rejection| rejection.into_error(&self.resource))?;
+            let next = match next {
+                Ok(next) => next,
+                // Others may have been there since: only what the service says refuses.
+                Err(_) if !is_looked_up => continue,
+                Err(rejection) => return Err(rejection.into_error(&self.resource)),
+            };
             if policy.is_none() && high == Some(&next) {
-                return Ok(next);
+                return Ok(self.leave(version, next));
             }
             if high.is_none() && pending.is_none() {
                 self.prove().await?;
             }
-            let options = self.options(found.as_ref(), payload(found.as_ref())?, &next, write);
+            let (body, options) = self.options(found.as_ref(), payload(found.as_ref())?, &next, write);
             self.stages.reach(Stage::Put, &self.resource)?;
-            let (body, options) = options;
             let call = self.store.put_opts(&self.key, body.into(), options);
             match in_time(PUT, &self.resource, Kind::Indeterminate, call).await {
-                Ok(Ok(_)) => return Ok(next),
+                Ok(Ok(done)) => return Ok(self.leave(condition(done.e_tag, done.version), next)),
                 // 412 says that somebody was faster, 409 that nothing was decided: looking again tells.
                 Ok(Err(
                     object_store::Error::AlreadyExists { .. }
@@ -247,11 +261,39 @@ impl ObjectGuard {
                 Err(_) => (pending, unanswered) = (Some(next), Some(version)),
             }
         }
-        let (kind, what) = match pending {
-            Some(_) => (Kind::Indeterminate, "the service did not answer; whether it was applied is not known"),
-            None => (Kind::Contended, "others were faster again and again; try again"),
-        };
-        Err(Error::new(kind, format!("{what}: resource=`{}`", self.resource)))
+        Err(match pending {
+            Some(_) => {
+                self.given_up(Kind::Indeterminate, "the service did not answer; whether it was applied is not known")
+            }
+            None => self.given_up(Kind::Contended, "others were faster again and again; try again"),
+        })
+    }
+
+    fn given_up(&self, kind: Kind, what: &str) -> Error {
+        Error::new(kind, format!("{what}: resource=`{}`", self.resource))
+    }
+
+    /// What is there, as far as this guard knows. Where equal contents have equal tags, a tag of a while ago is worth less
+    /// than one that was just seen.
+    fn left(&self) -> Option<Found> {
+        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (version, high) = left.filter(|_| matches!(self.strength(), Strength::Atomic))?;
+        Some(Found { version, high: Some(high), write: None, attributes: Attributes::new(), body: None })
+    }
+
+    fn leave(&self, version: UpdateVersion, high: HighWater) -> HighWater {
+        let has_tag = version.e_tag.is_some() || version.version.is_some();
+        *self.left.lock().unwrap_or_else(PoisonError::into_inner) = has_tag.then(|| (version, high.clone()));
+        high
+    }
+
+    /// Looks; if it is to find out what became of a put, a failure leaves that open.
+    async fn look_again(&self, with_body: bool, is_pending: bool) -> Result<Option<Found>> {
+        self.stages.reach(if is_pending { Stage::ReadBack } else { Stage::Look }, &self.resource)?;
+        self.look(with_body).await.map_err(|e| match is_pending {
+            true => Error::new(Kind::Indeterminate, e.to_string()),
+            false => e,
+        })
     }
 
     fn options(&self, found: Option<&Found>, payload: Payload, next: &HighWater, write: Nonce) -> (Bytes, PutOptions) {

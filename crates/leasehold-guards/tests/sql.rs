@@ -149,6 +149,29 @@ fn setting_up_is_repeatable_and_safe_beside_others() {
 }
 
 #[test]
+fn a_fence_of_an_earlier_version_goes_on_and_is_brought_up_to_date() {
+    databases::block_on(async {
+        for db in databases::bare().await {
+            db.with_an_earlier_fence().await;
+            db.writes(5).await;
+            for epoch in [6, 7] {
+                db.guard("other", Policy::Reentrant).init(&Setup::default()).await.unwrap();
+                db.writes(epoch).await;
+            }
+            assert_eq!(db.ask("SELECT count(*) FROM kept").await, "9", "{:?}", db.engine);
+            let free = Setup { protect: vec![], unprotect: vec!["kept".parse().unwrap()] };
+            if db.engine == Engine::Mysql {
+                let flags = "SELECT group_concat(protected ORDER BY resource) FROM leasehold_fence";
+                assert_eq!(db.ask(flags).await, "1,0", "kept, open");
+                db.execute("DROP TRIGGER leasehold_insert_kept_c36d6ea4b2bbd5c5").await;
+                db.guard("kept", Policy::Reentrant).init(&free).await.unwrap();
+                assert_eq!(db.ask(flags).await, "0,0");
+            }
+        }
+    });
+}
+
+#[test]
 fn a_protected_table_refuses_whoever_did_not_admit() {
     on_each(async |db| {
         let table = if db.engine == Engine::Sqlite { "odd \"quotes\"" } else { "odd \"quotes\" `here`" };
@@ -242,6 +265,32 @@ fn an_admit_in_the_users_own_transaction_is_safe_at_any_isolation_level() {
     on_each(async |db| {
         db.own_transactions().await;
     });
+}
+
+/// A program whose runtime stands still after a refusal closes no connection; the fence is free all the same.
+#[test]
+fn a_refused_or_failed_transaction_gives_the_fence_back_at_once() {
+    let all = databases::block_on(databases::all());
+    for db in all.iter().filter(|db| db.engine != Engine::Sqlite) {
+        let idle = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let guard = db.guard("idle", Policy::Reentrant);
+        databases::block_on(guard.seal(&token(6, 0))).unwrap();
+        for way in 0..4 {
+            let (guard, stale) = (&guard, token(5, 0));
+            idle.block_on(async {
+                match way {
+                    0 => drop(guard.seal(&stale).await.unwrap_err()),
+                    1 => drop(guard.run(&stale, &script(db, "SELECT 1")).await.unwrap_err()),
+                    2 => drop(guard.run(&token(6, 0), &script(db, "SELECT nothing")).await.unwrap_err()),
+                    _ => db.refused_begin("idle", &stale).await,
+                }
+            });
+            let begun = leasehold_system::clock::now();
+            databases::block_on(db.begin_and_commit("idle", &token(6, 0)));
+            let took = leasehold_system::clock::now().saturating_since(begun);
+            assert!(took < std::time::Duration::from_secs(3), "{:?} way {way}: held up for {took:?}", db.engine);
+        }
+    }
 }
 
 #[test]

@@ -204,7 +204,8 @@ impl Store for PostgresStore {
             (Some(revision), Tail::Kept(_)) => (&statements.amend, revision, Missing::Mismatch),
         };
         let (namespace, shelf, name) = (self.namespace.as_str(), key.shelf.as_str(), key.name.as_str());
-        let Tag { number: tag, channel } = self.listener.tag(key);
+        let tag = next.is_news.then(|| self.listener.tag(key));
+        let (tag, channel) = (tag.as_ref().map(|tag| tag.number), tag.as_ref().map(|tag| tag.channel));
         let params: &Params<'_> = &[
             (&namespace, Type::TEXT),
             (&shelf, Type::TEXT),

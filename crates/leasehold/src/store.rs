@@ -48,6 +48,8 @@ pub struct Parts<'a> {
     pub head: &'a [u8],
     /// What it may leave.
     pub tail: Tail<'a>,
+    /// Whether those who watch want to know. A store that hints at a price need not hint at what is no news; another may.
+    pub is_news: bool,
 }
 
 /// The second part of a value.
@@ -60,9 +62,9 @@ pub enum Tail<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// A value without a tail.
+    /// A value without a tail, that is news.
     pub const fn whole(bytes: &'a [u8]) -> Self {
-        Parts { head: bytes, tail: Tail::New(b"") }
+        Parts { head: bytes, tail: Tail::New(b""), is_news: true }
     }
 
     /// The tail, new or not.
@@ -243,6 +245,13 @@ impl Watch {
     pub fn channel() -> (mpsc::Sender<()>, Self) {
         let (sender, receiver) = mpsc::channel(1);
         (sender, Watch(Some(receiver)))
+    }
+
+    /// Forgets a hint that has come: whoever looks now need not look for it again.
+    pub fn forget(&mut self) {
+        if let Some(receiver) = &mut self.0 {
+            while receiver.try_recv().is_ok() {}
+        }
     }
 
     /// Waits for the next hint; for ever if there will be none.

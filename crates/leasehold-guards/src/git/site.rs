@@ -3,7 +3,9 @@
 //! Promise: everything is asked once, before anything is changed; a remote that has two addresses, or one that git's own
 //! settings do not allow, is refused. Non-promise: the remote itself is not asked.
 
+use super::memo::Memo;
 use super::names::{Remote, helper, redacted};
+use super::pen::Pen;
 use super::program::{Git, OLDEST, Version};
 use leasehold::{Error, Kind, Result};
 use std::path::PathBuf;
@@ -17,15 +19,33 @@ pub(crate) struct Site {
     /// Where pushes go, as git takes it; it may hold a password.
     pub(crate) url: String,
     /// Whether fetches go to the same place; then the remote's name will do, with all of its settings.
-    fetches_there: bool,
+    pub(crate) fetches_there: bool,
     /// A folder of ours inside the repository's.
     pub(crate) folder: PathBuf,
     /// The empty tree, in the repository's object format.
     pub(crate) empty_tree: &'static str,
+    /// Writes fence commits, where that needs no git.
+    pub(crate) pen: Option<Pen>,
 }
+
+/// The empty tree, by its SHA-1.
+pub(crate) const EMPTY_TREE: &str = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
 
 impl Site {
     pub(crate) async fn find(git: &Git, remote: &Remote) -> Result<Self> {
+        let memo = Memo::of(git, remote);
+        if let Some(site) = memo.as_ref().and_then(|memo| memo.recall(git)) {
+            return Ok(site);
+        }
+        let (site, is_plain) = Site::ask(git, remote).await?;
+        if let Some(memo) = memo {
+            memo.keep(&site, is_plain);
+        }
+        Ok(site)
+    }
+
+    /// Asks git; and whether nothing but its usual settings had a say.
+    async fn ask(git: &Git, remote: &Remote) -> Result<(Self, bool)> {
         let words = ["rev-parse", "--git-common-dir", "--show-object-format"];
         let mut ask = git.command(["config", "--null", "--list"]);
         // Its trace says which git this is, and saves asking for that: a push is to cost few processes.
@@ -44,12 +64,17 @@ impl Site {
         }
         let text = repository.text();
         let mut lines = text.lines();
-        let folder = git.folder().join(lines.next().unwrap_or(".git")).join("leasehold");
+        let common = git.folder().join(lines.next().unwrap_or(".git"));
+        let folder = common.join("leasehold");
         let empty_tree = match lines.next() {
             Some("sha256") => "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
-            _ => "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
+            _ => EMPTY_TREE,
         };
         let settings = Settings::parse(&settings.stdout);
+        let is_here = git.is_elsewhere() || std::env::var_os("GIT_OBJECT_DIRECTORY").is_none();
+        let setting = |name: &str| settings.get(name).map(str::to_owned);
+        let pen = std::path::absolute(&common).ok().filter(|_| is_here && empty_tree == EMPTY_TREE);
+        let pen = pen.and_then(|common| Pen::new(&common, setting));
         let url = match &settings.addresses(git, remote).await?[..] {
             [] => unnamed(git, remote)?,
             [url] => url.clone(),
@@ -70,7 +95,10 @@ impl Site {
         }
         settings.permit(&url)?;
         let fetches_there = !settings.tells_pushes_apart(remote);
-        Ok(Site { git: git.clone(), version, remote: remote.clone(), url, fetches_there, folder, empty_tree })
+        let is_plain = settings.are_plain(remote);
+        let site =
+            Site { git: git.clone(), version, remote: remote.clone(), url, fetches_there, folder, empty_tree, pen };
+        Ok((site, is_plain))
     }
 
     /// Where the fence is read: always where pushes go.
@@ -121,6 +149,13 @@ impl Settings {
         let answer = git.run(["remote", "get-url", "--push", "--all", remote.as_str()]).await?;
         let text = if answer.succeeded { answer.text() } else { String::new() };
         Ok(text.lines().map(str::to_owned).collect())
+    }
+
+    /// Whether they all come from the usual files and say themselves where the remote is.
+    fn are_plain(&self, remote: &Remote) -> bool {
+        let own = format!("remote.{}.url", remote.as_str());
+        let is_odd = |key: &str| ["include.", "includeif.", "url."].iter().any(|start| key.starts_with(start));
+        self.get(&own).is_some() && !self.0.iter().any(|(key, _)| is_odd(&key.to_ascii_lowercase()))
     }
 
     fn get(&self, name: &str) -> Option<&str> {

@@ -20,8 +20,17 @@ pub(super) const TABLE: &str = "CREATE TABLE IF NOT EXISTS leasehold_fence (
     prior_wrote VARBINARY(32) NOT NULL DEFAULT '',
     claim BIGINT NULL,
     session BIGINT UNSIGNED NULL,
-    admitted BIGINT UNSIGNED NULL
+    admitted BIGINT UNSIGNED NULL,
+    protected TINYINT NOT NULL DEFAULT 0
 ) ENGINE=InnoDB";
+
+/// Whether a table of an earlier version is here, which lacks what [`admit_again`] asks for; and what adds it.
+pub(super) const LACKS: &str = "SELECT COUNT(*) FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE() AND \
+                                TABLE_NAME = 'leasehold_fence' AND COLUMN_NAME = 'protected'";
+pub(super) const UPGRADE: &str = "ALTER TABLE leasehold_fence ADD COLUMN protected TINYINT NOT NULL DEFAULT 0";
+/// The triggers of protected tables, whatever version made them.
+pub(super) const TRIGGERS: &str = "SELECT ACTION_STATEMENT FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = DATABASE() \
+                                   AND ACTION_STATEMENT LIKE '%FROM leasehold_fence WHERE resource = x''%'";
 
 /// Bytes as SQL.
 pub(super) fn literal(text: &str) -> String {
@@ -31,8 +40,9 @@ pub(super) fn literal(text: &str) -> String {
 
 /// Locks the fence row, says what was there, moves it on if the token may, and says what is there now.
 ///
-/// `claim` and `session` are for a newer holder, who reads them uncommitted when this session has stopped. In an UPDATE
-/// the assignments count from left to right, so what needs the old epoch comes first.
+/// `claim` and `session` are for a newer holder, who reads them uncommitted when this session has stopped; `admitted` is
+/// never 0 in what is committed, so that one who is in here is told from one who was. In an UPDATE the assignments count
+/// from left to right, so what needs the old epoch comes first.
 pub(super) fn admit(resource: &Resource, token: &Token, policy: Option<Policy>, wrote: Nonce) -> Result<String> {
     let (r, lease) = (literal(resource.as_str()), literal(token.lease.as_str()));
     let (epoch, nonce, given) = (token.epoch, token.nonce, sequence(token)?);
@@ -49,14 +59,68 @@ pub(super) fn admit(resource: &Resource, token: &Token, policy: Option<Policy>, 
     };
     let seen = format!("FROM leasehold_fence WHERE resource = {r} FOR UPDATE");
     Ok(format!(
-        "INSERT INTO leasehold_fence (resource, lease, epoch, nonce, seq, claim, session) VALUES ({r}, {lease}, 0, '', 0, \
-         {epoch}, CONNECTION_ID()) ON DUPLICATE KEY UPDATE claim = {epoch}, session = CONNECTION_ID(); \
+        "INSERT INTO leasehold_fence (resource, lease, epoch, nonce, seq, claim, session, admitted) VALUES ({r}, {lease}, 0, \
+         '', 0, {epoch}, CONNECTION_ID(), 0) ON DUPLICATE KEY UPDATE claim = {epoch}, session = CONNECTION_ID(), admitted = 0; \
          SELECT lease, epoch, nonce, seq, @@sql_mode, CONNECTION_ID() {seen}; \
          UPDATE leasehold_fence SET prior_wrote = IF(epoch < {epoch}, wrote, prior_wrote), prior_seq = IF(epoch < \
          {epoch}, seq, prior_seq), prior_epoch = IF(epoch < {epoch}, epoch, prior_epoch), {written}, seq = {seq}, lease = \
          {lease}, nonce = '{nonce}', epoch = {epoch} WHERE resource = {r} AND (epoch = 0 OR (lease = {lease} AND (epoch < \
          {epoch} OR (epoch = {epoch} AND nonce = '{nonce}')))) AND {condition}; SELECT lease, epoch, nonce, seq {seen}"
     ))
+}
+
+/// Begins a transaction that moves the fence on, where the epoch is there already and no table is protected. The new number
+/// comes back as the last inserted id; if none does, [`admit`] has to find out why.
+///
+/// Nothing needs to be closed then: `claim` and `session` stay, and [`in_the_way`] tells them from those of one who is in
+/// here by `wrote`, which is another one every time. Otherwise it is `admitted` that tells: whatever is found, this session
+/// has the row from here on, and a newer holder must see whose it is.
+pub(super) fn admit_again(resource: &Resource, token: &Token, policy: Policy, wrote: Nonce) -> Result<String> {
+    let (r, lease) = (literal(resource.as_str()), literal(token.lease.as_str()));
+    let (epoch, nonce, given) = (token.epoch, token.nonce, sequence(token)?);
+    let (seq, condition) = match policy {
+        Policy::Reentrant => ("seq + 1".to_owned(), String::new()),
+        Policy::Ordered => (given.to_string(), format!(" AND seq < {given}")),
+        Policy::OncePerEpoch => ("1".to_owned(), " AND seq = 0".to_owned()),
+    };
+    let is_known = format!("lease = {lease} AND epoch = {epoch} AND nonce = '{nonce}' AND protected = 0{condition}");
+    // `seq` is changed last, so that the condition sees what was there.
+    Ok(format!(
+        "START TRANSACTION; INSERT INTO leasehold_fence (resource, lease, epoch, nonce, seq, claim, session, admitted) VALUES \
+         ({r}, {lease}, 0, '', 0, {epoch}, CONNECTION_ID(), 0) ON DUPLICATE KEY UPDATE admitted = IF({is_known}, NULL, 0), \
+         wrote = IF({is_known}, '{wrote}', wrote), claim = {epoch}, session = CONNECTION_ID(), seq = IF({is_known}, \
+         LAST_INSERT_ID({seq}), seq)"
+    ))
+}
+
+/// Asks who is in the way: the row as it is being written, as it was committed, and as it is being written again. If the
+/// first and the last agree and the second does not, somebody is in here.
+pub(super) fn in_the_way(resource: &Resource) -> String {
+    let look = |level: &str| {
+        let r = literal(resource.as_str());
+        format!(
+            "SET TRANSACTION ISOLATION LEVEL READ {level}; SELECT claim, session, wrote, admitted FROM leasehold_fence \
+             WHERE resource = {r}"
+        )
+    };
+    [look("UNCOMMITTED"), look("COMMITTED"), look("UNCOMMITTED")].join("; ")
+}
+
+/// Says that tables are protected under a resource: from then on whoever admits also opens them.
+pub(super) fn protected(resource: &str, is_protected: bool) -> String {
+    let flag = u8::from(is_protected);
+    format!(
+        "INSERT INTO leasehold_fence (resource, lease, epoch, nonce, seq, protected) VALUES ({resource}, '', 0, '', 0, \
+         {flag}) ON DUPLICATE KEY UPDATE protected = {flag}"
+    )
+}
+
+/// The resource that a trigger asks about, as the literal that it is there.
+pub(super) fn resource_of(trigger: &str) -> Option<&str> {
+    let (_, rest) = trigger.split_once("FROM leasehold_fence WHERE resource = x'")?;
+    let digits = rest.split('\'').next()?;
+    let is_hex = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_hex.then(|| &trigger[trigger.len() - rest.len() - 2..trigger.len() - rest.len() + digits.len() + 1])
 }
 
 /// Nobody is in here any more: the last act of a transaction.
@@ -70,6 +134,10 @@ const EVENTS: [&str; 3] = ["INSERT", "UPDATE", "DELETE"];
 /// The table, and the triggers of protected tables. Each line is one statement.
 pub(super) fn set_up(resource: &Resource, setup: &Setup) -> Vec<String> {
     let mut lines = vec![TABLE.to_owned()];
+    if !setup.protect.is_empty() {
+        // Before the triggers: no transaction that does not know of them is left when they come.
+        lines.push(protected(&literal(resource.as_str()), true));
+    }
     let name =
         |table: &Name, event: &str| table.derived(&format!("leasehold_{}", event.to_lowercase()), Dialect::Mysql);
     for table in setup.protect.iter().chain(&setup.unprotect) {
@@ -88,4 +156,21 @@ pub(super) fn set_up(resource: &Resource, setup: &Setup) -> Vec<String> {
         }
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trigger_tells_its_resource() {
+        let setup = Setup { protect: vec!["totals".parse().unwrap()], unprotect: Vec::new() };
+        let lines = set_up(&"it's".parse().unwrap(), &setup);
+        assert_eq!(lines.iter().filter_map(|line| resource_of(line)).collect::<Vec<_>>(), ["x'69742773'"; 3]);
+        for strange in
+            ["", "FROM leasehold_fence WHERE resource = x'", "FROM leasehold_fence WHERE resource = x'0; DROP'"]
+        {
+            assert_eq!(resource_of(strange), None, "{strange}");
+        }
+    }
 }

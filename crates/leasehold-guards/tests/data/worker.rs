@@ -1,36 +1,37 @@
 //! Writer processes for databases and buckets: the test binary starts itself again and gives orders over pipes.
 
 use crate::common::token;
+use crate::process::Process;
 use crate::{control, databases, dice::Dice};
 use leasehold::guard::{Guard, Policy};
-use leasehold::{Error, Result};
+use leasehold::{Error, Kind, Result, Token};
 use leasehold_guards::object::{Salt, Tags, key};
-use leasehold_guards::sql::Script;
-use leasehold_guards::{ObjectGuard, Stage, Stages};
-use leasehold_stores::StoreUrl;
-use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
-use std::io::{self, BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use leasehold_guards::sql::{Resource, Script};
+use leasehold_guards::{ObjectGuard, Stage, Stages, mysql, postgres};
+use leasehold_stores::{Address, StoreUrl};
+use mysql_async::prelude::Queryable;
+use object_store::ObjectStore;
+use rustix::io::Errno;
+use rustix::process::{Signal, getpid, kill_process};
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// A writer that takes longer is blocked.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest pause at one stage, in turns of a loop.
 const PAUSE: u64 = 150_000;
 
 /// One write to be tried.
 #[derive(Debug, Clone)]
 pub struct Order {
-    /// `guard`, `seal` or `naive`.
+    /// `guard`, `begin` (a transaction of the user's own), `seal` or `naive`.
     pub how: &'static str,
     pub url: String,
     pub resource: String,
     pub epoch: u64,
     pub rival: u64,
-    /// `none`, `dawdle`, `stop` or `kill`.
+    /// `none`, `dawdle`, `stop`, `kill` or `eio`.
     pub fault: &'static str,
     /// The stage at which it strikes; for dawdling, the dice.
     pub at: u64,
@@ -47,68 +48,41 @@ impl Order {
     }
 }
 
-pub struct Worker {
-    child: Child,
-    orders: ChildStdin,
-    lines: Receiver<String>,
+/// A writer process.
+pub struct Worker(Process);
+
+impl Deref for Worker {
+    type Target = Process;
+
+    fn deref(&self) -> &Process {
+        &self.0
+    }
+}
+
+impl DerefMut for Worker {
+    fn deref_mut(&mut self) -> &mut Process {
+        &mut self.0
+    }
 }
 
 impl Worker {
     pub fn start() -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .arg("worker")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (sender, lines) = channel();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-        Worker { orders: child.stdin.take().unwrap(), child, lines }
+        Worker(Process::start())
     }
 
     pub fn send(&mut self, order: &Order) {
         let Order { how, url, resource, epoch, rival, fault, at } = order;
-        writeln!(self.orders, "{how} {url} {resource} {epoch} {rival} {fault} {at}").unwrap();
+        self.tell(&format!("{how} {url} {resource} {epoch} {rival} {fault} {at}"));
     }
 
     /// `at`, `written`, or the kind and the message of a refusal.
     pub fn reply(&mut self) -> String {
-        self.lines.recv_timeout(PATIENCE).unwrap_or_else(|e| panic!("a writer was blocked or died: {e}"))
+        self.line()
     }
 
     pub fn run(&mut self, order: &Order) -> String {
         self.send(order);
         self.reply()
-    }
-
-    fn pid(&self) -> Pid {
-        Pid::from_raw(self.child.id().cast_signed()).unwrap()
-    }
-
-    pub fn stop(&self) {
-        kill_process(self.pid(), Signal::STOP).unwrap();
-        self.wait_stopped();
-    }
-
-    pub fn wait_stopped(&self) {
-        let (_, status) = waitpid(Some(self.pid()), WaitOptions::UNTRACED).unwrap().unwrap();
-        assert!(status.stopped(), "the writer ended: {status:?}");
-    }
-
-    pub fn resume(&self) {
-        kill_process(self.pid(), Signal::CONT).unwrap();
-    }
-
-    pub fn wait_killed(&mut self) {
-        assert!(!self.child.wait().unwrap().success());
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -163,6 +137,11 @@ async fn write_row(
     let sql = format!("UPDATE applied SET epoch = {epoch}, rival = {rival} WHERE id = '{resource}'");
     match how {
         "seal" => guard.seal(&token(epoch, rival)).await.map(drop),
+        "begin" => {
+            // As `run --guard` does it: sealed, and then a transaction of the user's own.
+            guard.seal(&token(epoch, rival)).await?;
+            begin_row(url, &resource.parse()?, &token(epoch, rival), &sql, saboteur).await
+        }
         "naive" => control::write_row(url, resource, epoch, &sql, || saboteur.pause()).await,
         _ => {
             let script = Script::parse(guard.dialect(), &sql)?;
@@ -171,14 +150,62 @@ async fn write_row(
     }
 }
 
+/// A transaction that begins with its admit. A statement that fails was in a session that a newer holder has ended.
+async fn begin_row(url: &str, resource: &Resource, token: &Token, sql: &str, saboteur: &Saboteur) -> Result<()> {
+    let ended = |e: &dyn std::fmt::Display| Error::new(Kind::Unavailable, e.to_string());
+    let db = databases::Database::at(url);
+    saboteur.pause();
+    if db.engine == databases::Engine::Postgres {
+        let mut client = db.postgres().await;
+        let fenced = postgres::begin(&mut client, resource, token, Policy::Reentrant).await?;
+        saboteur.pause();
+        fenced.batch_execute(sql).await.map_err(|e| ended(&e))?;
+        saboteur.pause();
+        return fenced.commit().await.map(drop);
+    }
+    let mut fenced = mysql::begin(db.mysql().await, resource, token, Policy::Reentrant).await?;
+    saboteur.pause();
+    fenced.query_drop(sql).await.map_err(|e| ended(&e))?;
+    saboteur.pause();
+    fenced.commit().await.map(drop)
+}
+
+/// One client per place: making one costs more than a put.
+fn client(address: &Address) -> Result<Arc<dyn ObjectStore>> {
+    static CLIENTS: Mutex<BTreeMap<String, Arc<dyn ObjectStore>>> = Mutex::new(BTreeMap::new());
+    let mut clients = CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut place = address.clone();
+    place.path.clear();
+    let place = format!("{place:?}");
+    if let Some(client) = clients.get(&place) {
+        return Ok(client.clone());
+    }
+    let client: Arc<dyn ObjectStore> = leasehold_stores::object::client(address)?;
+    clients.insert(place, client.clone());
+    Ok(client)
+}
+
 /// The guard of an object.
 pub fn object_at(url: &str, name: &str, stages: Option<Arc<dyn Stages>>) -> Result<ObjectGuard> {
+    object_by(client, url, name, stages)
+}
+
+/// The same, with connections of its own.
+pub fn object_apart(url: &str, name: &str) -> Result<ObjectGuard> {
+    object_by(|address| Ok(leasehold_stores::object::client(address)?), url, name, None)
+}
+
+fn object_by(
+    client: impl Fn(&Address) -> Result<Arc<dyn ObjectStore>>,
+    url: &str,
+    name: &str,
+    stages: Option<Arc<dyn Stages>>,
+) -> Result<ObjectGuard> {
     let (place, query) = url.split_once('?').unwrap_or((url, ""));
     let full: StoreUrl = format!("{place}/{name}?{query}").parse()?;
     let address = full.address().ok_or_else(|| Error::invalid("url", url, "a bucket"))?;
     let tags = if address.scheme == "s3" { Tags::OfTheContent } else { Tags::OfTheWrite };
-    let store = leasehold_stores::object::client(address)?;
-    let guard = ObjectGuard::new(store, key(&address.path)?, address.to_string(), tags, Policy::Reentrant)?;
+    let guard = ObjectGuard::new(client(address)?, key(&address.path)?, address.to_string(), tags, Policy::Reentrant)?;
     let guard = guard.salted(Salt::Blank);
     Ok(match stages {
         Some(stages) => guard.with_stages(stages),
@@ -232,6 +259,11 @@ impl Stages for Saboteur {
         if self.fault == "stop" {
             // To this very thread: another would take its time to stop this one, which would go on meanwhile.
             return Ok(nix::sys::signal::raise(nix::sys::signal::Signal::SIGSTOP)?);
+        }
+        if self.fault == "eio" {
+            let mut go = String::new();
+            io::stdin().read_line(&mut go)?;
+            return Err(Errno::IO.into());
         }
         Ok(kill_process(getpid(), Signal::KILL)?)
     }

@@ -1,6 +1,7 @@
 //! Real databases, each with a fence, and the guards for them.
 #![allow(dead_code, clippy::unwrap_used)]
 
+mod earlier;
 mod own;
 
 use leasehold::guard::{HighWater, Policy};

@@ -3,7 +3,7 @@
 use super::{Database, Engine};
 use crate::common::token;
 use leasehold::guard::Policy;
-use leasehold::{Kind, Result};
+use leasehold::{Kind, Result, Token};
 use leasehold_guards::sql::Resource;
 use leasehold_guards::{mysql, postgres, sqlite};
 use mysql_async::prelude::Queryable;
@@ -24,6 +24,7 @@ impl Database {
                 {
                     self.own_postgres(level, &format!("own{at}")).await;
                 }
+                self.begun_postgres().await;
             }
             Engine::Mysql => {
                 for (at, level) in [My::ReadUncommitted, My::ReadCommitted, My::RepeatableRead, My::Serializable]
@@ -32,6 +33,7 @@ impl Database {
                 {
                     self.own_mysql(level, &format!("own{at}")).await;
                 }
+                self.begun_mysql().await;
             }
             Engine::Sqlite => {
                 for (at, begin) in ["BEGIN", "BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"].into_iter().enumerate() {
@@ -62,6 +64,127 @@ impl Database {
         postgres::admit(&undone, &resource, &token(8, 0), Policy::Reentrant).await.unwrap();
         undone.rollback().await.unwrap();
         assert_eq!(guard.high_water().await.unwrap().unwrap().epoch.get(), 7);
+    }
+
+    /// Transactions that begin with their admit: the first of an epoch, the next, one that is dropped, and stale ones.
+    async fn begun_postgres(&self) {
+        let resource: Resource = "begun".parse().unwrap();
+        let guard = self.guard("begun", Policy::Reentrant);
+        let mut client = self.postgres().await;
+        for (epoch, seq) in [(5, 1), (5, 2), (6, 1), (6, 2), (6, 3)] {
+            let new = postgres::begin(&mut client, &resource, &token(epoch, 0), Policy::Reentrant).await.unwrap();
+            assert_eq!((new.high_water().epoch.get(), new.high_water().seq), (epoch, seq));
+            new.execute(&format!("UPDATE own SET epoch = {seq}"), &[]).await.unwrap();
+            let high = new.commit().await.unwrap();
+            assert_eq!(guard.high_water().await.unwrap(), Some(high));
+            assert_eq!(self.ask("SELECT epoch FROM own").await, seq.to_string());
+        }
+        for stale in [token(5, 0), token(6, 1)] {
+            let refused = postgres::begin(&mut client, &resource, &stale, Policy::Reentrant).await.unwrap_err();
+            assert!(matches!(refused.kind(), Kind::Fenced | Kind::Regressed), "{refused}");
+        }
+        let undone = postgres::begin(&mut client, &resource, &token(6, 0), Policy::Reentrant).await.unwrap();
+        undone.execute("UPDATE own SET epoch = 9", &[]).await.unwrap();
+        drop(undone);
+        // The very next question of the same client sees it gone.
+        let row = client.query_one("SELECT epoch FROM own", &[]).await.unwrap();
+        assert_eq!(row.get::<_, i32>(0), 3);
+        let undone = postgres::begin(&mut client, &resource, &token(6, 0), Policy::Reentrant).await.unwrap();
+        undone.rollback().await.unwrap();
+        assert_eq!(guard.high_water().await.unwrap().unwrap().seq, 3);
+    }
+
+    async fn begun_mysql(&self) {
+        let resource: Resource = "begun".parse().unwrap();
+        let guard = self.guard("begun", Policy::Reentrant);
+        let mut conn = self.mysql().await;
+        for (epoch, seq) in [(5, 1), (5, 2), (6, 1), (6, 2), (6, 3)] {
+            let mut new = mysql::begin(conn, &resource, &token(epoch, 0), Policy::Reentrant).await.unwrap();
+            let high = new.high_water().clone();
+            assert_eq!((high.epoch.get(), high.seq), (epoch, seq));
+            new.query_drop(format!("UPDATE own SET epoch = {seq}")).await.unwrap();
+            conn = new.commit().await.unwrap();
+            assert_eq!(guard.high_water().await.unwrap(), Some(high));
+            assert_eq!(self.ask("SELECT epoch FROM own").await, seq.to_string());
+        }
+        for stale in [token(5, 0), token(6, 1)] {
+            let conn = self.mysql().await;
+            let refused = mysql::begin(conn, &resource, &stale, Policy::Reentrant).await.unwrap_err();
+            assert!(matches!(refused.kind(), Kind::Fenced | Kind::Regressed), "{refused}");
+        }
+        let mut undone = mysql::begin(conn, &resource, &token(6, 0), Policy::Reentrant).await.unwrap();
+        undone.query_drop("UPDATE own SET epoch = 9").await.unwrap();
+        drop(undone);
+        // Whoever comes next waits, if at all, until the server has noticed.
+        let undone = mysql::begin(self.mysql().await, &resource, &token(6, 0), Policy::Reentrant).await.unwrap();
+        assert_eq!(undone.high_water().seq, 4);
+        let mut conn = undone.rollback().await.unwrap();
+        assert_eq!(self.ask("SELECT epoch FROM own").await, "3");
+        assert_eq!(guard.high_water().await.unwrap().unwrap().seq, 3);
+        // What was left in the row by one who is through is no reason to end a session.
+        mysql::evict(&mut self.mysql().await, &resource, &token(7, 0)).await.unwrap();
+        conn.query_drop("SELECT 1").await.unwrap();
+        self.evicted_mysql(&resource, conn).await;
+        self.once_and_ordered_mysql().await;
+    }
+
+    /// One who stopped inside is told from one who was there, whichever way it came in.
+    async fn evicted_mysql(&self, resource: &Resource, conn: mysql_async::Conn) {
+        let guard = self.guard("begun", Policy::Reentrant);
+        let again = mysql::begin(conn, resource, &token(6, 0), Policy::Reentrant).await.unwrap();
+        guard.seal(&token(7, 0)).await.unwrap();
+        let lost = again.commit().await.unwrap_err();
+        assert!(matches!(lost.kind(), Kind::Indeterminate | Kind::Unavailable), "{lost}");
+        // The same session and epoch as those that are in the row already, but by the long way.
+        let first = mysql::begin(self.mysql().await, resource, &token(7, 0), Policy::Reentrant).await.unwrap();
+        let mut conn = first.commit().await.unwrap();
+        let mut long = conn.start_transaction(TxOpts::new()).await.unwrap();
+        mysql::admit(&mut long, resource, &token(7, 0), Policy::Reentrant).await.unwrap();
+        guard.seal(&token(8, 0)).await.unwrap();
+        assert!(long.query_drop("SELECT 1").await.is_err(), "its session was ended");
+        assert_eq!(guard.high_water().await.unwrap().unwrap().epoch.get(), 8);
+    }
+
+    async fn once_and_ordered_mysql(&self) {
+        let resource: Resource = "few".parse().unwrap();
+        let guard = self.guard("few", Policy::Reentrant);
+        guard.seal(&token(1, 0)).await.unwrap();
+        let begin = async |token: Token, policy| mysql::begin(self.mysql().await, &resource, &token, policy).await;
+        begin(token(1, 0), Policy::OncePerEpoch).await.unwrap().commit().await.unwrap();
+        let again = begin(token(1, 0), Policy::OncePerEpoch).await.unwrap_err();
+        assert_eq!(again.kind(), Kind::Fenced, "{again}");
+        for (seq, lands) in [(4, true), (4, false), (3, false), (5, true)] {
+            let found = begin(Token { seq, ..token(1, 0) }, Policy::Ordered).await;
+            assert_eq!(found.is_ok(), lands, "{seq}: {found:?}");
+            if let Ok(fenced) = found {
+                assert_eq!(fenced.high_water().seq, seq);
+                fenced.commit().await.unwrap();
+            }
+        }
+    }
+
+    /// A transaction of the user's own that is refused; its client is kept until the end.
+    pub async fn refused_begin(&self, resource: &str, token: &Token) {
+        let resource: Resource = resource.parse().unwrap();
+        if self.engine == Engine::Mysql {
+            mysql::begin(self.mysql().await, &resource, token, Policy::Reentrant).await.unwrap_err();
+        } else {
+            let mut client = self.postgres().await;
+            postgres::begin(&mut client, &resource, token, Policy::Reentrant).await.unwrap_err();
+        }
+    }
+
+    /// One that lands.
+    pub async fn begin_and_commit(&self, resource: &str, token: &Token) {
+        let resource: Resource = resource.parse().unwrap();
+        if self.engine == Engine::Mysql {
+            let fenced = mysql::begin(self.mysql().await, &resource, token, Policy::Reentrant).await.unwrap();
+            fenced.commit().await.unwrap();
+        } else {
+            let mut client = self.postgres().await;
+            let fenced = postgres::begin(&mut client, &resource, token, Policy::Reentrant).await.unwrap();
+            fenced.commit().await.unwrap();
+        }
     }
 
     async fn own_mysql(&self, level: My, name: &str) {

@@ -4,18 +4,13 @@
 pub mod artifact;
 pub mod control;
 pub mod dice;
+pub mod process;
 pub mod worker;
 
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use process::Process;
 use std::fmt;
-use std::io::{BufRead, BufReader, Write};
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
-
-/// A writer that takes longer is blocked; nothing here needs a thousandth of it.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,89 +90,46 @@ impl fmt::Display for Reply {
 }
 
 /// A writer process.
-pub struct Worker {
-    child: Child,
-    orders: ChildStdin,
-    lines: Receiver<String>,
+pub struct Worker(Process);
+
+impl Deref for Worker {
+    type Target = Process;
+
+    fn deref(&self) -> &Process {
+        &self.0
+    }
+}
+
+impl DerefMut for Worker {
+    fn deref_mut(&mut self) -> &mut Process {
+        &mut self.0
+    }
 }
 
 impl Worker {
     pub fn start() -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .arg("worker")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (sender, lines) = channel();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        std::thread::spawn(move || {
-            for line in output.lines().map_while(Result::ok) {
-                if sender.send(line).is_err() {
-                    return;
-                }
-            }
-        });
-        Worker { orders: child.stdin.take().unwrap(), child, lines }
+        Worker(Process::start())
     }
 
     pub fn send(&mut self, order: &Order) {
         let Order { how, path, epoch, rival, fault, step } = order;
-        writeln!(self.orders, "{how:?} {epoch} {rival} {fault:?} {step} {}", path.display()).unwrap();
-    }
-
-    /// Lets a writer go on that waits to be told that its step has failed.
-    pub fn go(&mut self) {
-        writeln!(self.orders, "go").unwrap();
+        self.tell(&format!("{how:?} {epoch} {rival} {fault:?} {step} {}", path.display()));
     }
 
     /// The next reply; panics when the writer is blocked.
     pub fn reply(&mut self) -> Reply {
-        match self.lines.recv_timeout(PATIENCE) {
-            Ok(line) if line == "at" => Reply::At,
-            Ok(line) if line == "written" => Reply::Written,
-            Ok(line) => {
+        match self.line() {
+            line if line == "at" => Reply::At,
+            line if line == "written" => Reply::Written,
+            line => {
                 let (kind, message) = line.split_once(' ').unwrap_or((&line, ""));
                 Reply::Refused { kind: kind.into(), message: message.into() }
             }
-            Err(RecvTimeoutError::Timeout) => panic!("a writer was blocked for {PATIENCE:?}"),
-            Err(RecvTimeoutError::Disconnected) => panic!("a writer died"),
         }
     }
 
     pub fn run(&mut self, order: &Order) -> Reply {
         self.send(order);
         self.reply()
-    }
-
-    fn pid(&self) -> Pid {
-        Pid::from_raw(self.child.id().cast_signed()).unwrap()
-    }
-
-    pub fn stop(&self) {
-        kill_process(self.pid(), Signal::STOP).unwrap();
-        self.wait_stopped();
-    }
-
-    pub fn wait_stopped(&self) {
-        let (_, status) = waitpid(Some(self.pid()), WaitOptions::UNTRACED).unwrap().unwrap();
-        assert!(status.stopped(), "the writer ended: {status:?}");
-    }
-
-    pub fn resume(&self) {
-        kill_process(self.pid(), Signal::CONT).unwrap();
-    }
-
-    pub fn wait_killed(mut self) {
-        let status = self.child.wait().unwrap();
-        assert!(!status.success());
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        // A stopped process would never see the end of its orders.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -21,8 +21,8 @@ macro_rules! now {
 }
 
 /// Evaluated only for a row that was written. Raises `synchronous_commit` for this transaction where the role, the
-/// database or the server has it lower; notifies only where a listener holds the tag, for notifying makes commits wait for
-/// each other. Both end with the transaction.
+/// database or the server has it lower; notifies only if there is a tag and a listener holds it, for notifying makes
+/// commits wait for each other. Both end with the transaction.
 macro_rules! returning {
     () => {
         concat!(
@@ -30,7 +30,7 @@ macro_rules! returning {
             now!(),
             ", CASE WHEN current_setting('synchronous_commit') IN ('on', 'remote_apply') THEN NULL \
              ELSE set_config('synchronous_commit', 'on', true) END, \
-             CASE WHEN pg_try_advisory_xact_lock($5) THEN NULL ELSE pg_notify($6, $5::text) END"
+             CASE WHEN $5 IS NULL OR pg_try_advisory_xact_lock($5) THEN NULL ELSE pg_notify($6, $5::text) END"
         )
     };
 }

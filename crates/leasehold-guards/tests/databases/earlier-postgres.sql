@@ -1,0 +1,120 @@
+SELECT pg_advisory_xact_lock(7308339910637985388);
+
+CREATE TABLE IF NOT EXISTS leasehold_fence (
+    resource text PRIMARY KEY,
+    lease text NOT NULL,
+    epoch bigint NOT NULL,
+    nonce text NOT NULL,
+    seq bigint NOT NULL,
+    admitted bigint
+);
+
+-- Checks a token against the fence of a resource and moves it on, with the row locked until the transaction ends.
+-- p_mode is seal, reentrant, ordered or once. What was seen before is given back, so that the caller can judge it too.
+CREATE OR REPLACE FUNCTION leasehold_admit(
+    p_resource text, p_lease text, p_epoch bigint, p_nonce text, p_seq bigint, p_mode text,
+    OUT verdict text, OUT seen_lease text, OUT seen_epoch bigint, OUT seen_nonce text, OUT seen_seq bigint,
+    OUT in_transaction bigint)
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $leasehold$
+DECLARE
+    high leasehold_fence%ROWTYPE;
+    room text := 'leasehold ' || left(encode(sha256(convert_to(p_resource, 'UTF8')), 'hex'), 16) || ' ';
+    patience text := current_setting('lock_timeout');
+    last bigint := 0;
+    next bigint;
+BEGIN
+    -- Who is in here, and with which epoch, is what a newer holder looks for when this session has stopped.
+    PERFORM set_config('application_name', room || p_epoch, true);
+    in_transaction := txid_current();
+    SELECT * INTO high FROM leasehold_fence f WHERE f.resource = p_resource FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        FOR attempt IN 1 .. 41 LOOP
+            IF attempt > 40 THEN
+                RAISE EXCEPTION 'the fence of `%` is busy with another session', p_resource USING ERRCODE = '55P03';
+            END IF;
+            -- An older holder's session gives way: at once if it is idle, and a moment later if it is at work.
+            PERFORM pg_terminate_backend(a.pid) FROM pg_stat_activity a
+                WHERE a.datname = current_database() AND a.pid <> pg_backend_pid()
+                  AND a.application_name ~ ('^' || room || '[0-9]{1,16}$')
+                  AND substr(a.application_name, length(room) + 1)::bigint < p_epoch
+                  AND (a.state LIKE 'idle in transaction%' OR attempt > 1)
+                  AND (a.usename = current_user OR pg_has_role(a.usesysid, 'MEMBER')
+                       OR pg_has_role('pg_signal_backend', 'MEMBER'));
+            BEGIN
+                PERFORM set_config('lock_timeout', '150ms', true);
+                INSERT INTO leasehold_fence (resource, lease, epoch, nonce, seq)
+                    VALUES (p_resource, p_lease, 0, '', 0) ON CONFLICT DO NOTHING;
+                SELECT * INTO high FROM leasehold_fence f WHERE f.resource = p_resource FOR UPDATE;
+                EXIT;
+            EXCEPTION WHEN lock_not_available THEN
+                NULL;
+            END;
+        END LOOP;
+        PERFORM set_config('lock_timeout', patience, true);
+    END IF;
+    seen_lease := high.lease;
+    seen_epoch := high.epoch;
+    seen_nonce := high.nonce;
+    seen_seq := high.seq;
+    verdict := 'refused';
+    IF high.epoch > 0 THEN
+        IF high.lease <> p_lease OR p_epoch < high.epoch OR (p_epoch = high.epoch AND p_nonce <> high.nonce) THEN
+            RETURN;
+        END IF;
+        IF p_epoch = high.epoch THEN
+            last := high.seq;
+        END IF;
+    END IF;
+    CASE p_mode
+        WHEN 'seal' THEN next := last;
+        WHEN 'reentrant' THEN next := last + 1;
+        WHEN 'ordered' THEN next := CASE WHEN p_seq > last THEN p_seq END;
+        WHEN 'once' THEN next := CASE WHEN last = 0 THEN 1 END;
+        ELSE RAISE EXCEPTION 'unknown mode `%`: use seal, reentrant, ordered or once', p_mode USING ERRCODE = '22023';
+    END CASE;
+    IF next IS NULL THEN
+        RETURN;
+    END IF;
+    verdict := 'admitted';
+    IF p_mode = 'seal' THEN
+        UPDATE leasehold_fence f SET lease = p_lease, epoch = p_epoch, nonce = p_nonce, seq = next
+            WHERE f.resource = p_resource AND (f.epoch, f.nonce) IS DISTINCT FROM (p_epoch, p_nonce);
+    ELSE
+        UPDATE leasehold_fence f
+            SET lease = p_lease, epoch = p_epoch, nonce = p_nonce, seq = next, admitted = in_transaction
+            WHERE f.resource = p_resource;
+        PERFORM set_config('leasehold.admitted', in_transaction::text, true);
+    END IF;
+END
+$leasehold$;
+
+-- The same for people and scripts: SELECT leasehold_require('database', '<the token in LEASEHOLD_TOKEN>').
+CREATE OR REPLACE FUNCTION leasehold_require(p_resource text, p_token text, p_mode text DEFAULT 'reentrant')
+RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $leasehold$
+DECLARE
+    part text[] := string_to_array(p_token, ':');
+    answer record;
+BEGIN
+    IF p_token IS NULL OR array_length(part, 1) <> 4 OR part[2] !~ '^[0-9]{1,16}$' OR part[3] !~ '^[0-9a-f]{32}$'
+        OR part[4] !~ '^[0-9]{1,18}$' OR part[2]::bigint = 0 THEN
+        RAISE EXCEPTION 'invalid token: use LEASE:EPOCH:NONCE:SEQ' USING ERRCODE = '22023';
+    END IF;
+    SELECT * INTO answer
+        FROM leasehold_admit(p_resource, part[1], part[2]::bigint, part[3], part[4]::bigint, p_mode);
+    IF answer.verdict <> 'admitted' THEN
+        RAISE EXCEPTION 'stale epoch refused: resource=`%` held=%:% seen=%:%', p_resource, part[1], part[2],
+            answer.seen_lease, answer.seen_epoch USING ERRCODE = 'LH001';
+    END IF;
+END
+$leasehold$;
+
+CREATE OR REPLACE FUNCTION leasehold_protect() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $leasehold$
+BEGIN
+    IF coalesce(current_setting('leasehold.admitted', true), '') <> txid_current()::text OR NOT EXISTS (
+        SELECT 1 FROM leasehold_fence f WHERE f.resource = TG_ARGV[0] AND f.admitted = txid_current()) THEN
+        RAISE EXCEPTION 'write to `%` refused: this transaction was not admitted to resource `%`; use leasehold sql, or '
+            'select leasehold_require first', TG_TABLE_NAME, TG_ARGV[0] USING ERRCODE = 'LH002';
+    END IF;
+    RETURN NULL;
+END
+$leasehold$;
