@@ -3,6 +3,7 @@
 //! Promise: what is compared does equally durable work, and a demand that is not met fails `--check`. Non-promise: the
 //! absolute figures say little beyond this machine; the ratios are what is demanded.
 
+mod beanstalk;
 mod data;
 mod etcd;
 mod fleet;

@@ -3,6 +3,7 @@
 //! Promise: both sides find the same number of waiting items, and every completion is durable. Non-promise: the peers
 //! keep no epoch, no attempts, no history and no deadline that a dead worker's item comes back by.
 
+use crate::beanstalk;
 use crate::report::{Demand, Row, Unit};
 use crate::scratch::Scratch;
 use anyhow::{Context, Result, ensure};
@@ -23,10 +24,10 @@ use tokio_postgres::NoTls;
 const DEMAND: Demand = Demand::AtLeastTheSpeed(0.5);
 const GROWTH: Demand = Demand::AtMostTheTime(2.0);
 /// How often both sides take turns.
-const TURNS: usize = 3;
+const TURNS: usize = 5;
 const PAYLOAD: &[u8] = b"an item of work, as long as most are: a path, an address or a few numbers";
 /// How many workers, and how many items they share in one turn.
-const CREWS: [(usize, usize); 3] = [(1, 200), (8, 400), (64, 640)];
+const CREWS: [(usize, usize); 3] = [(1, 200), (8, 400), (64, 1_920)];
 /// The short and the long line, of which the same number of items is claimed.
 const LINES: [usize; 2] = [1_000, 1_000_000];
 const CLAIMS: usize = 300;
@@ -40,8 +41,17 @@ pub fn compare(scratch: &Scratch, is_quick: bool) -> Result<Vec<Row>> {
     for (workers, items) in CREWS {
         rows.push(on_postgres(&runtime, &server, workers, items)?);
     }
+    let reference = beanstalk::start(&scratch.folder("beanstalkd")?)?;
     for (workers, items) in CREWS {
-        rows.push(on_sqlite(&runtime, &scratch.folder(&format!("queue-{workers}"))?, workers, items)?);
+        let folder = scratch.folder(&format!("queue-{workers}"))?;
+        let (ours, row) = on_sqlite(&runtime, &folder, workers, items)?;
+        rows.push(row);
+        let mut theirs = Duration::MAX;
+        for _ in 0..TURNS {
+            theirs = theirs.min(beanstalk::measure(&reference, workers, items, PAYLOAD)?);
+        }
+        let what = format!("the same, {workers} at work");
+        rows.push(Row::new(what, "beanstalkd", Unit::PerSecond, ours, Some(theirs), Demand::None));
     }
     for (workers, items) in CREWS {
         rows.push(on_spool(&scratch.folder(&format!("spool-{workers}"))?, workers, items)?);
@@ -155,7 +165,7 @@ async fn skip_locked(clients: &[tokio_postgres::Client], items: usize) -> Result
     Ok(SystemClock.now().saturating_since(started))
 }
 
-fn on_sqlite(runtime: &Runtime, folder: &Path, workers: usize, items: usize) -> Result<Row> {
+fn on_sqlite(runtime: &Runtime, folder: &Path, workers: usize, items: usize) -> Result<(Duration, Row)> {
     let url = format!("sqlite:{}", folder.join("ours.db").display()).parse()?;
     let mut stores = Vec::new();
     for _ in 0..workers {
@@ -175,7 +185,7 @@ fn on_sqlite(runtime: &Runtime, folder: &Path, workers: usize, items: usize) -> 
             Side::Peers => raw_transactions(&raw, items),
         }
     })?;
-    Ok(row("sqlite", "raw transactions", workers, both))
+    Ok((both[0], row("sqlite", "raw transactions", workers, both)))
 }
 
 /// One connection: more of them only wait for each other.
@@ -255,7 +265,7 @@ fn renamed(root: &Path, workers: usize, items: usize) -> Result<Duration> {
 }
 
 /// Lets each of a crew work on a thread of its own until there is nothing left.
-fn shared<W: Send>(crew: Vec<W>, work: impl Fn(&mut W) -> Result<bool> + Sync) -> Result<Duration> {
+pub(crate) fn shared<W: Send>(crew: Vec<W>, work: impl Fn(&mut W) -> Result<bool> + Sync) -> Result<Duration> {
     let started = SystemClock.now();
     std::thread::scope(|scope| {
         let threads: Vec<_> = crew

@@ -176,6 +176,7 @@ fn fold_times(record: &mut Ownership) {
         mark.at = EARLY;
     }
     for transfer in &mut record.transfers {
+        let transfer = Arc::make_mut(transfer);
         transfer.at = EARLY;
         transfer.held_for_ms = transfer.held_for_ms.map(|_| 0);
     }

@@ -8,6 +8,7 @@ use crate::promises::Promise;
 use leasehold::guard::{self, HighWater, Policy, Rejection};
 use leasehold::protocol::{self, Decision, Order, Request};
 use leasehold::{Claim, Epoch, Ownership, SlotState, Timestamp, Token, Ttl};
+use std::sync::Arc;
 
 /// A seeded bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -243,7 +244,7 @@ fn change(decision: Decision, spoil: impl FnOnce(&mut Ownership)) -> Decision {
 fn keep_epoch(record: &Ownership, next: &mut Ownership) {
     next.epoch = record.epoch;
     if let Some(last) = next.transfers.last_mut() {
-        last.epoch = record.epoch;
+        Arc::make_mut(last).epoch = record.epoch;
     }
 }
 

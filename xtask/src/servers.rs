@@ -25,6 +25,7 @@ const DEBIAN: &[(&str, &str)] = &[
     ("openssh-client", "ssh-keygen"),
     ("lighttpd", "lighttpd"),
     ("nginx-light", "nginx"),
+    ("beanstalkd", "beanstalkd"),
     ("curl", "curl"),
 ];
 

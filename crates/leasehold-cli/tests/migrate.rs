@@ -131,3 +131,44 @@ fn a_namespace_can_be_moved_to_another_of_the_same_store() {
     assert_eq!((&shown["epoch"], shown["paused"].is_null()), (&2.into(), true));
     assert!(home.show("job")["paused"]["why"].as_str().unwrap().contains("namespace=team"));
 }
+
+#[test]
+fn queues_and_journals_go_along_and_nothing_is_claimed_in_both_stores() {
+    let (old, new) = houses();
+    for text in ["first", "second"] {
+        old.done(&["queue", "add", "mail", "--text", text]).expect(0);
+    }
+    old.done(&["queue", "add", "mail", "--text", "third", "--key", "k3"]).expect(0);
+    let claimed = old.done(&["queue", "claim", "mail", "--ttl", "24h", "--json"]).expect(0);
+    let claimed: serde_json::Value = serde_json::from_str(&claimed.stdout).unwrap();
+    let token = claimed["token"].as_str().unwrap().to_owned();
+    old.done(&["run", "nightly", "--slot", "@daily", "--", "true"]).expect(0);
+
+    let refused = migrate(&old, &new, &[]).expect(11);
+    assert!(refused.stderr.contains("1 queue item held: `mail/"), "{refused:?}");
+    let dry = migrate(&old, &new, &["--revoke-held", "--dry-run"]).expect(0);
+    assert!(dry.stderr.contains("1 lease and 3 queue items would be moved"), "{dry:?}");
+    let moved = migrate(&old, &new, &["--revoke-held", "--json"]).expect(0);
+    let moved: serde_json::Value = serde_json::from_str(&moved.stdout).unwrap();
+    assert_eq!((&moved["leases"], &moved["journals"], &moved["items"]), (&1.into(), &1.into(), &3.into()));
+
+    // Whoever had it is fenced, in the old store and in the new one, and nothing can be claimed in the old one.
+    old.done(&["queue", "complete", "mail", "--token", &token]).expect(13);
+    new.done(&["queue", "complete", "mail", "--token", &token]).expect(13);
+    old.done(&["queue", "claim", "mail"]).expect(11);
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let claimed = new.done(&["queue", "claim", "mail", "--json"]).expect(0);
+        let claimed: serde_json::Value = serde_json::from_str(&claimed.stdout).unwrap();
+        seen.push(claimed["payload"].as_str().unwrap().to_owned());
+        new.done(&["queue", "complete", "mail", "--token", claimed["token"].as_str().unwrap()]).expect(0);
+    }
+    assert_eq!(seen, ["first", "second", "third"], "in the order they were added");
+    let runs = new.done(&["runs", "nightly", "--json"]).expect(0);
+    assert!(runs.stdout.contains("succeeded"), "{runs:?}");
+
+    let again = migrate(&old, &new, &["--json"]).expect(0);
+    let again: serde_json::Value = serde_json::from_str(&again.stdout).unwrap();
+    assert_eq!(again["items"], 0, "a second run brings nothing back");
+    new.done(&["queue", "claim", "mail"]).expect(11);
+}

@@ -4,7 +4,7 @@
 //! Non-promise: it cannot make the store behind it fail inside.
 
 use async_trait::async_trait;
-use leasehold::store::{Capabilities, Page, Parts, Reading, Store, Survey, Swap, Watch};
+use leasehold::store::{Beside, Capabilities, Page, Parts, Reading, Store, Survey, Swap, Watch};
 use leasehold::{Error, Key, Kind, LeaseName, Result, Revision, Shelf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -88,6 +88,25 @@ impl Store for FaultyStore {
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
         self.look()?;
         self.inner.list(shelf, after, limit).await
+    }
+
+    fn writes_beside(&self) -> bool {
+        self.inner.writes_beside()
+    }
+
+    async fn swap_beside(
+        &self,
+        key: &Key,
+        expected: Option<&Revision>,
+        next: &[u8],
+        beside: Beside<'_>,
+    ) -> Result<Swap> {
+        self.write(self.inner.swap_beside(key, expected, next, beside)).await
+    }
+
+    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
+        self.look()?;
+        self.inner.list_skipping(shelf, after, skip, limit).await
     }
 
     async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {

@@ -57,6 +57,8 @@ pub const PROMISES: &[Promise] = promises![
     erasing::a_lease_is_never_erased,
     listing::a_listing_is_ordered_paged_and_complete,
     listing::looking_changes_nothing,
+    listing::skipping_leaves_out_the_first,
+    beside::what_lies_beside_goes_with_the_swap,
     swapping::a_tail_stays_or_goes_with_its_head,
     timing::time_never_goes_back,
     timing::time_goes_on,

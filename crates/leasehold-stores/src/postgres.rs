@@ -25,8 +25,8 @@ use crate::revision;
 use async_trait::async_trait;
 use failure::{Doing, Failure};
 use leasehold::store::{
-    Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail, Versioned,
-    Watch, Watching, refuse_erasing_a_lease,
+    Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail,
+    Versioned, Watch, Watching, refuse_erasing_a_lease,
 };
 use leasehold::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
 use listener::Listener;
@@ -204,7 +204,8 @@ impl Store for PostgresStore {
             (Some(revision), Tail::Kept(_)) => (&statements.amend, revision, Missing::Mismatch),
         };
         let (namespace, shelf, name) = (self.namespace.as_str(), key.shelf.as_str(), key.name.as_str());
-        let Tag { number: tag, channel } = self.listener.tag(key);
+        let tag = next.is_news.then(|| self.listener.tag(key));
+        let (tag, channel) = (tag.as_ref().map(|tag| tag.number), tag.as_ref().map(|tag| tag.channel));
         let params: &Params<'_> = &[
             (&namespace, Type::TEXT),
             (&shelf, Type::TEXT),
@@ -220,12 +221,66 @@ impl Store for PostgresStore {
         self.write(sql, params, missing).await
     }
 
+    fn writes_beside(&self) -> bool {
+        true
+    }
+
+    /// One statement, so that this too is one round trip and needs no session.
+    async fn swap_beside(
+        &self,
+        key: &Key,
+        expected: Option<&Revision>,
+        next: &[u8],
+        beside: Beside<'_>,
+    ) -> Result<Swap> {
+        beside.erased.map_or(Ok(()), refuse_erasing_a_lease)?;
+        let (revision, missing) = match expected.map(number) {
+            Some(None) => return Ok(Swap::Mismatch),
+            Some(revision) => (revision, Missing::Mismatch),
+            None => (None, Missing::Make),
+        };
+        let sql = self.statements.beside(revision.is_some(), beside.put.is_some(), beside.erased.is_some());
+        let parts = |key: &'_ Key| (key.shelf.as_str(), key.name.as_str().to_owned());
+        let (gone_shelf, gone_name) = beside.erased.map(parts).unwrap_or_default();
+        let (put_shelf, put_name) = beside.put.map(|(key, _)| parts(key)).unwrap_or_default();
+        let bytes = beside.put.map_or(&b""[..], |(_, bytes)| bytes);
+        let (namespace, shelf, name) = (self.namespace.as_str(), key.shelf.as_str(), key.name.as_str());
+        let (fresh, Tag { number: tag, channel }) = (revision::fresh(), self.listener.tag(key));
+        let params: &Params<'_> = &[
+            (&namespace, Type::TEXT),
+            (&shelf, Type::TEXT),
+            (&name, Type::TEXT),
+            (&revision, Type::INT8),
+            (&tag, Type::INT8),
+            (&channel, Type::TEXT),
+            (&next, Type::BYTEA),
+            (&fresh, Type::INT8),
+            (&b"".as_slice(), Type::BYTEA),
+            (&gone_shelf, Type::TEXT),
+            (&gone_name, Type::TEXT),
+            (&put_shelf, Type::TEXT),
+            (&put_name, Type::TEXT),
+            (&bytes, Type::BYTEA),
+        ];
+        self.write(sql, params, missing).await
+    }
+
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
+        self.list_skipping(shelf, after, 0, limit).await
+    }
+
+    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
         let (namespace, shelf) = (self.namespace.as_str(), shelf.as_str());
         let after = after.map_or("", LeaseName::as_str);
         let more_than_asked = i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX);
-        let params: &Params<'_> =
-            &[(&namespace, Type::TEXT), (&shelf, Type::TEXT), (&after, Type::TEXT), (&more_than_asked, Type::INT8)];
+        let skip = i64::try_from(skip).unwrap_or(i64::MAX);
+        let params: &Params<'_> = &[
+            (&namespace, Type::TEXT),
+            (&shelf, Type::TEXT),
+            (&after, Type::TEXT),
+            (&more_than_asked, Type::INT8),
+            (&skip, Type::INT8),
+        ];
         let Some(rows) = self.look(&self.statements.list, params).await? else {
             return Ok(Page { entries: Vec::new(), more: false, now: self.now().await? });
         };

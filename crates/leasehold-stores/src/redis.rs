@@ -199,7 +199,8 @@ impl Store for RedisStore {
         };
         let revision = Nonce::random().to_string();
         let record = [revision.as_bytes(), b"\n", next.head].concat();
-        let mut args = vec![key.name.as_str().into(), expected.into_bytes(), record, self.channel(key).into_bytes()];
+        let channel = if next.is_news { self.channel(key) } else { String::new() };
+        let mut args = vec![key.name.as_str().into(), expected.into_bytes(), record, channel.into_bytes()];
         if let Tail::New(tail) = next.tail {
             args.push(tail.to_vec());
         }
@@ -235,7 +236,7 @@ impl Store for RedisStore {
         self.write(call, expected.clone()).await
     }
 
-    /// Every swap publishes on a channel of the record.
+    /// Every swap that is news publishes on a channel of the record.
     async fn watch(&self, key: &Key) -> Result<Watch> {
         let (sender, watch) = Watch::channel();
         self.link.subscribe(&self.channel(key), sender).await;

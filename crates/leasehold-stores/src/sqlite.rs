@@ -8,34 +8,37 @@
 //! Every write has a random revision, so none ever comes back, not even where a copy of the file was put back. A short-lived process does not checkpoint when it ends, which would cost two more fsyncs: whoever fills the
 //! log does.
 
+mod change;
 mod opening;
 mod room;
+mod sharing;
 
 use crate::namespace::Namespace;
 use crate::revision;
 use async_trait::async_trait;
+use change::{Change, NewTail};
 use leasehold::store::{
-    Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail, Watch,
+    Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail, Watch,
     Watching, refuse_erasing_a_lease,
 };
 use leasehold::{Error, Key, Kind, LeaseName, Result, Shelf};
 use leasehold_system::watch::PathWatch;
-use room::{DELETE, Doing, INSERT, Room, UPDATE};
-use rusqlite::params;
+use room::{Doing, Room};
+use sharing::{Pending, Shared};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Mutex;
+use tokio::sync::oneshot;
 
 /// How long after a write of the log the hints follow.
 const HINTS_AFTER: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(60)];
 
-/// A store in one SQLite file. Clones share one connection.
+/// A store in one SQLite file. All handles of a process share one connection to it: several would only wait for each
+/// other, and sleep while they do.
 #[derive(Clone)]
 pub struct SqliteStore {
-    // An asynchronous mutex in front of the blocking pool: waiting calls cost a queue entry, not a thread each.
-    room: Arc<Mutex<Room>>,
+    shared: Arc<Shared>,
     path: Arc<Path>,
 }
 
@@ -50,8 +53,8 @@ impl SqliteStore {
     pub async fn open(path: &Path, namespace: &Namespace) -> Result<Self> {
         let path: Arc<Path> = path.into();
         let (opened, namespace) = (path.clone(), namespace.clone());
-        let room = blocking(Doing::Opening, move || Room::open(opened, namespace)).await?;
-        Ok(SqliteStore { room: Arc::new(Mutex::new(room)), path })
+        let shared = blocking(Doing::Opening, move || sharing::open(opened, namespace)).await?;
+        Ok(SqliteStore { shared, path })
     }
 
     async fn with<T: Send + 'static>(
@@ -59,8 +62,33 @@ impl SqliteStore {
         doing: Doing,
         work: impl FnOnce(&mut Room) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let mut room = self.room.clone().lock_owned().await;
+        let mut room = self.shared.room.clone().lock_owned().await;
         blocking(doing, move || work(&mut room)).await
+    }
+
+    /// Makes a change, together with those that others wait for.
+    async fn change(&self, change: Change) -> Result<Swap> {
+        let broken_off = || Error::new(Kind::Indeterminate, "the sqlite call was broken off");
+        let (tell, mut answer) = oneshot::channel();
+        self.shared.wait_for(Pending { change, tell });
+        let room = tokio::select! {
+            biased;
+            answered = &mut answer => return answered.unwrap_or_else(|_| Err(broken_off())),
+            room = self.shared.room.clone().lock_owned() => room,
+        };
+        let pending = self.shared.take_pending();
+        // Goes on when the caller is dropped: a swap is done or not, never half.
+        tokio::task::spawn_blocking(move || {
+            // Nobody waits any more for some of them, and they were not begun.
+            let (changes, tell): (Vec<_>, Vec<_>) =
+                pending.into_iter().filter(|p| !p.tell.is_closed()).map(|p| (p.change, p.tell)).unzip();
+            let answers = room.make(&changes);
+            drop(room);
+            for (tell, answer) in tell.into_iter().zip(answers) {
+                let _ = tell.send(answer);
+            }
+        });
+        answer.await.unwrap_or_else(|_| Err(broken_off()))
     }
 }
 
@@ -92,7 +120,7 @@ impl Store for SqliteStore {
 
     async fn read(&self, key: &Key) -> Result<Reading> {
         // A read is a few pages that are mostly in memory, and waits for no writer: cheaper done than handed over.
-        if let Ok(room) = self.room.try_lock() {
+        if let Ok(room) = self.shared.room.try_lock() {
             return room.read(key);
         }
         let key = key.clone();
@@ -100,42 +128,57 @@ impl Store for SqliteStore {
     }
 
     async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
-        let (sql, expected) = match expected {
-            None => (INSERT, None),
-            Some(expected) => match number(expected) {
-                Some(revision) => (UPDATE, Some(revision)),
-                None => return Ok(Swap::Mismatch),
-            },
+        let expected = match expected.map(number) {
+            Some(None) => return Ok(Swap::Mismatch),
+            expected => expected.flatten(),
         };
         let tail = match next.tail {
-            Tail::Kept(_) => None,
+            Tail::Kept(_) => NewTail::Stays,
             // What is not there has no tail.
-            Tail::New([]) if expected.is_none() => None,
-            Tail::New(tail) => Some(tail.to_vec()),
+            Tail::New([]) if expected.is_none() => NewTail::Stays,
+            Tail::New([]) => NewTail::Goes,
+            Tail::New(tail) => NewTail::Is(tail.to_vec()),
         };
-        let (key, head) = (key.clone(), next.head.to_vec());
-        self.with(Doing::Writing, move |room| {
-            let (shelf, fresh) = (room.namespace.shelf(key.shelf), revision::fresh());
-            let params = params![shelf, key.name.as_str(), expected, head, fresh];
-            room.write(sql, fresh, params, tail.as_ref().map(|tail| (&key, &tail[..])))
-        })
-        .await
+        let next = Some((next.head.to_vec(), revision::fresh()));
+        self.change(Change { key: key.clone(), expected, next, tail, erased: None, put: None }).await
+    }
+
+    fn writes_beside(&self) -> bool {
+        true
+    }
+
+    async fn swap_beside(
+        &self,
+        key: &Key,
+        expected: Option<&Revision>,
+        next: &[u8],
+        beside: Beside<'_>,
+    ) -> Result<Swap> {
+        beside.erased.map_or(Ok(()), refuse_erasing_a_lease)?;
+        let expected = match expected.map(number) {
+            Some(None) => return Ok(Swap::Mismatch),
+            expected => expected.flatten(),
+        };
+        let tail = if expected.is_some() { NewTail::Goes } else { NewTail::Stays };
+        let put = beside.put.map(|(key, bytes)| (key.clone(), bytes.to_vec()));
+        let next = Some((next.to_vec(), revision::fresh()));
+        self.change(Change { key: key.clone(), expected, next, tail, erased: beside.erased.cloned(), put }).await
     }
 
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
+        self.list_skipping(shelf, after, 0, limit).await
+    }
+
+    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
         let after = after.cloned();
-        self.with(Doing::Reading, move |room| room.list(shelf, after.as_ref(), limit)).await
+        self.with(Doing::Reading, move |room| room.list(shelf, after.as_ref(), skip, limit)).await
     }
 
     async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
         refuse_erasing_a_lease(key)?;
-        let Some(revision) = number(expected) else { return Ok(Swap::Mismatch) };
-        let key = key.clone();
-        self.with(Doing::Writing, move |room| {
-            let params = params![room.namespace.shelf(key.shelf), key.name.as_str(), revision];
-            room.write(DELETE, revision, params, Some((&key, b"")))
-        })
-        .await
+        let Some(expected) = number(expected) else { return Ok(Swap::Mismatch) };
+        let (key, expected) = (key.clone(), Some(expected));
+        self.change(Change { key, expected, next: None, tail: NewTail::Goes, erased: None, put: None }).await
     }
 
     /// Every process's commit writes to the log beside the file, so a write there is a hint for every key.

@@ -1,8 +1,8 @@
 //! The coordinator: read, decide, swap, at most so many times.
 //!
 //! Promise: nothing is granted unless a swap said so or the record shows our own nonce; every other answer, and every
-//! error, is no grant. Acquiring costs a read and a swap; renewing and releasing cost one swap, because the holder
-//! knows the revision it wrote. Non-promise: it does not renew by itself (see [`crate::Keeper`]).
+//! error, is no grant. Acquiring costs a read and a swap, or a swap alone where this process released the lease just before;
+//! renewing and releasing cost one swap, because the holder knows the revision it wrote. Non-promise: it does not renew by itself (see [`crate::Keeper`]).
 
 use crate::clock::{Clock, Moment, SystemClock};
 use crate::error::{Error, Kind, Result};
@@ -12,6 +12,7 @@ use crate::name::{Key, LeaseName, Shelf};
 use crate::nonce::{Jitter, Nonce};
 use crate::ownership::Ownership;
 use crate::protocol::{Decision, Order, Refusal, Report, Request, SlotClaim, decide};
+use crate::recall::Recall;
 use crate::sheet::{self, Old, Sheet};
 use crate::store::{ClockSource, Store, Swap};
 use crate::text::{Who, Why};
@@ -32,6 +33,7 @@ const MAX_BACKOFF: Duration = Duration::from_millis(64);
 pub struct Coordinator {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
+    recall: Arc<Recall>,
 }
 
 /// What an acquirer asks for.
@@ -106,17 +108,22 @@ enum Applied {
 impl Coordinator {
     /// A coordinator on this store and this machine's clock.
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Coordinator { store, clock: Arc::new(SystemClock) }
+        Self::with_clock(store, Arc::new(SystemClock))
     }
 
     /// The same with another clock, for tests.
     pub fn with_clock(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
-        Coordinator { store, clock }
+        Coordinator { store, clock, recall: Arc::default() }
     }
 
     /// The store.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
+    }
+
+    /// What is remembered.
+    pub(crate) fn recall(&self) -> &Recall {
+        &self.recall
     }
 
     /// The clock.
@@ -140,9 +147,20 @@ impl Coordinator {
     /// # Ok(()) }
     /// ```
     pub async fn acquire(&self, lease: &LeaseName, ask: &Ask) -> Result<Acquired> {
+        let known = self.recall.take(lease, self.clock.now(), ask.ttl.get());
+        self.acquire_knowing(lease, ask, known.as_ref()).await
+    }
+
+    /// [`Coordinator::acquire`] with what is remembered of the record, if it is free.
+    pub(crate) async fn acquire_knowing(
+        &self,
+        lease: &LeaseName,
+        ask: &Ask,
+        known: Option<&Known>,
+    ) -> Result<Acquired> {
         self.check_ttl(ask.ttl)?;
         let request = Request::Acquire { holder: ask.holder.clone(), ttl: ask.ttl, slot: ask.slot };
-        Ok(match self.apply(lease, &request, None).await? {
+        Ok(match self.apply(lease, &request, known).await? {
             Applied::Yes { known, .. } => {
                 Acquired::Granted(Box::new(self.granted(lease, &ask.holder, ask.ttl, *known)?))
             }
@@ -276,7 +294,10 @@ impl Coordinator {
 
     async fn release_as(&self, lease: &LeaseName, request: &Request, known: Option<&Known>) -> Result<Released> {
         match self.apply(lease, request, known).await? {
-            Applied::Yes { .. } => Ok(Released::Now),
+            Applied::Yes { known, .. } => {
+                self.recall.keep(lease, *known);
+                Ok(Released::Now)
+            }
             Applied::No { refusal, .. } => Ok(match *refusal {
                 Refusal::AlreadyReleased { outcome } => Released::Already(outcome),
                 other => Released::Lost(other),
@@ -323,6 +344,8 @@ impl Coordinator {
         let mut jitter: Option<Jitter> = None;
         let mut unanswered: Option<Error> = None;
         let mut remembered = known;
+        // Nobody waits to hear that a lease was taken or is still held.
+        let is_news = matches!(request, Request::Release { .. } | Request::Operate { .. });
         for attempt in 0..MAX_ATTEMPTS {
             let from_memory = remembered.is_some();
             let known = match remembered.take() {
@@ -348,7 +371,7 @@ impl Coordinator {
                 Decision::Refuse(refusal) => return Ok(Applied::No { refusal: Box::new(refusal), now }),
             };
             let sheet = Sheet::new(&next, &known.record, &known.old)?;
-            match self.store.swap_parts(&key, known.revision.as_ref(), sheet.parts()).await {
+            match self.store.swap_parts(&key, known.revision.as_ref(), sheet.parts(is_news)).await {
                 Ok(Swap::Done { revision, now }) => {
                     let trust_until = next.tenure.as_ref().map(|t| known.anchor.trust(t.deadline, grain));
                     let anchor = Anchor { now, asked };

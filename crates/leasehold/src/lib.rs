@@ -46,6 +46,7 @@ mod name;
 mod nonce;
 mod ownership;
 pub mod protocol;
+mod recall;
 mod sheet;
 pub mod store;
 mod tenancy;

@@ -4,8 +4,8 @@ use crate::clock::{Clock, SystemClock};
 use crate::error::Result;
 use crate::name::{Key, LeaseName, Shelf};
 use crate::store::{
-    Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail, Versioned,
-    Watch, Watching, refuse_erasing_a_lease,
+    Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail,
+    Versioned, Watch, Watching, refuse_erasing_a_lease,
 };
 use crate::time::Timestamp;
 use async_trait::async_trait;
@@ -113,6 +113,36 @@ impl Store for MemoryStore {
             Tail::Kept(_) => room.records.remove(key).map(|kept| kept.tail).unwrap_or_default(),
         };
         room.records.insert(key.clone(), Kept { revision, head: next.head.to_vec(), tail });
+        room.notify(key);
+        Ok(Swap::Done { revision: Revision(revision.to_string()), now: self.now() })
+    }
+
+    fn writes_beside(&self) -> bool {
+        true
+    }
+
+    async fn swap_beside(
+        &self,
+        key: &Key,
+        expected: Option<&Revision>,
+        next: &[u8],
+        beside: Beside<'_>,
+    ) -> Result<Swap> {
+        beside.erased.map_or(Ok(()), refuse_erasing_a_lease)?;
+        let mut room = self.room();
+        if !room.matches(key, expected) {
+            return Ok(Swap::Mismatch);
+        }
+        room.last_revision += 1;
+        let revision = room.last_revision;
+        let kept = |bytes: &[u8]| Kept { revision, head: bytes.to_vec(), tail: Vec::new() };
+        room.records.insert(key.clone(), kept(next));
+        if let Some(erased) = beside.erased {
+            room.records.remove(erased);
+        }
+        if let Some((put, bytes)) = beside.put {
+            room.records.entry(put.clone()).or_insert_with(|| kept(bytes));
+        }
         room.notify(key);
         Ok(Swap::Done { revision: Revision(revision.to_string()), now: self.now() })
     }

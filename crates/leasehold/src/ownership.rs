@@ -11,6 +11,7 @@ use crate::time::{Timestamp, Ttl};
 use crate::token::Claim;
 use crate::transfer::Transfer;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// How many transfers a record remembers.
 pub const TRANSFERS_KEPT: usize = 32;
@@ -36,9 +37,9 @@ pub struct Ownership {
     /// Who last ended a pause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumed: Option<OperatorMark>,
-    /// The last transfers, oldest first, at most [`TRANSFERS_KEPT`].
+    /// The last transfers, oldest first, at most [`TRANSFERS_KEPT`]. Shared, for each step copies the record.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub transfers: Vec<Transfer>,
+    pub transfers: Vec<Arc<Transfer>>,
 }
 
 impl Default for Ownership {
@@ -56,6 +57,13 @@ impl Default for Ownership {
 }
 
 impl Ownership {
+    /// Writes to the newest transfer.
+    pub(crate) fn amend_last(&mut self, change: impl FnOnce(&mut Transfer)) {
+        if let Some(last) = self.transfers.last_mut() {
+            change(Arc::make_mut(last));
+        }
+    }
+
     /// The tenure that has not run out at `now`.
     pub fn live_tenure(&self, now: Timestamp) -> Option<&Tenure> {
         self.tenure.as_ref().filter(|t| now < t.deadline)
@@ -68,7 +76,7 @@ impl Ownership {
 
     /// The transfer that this nonce caused, if it is still remembered.
     pub fn transfer_by(&self, nonce: Nonce) -> Option<&Transfer> {
-        self.transfers.iter().rev().find(|t| t.nonce == nonce)
+        self.transfers.iter().rev().map(Arc::as_ref).find(|t| t.nonce == nonce)
     }
 }
 

@@ -18,6 +18,7 @@ use crate::text::{Checkpoint, Marker, Who, Why};
 use crate::time::{Timestamp, Ttl};
 use crate::token::Claim;
 use crate::transfer::{Outcome, Reason, Transfer};
+use std::sync::Arc;
 
 /// What somebody asks of a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -231,9 +232,7 @@ fn acquire(record: &Ownership, holder: &HolderId, ttl: Ttl, slot: Option<SlotCla
     grant(&mut next, holder, ttl, now);
     if let Some(claim) = slot {
         next.slot = Some(SlotMark { slot: claim.slot, state: SlotState::Running, epoch: next.epoch });
-        if let Some(last) = next.transfers.last_mut() {
-            last.slot = Some(claim.slot);
-        }
+        next.amend_last(|last| last.slot = Some(claim.slot));
     }
     Ok(Some(next))
 }
@@ -361,10 +360,9 @@ fn operate(record: &Ownership, mark: OperatorMark, order: &Order) -> Decided {
 fn advance(record: &Ownership, mark: OperatorMark, past: Epoch) -> Result<Ownership, Refusal> {
     let mut next = transfer(record, mark.at, mark.nonce, Reason::Advanced, Outcome::Evicted)?;
     if next.epoch <= past {
-        next.epoch = past.next().ok_or(Refusal::Exhausted)?;
-        if let Some(last) = next.transfers.last_mut() {
-            last.epoch = next.epoch;
-        }
+        let epoch = past.next().ok_or(Refusal::Exhausted)?;
+        next.epoch = epoch;
+        next.amend_last(|last| last.epoch = epoch);
     }
     sign(&mut next, mark);
     Ok(next)
@@ -417,7 +415,7 @@ fn transfer(
     let from = next.tenure.as_ref().map(|t| t.holder.clone());
     end_tenure(&mut next, now, ending);
     next.epoch = record.epoch.next().ok_or(Refusal::Exhausted)?;
-    next.transfers.push(Transfer {
+    next.transfers.push(Arc::new(Transfer {
         epoch: next.epoch,
         at: now,
         reason,
@@ -429,7 +427,7 @@ fn transfer(
         slot: None,
         held_for_ms: None,
         outcome: None,
-    });
+    }));
     let excess = next.transfers.len().saturating_sub(TRANSFERS_KEPT);
     next.transfers.drain(..excess);
     Ok(next)
@@ -437,25 +435,19 @@ fn transfer(
 
 fn grant(next: &mut Ownership, to: &HolderId, ttl: Ttl, now: Timestamp) {
     next.tenure = Some(Tenure { holder: to.clone(), granted_at: now, deadline: now.plus(ttl.get()), ttl });
-    if let Some(last) = next.transfers.last_mut() {
-        last.to = Some(to.clone());
-    }
+    next.amend_last(|last| last.to = Some(to.clone()));
 }
 
 fn sign(next: &mut Ownership, mark: OperatorMark) {
-    if let Some(last) = next.transfers.last_mut() {
-        last.by = Some(mark.by);
-        last.why = Some(mark.why);
-    }
+    next.amend_last(|last| (last.by, last.why) = (Some(mark.by), Some(mark.why)));
 }
 
 /// A slot that was running under `from` goes on under the new epoch: who takes the lease over takes the work over.
 fn pass_slot_on(next: &mut Ownership, from: Epoch) {
     let Some(mark) = next.slot.as_mut().filter(|m| m.epoch == from && m.state == SlotState::Running) else { return };
     mark.epoch = next.epoch;
-    if let Some(last) = next.transfers.last_mut() {
-        last.slot = Some(mark.slot);
-    }
+    let slot = mark.slot;
+    next.amend_last(|last| last.slot = Some(slot));
 }
 
 /// Writes the end of the present tenure, if there is one, into the transfer that began it.
@@ -464,6 +456,7 @@ fn end_tenure(next: &mut Ownership, now: Timestamp, outcome: Outcome) {
     // A tenure that ran out lasted until its deadline, not until somebody noticed.
     let end = if outcome == Outcome::Expired { tenure.deadline.min(now) } else { now };
     if let Some(began) = next.transfers.iter_mut().rev().find(|t| t.epoch == next.epoch) {
+        let began = Arc::make_mut(began);
         began.held_for_ms = Some(end.as_millis().saturating_sub(tenure.granted_at.as_millis()));
         began.outcome = Some(outcome);
     }

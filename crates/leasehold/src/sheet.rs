@@ -36,9 +36,9 @@ pub(crate) struct Stored {
     paused: Option<OperatorMark>,
     resumed: Option<OperatorMark>,
     #[serde(default)]
-    recent: Vec<Transfer>,
+    recent: Vec<Arc<Transfer>>,
     #[serde(default)]
-    transfers: Vec<Transfer>,
+    transfers: Vec<Arc<Transfer>>,
 }
 
 impl From<Stored> for Ownership {
@@ -64,8 +64,8 @@ struct Head<'a> {
     paused: Option<&'a OperatorMark>,
     #[serde(skip_serializing_if = "Option::is_none")]
     resumed: Option<&'a OperatorMark>,
-    #[serde(skip_serializing_if = "<[Transfer]>::is_empty")]
-    recent: &'a [Transfer],
+    #[serde(skip_serializing_if = "<[Arc<Transfer>]>::is_empty")]
+    recent: &'a [Arc<Transfer>],
 }
 
 /// The old transfers as they lie in the store in a part of their own.
@@ -83,8 +83,8 @@ impl Old {
     }
 
     /// Where the transfers begin that are not among them, if these are those.
-    fn end(&self, before: &[Transfer], next: &[Transfer]) -> Option<usize> {
-        let count = |transfers: &[Transfer]| transfers.iter().take_while(|t| t.epoch <= self.until).count();
+    fn end(&self, before: &[Arc<Transfer>], next: &[Arc<Transfer>]) -> Option<usize> {
+        let count = |transfers: &[Arc<Transfer>]| transfers.iter().take_while(|t| t.epoch <= self.until).count();
         let (known, end) = (&before[..count(before)], count(next));
         (known.ends_with(&next[..end]) && next[end..].iter().all(|t| t.epoch > self.until)).then_some(end)
     }
@@ -140,9 +140,10 @@ impl Sheet {
     }
 
     /// As a store takes it.
-    pub(crate) fn parts(&self) -> Parts<'_> {
+    pub(crate) fn parts(&self, is_news: bool) -> Parts<'_> {
         let tail = &self.old.bytes[..];
-        Parts { head: &self.head, tail: if self.is_kept { store::Tail::Kept(tail) } else { store::Tail::New(tail) } }
+        let tail = if self.is_kept { store::Tail::Kept(tail) } else { store::Tail::New(tail) };
+        Parts { head: &self.head, tail, is_news }
     }
 }
 
@@ -186,8 +187,8 @@ mod tests {
                 panic!("not applied: {request:?}");
             };
             let sheet = Sheet::new(&next, &self.record, &self.old).unwrap();
-            let (head, had) = (sheet.parts().head.to_vec(), &self.value.bytes[..]);
-            let tail = match sheet.parts().tail {
+            let (head, had) = (sheet.parts(true).head.to_vec(), &self.value.bytes[..]);
+            let tail = match sheet.parts(true).tail {
                 Tail::Kept(bytes) => {
                     assert_eq!(bytes, &had[had.len() - self.value.tail_bytes..], "vouched for what is not there");
                     bytes

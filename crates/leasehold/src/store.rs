@@ -48,6 +48,8 @@ pub struct Parts<'a> {
     pub head: &'a [u8],
     /// What it may leave.
     pub tail: Tail<'a>,
+    /// Whether those who watch want to know. A store that hints at a price need not hint at what is no news; another may.
+    pub is_news: bool,
 }
 
 /// The second part of a value.
@@ -60,9 +62,9 @@ pub enum Tail<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// A value without a tail.
+    /// A value without a tail, that is news.
     pub const fn whole(bytes: &'a [u8]) -> Self {
-        Parts { head: bytes, tail: Tail::New(b"") }
+        Parts { head: bytes, tail: Tail::New(b""), is_news: true }
     }
 
     /// The tail, new or not.
@@ -79,6 +81,15 @@ impl<'a> Parts<'a> {
             tail => Cow::Owned([self.head, tail].concat()),
         }
     }
+}
+
+/// What a swap changes beside its own key, in the same step.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Beside<'a> {
+    /// Stored, with the revision that the swap gives, unless the key has a value.
+    pub put: Option<(&'a Key, &'a [u8])>,
+    /// Erased, if it is there.
+    pub erased: Option<&'a Key>,
 }
 
 /// The answer of a read.
@@ -236,6 +247,13 @@ impl Watch {
         (sender, Watch(Some(receiver)))
     }
 
+    /// Forgets a hint that has come: whoever looks now need not look for it again.
+    pub fn forget(&mut self) {
+        if let Some(receiver) = &mut self.0 {
+            while receiver.try_recv().is_ok() {}
+        }
+    }
+
     /// Waits for the next hint; for ever if there will be none.
     pub async fn hint(&mut self) {
         if let Some(receiver) = &mut self.0
@@ -281,6 +299,35 @@ pub trait Store: fmt::Debug + Send + Sync {
 
     /// Lists a shelf in the order of names, from just after `after`, at most `limit` entries.
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page>;
+
+    /// The same without the first `skip` entries. Worth writing for a store that can pass over them more cheaply than it
+    /// can give them.
+    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
+        let mut page = self.list(shelf, after, skip.saturating_add(limit)).await?;
+        page.entries.drain(..skip.min(page.entries.len()));
+        Ok(page)
+    }
+
+    /// Whether [`Store::swap_beside`] may be called. It must not change while the store is open.
+    fn writes_beside(&self) -> bool {
+        false
+    }
+
+    /// [`Store::swap`], and beside it, if and only if that is done, what is in `beside`: all of it or nothing, seen by
+    /// others and made durable in one step. What lies beside has no tail, nobody is hinted at it, and nothing on
+    /// [`Shelf::Lease`] or [`Shelf::Fence`] is erased.
+    async fn swap_beside(
+        &self,
+        key: &Key,
+        expected: Option<&Revision>,
+        next: &[u8],
+        beside: Beside<'_>,
+    ) -> Result<Swap> {
+        let _ = (expected, next, beside);
+        let name = self.capabilities().name;
+        let message = format!("store `{name}` changes one record at a time; `{key}` was not changed");
+        Err(Error::new(Kind::Unsupported, message))
+    }
 
     /// Deletes a record that is finished, if it still has this revision. Refused on [`Shelf::Lease`] and [`Shelf::Fence`].
     async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap>;

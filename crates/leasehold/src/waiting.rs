@@ -13,34 +13,46 @@ use std::time::Duration;
 
 /// How often a waiter looks for itself, hints or not.
 const POLL: Duration = Duration::from_secs(1);
-/// The most by which a waiter puts off its look at a hint.
-const MAX_SPREAD: Duration = Duration::from_millis(64);
+/// The longest that a waiter stays away after it was outrun.
+const MAX_REST: Duration = Duration::from_secs(1);
+/// What a waiter that was outrun begins with.
+const MIN_REST: Duration = Duration::from_millis(1);
+/// From here on a waiter stops watching while it rests: being told of every release costs more than coming back.
+const LEAVING: Duration = Duration::from_millis(8);
 
 /// How waiters that one hint wakes keep out of each other's way.
 ///
 /// All of them hear of a release, and one can have the lease: if all looked at once, the others' looks and lost swaps
-/// would hold up the one. So a waiter that finds that somebody else was faster puts its next looks off by a random time,
-/// up to twice as long as before. A lone waiter looks at once. Many together look about as often as the lease is passed on,
-/// and the first of them soon.
+/// would hold up the one. So a waiter that was outrun rests for a random time, up to half as long again as before; and one
+/// that got the lease begins the next time with half. So each is outrun about twice before it gets the lease, however many
+/// they are: a few of them at a time watch, and the lease is passed on as fast as between two. A lone waiter looks at once,
+/// and one that rests has seen others take the lease.
 #[derive(Debug, Default)]
-struct Spread {
+struct Crowd {
     seen: Option<Epoch>,
-    up_to: Duration,
+    rest: Duration,
     jitter: Option<Jitter>,
 }
 
-impl Spread {
-    /// Takes note of who was in the way.
-    fn note(&mut self, refusal: &Refusal) {
+impl Crowd {
+    /// Takes note of who is in the way.
+    fn note(&mut self, refusal: &Refusal, was_hinted: bool) {
         let Refusal::Held { epoch, .. } = refusal else { return };
-        if self.seen.replace(*epoch).is_some_and(|seen| seen != *epoch) {
-            self.up_to = (self.up_to * 2).clamp(Duration::from_millis(1), MAX_SPREAD);
+        if self.seen.replace(*epoch).is_some_and(|seen| seen != *epoch) && was_hinted {
+            self.rest = (self.rest * 3 / 2).clamp(MIN_REST, MAX_REST);
         }
     }
 
-    fn pause(&mut self) -> Duration {
+    /// What to remember when the lease was had.
+    fn relaxed(&self) -> Duration {
+        Some(self.rest / 2).filter(|half| *half >= MIN_REST).unwrap_or_default()
+    }
+
+    /// A random time from `least` up to the present rest.
+    fn rest(&mut self, least: Duration) -> Duration {
         let jitter = self.jitter.get_or_insert_with(|| Jitter::new(Nonce::random()));
-        Duration::from_micros(jitter.below(u64::try_from(self.up_to.as_micros()).unwrap_or(u64::MAX).max(1)))
+        let span = u64::try_from((self.rest.saturating_sub(least)).as_micros()).unwrap_or(u64::MAX);
+        least + Duration::from_micros(jitter.below(span.max(1)))
     }
 }
 
@@ -51,7 +63,8 @@ impl Coordinator {
         for (index, lease) in leases.iter().enumerate() {
             let mut ask = ask.clone();
             ask.holder.nonce = ask.holder.nonce.nth(index);
-            let answer = self.acquire(lease, &ask).await?;
+            // Read, not remembered: whoever was woken by our own release reads as well, and should have a chance.
+            let answer = self.acquire_knowing(lease, &ask, None).await?;
             if let Acquired::Granted(_) = answer {
                 return Ok(answer);
             }
@@ -89,12 +102,21 @@ impl Coordinator {
         let give_up = self.clock().now() + limit;
         let mut answer = self.acquire_any(leases, ask).await?;
         let mut watches: Option<Vec<Watch>> = None;
-        let mut spread = Spread::default();
+        let mut crowd = Crowd::default();
+        if let (Acquired::Refused { .. }, Some(lease)) = (&answer, leases.first()) {
+            crowd.rest = self.recall().take_crowd(lease);
+        }
+        let (mut was_hinted, mut is_outrun) = (false, !crowd.rest.is_zero());
         loop {
             let until_free = match &answer {
-                Acquired::Granted(_) => return Ok(answer),
+                Acquired::Granted(_) => {
+                    leases.iter().take(1).for_each(|lease| self.recall().keep_crowd(lease, crowd.relaxed()));
+                    return Ok(answer);
+                }
                 Acquired::Refused { refusal, now, .. } => {
-                    spread.note(refusal);
+                    let before = crowd.rest;
+                    crowd.note(refusal, was_hinted);
+                    is_outrun |= crowd.rest > before;
                     match &**refusal {
                         Refusal::Held { tenure, .. } => tenure.deadline.saturating_since(*now),
                         Refusal::Paused(_) => POLL,
@@ -106,14 +128,25 @@ impl Coordinator {
             if now >= give_up {
                 return Ok(answer);
             }
+            was_hinted = false;
+            if std::mem::take(&mut is_outrun) && crowd.rest >= LEAVING {
+                watches = None;
+                let rest = crowd.rest(crowd.rest / 2);
+                self.clock().sleep_until((now + rest).min(give_up)).await;
+            }
             if let Some(watches) = &mut watches {
                 let wake = (now + until_free.clamp(Duration::from_millis(1), POLL)).min(give_up);
                 tokio::select! {
                     biased;
                     () = self.clock().sleep_until(wake) => {}
                     () = any_hint(watches) => {
-                        let pause = spread.pause();
-                        self.clock().sleep_until((self.clock().now() + pause).min(give_up)).await;
+                        was_hinted = true;
+                        if crowd.rest < LEAVING {
+                            let pause = crowd.rest(Duration::ZERO);
+                            self.clock().sleep_until((self.clock().now() + pause).min(give_up)).await;
+                        }
+                        // What was hinted at in the meantime is seen by the look that follows.
+                        watches.iter_mut().for_each(Watch::forget);
                     }
                 }
             } else {

@@ -15,6 +15,7 @@ use leasehold::{
 };
 use proptest::prelude::*;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 use support::{CASES, Dice, at, claim, epoch, holder, property, ttl};
 
@@ -28,7 +29,7 @@ const T0: u64 = 1_700_000_000_000;
 
 fn free() -> Ownership {
     let first = Transfer { outcome: Some(Outcome::Succeeded), held_for_ms: Some(61_250), ..transfer(1) };
-    Ownership { epoch: epoch(1), transfers: vec![first], ..Ownership::default() }
+    Ownership { epoch: epoch(1), transfers: vec![first.into()], ..Ownership::default() }
 }
 
 fn transfer(number: u64) -> Transfer {
@@ -77,6 +78,7 @@ fn full() -> Ownership {
             outcome: (n < 31).then(|| outcomes[n as usize % outcomes.len()]),
             ..transfer(n + 10)
         })
+        .map(Arc::new)
         .collect();
     Ownership {
         epoch: epoch(41),
@@ -196,7 +198,7 @@ fn a_holder_that_could_not_be_read_back_is_never_written() {
     for host in ["", "a b", "a:b", "a\nb", "käse", &"x".repeat(65)] {
         let holder = HolderId { host: host.into(), ..holder(1) };
         let mut record = full();
-        record.transfers[0].to = Some(holder.clone());
+        Arc::make_mut(&mut record.transfers[0]).to = Some(holder.clone());
         assert_eq!(encode("ownership", &record).unwrap_err().kind(), Kind::Invalid, "host {host:?} was written");
         let mut record = full();
         record.tenure.as_mut().unwrap().holder = holder;
@@ -406,7 +408,7 @@ fn holders() -> impl Strategy<Value = HolderId> {
     })
 }
 
-fn transfers() -> impl Strategy<Value = Transfer> {
+fn transfers() -> impl Strategy<Value = Arc<Transfer>> {
     let reasons = prop::sample::select(vec![
         Reason::First,
         Reason::Released,
@@ -433,6 +435,7 @@ fn transfers() -> impl Strategy<Value = Transfer> {
         let nonce = to.as_ref().filter(|_| own).map_or(nonce, |to| to.nonce);
         let slot = slot.map(|ms| Slot(at(ms)));
         Transfer { epoch: epoch(number), at: at(moment), reason, nonce, from, to, by, why, slot, held_for_ms, outcome }
+            .into()
     })
 }
 

@@ -13,7 +13,7 @@ pub async fn history(common: &Common, args: &Name) -> Result<Exit> {
     let lease = known(&Settings::gather(common)?, &lease).await?;
     let latest_first = lease.record.transfers.iter().rev();
     if common.json {
-        output::json(&Value::Array(latest_first.map(view::transfer_json).collect()))?;
+        output::json(&Value::Array(latest_first.map(|transfer| view::transfer_json(transfer)).collect()))?;
     } else {
         let mut rows = vec![["EPOCH", "WHEN", "REASON", "HOLDER", "ENDED", "WHY"].map(String::from).to_vec()];
         rows.extend(latest_first.map(|transfer| view::transfer_row(transfer, lease.now)));

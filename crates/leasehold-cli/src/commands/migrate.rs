@@ -1,9 +1,10 @@
-//! `migrate`: move every lease to another store, with epochs that go on from where they were.
+//! `migrate`: move every lease, journal and queue to another store, with epochs that go on from where they were.
 //!
 //! Each lease is paused in the old store before its record is read for the last time, and stays so: whoever still asks
 //! there is told where it went. A pause that an operator had ordered goes along, and gives way to that one only then. So no epoch can be granted behind the copy's back, and a migration that was broken off
 //! can simply be run again.
 
+use super::migrate_items::Items;
 use super::{coordinator, existing, operate};
 use crate::args::{Common, Migrate as Args};
 use crate::config::{Setting, Settings, Source};
@@ -45,11 +46,15 @@ pub async fn migrate(common: &Common, args: &Args) -> Result<Exit> {
     };
     let leases = readable(&old).await?;
     let held: Vec<&Inspection> = leases.iter().filter(|lease| lease.record.live_tenure(lease.now).is_some()).collect();
-    if !held.is_empty() && !args.revoke_held {
-        return refuse(&held);
+    let items = Items::read(old.store()).await?;
+    let names: Vec<String> =
+        held.iter().map(|lease| lease.lease.to_string()).chain(items.claimed.iter().map(ToString::to_string)).collect();
+    if !names.is_empty() && !args.revoke_held {
+        return refuse(held.len(), items.claimed.len(), &names);
     }
     if args.dry_run {
-        output::say(&format!("{} would be moved from `{from}` to `{to}`; nothing changed", counted(leases.len())));
+        let what = counted(leases.len(), items.all.len());
+        output::say(&format!("{what} would be moved from `{from}` to `{to}`; nothing changed"));
         return Ok(Exit::Done);
     }
     settings.store = Setting { value: to.clone(), source: Source::Flag };
@@ -63,22 +68,32 @@ pub async fn migrate(common: &Common, args: &Args) -> Result<Exit> {
     };
     work.refuse_one_store().await?;
     let moved = work.all(leases).await?;
+    let journals = work.copy(Shelf::Runs).await?;
+    let items = Items::carry(&work.from, &work.to, &work.by, &work.gone).await?;
     if common.json {
-        output::json(&json!({ "from": from.to_string(), "to": to.to_string(), "leases": moved }))?;
+        let (from, to) = (from.to_string(), to.to_string());
+        output::json(&json!({ "from": from, "to": to, "leases": moved, "journals": journals, "items": items }))?;
     } else {
-        output::say(&format!("moved {} from `{from}` to `{to}`; the old ones are paused", counted(moved)));
+        let rest = if items == 0 { "the old ones are paused" } else { "the old ones are paused, and cancelled" };
+        output::say(&format!("moved {} from `{from}` to `{to}`; {rest}", counted(moved, items)));
     }
     Ok(Exit::Done)
 }
 
-fn counted(leases: usize) -> String {
-    if leases == 1 { "1 lease".into() } else { format!("{leases} leases") }
+fn counted(count: usize, items: usize) -> String {
+    let leases = if count == 1 { "1 lease".into() } else { format!("{count} leases") };
+    let counted = if items == 1 { "1 queue item".into() } else { format!("{items} queue items") };
+    match (count, items) {
+        (_, 0) => leases,
+        (0, _) => counted,
+        _ => format!("{leases} and {counted}"),
+    }
 }
 
-fn refuse(held: &[&Inspection]) -> Result<Exit> {
-    let names: Vec<String> = held.iter().take(5).map(|lease| format!("`{}`", lease.lease)).collect();
+fn refuse(leases: usize, items: usize, held: &[String]) -> Result<Exit> {
+    let names: Vec<String> = held.iter().take(5).map(|name| format!("`{name}`")).collect();
     let more = if held.len() > names.len() { " and others" } else { "" };
-    let (count, names) = (counted(held.len()), names.join(", "));
+    let (count, names) = (counted(leases, items), names.join(", "));
     output::say(&format!(
         "{count} held: {names}{more}; nothing changed: wait for their release, or take them away with --revoke-held"
     ));
@@ -124,7 +139,7 @@ impl Move {
             todo = readable(&self.from).await?;
             todo.retain(|lease| lease.record.paused.is_none() || !moved.contains(&lease.lease));
             if todo.is_empty() {
-                self.fences().await?;
+                self.copy(Shelf::Fence).await?;
                 return Ok(moved.len());
             }
         }
@@ -181,17 +196,18 @@ impl Move {
         }
     }
 
-    /// Fences go along unless the new store has one for the resource already.
-    async fn fences(&self) -> Result<()> {
-        let mut after = None;
+    /// The records of a shelf go along, each unless the new store has one of its name; gives how many did.
+    async fn copy(&self, shelf: Shelf) -> Result<usize> {
+        let (mut after, mut copied) = (None, 0);
         loop {
-            let page = self.from.store().list(Shelf::Fence, after.as_ref(), 100).await?;
+            let page = self.from.store().list(shelf, after.as_ref(), 100).await?;
             for (name, value) in &page.entries {
-                self.to.store().swap(&Key::new(Shelf::Fence, name), None, &value.bytes).await?;
+                let swap = self.to.store().swap(&Key::new(shelf, name), None, &value.bytes).await?;
+                copied += usize::from(matches!(swap, Swap::Done { .. }));
             }
             after = page.entries.last().map(|(name, _)| name.clone());
             if !page.more || after.is_none() {
-                return Ok(());
+                return Ok(copied);
             }
         }
     }

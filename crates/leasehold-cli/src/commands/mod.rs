@@ -14,6 +14,7 @@ mod man;
 mod mcp;
 mod mcp_gate;
 mod migrate;
+mod migrate_items;
 pub mod operate;
 mod progress;
 #[cfg(feature = "http")]

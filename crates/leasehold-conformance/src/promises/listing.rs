@@ -37,6 +37,25 @@ pub(crate) async fn a_listing_is_ordered_paged_and_complete(bench: Bench) -> Ver
     Ok(())
 }
 
+pub(crate) async fn skipping_leaves_out_the_first(bench: Bench) -> Verdict {
+    let store = bench.open().await?;
+    let id = Nonce::random();
+    for ending in 0..6 {
+        let key = Key::new(Shelf::Probe, &LeaseName::new(format!("{id}/{ending}"))?);
+        done(store.swap(&key, None, b"x").await?, "a first swap")?;
+    }
+    let start = LeaseName::new(id.to_string())?;
+    let all = store.list(Shelf::Probe, Some(&start), 1_000).await?.entries;
+    for (skip, limit) in [(0, 2), (1, 1), (2, 3), (5, 1_000), (all.len(), 4), (all.len() + 9, 1)] {
+        let page = store.list_skipping(Shelf::Probe, Some(&start), skip, limit).await?;
+        let (found, rest) = (page.entries, &all[skip.min(all.len())..]);
+        let expected = &rest[..limit.min(rest.len())];
+        ensure!(found == expected, "after {skip} of {}, at most {limit}: {found:?} was listed", all.len());
+        ensure!(page.more || rest.len() <= limit, "after {skip}, {limit} of {} are said to be all", rest.len());
+    }
+    Ok(())
+}
+
 pub(crate) async fn looking_changes_nothing(bench: Bench) -> Verdict {
     let store = bench.open().await?;
     let before = list_all(&*store, None, 100).await?;

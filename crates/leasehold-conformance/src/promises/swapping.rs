@@ -58,7 +58,7 @@ pub(crate) async fn a_done_swap_is_there(bench: Bench) -> Verdict {
 pub(crate) async fn a_tail_stays_or_goes_with_its_head(bench: Bench) -> Verdict {
     let (store, other) = (bench.open().await?, bench.open().await?);
     let key = fresh_key("tail")?;
-    let parts = |head, tail| Parts { head, tail };
+    let parts = |head, tail| Parts { head, tail, is_news: true };
     let (new, kept) = (Tail::New(b"-tail"), Tail::Kept(b"-tail"));
     let (first, _) = done(store.swap_parts(&key, None, parts(b"1", new)).await?, "the first swap, with a tail")?;
     let (second, _) = done(other.swap_parts(&key, Some(&first), parts(b"2", kept)).await?, "a swap of the head")?;

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use leasehold::store::{
-    Capabilities, Page, Parts, Reading, Store, Survey, Swap, Tail, Versioned, Watch, refuse_erasing_a_lease,
+    Beside, Capabilities, Page, Parts, Reading, Store, Survey, Swap, Tail, Versioned, Watch, refuse_erasing_a_lease,
 };
 use leasehold::{Error, Key, Kind, LeaseName, MemoryStore, Ownership, Result, Revision, Shelf, Timestamp, codec};
 use std::collections::{BTreeMap, HashMap};
@@ -36,6 +36,10 @@ flaws![
     ListsTheFirstPageOnly,
     ListsOutOfOrder,
     TouchesWhatItLists,
+    SkipsOneTooMany,
+    WritesBesideWhatItRefused,
+    ForgetsWhatLiesBeside,
+    ErasesLeasesBeside,
     ClockRunsBackwards,
     ClockStandsStill,
     ChecksThenWrites,
@@ -224,6 +228,46 @@ impl Store for BrokenStore {
             entries.reverse();
         }
         Ok(Page { entries, more, now })
+    }
+
+    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
+        let skip = if self.flaw == Flaw::SkipsOneTooMany && skip > 0 { skip + 1 } else { skip };
+        let mut page = self.list(shelf, after, skip + limit).await?;
+        page.entries.drain(..skip.min(page.entries.len()));
+        Ok(page)
+    }
+
+    fn writes_beside(&self) -> bool {
+        true
+    }
+
+    async fn swap_beside(
+        &self,
+        key: &Key,
+        expected: Option<&Revision>,
+        next: &[u8],
+        beside: Beside<'_>,
+    ) -> Result<Swap> {
+        if self.flaw != Flaw::ErasesLeasesBeside {
+            beside.erased.map_or(Ok(()), refuse_erasing_a_lease)?;
+        }
+        let swap = self.swap(key, expected, next).await?;
+        let is_due = match (&swap, self.flaw) {
+            (_, Flaw::ForgetsWhatLiesBeside) => false,
+            (Swap::Mismatch, flaw) => flaw == Flaw::WritesBesideWhatItRefused,
+            (Swap::Done { .. }, _) => true,
+        };
+        if is_due {
+            let mut records = self.room.records.lock().unwrap();
+            let revision = records.get(&self.key(key)).map_or(0, |(revision, _)| *revision);
+            if let Some(erased) = beside.erased {
+                records.remove(&self.key(erased));
+            }
+            if let Some((put, bytes)) = beside.put {
+                records.entry(self.key(put)).or_insert((revision, bytes.to_vec()));
+            }
+        }
+        Ok(swap)
     }
 
     async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {

@@ -15,6 +15,7 @@ use super::failure::Doing;
 use super::pool::{Connection, Pool};
 use super::sql::{self, Tag};
 use leasehold::Key;
+use leasehold::clock::{Clock, Moment, SystemClock};
 use leasehold::store::Watch;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,6 +26,8 @@ use tokio_postgres::types::Type;
 
 /// How often a lost session is looked for again, and watches that are gone are cleared away.
 const TURN: Duration = Duration::from_secs(1);
+/// How long a session is kept after the last watch: who waits in turns does not connect for each.
+const LINGER: Duration = Duration::from_secs(5);
 /// How long a new watch waits until it is in force.
 const SETTLING: Duration = Duration::from_secs(2);
 
@@ -41,6 +44,13 @@ struct Shared {
     watched: HashMap<i64, Vec<Watcher>>,
     is_running: bool,
     is_pooled: bool,
+}
+
+/// What a session has taken upon itself.
+#[derive(Default)]
+struct Audience {
+    held: HashSet<i64>,
+    is_listening: bool,
 }
 
 struct Watcher {
@@ -99,14 +109,14 @@ impl Listener {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The tags that are watched. Where there are none the listener's life is over, and it must return.
-    fn watched(&self) -> HashSet<i64> {
+    /// The tags that are watched. If there are none and the listener may end, its life is over, and it must return.
+    fn watched(&self, may_end: bool) -> HashSet<i64> {
         let mut shared = self.shared();
         shared.watched.retain(|_, watchers| {
             watchers.retain(|watcher| !watcher.sender.is_closed());
             !watchers.is_empty()
         });
-        shared.is_running = !shared.watched.is_empty();
+        shared.is_running = !(may_end && shared.watched.is_empty());
         shared.watched.keys().copied().collect()
     }
 
@@ -123,7 +133,7 @@ impl Listener {
                 }
                 Ended::Cut => sleep(TURN).await,
             }
-            if self.watched().is_empty() {
+            if self.watched(true).is_empty() {
                 return;
             }
         }
@@ -140,41 +150,52 @@ impl Listener {
             Some(false) => return Ended::Pooled,
             None => return Ended::Cut,
         }
-        let listen = format!("LISTEN \"{}\"", self.channel);
-        if connection.run(Doing::Reading, &listen, &[], &self.pool.settings).await.is_err() {
-            return Ended::Cut;
-        }
-        let mut held = HashSet::new();
+        let mut audience = Audience::default();
+        let mut idle_since: Option<Moment> = None;
+        let mut is_changed = true;
         loop {
-            let watched = self.watched();
-            if watched.is_empty() {
-                return Ended::Unwanted;
+            if is_changed {
+                let now = SystemClock.now();
+                let may_end = idle_since.is_some_and(|since| now.saturating_since(since) >= LINGER);
+                let watched = self.watched(may_end);
+                idle_since = watched.is_empty().then(|| idle_since.unwrap_or(now));
+                if watched.is_empty() && may_end {
+                    return Ended::Unwanted;
+                }
+                if self.hold(&mut connection, &mut audience, watched).await.is_none() {
+                    return Ended::Cut;
+                }
             }
-            if self.hold(&mut connection, &mut held, watched).await.is_none() {
-                return Ended::Cut;
-            }
-            tokio::select! {
+            is_changed = tokio::select! {
                 payload = notifications.recv() => match payload {
                     None => return Ended::Cut,
-                    Some(payload) => self.hint(payload.parse().unwrap_or_default()),
+                    Some(payload) => !self.hint(payload.parse().unwrap_or_default()),
                 },
-                () = self.changed.notified() => {}
-                () = sleep(TURN) => {}
-            }
+                () = self.changed.notified() => true,
+                () = sleep(TURN) => true,
+            };
         }
     }
 
-    /// Takes the tags that are newly watched and lets go of those that are not any more.
-    async fn hold(&self, connection: &mut Connection, held: &mut HashSet<i64>, watched: HashSet<i64>) -> Option<()> {
+    /// Takes the tags that are newly watched and lets go of those that are not any more. Listens while there is any.
+    async fn hold(&self, connection: &mut Connection, audience: &mut Audience, watched: HashSet<i64>) -> Option<()> {
+        let Audience { held, is_listening } = audience;
         let new: Vec<i64> = watched.difference(held).copied().collect();
         let old: Vec<i64> = held.difference(&watched).copied().collect();
+        let settings = &self.pool.settings;
+        if *is_listening == watched.is_empty() {
+            let verb = if *is_listening { "UNLISTEN" } else { "LISTEN" };
+            let sql = format!("{verb} \"{}\"", self.channel);
+            connection.run(Doing::Reading, &sql, &[], settings).await.ok()?;
+            *is_listening = !*is_listening;
+        }
         for (sql, tags) in [
             ("SELECT pg_advisory_lock_shared(tag) FROM unnest($1) tag", &new),
             ("SELECT pg_advisory_unlock_shared(tag) FROM unnest($1) tag", &old),
         ] {
             if !tags.is_empty() {
                 let params: &super::Params<'_> = &[(tags, Type::INT8_ARRAY)];
-                connection.run(Doing::Reading, sql, params, &self.pool.settings).await.ok()?;
+                connection.run(Doing::Reading, sql, params, settings).await.ok()?;
             }
         }
         *held = watched;
@@ -193,9 +214,13 @@ impl Listener {
         Some(())
     }
 
-    fn hint(&self, tag: i64) {
-        for watcher in self.shared().watched.get(&tag).into_iter().flatten() {
+    /// Passes a hint on; whether there was anybody to pass it on to.
+    fn hint(&self, tag: i64) -> bool {
+        let shared = self.shared();
+        let watchers = || shared.watched.get(&tag).into_iter().flatten();
+        for watcher in watchers() {
             let _ = watcher.sender.try_send(());
         }
+        watchers().any(|watcher| !watcher.sender.is_closed())
     }
 }

@@ -21,8 +21,8 @@ macro_rules! now {
 }
 
 /// Evaluated only for a row that was written. Raises `synchronous_commit` for this transaction where the role, the
-/// database or the server has it lower; notifies only where a listener holds the tag, for notifying makes commits wait for
-/// each other. Both end with the transaction.
+/// database or the server has it lower; notifies only if there is a tag and a listener holds it, for notifying makes
+/// commits wait for each other. Both end with the transaction.
 macro_rules! returning {
     () => {
         concat!(
@@ -30,7 +30,7 @@ macro_rules! returning {
             now!(),
             ", CASE WHEN current_setting('synchronous_commit') IN ('on', 'remote_apply') THEN NULL \
              ELSE set_config('synchronous_commit', 'on', true) END, \
-             CASE WHEN pg_try_advisory_xact_lock($5) THEN NULL ELSE pg_notify($6, $5::text) END"
+             CASE WHEN $5 IS NULL OR pg_try_advisory_xact_lock($5) THEN NULL ELSE pg_notify($6, $5::text) END"
         )
     };
 }
@@ -126,27 +126,52 @@ pub(super) struct Statements {
     pub(super) amend: String,
     pub(super) delete: String,
     pub(super) list: String,
+    /// Writes one row and, if that was done, others beside it.
+    beside: [String; 8],
 }
 
 impl Statements {
+    /// The statement that replaces a row, or inserts one, and beside that puts one, or takes one out, or both.
+    pub(super) fn beside(&self, replaces: bool, puts: bool, erases: bool) -> &str {
+        &self.beside[usize::from(replaces) << 2 | usize::from(puts) << 1 | usize::from(erases)]
+    }
+
     pub(super) fn new(table: &Table) -> Self {
         let head = concat!("SELECT ", now!(), ", pg_is_in_recovery(), r.revision, r.value, r.tail");
         let is_it = "namespace = $1 AND shelf = $2 AND name = $3 AND revision = $4";
+        let insert = format!(
+            "INSERT INTO {table} (namespace, shelf, name, revision, value, tail) VALUES ($1, $2, $3, $8, $7, $9) \
+             ON CONFLICT DO NOTHING{}",
+            returning!()
+        );
+        let update = format!("UPDATE {table} SET revision = $8, value = $7, tail = $9 WHERE {is_it}{}", returning!());
+        // All parts see the table as it was before any of them, so what depends on the first asks for its row.
+        let beside = std::array::from_fn(|which| {
+            let first = if which & 4 == 0 { &insert } else { &update };
+            let puts = format!(
+                ", come AS (INSERT INTO {table} (namespace, shelf, name, revision, value, tail) \
+                 SELECT $1, $12, $13, $8, $14, $9 FROM first ON CONFLICT DO NOTHING)"
+            );
+            let erases = format!(
+                ", gone AS (DELETE FROM {table} WHERE namespace = $1 AND shelf = $10 AND name = $11 \
+                 AND EXISTS (SELECT FROM first))"
+            );
+            let puts = if which & 2 == 0 { "" } else { &puts };
+            let erases = if which & 1 == 0 { "" } else { &erases };
+            format!("WITH first (revision, now, durable, told) AS ({first}){puts}{erases} SELECT * FROM first")
+        });
         Statements {
+            beside,
             read: format!(
                 "{head} FROM (SELECT 1) one LEFT JOIN {table} r ON r.namespace = $1 AND r.shelf = $2 AND r.name = $3"
             ),
-            insert: format!(
-                "INSERT INTO {table} (namespace, shelf, name, revision, value, tail) VALUES ($1, $2, $3, $8, $7, $9) \
-                 ON CONFLICT DO NOTHING{}",
-                returning!()
-            ),
-            update: format!("UPDATE {table} SET revision = $8, value = $7, tail = $9 WHERE {is_it}{}", returning!()),
+            insert,
+            update,
             amend: format!("UPDATE {table} SET revision = $8, value = $7 WHERE {is_it}{}", returning!()),
             delete: format!("DELETE FROM {table} WHERE {is_it}{}", returning!()),
             list: format!(
                 "{head}, r.name FROM (SELECT 1) one LEFT JOIN LATERAL (SELECT name, revision, value, tail FROM {table} \
-                 WHERE namespace = $1 AND shelf = $2 AND name > $3 ORDER BY name LIMIT $4) r ON true ORDER BY r.name"
+                 WHERE namespace = $1 AND shelf = $2 AND name > $3 ORDER BY name LIMIT $4 OFFSET $5) r ON true ORDER BY r.name"
             ),
         }
     }

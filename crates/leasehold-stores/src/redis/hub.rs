@@ -3,12 +3,15 @@
 use ::redis::{PushInfo, PushKind, Value};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 
 /// The watches of one store, by channel.
 #[derive(Default)]
 pub(super) struct Hub {
     watches: Mutex<Watches>,
+    /// Told when a channel has news for nobody.
+    pub(super) unwanted: Notify,
 }
 
 #[derive(Default)]
@@ -18,12 +21,22 @@ struct Watches {
     is_tended: bool,
 }
 
+/// What a new watch finds.
+pub(super) struct Added {
+    /// Nobody watches the channel yet: it must be subscribed to.
+    pub(super) is_first: bool,
+    /// A task must be started that tends the connection.
+    pub(super) is_untended: bool,
+}
+
 impl Hub {
-    /// Adds a watch. True if a task must be started that tends the connection.
-    pub(super) fn add(&self, channel: &str, sender: Sender<()>) -> bool {
+    /// Adds a watch.
+    pub(super) fn add(&self, channel: &str, sender: Sender<()>) -> Added {
         let mut watches = self.lock();
-        watches.by_channel.entry(channel.to_owned()).or_default().push(sender);
-        !std::mem::replace(&mut watches.is_tended, true)
+        let senders = watches.by_channel.entry(channel.to_owned()).or_default();
+        let is_first = senders.is_empty();
+        senders.push(sender);
+        Added { is_first, is_untended: !std::mem::replace(&mut watches.is_tended, true) }
     }
 
     /// Every channel that somebody watches.
@@ -62,8 +75,13 @@ impl Hub {
         }
         let Some(Value::BulkString(channel)) = push.data.first() else { return };
         let Ok(channel) = std::str::from_utf8(channel) else { return };
-        for sender in self.lock().by_channel.get(channel).into_iter().flatten() {
+        let watches = self.lock();
+        let Some(senders) = watches.by_channel.get(channel) else { return };
+        for sender in senders {
             let _ = sender.try_send(());
+        }
+        if senders.iter().all(Sender::is_closed) {
+            self.unwanted.notify_one();
         }
     }
 

@@ -63,7 +63,6 @@ pub(super) enum Confirm {
 }
 
 /// A connection that stood when it was last used.
-#[derive(Clone)]
 struct Live {
     connection: MultiplexedConnection,
     node: Node,
@@ -87,7 +86,7 @@ pub(super) struct Link {
 
 #[derive(Default)]
 struct Found {
-    live: Option<Live>,
+    live: Option<Arc<Live>>,
     /// The node of a cluster that was last said to have the slot.
     owner: Option<Node>,
 }
@@ -168,6 +167,10 @@ impl Link {
         before: Option<Cmd>,
     ) -> Result<Value, Trouble> {
         let wait = self.place.wait.filter(|_| confirm == Confirm::ByReplicas);
+        if wait.is_none() && before.is_none() {
+            let answer = live.connection.clone().send_packed_command(&command).await;
+            return answer.and_then(Value::extract_error).map_err(|e| judge(e, doing, &self.place.name));
+        }
         let mut pipeline: Pipeline = pipe();
         let at = usize::from(before.is_some());
         before.map(|command| pipeline.add_command(command));
@@ -205,13 +208,13 @@ impl Link {
     }
 
     /// The connection, or a new one if it is gone.
-    async fn live(&self) -> Result<Live> {
+    async fn live(&self) -> Result<Arc<Live>> {
         let mut found = self.live.lock().await;
         if let Some(live) = found.live.as_ref().filter(|live| !live.is_gone.load(Ordering::SeqCst)) {
             return Ok(live.clone());
         }
         found.live = None;
-        let live = self.find(&mut found.owner).await?;
+        let live = Arc::new(self.find(&mut found.owner).await?);
         let channels = self.hub.channels();
         if !channels.is_empty() {
             let subscribed = live.connection.clone().subscribe(channels).await;
@@ -302,8 +305,13 @@ impl Link {
     /// Hints this sender when something is published on the channel. If that cannot be had now, it is tried again.
     pub(super) async fn subscribe(self: &Arc<Self>, channel: &str, sender: Sender<()>) {
         let _turn = self.subscribing.lock().await;
-        if self.hub.add(channel, sender) {
-            tokio::spawn(tend(Arc::downgrade(self)));
+        let added = self.hub.add(channel, sender);
+        if added.is_untended {
+            tokio::spawn(tend(self.hub.clone(), Arc::downgrade(self)));
+        }
+        // One that was watched a moment ago is still subscribed to, or is when the connection is made anew.
+        if !added.is_first {
+            return;
         }
         let subscribed = async {
             let Ok(live) = self.live().await else { return };
@@ -334,9 +342,9 @@ impl Link {
 }
 
 /// Runs as long as somebody watches.
-async fn tend(link: Weak<Link>) {
+async fn tend(hub: Arc<Hub>, link: Weak<Link>) {
     loop {
-        tokio::time::sleep(TENDING).await;
+        let _ = timeout(TENDING, hub.unwanted.notified()).await;
         let Some(link) = link.upgrade() else { return };
         if !link.look_after_watches().await {
             return;

@@ -39,7 +39,7 @@ return {now[1], now[2], found, tail}",
 });
 
 /// KEYS: records, and names if the record is new. ARGV: name, expected revision and line feed or nothing, record,
-/// channel, and the tail unless it stays. The answer is nil if the record is another one. What is written is the first
+/// channel or nothing, and the tail unless it stays. The answer is nil if the record is another one. What is written is the first
 /// write there is: after one the server would not look at `maxmemory` any more.
 pub(super) static SWAP: LazyLock<Lua> = LazyLock::new(|| {
     Lua::new(
@@ -62,7 +62,7 @@ else
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
   if ARGV[5] and ARGV[2] ~= '' then redis.call('HDEL', KEYS[1], ARGV[1] .. '\\n') end
 end
-redis.pcall('PUBLISH', ARGV[4], '')
+if ARGV[4] ~= '' then redis.pcall('PUBLISH', ARGV[4], '') end
 return {now[1], now[2]}",
     )
 });

@@ -3,10 +3,11 @@
 use super::room::{BUSY, Doing, Room, failed};
 use crate::namespace::Namespace;
 use leasehold::{Error, Kind, Nonce, Result};
-use leasehold_system::clock;
+use leasehold_system::clock::{self, Moment};
 use leasehold_system::volume::{self, Volume};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
+use std::cell::Cell;
 use std::fs::{DirBuilder, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -32,6 +33,9 @@ const LAYOUT: &str = "CREATE TABLE IF NOT EXISTS record (
 CREATE TABLE IF NOT EXISTS tail (
     shelf TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (shelf, name))";
 
+/// About how long a writer waits for another at first, and at most.
+const FIRST_WAIT: Duration = Duration::from_micros(100);
+const LONGEST_WAIT: Duration = Duration::from_millis(4);
 /// Between two attempts to set up a new file while others do so too.
 const SETUP_PAUSE: Duration = Duration::from_millis(20);
 
@@ -109,10 +113,28 @@ impl Room {
     }
 }
 
+thread_local! {
+    /// When this thread began to wait for another connection's write.
+    static WAITING_SINCE: Cell<Moment> = Cell::new(clock::now());
+}
+
+/// Waits for another connection's write; gives whether to go on waiting. SQLite's own waits grow to a tenth of a second,
+/// which is a hundred times as long as a write takes: with many writers, most of the time nobody would write.
+fn wait(so_far: i32) -> bool {
+    let now = clock::now();
+    if so_far == 0 {
+        WAITING_SINCE.set(now);
+    }
+    let longest = FIRST_WAIT.saturating_mul(1 << so_far.clamp(0, 10)).min(LONGEST_WAIT);
+    let share = (Nonce::random().as_u128() & 0xff) as u32;
+    std::thread::sleep(longest * (64 + share) / 320);
+    now.saturating_since(WAITING_SINCE.get()) < BUSY
+}
+
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_EXRESCODE;
-    let connection = Connection::open_with_flags(path, flags)?;
-    connection.busy_timeout(BUSY)?;
+    let mut connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_handler(Some(wait))?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     // Plans do not depend on what is bound: otherwise SQLite prepares a kept statement anew for every key.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;

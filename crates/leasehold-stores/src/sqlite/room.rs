@@ -1,10 +1,10 @@
 //! The open database: its statements, and what its errors mean.
 
 use crate::namespace::Namespace;
-use leasehold::store::{Class, Page, Reading, Revision, Survey, Swap, Versioned};
+use leasehold::store::{Class, Page, Reading, Revision, Survey, Versioned};
 use leasehold::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
 use leasehold_system::clock;
-use rusqlite::{Connection, ErrorCode, OptionalExtension, Params, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,17 +15,8 @@ pub(super) const BUSY: Duration = Duration::from_secs(5);
 
 const READ: &str = "SELECT r.revision, r.value, t.value FROM record r LEFT JOIN tail t USING (shelf, name)
     WHERE r.shelf = ?1 AND r.name = ?2";
-pub(super) const INSERT: &str = "INSERT INTO record (shelf, name, revision, value) VALUES (?1, ?2, ?5, ?4)
-    ON CONFLICT DO NOTHING";
-pub(super) const UPDATE: &str = "UPDATE record SET revision = ?5, value = ?4
-    WHERE shelf = ?1 AND name = ?2 AND revision = ?3";
-pub(super) const DELETE: &str = "DELETE FROM record WHERE shelf = ?1 AND name = ?2 AND revision = ?3";
 const LIST: &str = "SELECT r.name, r.revision, r.value, t.value FROM record r LEFT JOIN tail t USING (shelf, name)
-    WHERE r.shelf = ?1 AND r.name > ?2 ORDER BY r.name LIMIT ?3";
-const SET_TAIL: &str = "INSERT INTO tail (shelf, name, value) VALUES (?1, ?2, ?3)
-    ON CONFLICT DO UPDATE SET value = excluded.value";
-const DROP_TAIL: &str = "DELETE FROM tail WHERE shelf = ?1 AND name = ?2";
-
+    WHERE r.shelf = ?1 AND r.name > ?2 ORDER BY r.name LIMIT ?3 OFFSET ?4";
 /// A connection, and the file it was opened on.
 pub(super) struct Room {
     pub(super) connection: Connection,
@@ -34,9 +25,6 @@ pub(super) struct Room {
     /// Device and inode of the open file.
     pub(super) identity: (u64, u64),
 }
-
-/// Whose tail a write replaces, and with what; none if it stays.
-pub(super) type NewTail<'a> = Option<(&'a Key, &'a [u8])>;
 
 /// What a failed call leaves unknown.
 #[derive(Clone, Copy)]
@@ -62,32 +50,6 @@ impl Room {
         read().map_err(|e| failed(e, Doing::Reading, &self.path))
     }
 
-    /// Runs one statement that writes at most one row; `revision` is the one it has then.
-    pub(super) fn write(&self, sql: &str, revision: i64, params: impl Params, tail: NewTail<'_>) -> Result<Swap> {
-        self.check_identity()?;
-        let now = now();
-        let write = || match tail {
-            None => self.connection.prepare_cached(sql)?.execute(params),
-            Some((key, tail)) => {
-                let together = Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate)?;
-                let written = self.connection.prepare_cached(sql)?.execute(params)?;
-                if written > 0 {
-                    let (shelf, name) = (self.namespace.shelf(key.shelf), key.name.as_str());
-                    match tail {
-                        [] => self.connection.prepare_cached(DROP_TAIL)?.execute(params![shelf, name])?,
-                        _ => self.connection.prepare_cached(SET_TAIL)?.execute(params![shelf, name, tail])?,
-                    };
-                }
-                together.commit()?;
-                Ok(written)
-            }
-        };
-        match write().map_err(|e| failed(e, Doing::Writing, &self.path))? {
-            0 => Ok(Swap::Mismatch),
-            _ => Ok(Swap::Done { revision: Revision(revision.to_string()), now }),
-        }
-    }
-
     /// What this connection's settings are, as SQLite itself tells.
     pub(super) fn survey(&mut self) -> Result<Survey> {
         let look = || {
@@ -99,7 +61,7 @@ impl Room {
     }
 
     /// A file that was moved or replaced under us would take writes that nobody else ever sees.
-    fn check_identity(&self) -> Result<()> {
+    pub(super) fn check_identity(&self) -> Result<()> {
         let place = self.path.display();
         match std::fs::metadata(&self.path) {
             Ok(found) if (found.dev(), found.ino()) == self.identity => Ok(()),
@@ -108,15 +70,16 @@ impl Room {
         }
     }
 
-    pub(super) fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
+    pub(super) fn list(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
         let list = || {
             let now = now();
             let mut statement = self.connection.prepare_cached(LIST)?;
             let limit = i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX);
-            let rows = statement
-                .query_map(params![self.namespace.shelf(shelf), after.map_or("", LeaseName::as_str), limit], |row| {
-                    Ok((row.get::<_, String>(0)?, versioned(row.get(1)?, row.get(2)?, row.get(3)?)))
-                })?;
+            let skip = i64::try_from(skip).unwrap_or(i64::MAX);
+            let after = after.map_or("", LeaseName::as_str);
+            let rows = statement.query_map(params![self.namespace.shelf(shelf), after, limit, skip], |row| {
+                Ok((row.get::<_, String>(0)?, versioned(row.get(1)?, row.get(2)?, row.get(3)?)))
+            })?;
             Ok((rows.collect::<rusqlite::Result<Vec<_>>>()?, now))
         };
         let (rows, now) = list().map_err(|e| failed(e, Doing::Reading, &self.path))?;
@@ -133,7 +96,7 @@ impl Room {
 }
 
 /// The machine's wall clock: the same that SQLite's date functions read, and cheaper to ask.
-fn now() -> Timestamp {
+pub(super) fn now() -> Timestamp {
     Timestamp::from_millis(clock::wall_ms())
 }
 

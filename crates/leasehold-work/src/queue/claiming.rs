@@ -3,50 +3,39 @@
 //! Promise: a lone worker claims strictly in order; several spread out over the front of the line when they get in each
 //! other's way, and each takes its share of the janitor's work: what ran out is claimed again, what is stale is taken out
 //! of the line, what a dead worker left undone is done. Claiming costs one swap, and one listing for a batch, however
-//! long the line is. Non-promise: with several workers the order holds within a batch only.
+//! long the line is. Non-promise: with several workers the order holds within a batch only, and no two batches are in order.
 
-use super::desk::{Applied, Queue};
+use super::desk::{Applied, Copy, Queue};
 use super::grant::{ItemGrant, Known};
 use super::janitor::Sweep;
 use super::line::Standing;
-use super::name::{Place, Priority};
+use super::looking::View;
 use super::protocol::{Refusal, Request};
 use leasehold::clock::Moment;
 use leasehold::store::{Watch, Watching};
-use leasehold::{Anchor, Error, HolderId, Jitter, Kind, Label, Nonce, Result, Ttl};
-use std::collections::{HashMap, VecDeque};
+use leasehold::{Error, HolderId, Kind, Label, Result, Ttl};
 use std::time::Duration;
 
-/// How many places are looked at to begin with, and at most.
-const BATCH: usize = 64;
-const MAX_BATCH: usize = 512;
-/// How far the workers of a queue spread out at most.
-const MAX_SPREAD: usize = 64;
 /// How long a batch is worked off before the line is looked at again: something more urgent may have come.
 const FRESH: Duration = Duration::from_secs(1);
 /// How often an idle worker looks where the store cannot push, and where it can: hints may be lost.
 const POLL: Duration = Duration::from_secs(1);
-const POLL_WITH_HINTS: Duration = Duration::from_secs(5);
+pub(super) const POLL_WITH_HINTS: Duration = Duration::from_secs(5);
 /// How long an item whose record cannot be read is left alone.
-const DAMAGED: Duration = Duration::from_secs(60);
+pub(super) const DAMAGED: Duration = Duration::from_secs(60);
 /// How long lies between two looks at least, however often the store hints.
 const DEAF: Duration = Duration::from_millis(20);
 
 /// Claims items of one queue, one after the other.
 #[derive(Debug)]
 pub struct Claimer {
-    queue: Queue,
+    pub(super) queue: Queue,
     label: Option<Label>,
     ttl: Ttl,
-    candidates: VecDeque<Standing>,
-    anchor: Option<Anchor>,
-    /// Places whose items others are at, and until when.
-    busy: HashMap<Place, Moment>,
-    spread: usize,
-    jitter: Jitter,
+    pub(super) view: View,
     watch: Option<Watch>,
     sweep: Sweep,
-    damaged: Vec<Error>,
+    pub(super) damaged: Vec<Error>,
 }
 
 /// What a look at the line gave.
@@ -68,11 +57,7 @@ impl Claimer {
         Ok(Claimer {
             label,
             ttl,
-            candidates: VecDeque::new(),
-            anchor: None,
-            busy: HashMap::new(),
-            spread: 1,
-            jitter: Jitter::new(Nonce::random()),
+            view: View::new(queue.clock().now()),
             watch: None,
             sweep: Sweep::new(queue.clone()),
             damaged: Vec::new(),
@@ -116,9 +101,9 @@ impl Claimer {
     pub async fn claim(&mut self) -> Result<Claimed> {
         loop {
             let now = self.queue.clock().now();
-            let fresh = self.anchor.is_some_and(|anchor| now < anchor.asked + FRESH);
-            if (self.candidates.is_empty() || !fresh)
-                && let Some(due) = self.refill().await?
+            let fresh = self.view.anchor.is_some_and(|anchor| now < anchor.asked + FRESH);
+            if (self.view.candidates.is_empty() || !fresh)
+                && let Some(due) = self.look().await?
             {
                 self.sweep.idle().await;
                 let poll = match self.queue.store().capabilities().watch {
@@ -126,97 +111,59 @@ impl Claimer {
                     Watching::None => POLL,
                 };
                 let now = self.queue.clock().now();
-                let expiry = self.busy.values().min().copied();
+                let expiry = self.view.busy.values().min().copied();
                 let look_again = due.min(expiry.unwrap_or(due)).min(now + poll).max(now + DEAF);
                 return Ok(Claimed::Nothing { look_again });
             }
-            let among = self.spread.min(self.candidates.len()).max(1);
-            let at = self.jitter.below(among as u64) as usize;
-            let Some(standing) = self.candidates.remove(at) else { continue };
+            let Some(standing) = self.view.next(self.queue.line.is_one_step()) else { continue };
             if let Some(grant) = self.try_claim(standing).await? {
                 return Ok(Claimed::Item(Box::new(grant)));
             }
         }
     }
 
-    /// Looks at the front of the line. Gives the moment at which the next item is due, if none is now.
-    async fn refill(&mut self) -> Result<Option<Moment>> {
-        let clock = self.queue.clock().clone();
-        let asked = clock.now();
-        self.candidates.clear();
-        self.busy.retain(|_, until| *until > asked);
-        let mut next_due = asked + POLL_WITH_HINTS;
-        let (mut priority, mut after, mut limit) = (Priority::HIGHEST, None, BATCH);
-        loop {
-            let (line, now) = self.queue.line.front(priority, after.as_ref(), limit).await?;
-            let anchor = *self.anchor.insert(Anchor { now, asked });
-            let complete = line.len() < limit;
-            let mut skip_to = None;
-            let last = line.last().map(|standing| standing.place.clone());
-            for standing in line {
-                if standing.place.due > now {
-                    // Those behind it, of the same priority, are due later still.
-                    next_due = next_due.min(anchor.asked + standing.place.due.saturating_since(now));
-                    skip_to = Some(standing.place.priority.below());
-                    break;
-                }
-                if !self.busy.contains_key(&standing.place) {
-                    self.candidates.push_back(standing);
-                }
-            }
-            let exhausted = match (skip_to, last) {
-                (Some(Some(lower)), _) => {
-                    (priority, after) = (lower, None);
-                    false
-                }
-                (Some(None), _) | (None, None) => true,
-                (None, Some(last)) => {
-                    after = Some(last.key()?.name);
-                    complete
-                }
-            };
-            if !self.candidates.is_empty() {
-                return Ok(None);
-            }
-            if exhausted {
-                return Ok(Some(next_due));
-            }
-            limit = (limit * 2).min(MAX_BATCH);
-        }
-    }
-
     async fn try_claim(&mut self, standing: Standing) -> Result<Option<ItemGrant>> {
-        let Standing { place, tag, copy } = standing;
-        let name = place.item.clone();
+        let name = standing.place.item.clone();
         let holder = HolderId::new(self.label.clone());
         let request = Request::Claim { holder: holder.clone(), ttl: self.ttl };
-        let copy = self.anchor.and_then(|anchor| copy.map(|(item, revision)| Known { item, revision, anchor }));
-        let applied = match self.queue.apply(&name, &request, copy).await {
+        let copy = if standing.is_suspect { None } else { self.view.anchor.zip(standing.copy()) };
+        let copy = copy.map(|(anchor, (item, revision))| Known { item, revision, anchor });
+        let applied = match self.queue.apply_to(&name, &request, copy, Copy::LetGo).await {
             // A damaged record must not hide those behind it.
             Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::Unsupported) => {
-                self.busy.insert(place, self.queue.clock().now() + DAMAGED);
-                self.damaged.push(error);
+                self.pass_over(standing.place, error);
                 return Ok(None);
             }
             other => other?,
         };
+        let is_one_step = self.queue.line.is_one_step();
         match applied {
             Applied::Yes(known) => {
-                self.spread = (self.spread / 2).max(1);
+                self.view.had(is_one_step);
+                self.sweep.put_off();
                 // Where the item stands now, if that was a place it had left before.
-                let entry = (known.item.place(&name) == place).then_some(tag);
-                // Its entry stays in line while it is worked on.
-                self.busy.insert(place, known.anchor.asked + self.ttl.get());
+                let entry = (known.item.place(&name) == standing.place).then(|| standing.tag().clone());
+                if !is_one_step {
+                    // Its entry stays in line while it is worked on.
+                    self.view.busy.insert(standing.place, known.anchor.asked + self.ttl.get());
+                }
                 match self.queue.granted(name, &holder, self.ttl, *known, entry) {
                     // The exchange took longer than the claim lasts: it is as if another had it.
                     Err(error) if error.kind() == Kind::Lost => Ok(None),
                     other => other.map(Some),
                 }
             }
-            Applied::No(Refusal::Busy { until, .. }, known) => {
-                self.spread = (self.spread * 2).min(MAX_SPREAD);
+            Applied::Overtaken => {
+                self.view.missed(standing.place, is_one_step);
+                Ok(None)
+            }
+            Applied::No(Refusal::Busy { .. }, _) if is_one_step && !standing.is_suspect => {
+                self.view.missed(standing.place, is_one_step);
+                Ok(None)
+            }
+            Applied::No(Refusal::Busy { until, .. }, known) if !is_one_step => {
                 let anchor = known.anchor;
-                self.busy.insert(place, anchor.asked + until.saturating_since(anchor.now));
+                self.view.busy.insert(standing.place, anchor.asked + until.saturating_since(anchor.now));
                 Ok(None)
             }
             Applied::No(Refusal::Exhausted, _) => {
@@ -224,12 +171,14 @@ impl Claimer {
                 Ok(None)
             }
             Applied::No(_, known) => {
-                self.queue.mend(&name, &known, place, Some(tag)).await?;
+                let tag = standing.tag().clone();
+                self.queue.mend(&name, &known, standing.place, Some(tag)).await?;
                 Ok(None)
             }
             // Purged.
             Applied::Missing => {
-                self.queue.line.leave(&place, Some(tag)).await?;
+                let tag = standing.tag().clone();
+                self.queue.line.leave(&standing.place, Some(tag)).await?;
                 Ok(None)
             }
         }

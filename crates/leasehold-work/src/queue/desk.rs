@@ -85,8 +85,19 @@ pub(super) enum Applied {
     Yes(Box<Known>),
     /// Refused.
     No(Refusal, Box<Known>),
+    /// Not tried: the item has changed since the copy that it was to be decided on.
+    Overtaken,
     /// There is no such item.
     Missing,
+}
+
+/// What is to be done if an item has changed since the copy that a request was decided on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Copy {
+    /// Read it, and decide again.
+    Refresh,
+    /// Nothing: there are others.
+    LetGo,
 }
 
 impl Queue {
@@ -143,14 +154,15 @@ impl Queue {
 
     /// Writes a new item unless it is there, and sees that it stands in line.
     pub(super) async fn put(&self, name: ItemName, item: &Item) -> Result<Added> {
-        let (key, bytes) = (name.key()?, item.encode()?);
-        let mut answer = self.store.swap(&key, None, &bytes).await;
+        let mut answer = self.line.swap(&name, None, item).await;
         if answer.as_ref().is_err_and(|e| e.kind() == Kind::Indeterminate) {
             // Asking again tells: if it is there now, one of us has put it there.
-            answer = self.store.swap(&key, None, &bytes).await;
+            answer = self.line.swap(&name, None, item).await;
         }
         if let Swap::Done { revision, .. } = answer? {
-            self.line.enter(&item.place(&name), &revision, item).await?;
+            if !self.line.is_one_step() {
+                self.line.enter(&item.place(&name), &revision, item).await?;
+            }
             return Ok(Added::New(name));
         }
         // Whoever added it may have died before it stood in line.
@@ -158,7 +170,7 @@ impl Queue {
             return Err(Error::new(Kind::Contended, format!("item `{name}` was purged while it was added; try again")));
         };
         if known.item.is_open() {
-            self.line.enter(&known.item.place(&name), &known.revision, &known.item).await?;
+            self.line.enter(&self.line.place(&name, &known.item), &known.revision, &known.item).await?;
         }
         let ours = known.item == *item;
         Ok(if ours { Added::New(name) } else { Added::Duplicate(name) })
@@ -180,7 +192,7 @@ impl Queue {
         match self.apply(&name, &Request::Claim { holder: holder.clone(), ttl }, None).await? {
             Applied::Yes(known) => self.granted(name, &holder, ttl, *known, None).map(Ok),
             Applied::No(refusal, _) => Ok(Err(refusal)),
-            Applied::Missing => Err(missing(&name)),
+            Applied::Missing | Applied::Overtaken => Err(missing(&name)),
         }
     }
 
@@ -211,7 +223,7 @@ impl Queue {
                 Ok(())
             }
             Applied::No(_, known) => Err(lost(&grant.name, &grant.token, known.item.epoch, known.item.state.as_str())),
-            Applied::Missing => Err(missing(&grant.name)),
+            Applied::Missing | Applied::Overtaken => Err(missing(&grant.name)),
         }
     }
 
@@ -221,7 +233,7 @@ impl Queue {
         match self.apply(&name, &Request::Progress { claim: token.claim(), report }, None).await? {
             Applied::Yes(_) => Ok(()),
             Applied::No(_, known) => Err(lost(&name, token, known.item.epoch, known.item.state.as_str())),
-            Applied::Missing => Err(missing(&name)),
+            Applied::Missing | Applied::Overtaken => Err(missing(&name)),
         }
     }
 
@@ -235,6 +247,7 @@ impl Queue {
     ) -> Result<Item> {
         let request = Request::Complete { claim: grant.token.claim(), result, follow_ups };
         let known = self.decided(grant, &request).await?;
+        let was = self.line.place(&grant.name, &grant.known.item);
         // Before the item leaves the line: if this process dies here, whoever finds its entry there goes on with it.
         if !known.item.outbox.is_empty() {
             self.settle(&grant.name, &known).await.map_err(|e| {
@@ -242,8 +255,12 @@ impl Queue {
                     format!("item `{}` is completed; its follow-ups are added by the next worker", grant.name);
                 Error::new(e.kind(), message).with_source(e)
             })?;
+            // What was put aside has the revision of the claim.
+            let tag = if self.line.is_one_step() { Some(grant.known.revision.clone()) } else { grant.entry.clone() };
+            let _ = self.line.leave(&was, tag).await;
+            return Ok(known.item);
         }
-        self.follow(&grant.name, &known, grant.known.item.place(&grant.name), grant.entry.clone()).await?;
+        self.follow(&grant.name, &known, was, grant.entry.clone()).await?;
         Ok(known.item)
     }
 
@@ -284,7 +301,7 @@ impl Queue {
             _ => None,
         };
         let before = self.look(&name).await?.ok_or_else(|| missing(&name))?;
-        let place = before.item.place(&name);
+        let place = self.line.place(&name, &before.item);
         let request = Request::Operate { nonce: Nonce::random(), by, why, order };
         match self.apply(&name, &request, Some(before)).await? {
             Applied::Yes(known) => {
@@ -299,14 +316,15 @@ impl Queue {
             Applied::No(refusal, _) => {
                 Err(Error::new(Kind::Invalid, format!("item `{name}` was not changed: {refusal:?}")))
             }
-            Applied::Missing => Err(missing(&name)),
+            Applied::Missing | Applied::Overtaken => Err(missing(&name)),
         }
     }
 
     /// A request that ends a claim, and what it does to the place in line.
     async fn end(&self, grant: &ItemGrant, request: &Request) -> Result<Known> {
         let known = self.decided(grant, request).await?;
-        self.follow(&grant.name, &known, grant.known.item.place(&grant.name), grant.entry.clone()).await?;
+        let was = self.line.place(&grant.name, &grant.known.item);
+        self.follow(&grant.name, &known, was, grant.entry.clone()).await?;
         Ok(known)
     }
 
@@ -314,7 +332,7 @@ impl Queue {
         match self.apply(&grant.name, request, Some(grant.known.clone())).await? {
             Applied::Yes(known) => Ok(*known),
             Applied::No(_, known) => Err(fenced(&grant.name, &grant.token, &known.item)),
-            Applied::Missing => Err(missing(&grant.name)),
+            Applied::Missing | Applied::Overtaken => Err(missing(&grant.name)),
         }
     }
 
@@ -327,17 +345,18 @@ impl Queue {
         was: Place,
         entry: Option<Revision>,
     ) -> Result<()> {
-        let is = known.item.place(name);
+        let is = self.line.place(name, &known.item);
+        let is_one_step = self.line.is_one_step();
         if known.item.is_open() && is != was {
             // Before the old one goes: an item in line twice is found, one that is in no line must be searched for.
-            if self.line.enter(&is, &known.revision, &known.item).await.is_err() {
+            if !is_one_step && self.line.enter(&is, &known.revision, &known.item).await.is_err() {
                 return Ok(());
             }
-            if known.item.due <= known.anchor.now {
+            if known.item.tenure().is_none() && known.item.due <= known.anchor.now {
                 self.line.ring().await;
             }
         }
-        if !known.item.is_open() || is != was {
+        if !is_one_step && (!known.item.is_open() || is != was) {
             let _ = self.line.leave(&was, entry).await;
         }
         Ok(())
@@ -358,7 +377,17 @@ impl Queue {
 
     /// The loop: decide on what is known (or read), swap, and read again when somebody was faster or no answer came.
     pub(super) async fn apply(&self, name: &ItemName, request: &Request, known: Option<Known>) -> Result<Applied> {
-        let (key, grain) = (name.key()?, self.grain());
+        self.apply_to(name, request, known, Copy::Refresh).await
+    }
+
+    pub(super) async fn apply_to(
+        &self,
+        name: &ItemName,
+        request: &Request,
+        known: Option<Known>,
+        copy: Copy,
+    ) -> Result<Applied> {
+        let grain = self.grain();
         let mut jitter: Option<Jitter> = None;
         let mut unanswered: Option<Error> = None;
         let mut remembered = known;
@@ -384,11 +413,12 @@ impl Queue {
                 Decision::Refuse(_) if from_memory => continue,
                 Decision::Refuse(refusal) => return Ok(Applied::No(refusal, Box::new(known))),
             };
-            match self.store.swap(&key, Some(&known.revision), &next.encode()?).await {
+            match self.line.swap(name, Some((&known.item, &known.revision)), &next).await {
                 Ok(Swap::Done { revision, now }) => {
                     let known = Known { item: next, revision, anchor: Anchor { now, asked } };
                     return Ok(Applied::Yes(Box::new(known)));
                 }
+                Ok(Swap::Mismatch) if from_memory && copy == Copy::LetGo => return Ok(Applied::Overtaken),
                 Ok(Swap::Mismatch) => {}
                 Err(error) if error.kind() == Kind::Indeterminate => unanswered = Some(error),
                 Err(error) => return Err(unanswered.unwrap_or(error)),

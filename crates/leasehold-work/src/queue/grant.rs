@@ -21,6 +21,11 @@ pub(super) struct Known {
 }
 
 impl Known {
+    /// Whether somebody had the item, and the claim has run out.
+    pub(super) fn has_run_out(&self) -> bool {
+        self.item.tenure().is_some_and(|t| self.anchor.now >= t.deadline)
+    }
+
     /// Until when, locally, the claim in it surely stands.
     pub(super) fn trust(&self, grain: Duration) -> Moment {
         self.item.tenure().map_or(self.anchor.asked, |t| self.anchor.trust(t.deadline, grain))

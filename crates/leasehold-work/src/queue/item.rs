@@ -3,7 +3,7 @@
 //! Promise: what may be done to an item is decided on this record alone, in one swap. Non-promise: it is plain data;
 //! only [`super::protocol`] changes it.
 
-use super::name::{ItemName, Place, Priority};
+use super::name::{ItemName, Place, Priority, Stand};
 use super::payload::Payload;
 use leasehold::{Claim, Epoch, Line, Nonce, Progress, Tenure, Timestamp, Who, codec};
 use serde::{Deserialize, Serialize};
@@ -258,9 +258,15 @@ impl Item {
         }
     }
 
-    /// Its place in line.
+    /// Its place in line, where it stays while it is claimed unless it is put aside.
     pub fn place(&self, name: &ItemName) -> Place {
-        Place { item: name.clone(), priority: self.priority, due: self.due, turn: self.turn }
+        Place { item: name.clone(), stand: Stand::Waiting(self.priority), due: self.due, turn: self.turn }
+    }
+
+    /// Its place aside while it is claimed; none if it is not.
+    pub fn place_aside(&self, name: &ItemName) -> Option<Place> {
+        let due = self.tenure()?.deadline;
+        Some(Place { item: name.clone(), stand: Stand::Aside, due, turn: self.epoch })
     }
 
     /// The claim in force, run out or not.

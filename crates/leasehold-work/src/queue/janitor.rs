@@ -4,10 +4,10 @@
 //! or only concerns hints. Every worker does its share of it, so none need be run. Non-promise: purging is final: a
 //! purged item's key may be used again, and then counts as new.
 
-use super::desk::{Applied, Queue};
+use super::desk::{Added, Applied, Queue};
 use super::grant::Known;
 use super::item::{Item, State};
-use super::name::{ItemName, Place};
+use super::name::{ItemId, ItemName, Place};
 use super::protocol::Request;
 use leasehold::clock::Moment;
 use leasehold::store::Swap;
@@ -89,6 +89,11 @@ impl Queue {
 
     async fn clean_page(&self, page: RawPage, thorough: Thorough, chores: &mut Chores) -> Result<()> {
         let anchor = Anchor { now: page.now, asked: page.asked };
+        // What somebody is at, or what is not due, need not be found yet.
+        let is_wanted = |item: &Item| match thorough {
+            Thorough::Yes => item.is_open(),
+            Thorough::No => item.state == State::Ready && item.due <= anchor.now,
+        };
         for (name, revision, item) in page.items {
             let Ok(item) = item else {
                 chores.damaged += 1;
@@ -101,8 +106,8 @@ impl Queue {
                     Some(State::Dead { .. }) => chores.buried += 1,
                     _ => {}
                 }
-            } else if expired || (item.is_open() && (thorough == Thorough::Yes || item.due <= page.now)) {
-                let place = item.place(&name);
+            } else if expired || is_wanted(&item) {
+                let place = self.line.place(&name, &item);
                 if self.store().read(&place.key()?).await?.value.is_none() {
                     self.line.enter(&place, &revision, &item).await?;
                     chores.lined_up += 1;
@@ -117,23 +122,27 @@ impl Queue {
 
     /// Puts a claim that ran out back in line, or gives the item up. Gives what became of it, if anything.
     pub(super) async fn reap(&self, name: &ItemName) -> Result<Option<State>> {
-        let Some(before) = self.look(name).await? else { return Ok(None) };
-        if before.item.tenure().is_none_or(|t| before.anchor.now < t.deadline) {
-            return Ok(None);
+        match self.look(name).await? {
+            Some(before) if before.has_run_out() => self.reap_known(name, before).await,
+            _ => Ok(None),
         }
-        let place = before.item.place(name);
+    }
+
+    /// The same for a claim that is known to have run out.
+    pub(super) async fn reap_known(&self, name: &ItemName, before: Known) -> Result<Option<State>> {
+        let place = self.line.place(name, &before.item);
         match self.apply(name, &Request::Reap, Some(before)).await? {
             Applied::Yes(known) => {
                 self.follow(name, &known, place, None).await?;
                 Ok(Some(known.item.state))
             }
-            Applied::No(..) | Applied::Missing => Ok(None),
+            Applied::No(..) | Applied::Missing | Applied::Overtaken => Ok(None),
         }
     }
 
     /// Takes an entry out of the line that its item has left, after seeing to it that nothing is lost by that.
     pub(super) async fn mend(&self, name: &ItemName, known: &Known, place: Place, tag: Option<Revision>) -> Result<()> {
-        let is = known.item.place(name);
+        let is = self.line.place(name, &known.item);
         if known.item.is_open() && is == place {
             return Ok(());
         }
@@ -165,6 +174,17 @@ impl Queue {
         }
         self.apply(name, &Request::Settle, Some(known.clone())).await?;
         Ok(())
+    }
+
+    /// Takes in an item of another store as it is, unless there is one of its name; gives whether it did.
+    pub async fn take_in(&self, id: &ItemId, item: &Item) -> Result<bool> {
+        let name = self.item(id.clone());
+        if item.is_open() {
+            return Ok(matches!(self.put(name, item).await?, Added::New(_)));
+        }
+        let (key, bytes) = (name.key()?, item.encode()?);
+        let swap = self.store().swap(&key, None, &bytes).await?;
+        Ok(matches!(swap, Swap::Done { .. }))
     }
 
     /// Erases items that have been finished for longer than this; gives how many. Their keys may be used again.
@@ -245,6 +265,11 @@ impl Sweep {
     pub(super) fn new(queue: Queue) -> Self {
         let next = queue.clock().now();
         Sweep { queue, after: None, next }
+    }
+
+    /// Who has something to do leaves it to those who have not, or to later.
+    pub(super) fn put_off(&mut self) {
+        self.next = self.next.max(self.queue.clock().now() + BETWEEN_PAGES);
     }
 
     /// Looks at the next page, if it is time. What fails is tried in the next round.

@@ -1,12 +1,13 @@
 //! The line of a queue: entries whose names sort in the order in which items are to be claimed.
 //!
-//! Promise: none; an entry is a hint. It stays where it is while its item is claimed, so that an item whose claim ran out
-//! is found at the head of the line by everybody. It carries the item's revision and, if that is small, the item, so that
-//! claiming is one swap. Non-promise: entries may be stale, doubled or lost; the item's record is the truth.
+//! Promise: none; an entry is a hint. While its item is claimed it stands aside, by the time at which the claim runs out,
+//! where the store can move it in the same step, and otherwise where it stood: either way an item whose claim ran out is
+//! found by everybody. It carries the item's revision and, if that is small, the item, so that claiming is one swap.
+//! Non-promise: entries may be stale, doubled or lost; the item's record is the truth.
 
 use super::item::Item;
-use super::name::{Place, Priority, QueueName};
-use leasehold::store::{Swap, Watch, Watching};
+use super::name::{ItemName, Place, QueueName, Stand};
+use leasehold::store::{Beside, Swap, Versioned, Watch, Watching};
 use leasehold::{Key, LeaseName, Nonce, Result, Revision, Shelf, Store, Timestamp, codec};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -21,8 +22,9 @@ const ENTERING: usize = 3;
 /// The value of an entry.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Entry {
-    /// The item's revision when it came to stand in line.
-    revision: String,
+    /// The item's revision when it came to stand in line; none if the entry was written with it, and has the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    revision: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     item: Option<Item>,
 }
@@ -31,10 +33,31 @@ pub(super) struct Entry {
 #[derive(Debug, Clone)]
 pub(super) struct Standing {
     pub(super) place: Place,
+    value: Versioned,
+    /// Whether a claim by its copy has failed before, so that the record must be read.
+    pub(super) is_suspect: bool,
+}
+
+impl Standing {
     /// The entry's own tag.
-    pub(super) tag: Revision,
-    /// The item as it was when it came to stand in line, and its revision then.
-    pub(super) copy: Option<(Item, Revision)>,
+    pub(super) fn tag(&self) -> &Revision {
+        &self.value.revision
+    }
+
+    /// The item as it was when it came to stand in line, and its revision then. What cannot be read is only a hint less.
+    pub(super) fn copy(&self) -> Option<(Item, Revision)> {
+        let entry: Entry = codec::decode(KIND, &self.value.bytes, self.place.item.id.as_str()).ok()?;
+        Some((entry.item?, entry.revision.map_or_else(|| self.value.revision.clone(), Revision)))
+    }
+}
+
+/// The front of a line, as listed.
+#[derive(Debug)]
+pub(super) struct Front {
+    pub(super) line: Vec<Standing>,
+    /// Whether there is no more of this line behind it.
+    pub(super) is_all: bool,
+    pub(super) now: Timestamp,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -63,10 +86,40 @@ impl Line {
         Ok(self.store.read(&self.bell()?).await?.now)
     }
 
+    /// Whether what happens to an item and what that does to its place in line are one step.
+    pub(super) fn is_one_step(&self) -> bool {
+        self.store.writes_beside()
+    }
+
+    /// Where an item stands that is in line.
+    pub(super) fn place(&self, name: &ItemName, item: &Item) -> Place {
+        let aside = if self.is_one_step() { item.place_aside(name) } else { None };
+        aside.unwrap_or_else(|| item.place(name))
+    }
+
+    /// Swaps an item's record, and moves its place in line in the same step where the store can.
+    pub(super) async fn swap(&self, name: &ItemName, was: Option<(&Item, &Revision)>, next: &Item) -> Result<Swap> {
+        let (key, bytes) = (name.key()?, next.encode()?);
+        let revision = was.map(|(_, revision)| revision);
+        if !self.is_one_step() {
+            return self.store.swap(&key, revision, &bytes).await;
+        }
+        let before = was.map(|(item, _)| item).filter(|item| item.is_open()).map(|item| self.place(name, item));
+        let after = next.is_open().then(|| self.place(name, next));
+        // What a completion has yet to add is found by the entry, which therefore stays until that is done.
+        if before == after || !next.outbox.is_empty() {
+            return self.store.swap(&key, revision, &bytes).await;
+        }
+        let put = after.as_ref().map(|place| Ok::<_, leasehold::Error>((place.key()?, entry(None, next)?)));
+        let put = put.transpose()?;
+        let erased = before.as_ref().map(Place::key).transpose()?;
+        let beside = Beside { put: put.as_ref().map(|(key, bytes)| (key, &bytes[..])), erased: erased.as_ref() };
+        self.store.swap_beside(&key, revision, &bytes, beside).await
+    }
+
     /// Puts an item in line, unless it stands there.
     pub(super) async fn enter(&self, place: &Place, revision: &Revision, item: &Item) -> Result<()> {
-        let copy = (item.payload.bytes().len() <= COPIED_PAYLOAD).then(|| item.clone());
-        let entry = codec::encode(KIND, &Entry { revision: revision.0.clone(), item: copy })?;
+        let entry = entry(Some(revision), item)?;
         let key = place.key()?;
         let mut last = Ok(());
         for _ in 0..ENTERING {
@@ -92,24 +145,25 @@ impl Line {
         Ok(())
     }
 
-    /// The places of this priority from the front, or from after a name, at most so many; and the store's time.
+    /// The places from the front of a part of the line, or from after a name, without the first `skip`, at most so many.
     pub(super) async fn front(
         &self,
-        priority: Priority,
+        from: Stand,
         after: Option<&LeaseName>,
+        skip: usize,
         limit: usize,
-    ) -> Result<(Vec<Standing>, Timestamp)> {
-        let start = Place::before(&self.queue, priority)?;
-        let page = self.store.list(Shelf::Line, Some(after.unwrap_or(&start)), limit).await?;
-        let mut line = Vec::with_capacity(page.entries.len());
+    ) -> Result<Front> {
+        let start = Place::before(&self.queue, from)?;
+        let page = self.store.list_skipping(Shelf::Line, Some(after.unwrap_or(&start)), skip, limit).await?;
+        let mut front = Front { line: Vec::with_capacity(page.entries.len()), is_all: !page.more, now: page.now };
         for (name, value) in page.entries {
-            let Some(place) = Place::parse(&self.queue, &name) else { break };
-            // What cannot be read is only a hint less: the record is read instead.
-            let entry: Option<Entry> = codec::decode(KIND, &value.bytes, name.as_str()).ok();
-            let copy = entry.and_then(|entry| Some((entry.item?, Revision(entry.revision))));
-            line.push(Standing { place, tag: value.revision, copy });
+            let Some(place) = Place::parse(&self.queue, &name) else {
+                front.is_all = true;
+                break;
+            };
+            front.line.push(Standing { place, value, is_suspect: false });
         }
-        Ok((line, page.now))
+        Ok(front)
     }
 
     /// Wakes whoever waits for work. Best effort: they look by themselves once a second.
@@ -135,4 +189,11 @@ impl Line {
             Err(_) => Watch::silent(),
         }
     }
+}
+
+/// An entry's bytes. What is claimed is read before it is claimed again, so it is not copied.
+fn entry(revision: Option<&Revision>, item: &Item) -> Result<Vec<u8>> {
+    let is_copied = item.tenure().is_none() && item.payload.bytes().len() <= COPIED_PAYLOAD;
+    let revision = revision.map(|revision| revision.0.clone());
+    codec::encode(KIND, &Entry { revision, item: is_copied.then(|| item.clone()) })
 }

@@ -238,21 +238,33 @@ impl FromStr for Priority {
 pub struct Place {
     /// The item.
     pub item: ItemName,
-    /// How urgent.
-    pub priority: Priority,
+    /// Where.
+    pub stand: Stand,
     /// From when on it may be claimed.
     pub due: Timestamp,
-    /// The item's epoch when it came to stand in line: never the same twice.
+    /// The item's epoch when it came to stand there: never the same twice.
     pub turn: Epoch,
 }
+
+/// Where in the line a place is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Stand {
+    /// Aside, because somebody is at the item until the claim runs out, which is when it is due.
+    Aside,
+    /// Among those of this priority.
+    Waiting(Priority),
+}
+
+/// What the places aside have instead of a priority.
+const ASIDE: &str = "-";
 
 impl Place {
     /// Where its entry is kept.
     pub fn key(&self) -> Result<Key> {
-        let Place { item: ItemName { queue, id }, priority, due, turn } = self;
+        let Place { item: ItemName { queue, id }, stand, due, turn } = self;
         // Fifteen digits last until the year 33658.
         let due = due.as_millis().min(999_999_999_999_999);
-        let name = format!("{queue}/{}/{due:015}/{id}/{turn}", 9 - priority.get());
+        let name = format!("{queue}/{stand}/{due:015}/{id}/{turn}");
         Ok(Key::new(Shelf::Line, &LeaseName::new(name)?))
     }
 
@@ -260,20 +272,33 @@ impl Place {
     pub fn parse(queue: &QueueName, name: &LeaseName) -> Option<Self> {
         let rest = name.as_str().strip_prefix(queue.as_str())?.strip_prefix('/')?;
         let parts: Vec<&str> = rest.split('/').collect();
-        let [priority, due, id, turn] = parts[..] else { return None };
-        let priority: Priority = priority.parse().ok()?;
+        let [stand, due, id, turn] = parts[..] else { return None };
+        let stand = match stand {
+            ASIDE => Stand::Aside,
+            digit => Stand::Waiting(Priority(9 - digit.parse::<Priority>().ok()?.0)),
+        };
         Some(Place {
             item: ItemName { queue: queue.clone(), id: id.parse().ok()? },
-            priority: Priority(9 - priority.0),
+            stand,
             due: Timestamp::from_millis(due.parse().ok()?),
             turn: turn.parse().ok()?,
         })
     }
 
-    /// A name just before every place of this priority in this queue's line.
-    pub fn before(queue: &QueueName, priority: Priority) -> Result<LeaseName> {
+    /// A name just before every such place in this queue's line.
+    pub fn before(queue: &QueueName, stand: Stand) -> Result<LeaseName> {
         // `-` is the least character that a name may have, and a place goes on with a digit.
-        LeaseName::new(format!("{queue}/{}/-", 9 - priority.get()))
+        LeaseName::new(format!("{queue}/{stand}/-"))
+    }
+}
+
+/// As it stands in names: those aside first, then from the most urgent to the least.
+impl fmt::Display for Stand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Stand::Aside => f.write_str(ASIDE),
+            Stand::Waiting(priority) => write!(f, "{}", 9 - priority.get()),
+        }
     }
 }
 
@@ -284,13 +309,15 @@ mod tests {
     fn place(priority: u8, due: u64, id: &ItemId) -> Place {
         let item = ItemName { queue: "mail".parse().unwrap(), id: id.clone() };
         let turn = Epoch::new(3).unwrap();
-        Place { item, priority: Priority::try_from(priority).unwrap(), due: Timestamp::from_millis(due), turn }
+        let stand = Stand::Waiting(Priority::try_from(priority).unwrap());
+        Place { item, stand, due: Timestamp::from_millis(due), turn }
     }
 
     #[test]
     fn places_sort_by_priority_then_by_time_then_by_age() {
         let (first, second) = (ItemId::fresh(Timestamp::from_millis(5)), ItemId::fresh(Timestamp::from_millis(5)));
         let line = [
+            Place { stand: Stand::Aside, ..place(0, 99, &first) },
             place(9, 70, &first),
             place(5, 8, &first),
             place(5, 8, &second),
@@ -301,9 +328,10 @@ mod tests {
         assert!(names.is_sorted(), "{names:?}");
         for (place, name) in line.iter().zip(&names) {
             assert_eq!(Place::parse(&place.item.queue, name).as_ref(), Some(place));
-            assert!(Place::before(&place.item.queue, place.priority).unwrap() < *name);
+            assert!(Place::before(&place.item.queue, place.stand).unwrap() < *name);
         }
-        assert!(names[0] < Place::before(&"mail".parse().unwrap(), 5.try_into().unwrap()).unwrap());
+        let normal = Stand::Waiting(5.try_into().unwrap());
+        assert!(names[1] < Place::before(&"mail".parse().unwrap(), normal).unwrap());
     }
 
     #[test]

@@ -57,6 +57,10 @@ impl Place {
 
     fn steps(&self) -> Vec<String> {
         match self {
+            // Where an item and its place in line change in one step, there is no other to die at.
+            Place::Store(url) if url.starts_with("sqlite:") || url.starts_with("postgres:") => {
+                STORE_STEPS.iter().filter(|step| !step.ends_with("swap line")).map(|step| (*step).to_owned()).collect()
+            }
             Place::Store(_) => STORE_STEPS.iter().map(|step| (*step).to_owned()).collect(),
             Place::Spool(_) => SpoolStep::ALL.iter().map(|step| spool_step(*step)).collect(),
         }
@@ -163,7 +167,7 @@ fn main() {
     let here = folder.path();
     run("spool", 1_000, &|| Place::Spool(here.join("spool")));
     run("sqlite", 1_500, &|| Place::Store(format!("sqlite:{}", here.join("x.db").display())));
-    run("dir", 60, &|| Place::Store(format!("dir:{}", here.join("dir").display())));
+    run("dir", 400, &|| Place::Store(format!("dir:{}", here.join("dir").display())));
     let redis = redis();
     run("redis", 1_500, &|| Place::Store(format!("redis://127.0.0.1:{}", redis.port())));
     let postgres = postgres();

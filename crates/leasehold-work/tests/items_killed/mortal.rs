@@ -1,7 +1,7 @@
 //! A store, and a spool's watcher, under which this process dies at one named step.
 
 use async_trait::async_trait;
-use leasehold::store::{Capabilities, Page, Parts, Reading, Revision, Store, Survey, Swap, Watch};
+use leasehold::store::{Beside, Capabilities, Page, Parts, Reading, Revision, Store, Survey, Swap, Watch};
 use leasehold::{Key, LeaseName, Result, Shelf};
 use leasehold_work::spool::{SpoolStep, SpoolSteps};
 use rustix::process::{Signal, getpid, kill_process};
@@ -91,6 +91,28 @@ impl Store for Mortal {
         self.around("swap", key.shelf, "before", ());
         let answer = self.store.swap_parts(key, expected, next).await;
         self.around("swap", key.shelf, "after", answer)
+    }
+
+    fn writes_beside(&self) -> bool {
+        self.store.writes_beside()
+    }
+
+    async fn swap_beside(
+        &self,
+        key: &Key,
+        expected: Option<&Revision>,
+        next: &[u8],
+        beside: Beside<'_>,
+    ) -> Result<Swap> {
+        self.around("swap", key.shelf, "before", ());
+        let answer = self.store.swap_beside(key, expected, next, beside).await;
+        self.around("swap", key.shelf, "after", answer)
+    }
+
+    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
+        self.around("list", shelf, "before", ());
+        let answer = self.store.list_skipping(shelf, after, skip, limit).await;
+        self.around("list", shelf, "after", answer)
     }
 
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {

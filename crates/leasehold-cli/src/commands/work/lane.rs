@@ -50,11 +50,17 @@ pub async fn run<S: Source>(mut source: S, plan: Plan) -> Result<Exit> {
         for error in source.damaged() {
             output::say(&format!("passed over: {error}"));
         }
+        if failures > 0 && !matches!(&claimed, Err(error) if passes(error.kind())) {
+            output::say("claiming works again");
+            failures = 0;
+        }
         let tenancy = match claimed {
             Ok(Some(tenancy)) => tenancy,
             Ok(None) => break,
             Err(error) if passes(error.kind()) => {
-                output::say(&format!("cannot claim, trying again: {error}"));
+                if failures == 0 {
+                    output::say(&format!("cannot claim, trying again until it works: {error}"));
+                }
                 let pause = RETRY[failures.min(RETRY.len() - 1)];
                 failures += 1;
                 tokio::select! {
@@ -65,7 +71,6 @@ pub async fn run<S: Source>(mut source: S, plan: Plan) -> Result<Exit> {
             }
             Err(error) => return Err(error),
         };
-        failures = 0;
         left = left.map(|left| left - 1);
         let job = source.job(&tenancy)?;
         signals.forget();

@@ -1,0 +1,71 @@
+//! The connections of this process, shared by all who open the same file for the same namespace.
+//!
+//! Promise: two handles share one connection if, and only if, their path leads to the same file now. It is closed when
+//! the last of them is dropped. Non-promise: two who open a file at the same moment may get one each, which is as good.
+
+use super::change::Change;
+use super::room::Room;
+use crate::namespace::Namespace;
+use leasehold::Result;
+use leasehold::store::Swap;
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex as PlainMutex, MutexGuard, OnceLock, PoisonError, Weak};
+use tokio::sync::{Mutex, oneshot};
+
+/// A connection, and who waits for it.
+pub(super) struct Shared {
+    // An asynchronous mutex in front of the blocking pool: waiting calls cost a queue entry, not a thread each.
+    pub(super) room: Arc<Mutex<Room>>,
+    pending: PlainMutex<Vec<Pending>>,
+}
+
+/// A change that was not begun, and who is to be told.
+pub(super) struct Pending {
+    pub(super) change: Change,
+    pub(super) tell: oneshot::Sender<Result<Swap>>,
+}
+
+impl Shared {
+    /// Leaves a change to whoever has the connection next.
+    pub(super) fn wait_for(&self, change: Pending) {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner).push(change);
+    }
+
+    pub(super) fn take_pending(&self) -> Vec<Pending> {
+        std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+type Rooms = HashMap<(PathBuf, String), Entry>;
+
+struct Entry {
+    shared: Weak<Shared>,
+    /// Device and inode of the open file.
+    identity: (u64, u64),
+}
+
+fn rooms() -> MutexGuard<'static, Rooms> {
+    static ROOMS: OnceLock<PlainMutex<Rooms>> = OnceLock::new();
+    ROOMS.get_or_init(PlainMutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The connection that this process has to the file, or a new one.
+pub(super) fn open(path: Arc<Path>, namespace: Namespace) -> Result<Arc<Shared>> {
+    let key = (path.to_path_buf(), namespace.as_str().to_owned());
+    let found = std::fs::metadata(&path).ok().map(|file| (file.dev(), file.ino()));
+    if let Some(entry) = rooms().get(&key)
+        && Some(entry.identity) == found
+        && let Some(shared) = entry.shared.upgrade()
+    {
+        return Ok(shared);
+    }
+    let room = Room::open(path, namespace)?;
+    let identity = room.identity;
+    let shared = Arc::new(Shared { room: Arc::new(Mutex::new(room)), pending: PlainMutex::default() });
+    let mut rooms = rooms();
+    rooms.retain(|_, entry| entry.shared.strong_count() > 0);
+    rooms.insert(key, Entry { shared: Arc::downgrade(&shared), identity });
+    Ok(shared)
+}

@@ -1,0 +1,376 @@
+//! What may be done to an item, against a sequential specification that was written apart from it.
+//!
+//! `Spec` is deliberately naive: it keeps seven facts and forgets the rest of the record. Random histories must get the
+//! same answers from both; the properties then look at what the specification leaves out.
+#![allow(clippy::unwrap_used)]
+
+use leasehold::protocol::Report;
+use leasehold::{Checkpoint, Claim, Epoch, HolderId, Nonce, Timestamp, Ttl};
+use leasehold_work::queue::protocol::{Decision, Order, Refusal, Request, decide};
+use leasehold_work::queue::{Attempts, FollowUp, Item, ItemId, ItemName, Payload, Priority, State, What};
+use proptest::prelude::*;
+use std::time::Duration;
+
+const T0: u64 = 1_700_000_000_000;
+/// As many events as a record keeps.
+const EVENTS_KEPT: usize = 24;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Write,
+    Already,
+    No(&'static str),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    Ready,
+    Claimed { nonce: u128, deadline: u64 },
+    Done,
+    Dead,
+    Cancelled,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Completed,
+    Failed,
+    Returned,
+}
+
+#[derive(Debug)]
+struct Spec {
+    epoch: u64,
+    life: Life,
+    due: u64,
+    tried: u32,
+    most: u32,
+    /// How the last claim ended that its worker ended: epoch, nonce, how.
+    ended: Option<(u64, u128, End)>,
+    ordered: Option<u128>,
+    completions: u32,
+    /// Whether what the completion adds is still to be added.
+    is_owing: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Op {
+    Claim { nonce: u128, ttl: u64 },
+    Renew { claim: (u64, u128), ttl: u64 },
+    Progress { claim: (u64, u128) },
+    Complete { claim: (u64, u128), adds: bool },
+    Fail { claim: (u64, u128), pause: u64, is_final: bool },
+    Return { claim: (u64, u128) },
+    Reap,
+    Settle,
+    Retry { nonce: u128 },
+    Cancel { nonce: u128 },
+    HandOff { nonce: u128, to: u128, ttl: u64 },
+}
+
+impl Spec {
+    fn ends(&mut self, claim: (u64, u128), how: End) -> Option<Answer> {
+        match self.life {
+            Life::Claimed { nonce, .. } if (self.epoch, nonce) == claim => {
+                self.ended = Some((claim.0, claim.1, how));
+                None
+            }
+            _ if self.ended == Some((claim.0, claim.1, how)) && self.epoch == claim.0 => Some(Answer::Already),
+            _ => Some(Answer::No("stale")),
+        }
+    }
+
+    fn step(&mut self, op: Op, now: u64) -> Answer {
+        use Answer::{Already, No, Write};
+        let ours = |spec: &Spec, claim: (u64, u128)| matches!(spec.life, Life::Claimed { nonce, .. } if (spec.epoch, nonce) == claim);
+        match op {
+            Op::Claim { nonce, ttl } => {
+                match self.life {
+                    Life::Claimed { nonce: holder, .. } if holder == nonce => return Already,
+                    Life::Claimed { deadline, .. } if now < deadline => return No("busy"),
+                    Life::Claimed { .. } if self.tried >= self.most => return No("exhausted"),
+                    Life::Ready if now < self.due => return No("not due"),
+                    Life::Ready | Life::Claimed { .. } => {}
+                    Life::Done | Life::Dead | Life::Cancelled => return No("finished"),
+                }
+                self.epoch += 1;
+                self.tried += 1;
+                self.life = Life::Claimed { nonce, deadline: now + ttl };
+            }
+            Op::Renew { claim, ttl } => match self.life {
+                Life::Claimed { nonce, deadline } if ours(self, claim) && now < deadline => {
+                    self.life = Life::Claimed { nonce, deadline: deadline.max(now + ttl) };
+                }
+                _ => return No("stale"),
+            },
+            Op::Progress { claim } if !ours(self, claim) => return No("stale"),
+            Op::Progress { .. } => {}
+            Op::Complete { claim, adds } => {
+                if let Some(answer) = self.ends(claim, End::Completed) {
+                    return answer;
+                }
+                self.life = Life::Done;
+                self.completions += 1;
+                self.is_owing = adds;
+            }
+            Op::Fail { claim, pause, is_final } => {
+                if let Some(answer) = self.ends(claim, End::Failed) {
+                    return answer;
+                }
+                if is_final || self.tried >= self.most {
+                    self.life = Life::Dead;
+                } else {
+                    self.life = Life::Ready;
+                    self.due = if pause == 0 { self.due.min(now) } else { now + pause };
+                }
+            }
+            Op::Return { claim } => {
+                if let Some(answer) = self.ends(claim, End::Returned) {
+                    return answer;
+                }
+                self.life = Life::Ready;
+                self.tried = self.tried.saturating_sub(1);
+                self.due = self.due.min(now);
+            }
+            Op::Reap => match self.life {
+                Life::Claimed { deadline, .. } if now < deadline => return No("not expired"),
+                Life::Claimed { .. } if self.tried >= self.most => self.life = Life::Dead,
+                Life::Claimed { .. } => {
+                    self.life = Life::Ready;
+                    self.due = self.due.min(now);
+                }
+                _ => return Already,
+            },
+            Op::Settle if self.is_owing => self.is_owing = false,
+            Op::Settle => return Already,
+            Op::Retry { nonce } | Op::Cancel { nonce } | Op::HandOff { nonce, .. } => {
+                if self.ordered == Some(nonce) {
+                    return Already;
+                }
+                let is_allowed = match op {
+                    Op::Retry { .. } => self.life != Life::Done,
+                    Op::Cancel { .. } => !matches!(self.life, Life::Done | Life::Cancelled),
+                    _ => matches!(self.life, Life::Ready | Life::Claimed { .. }),
+                };
+                if !is_allowed {
+                    return No("finished");
+                }
+                self.epoch += 1;
+                self.ordered = Some(nonce);
+                match op {
+                    Op::Retry { .. } => {
+                        (self.life, self.tried) = (Life::Ready, 0);
+                        self.due = self.due.min(now);
+                    }
+                    Op::HandOff { to, ttl, .. } => {
+                        self.life = Life::Claimed { nonce: to, deadline: now + ttl };
+                        self.tried += 1;
+                    }
+                    _ => self.life = Life::Cancelled,
+                }
+            }
+        }
+        Write
+    }
+}
+
+fn at(ms: u64) -> Timestamp {
+    Timestamp::from_millis(ms)
+}
+
+fn holder(nonce: u128) -> HolderId {
+    HolderId { nonce: Nonce::from_u128(nonce), ..HolderId::new(Some("worker".parse().unwrap())) }
+}
+
+fn ttl(ms: u64) -> Ttl {
+    Ttl::new(Duration::from_millis(ms)).unwrap()
+}
+
+fn request(op: Op) -> Request {
+    let claim = |(epoch, nonce): (u64, u128)| Claim {
+        epoch: if epoch == 0 { Epoch::ZERO } else { Epoch::new(epoch).unwrap() },
+        nonce: Nonce::from_u128(nonce),
+    };
+    let operate = |nonce: u128, order: Order| Request::Operate {
+        nonce: Nonce::from_u128(nonce),
+        by: "ada".parse().unwrap(),
+        why: "testing".parse().unwrap(),
+        order,
+    };
+    let follow_up = || FollowUp {
+        name: ItemName { queue: "next".parse().unwrap(), id: ItemId::keyed(&"child".parse().unwrap()) },
+        payload: Payload::default(),
+        priority: Priority::default(),
+        delay_ms: 0,
+        attempts: Attempts::default(),
+    };
+    match op {
+        Op::Claim { nonce, ttl: ms } => Request::Claim { holder: holder(nonce), ttl: ttl(ms) },
+        Op::Renew { claim: c, ttl: ms } => Request::Renew { claim: claim(c), ttl: ttl(ms) },
+        Op::Progress { claim: c } => {
+            let report = Report { marker: None, checkpoint: Some(Checkpoint::new("page 3").unwrap()) };
+            Request::Progress { claim: claim(c), report }
+        }
+        Op::Complete { claim: c, adds } => {
+            let follow_ups = if adds { vec![follow_up()] } else { Vec::new() };
+            Request::Complete { claim: claim(c), result: Some(Payload::result("done").unwrap()), follow_ups }
+        }
+        Op::Fail { claim: c, pause, is_final } => Request::Fail {
+            claim: claim(c),
+            why: "no".parse().unwrap(),
+            retry_in: Some(Duration::from_millis(pause)),
+            is_final,
+        },
+        Op::Return { claim: c } => Request::Return { claim: claim(c) },
+        Op::Reap => Request::Reap,
+        Op::Settle => Request::Settle,
+        Op::Retry { nonce } => operate(nonce, Order::Retry),
+        Op::Cancel { nonce } => operate(nonce, Order::Cancel),
+        Op::HandOff { nonce, to, ttl: ms } => operate(nonce, Order::HandOff { to: holder(to), ttl: ttl(ms) }),
+    }
+}
+
+fn answer(decision: &Decision) -> Answer {
+    match decision {
+        Decision::Write(_) => Answer::Write,
+        Decision::AlreadyApplied => Answer::Already,
+        Decision::Refuse(refusal) => Answer::No(match refusal {
+            Refusal::Busy { .. } => "busy",
+            Refusal::NotDue { .. } => "not due",
+            Refusal::Exhausted => "exhausted",
+            Refusal::Finished { .. } => "finished",
+            Refusal::Stale { .. } => "stale",
+            Refusal::NotExpired => "not expired",
+            Refusal::OutOfEpochs => "out of epochs",
+        }),
+    }
+}
+
+fn life(item: &Item) -> Life {
+    match &item.state {
+        State::Ready => Life::Ready,
+        State::Claimed(t) => Life::Claimed { nonce: t.holder.nonce.as_u128(), deadline: t.deadline.as_millis() },
+        State::Done { .. } => Life::Done,
+        State::Dead { .. } => Life::Dead,
+        State::Cancelled { .. } => Life::Cancelled,
+    }
+}
+
+/// A few nonces and epochs, so that histories meet: the claim in force, those before it, and ones that never were.
+fn an_op() -> impl Strategy<Value = (Op, u64)> {
+    let claim = || (0_u64..6, 1_u128..4);
+    let ttl = || prop_oneof![Just(1_000_u64), Just(5_000)];
+    let op = prop_oneof![
+        4 => (1_u128..4, ttl()).prop_map(|(nonce, ttl)| Op::Claim { nonce, ttl }),
+        2 => (claim(), ttl()).prop_map(|(claim, ttl)| Op::Renew { claim, ttl }),
+        1 => claim().prop_map(|claim| Op::Progress { claim }),
+        2 => (claim(), any::<bool>()).prop_map(|(claim, adds)| Op::Complete { claim, adds }),
+        3 => (claim(), prop_oneof![Just(0_u64), Just(700)], prop::bool::weighted(0.1))
+            .prop_map(|(claim, pause, is_final)| Op::Fail { claim, pause, is_final }),
+        2 => claim().prop_map(|claim| Op::Return { claim }),
+        2 => Just(Op::Reap),
+        1 => Just(Op::Settle),
+        2 => (50_u128..53).prop_map(|nonce| Op::Retry { nonce }),
+        1 => (50_u128..53).prop_map(|nonce| Op::Cancel { nonce }),
+        1 => (50_u128..53, 1_u128..4, ttl()).prop_map(|(nonce, to, ttl)| Op::HandOff { nonce, to, ttl }),
+    ];
+    (op, prop_oneof![3 => Just(0_u64), 2 => 1_u64..900, 1 => 900_u64..6_000])
+}
+
+/// Half of the claims that are made use of are the one in force: otherwise most histories would end at the first step.
+fn aimed(op: Op, item: &Item, aim: bool) -> Op {
+    let Some(tenure) = item.tenure().filter(|_| aim) else { return op };
+    let claim = (item.epoch.get(), tenure.holder.nonce.as_u128());
+    match op {
+        Op::Renew { ttl, .. } => Op::Renew { claim, ttl },
+        Op::Progress { .. } => Op::Progress { claim },
+        Op::Complete { adds, .. } => Op::Complete { claim, adds },
+        Op::Fail { pause, is_final, .. } => Op::Fail { claim, pause, is_final },
+        Op::Return { .. } => Op::Return { claim },
+        other => other,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_history_gets_the_answers_of_the_specification(
+        history in prop::collection::vec((an_op(), any::<bool>()), 1..40),
+        most in 1_u32..4,
+        delay in prop_oneof![Just(0_u64), Just(500)],
+    ) {
+        let attempts = Attempts { most, backoff_ms: 1_000 };
+        let mut item =
+            Item::new(Payload::new("x").unwrap(), Priority::default(), attempts, at(T0), at(T0 + delay));
+        let mut spec = Spec {
+            epoch: 0, life: Life::Ready, due: T0 + delay, tried: 0, most, ended: None, ordered: None,
+            completions: 0, is_owing: false,
+        };
+        let mut now = T0;
+        for ((op, later), aim) in history {
+            now += later;
+            let op = aimed(op, &item, aim);
+            let decision = decide(&item, &request(op), at(now));
+            prop_assert_eq!(answer(&decision), spec.step(op, now), "{:?} at {}", op, now - T0);
+            if let Decision::Write(next) = decision {
+                // What the specification leaves out.
+                prop_assert!(next.epoch >= item.epoch, "the epoch went down");
+                let is_begun = matches!(op, Op::Claim { .. } | Op::HandOff { .. } | Op::Retry { .. } | Op::Cancel { .. });
+                prop_assert_eq!(next.epoch > item.epoch, is_begun, "{:?}", op);
+                if next.state == State::Ready && item.state != State::Ready {
+                    prop_assert_eq!(next.turn, next.epoch, "a place in line was had before");
+                }
+                prop_assert_eq!(&next.payload, &item.payload);
+                prop_assert!(next.history.len() <= EVENTS_KEPT);
+                let is_done = life(&next) == Life::Done;
+                prop_assert!(next.result.is_none() || is_done);
+                let completions = next.history.iter().filter(|e| e.what == What::Completed).count();
+                prop_assert!(completions <= 1, "completed twice");
+                let bytes = next.encode().unwrap();
+                prop_assert_eq!(&Item::decode(&bytes, "x").unwrap(), &*next);
+                item = *next;
+            }
+            prop_assert_eq!((item.epoch.get(), life(&item), item.due.as_millis(), item.tried),
+                (spec.epoch, spec.life, spec.due, spec.tried), "after {:?}", op);
+            prop_assert_eq!(!item.outbox.is_empty(), spec.is_owing);
+            prop_assert!(spec.completions <= 1);
+        }
+    }
+}
+
+/// The histories above are worth something only if they get far: a hand-made one must reach every state.
+#[test]
+fn a_zombies_completion_is_refused_by_both() {
+    let mut spec = Spec {
+        epoch: 0,
+        life: Life::Ready,
+        due: T0,
+        tried: 0,
+        most: 5,
+        ended: None,
+        ordered: None,
+        completions: 0,
+        is_owing: false,
+    };
+    let mut item = Item::new(Payload::default(), Priority::default(), Attempts::default(), at(T0), at(T0));
+    let steps = [
+        (Op::Claim { nonce: 1, ttl: 1_000 }, 0, Answer::Write),
+        (Op::Claim { nonce: 2, ttl: 1_000 }, 999, Answer::No("busy")),
+        (Op::Claim { nonce: 2, ttl: 1_000 }, 1_000, Answer::Write),
+        (Op::Complete { claim: (1, 1), adds: true }, 1_001, Answer::No("stale")),
+        (Op::Complete { claim: (2, 2), adds: true }, 1_002, Answer::Write),
+        (Op::Complete { claim: (2, 2), adds: true }, 1_003, Answer::Already),
+        (Op::Retry { nonce: 50 }, 1_004, Answer::No("finished")),
+        (Op::Settle, 1_005, Answer::Write),
+        (Op::Settle, 1_006, Answer::Already),
+    ];
+    for (op, later, expected) in steps {
+        let decision = decide(&item, &request(op), at(T0 + later));
+        assert_eq!((answer(&decision), spec.step(op, T0 + later)), (expected, expected), "{op:?}");
+        if let Decision::Write(next) = decision {
+            item = *next;
+        }
+    }
+    assert_eq!((life(&item), spec.life, item.epoch.get()), (Life::Done, Life::Done, 2));
+}

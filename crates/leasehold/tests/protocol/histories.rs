@@ -1,0 +1,252 @@
+//! Random histories: what is asked, in which order, and when.
+
+use crate::spec::{Answer, Spec};
+use crate::support::{at, claim, epoch, holder};
+use leasehold::protocol::{AfterFailure, Decision, Order, Refusal, Report, Request, SlotClaim, decide};
+use leasehold::{Checkpoint, Claim, Nonce, Outcome, Ownership, Slot, Timestamp};
+use proptest::prelude::*;
+
+/// What to do next, before it is known which tenures there will have been.
+#[derive(Debug, Clone)]
+pub(crate) enum Op {
+    Acquire { again: Option<usize>, ttl: u64, slot: Option<(u64, bool)> },
+    Renew { which: usize, ttl: u64, marker: bool },
+    Release { which: usize, outcome: Outcome },
+    Checkpoint { which: usize },
+    Complete { which: usize, outcome: Outcome },
+    Revoke { by: usize, again: Option<usize> },
+    HandOff { by: usize, again: Option<usize>, ttl: u64 },
+    Pause { by: usize, again: bool },
+    Retire { by: usize, again: bool },
+    Resume { by: usize, again: bool },
+    Advance { by: usize, past: u64 },
+    Import { by: usize, epoch: u64 },
+}
+
+/// The same with every nonce and claim filled in.
+#[derive(Debug, Clone)]
+pub(crate) enum Concrete {
+    Acquire { nonce: u128, ttl: u64, slot: Option<(u64, bool)> },
+    Renew(Claim, u64),
+    Release(Claim, Outcome),
+    Checkpoint(Claim),
+    Complete(Claim, Outcome),
+    Operate { nonce: u128, by: usize, order: ConcreteOrder },
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum ConcreteOrder {
+    Revoke,
+    HandOff { to: u128, ttl: u64 },
+    Pause,
+    Retire,
+    Resume,
+    Advance { past: u64 },
+    Import { epoch: u64 },
+}
+
+pub(crate) fn ops() -> impl Strategy<Value = Vec<(u64, Op)>> {
+    let again = prop_oneof![3 => Just(None), 1 => (0..4_usize).prop_map(Some)];
+    let ttls = prop_oneof![Just(1_000_u64), Just(2_000), Just(5_000)];
+    let outcome = prop_oneof![3 => Just(Outcome::Succeeded), 2 => Just(Outcome::Failed), 1 => Just(Outcome::Lost)];
+    // Mostly the newest tenure; sometimes an older one, or a forged one.
+    let which = prop_oneof![4 => Just(0_usize), 2 => 1..4_usize, 1 => 90..92_usize];
+    let slot = prop_oneof![1 => Just(None), 2 => (1..5_u64, any::<bool>()).prop_map(Some)];
+    let by = 0..2_usize;
+    let op = prop_oneof![
+        8 => (again.clone(), ttls.clone(), slot).prop_map(|(again, ttl, slot)| Op::Acquire { again, ttl, slot }),
+        4 => (which.clone(), ttls.clone(), any::<bool>()).prop_map(|(which, ttl, marker)| Op::Renew { which, ttl, marker }),
+        4 => (which.clone(), outcome.clone()).prop_map(|(which, outcome)| Op::Release { which, outcome }),
+        2 => which.clone().prop_map(|which| Op::Checkpoint { which }),
+        3 => (which, outcome).prop_map(|(which, outcome)| Op::Complete { which, outcome }),
+        2 => (by.clone(), again.clone()).prop_map(|(by, again)| Op::Revoke { by, again }),
+        2 => (by.clone(), again, ttls).prop_map(|(by, again, ttl)| Op::HandOff { by, again, ttl }),
+        2 => (by.clone(), any::<bool>()).prop_map(|(by, again)| Op::Pause { by, again }),
+        1 => (by.clone(), any::<bool>()).prop_map(|(by, again)| Op::Retire { by, again }),
+        3 => (by.clone(), any::<bool>()).prop_map(|(by, again)| Op::Resume { by, again }),
+        1 => (by.clone(), 0..90_u64).prop_map(|(by, past)| Op::Advance { by, past }),
+        1 => (by, 0..90_u64).prop_map(|(by, epoch)| Op::Import { by, epoch }),
+    ];
+    let step = prop_oneof![3 => 0..300_u64, 2 => 300..2_500_u64, 1 => Just(1_000_u64), 1 => Just(0)];
+    // Most histories are short; some are long enough for the oldest transfers to be forgotten.
+    let step = (step.boxed(), op.boxed());
+    prop_oneof![9 => prop::collection::vec(step.clone(), 1..60), 1 => prop::collection::vec(step, 130..190)]
+}
+
+/// One decision of a history.
+pub(crate) struct Step {
+    pub(crate) before: Ownership,
+    pub(crate) request: Request,
+    pub(crate) now: Timestamp,
+    pub(crate) decision: Decision,
+}
+
+#[derive(Default)]
+pub(crate) struct History {
+    pub(crate) record: Ownership,
+    pub(crate) tenures: Vec<Claim>,
+    pub(crate) drawn: u128,
+    pub(crate) operator_nonces: Vec<u128>,
+    pub(crate) last_pause: Option<u128>,
+    pub(crate) last_resume: Option<u128>,
+}
+
+impl History {
+    pub(crate) fn fresh(&mut self) -> u128 {
+        self.drawn += 1;
+        self.drawn
+    }
+
+    pub(crate) fn claim(&self, which: usize) -> Claim {
+        let newest = self.tenures.last().copied().unwrap_or(claim(1, 999));
+        match which {
+            90 => Claim { nonce: Nonce::from_u128(u128::MAX), ..newest },
+            91 => Claim { epoch: newest.epoch.next().unwrap(), ..newest },
+            back => self.tenures.iter().rev().nth(back).copied().unwrap_or(newest),
+        }
+    }
+
+    pub(crate) fn holder_nonce(&mut self, again: Option<usize>) -> u128 {
+        let old = again.and_then(|back| self.tenures.iter().rev().nth(back)).map(|c| c.nonce.as_u128());
+        old.unwrap_or_else(|| self.fresh())
+    }
+
+    pub(crate) fn concrete(&mut self, op: &Op) -> (Concrete, Request) {
+        let concrete = match *op {
+            Op::Acquire { again, ttl, slot } => Concrete::Acquire { nonce: self.holder_nonce(again), ttl, slot },
+            Op::Renew { which, ttl, .. } => Concrete::Renew(self.claim(which), ttl),
+            Op::Release { which, outcome } => Concrete::Release(self.claim(which), outcome),
+            Op::Checkpoint { which } => Concrete::Checkpoint(self.claim(which)),
+            Op::Complete { which, outcome } => Concrete::Complete(self.claim(which), outcome),
+            Op::Revoke { by, again } => {
+                let old = again.and_then(|back| self.operator_nonces.iter().rev().nth(back).copied());
+                let nonce = old.unwrap_or_else(|| self.fresh());
+                self.operator_nonces.push(nonce);
+                Concrete::Operate { nonce, by, order: ConcreteOrder::Revoke }
+            }
+            Op::HandOff { by, again, ttl } => {
+                let to = self.holder_nonce(again);
+                Concrete::Operate { nonce: self.fresh(), by, order: ConcreteOrder::HandOff { to, ttl } }
+            }
+            Op::Pause { by, again } => {
+                let nonce = self.last_pause.filter(|_| again).unwrap_or_else(|| self.fresh());
+                self.last_pause = Some(nonce);
+                Concrete::Operate { nonce, by, order: ConcreteOrder::Pause }
+            }
+            Op::Retire { by, again } => {
+                let nonce = self.last_pause.filter(|_| again).unwrap_or_else(|| self.fresh());
+                self.last_pause = Some(nonce);
+                Concrete::Operate { nonce, by, order: ConcreteOrder::Retire }
+            }
+            Op::Resume { by, again } => {
+                let nonce = self.last_resume.filter(|_| again).unwrap_or_else(|| self.fresh());
+                self.last_resume = Some(nonce);
+                Concrete::Operate { nonce, by, order: ConcreteOrder::Resume }
+            }
+            Op::Import { by, epoch } => {
+                Concrete::Operate { nonce: self.fresh(), by, order: ConcreteOrder::Import { epoch } }
+            }
+            Op::Advance { by, past } => {
+                Concrete::Operate { nonce: self.fresh(), by, order: ConcreteOrder::Advance { past } }
+            }
+        };
+        let marker = matches!(op, Op::Renew { marker: true, .. });
+        let request = request(&concrete, marker);
+        (concrete, request)
+    }
+}
+
+pub(crate) fn request(concrete: &Concrete, marker: bool) -> Request {
+    let report = || Report { marker: Some("half".parse().unwrap()), checkpoint: Some(Checkpoint::new("x").unwrap()) };
+    match *concrete {
+        Concrete::Acquire { nonce, ttl, slot } => Request::Acquire {
+            holder: holder(nonce),
+            ttl: ttl.try_into().unwrap(),
+            slot: slot.map(|(slot, retry)| SlotClaim {
+                slot: Slot(at(slot)),
+                after_failure: if retry { AfterFailure::Retry } else { AfterFailure::Leave },
+            }),
+        },
+        Concrete::Renew(claim, ttl) => {
+            Request::Renew { claim, ttl: ttl.try_into().unwrap(), progress: marker.then(report) }
+        }
+        Concrete::Release(claim, outcome) => Request::Release { claim, outcome },
+        Concrete::Checkpoint(claim) => Request::Checkpoint { claim, report: report() },
+        Concrete::Complete(claim, outcome) => Request::Complete { claim, outcome },
+        Concrete::Operate { nonce, by, ref order } => Request::Operate {
+            nonce: Nonce::from_u128(nonce),
+            by: ["ann", "bob"][by].parse().unwrap(),
+            why: ["it hangs", "drill"][by].parse().unwrap(),
+            order: match *order {
+                ConcreteOrder::Revoke => Order::Revoke,
+                ConcreteOrder::HandOff { to, ttl } => Order::HandOff { to: holder(to), ttl: ttl.try_into().unwrap() },
+                ConcreteOrder::Pause => Order::Pause,
+                ConcreteOrder::Retire => Order::Retire,
+                ConcreteOrder::Resume => Order::Resume,
+                ConcreteOrder::Advance { past } => Order::Advance { past: epoch(past) },
+                ConcreteOrder::Import { epoch: there } => {
+                    Order::Import { record: Box::new(Ownership { epoch: epoch(there), ..Ownership::default() }) }
+                }
+            },
+        },
+    }
+}
+
+pub(crate) fn answer(decision: &Decision) -> Answer {
+    match decision {
+        Decision::Write(_) => Answer::Write,
+        Decision::AlreadyApplied => Answer::Already,
+        Decision::Refuse(refusal) => Answer::No(match refusal {
+            Refusal::Held { .. } => "held",
+            Refusal::Paused(_) => "paused",
+            Refusal::AlreadyRun(_) => "already run",
+            Refusal::Lost { .. } => "lost",
+            Refusal::AlreadyReleased { .. } => "already released",
+            Refusal::NeverHeld => "never held",
+            Refusal::NotPaused => "not paused",
+            Refusal::NoSlot => "no slot",
+            Refusal::Exhausted => "exhausted",
+        }),
+    }
+}
+
+/// Plays a history and shows every decision to `look`, with what the specification answered.
+pub(crate) fn play(
+    ops: &[(u64, Op)],
+    mut look: impl FnMut(&Step, Answer, &Spec) -> Result<(), TestCaseError>,
+) -> Result<(), TestCaseError> {
+    let mut history = History::default();
+    let mut spec = Spec::default();
+    let mut now = 10_000;
+    for (wait, op) in ops {
+        now += wait;
+        let (concrete, request) = history.concrete(op);
+        let expected = spec.step(&concrete, now);
+        let before = std::mem::take(&mut history.record);
+        let decision = decide(&before, &request, at(now));
+        let step = Step { before, request, now: at(now), decision };
+        look(&step, expected, &spec)?;
+        history.record = match step.decision {
+            Decision::Write(next) => {
+                if let Some(tenure) = next.tenure.as_ref().filter(|_| next.epoch > step.before.epoch) {
+                    history.tenures.push(Claim { epoch: next.epoch, nonce: tenure.holder.nonce });
+                }
+                *next
+            }
+            _ => step.before,
+        };
+    }
+    Ok(())
+}
+
+pub(crate) fn each_write(
+    ops: &[(u64, Op)],
+    look: impl Fn(&Step, &Ownership) -> Result<(), TestCaseError>,
+) -> TestCaseResult {
+    play(ops, |step, _, _| match &step.decision {
+        Decision::Write(next) => look(step, next),
+        _ => Ok(()),
+    })
+}
+
+pub(crate) type TestCaseResult = Result<(), TestCaseError>;
