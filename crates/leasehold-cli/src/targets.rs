@@ -106,6 +106,14 @@ pub fn object_guard(text: &str) -> Result<Arc<dyn Guard>> {
     Err(lean(scheme_of(text)))
 }
 
+/// Deletes a scratch object.
+pub async fn remove_object(text: &str) -> Result<()> {
+    #[cfg(feature = "full")]
+    return object(text, None, None, Policy::Reentrant)?.0.remove().await;
+    #[cfg(not(feature = "full"))]
+    Err(lean(scheme_of(text)))
+}
+
 /// The error for what this build does not have.
 #[allow(dead_code, reason = "a full build has everything")]
 pub fn lean(scheme: &str) -> Error {

@@ -6,6 +6,8 @@ mod common;
 
 use common::{Home, On};
 use serde_json::Value;
+#[cfg(feature = "full")]
+use std::io::{Read, Write};
 use std::process::Command;
 
 fn drilled(home: &Home, guard: &str) -> Value {
@@ -46,9 +48,74 @@ fn a_git_remote_withstands_a_drill_and_has_no_refs_left_of_it() {
 }
 
 #[test]
-fn a_database_withstands_a_drill() {
+fn a_database_withstands_a_drill_and_is_left_as_it_was() {
     let home = Home::new(On::Sqlite);
-    drilled(&home, &format!("sqlite:{}", home.path("app.db").display()));
+    let path = home.path("app.db");
+    let url = format!("sqlite:{}", path.display());
+    drilled(&home, &url);
+    assert!(!path.exists(), "there was no database before");
+    let db = rusqlite::Connection::open(&path).unwrap();
+    db.execute_batch("CREATE TABLE totals (n)").unwrap();
+    let names = || -> String {
+        db.query_row("SELECT group_concat(name) FROM sqlite_master WHERE type = 'table'", [], |row| row.get(0)).unwrap()
+    };
+    drilled(&home, &url);
+    assert_eq!(names(), "totals");
+    home.done(&["sql", &url, "--init"]).expect(0);
+    drilled(&home, &url);
+    assert_eq!(names(), "totals,leasehold_fence", "a fence table that was there stays");
+    let rows: i64 = db.query_row("SELECT count(*) FROM leasehold_fence", [], |row| row.get(0)).unwrap();
+    assert_eq!(rows, 0);
+}
+
+#[cfg(feature = "full")]
+#[test]
+fn database_servers_withstand_a_drill_and_are_left_as_they_were() {
+    let (postgres, mariadb) = (leasehold_testbed::postgres(), leasehold_testbed::mariadb());
+    let home = Home::new(On::Sqlite);
+    let tables = |name: &str| -> String {
+        let sql = format!(
+            "SELECT count(*) FROM information_schema.tables WHERE table_name = 'leasehold_fence' UNION ALL SELECT count(*) FROM \
+             information_schema.routines WHERE routine_name LIKE 'leasehold%'"
+        );
+        let found = match name {
+            "postgres" => postgres.sql(&sql),
+            _ => leasehold_testbed::mariadb_run(&mariadb, &sql),
+        };
+        found.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let rows = |name: &str| -> String {
+        let found = match name {
+            "postgres" => postgres.sql("SELECT count(*) FROM leasehold_fence"),
+            _ => leasehold_testbed::mariadb_run(&mariadb, "SELECT count(*) FROM leases.leasehold_fence"),
+        };
+        found.trim().to_owned()
+    };
+    for (name, url, has) in [
+        ("postgres", format!("postgres://postgres@127.0.0.1:{}/postgres", postgres.port()), "1 3"),
+        ("mysql", format!("mysql://root@127.0.0.1:{}/leases", mariadb.port()), "1 0"),
+    ] {
+        drilled(&home, &url);
+        assert_eq!(tables(name), "0 0", "{name}");
+        home.done(&["sql", &url, "--init"]).expect(0);
+        drilled(&home, &url);
+        assert_eq!((tables(name).as_str(), rows(name).as_str()), (has, "0"), "{name}: what was there stays");
+    }
+}
+
+#[cfg(feature = "full")]
+#[test]
+fn a_bucket_withstands_a_drill_and_has_no_objects_left_of_it() {
+    let server = leasehold_testbed::moto();
+    let home = Home::new(On::Sqlite);
+    let bucket = leasehold_testbed::BUCKET;
+    let options = format!("endpoint=http://127.0.0.1:{}", server.port());
+    drilled(&home, &format!("s3://id:secret@{bucket}/team/out.json?{options}"));
+    let mut listing = String::new();
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+    write!(stream, "GET /{bucket}?list-type=2 HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n").unwrap();
+    stream.read_to_string(&mut listing).unwrap();
+    assert!(listing.contains("<ListBucketResult") && listing.contains("<KeyCount>0</KeyCount>"), "{listing}");
 }
 
 #[test]

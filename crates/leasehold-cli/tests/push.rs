@@ -277,6 +277,63 @@ fn hooks_credentials_and_old_gits() {
     assert!(refused.stderr.contains("`git` is not on the PATH"), "{}", refused.stderr);
 }
 
+/// What git's settings said is remembered for as long as they are the same, and not a moment longer.
+#[test]
+fn a_second_push_starts_git_once_and_sees_every_change_of_the_settings() {
+    let place = Place::new();
+    let (bin, log, rest) = (place.home.path("bin"), place.home.path("log"), std::env::var("PATH").unwrap());
+    fs::create_dir(&bin).unwrap();
+    let script = format!("#!/bin/sh\necho \"$1\" >>'{}'\nPATH='{rest}' exec git \"$@\"\n", log.display());
+    fs::write(bin.join("git"), script).unwrap();
+    fs::set_permissions(bin.join("git"), fs::Permissions::from_mode(0o755)).unwrap();
+    let push = || {
+        let _ = fs::remove_file(&log);
+        let mut command = place.home.leasehold(&["push", "--token", &place.token, "origin", "main"]);
+        command.current_dir(place.home.path("work")).env("PATH", format!("{}:{rest}", bin.display()));
+        let done = Done::from(command.output().unwrap());
+        let mut started: Vec<String> =
+            fs::read_to_string(&log).unwrap_or_default().lines().map(str::to_owned).collect();
+        // Git starts itself again for what it does on its way.
+        started.retain(|verb| ["config", "rev-parse", "commit-tree", "ls-remote", "push", "remote"].contains(&&**verb));
+        (done, started)
+    };
+    let (done, started) = push();
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    assert!(started.len() > 3, "{started:?}");
+    for message in ["two", "three"] {
+        place.commit(message);
+        let (done, started) = push();
+        assert_eq!((done.code, started.as_slice()), (0, &["push".to_owned()][..]), "{}", done.stderr);
+        assert_eq!(place.git("remote.git", &["log", "-1", "--format=%s", "main"]), message);
+    }
+    // The fence's commit is one that git has nothing against, and its author is the one that git knows.
+    place.git("remote.git", &["fsck", "--strict", "--no-dangling"]);
+    assert_eq!(place.git("remote.git", &["log", "-1", "--format=%cn <%ce>", "refs/fence/job"]), "a <a@localhost>");
+    place.commit("four");
+    let refused = |says: &str| {
+        let refs = place.refs();
+        let (done, started) = push();
+        assert!(done.code != 0 && done.stderr.contains(says), "{says}: {}", done.stderr);
+        assert!(started.contains(&"config".to_owned()), "{started:?}");
+        assert_eq!(place.refs(), refs, "{says}");
+    };
+    place.git("work", &["config", "remote.origin.mirror", "true"]);
+    refused("is a mirror");
+    place.git("work", &["config", "--unset", "remote.origin.mirror"]);
+    for url in ["../remote.git", "../other.git"] {
+        place.git("work", &["config", "--add", "remote.origin.pushurl", url]);
+    }
+    refused("has 2 push URLs");
+    place.git("work", &["config", "--unset-all", "remote.origin.pushurl"]);
+    // Settings of the user's own, in a file that was not there before.
+    place.git("work", &["config", "--global", "remote.origin.mirror", "true"]);
+    refused("is a mirror");
+    place.git("work", &["config", "--global", "--unset", "remote.origin.mirror"]);
+    let (done, _) = push();
+    assert_eq!(done.code, 0, "{}", done.stderr);
+    assert_eq!(place.git("remote.git", &["log", "-1", "--format=%s", "main"]), "four");
+}
+
 #[test]
 fn a_servers_hooks_refuse_whoever_goes_around_the_fence() {
     let place = Place::new();

@@ -4,6 +4,7 @@
 //! symlinks, mode and, where permitted, the file's user and group stay as they were. Non-promise: hard links to the file
 //! keep the old content, extended attributes are not copied, and set-user-id bits are dropped.
 
+use crate::blocking::blocking;
 use crate::failure::Scene;
 use crate::fence;
 use crate::permit::{Permits, hold};
@@ -128,14 +129,6 @@ impl Guard for FileGuard {
     async fn high_water(&self) -> Result<Option<HighWater>> {
         let guard = self.clone();
         blocking(move || guard.high_water_now()).await
-    }
-}
-
-/// Runs what may block where it may.
-pub(crate) async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    match tokio::task::spawn_blocking(act).await {
-        Ok(answer) => answer,
-        Err(e) => Err(Error::new(Kind::Indeterminate, "the guard's thread ended early").with_source(e)),
     }
 }
 

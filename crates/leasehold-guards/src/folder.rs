@@ -7,9 +7,9 @@
 //! renamed into place. A real folder: it changes places with the staged tree. In both the rename that publishes has its
 //! source in the permit, so a stale one finds none.
 
+use crate::blocking::blocking;
 use crate::failure::Scene;
 use crate::fence;
-use crate::file::blocking;
 use crate::generations::{self, Generations};
 use crate::permit::{Permits, hold};
 use crate::place::{Place, shown};

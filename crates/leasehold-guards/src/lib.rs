@@ -19,6 +19,8 @@
 //! # Ok(()) }
 //! ```
 
+#[cfg(any(feature = "file", feature = "sqlite"))]
+mod blocking;
 #[cfg(feature = "file")]
 mod failure;
 #[cfg(feature = "file")]

@@ -12,7 +12,7 @@ pub use fenced::{Fenced, begin};
 
 use crate::sql::{
     Connect, Dialect, Outcome, Resource, Rows, Script, Setup, SqlGuard, escaped, failed_statement, high_water, judge,
-    not_set_up, one_line,
+    not_removed, not_set_up, one_line,
 };
 use crate::stages::{Stage, Stages, Watched};
 use async_trait::async_trait;
@@ -408,6 +408,23 @@ impl Guard for MysqlGuard {
 
 #[async_trait]
 impl SqlGuard for MysqlGuard {
+    async fn remove(&self, whole: bool) -> Result<()> {
+        let mut conn = (self.connect)().await?;
+        let fail = |e: mysql_async::Error| not_removed(&self.resource(), e);
+        let row = format!("DELETE FROM leasehold_fence WHERE resource = {}", literal(self.resource.as_str()));
+        exchange(&mut conn, &row).await.map_err(fail)?;
+        // Protected tables have a row too, so an empty table is nobody's.
+        let lock = "LOCK TABLES leasehold_fence WRITE; SELECT COUNT(*) FROM leasehold_fence";
+        if whole {
+            let found = exchange(&mut conn, lock).await.map_err(fail)?;
+            if found.iter().flatten().next().and_then(|row| number(row, 0)) == Some(0) {
+                exchange(&mut conn, "DROP TABLE leasehold_fence").await.map_err(fail)?;
+            }
+        }
+        let _ = conn.disconnect().await;
+        Ok(())
+    }
+
     fn dialect(&self) -> Dialect {
         Dialect::Mysql
     }

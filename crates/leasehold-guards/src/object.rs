@@ -17,7 +17,9 @@ use bytes::Bytes;
 use leasehold::guard::{self, Guard, HighWater, Policy, Strength};
 use leasehold::{Error, Kind, Nonce, Result, Token};
 use object_store::path::Path;
-use object_store::{Attribute, Attributes, GetOptions, ObjectStore, PutMode, PutOptions, UpdateVersion};
+use object_store::{
+    Attribute, Attributes, GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, UpdateVersion,
+};
 use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -189,6 +191,12 @@ impl ObjectGuard {
             Ok(Payload { body: payload.body.clone(), attributes: payload.attributes.clone() })
         })
         .await
+    }
+
+    /// Deletes the object and its fence with it. Only for scratch names: a stale writer that comes later creates it anew.
+    pub async fn remove(&self) -> Result<()> {
+        let gone = in_time(LOOK, &self.resource, Kind::Unavailable, self.store.delete(&self.key)).await?;
+        gone.map_err(|e| failure(&e, &self.resource, Kind::Unavailable))
     }
 
     /// Looks, judges and puts, until the service has decided.

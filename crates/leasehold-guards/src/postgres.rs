@@ -11,7 +11,7 @@ pub use fenced::{Fenced, begin};
 
 use crate::sql::{
     Connect, Dialect, Name, Outcome, Resource, Rows, Script, Setup, SqlGuard, escaped, failed_statement, high_water,
-    judge, mode, not_set_up, one_line, sequence,
+    judge, mode, not_removed, not_set_up, one_line, sequence,
 };
 use crate::stages::{Stage, Stages, Watched};
 use async_trait::async_trait;
@@ -340,6 +340,17 @@ impl Guard for PostgresGuard {
 
 #[async_trait]
 impl SqlGuard for PostgresGuard {
+    async fn remove(&self, whole: bool) -> Result<()> {
+        let client = (self.connect)().await?;
+        let row = format!("DELETE FROM leasehold_fence WHERE resource = {}", literal(self.resource.as_str()));
+        for sql in std::iter::once(&*row).chain(whole.then_some(REMOVE)) {
+            client.batch_execute(sql).await.map_err(|e| {
+                not_removed(&self.resource(), e.as_db_error().map_or_else(|| cause(&e), ToString::to_string))
+            })?;
+        }
+        Ok(())
+    }
+
     fn dialect(&self) -> Dialect {
         Dialect::Postgres
     }
@@ -387,6 +398,13 @@ impl SqlGuard for PostgresGuard {
         Ok(Outcome { high, counts, rows })
     }
 }
+
+/// What takes the fence table and its functions away, if it is empty and no trigger uses them.
+const REMOVE: &str = "BEGIN; LOCK TABLE leasehold_fence IN ACCESS EXCLUSIVE MODE; \
+     DO $leasehold$ BEGIN IF NOT EXISTS (SELECT 1 FROM leasehold_fence) AND NOT EXISTS (SELECT 1 FROM pg_trigger t JOIN pg_proc \
+     p ON p.oid = t.tgfoid WHERE p.proname = 'leasehold_protect') THEN DROP FUNCTION leasehold_protect(); DROP FUNCTION \
+     leasehold_require(text, text, text); DROP FUNCTION leasehold_admit(text, text, bigint, text, bigint, text); DROP TABLE \
+     leasehold_fence; END IF; END $leasehold$; COMMIT";
 
 /// The fence's statements without any table, for tests and documents.
 pub const fn fence_statements() -> &'static str {

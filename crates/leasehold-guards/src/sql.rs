@@ -172,6 +172,10 @@ pub trait SqlGuard: Guard {
 
     /// Admits the token and runs the script, in one transaction.
     async fn run(&self, token: &Token, script: &Script) -> Result<Outcome>;
+
+    /// Removes this resource's fence; with `whole` also the table and the functions, if nobody else has a fence there. Only
+    /// for scratch names: a stale writer that comes later finds nothing that refuses it.
+    async fn remove(&self, whole: bool) -> Result<()>;
 }
 
 /// The two halves of a fenced `UPDATE` for tables that have a fencing column of their own:
@@ -247,6 +251,12 @@ pub(crate) fn not_set_up(resource: &str, place: &str) -> Error {
          URL --init"
     );
     Error::new(Kind::Unsupported, message)
+}
+
+/// The error for a fence that could not be removed.
+pub(crate) fn not_removed(resource: &str, why: impl fmt::Display) -> Error {
+    let message = format!("cannot remove the fence: resource=`{resource}`: {}", one_line(&why.to_string()));
+    Error::new(Kind::Unavailable, message)
 }
 
 /// The error for a script whose transaction is not the one that was begun.

@@ -5,9 +5,10 @@
 //! a process that is *stopped* in the middle: the next one is told so after a while. `leasehold run` ends the processes of
 //! a lost lease before anybody else can have it, stopped ones too, so under it nobody waits.
 
+use crate::blocking::blocking;
 use crate::sql::{
     Dialect, Outcome, Resource, Rows, Script, Setup, SqlGuard, Statement, escaped, failed_statement, high_water, judge,
-    not_set_up, one_line,
+    not_removed, not_set_up, one_line,
 };
 use crate::stages::{Stage, Stages, Watched};
 use async_trait::async_trait;
@@ -237,6 +238,20 @@ impl SqliteGuard {
         lines
     }
 
+    fn remove_now(&self, whole: bool) -> Result<()> {
+        let db = self.open(false)?;
+        let fail = |e: rusqlite::Error| not_removed(&self.resource(), e);
+        db.execute_batch("BEGIN IMMEDIATE").map_err(fail)?;
+        db.execute("DELETE FROM main.leasehold_fence WHERE resource = ?1", params![self.resource.as_str()])
+            .map_err(fail)?;
+        let others = "SELECT (SELECT count(*) FROM main.leasehold_fence) + (SELECT count(*) FROM main.sqlite_master WHERE type \
+                      = 'trigger' AND sql LIKE '%leasehold_fence%')";
+        if whole && db.query_row(others, [], |row| row.get::<_, i64>(0)).map_err(fail)? == 0 {
+            db.execute_batch("DROP TABLE main.leasehold_fence").map_err(fail)?;
+        }
+        db.execute_batch("COMMIT").map_err(fail)
+    }
+
     fn init_now(&self, setup: &Setup) -> Result<()> {
         let db = self.open(true)?;
         let fail = |e: rusqlite::Error| {
@@ -276,13 +291,6 @@ fn run_one(db: &Connection, statement: &Statement) -> rusqlite::Result<(u64, Opt
     Ok((values.len() as u64, Some(Rows { columns, values })))
 }
 
-async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    match tokio::task::spawn_blocking(act).await {
-        Ok(answer) => answer,
-        Err(e) => Err(Error::new(Kind::Indeterminate, "the guard's thread ended early").with_source(e)),
-    }
-}
-
 #[async_trait]
 impl Guard for SqliteGuard {
     fn resource(&self) -> String {
@@ -306,6 +314,11 @@ impl Guard for SqliteGuard {
 
 #[async_trait]
 impl SqlGuard for SqliteGuard {
+    async fn remove(&self, whole: bool) -> Result<()> {
+        let guard = self.clone();
+        blocking(move || guard.remove_now(whole)).await
+    }
+
     fn dialect(&self) -> Dialect {
         Dialect::Sqlite
     }

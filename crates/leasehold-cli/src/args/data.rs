@@ -87,8 +87,9 @@ Examples:
   leasehold drill postgres://db/app
   leasehold drill s3://bucket/report.json
 
-It works in a scratch name beside the resource, and removes what it made; a database keeps the fence table. Exit code 78
-means that a stale write got through.")]
+It works in a scratch name beside the resource, and removes what it made: files, refs, rows, the fence table if there was none,
+objects. Exit code 78 means that a stale write got through. A `leasehold proxy`, an MCP gate and a published folder cannot be
+drilled on.")]
 pub struct Drill {
     /// The resource: file:PATH, git:REMOTE, a database or an object in a bucket
     pub guard: String,

@@ -47,11 +47,23 @@ impl Memo {
         if !git.is_elsewhere() && ELSEWHERE.iter().any(|name| std::env::var_os(name).is_some()) {
             return None;
         }
-        let start = std::path::absolute(git.folder()).ok()?;
-        let common = start.ancestors().map(|folder| folder.join(".git")).find(|place| place.exists())?;
-        if !common.join("HEAD").exists() || !common.join("objects").is_dir() || common.join("commondir").exists() {
-            return None;
+        let looks_like_one = |place: &Path| place.join("HEAD").exists() && place.join("objects").is_dir();
+        let start = fs::canonicalize(git.folder()).ok()?;
+        for folder in start.ancestors() {
+            let common = folder.join(".git");
+            if common.exists() {
+                let is_plain = looks_like_one(&common) && !common.join("commondir").exists();
+                return is_plain.then(|| Memo::at(common, remote)).flatten();
+            }
+            // A bare repository is one itself.
+            if looks_like_one(folder) {
+                return None;
+            }
         }
+        None
+    }
+
+    fn at(common: PathBuf, remote: &Remote) -> Option<Self> {
         let name = sha1_smol::Sha1::from(remote.as_str()).digest().to_string();
         let path = common.join("leasehold").join(format!("site-{name}"));
         let sources = sources(&common)?;

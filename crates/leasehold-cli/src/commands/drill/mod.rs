@@ -46,14 +46,14 @@ struct Attempt {
 pub async fn drill(common: &Common, args: Args) -> Result<Exit> {
     let number = Nonce::random().to_string();
     let lease: LeaseName = format!("leasehold-drill-{}", &number[..8]).parse()?;
-    let place = Place::parse(&args.guard, &number[..8])?;
+    let mut place = Place::parse(&args.guard, &number[..8])?;
     if !common.json {
         output::say(&format!("drill on {place}"));
     }
-    place.prepare()?;
+    place.prepare().await?;
     let guard = place.guard()?;
     let played = play(&place, &*guard, &lease).await;
-    let cleaned = place.clean(&lease);
+    let cleaned = place.clean(&lease).await;
     let attempts = played?;
     let is_safe = attempts.iter().all(|attempt| attempt.is_right);
     if common.json {

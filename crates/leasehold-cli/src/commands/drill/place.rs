@@ -35,8 +35,18 @@ pub struct Place {
 enum Kinds {
     File(PathBuf),
     Git { remote: String, branch: String },
-    Sql { url: String, resource: String },
+    Sql { url: String, resource: String, made: Made },
     Object(String),
+}
+
+/// What a drill made in a database besides its own row.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Made {
+    Nothing,
+    /// The fence table.
+    Table,
+    /// The database itself: a file.
+    File,
 }
 
 impl Place {
@@ -55,7 +65,7 @@ impl Place {
                 Kinds::Git { remote: url_of(remote)?, branch: format!("refs/heads/{name}") }
             }
             Some((scheme, _)) if targets::SQL.contains(&scheme) => {
-                Kinds::Sql { url: text.to_owned(), resource: name.clone() }
+                Kinds::Sql { url: text.to_owned(), resource: name.clone(), made: Made::Nothing }
             }
             Some((scheme, _)) if targets::OBJECT.contains(&scheme) => {
                 let (place, options) =
@@ -74,7 +84,7 @@ impl Place {
             Kinds::Git { remote, .. } => {
                 Arc::new(GitGuard::new(remote, Policy::Reentrant)?.in_repository(self.repository(Role::Holder)))
             }
-            Kinds::Sql { url, resource } => {
+            Kinds::Sql { url, resource, .. } => {
                 targets::database(url, Some(resource), Policy::Reentrant)? as Arc<dyn Guard>
             }
             Kinds::Object(url) => targets::object_guard(url)?,
@@ -82,12 +92,22 @@ impl Place {
     }
 
     /// What has to be there before.
-    pub fn prepare(&self) -> Result<()> {
-        let made = std::fs::create_dir(&self.scratch);
-        made.map_err(|e| Error::unavailable(format!("cannot make `{}`", self.scratch.display()), e))?;
-        match &self.kind {
+    pub async fn prepare(&mut self) -> Result<()> {
+        let folder = std::fs::create_dir(&self.scratch);
+        folder.map_err(|e| Error::unavailable(format!("cannot make `{}`", self.scratch.display()), e))?;
+        match &mut self.kind {
             Kinds::File(_) | Kinds::Object(_) => Ok(()),
-            Kinds::Sql { url, .. } => {
+            Kinds::Sql { url, made, resource } => {
+                let file = file_of(url).filter(|path| !path.exists());
+                let is_new = || async {
+                    let found = targets::database(url, Some(resource), Policy::Reentrant)?.high_water().await;
+                    Ok::<_, Error>(found.is_err_and(|e| e.kind() == Kind::Unsupported))
+                };
+                *made = match file {
+                    Some(_) => Made::File,
+                    None if is_new().await? => Made::Table,
+                    None => Made::Nothing,
+                };
                 let mut init = ours(&["sql", "--init"])?;
                 output_of(init.arg(url)).map(drop)
             }
@@ -115,15 +135,15 @@ impl Place {
     }
 
     /// Removes what the drill made, as far as it can be.
-    pub fn clean(&self, lease: &LeaseName) -> Result<()> {
+    pub async fn clean(&self, lease: &LeaseName) -> Result<()> {
         let cleaned = match &self.kind {
             Kinds::File(path) => clean_file(path),
             Kinds::Git { remote, branch } => self.clean_remote(remote, branch, lease),
-            Kinds::Sql { .. } => Ok(()),
-            Kinds::Object(url) => {
-                crate::output::say(&format!("remove the scratch object by hand: {}", shown(url)));
-                Ok(())
+            Kinds::Sql { url, made: Made::File, .. } => file_of(url).map_or(Ok(()), |path| clean_database(&path)),
+            Kinds::Sql { url, resource, made } => {
+                targets::database(url, Some(resource), Policy::Reentrant)?.remove(*made == Made::Table).await
             }
+            Kinds::Object(url) => targets::remove_object(url).await,
         };
         let removed = std::fs::remove_dir_all(&self.scratch);
         cleaned.and(removed.map_err(|e| Error::unavailable(format!("cannot remove `{}`", self.scratch.display()), e)))
@@ -222,6 +242,27 @@ fn clean_file(path: &Path) -> Result<()> {
     removed.map_err(|e| Error::unavailable(format!("cannot remove `{}` and its fence", path.display()), e))
 }
 
+/// The file of a database that is one.
+fn file_of(url: &str) -> Option<PathBuf> {
+    let path = url.strip_prefix("sqlite:")?.split(['?', '#']).next()?;
+    Some(PathBuf::from(path))
+}
+
+/// Removes a database that was not there before, with what SQLite keeps beside it.
+fn clean_database(path: &Path) -> Result<()> {
+    for ending in ["", "-wal", "-shm", "-journal"] {
+        let mut file = path.as_os_str().to_owned();
+        file.push(ending);
+        match std::fs::remove_file(&file) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Error::unavailable(format!("cannot remove `{}`", path.display()), e));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 fn ours(args: &[&str]) -> Result<Command> {
     let program = std::env::current_exe().map_err(|e| Error::unavailable("cannot find leasehold itself", e))?;
     let mut command = Command::new(program);
@@ -294,7 +335,7 @@ impl Writer {
                 command
             }
             Kinds::Object(url) => ours(&["put", "-", url])?,
-            Kinds::Sql { url, resource } => {
+            Kinds::Sql { url, resource, .. } => {
                 payload = "SELECT 1".to_owned();
                 ours(&["sql", url, "--resource", resource, "-f", "-"])?
             }
