@@ -64,26 +64,45 @@ pub enum Verb {
     /// Take a lease and print its token, for scripts that renew and release it themselves
     Acquire(Acquire),
     /// Keep a lease for another TTL
+    #[command(after_help = "Examples:\n  leasehold renew --token \"$token\"")]
     Renew(Renew),
     /// Give a lease back
+    #[command(
+        after_help = "Examples:\n  leasehold release --token \"$token\"\n  leasehold release --token \"$token\" --failed"
+    )]
     Release(Release),
     /// Say that the work has moved on
+    #[command(
+        after_help = "Examples:\n  leasehold progress 'row 500 of 900'          # inside `leasehold run`\n  leasehold progress --checkpoint '{\"row\":500}' --token \"$token\""
+    )]
     Progress(Progress),
     /// List leases: who holds them, since when, until when
+    #[command(after_help = "Examples:\n  leasehold ls\n  leasehold ls team/ --held\n  leasehold ls --watch")]
     Ls(Ls),
     /// Show one lease in full
+    #[command(after_help = "Examples:\n  leasehold show daily-publish\n  leasehold show daily-publish --json")]
     Show(Name),
     /// Show why a lease moved, from the latest transfer back
+    #[command(after_help = "Examples:\n  leasehold history daily-publish")]
     History(Name),
     /// Take a lease from whoever holds it
+    #[command(after_help = "Examples:\n  leasehold revoke daily-publish --why 'it hangs since nine'")]
     Revoke(Operate),
     /// Take a lease from whoever holds it and give it to somebody else; prints the new token
+    #[command(
+        after_help = "Examples:\n  token=$(leasehold hand-off daily-publish --to ann --why 'ann finishes it by hand')"
+    )]
     HandOff(HandOff),
     /// Keep new holders out; the present one goes on
+    #[command(after_help = "Examples:\n  leasehold pause daily-publish --why 'the database moves'")]
     Pause(Operate),
     /// Let holders in again
+    #[command(after_help = "Examples:\n  leasehold resume daily-publish --why 'the database has moved'")]
     Resume(Operate),
     /// Move a lease's epoch past a number, to heal a store that was restored from an old copy
+    #[command(
+        after_help = "Examples:\n  leasehold advance daily-publish --past 41 --why 'the store was restored from an old copy'"
+    )]
     Advance(Advance),
     /// Run jobs on a schedule, each slot once in the whole fleet
     Schedule(Schedule),
@@ -92,6 +111,7 @@ pub enum Verb {
     /// Count what became of runs: granted, skipped, lost, fenced, failed
     Stats(Stats),
     /// Recommend a TTL from recorded run times
+    #[command(after_help = "Examples:\n  leasehold advise daily-publish")]
     Advise(Name),
     /// Test whether the store, and a folder, keep their promises
     Doctor(Doctor),
@@ -125,10 +145,14 @@ pub enum Verb {
     /// Run a command for each item of a queue
     Work(Box<Work>),
     /// Print the settings in force and where each came from
+    #[command(
+        after_help = "Examples:\n  leasehold config\n  LEASEHOLD_STORE=dir:/shared/leases leasehold config --json"
+    )]
     Config,
     /// Print a shell completion script
     Completions(Completions),
     /// Print the manual page
+    #[command(after_help = "Examples:\n  leasehold man | man -l -")]
     Man,
 }
 
@@ -303,6 +327,9 @@ pub struct Advance {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  leasehold stats\n  leasehold stats daily-publish --json\n  leasehold stats --prometheus > /var/lib/node_exporter/leasehold.prom"
+)]
 pub struct Stats {
     /// Only this lease
     pub name: Option<String>,
@@ -408,6 +435,9 @@ pub struct Gate {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  leasehold completions bash > ~/.local/share/bash-completion/completions/leasehold"
+)]
 pub struct Completions {
     /// The shell
     #[arg(value_enum)]

@@ -73,6 +73,8 @@ pub struct Flags<'a> {
     pub grace: Option<&'a str>,
     /// `--held-exit-code`
     pub held_exit_code: Option<&'a str>,
+    /// Whoever started this has read the files, and they may have changed since.
+    pub no_files: bool,
 }
 
 /// All settings in force.
@@ -103,7 +105,7 @@ impl Settings {
 
     /// The same, with this file in the place of the project's.
     pub fn gather_near(common: &Common, flags: Flags<'_>, file: Option<&Path>) -> Result<Self> {
-        let files = Files::read(file)?;
+        let files = if flags.no_files { Files(Vec::new()) } else { Files::read(file)? };
         let store = match files.pick(common.store.as_deref(), "LEASEHOLD_STORE", |f| f.store.clone())? {
             Some((text, source)) => {
                 // A relative path in a file means relative to that file.

@@ -186,3 +186,42 @@ fn the_example_of_the_object_page_runs_on_a_real_server() {
     let late = home.done(&["put", "report.json", &url, "--token", &old]).expect(13);
     assert!(late.stderr.contains("stale epoch refused"), "{late:?}");
 }
+
+#[test]
+fn a_token_that_the_store_never_granted_moves_no_fence() {
+    let home = Home::new(On::Sqlite);
+    home.done(&["sql", "sqlite:app.db", "--init"]).expect(0);
+    let granted = home.done(&["acquire", "job", "--ttl", "24h"]).expect(0).stdout.trim().to_owned();
+    let nobody = "0".repeat(32);
+    for forged in [format!("job:99:{nobody}:0"), format!("job:1:{nobody}:0"), format!("neverwas:9:{nobody}:0")] {
+        let refused = home.done(&["write", "out.txt", "--from", "app.db", "--token", &forged]).expect(65);
+        assert!(refused.stderr.contains("was never granted by"), "{refused:?}");
+        assert!(!refused.stderr.contains(&nobody), "{refused:?}");
+        home.done(&["sql", "sqlite:app.db", "-c", "CREATE TABLE t (n)", "--token", &forged]).expect(65);
+    }
+    home.done(&["write", "out.txt", "--from", "app.db", "--token", &granted]).expect(0);
+    home.done(&["sql", "sqlite:app.db", "-c", "CREATE TABLE t (n)", "--token", &granted]).expect(0);
+}
+
+#[test]
+fn what_guards_keep_is_not_written_through_them() {
+    let home = Home::new(On::Sqlite);
+    let token = home.done(&["acquire", "job", "--ttl", "24h"]).expect(0).stdout.trim().to_owned();
+    std::fs::create_dir(home.path("src")).unwrap();
+    std::fs::write(home.path("src/page"), "one").unwrap();
+    home.done(&["write", "a.txt", "--from", "src/page", "--token", &token]).expect(0);
+    home.done(&["publish", "src", "site", "--token", &token]).expect(0);
+    for own in [".a.txt.fence/lease", "site/page", ".site.generations/x", ".b.fence"] {
+        let refused = home.done(&["write", own, "--from", "src/page", "--token", &token]).expect(64);
+        assert!(refused.stderr.contains("a guard keeps its records there"), "{own}: {refused:?}");
+    }
+    home.done(&["publish", "src", ".site.fence", "--token", &token]).expect(64);
+    home.done(&["sql", "sqlite:app.db", "--init"]).expect(0);
+    for statement in
+        ["UPDATE leasehold_fence SET epoch = 0", "DELETE FROM \"Leasehold_Fence\"", "DROP TABLE [leasehold_fence]"]
+    {
+        let refused = home.done(&["sql", "sqlite:app.db", "-c", statement, "--token", &token]).expect(64);
+        assert!(refused.stderr.contains("the guard's own table"), "{statement}: {refused:?}");
+    }
+    home.done(&["write", "a.txt", "--from", "src/page", "--token", &token]).expect(0);
+}

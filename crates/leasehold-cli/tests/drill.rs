@@ -74,13 +74,11 @@ fn database_servers_withstand_a_drill_and_are_left_as_they_were() {
     let (postgres, mariadb) = (leasehold_testbed::postgres(), leasehold_testbed::mariadb());
     let home = Home::new(On::Sqlite);
     let tables = |name: &str| -> String {
-        let sql = format!(
-            "SELECT count(*) FROM information_schema.tables WHERE table_name = 'leasehold_fence' UNION ALL SELECT count(*) FROM \
-             information_schema.routines WHERE routine_name LIKE 'leasehold%'"
-        );
+        let sql = "SELECT count(*) FROM information_schema.tables WHERE table_name = 'leasehold_fence' UNION ALL SELECT \
+                   count(*) FROM information_schema.routines WHERE routine_name LIKE 'leasehold%'";
         let found = match name {
-            "postgres" => postgres.sql(&sql),
-            _ => leasehold_testbed::mariadb_run(&mariadb, &sql),
+            "postgres" => postgres.sql(sql),
+            _ => leasehold_testbed::mariadb_run(&mariadb, sql),
         };
         found.split_whitespace().collect::<Vec<_>>().join(" ")
     };

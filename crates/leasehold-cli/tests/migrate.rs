@@ -172,3 +172,28 @@ fn queues_and_journals_go_along_and_nothing_is_claimed_in_both_stores() {
     assert_eq!(again["items"], 0, "a second run brings nothing back");
     new.done(&["queue", "claim", "mail"]).expect(11);
 }
+
+#[test]
+fn what_comes_home_is_awake_there_and_only_there() {
+    let (old, new) = houses();
+    old.done(&["run", "nightly", "--", "true"]).expect(0);
+    migrate(&old, &new, &[]).expect(0);
+    let refused = old.done(&["resume", "nightly", "--why", "oops"]).expect(64);
+    assert!(refused.stderr.contains("was moved to `dir:"), "{refused:?}");
+    // Its old record is not moved on to a third store, where it would be asleep or awake twice.
+    let third = Home::new(On::Dir);
+    let refused = migrate(&old, &third, &[]).expect(64);
+    assert!(refused.stderr.contains("of FROM was moved to `dir:"), "{refused:?}");
+    let other = Home::new(On::Sqlite);
+    other.done(&["run", "another", "--", "true"]).expect(0);
+    let refused = migrate(&other, &old, &[]).expect(64);
+    assert!(refused.stderr.contains("of TO was moved to `dir:"), "{refused:?}");
+
+    migrate(&new, &old, &[]).expect(0);
+    let ran = old.done(&["run", "nightly", "--", "echo", "ran"]).expect(0);
+    assert_eq!(ran.stdout, "ran\n", "{ran:?}");
+    let skipped = new.done(&["run", "nightly", "--", "echo", "ran"]).expect(0);
+    assert!(skipped.stdout.is_empty() && skipped.stderr.contains("moved to sqlite:"), "{skipped:?}");
+    migrate(&old, &new, &[]).expect(0);
+    assert_eq!(new.done(&["run", "nightly", "--", "echo", "ran"]).expect(0).stdout, "ran\n");
+}

@@ -213,6 +213,37 @@ fn a_reload_keeps_what_runs_and_a_wrong_file_changes_nothing() {
 }
 
 #[test]
+fn a_file_that_is_wrong_while_jobs_are_due_fails_none_of_them() {
+    let home = Home::new(On::Sqlite);
+    let job = "[[job]]\nname = 'tick'\nevery = '1s'\ncommand = 'echo $LEASEHOLD_SLOT >> ran'\n";
+    jobs(&home, job);
+    let log = std::fs::File::create(home.path("log")).unwrap();
+    let daemon = Running::from(home.leasehold(&["schedule"]).stderr(log).spawn().unwrap());
+    home.words("ran");
+    for wrong in ["ttl = 'banana'", "nosuchsetting = 1", "nonsense [["] {
+        jobs(&home, &format!("{wrong}\n{job}"));
+        let before = home.read("ran").lines().count();
+        eventually("jobs run on", || home.read("ran").lines().count() >= before + 2);
+    }
+    signal(daemon.pid(), "TERM");
+    daemon.end().expect(0);
+    let fates: Vec<Value> = runs(&home, "tick").into_iter().map(|run| run["fate"].clone()).collect();
+    assert!(!fates.contains(&"failed".into()), "{fates:?}");
+}
+
+#[test]
+fn a_folder_that_is_not_there_fails_the_slot_and_is_named() {
+    let home = Home::new(On::Sqlite);
+    jobs(&home, "[[job]]\nname = 'tick'\nevery = '1s'\ncwd = '/nonexistent/place'\ncommand = 'true'\n");
+    let log = std::fs::File::create(home.path("log")).unwrap();
+    let daemon = Running::from(home.leasehold(&["schedule"]).stderr(log).spawn().unwrap());
+    eventually("it is told", || home.read("log").contains("its cwd `/nonexistent/place` is no folder here"));
+    signal(daemon.pid(), "TERM");
+    daemon.end().expect(0);
+    assert_eq!(runs(&home, "tick")[0]["fate"], "failed");
+}
+
+#[test]
 fn operators_trigger_backfill_pause_and_look_ahead() {
     let home = Home::new(On::Sqlite);
     jobs(
@@ -270,6 +301,8 @@ fn operators_trigger_backfill_pause_and_look_ahead() {
     assert!(paused.stderr.contains("is paused by"), "{paused:?}");
     home.done(&["schedule", "resume", "daily", "--why", "over"]).expect(0);
     home.done(&["schedule", "trigger", "nobody"]).expect(64);
+    home.done(&["schedule", "pause", "nobody", "--why", "a slip of the pen"]).expect(64);
+    home.done(&["show", "nobody"]).expect(64);
 }
 
 #[test]

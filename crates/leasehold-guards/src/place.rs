@@ -11,7 +11,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// As many as Linux follows itself.
 const MAX_SYMLINKS: usize = 40;
@@ -26,6 +26,13 @@ pub(crate) struct Place {
     pub(crate) name: OsString,
     /// What is there now, not followed.
     pub(crate) found: Option<Stat>,
+}
+
+/// Whether a file or folder of this name is where guards keep fences and generations.
+fn is_a_guards_own(name: &OsStr) -> bool {
+    let name = name.as_bytes();
+    name.starts_with(b".")
+        && [&b".fence"[..], b".generations"].iter().any(|end| name.len() > end.len() && name.ends_with(end))
 }
 
 impl Place {
@@ -45,6 +52,13 @@ impl Place {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let parent =
             rustix::fs::open(&folder, flags, Mode::empty()).map_err(|e| unreachable_folder(&folder, resource, e))?;
+        let real = folder
+            .canonicalize()
+            .map_err(|e| Error::unavailable(format!("cannot look at resource=`{resource}`"), e))?;
+        if real.components().map(Component::as_os_str).chain([name]).any(is_a_guards_own) {
+            let allowed = "a guard keeps its records there, and what it published; name what is guarded";
+            return Err(Error::invalid("path", shown(path), allowed));
+        }
         let found = match rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Some(stat),
             Err(Errno::NOENT) => None,

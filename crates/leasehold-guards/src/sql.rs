@@ -91,6 +91,7 @@ impl Name {
     }
 
     /// An identifier that goes with this one: for its triggers. Longer ones are told apart by a sum of their bytes.
+    #[cfg(any(feature = "mysql", feature = "sqlite"))]
     pub(crate) fn derived(&self, prefix: &str, dialect: Dialect) -> String {
         let sum = self
             .own
@@ -197,7 +198,7 @@ pub fn fencing_column(dialect: Dialect, column: &Name, token: &Token) -> (String
 }
 
 /// The word for a policy in the fence's own functions.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "postgres")]
 pub(crate) const fn mode(policy: Option<Policy>) -> &'static str {
     match policy {
         None => "seal",

@@ -58,7 +58,10 @@ impl FromStr for Token {
 
     fn from_str(s: &str) -> Result<Self> {
         let refuse = |what: &str| {
-            Error::invalid("token", s, format!("{what}; use LEASE:EPOCH:NONCE:SEQ as `acquire` prints it"))
+            // Whoever reads the log need not know the nonce.
+            let hide = |part: &'_ str| if is_like_a_nonce(part) { "…".to_owned() } else { part.to_owned() };
+            let shown = s.split(':').map(hide).collect::<Vec<_>>().join(":");
+            Error::invalid("token", shown, format!("{what}; use LEASE:EPOCH:NONCE:SEQ as `acquire` prints it"))
         };
         let parts: Vec<&str> = s.split(':').collect();
         let [lease, epoch, nonce, seq] = parts[..] else {
@@ -76,6 +79,11 @@ impl FromStr for Token {
         }
         Ok(token)
     }
+}
+
+fn is_like_a_nonce(part: &str) -> bool {
+    const LEAST: usize = 16;
+    part.len() >= LEAST && part.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
 /// Epoch and nonce: what must match the record for a request to be the holder's.

@@ -23,28 +23,43 @@ pub struct Queue {
 #[derive(Debug, Subcommand)]
 pub enum QueueVerb {
     /// Add an item; prints its id
+    #[command(
+        after_help = "Examples:\n  echo '{\"page\":7}' | leasehold queue add pages\n  ls *.wav | leasehold queue add encode --each-line\n  leasehold queue add mail --text hello --key welcome/ann --delay 10m --priority 8"
+    )]
     Add(Add),
     /// List queues, or the items of one
+    #[command(after_help = "Examples:\n  leasehold queue ls\n  leasehold queue ls pages --state dead")]
     Ls(QueueLs),
     /// Show one item in full: state, payload, result, history
+    #[command(after_help = "Examples:\n  leasehold queue show pages ID --json")]
     Show(ItemArgs),
     /// Claim the next item and print its token, for scripts that do the work themselves
     Claim(ClaimArgs),
     /// Keep a claimed item for another TTL, and note how far the work has come
+    #[command(
+        after_help = "Examples:\n  leasehold queue progress pages --token \"$token\" --checkpoint '{\"row\":500}'"
+    )]
     Progress(ItemProgress),
     /// Complete a claimed item
+    #[command(after_help = "Examples:\n  leasehold queue complete pages --token \"$token\" < result.json")]
     Complete(Complete),
     /// Give an attempt up: the item is tried again, or becomes a dead letter
+    #[command(after_help = "Examples:\n  leasehold queue fail pages --token \"$token\" --why 'no such page'")]
     Fail(Fail),
     /// Put an item back in line, with all its attempts; whoever is at it is fenced
+    #[command(after_help = "Examples:\n  leasehold queue retry pages ID --why 'the site is back'")]
     Retry(OperateItem),
     /// Take an item out of the line for good; whoever is at it is fenced
+    #[command(after_help = "Examples:\n  leasehold queue cancel pages ID --why 'not needed any more'")]
     Cancel(OperateItem),
     /// Put an item into somebody's hands; prints the new token
+    #[command(after_help = "Examples:\n  token=$(leasehold queue hand-off pages ID --to ann --why 'by hand')")]
     HandOff(HandOffItem),
     /// Put back what ran out, and mend what is out of line; workers do so by themselves
+    #[command(after_help = "Examples:\n  leasehold queue janitor pages")]
     Janitor(QueueArg),
     /// Erase items that have been finished for long; their keys may be used again
+    #[command(after_help = "Examples:\n  leasehold queue purge pages --older-than 30d")]
     Purge(Purge),
 }
 

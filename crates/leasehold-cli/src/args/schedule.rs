@@ -66,20 +66,30 @@ pub struct Schedule {
 #[derive(Debug, Subcommand)]
 pub enum ScheduleVerb {
     /// Run jobs as they come due, until interrupted
+    #[command(after_help = "Examples:\n  leasehold schedule run --on gpu --max-running 4")]
     Run(ScheduleRun),
     /// Check the file and print each job's next run
+    #[command(after_help = "Examples:\n  leasehold schedule check\n  leasehold schedule check --json")]
     Check,
     /// Print when jobs run next
+    #[command(after_help = "Examples:\n  leasehold schedule next\n  leasehold schedule next nightly-report")]
     Next(Next),
     /// Run the slots of a past span that were not run
+    #[command(
+        after_help = "Examples:\n  leasehold schedule backfill nightly-report --from 2026-11-01T00:00:00Z --to 2026-11-08T00:00:00Z"
+    )]
     Backfill(Backfill),
     /// Run a job now, as a slot of its own
+    #[command(after_help = "Examples:\n  leasehold schedule trigger nightly-report")]
     Trigger(OfJob),
     /// Let slots of a job pass, until it is resumed
+    #[command(after_help = "Examples:\n  leasehold schedule pause nightly-report --why 'the database moves'")]
     Pause(Operate),
     /// Run a job's slots again
+    #[command(after_help = "Examples:\n  leasehold schedule resume nightly-report --why 'the database has moved'")]
     Resume(Operate),
     /// Print a service file that runs `leasehold schedule`
+    #[command(after_help = "Examples:\n  leasehold schedule install --print")]
     Install(Install),
 }
 

@@ -22,9 +22,12 @@ async fn install(args: &GitHookInstall) -> Result<Exit> {
     let namespace: FenceNamespace = args.fence_namespace.as_deref().map(str::parse).transpose()?.unwrap_or_default();
     let program = std::env::current_exe()
         .map_err(|e| Error::new(Kind::Unsupported, "cannot tell where the leasehold program is").with_source(e))?;
-    let written = Hooks::of(args.repo.clone()).install(&program, &protections, &namespace).await?;
-    for path in written {
+    let hooks = Hooks::of(args.repo.clone());
+    for path in hooks.install(&program, &protections, &namespace).await? {
         output::say(&format!("installed `{}`", path.display()));
+    }
+    for protection in hooks.protections().await? {
+        output::say(&format!("protected: {protection}"));
     }
     Ok(Exit::Done)
 }

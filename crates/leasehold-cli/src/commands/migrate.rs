@@ -13,13 +13,16 @@ use crate::output;
 use leasehold::protocol::{Order, Refusal};
 use leasehold::store::Swap;
 use leasehold::{
-    Coordinator, Error, Inspection, Key, Kind, LeaseName, Nonce, Operated, Ownership, Result, Shelf, Who, Why,
+    Coordinator, Error, Inspection, Key, Kind, LeaseName, Nonce, Operated, OperatorMark, Ownership, Result, Shelf, Who,
+    Why,
 };
 use leasehold_stores::StoreUrl;
 use serde_json::json;
 use std::collections::HashSet;
 
 const PAGE: usize = 500;
+const MOVED_TO: &str = "moved to ";
+const MOVED_FROM: &str = "moved from ";
 /// Leases that come to be in the old store meanwhile are moved too, so many times.
 const MAX_ROUNDS: usize = 10;
 
@@ -32,6 +35,12 @@ struct Move {
     /// Why the new store's leases begin where they do.
     came: Why,
     revoke_held: bool,
+}
+
+/// Where a lease went, if that is why it is paused.
+pub fn moved_to(mark: &OperatorMark) -> Option<String> {
+    let place = mark.why.as_str().strip_prefix(MOVED_TO)?;
+    place.parse::<StoreUrl>().ok().map(|_| place.to_owned())
 }
 
 pub async fn migrate(common: &Common, args: &Args) -> Result<Exit> {
@@ -62,11 +71,12 @@ pub async fn migrate(common: &Common, args: &Args) -> Result<Exit> {
         from: old,
         to: coordinator(&settings).await?,
         by: operate::by(args.by.as_deref())?,
-        gone: Why::lossy(&format!("moved to {to}"), "moved"),
-        came: Why::lossy(&format!("moved from {from}"), "moved"),
+        gone: Why::lossy(&format!("{MOVED_TO}{to}"), "moved"),
+        came: Why::lossy(&format!("{MOVED_FROM}{from}"), "moved"),
         revoke_held: args.revoke_held,
     };
     work.refuse_one_store().await?;
+    work.refuse_what_is_elsewhere(&leases).await?;
     let moved = work.all(leases).await?;
     let journals = work.copy(Shelf::Runs).await?;
     let items = Items::carry(&work.from, &work.to, &work.by, &work.gone).await?;
@@ -128,6 +138,27 @@ impl Move {
         }
     }
 
+    /// A lease that was moved elsewhere goes on there: neither its old record may be moved on from here, nor may it be woken
+    /// there by another's.
+    async fn refuse_what_is_elsewhere(&self, leases: &[Inspection]) -> Result<()> {
+        let gone = |why: &Why| why.as_str().strip_prefix(MOVED_TO).map(ToOwned::to_owned);
+        let (to, from) = (gone(&self.gone), self.came.as_str().strip_prefix(MOVED_FROM).map(ToOwned::to_owned));
+        for (leases, here, allowed) in [(leases, "FROM", &to), (&readable(&self.to).await?[..], "TO", &from)] {
+            for lease in leases {
+                if let Some(place) = lease.record.paused.as_ref().and_then(moved_to)
+                    && Some(&place) != allowed.as_ref()
+                {
+                    let message = format!(
+                        "lease `{}` of {here} was moved to `{place}` and goes on there: move it from there; nothing changed",
+                        lease.lease
+                    );
+                    return Err(Error::new(Kind::Invalid, message));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Moves these, and then what came to be meanwhile.
     async fn all(&self, leases: Vec<Inspection>) -> Result<usize> {
         let (mut moved, mut todo) = (HashSet::new(), leases);
@@ -176,6 +207,10 @@ impl Move {
         }
         let record = Box::new(Ownership { paused: users_pause, ..last.record });
         self.order(&self.to, lease, &self.came, Order::Import { record }).await?;
+        // It comes home: what kept holders out there was that it was here.
+        if self.to.inspect(lease).await?.record.paused.as_ref().and_then(moved_to).is_some() {
+            self.order(&self.to, lease, &self.came, Order::Resume).await?;
+        }
         self.counters(lease).await
     }
 

@@ -151,6 +151,21 @@ async fn overtaken(common: &Common, guard: &dyn Guard, token: &Token) -> Result<
     let Ok(settings) = Settings::gather(common) else { return Ok(()) };
     let Ok(Some(coordinator)) = existing(&settings).await else { return Ok(()) };
     match coordinator.inspect(&token.lease).await {
+        // A store that nobody named may have nothing to do with the token.
+        Ok(lease) if settings.store.source == Source::Default && lease.record.epoch == leasehold::Epoch::ZERO => Ok(()),
+        Ok(lease) if never_granted(&lease.record, token) => {
+            let (store, newest) = (&settings.store.value, lease.record.epoch);
+            let message = format!(
+                "resource=`{}`: token {token} was never granted by `{store}` (from {}), where the newest epoch is {newest}: name \
+                 the store that it came from; if that is this one, it was restored from an old copy, and `leasehold advance {} \
+                 --past {} --why ...` heals it",
+                guard.resource(),
+                settings.store.source,
+                token.lease,
+                token.epoch
+            );
+            Err(Error::new(Kind::Regressed, message))
+        }
         Ok(lease) if lease.record.epoch > token.epoch => {
             let _ = coordinator.count(&token.lease, Event::Fenced).await;
             let stale = Rejection::Stale { held: token.epoch, seen: lease.record.epoch };
@@ -158,6 +173,13 @@ async fn overtaken(common: &Common, guard: &dyn Guard, token: &Token) -> Result<
         }
         _ => Ok(()),
     }
+}
+
+/// Whether the record shows that this token is not one of its grants: its epoch is still to come, or was somebody else's.
+fn never_granted(record: &Ownership, token: &Token) -> bool {
+    let of_epoch = record.transfers.iter().rev().find(|transfer| transfer.epoch == token.epoch);
+    token.epoch > record.epoch
+        || of_epoch.is_some_and(|transfer| transfer.to.as_ref().is_none_or(|to| to.nonce != token.nonce))
 }
 
 /// The end of a guarded write: what was admitted as JSON, or why it was not.

@@ -1,6 +1,6 @@
 //! `revoke`, `hand-off`, `pause`, `resume`, `advance`: operators obey the fence too.
 
-use super::{coordinator, known};
+use super::{coordinator, known, migrate};
 use crate::args::{Advance, Common, HandOff, Operate};
 use crate::config::{Flags, Settings};
 use crate::exit::Exit;
@@ -32,7 +32,7 @@ pub async fn hand_off(common: &Common, args: &HandOff) -> Result<Exit> {
     order(common, &settings, &args.operate, handing_off, "handed off").await
 }
 
-async fn order(common: &Common, settings: &Settings, args: &Operate, order: Order, done: &str) -> Result<Exit> {
+pub async fn order(common: &Common, settings: &Settings, args: &Operate, order: Order, done: &str) -> Result<Exit> {
     let lease = LeaseName::new(&args.name)?;
     let why = Why::named("--why", &args.why)?;
     let by = by(args.by.as_deref())?;
@@ -40,6 +40,15 @@ async fn order(common: &Common, settings: &Settings, args: &Operate, order: Orde
         known(settings, &lease).await?;
     }
     let coordinator = coordinator(settings).await?;
+    if let Order::Resume = order
+        && let Some(mark) = coordinator.inspect(&lease).await?.record.paused
+        && let Some(elsewhere) = migrate::moved_to(&mark)
+    {
+        let way = format!(
+            "lease `{lease}` was moved to `{elsewhere}` and goes on there; move it back with `leasehold migrate`"
+        );
+        return Err(Error::new(Kind::Invalid, way));
+    }
     match coordinator.operate(&lease, by, why, order).await? {
         Operated::Refused(refusal) => match *refusal {
             // What was asked for is already so: say it, change nothing.

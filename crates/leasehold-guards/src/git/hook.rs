@@ -182,8 +182,14 @@ impl Hooks {
     }
 
     async fn configure(&self, protections: &[Protection], namespace: &FenceNamespace) -> Result<()> {
-        let mut commands = vec![vec!["config".to_owned(), "--unset-all".into(), "leasehold.protect".into()]];
-        for protection in protections {
+        let (known, _) = self.settings().await?;
+        let mut commands = Vec::new();
+        for protection in protections.iter().filter(|new| !known.contains(new)) {
+            if let Some(other) = known.iter().find(|other| other.pattern == protection.pattern) {
+                let way =
+                    format!("it is protected as `{other}` already; `git config --unset leasehold.protect` it first");
+                return Err(Error::invalid("protection", protection, way));
+            }
             commands.push(vec!["config".into(), "--add".into(), "leasehold.protect".into(), protection.to_string()]);
         }
         commands.push(vec!["config".into(), "leasehold.fenceNamespace".into(), namespace.to_string()]);
@@ -284,6 +290,11 @@ impl Hooks {
         let answer = self.git.run(["cat-file", "commit", oid.as_str()]).await?;
         let commit = if answer.succeeded { answer.text() } else { String::new() };
         Inscription::read(&commit, fence)
+    }
+
+    /// What is protected here.
+    pub async fn protections(&self) -> Result<Vec<Protection>> {
+        Ok(self.settings().await?.0)
     }
 
     async fn settings(&self) -> Result<(Vec<Protection>, FenceNamespace)> {

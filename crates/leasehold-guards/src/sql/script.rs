@@ -116,6 +116,9 @@ fn refusal(dialect: Dialect, words: &[String], raw: &str) -> Option<String> {
     let (first, second) = (word(0), word(1));
     let ends = |what: &str| Some(format!("{what} would end the transaction that the guard is in; leave it out"));
     let lower = raw.to_ascii_lowercase();
+    if lower.contains("leasehold_fence") {
+        return Some("the fence is the guard's own table; leave it alone".into());
+    }
     let is_to_savepoint = first == "ROLLBACK" && (second == "TO" || word(2) == "TO");
     if matches!(first, "COMMIT" | "END" | "ABORT" | "BEGIN") || (first == "ROLLBACK" && !is_to_savepoint) {
         return ends(first);

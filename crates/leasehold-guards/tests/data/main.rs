@@ -357,7 +357,7 @@ fn sql_races(seed: u64) {
             let reader = Reader::new(db, "race");
             // Half of the rounds are transactions of the user's own, where the library begins those.
             let order = |epoch: u64| {
-                let how = if is_local || (epoch - 1) / 4 % 2 == 0 { "guard" } else { "begin" };
+                let how = if is_local || ((epoch - 1) / 4).is_multiple_of(2) { "guard" } else { "begin" };
                 Order::new(how, &db.url, "race", epoch)
             };
             rounds(order, || reader.epoch(), dice, share(), is_local)

@@ -192,7 +192,7 @@ pub fn object_at(url: &str, name: &str, stages: Option<Arc<dyn Stages>>) -> Resu
 
 /// The same, with connections of its own.
 pub fn object_apart(url: &str, name: &str) -> Result<ObjectGuard> {
-    object_by(|address| Ok(leasehold_stores::object::client(address)?), url, name, None)
+    object_by(leasehold_stores::object::client, url, name, None)
 }
 
 fn object_by(

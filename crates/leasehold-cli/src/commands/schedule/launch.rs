@@ -5,7 +5,7 @@
 
 use crate::config::Settings;
 use async_trait::async_trait;
-use leasehold::{Coordinator, Error, Outcome, Result};
+use leasehold::{Coordinator, Error, Kind, Outcome, Result};
 use leasehold_system::process::own_program;
 use leasehold_work::{Fate, Job, Journals, Launcher, RunEnd, Start, slot_text};
 use rustix::process::{Pid, Signal};
@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 /// Exit codes of `run` itself with which it has not even taken the lease up.
 const REFUSED: [i32; 2] = [64, 78];
@@ -22,12 +23,15 @@ const REFUSED: [i32; 2] = [64, 78];
 pub struct Processes {
     coordinator: Coordinator,
     store: String,
+    /// Between SIGTERM and SIGKILL, for jobs that do not say.
+    grace: Option<Duration>,
     running: Mutex<BTreeSet<i32>>,
 }
 
 impl Processes {
     pub fn new(coordinator: Coordinator, settings: &Settings) -> Self {
-        Processes { coordinator, store: settings.store.value.portable(), running: Mutex::default() }
+        let (store, grace) = (settings.store.value.portable(), settings.grace.value);
+        Processes { coordinator, store, grace, running: Mutex::default() }
     }
 
     /// Asks all that go on to end.
@@ -81,12 +85,24 @@ impl Launcher for Processes {
         let (job, token) = (&start.job, start.grant.token());
         let mut command = run(job, job.name.as_str(), &self.store)?;
         command.arg("--adopt").arg(format!("--slot-at={}", slot_text(start.slot)));
+        if let (None, Some(grace)) = (job.grace, self.grace) {
+            command.arg(format!("--grace={}", leasehold::format_duration(grace)));
+        }
         words(&mut command, job);
         // The token in the environment: arguments are for everybody to see. A group of its own: a key that ends the
         // scheduler drains it.
         command.env("LEASEHOLD_TOKEN", token.wire()).stdin(Stdio::null()).process_group(0);
-        let cannot = |e| Error::unavailable(format!("cannot start job `{}`", job.name), e);
-        let mut child = tokio::process::Command::from(command).spawn().map_err(cannot)?;
+        let mut child = match tokio::process::Command::from(command).spawn() {
+            Ok(child) => child,
+            Err(_) if job.cwd.as_ref().is_some_and(|cwd| !cwd.is_dir()) => {
+                // It would fail as often as it was tried.
+                self.note_refusal(start, None).await;
+                let cwd = job.cwd.clone().unwrap_or_default();
+                let message = format!("job `{}` failed: its cwd `{}` is no folder here", job.name, cwd.display());
+                return Err(Error::new(Kind::Unsupported, message));
+            }
+            Err(e) => return Err(Error::unavailable(format!("cannot start job `{}`", job.name), e)),
+        };
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or(0);
         self.running.lock().unwrap_or_else(PoisonError::into_inner).insert(pid);
         let ended = child.wait().await;

@@ -11,6 +11,7 @@ use crate::args::{Common, Next, Schedule as Args, ScheduleRun, ScheduleVerb};
 use crate::config::{Flags, Settings};
 use crate::exit::Exit;
 use crate::output;
+use leasehold::protocol::Order;
 use leasehold::{Result, Timestamp};
 use leasehold_work::{Job, parse_instant, slot_text};
 use serde_json::{Value, json};
@@ -18,11 +19,6 @@ use std::sync::Arc;
 use table::Jobs;
 
 pub async fn schedule(common: &Common, args: Args) -> Result<Exit> {
-    match args.verb {
-        Some(ScheduleVerb::Pause(args)) => return operate::pause(common, &args).await,
-        Some(ScheduleVerb::Resume(args)) => return operate::resume(common, &args).await,
-        _ => {}
-    }
     let path = table::find(args.file.as_deref())?;
     if let Some(ScheduleVerb::Install(args)) = &args.verb {
         return install::install(args, &path);
@@ -35,7 +31,15 @@ pub async fn schedule(common: &Common, args: Args) -> Result<Exit> {
         ScheduleVerb::Next(args) => next(common, &settings, &jobs, &args).await,
         ScheduleVerb::Backfill(args) => backfill::backfill(&settings, &jobs, &args).await,
         ScheduleVerb::Trigger(args) => backfill::trigger(&settings, &jobs, &args.name).await,
-        ScheduleVerb::Pause(_) | ScheduleVerb::Resume(_) | ScheduleVerb::Install(_) => Ok(Exit::Done),
+        ScheduleVerb::Pause(args) => {
+            jobs.named(&args.name)?;
+            operate::order(common, &settings, &args, Order::Pause, "paused").await
+        }
+        ScheduleVerb::Resume(args) => {
+            jobs.named(&args.name)?;
+            operate::order(common, &settings, &args, Order::Resume, "resumed").await
+        }
+        ScheduleVerb::Install(_) => Ok(Exit::Done),
     }
 }
 
