@@ -335,6 +335,22 @@ fn a_second_push_starts_git_once_and_sees_every_change_of_the_settings() {
 }
 
 #[test]
+fn a_second_install_keeps_what_the_first_protected() {
+    let place = Place::new();
+    let install =
+        |protection: &str| place.home.done(&["git-hook", "install", "--repo", "remote.git", "--protect", protection]);
+    install("refs/heads/main=job").expect(0);
+    let second = install("refs/heads/release/*=release").expect(0);
+    for protection in ["refs/heads/main=job", "refs/heads/release/*=release"] {
+        assert!(second.stderr.contains(&format!("protected: {protection}")), "{second:?}");
+    }
+    let refused = install("refs/heads/main=other").expect(64);
+    assert!(refused.stderr.contains("is protected as `refs/heads/main=job` already"), "{refused:?}");
+    let kept = place.git("remote.git", &["config", "--get-all", "leasehold.protect"]);
+    assert_eq!(kept, "refs/heads/main=job\nrefs/heads/release/*=release");
+}
+
+#[test]
 fn a_servers_hooks_refuse_whoever_goes_around_the_fence() {
     let place = Place::new();
     place.push(&place.token, &["origin", "main"]).expect(0);

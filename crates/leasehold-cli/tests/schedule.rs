@@ -227,6 +227,7 @@ fn a_file_that_is_wrong_while_jobs_are_due_fails_none_of_them() {
     }
     signal(daemon.pid(), "TERM");
     daemon.end().expect(0);
+    jobs(&home, job);
     let fates: Vec<Value> = runs(&home, "tick").into_iter().map(|run| run["fate"].clone()).collect();
     assert!(!fates.contains(&"failed".into()), "{fates:?}");
 }

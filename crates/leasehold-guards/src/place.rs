@@ -38,6 +38,21 @@ fn is_a_guards_own(name: &OsStr) -> bool {
 impl Place {
     /// Opens the folder around `path`; whatever is at `path` is looked at but not followed.
     pub(crate) fn open(path: &Path, resource: &str) -> Result<Place> {
+        Place::look(path, resource)?.outside_of_guards(path, resource)
+    }
+
+    /// Refuses what guards keep for themselves.
+    fn outside_of_guards(self, path: &Path, resource: &str) -> Result<Place> {
+        let real = self.folder.canonicalize();
+        let real = real.map_err(|e| Error::unavailable(format!("cannot look at resource=`{resource}`"), e))?;
+        if real.components().map(Component::as_os_str).chain([&*self.name]).any(is_a_guards_own) {
+            let allowed = "a guard keeps its records there, and what it published; name what is guarded";
+            return Err(Error::invalid("path", shown(path), allowed));
+        }
+        Ok(self)
+    }
+
+    fn look(path: &Path, resource: &str) -> Result<Place> {
         let bytes = path.as_os_str().as_bytes();
         if bytes.is_empty() || bytes.contains(&0) {
             return Err(Error::invalid("path", shown(path), "use the path of a file or folder"));
@@ -52,13 +67,6 @@ impl Place {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let parent =
             rustix::fs::open(&folder, flags, Mode::empty()).map_err(|e| unreachable_folder(&folder, resource, e))?;
-        let real = folder
-            .canonicalize()
-            .map_err(|e| Error::unavailable(format!("cannot look at resource=`{resource}`"), e))?;
-        if real.components().map(Component::as_os_str).chain([name]).any(is_a_guards_own) {
-            let allowed = "a guard keeps its records there, and what it published; name what is guarded";
-            return Err(Error::invalid("path", shown(path), allowed));
-        }
         let found = match rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Some(stat),
             Err(Errno::NOENT) => None,
@@ -78,9 +86,9 @@ impl Place {
         }
         let mut at = path.to_path_buf();
         for _ in 0..MAX_SYMLINKS {
-            let place = Place::open(&at, resource)?;
+            let place = Place::look(&at, resource)?;
             match place.found.as_ref().map(|stat| FileType::from_raw_mode(stat.st_mode)) {
-                None | Some(FileType::RegularFile) => return Ok(place),
+                None | Some(FileType::RegularFile) => return place.outside_of_guards(path, resource),
                 Some(FileType::Symlink) => {
                     let to = place.link(resource)?;
                     if names_a_folder(&to) {

@@ -96,7 +96,7 @@ fn failed(error: rusqlite::Error, place: &str, resource: &str) -> Error {
     }
     let fail = |kind, what: &str| Error::new(kind, format!("{what}: resource=`{resource}`"));
     let error_ = match error.sqlite_error_code() {
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => fail(
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed) => fail(
             Kind::Contended,
             "another process is in the middle of a write, or stopped there; continue or end it, and try again",
         ),

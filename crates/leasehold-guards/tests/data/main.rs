@@ -554,7 +554,7 @@ fn flawed_servers() {
         (Flaw::LosesRaces, "simultaneous creations"),
     ] {
         let server = StandIn::s3(flaw);
-        let guard = object_at(&s3(server.port()), "flawed", None).unwrap();
+        let guard = object_apart(&s3(server.port()), "flawed").unwrap();
         let error = block_on(guard.put(&token(1, 0), "{}".into(), "application/json")).unwrap_err();
         assert_eq!(error.kind(), Kind::Unsupported, "{flaw:?}: {error}");
         assert!(error.to_string().contains(says), "{flaw:?}: {error}");

@@ -108,7 +108,7 @@ fn versioned(revision: i64, head: Vec<u8>, tail: Option<Vec<u8>>) -> Versioned {
 pub(super) fn failed(error: rusqlite::Error, doing: Doing, path: &Path) -> Error {
     let place = path.display();
     let (kind, what) = match (error.sqlite_error_code(), doing) {
-        (Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked), _) => {
+        (Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed), _) => {
             (Kind::Unavailable, format!("{place} was busy for {} s; try again", BUSY.as_secs()))
         }
         (Some(ErrorCode::DiskFull), _) => {
