@@ -6,7 +6,7 @@ use crate::output;
 use crate::supervise::windows::Windows;
 use crate::supervise::{Course, Ended, Feed, Finished, Signals, Standby, Task, supervise};
 use leasehold::clock::{Clock, SystemClock};
-use leasehold::{Error, Keeper, Kind, Nonce, Result, format_duration};
+use leasehold::{Error, Keeper, Kind, Nonce, Result, Tenancy, format_duration};
 use leasehold_work::queue::Reason;
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File};
@@ -42,6 +42,8 @@ pub async fn run<S: Source>(mut source: S, plan: Plan) -> Result<Exit> {
     let bench = Bench::new()?;
     let (mut left, mut failures, mut lost) = (plan.items, 0, false);
     while *asked.borrow() == 0 && left != Some(0) {
+        // What came while the last step kept this thread is heard first.
+        tokio::task::yield_now().await;
         let claimed = tokio::select! {
             biased;
             () = drained(&asked) => break,
@@ -71,6 +73,12 @@ pub async fn run<S: Source>(mut source: S, plan: Plan) -> Result<Exit> {
             }
             Err(error) => return Err(error),
         };
+        tokio::task::yield_now().await;
+        if *asked.borrow() > 0 {
+            // Asked to end while it was claiming: nothing new is begun.
+            let _ = source.give_back(&tenancy.into_grant()).await;
+            break;
+        }
         left = left.map(|left| left - 1);
         let job = source.job(&tenancy)?;
         signals.forget();
