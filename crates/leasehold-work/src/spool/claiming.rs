@@ -3,10 +3,10 @@
 //! Promise: claiming is one rename, of which exactly one of any number succeeds; the epoch in the name rises with it.
 //! Non-promise: with several workers the order holds roughly.
 
-use super::folder::{Spool, Where, changed, failed, listing, make, sync};
+use super::folder::{Spool, Where, changed, failed, listing, make, same_file, sync};
 use super::name::FileName;
 use super::steps::SpoolStep;
-use crate::queue::{ItemId, Priority};
+use crate::queue::{DedupeKey, ItemId, Priority};
 use async_trait::async_trait;
 use leasehold::clock::{Clock, Moment, SystemClock};
 use leasehold::{
@@ -334,13 +334,19 @@ impl SpoolClaimer {
         Ok(Some(SpoolGrant { name, worker, token, ttl, trust_until, path }))
     }
 
-    /// A file that somebody put into `ready/` under a name of their own: it becomes an item of that key.
+    /// A file that somebody put into `ready/` under a name of their own: it becomes an item of that key, or,
+    /// if the key is taken or the name is none, one with an id of its own.
     fn stranger(&self, text: &str, path: &Path) -> Result<Option<FileName>> {
         if !fs::symlink_metadata(path).is_ok_and(|m| m.is_file()) {
             return Ok(None);
         }
         let now = self.spool.now()?;
-        let id = text.parse().map_or_else(|_| ItemId::fresh(now), |key| ItemId::keyed(&key));
+        // The key is its own if nothing else has it, whatever became of that: one key, one item.
+        let keyed = text.parse().ok().filter(|key: &DedupeKey| {
+            let taken = self.spool.path("keys").join(key.as_str());
+            fs::hard_link(path, &taken).is_ok() || same_file(path, &taken)
+        });
+        let id = keyed.as_ref().map_or_else(|| ItemId::fresh(now), ItemId::keyed);
         let (priority, most) = (Priority::default(), crate::queue::Attempts::default().most);
         Ok(Some(FileName { priority, due: now, id, tried: 0, most, epoch: leasehold::Epoch::ZERO }))
     }

@@ -4,6 +4,7 @@
 //! no command goes on when its item is lost. Lanes need nothing of each other, and end when the one that started them
 //! does. Non-promise: a command may run twice for one item; its epoch tells guards which run counts.
 
+mod bench;
 mod lane;
 mod lanes;
 mod source;
