@@ -152,6 +152,66 @@ fn what_is_held_is_given_back_when_the_input_ends() {
 }
 
 #[test]
+fn items_that_were_claimed_are_given_back_untried_at_the_end() {
+    let home = Home::new(On::Sqlite);
+    for (at, (queue, by_signal)) in [("mail", false), ("mail", true), ("spool:mail", false)].into_iter().enumerate() {
+        if at != 1 {
+            home.done(&["queue", "add", queue, "--text", "x"]).expect(0);
+            home.done(&["queue", "add", queue, "--text", "y"]).expect(0);
+        }
+        let mut client = Client::start(&home, &["mcp"], None);
+        client.shake_hands();
+        let claimed = client.call("queue_claim", json!({ "queue": queue, "ttl": "10m" }));
+        assert_eq!(claimed["structuredContent"]["status"], "done", "{claimed}");
+        let id = claimed["structuredContent"]["output"]["id"].as_str().unwrap().to_owned();
+        let show = || -> Value {
+            serde_json::from_str(&home.done(&["queue", "show", queue, &id, "--json"]).expect(0).stdout).unwrap()
+        };
+        assert_eq!(show()["state"], "claimed", "{}", show());
+        if by_signal {
+            common::signal(client.child.id() as i32, "TERM");
+            assert_eq!(client.child.wait().unwrap().code(), Some(143));
+        } else {
+            assert_eq!(client.end(), Some(0));
+        }
+        assert_eq!((&show()["state"], &show()["tried"]), (&json!("ready"), &json!(0)), "{}", show());
+    }
+    // What was completed stays so.
+    let mut client = Client::start(&home, &["mcp"], None);
+    client.shake_hands();
+    let claimed = client.call("queue_claim", json!({ "queue": "mail" }))["structuredContent"]["output"].clone();
+    let done = client.call("queue_complete", json!({ "queue": "mail", "token": claimed["token"] }));
+    assert_eq!(done["isError"], false, "{done}");
+    assert_eq!(client.end(), Some(0));
+    let shown = home.done(&["queue", "show", "mail", claimed["id"].as_str().unwrap(), "--json"]).expect(0);
+    assert!(shown.stdout.contains("\"state\":\"done\""), "{}", shown.stdout);
+}
+
+#[test]
+fn calls_of_one_lease_are_carried_out_in_order() {
+    let home = Home::new(On::Sqlite);
+    let mut client = Client::start(&home, &["mcp"], None);
+    client.shake_hands();
+    let (mut lines, mut id) = (String::new(), 100);
+    for lease in ["a", "b", "c", "d", "e", "f"] {
+        for (tool, arguments) in [
+            ("lease_acquire", json!({ "lease": lease })),
+            ("fenced_write", json!({ "lease": lease, "file": lease, "content": "x" })),
+            ("lease_release", json!({ "lease": lease })),
+        ] {
+            let params = json!({ "name": tool, "arguments": arguments });
+            lines += &format!("{}\n", json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params }));
+            id += 1;
+        }
+    }
+    client.send(lines.as_bytes());
+    for _ in 100..id {
+        let answer = client.line();
+        assert_eq!(answer["result"]["isError"], false, "{answer}");
+    }
+}
+
+#[test]
 fn a_lease_outlives_its_ttl_while_the_server_runs() {
     let home = Home::new(On::Sqlite);
     let mut client = Client::start(&home, &["mcp"], None);

@@ -4,8 +4,10 @@
 use leasehold::{Checkpoint, Kind, Label, Ttl, Who, Why};
 use leasehold_work::queue::{ItemId, Payload};
 use leasehold_work::spool::{Spool, SpoolClaimer, SpoolFollowUp, SpoolGrant, SpoolNew, Where};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -192,4 +194,69 @@ fn a_folder_that_is_no_spool_is_left_alone() {
     assert!(error.to_string().contains("is not a spool and holds `thesis.tex`"), "{error}");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     assert!(Spool::open(Path::new("relative")).is_err());
+}
+
+#[test]
+fn what_is_no_plain_file_is_passed_over_and_nothing_spins() {
+    static WARNED: AtomicUsize = AtomicUsize::new(0);
+    let (folder, spool) = spool();
+    let ready = spool.root().join("ready");
+    let item = format!("4-{:013}-{}.t0-5.e0", 7, "k.folder");
+    for name in ["lost+found", &item] {
+        std::fs::create_dir(ready.join(name)).unwrap();
+    }
+    std::fs::write(folder.path().join("secret"), "elsewhere").unwrap();
+    symlink(folder.path().join("secret"), ready.join("link")).unwrap();
+    symlink("/nowhere", ready.join("dangling")).unwrap();
+    assert!(Command::new("mkfifo").arg(ready.join("pipe")).status().unwrap().success());
+    std::fs::write(spool.root().join("claimed/file"), "").unwrap();
+    let mut worker = claimer(&spool, "10s").warning(|error| {
+        assert!(error.to_string().contains("passed over"), "{error}");
+        WARNED.fetch_add(1, Ordering::Relaxed);
+    });
+    let (sender, answers) = std::sync::mpsc::channel();
+    let (id, there) = (add(&spool, "real"), spool.clone());
+    std::thread::spawn(move || {
+        let first = worker.claim().unwrap().map(|grant| grant.name().id.clone());
+        let second = worker.claim().unwrap().is_none();
+        // A janitor removes what has long been empty, the folder of an idle worker too.
+        let mine = std::fs::read_dir(there.root().join("claimed")).unwrap().flatten();
+        for entry in mine.filter(|entry| entry.path().is_dir()) {
+            std::fs::remove_dir_all(entry.path()).unwrap();
+        }
+        let more = add(&there, "more");
+        sender.send((first, second, worker.claim().unwrap().is_some_and(|grant| grant.name().id == more))).unwrap();
+    });
+    let answer = answers.recv_timeout(Duration::from_secs(30)).expect("claiming goes on for ever");
+    assert_eq!(answer, (Some(id), true, true));
+    assert_eq!(WARNED.load(Ordering::Relaxed), 1);
+    assert_eq!(std::fs::read_dir(&ready).unwrap().count(), 5, "something was moved");
+}
+
+#[test]
+fn a_folder_that_is_a_link_is_refused_or_passed_over() {
+    let (folder, spool) = spool();
+    let elsewhere = folder.path().join("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    let name = format!("4-{:013}-k.stolen.t0-5.e1", 7);
+    std::fs::write(elsewhere.join(&name), "not ours").unwrap();
+    symlink(&elsewhere, spool.root().join("claimed/evil.1s")).unwrap();
+    symlink(&elsewhere, spool.root().join("outbox/k.a.e1")).unwrap();
+    std::fs::write(spool.root().join(format!("done/4-{:013}-k.a.t0-5.e1", 7)), "").unwrap();
+    std::thread::sleep(Duration::from_millis(1100));
+    spool.clean().unwrap();
+    assert!(elsewhere.join(&name).exists(), "the janitor went through a link");
+    assert_eq!(spool.items(&Where::Ready).unwrap(), []);
+    assert_eq!(spool.everything().unwrap().len(), 1);
+    let done = spool.root().join("done");
+    std::fs::remove_dir_all(&done).unwrap();
+    symlink(&elsewhere, &done).unwrap();
+    let error = Spool::open(spool.root()).unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid);
+    assert!(error.to_string().contains("done is a link"), "{error}");
+    std::fs::remove_file(&done).unwrap();
+    // The root itself may be one.
+    let link = folder.path().join("link");
+    symlink(spool.root(), &link).unwrap();
+    Spool::open(&link).unwrap();
 }

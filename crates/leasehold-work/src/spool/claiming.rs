@@ -3,10 +3,10 @@
 //! Promise: claiming is one rename, of which exactly one of any number succeeds; the epoch in the name rises with it.
 //! Non-promise: with several workers the order holds roughly.
 
-use super::folder::{Spool, Where, changed, failed, make, names, sync};
+use super::folder::{Spool, Where, changed, failed, listing, make, same_file, sync};
 use super::name::FileName;
 use super::steps::SpoolStep;
-use crate::queue::{ItemId, Priority};
+use crate::queue::{DedupeKey, ItemId, Priority};
 use async_trait::async_trait;
 use leasehold::clock::{Clock, Moment, SystemClock};
 use leasehold::{
@@ -163,6 +163,7 @@ pub struct SpoolClaimer {
     swept: Option<Moment>,
     spread: u64,
     jitter: Jitter,
+    warn: Option<fn(&Error)>,
 }
 
 impl SpoolClaimer {
@@ -192,7 +193,15 @@ impl SpoolClaimer {
             swept: None,
             spread: 1,
             jitter,
+            warn: None,
         })
+    }
+
+    /// Tells, once, of what lies in `ready/` and cannot be an item.
+    #[must_use]
+    pub fn warning(mut self, warn: fn(&Error)) -> Self {
+        self.warn = Some(warn);
+        self
     }
 
     /// The spool.
@@ -219,7 +228,7 @@ impl SpoolClaimer {
         }
     }
 
-    /// Claims the first item that may be claimed, if there is one.
+    /// Claims the first item that may be claimed, if there is one. It goes on only while others claim what it saw.
     pub fn claim(&mut self) -> Result<Option<SpoolGrant>> {
         self.clean()?;
         loop {
@@ -270,7 +279,21 @@ impl SpoolClaimer {
 
     fn list(&mut self) -> Result<()> {
         let began = SystemClock.now();
-        let mut found = names(&self.spool.path("ready"))?;
+        let ready = self.spool.path("ready");
+        let all = listing(&ready)?;
+        if let Some(odd) = all.folders.iter().chain(&all.others).next() {
+            if let Some(warn) = self.warn.take() {
+                let (count, odd) = (all.folders.len() + all.others.len(), leasehold::printable(odd));
+                let shown = ready.display();
+                warn(&Error::new(
+                    Kind::Invalid,
+                    format!(
+                        "passed over in {shown}: {count} that are no plain files with a name in UTF-8, such as `{odd}`; remove them"
+                    ),
+                ));
+            }
+        }
+        let mut found = all.files;
         if found.len() > BATCH {
             found.select_nth_unstable(BATCH);
             found.truncate(BATCH);
@@ -290,10 +313,20 @@ impl SpoolClaimer {
                 None => return Ok(None),
             },
         };
-        let path = self.spool.path(Where::Claimed(self.worker.clone()).folder()).join(name.to_string());
-        let asked = SystemClock.now();
+        let folder = self.spool.path(Where::Claimed(self.worker.clone()).folder());
+        let path = folder.join(name.to_string());
+        let mut asked = SystemClock.now();
         if !self.spool.shift(&from, &path, SpoolStep::Claim, SpoolStep::SyncClaimed)? {
-            return Ok(None);
+            if folder.symlink_metadata().is_ok() {
+                return Ok(None);
+            }
+            // It was not the file that was missing: a janitor removed this worker's folder, which had long been empty.
+            make(&folder)?;
+            sync(&self.spool.path("claimed"))?;
+            asked = SystemClock.now();
+            if !self.spool.shift(&from, &path, SpoolStep::Claim, SpoolStep::SyncClaimed)? {
+                return Ok(None);
+            }
         }
         let token = Token { lease: lease_of(&name.id)?, epoch: name.epoch, nonce: self.nonce, seq: 0 };
         let trust_until = asked + self.ttl.get() - self.spool.grain();
@@ -301,13 +334,19 @@ impl SpoolClaimer {
         Ok(Some(SpoolGrant { name, worker, token, ttl, trust_until, path }))
     }
 
-    /// A file that somebody put into `ready/` under a name of their own: it becomes an item of that key.
+    /// A file that somebody put into `ready/` under a name of their own: it becomes an item of that key, or,
+    /// if the key is taken or the name is none, one with an id of its own.
     fn stranger(&self, text: &str, path: &Path) -> Result<Option<FileName>> {
         if !fs::symlink_metadata(path).is_ok_and(|m| m.is_file()) {
             return Ok(None);
         }
         let now = self.spool.now()?;
-        let id = text.parse().map_or_else(|_| ItemId::fresh(now), |key| ItemId::keyed(&key));
+        // The key is its own if nothing else has it, whatever became of that: one key, one item.
+        let keyed = text.parse().ok().filter(|key: &DedupeKey| {
+            let taken = self.spool.path("keys").join(key.as_str());
+            fs::hard_link(path, &taken).is_ok() || same_file(path, &taken)
+        });
+        let id = keyed.as_ref().map_or_else(|| ItemId::fresh(now), ItemId::keyed);
         let (priority, most) = (Priority::default(), crate::queue::Attempts::default().most);
         Ok(Some(FileName { priority, due: now, id, tried: 0, most, epoch: leasehold::Epoch::ZERO }))
     }

@@ -5,7 +5,7 @@
 //! laid out lies about until it is purged.
 
 use super::claiming::SpoolGrant;
-use super::folder::{Spool, SpoolFollowUp, Where, failed, make, names, sync};
+use super::folder::{Spool, SpoolFollowUp, Where, failed, is_folder, make, names, same_file, sync};
 use super::name::FileName;
 use super::steps::SpoolStep;
 use crate::queue::{Attempts, Payload, Reason};
@@ -43,7 +43,9 @@ impl Spool {
         let epochs = (1..=name.epoch.get()).rev().take(REMEMBERED);
         for epoch in epochs {
             let path = self.path("notes").join(format!("{}.e{epoch}.checkpoint", name.id));
-            match fs::read_to_string(&path) {
+            // A link, or a pipe that nobody writes to, is no note.
+            let plain = fs::symlink_metadata(&path).is_ok_and(|m| m.is_file());
+            match if plain { fs::read_to_string(&path) } else { continue } {
                 Ok(text) => return Checkpoint::new(text).map(Some),
                 Err(e) if e.kind() == ErrorKind::NotFound => {}
                 Err(e) => return Err(failed(e, "read", &path)),
@@ -93,17 +95,16 @@ impl Spool {
 
     /// Adds what a completion laid out. Any number may do so at once: each file is moved once.
     pub(super) fn fan_out(&self, outbox: &Path) -> Result<()> {
-        let found = match fs::read_dir(outbox) {
-            Ok(_) => names(outbox)?,
-            Err(_) => return Ok(()),
-        };
-        for text in found {
+        if !is_folder(outbox) {
+            return Ok(());
+        }
+        for text in names(outbox)? {
             let Some(name) = FileName::parse(&text) else { continue };
             let from = outbox.join(&text);
             if let Some(key) = name.id.as_str().strip_prefix("k.") {
                 let taken = self.path("keys").join(key);
                 match fs::hard_link(&from, &taken) {
-                    Err(e) if e.kind() == ErrorKind::AlreadyExists && !same(&from, &taken) => {
+                    Err(e) if e.kind() == ErrorKind::AlreadyExists && !same_file(&from, &taken) => {
                         // Added before, by another: it is not added again.
                         let _ = fs::remove_file(&from);
                         continue;
@@ -162,10 +163,4 @@ impl Spool {
         next.due = self.now()?.plus(pause);
         Ok((Where::Later, next))
     }
-}
-
-fn same(one: &Path, other: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let identity = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
-    identity(one).is_some() && identity(one) == identity(other)
 }

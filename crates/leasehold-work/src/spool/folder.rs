@@ -283,7 +283,7 @@ impl Spool {
 
     /// The workers' folders.
     pub(super) fn workers(&self) -> Result<Vec<String>> {
-        names(&self.path("claimed"))
+        folders(&self.path("claimed"))
     }
 
     /// The items in a folder, in order. Strangers' files are left out.
@@ -316,20 +316,58 @@ impl Spool {
     }
 }
 
-pub(super) fn names(folder: &Path) -> Result<Vec<String>> {
+/// What is in a folder: plain files, folders, and what is neither or has a name that is no text. Links are not followed.
+#[derive(Default)]
+pub(super) struct Listing {
+    pub files: Vec<String>,
+    pub folders: Vec<String>,
+    pub others: Vec<String>,
+}
+
+/// Lists a folder; what is hidden is left out.
+pub(super) fn listing(folder: &Path) -> Result<Listing> {
+    let mut found = Listing::default();
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(found),
         Err(e) => return Err(failed(e, "list", folder)),
     };
-    let mut names = Vec::new();
     for entry in entries {
-        match entry {
-            Ok(entry) => names.extend(entry.file_name().into_string().ok().filter(|name| !name.starts_with('.'))),
-            Err(e) => return Err(failed(e, "list", folder)),
+        let entry = entry.map_err(|e| failed(e, "list", folder))?;
+        let name = match entry.file_name().into_string() {
+            Ok(name) => name,
+            Err(name) => {
+                found.others.push(name.to_string_lossy().into_owned());
+                continue;
+            }
+        };
+        if name.starts_with('.') {
+            continue;
+        }
+        match entry.file_type() {
+            Ok(kind) if kind.is_file() => found.files.push(name),
+            Ok(kind) if kind.is_dir() => found.folders.push(name),
+            Ok(_) => found.others.push(name),
+            // Moved on while it was looked at.
+            Err(_) => {}
         }
     }
-    Ok(names)
+    Ok(found)
+}
+
+/// The plain files in a folder.
+pub(super) fn names(folder: &Path) -> Result<Vec<String>> {
+    Ok(listing(folder)?.files)
+}
+
+/// The folders in a folder; one that is a link leads elsewhere, and is none.
+pub(super) fn folders(folder: &Path) -> Result<Vec<String>> {
+    Ok(listing(folder)?.folders)
+}
+
+/// Whether this is a folder, and not a link to one.
+pub(super) fn is_folder(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|m| m.is_dir())
 }
 
 /// When a file last gave a sign of life: its change time, which nobody can set but the clock that stamps it.
@@ -338,15 +376,23 @@ pub(super) fn changed(metadata: &fs::Metadata) -> Timestamp {
     Timestamp::from_millis(seconds.saturating_mul(1000) + nanos / 1_000_000)
 }
 
-fn same_file(one: &Path, other: &Path) -> bool {
+pub(super) fn same_file(one: &Path, other: &Path) -> bool {
     let identity = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
     identity(one).is_some() && identity(one) == identity(other)
 }
 
 pub(super) fn make(folder: &Path) -> Result<()> {
     match fs::create_dir(folder) {
+        Ok(()) => Ok(()),
         Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(failed(e, "create", folder)),
-        _ => Ok(()),
+        Err(_) if is_folder(folder) => Ok(()),
+        Err(_) => {
+            let message = format!(
+                "{} is a link or no folder: what a spool has is in it and nowhere else; put a folder there",
+                folder.display()
+            );
+            Err(Error::new(Kind::Invalid, message))
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! judge whether a worker lives, only when its file last gave a sign of life.
 
 use super::claiming::ttl_of;
-use super::folder::{Spool, Where, changed, names, sync};
+use super::folder::{Spool, Where, changed, folders, listing, names, sync};
 use super::name::FileName;
 use super::steps::SpoolStep;
 use leasehold::{Error, Result, Timestamp, format_duration};
@@ -70,9 +70,9 @@ impl Spool {
         let place = Where::Claimed(worker.to_owned());
         let folder = self.path(place.folder());
         let ttl = ttl_of(worker);
-        let mut empty = true;
-        for text in names(&folder)? {
-            empty = false;
+        let found = listing(&folder)?;
+        let empty = found.files.is_empty() && found.folders.is_empty() && found.others.is_empty();
+        for text in found.files {
             let from = folder.join(&text);
             let Ok(metadata) = fs::symlink_metadata(&from) else { continue };
             // Whatever may be rounded away is given to the worker.
@@ -100,7 +100,7 @@ impl Spool {
 
     /// What completions laid out and nobody added: it counts if the item is done under that very epoch.
     fn finish(&self, now: Timestamp, chores: &mut SpoolChores) -> Result<()> {
-        let waiting = names(&self.path("outbox"))?;
+        let waiting = folders(&self.path("outbox"))?;
         if waiting.is_empty() {
             return Ok(());
         }

@@ -1,14 +1,16 @@
 //! `mcp`: an MCP server on standard input and output, so that any MCP client can coordinate.
 //!
 //! Promise: each request is answered once, in one line; a tool's failure is a result with its kind; what was acquired is
-//! renewed until it is released or the input ends, and is then given back. Non-promise: requests are answered in the order
-//! in which they finish.
+//! renewed until it is released or the input ends, and is then given back, and so are items that were claimed; calls that
+//! name the same lease or item are carried out in the order in which they came. Non-promise: requests are answered in the
+//! order in which they finish.
 
 mod files;
 mod leases;
 mod rpc;
 mod session;
 mod tools;
+mod turns;
 mod verbs;
 
 use super::coordinator;
@@ -142,8 +144,10 @@ fn handle(
             };
             let arguments = params.get("arguments").cloned().unwrap_or_else(|| json!({}));
             let (session, running_too, key) = (session.clone(), running.clone(), id.to_string());
+            let mut turn = session.turns.stand(&arguments);
             let mut table = running.lock().unwrap_or_else(PoisonError::into_inner);
             let call = calls.spawn(async move {
+                turn.comes().await;
                 let result = tools::call(tool, &session, &arguments).await;
                 running_too.lock().unwrap_or_else(PoisonError::into_inner).remove(&id.to_string());
                 let _ = send(&Reply::result(id, result).json());

@@ -1,10 +1,12 @@
 //! What one client has: the store, and the leases that are kept for it.
 
+use super::turns::Turns;
+use crate::commands::queue::{Open, Target};
 use crate::config::Settings;
 use leasehold::{Coordinator, Error, Grant, Keeper, Kind, LeaseName, Outcome, Result, Standing, Token};
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How long giving everything back may take when the store does not answer.
@@ -15,7 +17,25 @@ pub struct Session {
     pub settings: Settings,
     /// Files are written below it.
     pub root: PathBuf,
-    kept: std::sync::Mutex<HashMap<LeaseName, Kept>>,
+    /// Whose turn it is.
+    pub turns: Turns,
+    /// The items that were claimed here, by token.
+    pub items: Items,
+    kept: Mutex<HashMap<LeaseName, Kept>>,
+}
+
+/// Claimed items: the queue of each token.
+#[derive(Clone, Default)]
+pub struct Items(Arc<Mutex<HashMap<Token, String>>>);
+
+impl Items {
+    pub fn claimed(&self, token: Token, queue: String) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(token, queue);
+    }
+
+    pub fn completed(&self, token: &Token) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(token);
+    }
 }
 
 struct Kept {
@@ -25,7 +45,14 @@ struct Kept {
 
 impl Session {
     pub fn new(coordinator: Coordinator, settings: Settings, root: PathBuf) -> Self {
-        Session { coordinator, settings, root, kept: std::sync::Mutex::default() }
+        Session {
+            coordinator,
+            settings,
+            root,
+            turns: Turns::default(),
+            items: Items::default(),
+            kept: Mutex::default(),
+        }
     }
 
     /// Keeps a grant until it is released.
@@ -65,6 +92,19 @@ impl Session {
         }
     }
 
+    /// Gives an item back untried.
+    async fn return_item(&self, queue: &str, token: &Token) -> Result<()> {
+        let target = match Target::parse(queue)? {
+            // As the verb saw it, which ran in the root.
+            Target::Spool(_) => Target::Spool(self.root.join(queue.trim_start_matches("spool:"))),
+            target => target,
+        };
+        match Open::existing(&self.settings, &target).await? {
+            Open::Queue(queue) => queue.give_back(&queue.by_token(token).await?).await.map(|_| ()),
+            Open::Spool(spool) => spool.give_back(&spool.adopt(token)?),
+        }
+    }
+
     /// Releases everything, as far as the store answers.
     pub async fn give_back(&self) {
         let names: Vec<LeaseName> = self.kept.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect();
@@ -73,6 +113,11 @@ impl Session {
                 if let Some(grant) = self.let_go(&name).await {
                     let _ = self.coordinator.release(&grant, Outcome::Failed).await;
                 }
+            }
+            let items = std::mem::take(&mut *self.items.0.lock().unwrap_or_else(PoisonError::into_inner));
+            for (token, queue) in items {
+                // One that was lost, or ended by hand, is not ours to give back: that is no failure.
+                let _ = self.return_item(&queue, &token).await;
             }
         };
         let _ = tokio::time::timeout(PATIENCE, all).await;

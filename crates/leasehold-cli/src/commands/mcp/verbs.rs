@@ -41,7 +41,7 @@ pub const FENCED_PUSH: Verb = Verb {
 pub const QUEUE_CLAIM: Verb = Verb {
     name: "queue_claim",
     description: "Claim the next item of a queue, with its token and payload. It is not renewed by itself: it comes back \
-                  to the queue if it is not completed within the TTL. Status `none` if there is nothing to claim.",
+                  to the queue if it is not completed within the TTL, and untried when this connection ends. Status `none` if there is nothing to claim.",
     verb: &["queue", "claim"],
     arguments: &[("queue", "string", "The queue", true)],
     flags: &[("ttl", "How long you have, such as 10m"), ("wait", "Wait this long for an item, such as 30s")],
@@ -125,12 +125,28 @@ impl Tool for Verb {
         let mut command = Command::new(this);
         command.arg("--json").args(self.verb).args(words).current_dir(&session.root);
         command.env("LEASEHOLD_STORE", session.settings.store.value.portable());
+        let mut shown = None;
         if self.fenced {
             let token = session.token(text(arguments, "token"), text(arguments, "lease"))?;
+            shown = Some(token.clone());
             command.env("LEASEHOLD_TOKEN", token.wire());
         }
         command.stdin(Stdio::null()).env("GIT_TERMINAL_PROMPT", "0");
-        let ran = tokio::task::spawn_blocking(move || command.output()).await;
+        let (items, verb) = (session.items.clone(), self.verb);
+        let queue = text(arguments, "queue").unwrap_or_default().to_owned();
+        let ran = tokio::task::spawn_blocking(move || {
+            let ran = command.output()?;
+            // Here, and not where the answer is awaited: a call that was cancelled has claimed all the same.
+            if ran.status.success() && verb == QUEUE_CLAIM.verb {
+                let printed: Option<Value> = serde_json::from_slice(&ran.stdout).ok();
+                let token = printed.and_then(|printed| printed["token"].as_str().and_then(|token| token.parse().ok()));
+                token.into_iter().for_each(|token| items.claimed(token, queue.clone()));
+            } else if ran.status.success() && verb == QUEUE_COMPLETE.verb {
+                shown.iter().for_each(|token| items.completed(token));
+            }
+            std::io::Result::Ok(ran)
+        })
+        .await;
         let ran = ran.map_err(|e| Error::unavailable("the verb was broken off", e))?;
         let ran = ran.map_err(|e| Error::unavailable("cannot run this command", e))?;
         let said = String::from_utf8_lossy(&ran.stderr).trim().to_owned();

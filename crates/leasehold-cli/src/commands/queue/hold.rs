@@ -5,12 +5,12 @@ use crate::args::{ClaimArgs, Common, Complete, Fail, ItemProgress};
 use crate::commands::token;
 use crate::config::{Flags, Settings, duration_of};
 use crate::exit::Exit;
-use crate::output;
+use crate::output::{self, Reader};
 use leasehold::protocol::Report;
 use leasehold::{Checkpoint, Error, HolderId, Kind, Marker, Result, Token};
 use leasehold_work::queue::{Claimed, Claimer, Payload, Queue, Reason};
 use leasehold_work::spool::{Spool, SpoolClaimer};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
@@ -21,7 +21,8 @@ pub async fn claim(common: &Common, args: &ClaimArgs) -> Result<Exit> {
     let target = Target::parse(&args.queue)?;
     let wait = duration_of("--wait", args.wait.as_deref())?;
     let (label, ttl) = (settings.label.value.clone(), settings.ttl.value);
-    let claimed = match Open::new(&settings, &target).await? {
+    // An item whose token nobody has is claimed by nobody: it goes back untried.
+    match Open::new(&settings, &target).await? {
         Open::Queue(queue) => {
             let mut claimer = Claimer::new(queue, label, ttl)?;
             let grant = match wait {
@@ -32,48 +33,60 @@ pub async fn claim(common: &Common, args: &ClaimArgs) -> Result<Exit> {
                 },
             };
             claimer.damaged().iter().for_each(|error| output::say(&error.to_string()));
-            grant.map(|grant| {
-                let value = view::item(grant.name(), grant.item(), true);
-                (grant.token().clone(), grant.item().payload.bytes().to_vec(), value)
-            })
+            let Some(grant) = grant else { return nothing(&target) };
+            let value = view::item(grant.name(), grant.item(), true);
+            let told = tell(common, args, grant.token(), grant.item().payload.bytes(), value);
+            if told.is_err() {
+                let _ = claimer.queue().give_back(&grant).await;
+            }
+            told
         }
         Open::Spool(spool) => {
             let label = label.unwrap_or_else(|| HolderId::new(None).label);
-            let mut claimer = SpoolClaimer::new(spool.clone(), &label, ttl)?;
+            let mut claimer =
+                SpoolClaimer::new(spool.clone(), &label, ttl)?.warning(|odd| output::say(&odd.to_string()));
             let grant = match wait {
                 Some(wait) => tokio::time::timeout(wait, claimer.next()).await.ok().transpose()?,
                 None => claimer.claim()?,
             };
-            match grant {
-                Some(grant) => {
-                    let shown = spool.show(&grant.name().id)?;
-                    let payload = spool.payload(&shown.item)?;
-                    let value = view::shown(&shown, &payload);
-                    Some((grant.token().clone(), payload, value))
-                }
-                None => None,
+            let Some(grant) = grant else { return nothing(&target) };
+            let told = spool.show(&grant.name().id).and_then(|shown| {
+                let payload = spool.payload(&shown.item)?;
+                tell(common, args, grant.token(), &payload, view::shown(&shown, &payload))
+            });
+            if told.is_err() {
+                let _ = spool.give_back(&grant);
             }
+            told
         }
-    };
-    let Some((token, payload, mut value)) = claimed else {
-        output::say(&format!("nothing to claim in `{}`", target.portable()));
-        return Ok(Exit::Held);
-    };
+    }
+}
+
+fn nothing(target: &Target) -> Result<Exit> {
+    output::say(&format!("nothing to claim in `{}`", target.portable()));
+    Ok(Exit::Held)
+}
+
+/// Hands over what was claimed. An error means that nobody has it.
+fn tell(common: &Common, args: &ClaimArgs, token: &Token, payload: &[u8], mut value: Value) -> Result<Exit> {
     if let Some(path) = &args.payload {
-        keep(path, &payload)?;
+        keep(path, payload)?;
     }
-    if common.json {
+    let text = if common.json {
         value["token"] = json!(token.wire());
-        output::json(&value)?;
+        value.to_string()
     } else {
-        output::line(&token.wire())?;
+        token.wire()
+    };
+    match output::deliver(&format!("{text}\n"))? {
+        Reader::There => Ok(Exit::Done),
+        Reader::Gone => Err(Error::new(Kind::Unavailable, "nobody reads the token: the item was given back untried")),
     }
-    Ok(Exit::Done)
 }
 
 fn keep(path: &Path, payload: &[u8]) -> Result<()> {
     std::fs::File::create(path).and_then(|mut file| file.write_all(payload)).map_err(|e| {
-        let message = format!("the item is claimed, but its payload cannot be written to `{}`", path.display());
+        let message = format!("the payload cannot be written to `{}`; the item was given back untried", path.display());
         Error::new(Kind::Unavailable, message).with_source(e)
     })
 }

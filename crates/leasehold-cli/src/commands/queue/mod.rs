@@ -11,6 +11,7 @@ use super::coordinator;
 use crate::args::{Common, Queue as Args, QueueVerb};
 use crate::config::Settings;
 use crate::exit::Exit;
+use crate::output;
 use leasehold::{Error, Kind, Result, parse_duration};
 use leasehold_work::queue::{Attempts, DedupeKey, FollowUp, ItemId, ItemName, Payload, Priority, Queue, QueueName};
 use leasehold_work::spool::{Spool, SpoolFollowUp, SpoolNew};
@@ -82,7 +83,17 @@ impl Open {
     pub async fn new(settings: &Settings, target: &Target) -> Result<Self> {
         match target {
             Target::Queue(name) => Ok(Open::Queue(Queue::new(store(settings).await?, name.clone()))),
-            Target::Spool(path) => Spool::open(path).map(Open::Spool),
+            Target::Spool(path) => {
+                let missing = !path.join("ready").is_dir();
+                let spool = Spool::open(path)?;
+                if missing {
+                    let shown = path.display();
+                    output::say(&format!(
+                        "made a new spool at `{shown}`; if other machines share it, see that it is mounted here"
+                    ));
+                }
+                Ok(Open::Spool(spool))
+            }
         }
     }
 

@@ -5,8 +5,8 @@ use crate::args::{Common, HandOffItem, OperateItem};
 use crate::commands::operate::by;
 use crate::config::{Flags, Settings};
 use crate::exit::Exit;
-use crate::output;
-use leasehold::{Epoch, HolderId, Label, Result, Token, Why};
+use crate::output::{self, Reader};
+use leasehold::{Epoch, Error, HolderId, Kind, Label, Result, Token, Why};
 use leasehold_work::queue::protocol::Order;
 use serde_json::{Value, json};
 
@@ -62,16 +62,32 @@ async fn order(common: &Common, settings: &Settings, args: &OperateItem, asked: 
             (epoch, token, view::spooled(&spool.find(&id)?))
         }
     };
-    match token {
+    let handed_off = token.is_some();
+    let text = match token {
         _ if common.json => {
             let mut value = value;
             if let Some(token) = token {
                 value["token"] = json!(token.wire());
             }
-            output::json(&value)?;
+            value.to_string()
         }
-        Some(token) => output::line(&token.wire())?,
-        None => output::say(&format!("{done} `{id}`, epoch {epoch}")),
+        Some(token) => token.wire(),
+        None => {
+            output::say(&format!("{done} `{id}`, epoch {epoch}"));
+            return Ok(Exit::Done);
+        }
+    };
+    let told = output::deliver(&format!("{text}\n"));
+    if handed_off && !matches!(told, Ok(Reader::There)) {
+        // The one who had it is fenced already: this cannot be undone, only followed by another order.
+        output::say(&format!(
+            "`{id}` was handed off, epoch {epoch}, but nobody has its token; put it back in line with: \
+             leasehold queue retry {} {id} --why TEXT",
+            target.portable()
+        ));
+        if matches!(told, Ok(Reader::Gone)) {
+            return Err(Error::new(Kind::Unavailable, "nobody reads standard output"));
+        }
     }
-    Ok(Exit::Done)
+    told.map(|_| Exit::Done)
 }

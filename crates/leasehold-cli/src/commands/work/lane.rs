@@ -1,18 +1,17 @@
 //! One lane: claim, run, complete, one item after the other.
 
-use super::source::{Content, Fate, Grant, Job, Source};
+use super::bench::{Bench, cannot};
+use super::source::{Fate, Grant, Job, Source};
 use crate::exit::Exit;
 use crate::output;
 use crate::supervise::windows::Windows;
 use crate::supervise::{Course, Ended, Feed, Finished, Signals, Standby, Task, supervise};
 use leasehold::clock::{Clock, SystemClock};
-use leasehold::{Error, Keeper, Kind, Nonce, Result, format_duration};
+use leasehold::{Keeper, Kind, Result, Tenancy, format_duration};
 use leasehold_work::queue::Reason;
 use std::ffi::OsString;
-use std::fs::{DirBuilder, File};
-use std::io::{Read, Write};
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::Read;
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -42,6 +41,8 @@ pub async fn run<S: Source>(mut source: S, plan: Plan) -> Result<Exit> {
     let bench = Bench::new()?;
     let (mut left, mut failures, mut lost) = (plan.items, 0, false);
     while *asked.borrow() == 0 && left != Some(0) {
+        // What came while the last step kept this thread is heard first.
+        tokio::task::yield_now().await;
         let claimed = tokio::select! {
             biased;
             () = drained(&asked) => break,
@@ -71,6 +72,12 @@ pub async fn run<S: Source>(mut source: S, plan: Plan) -> Result<Exit> {
             }
             Err(error) => return Err(error),
         };
+        tokio::task::yield_now().await;
+        if *asked.borrow() > 0 {
+            // Asked to end while it was claiming: nothing new is begun.
+            let _ = source.give_back(&tenancy.into_grant()).await;
+            break;
+        }
         left = left.map(|left| left - 1);
         let job = source.job(&tenancy)?;
         signals.forget();
@@ -218,47 +225,4 @@ async fn attempt_failed<S: Source>(source: &S, grant: &Grant<S>, id: &str, why: 
         Fate::Dead => output::say(&format!("`{id}` failed and is a dead letter now: {why}")),
     }
     Ok(())
-}
-
-/// A private folder in which the command finds its payload, and leaves its result.
-struct Bench(PathBuf);
-
-impl Bench {
-    fn new() -> Result<Self> {
-        let path = std::env::temp_dir().join(format!("leasehold-work-{}", Nonce::random()));
-        DirBuilder::new().mode(0o700).create(&path).map_err(|e| cannot(e, &path))?;
-        Ok(Bench(path))
-    }
-
-    /// Clears it, and lays out the payload; gives its path.
-    fn lay(&self, payload: &Content) -> Result<PathBuf> {
-        for path in [self.result(), self.follow_ups()] {
-            let _ = std::fs::remove_file(path);
-        }
-        let bytes = match payload {
-            Content::File(path) => return Ok(path.clone()),
-            Content::Bytes(bytes) => bytes,
-        };
-        let path = self.0.join("payload");
-        File::create(&path).and_then(|mut file| file.write_all(bytes)).map_err(|e| cannot(e, &path))?;
-        Ok(path)
-    }
-
-    fn result(&self) -> PathBuf {
-        self.0.join("result")
-    }
-
-    fn follow_ups(&self) -> PathBuf {
-        self.0.join("follow-ups")
-    }
-}
-
-impl Drop for Bench {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn cannot(error: std::io::Error, path: &Path) -> Error {
-    Error::new(Kind::Unavailable, format!("cannot use `{}`", path.display())).with_source(error)
 }

@@ -4,6 +4,7 @@
 //! no command goes on when its item is lost. Lanes need nothing of each other, and end when the one that started them
 //! does. Non-promise: a command may run twice for one item; its epoch tells guards which run counts.
 
+mod bench;
 mod lane;
 mod lanes;
 mod source;
@@ -12,6 +13,7 @@ use super::queue::{Open, Target};
 use crate::args::{Common, Work as Args};
 use crate::config::{Flags, Settings, blame, duration_of};
 use crate::exit::Exit;
+use crate::output;
 use crate::supervise::windows::Windows;
 use leasehold::{HolderId, Result};
 use leasehold_work::queue::Claimer;
@@ -49,7 +51,8 @@ pub async fn work(common: &Common, args: Args) -> Result<Exit> {
         Open::Queue(queue) => lane::run(Items { claimer: Claimer::new(queue, label, ttl)? }, plan).await,
         Open::Spool(spool) => {
             let label = label.unwrap_or_else(|| HolderId::new(None).label);
-            lane::run(Files { claimer: SpoolClaimer::new(spool, &label, ttl)? }, plan).await
+            let claimer = SpoolClaimer::new(spool, &label, ttl)?.warning(|odd| output::say(&odd.to_string()));
+            lane::run(Files { claimer }, plan).await
         }
     }
 }
