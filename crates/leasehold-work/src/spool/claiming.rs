@@ -281,17 +281,17 @@ impl SpoolClaimer {
         let began = SystemClock.now();
         let ready = self.spool.path("ready");
         let all = listing(&ready)?;
-        if let Some(odd) = all.folders.iter().chain(&all.others).next() {
-            if let Some(warn) = self.warn.take() {
-                let (count, odd) = (all.folders.len() + all.others.len(), leasehold::printable(odd));
-                let shown = ready.display();
-                warn(&Error::new(
-                    Kind::Invalid,
-                    format!(
-                        "passed over in {shown}: {count} that are no plain files with a name in UTF-8, such as `{odd}`; remove them"
-                    ),
-                ));
-            }
+        if let Some(odd) = all.folders.iter().chain(&all.others).next()
+            && let Some(warn) = self.warn.take()
+        {
+            let (count, odd) = (all.folders.len() + all.others.len(), leasehold::printable(odd));
+            let shown = ready.display();
+            warn(&Error::new(
+                Kind::Invalid,
+                format!(
+                    "passed over in {shown}: {count} that are no plain files with a name in UTF-8, such as `{odd}`; remove them"
+                ),
+            ));
         }
         let mut found = all.files;
         if found.len() > BATCH {
