@@ -240,7 +240,7 @@ fn what_fails_prints_no_data_with_json_either() {
         (&["acquire", "held"], 11),
         (&["acquire", "a b"], 64),
         (&["renew", "--token", &token], 12),
-        (&["write", "no/such", "--token", &token], 64),
+        (&["write", "no/such", "--token", &token], 65),
         (&["ls", "--store", "ftp:/x"], 64),
         (&["ls", "--no-such-flag"], 64),
     ] {
