@@ -36,7 +36,10 @@ pub const TABLE: &[(Exit, &str)] = &[
         Exit::Done,
         "done; in `run` also: skipped, because somebody else holds the lease (set another with --held-exit-code)",
     ),
-    (Exit::Held, "`acquire`: somebody else holds the lease, or it is paused; `migrate`: leases or queue items are held"),
+    (
+        Exit::Held,
+        "`acquire`: somebody else holds the lease, or it is paused; `migrate`: leases or queue items are held",
+    ),
     (Exit::Lost, "`renew`, `release`, `progress`, `gate`: the lease is no longer held"),
     (Exit::Fenced, "a guard refused a stale write; nothing was written"),
     (Exit::Usage, "the input is wrong; nothing was done"),
