@@ -46,5 +46,5 @@ async fn reads_per_turn(waiters: usize) -> usize {
 async fn a_crowd_looks_hardly_more_often_than_the_lease_is_passed_on() {
     let (few, many) = (reads_per_turn(2).await, reads_per_turn(48).await);
     println!("{few} reads for each turn among 2, {many} among 48");
-    assert!(many <= 12, "{many} reads for each turn: they all look at each release");
+    assert!(many <= 24, "{many} reads for each turn: they all look at each release");
 }
