@@ -35,12 +35,14 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// Takes note of who is in the way.
-    fn note(&mut self, refusal: &Refusal, was_hinted: bool) {
-        let Refusal::Held { epoch, .. } = refusal else { return };
-        if self.seen.replace(*epoch).is_some_and(|seen| seen != *epoch) && was_hinted {
+    /// Takes note of who is in the way; whether that one was faster at what both had been hinted at.
+    fn note(&mut self, refusal: &Refusal, was_hinted: bool) -> bool {
+        let Refusal::Held { epoch, .. } = refusal else { return false };
+        let is_outrun = self.seen.replace(*epoch).is_some_and(|seen| seen != *epoch) && was_hinted;
+        if is_outrun {
             self.rest = (self.rest * 3 / 2).clamp(MIN_REST, MAX_REST);
         }
+        is_outrun
     }
 
     /// What to remember when the lease was had.
@@ -114,9 +116,7 @@ impl Coordinator {
                     return Ok(answer);
                 }
                 Acquired::Refused { refusal, now, .. } => {
-                    let before = crowd.rest;
-                    crowd.note(refusal, was_hinted);
-                    is_outrun |= crowd.rest > before;
+                    is_outrun |= crowd.note(refusal, was_hinted);
                     match &**refusal {
                         Refusal::Held { tenure, .. } => tenure.deadline.saturating_since(*now),
                         Refusal::Paused(_) => POLL,
@@ -209,4 +209,28 @@ async fn any_hint(watches: &mut [Watch]) {
         std::task::Poll::Pending
     })
     .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::holder::HolderId;
+    use crate::ownership::Tenure;
+    use crate::time::{Timestamp, Ttl};
+
+    fn held(epoch: u64) -> Refusal {
+        let (granted_at, deadline) = (Timestamp::from_millis(1), Timestamp::from_millis(2));
+        let tenure = Tenure { holder: HolderId::new(None), granted_at, deadline, ttl: Ttl::MIN };
+        Refusal::Held { tenure, epoch: Epoch::new(epoch).unwrap() }
+    }
+
+    #[test]
+    fn who_rests_as_long_as_can_be_still_rests_when_outrun() {
+        let mut crowd = Crowd { rest: MAX_REST, ..Crowd::default() };
+        assert!(!crowd.note(&held(1), true), "there was nobody before");
+        assert!(crowd.note(&held(2), true));
+        assert_eq!(crowd.rest, MAX_REST);
+        assert!(!crowd.note(&held(2), true), "the same one as before");
+        assert!(!crowd.note(&held(3), false), "found so without a hint");
+    }
 }
