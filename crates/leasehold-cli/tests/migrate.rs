@@ -197,3 +197,15 @@ fn what_comes_home_is_awake_there_and_only_there() {
     migrate(&old, &new, &[]).expect(0);
     assert_eq!(new.done(&["run", "nightly", "--", "echo", "ran"]).expect(0).stdout, "ran\n");
 }
+
+#[test]
+fn an_item_that_was_moved_away_is_not_lost_on_the_way_back() {
+    let (old, new) = houses();
+    old.done(&["queue", "add", "pages", "--text", "one"]).expect(0);
+    migrate(&old, &new, &[]).expect(0);
+    let refused = migrate(&new, &old, &[]).expect(78);
+    assert!(refused.stderr.contains("was moved away from TO before"), "{refused:?}");
+    let claimed = new.done(&["work", "pages", "--until-empty", "--", "cat"]).expect(0);
+    assert_eq!(claimed.stdout, "one", "nothing changed");
+    migrate(&new, &old, &[]).expect(0);
+}

@@ -22,7 +22,6 @@ use std::collections::HashSet;
 
 const PAGE: usize = 500;
 const MOVED_TO: &str = "moved to ";
-const MOVED_FROM: &str = "moved from ";
 /// Leases that come to be in the old store meanwhile are moved too, so many times.
 const MAX_ROUNDS: usize = 10;
 
@@ -34,6 +33,8 @@ struct Move {
     gone: Why,
     /// Why the new store's leases begin where they do.
     came: Why,
+    /// Why leases of the new store are paused that were moved to the old one before.
+    home: Why,
     revoke_held: bool,
 }
 
@@ -72,11 +73,13 @@ pub async fn migrate(common: &Common, args: &Args) -> Result<Exit> {
         to: coordinator(&settings).await?,
         by: operate::by(args.by.as_deref())?,
         gone: Why::lossy(&format!("{MOVED_TO}{to}"), "moved"),
-        came: Why::lossy(&format!("{MOVED_FROM}{from}"), "moved"),
+        came: Why::lossy(&format!("moved from {from}"), "moved"),
+        home: Why::lossy(&format!("{MOVED_TO}{from}"), "moved"),
         revoke_held: args.revoke_held,
     };
     work.refuse_one_store().await?;
     work.refuse_what_is_elsewhere(&leases).await?;
+    work.refuse_what_was_here_before(&items).await?;
     let moved = work.all(leases).await?;
     let journals = work.copy(Shelf::Runs).await?;
     let items = Items::carry(&work.from, &work.to, &work.by, &work.gone).await?;
@@ -141,12 +144,11 @@ impl Move {
     /// A lease that was moved elsewhere goes on there: neither its old record may be moved on from here, nor may it be woken
     /// there by another's.
     async fn refuse_what_is_elsewhere(&self, leases: &[Inspection]) -> Result<()> {
-        let gone = |why: &Why| why.as_str().strip_prefix(MOVED_TO).map(ToOwned::to_owned);
-        let (to, from) = (gone(&self.gone), self.came.as_str().strip_prefix(MOVED_FROM).map(ToOwned::to_owned));
-        for (leases, here, allowed) in [(leases, "FROM", &to), (&readable(&self.to).await?[..], "TO", &from)] {
+        let there = readable(&self.to).await?;
+        for (leases, here, allowed) in [(leases, "FROM", &self.gone), (&there[..], "TO", &self.home)] {
             for lease in leases {
-                if let Some(place) = lease.record.paused.as_ref().and_then(moved_to)
-                    && Some(&place) != allowed.as_ref()
+                if let Some(mark) = lease.record.paused.as_ref().filter(|mark| mark.why != *allowed)
+                    && let Some(place) = moved_to(mark)
                 {
                     let message = format!(
                         "lease `{}` of {here} was moved to `{place}` and goes on there: move it from there; nothing changed",
@@ -157,6 +159,40 @@ impl Move {
             }
         }
         Ok(())
+    }
+
+    /// Unfinished items and fences that the new store has from before are not taken in a second time, and would be lost.
+    async fn refuse_what_was_here_before(&self, items: &Items) -> Result<()> {
+        let refuse = |what: &str, name: &dyn std::fmt::Display| {
+            let message = format!(
+                "{what} `{name}` was moved away from TO before and cannot be moved back to it: move to an empty store or \
+                 namespace, or finish it first; nothing changed"
+            );
+            Err(Error::new(Kind::Unsupported, message))
+        };
+        for name in &items.open {
+            if self.to.store().read(&name.key()?).await?.value.is_some() {
+                return refuse("queue item", name);
+            }
+        }
+        let is_home = |lease: &Inspection| lease.record.paused.as_ref().is_some_and(|mark| mark.why == self.home);
+        if !readable(&self.to).await?.iter().any(is_home) {
+            return Ok(());
+        }
+        let mut after = None;
+        loop {
+            let page = self.from.store().list(Shelf::Fence, after.as_ref(), 100).await?;
+            for (name, value) in &page.entries {
+                let there = self.to.store().read(&Key::new(Shelf::Fence, name)).await?.value;
+                if there.is_some_and(|there| there.bytes != value.bytes) {
+                    return refuse("fence", name);
+                }
+            }
+            after = page.entries.last().map(|(name, _)| name.clone());
+            if !page.more || after.is_none() {
+                return Ok(());
+            }
+        }
     }
 
     /// Moves these, and then what came to be meanwhile.
@@ -208,7 +244,7 @@ impl Move {
         let record = Box::new(Ownership { paused: users_pause, ..last.record });
         self.order(&self.to, lease, &self.came, Order::Import { record }).await?;
         // It comes home: what kept holders out there was that it was here.
-        if self.to.inspect(lease).await?.record.paused.as_ref().and_then(moved_to).is_some() {
+        if self.to.inspect(lease).await?.record.paused.is_some_and(|mark| mark.why == self.home) {
             self.order(&self.to, lease, &self.came, Order::Resume).await?;
         }
         self.counters(lease).await

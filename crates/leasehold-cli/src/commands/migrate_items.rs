@@ -21,6 +21,8 @@ pub struct Items {
     pub all: Vec<ItemName>,
     /// Those that somebody is at.
     pub claimed: Vec<ItemName>,
+    /// Those that are not finished.
+    pub open: Vec<ItemName>,
 }
 
 impl Items {
@@ -34,6 +36,9 @@ impl Items {
                 let item = Item::decode(&value.bytes, &name.to_string())?;
                 if item.tenure().is_some_and(|t| page.now < t.deadline) {
                     items.claimed.push(name.clone());
+                }
+                if item.is_open() {
+                    items.open.push(name.clone());
                 }
                 items.all.push(name);
             }
