@@ -60,7 +60,7 @@ fn test() -> Result<(), String> {
     // Most tests wait for deadlines, so the kernel with the NFS server runs beside them.
     std::thread::scope(|scope| {
         let nfs = scope.spawn(|| nfs::test(&root()));
-        let tests = cargo("every test passes", &["test", "--workspace", "--all-features"]);
+        let tests = cargo("every test passes", &["test", "--workspace", "--all-features", "--no-fail-fast"]);
         let nfs = nfs.join().unwrap_or_else(|_| Err("the NFS run panicked".into()));
         tests.and(nfs)
     })

@@ -14,6 +14,7 @@ use mysql_async::prelude::Queryable;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 use tempfile::TempDir;
+use tokio::runtime::{self, Runtime};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
@@ -67,8 +68,11 @@ pub fn servers() -> &'static Servers {
     })
 }
 
+/// One runtime for the whole process: a pooled connection dies with the runtime that opened it.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(future)
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    let start = || runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    RUNTIME.get_or_init(start).block_on(future)
 }
 
 /// One of each, without a fence.
