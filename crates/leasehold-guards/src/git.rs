@@ -17,6 +17,7 @@ mod rebase;
 mod report;
 mod site;
 mod steps;
+mod trace;
 mod upstream;
 
 pub use hook::{HookState, Hooks, Protection};

@@ -5,9 +5,9 @@
 
 use super::commit::{Inscription, Oid, TRAIL};
 use leasehold::guard::HighWater;
-use leasehold::{Nonce, Result, Token, codec};
-use std::fs;
-use std::io;
+use leasehold::{Result, Token, codec};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 const KIND: &str = "git-fence";
@@ -76,15 +76,19 @@ impl Note {
         let high = Token { lease, epoch, nonce, seq }.wire();
         let oids: Vec<&str> = std::iter::once(&fence.oid).chain(&fence.after).map(Oid::as_str).collect();
         let bytes = codec::encode(KIND, &(&self.subject, high, oids)).map_err(io::Error::other)?;
-        if let Some(folder) = self.path.parent() {
-            fs::create_dir_all(folder)?;
+        if fs::symlink_metadata(&self.path).is_ok_and(|stat| !stat.is_file()) {
+            fs::remove_file(&self.path)?;
         }
-        let staged = self.path.with_extension(format!("tmp-{}", Nonce::random()));
-        let written = fs::write(&staged, bytes).and_then(|()| fs::rename(&staged, &self.path));
-        if written.is_err() {
-            let _ = fs::remove_file(&staged);
-        }
-        written
+        // Over what was there: a file that replaces another is flushed to disk by some file systems, which would cost a push
+        // more than all the rest. Torn, it is no note.
+        let open = || OpenOptions::new().write(true).create(true).truncate(false).open(&self.path);
+        let mut file = open().or_else(|error| match self.path.parent() {
+            Some(folder) if error.kind() == io::ErrorKind::NotFound => fs::create_dir_all(folder).and_then(|()| open()),
+            _ => Err(error),
+        })?;
+        file.write_all(&bytes)?;
+        let length = bytes.len() as u64;
+        if file.metadata()?.len() > length { file.set_len(length) } else { Ok(()) }
     }
 
     pub(crate) fn forget(&self) {
@@ -100,7 +104,7 @@ fn fingerprint(text: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold::Epoch;
+    use leasehold::{Epoch, Nonce};
 
     #[test]
     fn a_note_is_read_back_whole_or_not_at_all() {
@@ -115,7 +119,7 @@ mod tests {
             after: vec![Oid::parse(&"cd".repeat(20)).unwrap()],
         };
         note.write(&fence).unwrap();
-        assert_eq!(note.read(), Some(fence));
+        assert_eq!(note.read().as_ref(), Some(&fence));
         let bytes = fs::read(&note.path).unwrap();
         for at in 0..bytes.len() {
             let mut flipped = bytes.clone();
@@ -123,7 +127,17 @@ mod tests {
             fs::write(&note.path, &flipped).unwrap();
             assert_eq!(note.read(), None, "byte {at}");
         }
+        let shorter = Fence { after: Vec::new(), ..fence };
+        note.write(&shorter).unwrap();
+        assert_eq!(note.read().as_ref(), Some(&shorter));
         note.forget();
         assert_eq!(note.read(), None);
+        // What is no file of ours is not written through.
+        let elsewhere = folder.path().join("elsewhere");
+        fs::write(&elsewhere, "theirs").unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &note.path).unwrap();
+        note.write(&shorter).unwrap();
+        assert_eq!(note.read(), Some(shorter));
+        assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "theirs");
     }
 }

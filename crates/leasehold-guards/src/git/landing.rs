@@ -13,8 +13,9 @@ use super::program::{Answer, QUIET_FETCH, plain};
 use super::report::{Verdict, judge};
 use super::site::Site;
 use super::steps::{GitStep, GitSteps};
+use super::trace::Trace;
 use leasehold::guard::{self, HighWater, Policy};
-use leasehold::{Error, Kind, Nonce, Result, Token};
+use leasehold::{Error, Kind, Result, Token};
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -168,7 +169,7 @@ impl<'a> Landing<'a> {
         words.extend(refspecs.iter().map(|refspec| refspec.to_string().into()));
         self.reach(GitStep::Push)?;
         let mut command = self.site.git.command(words);
-        if let Some(path) = &trace.path {
+        if let Some(path) = trace.path() {
             command.env("GIT_TRACE", path);
         }
         self.site.git.finish(command).await
@@ -228,7 +229,7 @@ impl<'a> Landing<'a> {
         let next = guard::seal(found.map(|fence| &fence.high), self.token).ok()?;
         let expected = found.map(|fence| &fence.oid);
         let oid = self.make(Inscription::new(next.clone(), Fence::trail(found))).await.ok()?;
-        let answer = self.run_push(&oid, expected, &[], &Trace { path: None }).await.ok()?;
+        let answer = self.run_push(&oid, expected, &[], &Trace::default()).await.ok()?;
         match judge(&String::from_utf8_lossy(&answer.stdout), answer.succeeded, &self.fence) {
             Verdict::Landed => {
                 self.write_down(oid, next, found);
@@ -436,34 +437,4 @@ pub(super) async fn read_commit(site: &Site, oid: &Oid) -> Result<Option<String>
     command.env("GIT_NO_LAZY_FETCH", "1");
     let answer = site.git.finish(command).await?;
     Ok(answer.succeeded.then(|| String::from_utf8_lossy(&answer.stdout).into_owned()))
-}
-
-/// What git did on its way, by its own trace: a push that never began to pack has not been applied, for the fence's new
-/// commit is in the pack.
-struct Trace {
-    path: Option<std::path::PathBuf>,
-}
-
-impl Trace {
-    fn new(site: &Site) -> Self {
-        // If the user watches git already, we do without: then a failure is *unknown* where it might be *not sent*.
-        let is_taken = std::env::var_os("GIT_TRACE").is_some();
-        let folder = std::path::absolute(&site.folder)
-            .ok()
-            .filter(|folder| !is_taken && std::fs::create_dir_all(folder).is_ok());
-        Trace { path: folder.map(|folder| folder.join(format!("trace-{}", Nonce::random()))) }
-    }
-
-    fn shows_a_pack(&self) -> bool {
-        let text = self.path.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
-        text.is_none_or(|text| text.contains(" pack-objects "))
-    }
-}
-
-impl Drop for Trace {
-    fn drop(&mut self) {
-        if let Some(path) = &self.path {
-            let _ = std::fs::remove_file(path);
-        }
-    }
 }
