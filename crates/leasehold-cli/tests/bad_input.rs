@@ -4,8 +4,9 @@
 
 mod common;
 
-use common::state::{Disk, State, changes, connect, find, state, tamper};
+use common::state::{State, changes, connect, find, state, tamper};
 use common::{Done, Home, On};
+use leasehold_testbed::SmallDisk;
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -555,7 +556,7 @@ fn a_folder_of_somebody_else_is_refused() {
 
 #[test]
 fn a_read_only_disk_is_refused() {
-    let Some(disk) = Disk::mount("2m") else { return };
+    let Some(disk) = SmallDisk::mount("2m") else { return };
     for scheme in ["sqlite", "dir"] {
         let mut home = Home::new(On::Dir);
         let path = format!("{}/leases.{}", disk.path().display(), if scheme == "dir" { "d" } else { "db" });
@@ -580,7 +581,7 @@ fn a_read_only_disk_is_refused() {
 #[test]
 fn a_full_disk_is_told_and_changes_nothing() {
     for scheme in ["sqlite", "dir"] {
-        let Some(disk) = Disk::mount("512k") else { return };
+        let Some(disk) = SmallDisk::mount("512k") else { return };
         let mut home = Home::new(On::Dir);
         let path = format!("{}/leases.{}", disk.path().display(), if scheme == "dir" { "d" } else { "db" });
         home.store = format!("{scheme}:{path}");

@@ -225,3 +225,19 @@ fn what_guards_keep_is_not_written_through_them() {
     }
     home.done(&["write", "a.txt", "--from", "src/page", "--token", &token]).expect(0);
 }
+
+#[test]
+fn rows_come_whole_whatever_is_in_them() {
+    let home = Home::new(On::Sqlite);
+    let url = format!("sqlite:{}", home.path("app.db").display());
+    home.done(&["sql", &url, "--init"]).expect(0);
+    let token = home.done(&["acquire", "job", "--ttl", "1h"]).expect(0).stdout;
+    let ask = |more: &[&str]| {
+        let sql = "SELECT 'a\tb\nc' AS n, x'00ff' AS n, NULL AS n";
+        let words = [&["sql", &url, "-c", sql, "--token", token.trim()], more].concat();
+        home.done(&words).expect(0).stdout
+    };
+    assert_eq!(ask(&[]), "a\\tb\\nc\t\\x00ff\t\\N\n");
+    let told: serde_json::Value = serde_json::from_str(&ask(&["--json"])).unwrap();
+    assert_eq!(told["rows"], serde_json::json!([{ "n": "a\tb\nc", "n_2": "\\x00ff", "n_3": null }]));
+}

@@ -47,6 +47,49 @@ fn a_git_remote_withstands_a_drill_and_has_no_refs_left_of_it() {
     assert!(refs.status.success() && refs.stdout.is_empty(), "{refs:?}");
 }
 
+/// A server with our hooks never lets a fence go, but that of a drill; and one that lets nothing go is named.
+#[test]
+fn a_server_with_hooks_withstands_a_drill_and_has_no_refs_left_of_it() {
+    let home = Home::new(On::Sqlite);
+    let remote = home.path("remote.git");
+    let git = |words: &[&str]| {
+        let done = Command::new("git").arg("-C").arg(&remote).args(words).output().unwrap();
+        assert!(done.status.success(), "{words:?}: {done:?}");
+        String::from_utf8(done.stdout).unwrap()
+    };
+    assert!(Command::new("git").args(["init", "-q", "--bare"]).arg(&remote).status().unwrap().success());
+    let install = ["git-hook", "install", "--repo", "remote.git", "--protect"];
+    home.done(&[&install[..], &["refs/heads/main=daily"]].concat()).expect(0);
+    drilled(&home, &format!("git:{}", remote.display()));
+    assert_eq!(git(&["for-each-ref"]), "");
+    // The fence of a lease that protects something is no scratch, whatever its name.
+    home.done(&[&install[..], &["refs/heads/x=leasehold-drill-00000000"]].concat()).expect(0);
+    let url = remote.display().to_string();
+    let push =
+        |words: &[&str]| Command::new("git").args(["push", "-q", &url]).args(words).current_dir(home.path("")).output();
+    assert!(Command::new("git").args(["init", "-q"]).current_dir(home.path("")).status().unwrap().success());
+    let commit = "git -c user.name=a -c user.email=b@localhost commit -q --allow-empty -m x";
+    assert!(Command::new("sh").args(["-c", commit]).current_dir(home.path("")).status().unwrap().success());
+    for (lease, goes) in [("daily", false), ("leasehold-drill-00000000", false), ("leasehold-drill-11111111", true)] {
+        let token = home.done(&["acquire", lease, "--ttl", "1h"]).expect(0).stdout;
+        let branch = format!("HEAD:refs/heads/{}", if lease == "daily" { "main" } else { "x" });
+        let branch = if goes { "HEAD:refs/heads/free".to_owned() } else { branch };
+        home.done(&["push", &url, &branch, "--token", token.trim()]).expect(0);
+        let gone = push(&[&format!(":refs/fence/{lease}")]).unwrap();
+        assert_eq!(gone.status.success(), goes, "{lease}: {gone:?}");
+    }
+    let hook = "#!/bin/sh\nwhile read old new name; do case $new in *[1-9a-f]*) ;; *) exit 1;; esac; done\n";
+    std::fs::write(remote.join("hooks/update"), "#!/bin/sh\nexit 0\n").unwrap();
+    std::fs::write(remote.join("hooks/pre-receive"), hook).unwrap();
+    let done = home.done(&["drill", &format!("git:{url}")]);
+    assert_eq!(done.code, 69, "{done:?}");
+    assert!(done.stdout.contains("every stale write was refused"), "{done:?}");
+    assert!(
+        done.stderr.contains("did not let it remove its refs") && done.stderr.contains("update-ref -d"),
+        "{done:?}"
+    );
+}
+
 #[test]
 fn a_database_withstands_a_drill_and_is_left_as_it_was() {
     let home = Home::new(On::Sqlite);
@@ -122,6 +165,11 @@ fn what_cannot_be_drilled_on_is_refused_before_anything_is_made() {
     for guard in ["", "nonsense", "file:", "file:/", "git:", "git:--upload-pack=x", "git:ext::sh", "s3:", "http://x"] {
         let done = home.done(&["drill", guard]);
         assert!([64, 78].contains(&done.code), "{guard}: {done:?}");
+    }
+    for guard in ["http://u:hunter2@x", "https://x", "http:", "proxy:api", "mcp:api", "nonsense"] {
+        let done = home.done(&["drill", guard]).expect(64);
+        assert!(done.stderr.contains("file:PATH, git:REMOTE, sqlite:PATH"), "{guard}: {done:?}");
+        assert!(!done.stderr.contains("hunter2"), "{done:?}");
     }
     let done = home.done(&["drill", "file:no-such-folder/out.json"]);
     assert!(done.code != 0 && !home.path("no-such-folder").exists(), "{done:?}");

@@ -249,6 +249,34 @@ fn what_is_in_flight_is_answered_before_the_end() {
 }
 
 #[test]
+fn the_leases_of_proxies_are_not_taken_by_hand() {
+    let (home, upstream) = (Home::new(On::Sqlite), Upstream::start());
+    let _proxy = Proxy::start(&home, &upstream, &[]).active();
+    std::fs::write(
+        home.path("leasehold.toml"),
+        "[[job]]\nname = \"proxy/api\"\ncron = \"0 3 * * *\"\ncommand = \"true\"\n",
+    )
+    .unwrap();
+    for words in [
+        &["acquire", "proxy/api"][..],
+        &["acquire", "proxy/other/deeper"],
+        &["run", "proxy/api", "--", "true"],
+        &["run", "free", "--or", "proxy/api", "--", "true"],
+        &["hand-off", "proxy/api", "--to", "me", "--why", "x"],
+        &["schedule", "check"],
+    ] {
+        let done = home.done(words);
+        assert!([64, 78].contains(&done.code), "{words:?}: {done:?}");
+        assert!(done.stderr.contains("`leasehold proxy` itself; use another name"), "{words:?}: {done:?}");
+    }
+    std::fs::remove_file(home.path("leasehold.toml")).unwrap();
+    assert_eq!(home.show("proxy/api")["state"], "held");
+    home.done(&["acquire", "proxy"]).expect(0);
+    home.done(&["acquire", "proxies/api"]).expect(0);
+    home.done(&["revoke", "proxy/api", "--why", "a proxy is deposed"]).expect(0);
+}
+
+#[test]
 fn a_newer_epoch_waits_for_what_the_upstream_is_at() {
     let (home, upstream) = (Home::new(On::Sqlite), Upstream::start());
     let proxy = Proxy::start(&home, &upstream, &["--drain", "5s"]).active();

@@ -428,6 +428,7 @@ fn a_servers_hooks_refuse_whoever_goes_around_the_fence() {
 
 /// Words after `push --token T`, and the code they end with.
 const HOSTILE: &[(&[&str], i32)] = &[
+    (&["origin", "HEAD^{tree}:refs/heads/tree"], 64),
     (&["", "main"], 64),
     (&["--", "--upload-pack=touch pwned", "main"], 64),
     (&["--", "--receive-pack=touch pwned", "main"], 64),

@@ -4,9 +4,10 @@
 
 mod common;
 
-use common::state::{Disk, changes, find, state, tamper, tamper_with};
+use common::state::{changes, find, state, tamper, tamper_with};
 use common::{Home, On, PATIENCE, eventually};
 use leasehold::{Ask, Coordinator, HolderId, Ttl};
+use leasehold_testbed::SmallDisk;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -102,7 +103,7 @@ fn the_doctor_takes_its_scratch_away() {
 
 #[test]
 fn a_read_only_directory_can_be_looked_at() {
-    let Some(disk) = Disk::mount("4m") else { return };
+    let Some(disk) = SmallDisk::mount("4m") else { return };
     let mut home = Home::new(On::Dir);
     home.store = format!("dir:{}/leases", disk.path().display());
     home.done(&["run", "job", "--", "true"]).expect(0);

@@ -96,7 +96,7 @@ impl Proxy {
         say: Arc<dyn Fn(&str) + Send + Sync>,
     ) -> Result<Self> {
         let name = named("http", &settings.resource)?;
-        let lease = named("proxy", &settings.resource)?;
+        let lease = named(leasehold::PROXY_FOLDER, &settings.resource)?;
         let limits = &settings.limits;
         let standby = format!("resource=`http:{}` has no proxy that answers for it yet; try again", settings.resource);
         let fence = Arc::new(Fence {

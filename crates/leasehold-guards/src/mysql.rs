@@ -11,15 +11,15 @@ mod statements;
 pub use fenced::{Fenced, begin};
 
 use crate::sql::{
-    Connect, Dialect, Outcome, Resource, Rows, Script, Setup, SqlGuard, escaped, failed_statement, high_water, judge,
-    not_removed, not_set_up, one_line,
+    Connect, Dialect, Outcome, Resource, Rows, Script, Setup, SqlGuard, escaped, failed_statement, hex, high_water,
+    judge, no_room, not_removed, not_set_up, one_line, shown,
 };
 use crate::stages::{Stage, Stages, Watched};
 use async_trait::async_trait;
 use leasehold::guard::{Guard, HighWater, Policy, Strength};
 use leasehold::{Error, Kind, Nonce, Result, Token};
 use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, Row, Value};
+use mysql_async::{Column, Conn, Row, Value};
 use statements::literal;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -122,7 +122,7 @@ async fn undo(mut conn: Conn) {
 
 fn text(row: &Row, at: usize) -> Option<String> {
     match row.as_ref(at)? {
-        Value::Bytes(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        Value::Bytes(bytes) => Some(shown(bytes)),
         Value::NULL => None,
         other => Some(other.as_sql(true).trim_matches('\'').to_owned()),
     }
@@ -184,6 +184,11 @@ fn refused(error: &mysql_async::Error, resource: &str, place: &str) -> Error {
 }
 
 /// Whether the server answered and stays with us. One that was killed says so once, and is gone.
+/// Whether the server has no room: a full disk, or a table that cannot grow.
+fn is_full(error: &mysql_async::Error) -> bool {
+    matches!(error, mysql_async::Error::Server(told) if matches!(told.code, 1021 | 1114))
+}
+
 fn is_plain(error: &mysql_async::Error) -> bool {
     matches!(error, mysql_async::Error::Server(told) if !matches!(told.code, 1053 | 1317 | 1927 | 4031))
 }
@@ -347,6 +352,7 @@ impl MysqlGuard {
                     counts.push(count);
                     rows = given.unwrap_or(rows);
                 }
+                Err(e) if is_full(&e) => return Err(no_room(&self.resource(), statement, e)),
                 Err(e) if is_plain(&e) => return Err(failed_statement(&self.resource(), statement, e)),
                 Err(e) => {
                     // Nothing was committed, for nobody asked for it yet.
@@ -361,13 +367,38 @@ impl MysqlGuard {
     }
 }
 
+/// Whether a column has bytes, not text.
+fn is_binary(column: &Column) -> bool {
+    /// The "character set" of what has none; numbers and dates have it too.
+    const BYTES: u16 = 63;
+    use mysql_async::consts::ColumnType as Type;
+    let is_string = matches!(
+        column.column_type(),
+        Type::MYSQL_TYPE_STRING
+            | Type::MYSQL_TYPE_VAR_STRING
+            | Type::MYSQL_TYPE_VARCHAR
+            | Type::MYSQL_TYPE_TINY_BLOB
+            | Type::MYSQL_TYPE_BLOB
+            | Type::MYSQL_TYPE_MEDIUM_BLOB
+            | Type::MYSQL_TYPE_LONG_BLOB
+            | Type::MYSQL_TYPE_BIT
+            | Type::MYSQL_TYPE_GEOMETRY
+    );
+    is_string && column.character_set() == BYTES
+}
+
 async fn run_one(conn: &mut Conn, sql: &str) -> mysql_async::Result<(u64, Option<Rows>)> {
     let mut result = conn.query_iter(sql).await?;
     let mut count = result.affected_rows();
     let columns: Vec<String> = result.columns_ref().iter().map(|column| column.name_str().into_owned()).collect();
+    let binary: Vec<bool> = result.columns_ref().iter().map(is_binary).collect();
+    let field = |row: &Row, at: usize| match row.as_ref(at) {
+        Some(Value::Bytes(bytes)) if binary[at] => Some(hex(bytes)),
+        _ => text(row, at),
+    };
     let mut values = Vec::new();
     while let Some(row) = result.next().await? {
-        values.push((0..columns.len()).map(|at| text(&row, at)).collect());
+        values.push((0..columns.len()).map(|at| field(&row, at)).collect());
     }
     result.drop_result().await?;
     if columns.is_empty() {

@@ -123,6 +123,10 @@ fn failure(error: &object_store::Error, resource: &str, unknown: Kind) -> Error 
             (Kind::Unsupported, "the service cannot do it")
         }
         object_store::Error::NotFound { .. } => (Kind::Unsupported, "there is no such bucket; create it first"),
+        // An answer, unlike other failures of a server: it took nothing.
+        _ if is_full(error) => {
+            (Kind::Unavailable, "the server has no room, nothing was changed; make room there and try again")
+        }
         _ => (unknown, "the service did not answer as it should"),
     };
     let mut cause: &dyn std::error::Error = error;
@@ -131,6 +135,12 @@ fn failure(error: &object_store::Error, resource: &str, unknown: Kind) -> Error 
     }
     let why: Vec<String> = cause.to_string().split_whitespace().map(ToOwned::to_owned).collect();
     Error::new(kind, format!("{what}: resource=`{resource}`: {}", leasehold::printable(&why.join(" "))))
+}
+
+/// Whether the answer was 507, by the words of the driver, which has no other sign for it.
+fn is_full(error: &object_store::Error) -> bool {
+    let causes = std::iter::successors(Some(error as &dyn std::error::Error), |cause| cause.source());
+    causes.into_iter().any(|cause| cause.to_string().contains("507 Insufficient Storage"))
 }
 
 async fn in_time<T>(

@@ -11,7 +11,7 @@ pub use fenced::{Fenced, begin};
 
 use crate::sql::{
     Connect, Dialect, Name, Outcome, Resource, Rows, Script, Setup, SqlGuard, escaped, failed_statement, high_water,
-    judge, mode, not_removed, not_set_up, one_line, sequence,
+    judge, mode, no_room, not_removed, not_set_up, one_line, sequence,
 };
 use crate::stages::{Stage, Stages, Watched};
 use async_trait::async_trait;
@@ -21,7 +21,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
-use tokio_postgres::error::Severity;
+use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::{Client, GenericClient, SimpleQueryMessage, SimpleQueryRow};
 
 /// The fence table and its functions.
@@ -277,6 +277,9 @@ impl PostgresGuard {
                         return Err(self.overtaken(token, error).await);
                     }
                     let why = e.as_db_error().map_or_else(String::new, ToString::to_string);
+                    if e.code() == Some(&SqlState::DISK_FULL) {
+                        return Err(no_room(&resource, statement, why));
+                    }
                     return Err(failed_statement(&resource, statement, why));
                 }
             };

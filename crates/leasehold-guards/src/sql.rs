@@ -11,7 +11,7 @@ pub use script::{MAX_SCRIPT_BYTES, Script, Statement};
 use async_trait::async_trait;
 use leasehold::guard::{self, Guard, HighWater, Policy};
 use leasehold::{Epoch, Error, Kind, LeaseName, Nonce, Result, Token};
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::future::Future;
 use std::pin::Pin;
 use std::str::FromStr;
@@ -273,6 +273,30 @@ pub(crate) fn escaped(resource: &str) -> Error {
 pub(crate) fn one_line(text: &str) -> String {
     const SHOWN: usize = 400;
     text.chars().take(SHOWN).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Bytes as psql shows them.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::from("\\x"), |mut shown, byte| {
+        let _ = write!(shown, "{byte:02x}");
+        shown
+    })
+}
+
+/// A text; its bytes if it is none.
+pub(crate) fn shown(bytes: &[u8]) -> String {
+    std::str::from_utf8(bytes).map_or_else(|_| hex(bytes), ToOwned::to_owned)
+}
+
+/// The error for one that the server has no room for: not the statement's fault.
+pub(crate) fn no_room(resource: &str, statement: &Statement, why: impl fmt::Display) -> Error {
+    let message = format!(
+        "the database's disk is full, all was rolled back: resource=`{resource}`: make room there and try again; \
+         statement in line {}: {}",
+        statement.line,
+        one_line(&why.to_string())
+    );
+    Error::new(Kind::Unavailable, message)
 }
 
 /// The error for one statement.

@@ -7,8 +7,8 @@
 
 use crate::blocking::blocking;
 use crate::sql::{
-    Dialect, Outcome, Resource, Rows, Script, Setup, SqlGuard, Statement, escaped, failed_statement, high_water, judge,
-    not_removed, not_set_up, one_line,
+    Dialect, Outcome, Resource, Rows, Script, Setup, SqlGuard, Statement, escaped, failed_statement, hex, high_water,
+    judge, no_room, not_removed, not_set_up, one_line, shown,
 };
 use crate::stages::{Stage, Stages, Watched};
 use async_trait::async_trait;
@@ -204,8 +204,10 @@ impl SqliteGuard {
         let (mut counts, mut rows) = (Vec::new(), Rows::default());
         for statement in script.statements() {
             self.stages.reach(Stage::Apply, &self.resource())?;
-            let (count, given) =
-                run_one(db, statement).map_err(|e| failed_statement(&self.resource(), statement, e))?;
+            let (count, given) = run_one(db, statement).map_err(|e| match e.sqlite_error_code() {
+                Some(ErrorCode::DiskFull) => no_room(&self.resource(), statement, e),
+                _ => failed_statement(&self.resource(), statement, e),
+            })?;
             if db.is_autocommit() {
                 return Err(escaped(&self.resource()));
             }
@@ -283,7 +285,8 @@ fn run_one(db: &Connection, statement: &Statement) -> rusqlite::Result<(u64, Opt
                 ValueRef::Null => None,
                 ValueRef::Integer(n) => Some(n.to_string()),
                 ValueRef::Real(n) => Some(n.to_string()),
-                ValueRef::Text(bytes) | ValueRef::Blob(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+                ValueRef::Text(bytes) => Some(shown(bytes)),
+                ValueRef::Blob(bytes) => Some(hex(bytes)),
             });
         }
         values.push(fields);

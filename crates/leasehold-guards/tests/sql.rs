@@ -429,3 +429,29 @@ fn hostile_names_are_refused_or_are_only_names() {
         }
     });
 }
+
+#[test]
+fn a_full_disk_of_the_server_changes_nothing() {
+    databases::block_on(databases::a_full_disk_changes_nothing());
+}
+
+/// Bytes are shown as psql shows them, on every engine, and never as a text that they are not.
+#[test]
+fn bytes_come_as_bytes() {
+    on_each(async |db| {
+        let sql = match db.engine {
+            Engine::Postgres => r"SELECT '\x00ff41'::bytea AS b, 'A' AS t, 7 AS n",
+            Engine::Mysql => "SELECT x'00ff41' AS b, 'A' AS t, 7 AS n",
+            Engine::Sqlite => "SELECT x'00ff41' AS b, 'A' AS t, 7 AS n",
+        };
+        let outcome = db.guard("bytes", Policy::Reentrant).run(&token(1, 0), &script(db, sql)).await.unwrap();
+        let fields = [r"\x00ff41", "A", "7"].map(|field| Some(field.to_owned()));
+        assert_eq!(outcome.rows.values, [fields], "{:?}", db.engine);
+    });
+    databases::block_on(async {
+        let db = all().await.into_iter().find(|db| db.engine == Engine::Sqlite).unwrap();
+        let broken = script(&db, "SELECT CAST(x'ff41' AS TEXT)");
+        let outcome = db.guard("x", Policy::Reentrant).run(&token(1, 0), &broken).await.unwrap();
+        assert_eq!(outcome.rows.values, [[Some(r"\xff41".to_owned())]], "a text that is none");
+    });
+}

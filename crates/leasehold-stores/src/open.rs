@@ -6,7 +6,7 @@
 use crate::address::{Address, is_token};
 use crate::namespace::Namespace;
 use leasehold::store::Store;
-use leasehold::{Error, Kind, Result};
+use leasehold::{Error, Kind, Result, secret};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -320,10 +320,7 @@ pub(crate) fn concealed(text: &str) -> String {
     let slashes = &rest[..rest.len() - place.len()];
     // The last `@` counts, wherever it is: a password may hold anything, if it was not escaped.
     let (login, place) = match place.rsplit_once('@') {
-        Some((login, place)) => match login.split_once(':') {
-            Some((user, _)) => (format!("{user}:***@"), place),
-            None => ("***@".into(), place),
-        },
+        Some((login, place)) => (format!("{}@", secret::login(login, true)), place),
         None => (String::new(), place),
     };
     let (place, query) = place.split_once('?').map_or((place, None), |(place, query)| (place, Some(query)));
@@ -334,32 +331,18 @@ pub(crate) fn concealed(text: &str) -> String {
     format!("{scheme}:{slashes}{login}{place}{}", fields.collect::<String>())
 }
 
-/// The text without what may be a password: the user part's, or a query field's whose name suggests one.
+/// The text without what may be a secret. A store's URL is one whole, and its password may not have been encoded.
 fn redacted(text: &str) -> String {
     let (mut shown, rest) = match text.split_once("://") {
         Some((scheme, rest)) => {
             let (user, rest) = rest.split_at(user_ends(rest));
-            let user = match user.split_once(':') {
-                Some((user, _)) => format!("{user}:***"),
-                None if !user.is_empty() && is_token(scheme) => "***".to_owned(),
-                None => user.to_owned(),
-            };
-            (format!("{scheme}://{user}"), rest)
+            (format!("{scheme}://{}", secret::login(user, is_token(scheme))), rest)
         }
         None => (String::new(), text),
     };
     let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
     shown.push_str(rest);
-    for (index, field) in query.into_iter().flat_map(|query| query.split('&')).enumerate() {
-        shown.push(if index == 0 { '?' } else { '&' });
-        let name = field.split('=').next().unwrap_or_default();
-        let secret = ["pass", "pwd", "secret", "token", "key"].iter().any(|word| name.to_lowercase().contains(word));
-        shown.push_str(if secret { name } else { field });
-        if secret {
-            shown.push_str("=***");
-        }
-    }
-    shown
+    query.map_or(shown.clone(), |query| format!("{shown}?{}", secret::query(query)))
 }
 
 /// Where the user and the password end, at an `@`: the last of the authority, for a password may hold one. If there is

@@ -7,46 +7,8 @@
 use leasehold::store::{Revision, Store, Swap};
 use leasehold::{Error, Key, Kind, Shelf};
 use leasehold_stores::open;
-use std::path::Path;
-use std::process::Command;
+use leasehold_testbed::SmallDisk;
 use std::sync::Arc;
-use tempfile::TempDir;
-
-struct SmallDisk(TempDir);
-
-impl SmallDisk {
-    fn mount() -> Option<Self> {
-        let folder = tempfile::tempdir().unwrap();
-        let disk = SmallDisk(folder);
-        match disk.run("mount", &["-t", "tmpfs", "-o", "size=512k", "leasehold-test"]) {
-            Ok(()) => Some(disk),
-            Err(why) => {
-                assert!(std::env::var("CI").as_deref() != Ok("true"), "cannot mount a small disk: {why}");
-                println!("skipped: cannot mount a small disk: {why}");
-                None
-            }
-        }
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    fn remount(&self, how: &str) {
-        self.run("mount", &["-o", &format!("remount,{how}")]).unwrap();
-    }
-
-    fn run(&self, command: &str, args: &[&str]) -> Result<(), String> {
-        let output = Command::new(command).args(args).arg(self.path()).output().map_err(|e| e.to_string())?;
-        if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = self.run("umount", &["-l"]);
-    }
-}
 
 fn key() -> Key {
     Key::new(Shelf::Probe, &"full".parse().unwrap())
@@ -82,20 +44,20 @@ async fn a_full_disk_changes_nothing(disk: &SmallDisk, url: &str) {
 
 #[tokio::test]
 async fn a_full_disk_changes_no_database() {
-    let Some(disk) = SmallDisk::mount() else { return };
+    let Some(disk) = SmallDisk::mount("512k") else { return };
     a_full_disk_changes_nothing(&disk, &format!("sqlite:{}/x.db", disk.path().display())).await;
 }
 
 #[tokio::test]
 async fn a_full_disk_changes_no_directory() {
-    let Some(disk) = SmallDisk::mount() else { return };
+    let Some(disk) = SmallDisk::mount("512k") else { return };
     a_full_disk_changes_nothing(&disk, &format!("dir:{}/store", disk.path().display())).await;
     assert_eq!(std::fs::read_dir(disk.path().join("store/tmp")).unwrap().count(), 0);
 }
 
 #[tokio::test]
 async fn a_read_only_directory_can_be_looked_at() {
-    let Some(disk) = SmallDisk::mount() else { return };
+    let Some(disk) = SmallDisk::mount("512k") else { return };
     let url = format!("dir:{}/store", disk.path().display());
     let store = open(&url.parse().unwrap()).await.unwrap();
     store.swap(&key(), None, b"before").await.unwrap();
@@ -113,7 +75,7 @@ async fn a_read_only_directory_can_be_looked_at() {
 
 #[tokio::test]
 async fn a_read_only_database_says_that_it_must_be_writable() {
-    let Some(disk) = SmallDisk::mount() else { return };
+    let Some(disk) = SmallDisk::mount("512k") else { return };
     let url = format!("sqlite:{}/x.db", disk.path().display());
     let store = open(&url.parse().unwrap()).await.unwrap();
     store.swap(&key(), None, b"before").await.unwrap();

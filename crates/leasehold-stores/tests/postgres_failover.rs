@@ -5,8 +5,7 @@
 use leasehold::store::{Class, Revision, Store, Survey, Swap};
 use leasehold::{Acquired, Ask, Coordinator, Grant, HolderId, Key, Kind, LeaseName, Outcome, Shelf, Ttl};
 use leasehold_stores::open;
-use leasehold_testbed::{Postgres, Proxy, postgres, wait_until};
-use std::process::Command;
+use leasehold_testbed::{Postgres, Proxy, SmallDisk, postgres, wait_until};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -181,45 +180,16 @@ async fn a_server_that_does_not_flush_is_of_class_b() {
     assert_eq!((survey.class, advised(&survey)), (Class::B, vec!["fsync", "full_page_writes"]));
 }
 
-/// A small disk below a server's folder.
-struct SmallDisk(std::path::PathBuf);
-
-impl SmallDisk {
-    fn mount(server: &Postgres) -> Option<Self> {
-        let disk = SmallDisk(server.folder().join("small"));
-        std::fs::create_dir(&disk.0).unwrap();
-        if let Err(why) = disk.run("mount", &["-t", "tmpfs", "-o", "size=2m", "leasehold-test"]) {
-            assert!(std::env::var("CI").as_deref() != Ok("true"), "cannot mount a small disk: {why}");
-            println!("skipped: cannot mount a small disk: {why}");
-            return None;
-        }
-        disk.run("chown", &["postgres"]).unwrap();
-        disk.run("chmod", &["700"]).unwrap();
-        Some(disk)
-    }
-
-    fn run(&self, command: &str, args: &[&str]) -> Result<(), String> {
-        let output = Command::new(command).args(args).arg(&self.0).output().map_err(|e| e.to_string())?;
-        if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = self.run("umount", &["-l"]);
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_changes_nothing() {
     let server = postgres();
-    let Some(disk) = SmallDisk::mount(&server) else { return };
+    let Some(disk) = SmallDisk::mount_for("postgres", server.folder(), "2m") else { return };
     let url = Postgres::url(server.port());
     let store = store(&url).await;
     let key = probe("full");
     let Swap::Done { revision, .. } = store.swap(&key, None, b"0").await.unwrap() else { panic!("a fresh key") };
     // In two calls: a tablespace cannot be made in a transaction.
-    server.sql(&format!("CREATE TABLESPACE small LOCATION '{}'", disk.0.display()));
+    server.sql(&format!("CREATE TABLESPACE small LOCATION '{}'", disk.path().display()));
     server.sql("ALTER TABLE leasehold_record SET TABLESPACE small; ALTER TABLE leasehold_record ALTER value SET STORAGE EXTERNAL");
     let (mut stored, mut revision) = (1, revision);
     let error = loop {
@@ -234,7 +204,7 @@ async fn a_full_disk_changes_nothing() {
     assert!(error.to_string().contains("no space left"), "{error}");
     let value = store.read(&key).await.unwrap().value.unwrap();
     assert_eq!((value.bytes.len(), &value.revision), (stored, &revision), "nothing was changed");
-    disk.run("mount", &["-o", "remount,size=64m"]).unwrap();
+    disk.remount("size=64m");
     assert!(matches!(store.swap(&key, Some(&revision), b"again").await.unwrap(), Swap::Done { .. }));
     assert_eq!(store.read(&key).await.unwrap().value.unwrap().bytes, b"again");
 }

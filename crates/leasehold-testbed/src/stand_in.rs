@@ -62,6 +62,7 @@ struct Shared {
     objects: Mutex<BTreeMap<String, Object>>,
     generations: AtomicU64,
     is_locked_out: AtomicBool,
+    is_full: AtomicBool,
     conflicts: AtomicUsize,
     authorization: Mutex<String>,
 }
@@ -70,6 +71,8 @@ struct Shared {
 struct Object {
     body: Bytes,
     generation: u64,
+    /// What its writer said about it.
+    metadata: HeaderMap,
 }
 
 impl StandIn {
@@ -90,6 +93,7 @@ impl StandIn {
             objects: Mutex::default(),
             generations: AtomicU64::new(1_700_000_000_000_000),
             is_locked_out: AtomicBool::new(false),
+            is_full: AtomicBool::new(false),
             conflicts: AtomicUsize::new(0),
             authorization: Mutex::default(),
         });
@@ -120,6 +124,11 @@ impl StandIn {
     /// From now on every request is denied, as after credentials were revoked; or no more.
     pub fn lock_out(&self, is_locked_out: bool) {
         self.state.is_locked_out.store(is_locked_out, Ordering::SeqCst);
+    }
+
+    /// From now on nothing can be written, as on a server whose disk is full; or no more.
+    pub fn fill(&self, is_full: bool) {
+        self.state.is_full.store(is_full, Ordering::SeqCst);
     }
 
     /// The next conditional writes are answered 409, undecided: nothing is written.
@@ -178,6 +187,9 @@ impl Shared {
         let path = unescape(uri.path());
         let key = path.trim_start_matches('/').split_once('/').map_or("", |(_, key)| key);
         match *method {
+            Method::PUT if self.is_full.load(Ordering::SeqCst) => {
+                refusal(StatusCode::INSUFFICIENT_STORAGE, "InsufficientStorage")
+            }
             Method::GET if key.is_empty() => self.list(query),
             Method::GET | Method::HEAD => self.get(key),
             Method::PUT => self.put(key, headers, body).await,
@@ -200,6 +212,7 @@ impl Shared {
         let mut headers = HeaderMap::new();
         headers.insert("etag", etag(&object.body).parse().unwrap());
         headers.insert("last-modified", MODIFIED.parse().unwrap());
+        headers.extend(object.metadata.clone());
         if self.dialect == Dialect::Google {
             headers.insert("x-goog-generation", object.generation.into());
         }
@@ -226,18 +239,22 @@ impl Shared {
         let verdict = self.verdict(&condition, objects.get(key));
         if let (Err(refused), false) = (verdict, self.flaw == Flaw::LosesRaces) {
             if self.flaw == Flaw::WritesWhatItRefused {
-                objects.insert(key.to_owned(), self.object(body));
+                objects.insert(key.to_owned(), self.object(body, headers));
             }
             return *refused;
         }
-        let object = self.object(body);
+        let object = self.object(body, headers);
         let tags = self.tags(&object);
         objects.insert(key.to_owned(), object);
         tags.into_response()
     }
 
-    fn object(&self, body: Bytes) -> Object {
-        Object { body, generation: self.generations.fetch_add(1, Ordering::SeqCst) }
+    fn object(&self, body: Bytes, headers: &HeaderMap) -> Object {
+        let is_about_it =
+            |name: &str| name.starts_with("x-amz-meta-") || name.starts_with("x-goog-meta-") || name == "content-type";
+        let about = headers.iter().filter(|(name, _)| is_about_it(name.as_str()));
+        let metadata = about.map(|(name, value)| (name.clone(), value.clone())).collect();
+        Object { body, generation: self.generations.fetch_add(1, Ordering::SeqCst), metadata }
     }
 
     /// The condition of a write. One in the other's dialect, or one that makes no sense, is not passed over.

@@ -174,7 +174,7 @@ fn parse(table: JobTable) -> Result<Job> {
         return Err(Error::invalid("name", &name, "a job's name does not begin with `-`"));
     }
     Ok(Job {
-        name: LeaseName::new(name)?,
+        name: LeaseName::to_hold(name)?,
         schedule,
         argv,
         ttl: field("ttl", table.ttl.as_deref().map(str::parse).transpose())?,

@@ -3,7 +3,7 @@
 //! Promise: a message is one lower-case line that names the thing, its value and the allowed form or the next step.
 //! Non-promise: that somebody else holds a lease is not an error; it is an outcome (see [`crate::Acquired`]).
 
-use std::borrow::Cow;
+use crate::secret::redacted;
 use std::error::Error as StdError;
 use std::fmt;
 
@@ -114,25 +114,16 @@ impl fmt::Display for Error {
 // The causes are part of the message already; giving them again through `source` would print them twice.
 impl StdError for Error {}
 
-/// Input as it may be shown back: control characters escaped, length bounded, the password of a URL left out.
+/// Input as it may be shown back: control characters escaped, length bounded, the secrets of URLs left out.
 pub fn printable(value: &str) -> String {
     const SHOWN: usize = 80;
-    let value = without_password(value);
+    let value = redacted(value);
     let escape = |c: char| if matches!(c, '\'' | '"') { c.to_string() } else { c.escape_debug().to_string() };
     let mut shown: String = value.chars().take(SHOWN).map(escape).collect();
     if value.chars().nth(SHOWN).is_some() {
         shown.push('…');
     }
     shown
-}
-
-/// `scheme://user:password@place` with `***` for the password.
-fn without_password(value: &str) -> Cow<'_, str> {
-    let Some((scheme, rest)) = value.split_once("://") else { return Cow::Borrowed(value) };
-    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let Some((login, place)) = rest[..end].rsplit_once('@') else { return Cow::Borrowed(value) };
-    let Some((user, _)) = login.split_once(':') else { return Cow::Borrowed(value) };
-    Cow::Owned(format!("{scheme}://{user}:***@{place}{}", &rest[end..]))
 }
 
 #[cfg(test)]
@@ -144,7 +135,7 @@ mod tests {
         let shown = |url: &str| Error::invalid("guard", url, "x").to_string();
         assert_eq!(shown("foo://u:hunter2@h/x?y"), "invalid guard `foo://u:***@h/x?y`: x");
         assert_eq!(shown("http://u:hun@ter:2@h"), "invalid guard `http://u:***@h`: x");
-        assert_eq!(shown("http://u@h/a:b@c"), "invalid guard `http://u@h/a:b@c`: x");
+        assert_eq!(shown("ssh://u@h/a:b@c"), "invalid guard `ssh://u@h/a:b@c`: x");
         assert_eq!(shown("a \"b\" 'c'\n"), "invalid guard `a \"b\" 'c'\\n`: x");
     }
 

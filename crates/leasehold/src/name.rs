@@ -11,6 +11,9 @@ use std::str::FromStr;
 /// The longest name, in bytes.
 pub const MAX_NAME_BYTES: usize = 200;
 
+/// Names below this are the leases with which proxies agree on who of them answers.
+pub const PROXY_FOLDER: &str = "proxy";
+
 const ALLOWED: &str =
     "use segments of A-Z a-z 0-9 . _ - separated by `/`, at most 200 bytes, and no `.` or `..` segment";
 
@@ -51,6 +54,22 @@ impl LeaseName {
             }
         }
         Ok(LeaseName(name))
+    }
+
+    /// Parses the name of a lease that somebody is to hold: none of those that `leasehold proxy` holds itself.
+    ///
+    /// ```
+    /// use leasehold::LeaseName;
+    /// assert!(LeaseName::to_hold("proxies/api").is_ok());
+    /// assert!(LeaseName::to_hold("proxy/api").is_err());
+    /// ```
+    pub fn to_hold(name: impl Into<String>) -> Result<Self> {
+        let name = LeaseName::new(name)?;
+        if name.0.split_once('/').is_some_and(|(first, _)| first == PROXY_FOLDER) {
+            let why = "names that begin with `proxy/` are the leases of `leasehold proxy` itself; use another name";
+            return Err(Error::invalid("lease name", &name, why));
+        }
+        Ok(name)
     }
 
     /// The name as text.

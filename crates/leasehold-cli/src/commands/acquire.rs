@@ -9,7 +9,7 @@ use leasehold::{Acquired, Ask, Event, HolderId, LeaseName, Outcome, Result};
 use serde_json::json;
 
 pub async fn acquire(common: &Common, args: &Args) -> Result<Exit> {
-    let lease = LeaseName::new(&args.name)?;
+    let lease = LeaseName::to_hold(&args.name)?;
     let wait = duration_of("--wait", args.wait.as_deref())?;
     let flags = Flags { ttl: args.ttl.as_deref(), label: args.label.as_deref(), ..Flags::default() };
     let settings = Settings::gather_with(common, flags)?;

@@ -33,7 +33,10 @@ pub async fn hand_off(common: &Common, args: &HandOff) -> Result<Exit> {
 }
 
 pub async fn order(common: &Common, settings: &Settings, args: &Operate, order: Order, done: &str) -> Result<Exit> {
-    let lease = LeaseName::new(&args.name)?;
+    let lease = match order {
+        Order::HandOff { .. } => LeaseName::to_hold(&args.name)?,
+        _ => LeaseName::new(&args.name)?,
+    };
     let why = Why::named("--why", &args.why)?;
     let by = by(args.by.as_deref())?;
     if let Order::Revoke = order {

@@ -91,8 +91,9 @@ fn text(args: &Args) -> Result<String> {
 fn tell(common: &Common, guard: &dyn SqlGuard, outcome: Outcome) -> Result<Exit> {
     let Outcome { high, counts, rows } = outcome;
     if common.json {
+        let columns = apart(&rows.columns);
         let fields = |row: Vec<Option<String>>| {
-            let fields = rows.columns.iter().cloned().zip(row.into_iter().map(Value::from));
+            let fields = columns.iter().cloned().zip(row.into_iter().map(Value::from));
             Value::Object(fields.collect::<Map<_, _>>())
         };
         let rows: Vec<Value> = rows.values.into_iter().map(fields).collect();
@@ -104,10 +105,29 @@ fn tell(common: &Common, guard: &dyn SqlGuard, outcome: Outcome) -> Result<Exit>
     }
     let mut text = String::new();
     for row in rows.values {
-        let fields: Vec<String> = row.into_iter().map(|field| field.unwrap_or_else(|| "\\N".into())).collect();
+        let fields: Vec<String> = row.into_iter().map(|field| field.map_or_else(|| "\\N".into(), one_field)).collect();
         text.push_str(&fields.join("\t"));
         text.push('\n');
     }
     output::print(&text)?;
     Ok(Exit::Done)
+}
+
+/// The columns' names, each once: JSON keeps one field of a name.
+fn apart(names: &[String]) -> Vec<String> {
+    let mut all: Vec<String> = Vec::with_capacity(names.len());
+    for name in names {
+        let numbered = (2_u32..).map(|number| format!("{name}_{number}"));
+        let free = std::iter::once(name.clone()).chain(numbered).find(|name| !all.contains(name));
+        all.extend(free);
+    }
+    all
+}
+
+/// A value in the text form, where tabs and line ends come between values.
+fn one_field(value: String) -> String {
+    if value.contains(['\t', '\n', '\r']) {
+        return value.replace('\t', "\\t").replace('\n', "\\n").replace('\r', "\\r");
+    }
+    value
 }

@@ -4,9 +4,7 @@
 use rusqlite::{Connection, OpenFlags};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// One thing in a folder.
 #[derive(Clone, PartialEq, Eq)]
@@ -129,44 +127,4 @@ pub fn tamper_with(home: &super::Home, shelf: &str, lease: &str, how: impl Fn(&m
 /// Where in a record the header of the ownership record begins: a version file has a header of its own before it.
 pub fn find(bytes: &[u8], part: &[u8]) -> usize {
     bytes.windows(part.len()).position(|w| w == part).unwrap()
-}
-
-/// A small file system of its own; none where this user may not mount one, which CI does not accept.
-pub struct Disk(tempfile::TempDir);
-
-impl Disk {
-    pub fn mount(size: &str) -> Option<Self> {
-        let disk = Disk(tempfile::tempdir().unwrap());
-        match disk.run("mount", &["-t", "tmpfs", "-o", &format!("size={size}"), "leasehold-test"]) {
-            Ok(()) => {
-                // Everybody may write there, as in a folder of one's own.
-                std::fs::set_permissions(disk.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
-                Some(disk)
-            }
-            Err(why) => {
-                assert!(std::env::var("CI").as_deref() != Ok("true"), "cannot mount a small disk: {why}");
-                println!("skipped: cannot mount a small disk: {why}");
-                None
-            }
-        }
-    }
-
-    pub fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    pub fn remount(&self, how: &str) {
-        self.run("mount", &["-o", &format!("remount,{how}")]).unwrap();
-    }
-
-    fn run(&self, command: &str, args: &[&str]) -> Result<(), String> {
-        let output = Command::new(command).args(args).arg(self.path()).output().map_err(|e| e.to_string())?;
-        if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = self.run("umount", &["-l"]);
-    }
 }

@@ -6,13 +6,12 @@ use leasehold::protocol::Order;
 use leasehold::{Acquired, Ask, Coordinator, HolderId, LeaseName, Outcome, Token};
 use leasehold_guards::http::{Limits, Proxy, Settings, Stage};
 use leasehold_stores::{StoreUrl, open};
-use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
-use std::io::{BufRead, BufReader, Write};
+use leasehold_testbed::Process;
+use rustix::process::{Signal, getpid, kill_process};
 use std::net::SocketAddr;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -60,33 +59,18 @@ impl Store {
     }
 }
 
-/// This test again, as a process with another part to play.
-fn launch(args: &[&str]) -> (Child, ChildStdin, Receiver<String>) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let (sender, lines) = channel();
-    let output = BufReader::new(child.stdout.take().unwrap());
-    std::thread::spawn(move || {
-        for line in output.lines().map_while(Result::ok) {
-            if sender.send(line).is_err() {
-                return;
-            }
-        }
-    });
-    let orders = child.stdin.take().unwrap();
-    (child, orders, lines)
-}
-
 /// A proxy as a process of its own.
 pub struct Proxied {
-    child: Child,
-    orders: ChildStdin,
-    lines: Receiver<String>,
+    process: Process,
     pub address: SocketAddr,
+}
+
+impl Deref for Proxied {
+    type Target = Process;
+
+    fn deref(&self) -> &Process {
+        &self.process
+    }
 }
 
 impl Proxied {
@@ -95,33 +79,20 @@ impl Proxied {
     }
 
     pub fn start_as(kind: &str, store: &str, upstream: &str, resource: &str) -> Self {
-        let (child, orders, lines) = launch(&[kind, store, upstream, resource]);
-        let address = lines.recv_timeout(PATIENCE).unwrap().parse().unwrap();
-        Proxied { child, orders, lines, address }
+        let process = Process::start(&mut Process::of_this_test([kind, store, upstream, resource]));
+        let address = process.line().parse().unwrap();
+        Proxied { process, address }
     }
 
     /// At the next request's step, the process stops itself or dies.
     pub fn arm(&mut self, stage: Stage, kill: bool) {
         let place = Stage::ALL.iter().position(|known| *known == stage).unwrap() + 1;
-        writeln!(self.orders, "{}", if kill { place + 10 } else { place }).unwrap();
-        assert_eq!(self.lines.recv_timeout(PATIENCE).unwrap(), "armed");
+        self.process.tell(&format!("{}", if kill { place + 10 } else { place }));
+        assert_eq!(self.line(), "armed");
     }
 
     pub fn wait_at(&self) {
-        assert_eq!(self.lines.recv_timeout(PATIENCE).unwrap(), "at");
-    }
-
-    fn pid(&self) -> Pid {
-        Pid::from_raw(self.child.id().cast_signed()).unwrap()
-    }
-
-    pub fn wait_stopped(&self) {
-        let (_, status) = waitpid(Some(self.pid()), WaitOptions::UNTRACED).unwrap().unwrap();
-        assert!(status.stopped(), "the proxy ended: {status:?}");
-    }
-
-    pub fn resume(&self) {
-        kill_process(self.pid(), Signal::CONT).unwrap();
+        assert_eq!(self.line(), "at");
     }
 
     /// Waits until this proxy answers for its resource.
@@ -149,13 +120,6 @@ impl Proxied {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-    }
-}
-
-impl Drop for Proxied {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -254,43 +218,29 @@ pub fn client_main(args: &[String]) {
     }
 }
 
-pub struct Zombie {
-    child: Child,
-    orders: ChildStdin,
-    lines: Receiver<String>,
+pub struct Zombie(Process);
+
+impl Deref for Zombie {
+    type Target = Process;
+
+    fn deref(&self) -> &Process {
+        &self.0
+    }
 }
 
 impl Zombie {
     pub fn start(address: SocketAddr) -> Self {
-        let (child, orders, lines) = launch(&["client", &address.to_string()]);
-        assert_eq!(lines.recv_timeout(PATIENCE).unwrap(), address.to_string());
-        Zombie { child, orders, lines }
+        let process = Process::start(&mut Process::of_this_test(["client", &address.to_string()]));
+        assert_eq!(process.line(), address.to_string());
+        Zombie(process)
     }
 
     pub fn order(&mut self, token: &Token) {
-        writeln!(self.orders, "{}", token.wire()).unwrap();
-    }
-
-    pub fn stop(&self) {
-        let pid = Pid::from_raw(self.child.id().cast_signed()).unwrap();
-        kill_process(pid, Signal::STOP).unwrap();
-        let (_, status) = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap().unwrap();
-        assert!(status.stopped());
-    }
-
-    pub fn resume(&self) {
-        kill_process(Pid::from_raw(self.child.id().cast_signed()).unwrap(), Signal::CONT).unwrap();
+        self.0.tell(&token.wire());
     }
 
     /// The status that it got; 0 if it was cut off.
     pub fn status(&self) -> u16 {
-        self.lines.recv_timeout(PATIENCE).unwrap().parse().unwrap()
-    }
-}
-
-impl Drop for Zombie {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.line().parse().unwrap()
     }
 }

@@ -19,6 +19,9 @@ use std::str::FromStr;
 /// By which a hook is known to be ours.
 const MARK: &str = "# leasehold git-hook";
 
+/// With which the leases of `leasehold drill` begin. They are made for one drill, and their fences go with it.
+pub const SCRATCH: &str = "leasehold-drill-";
+
 /// A ref, or all below a folder of refs, that only the holder of a lease may change: `refs/heads/main=daily-publish`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Protection {
@@ -231,6 +234,9 @@ impl Hooks {
         }
         let mut moved = HashMap::new();
         for change in changes.iter().filter(|change| change.name.starts_with(&format!("{namespace}/"))) {
+            if self.is_scratch(change, &namespace, &protections).await? {
+                continue;
+            }
             let lease = self.forward(change, &namespace).await?;
             moved.insert(lease.0, lease.1);
         }
@@ -247,6 +253,20 @@ impl Hooks {
             }
         }
         Ok(())
+    }
+
+    /// Whether this removes the fence of a drill, which guards nothing that anybody keeps.
+    async fn is_scratch(
+        &self,
+        change: &Change,
+        namespace: &FenceNamespace,
+        protections: &[Protection],
+    ) -> Result<bool> {
+        let (Some(old), None) = (&change.old, &change.new) else { return Ok(false) };
+        let Ok(Inscription { high, .. }) = self.inscription(old, &change.name).await else { return Ok(false) };
+        let is_used = protections.iter().any(|protection| protection.lease == high.lease);
+        let is_scratch = high.lease.as_str().starts_with(SCRATCH) && !is_used;
+        Ok(is_scratch && namespace.fence_of(&high.lease)? == change.name)
     }
 
     /// Refuses a fence that is removed or set back. Gives its lease, and whether it counts as a write.

@@ -147,6 +147,11 @@ impl<'a> Landing<'a> {
                 self.write_down(oid, next, found);
                 Ok(Outcome::Landed(told(&answer)))
             }
+            // Told like a lost race, but it would be lost for ever.
+            Verdict::Moved if answer.said.contains("non-commit object") => {
+                let why = format!("nothing was pushed: resource=`{}`: {}", self.resource, answer.complaint());
+                Err(Error::new(Kind::Invalid, why))
+            }
             Verdict::Moved => {
                 self.note.forget();
                 Ok(Outcome::Moved)

@@ -4,10 +4,11 @@
 //! in doubt git is asked. A remote whose settings are out of the ordinary (includes, rewritten addresses, helpers, passwords)
 //! is never remembered. Non-promise: it is not synced to disk.
 
-use super::names::{Remote, helper, redacted};
+use super::names::{Remote, helper};
 use super::pen::Pen;
 use super::program::{Git, Version};
 use super::site::Site;
+use leasehold::secret::redacted;
 use leasehold::{Nonce, codec};
 use serde::{Deserialize, Serialize};
 use std::fs;

@@ -4,9 +4,10 @@
 //! settings do not allow, is refused. Non-promise: the remote itself is not asked.
 
 use super::memo::Memo;
-use super::names::{Remote, helper, redacted};
+use super::names::{Remote, helper};
 use super::pen::Pen;
 use super::program::{Git, OLDEST, Version};
+use leasehold::secret::redacted;
 use leasehold::{Error, Kind, Result};
 use std::path::PathBuf;
 
@@ -185,7 +186,7 @@ impl Settings {
         let why = format!(
             "it would run the program `git-remote-{name}`; git's setting protocol.{name}.allow does not allow it"
         );
-        Err(Error::invalid("remote", redacted(url), why))
+        Err(Error::invalid("remote", url, why))
     }
 }
 

@@ -10,8 +10,6 @@ mod databases;
 #[path = "../rig/dice.rs"]
 #[allow(dead_code)]
 mod dice;
-#[path = "../rig/process.rs"]
-mod process;
 mod worker;
 
 use common::token;
@@ -32,8 +30,8 @@ const ROUNDS: u64 = 1000;
 const LANES: u64 = 8;
 /// Rounds of the controls, which are caught in far fewer.
 const CONTROL_ROUNDS: u64 = 100;
-/// The longest head start of a zombie, in turns of a loop: longer than a whole write takes.
-const HEAD_START: u64 = 1_000_000;
+/// The longest head start of a zombie: longer than a whole write takes.
+const HEAD_START: Duration = Duration::from_millis(15);
 /// A successor that takes longer was held up by a stopped one.
 const PROMPT: Duration = Duration::from_secs(10);
 
@@ -47,6 +45,7 @@ fn main() {
     play("a_stale_transaction_never_lands", "data", seed, || sql_races(seed));
     play("a_stopped_sqlite_writer_is_named", "data", seed, stopped_sqlite);
     play("a_server_that_ignores_conditions_is_refused", "data", seed, flawed_servers);
+    play("a_server_whose_disk_is_full_changes_nothing", "data", seed, full_server);
     for (name, start, url) in buckets() {
         // Slow under contention: it takes as long as all the rest.
         if name == "seaweed" && !is_long() {
@@ -304,7 +303,7 @@ fn rounds(
     for round in 0..count {
         let (epoch, stop) = (2 * round + 1, round % 2 == 0);
         zombie.send(&order(epoch).with("dawdle", dice.below(1 << 40)));
-        dice.dawdle(HEAD_START);
+        dice.rest(HEAD_START);
         if stop {
             zombie.stop();
         }
@@ -544,6 +543,28 @@ fn object_races(url: &str, kind: &str, seed: u64) {
         let error = guard.put(&rival(1), "{}".into(), "application/json").await.unwrap_err();
         assert_eq!(error.kind(), Kind::Regressed, "{error}");
     });
+}
+
+/// A server without room: what was there stays, under the fence that it had, and the next put finds it so.
+fn full_server() {
+    let server = StandIn::s3(Flaw::None);
+    let url = s3(server.port());
+    let put = |epoch: u64, text: &'static str| {
+        let guard = object_apart(&url, "full").unwrap();
+        block_on(async move { guard.put(&token(epoch, 0), text.into(), "text/plain").await })
+    };
+    put(1, "old").unwrap();
+    server.fill(true);
+    for _ in 0..2 {
+        let error = put(2, "new").unwrap_err();
+        assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+        assert!(error.to_string().contains("the server has no room"), "{error}");
+        assert_eq!(fenced(&url, "full"), 1, "the fence moved without the rest");
+    }
+    server.fill(false);
+    put(2, "new").unwrap();
+    assert_eq!(fenced(&url, "full"), 2);
+    assert_eq!(put(1, "late").unwrap_err().kind(), Kind::Fenced);
 }
 
 fn flawed_servers() {

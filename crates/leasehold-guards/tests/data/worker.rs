@@ -1,7 +1,6 @@
 //! Writer processes for databases and buckets: the test binary starts itself again and gives orders over pipes.
 
 use crate::common::token;
-use crate::process::Process;
 use crate::{control, databases, dice::Dice};
 use leasehold::guard::{Guard, Policy};
 use leasehold::{Error, Kind, Result, Token};
@@ -9,6 +8,7 @@ use leasehold_guards::object::{Salt, Tags, key};
 use leasehold_guards::sql::{Resource, Script};
 use leasehold_guards::{ObjectGuard, Stage, Stages, mysql, postgres};
 use leasehold_stores::{Address, StoreUrl};
+use leasehold_testbed::Process;
 use mysql_async::prelude::Queryable;
 use object_store::ObjectStore;
 use rustix::io::Errno;
@@ -18,9 +18,10 @@ use std::io::{self, Write};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-/// The longest pause at one stage, in turns of a loop.
-const PAUSE: u64 = 150_000;
+/// The longest pause at one stage.
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// One write to be tried.
 #[derive(Debug, Clone)]
@@ -67,7 +68,7 @@ impl DerefMut for Worker {
 
 impl Worker {
     pub fn start() -> Self {
-        Worker(Process::start())
+        Worker(Process::start(&mut Process::of_this_test(["worker"])))
     }
 
     pub fn send(&mut self, order: &Order) {
@@ -243,7 +244,7 @@ pub struct Saboteur {
 impl Saboteur {
     fn pause(&self) {
         if self.fault == "dawdle" {
-            self.dice.lock().unwrap().dawdle(PAUSE);
+            self.dice.lock().unwrap().rest(PAUSE);
         }
     }
 }

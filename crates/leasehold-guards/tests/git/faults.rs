@@ -161,7 +161,7 @@ pub fn at_the_remotes_points(backend: Backend) -> usize {
             _ => trap.open(),
         }
         match victim {
-            Some(mut victim) => {
+            Some(victim) => {
                 victim.resume();
                 let expected = match (has_landed, transfer_first, side) {
                     (true, ..) | (false, false, Side::StopUs) => "pushed",

@@ -1,15 +1,10 @@
 //! A real process that pushes: stopped, killed and resumed with everything below it but the remote's own git.
 
 use crate::field::Field;
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
-use std::io::{BufRead, BufReader, Write};
+use leasehold_testbed::Process;
+use rustix::process::{Pid, Signal, kill_process};
+use std::ops::{Deref, DerefMut};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
-
-/// A pusher that takes longer is blocked.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One push to be tried.
 #[derive(Debug, Clone)]
@@ -55,64 +50,34 @@ impl Order {
     }
 }
 
-pub struct Pusher {
-    child: Child,
-    stdin: ChildStdin,
-    lines: Receiver<String>,
+pub struct Pusher(Process);
+
+impl Deref for Pusher {
+    type Target = Process;
+
+    fn deref(&self) -> &Process {
+        &self.0
+    }
+}
+
+impl DerefMut for Pusher {
+    fn deref_mut(&mut self) -> &mut Process {
+        &mut self.0
+    }
 }
 
 impl Pusher {
     pub fn start(field: &Field, repository: &Path, order: &Order) -> Self {
         let commit = field.commit(repository, order.epoch, order.mark.unwrap_or(order.rival));
         let (fault, step) = order.fault.unwrap_or(("none", 0));
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "worker",
-                order.how,
-                &order.epoch.to_string(),
-                &order.rival.to_string(),
-                &commit,
-                fault,
-                &step.to_string(),
-            ])
-            .current_dir(repository)
-            .envs(field.env.clone())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (sender, lines) = channel();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-        Pusher { stdin: child.stdin.take().unwrap(), child, lines }
+        let (epoch, rival, step) = (order.epoch.to_string(), order.rival.to_string(), step.to_string());
+        let mut command = Process::of_this_test(["worker", order.how, &epoch, &rival, &commit, fault, &step]);
+        Pusher(Process::start(command.current_dir(repository).envs(field.env.clone())))
     }
 
     /// Pushes, and gives the answer: `pushed`, or the kind and the message.
     pub fn run(field: &Field, repository: &Path, order: &Order) -> String {
         Pusher::start(field, repository, order).line()
-    }
-
-    /// The next line; panics when the pusher is blocked.
-    pub fn line(&mut self) -> String {
-        match self.lines.recv_timeout(PATIENCE) {
-            Ok(line) => line,
-            Err(RecvTimeoutError::Timeout) => panic!("a pusher was blocked for {PATIENCE:?}"),
-            Err(RecvTimeoutError::Disconnected) => panic!("a pusher died"),
-        }
-    }
-
-    /// Lets one go on that waits to be told that its step has failed.
-    pub fn go(&mut self) {
-        writeln!(self.stdin, "go").unwrap();
-    }
-
-    fn pid(&self) -> Pid {
-        Pid::from_raw(self.child.id().cast_signed()).unwrap()
-    }
-
-    pub fn wait_stopped(&self) {
-        let (_, status) = waitpid(Some(self.pid()), WaitOptions::UNTRACED).unwrap().unwrap();
-        assert!(status.stopped(), "the pusher ended: {status:?}");
     }
 
     /// Stops it and what it has started, wherever they are. The remote's git is the remote, even when it is our child.
@@ -128,16 +93,11 @@ impl Pusher {
     pub fn kill(mut self) {
         self.signal(Signal::STOP);
         self.signal(Signal::KILL);
-        let status = self.child.wait().unwrap();
-        assert!(!status.success());
-    }
-
-    pub fn wait_killed(mut self) {
-        assert!(!self.child.wait().unwrap().success());
+        self.wait_killed();
     }
 
     fn signal(&self, signal: Signal) {
-        let mut queue = vec![self.child.id()];
+        let mut queue = vec![self.id()];
         while let Some(pid) = queue.pop() {
             // Stopped first, so that nothing new comes while the children are listed.
             let _ = kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal);
@@ -156,11 +116,4 @@ fn is_remote(pid: u32) -> bool {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let line = String::from_utf8_lossy(&line).into_owned();
     line.contains("receive-pack") || line.contains("upload-pack")
-}
-
-impl Drop for Pusher {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

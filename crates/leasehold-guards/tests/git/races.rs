@@ -76,7 +76,7 @@ fn one_round(
 ) {
     let epoch = 2 * round + 1;
     let stop = round.is_multiple_of(2);
-    let mut late = Pusher::start(field, zombie, &Order::push(epoch));
+    let late = Pusher::start(field, zombie, &Order::push(epoch));
     std::thread::sleep(Duration::from_millis(dice.below(head_start(way))));
     if stop {
         late.stop();
@@ -102,7 +102,7 @@ fn rivals(field: &Field, epoch: u64, tally: &Mutex<Tally>) {
     let repositories = ["zombie", "successor"].map(|name| field.repository(name));
     let mut pushers =
         [0, 1].map(|at| Pusher::start(field, &repositories[at], &Order::push(epoch).rival(at as u64 + 1)));
-    let answers = pushers.each_mut().map(Pusher::line);
+    let answers = pushers.each_ref().map(|pusher| pusher.line());
     let winners: Vec<_> = (0..2).filter(|at| answers[*at] == "pushed").collect();
     assert_eq!(winners.len(), 1, "{answers:?}");
     assert!(answers[1 - winners[0]].starts_with("regressed "), "{answers:?}");
@@ -113,7 +113,7 @@ fn rivals(field: &Field, epoch: u64, tally: &Mutex<Tally>) {
 /// The zombie is stopped before it has pushed.
 fn plain_round(field: &Field, way: Way, round: u64, pair: Pair<'_>, dice: &mut Dice, tally: &Mutex<Tally>) {
     let epoch = 2 * round + 1;
-    let mut late = Pusher::start(field, pair.0, &Order::push(epoch).how("plain"));
+    let late = Pusher::start(field, pair.0, &Order::push(epoch).how("plain"));
     std::thread::sleep(Duration::from_millis(dice.below(head_start(way) / 4)));
     late.stop();
     assert_eq!(Pusher::run(field, pair.1, &Order::push(epoch + 1)), "pushed");
@@ -132,7 +132,7 @@ pub fn controls(backend: Backend) {
         let (zombie, successor) = (field.repository("zombie"), field.repository("successor"));
         assert_eq!(Pusher::run(&field, &zombie, &Order::push(4)), "pushed");
         let trap = Trap::set(&field, Point::Sent);
-        let mut late = Pusher::start(&field, &zombie, &Order::push(5).how(how));
+        let late = Pusher::start(&field, &zombie, &Order::push(5).how(how));
         let remote = trap.sprung();
         assert_eq!(Pusher::run(&field, &successor, &Order::seal(6)), "pushed");
         trap.open();
@@ -157,7 +157,7 @@ fn background_fetch(backend: Backend) {
     assert_eq!(Pusher::run(&field, &zombie, &Order::push(5)), "pushed");
     let mut implicit = Pusher::start(&field, &zombie, &Order::push(5).mark(1).how("implicit"));
     assert_eq!(implicit.line(), "at");
-    let mut ours = Pusher::start(&field, &zombie, &Order::push(5).mark(2).with("stop", 2));
+    let ours = Pusher::start(&field, &zombie, &Order::push(5).mark(2).with("stop", 2));
     assert_eq!(ours.line(), "at");
     ours.wait_stopped();
     assert_eq!(Pusher::run(&field, &successor, &Order::push(6)), "pushed");

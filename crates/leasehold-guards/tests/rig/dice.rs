@@ -1,6 +1,7 @@
 //! Choices that follow from one printed seed.
 
 use leasehold::Nonce;
+use std::time::Duration;
 
 /// A small generator; it decides nothing but tests.
 #[derive(Debug, Clone)]
@@ -23,6 +24,12 @@ impl Dice {
         for _ in 0..self.below(bound) {
             std::hint::spin_loop();
         }
+    }
+
+    /// The same where a write takes milliseconds: asleep, so that whoever has work to do has the processor.
+    pub fn rest(&mut self, bound: Duration) {
+        let most = u64::try_from(bound.as_micros()).unwrap_or(u64::MAX);
+        std::thread::sleep(Duration::from_micros(self.below(most)));
     }
 }
 

@@ -4,10 +4,9 @@
 pub mod artifact;
 pub mod control;
 pub mod dice;
-pub mod process;
 pub mod worker;
 
-use process::Process;
+use leasehold_testbed::Process;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
@@ -108,7 +107,7 @@ impl DerefMut for Worker {
 
 impl Worker {
     pub fn start() -> Self {
-        Worker(Process::start())
+        Worker(Process::start(&mut Process::of_this_test(["worker"])))
     }
 
     pub fn send(&mut self, order: &Order) {

@@ -15,6 +15,7 @@ use leasehold::protocol::Order;
 use leasehold::{
     Acquired, Ask, Coordinator, Error, HolderId, Kind, LeaseName, MemoryStore, Nonce, Operated, Result, Token,
 };
+use leasehold_guards::git::SCRATCH;
 use place::{Place, Writer};
 use serde_json::json;
 use std::sync::Arc;
@@ -45,7 +46,7 @@ struct Attempt {
 
 pub async fn drill(common: &Common, args: Args) -> Result<Exit> {
     let number = Nonce::random().to_string();
-    let lease: LeaseName = format!("leasehold-drill-{}", &number[..8]).parse()?;
+    let lease: LeaseName = format!("{SCRATCH}{}", &number[..8]).parse()?;
     let mut place = Place::parse(&args.guard, &number[..8])?;
     if !common.json {
         output::say(&format!("drill on {place}"));

@@ -3,6 +3,7 @@
 use crate::targets;
 use leasehold::guard::{Guard, Policy};
 use leasehold::{Error, Kind, LeaseName, Result, Token};
+use leasehold_guards::git::SCRATCH;
 use leasehold_guards::{FileGuard, GitGuard};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::ffi::OsString;
@@ -52,7 +53,7 @@ enum Made {
 impl Place {
     /// The scratch resource beside the one that `text` names.
     pub fn parse(text: &str, number: &str) -> Result<Self> {
-        let name = format!("leasehold-drill-{number}");
+        let name = format!("{SCRATCH}{number}");
         let kind = match text.split_once(':') {
             Some(("file", path)) if Path::new(path).file_name().is_some() => {
                 let path = Path::new(path);
@@ -71,6 +72,10 @@ impl Place {
                 let (place, options) =
                     text.split_once('?').map_or((text, String::new()), |(p, o)| (p, format!("?{o}")));
                 Kinds::Object(format!("{place}.{name}.txt{options}"))
+            }
+            Some(("http" | "https", _)) => {
+                let why = format!("a proxy is not drilled, for it refuses by itself; what can be is {FORMS}");
+                return Err(Error::invalid("guard", text, why));
             }
             _ => return Err(Error::invalid("guard", text, format!("use {FORMS}"))),
         };
@@ -155,7 +160,15 @@ impl Place {
         let ours = refs.lines().filter_map(|line| line.split_once('\t')).map(|(_, name)| name);
         let ours = ours.filter(|found| *found == branch || (found.starts_with("refs/fence/") && found.contains(name)));
         let gone: Vec<String> = ours.map(|name| format!(":{name}")).collect();
-        output_of(self.git(Role::Holder).args(["push", "-q", "--no-verify", remote]).args(gone)).map(drop)
+        let removed = output_of(self.git(Role::Holder).args(["push", "-q", "--no-verify", remote]).args(&gone));
+        removed.map(drop).map_err(|e| {
+            let left = gone.iter().map(|spec| &spec[1..]).collect::<Vec<_>>().join("`, `");
+            let message = format!(
+                "the drill is over, but the remote did not let it remove its refs `{left}`; whoever runs the remote \
+                 removes each with `git -c core.hooksPath=/dev/null update-ref -d REF`"
+            );
+            Error::new(Kind::Unavailable, message).with_source(e)
+        })
     }
 
     fn repository(&self, role: Role) -> PathBuf {

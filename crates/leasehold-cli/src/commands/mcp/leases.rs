@@ -42,7 +42,7 @@ impl Tool for Acquire {
     }
 
     async fn call(&self, session: &Session, arguments: &Value) -> Result<Value> {
-        let lease: LeaseName = text(arguments, "lease").unwrap_or_default().parse()?;
+        let lease = LeaseName::to_hold(text(arguments, "lease").unwrap_or_default())?;
         if let Some((token, Standing::Held { .. })) = session.standing(&lease) {
             let message = format!("lease `{token}` is held here already; release it first, or use its token");
             return Err(Error::new(Kind::Invalid, message));

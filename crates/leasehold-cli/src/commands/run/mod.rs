@@ -61,10 +61,10 @@ impl Plan {
                 no_files: args.slot.adopt,
             },
         )?;
-        let name = LeaseName::new(&args.name)?;
+        let name = LeaseName::to_hold(&args.name)?;
         let mut leases = vec![name.clone()];
         for other in &args.or {
-            leases.push(LeaseName::new(other)?);
+            leases.push(LeaseName::to_hold(other)?);
         }
         for seat in 2..=args.limit.unwrap_or(1) {
             leases.push(name.seat(seat)?);
