@@ -22,6 +22,8 @@ use std::time::Duration;
 
 /// The longest pause at one stage.
 const PAUSE: Duration = Duration::from_millis(2);
+/// How long a transaction of the user's own waits for the row before it looks who has it.
+const WAIT: Duration = Duration::from_millis(100);
 
 /// One write to be tried.
 #[derive(Debug, Clone)]
@@ -164,7 +166,14 @@ async fn begin_row(url: &str, resource: &Resource, token: &Token, sql: &str, sab
         saboteur.pause();
         return fenced.commit().await.map(drop);
     }
-    let mut fenced = mysql::begin(db.mysql().await, resource, token, Policy::Reentrant).await?;
+    // Who waits ends the session of an older holder that has the row and is stopped, or was when its admit came, late.
+    let mut begun = std::pin::pin!(mysql::begin(db.mysql().await, resource, token, Policy::Reentrant));
+    let mut fenced = loop {
+        match tokio::time::timeout(WAIT, &mut begun).await {
+            Ok(begun) => break begun?,
+            Err(_) => mysql::evict(&mut db.mysql().await, resource, token).await?,
+        }
+    };
     saboteur.pause();
     fenced.query_drop(sql).await.map_err(|e| ended(&e))?;
     saboteur.pause();
