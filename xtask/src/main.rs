@@ -101,9 +101,20 @@ fn licensed() -> Result<(), String> {
 }
 
 fn cargo(what: &str, args: &[&str]) -> Result<(), String> {
-    let mut command = Command::new(env!("CARGO"));
+    let mut command = with_signals(env!("CARGO"));
     command.args(args);
     run(what, command)
+}
+
+/// A command to which no signal is deaf: `nohup` and a shell's `&` leave some ignored, which programs inherit, and tests
+/// send those.
+fn with_signals(program: &str) -> Command {
+    if !cfg!(target_os = "linux") {
+        return Command::new(program);
+    }
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP,INT,QUIT,TERM,USR1,USR2,PIPE", program]);
+    command
 }
 
 fn run(what: &str, mut command: Command) -> Result<(), String> {

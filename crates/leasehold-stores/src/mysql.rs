@@ -6,6 +6,9 @@
 //! loses is lost here too (`survey` says which settings that hangs on). Reads must go to the server that takes the writes:
 //! a proxy that sends them to replicas breaks the contract.
 //!
+//! The time of an update comes with the server's word that it was done: `LAST_INSERT_ID(…)` is part of that answer, so
+//! no second statement has to ask.
+//!
 //! Statements go as text, with every name and value as a hexadecimal literal: a prepared statement would cost a second
 //! exchange, and in a literal of digits there is nothing to escape, whatever the character set or SQL mode.
 //!
@@ -38,7 +41,7 @@ const TABLE: &str = "CREATE TABLE IF NOT EXISTS leasehold_record (shelf VARBINAR
     tail MEDIUMBLOB NOT NULL, PRIMARY KEY (shelf, name)) ENGINE=InnoDB";
 /// The start of the statement in milliseconds. Both ends are in UTC, so no time zone comes in: `UNIX_TIMESTAMP(NOW(3))`
 /// would read a local time, of which there are two in the hour that is folded when summer time ends.
-const NOW: &str = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)) DIV 1000";
+const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)) DIV 1000";
 
 /// A store in one table of a database.
 pub struct MysqlStore {
@@ -85,7 +88,18 @@ impl MysqlStore {
 
     /// Runs one writing statement, and asks the time in the same exchange.
     async fn write(&self, sql: &str) -> Result<Written> {
-        let mut answer = self.connections.exchange(Doing::Writing, &format!("{sql}; {NOW}")).await?;
+        let answer = self.connections.exchange(Doing::Writing, &format!("{sql}; SELECT {NOW}")).await?;
+        self.written(answer, |answer| self.now(answer.sets.get(1)))
+    }
+
+    /// Runs one update, whose answer tells the time by itself: as the number that was inserted last.
+    async fn update(&self, set: &str, of: &str) -> Result<Written> {
+        let sql = format!("UPDATE leasehold_record SET {set} WHERE {of} AND LAST_INSERT_ID({NOW}) > 0");
+        let answer = self.connections.exchange(Doing::Writing, &sql).await?;
+        self.written(answer, |answer| answer.inserted.map(Timestamp::from_millis).ok_or_else(|| self.timeless()))
+    }
+
+    fn written(&self, mut answer: Answer, now: impl Fn(&Answer) -> Result<Timestamp>) -> Result<Written> {
         match answer.stopped.take() {
             None => {}
             // The statement itself was refused: nothing was written.
@@ -101,10 +115,12 @@ impl MysqlStore {
                 return Err(Error::new(Kind::Indeterminate, message).with_source(stop.into_error(self.place())));
             }
         }
-        let now = self.now(answer.sets.get(1)).map_err(|e| {
+        if answer.affected == 0 {
+            return Ok(Written::Not);
+        }
+        now(&answer).map(Written::At).map_err(|e| {
             Error::new(Kind::Indeterminate, format!("{} did not tell the time of a write", self.place())).with_source(e)
-        })?;
-        Ok(if answer.affected == 0 { Written::Not } else { Written::At(now) })
+        })
     }
 
     async fn make_table(&self) -> Result<()> {
@@ -124,7 +140,7 @@ impl MysqlStore {
     /// Asks the time and one question that gives rows; none if the table was never made.
     async fn ask(&self, sql: &str) -> Result<(Timestamp, Vec<Row>)> {
         let Answer { mut sets, stopped, .. } =
-            self.connections.exchange(Doing::Reading, &format!("{NOW}; {sql}")).await?;
+            self.connections.exchange(Doing::Reading, &format!("SELECT {NOW}; {sql}")).await?;
         match stopped {
             None | Some(Stop::NoTable) => {}
             Some(stop) => return Err(stop.into_error(self.place())),
@@ -135,7 +151,11 @@ impl MysqlStore {
 
     fn now(&self, set: Option<&Vec<Row>>) -> Result<Timestamp> {
         let ms: Option<u64> = set.and_then(|rows| rows.first()).and_then(|row| row.get_opt(0)?.ok());
-        ms.map(Timestamp::from_millis).ok_or_else(|| self.strange("a time that is none"))
+        ms.map(Timestamp::from_millis).ok_or_else(|| self.timeless())
+    }
+
+    fn timeless(&self) -> Error {
+        self.strange("a time that is none")
     }
 
     fn versioned(&self, row: &mut Row, at: usize) -> Result<Versioned> {
@@ -201,11 +221,18 @@ impl Store for MysqlStore {
     async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
         let (head, tail) = (literal(next.head), literal(next.tail()));
         let fresh = revision::fresh();
-        let sql = match expected {
+        let written = match expected {
             None => {
                 let (shelf, name) = (self.shelf(key.shelf), literal(key.name.as_str().as_bytes()));
                 let columns = "leasehold_record (shelf, name, revision, value, tail)";
-                format!("INSERT INTO {columns} VALUES ({shelf}, {name}, {fresh}, {head}, {tail})")
+                let sql = format!("INSERT INTO {columns} VALUES ({shelf}, {name}, {fresh}, {head}, {tail})");
+                match self.write(&sql).await? {
+                    Written::NoTable => {
+                        self.make_table().await?;
+                        self.write(&sql).await?
+                    }
+                    written => written,
+                }
             }
             Some(expected) => {
                 let Some(revision) = number(expected) else { return Ok(Swap::Mismatch) };
@@ -214,15 +241,9 @@ impl Store for MysqlStore {
                     Tail::New(_) => format!("revision = {fresh}, value = {head}, tail = {tail}"),
                     Tail::Kept(_) => format!("revision = {fresh}, value = {head}"),
                 };
-                let is_expected = format!("{} AND revision = {revision}", self.at(key));
-                format!("UPDATE leasehold_record SET {set} WHERE {is_expected}")
+                self.update(&set, &format!("{} AND revision = {revision}", self.at(key))).await?
             }
         };
-        let mut written = self.write(&sql).await?;
-        if let (Written::NoTable, None) = (&written, expected) {
-            self.make_table().await?;
-            written = self.write(&sql).await?;
-        }
         match (written, expected) {
             (Written::At(now), _) => Ok(Swap::Done { revision: Revision(fresh.to_string()), now }),
             (Written::NoTable, None) => {

@@ -30,6 +30,8 @@ const CALL: Duration = Duration::from_secs(9);
 pub(super) struct Answer {
     /// How many rows the first statement changed.
     pub(super) affected: u64,
+    /// What `LAST_INSERT_ID(…)` in it was given.
+    pub(super) inserted: Option<u64>,
     /// The rows of each statement that succeeded.
     pub(super) sets: Vec<Vec<Row>>,
     /// Why the next statement did not.
@@ -164,13 +166,13 @@ struct Held<'a> {
 impl Held<'_> {
     async fn ask(&mut self, doing: Doing, sql: &str, place: &str) -> Result<Answer, Failure> {
         let Some(conn) = &mut self.conn else { return Err(Failure::NoPool) };
-        let mut answer = Answer { affected: 0, sets: Vec::new(), stopped: None };
+        let mut answer = Answer { affected: 0, inserted: None, sets: Vec::new(), stopped: None };
         let mut result = match conn.query_iter(sql).await.map_err(|e| meaning(e, doing, place)) {
             Ok(result) => result,
             Err(Failure::Refused(stop)) => return Ok(Answer { stopped: Some(stop), ..answer }),
             Err(failure) => return Err(failure),
         };
-        answer.affected = result.affected_rows();
+        (answer.affected, answer.inserted) = (result.affected_rows(), result.last_insert_id());
         let mut rows = Vec::new();
         loop {
             match result.next().await.map_err(|e| meaning(e, doing, place)) {
