@@ -23,10 +23,11 @@ const LEAVING: Duration = Duration::from_millis(8);
 /// How waiters that one hint wakes keep out of each other's way.
 ///
 /// All of them hear of a release, and one can have the lease: if all looked at once, the others' looks and lost swaps
-/// would hold up the one. So a waiter that was outrun rests for a random time, up to half as long again as before; and one
-/// that got the lease begins the next time with half. So each is outrun about twice before it gets the lease, however many
-/// they are: a few of them at a time watch, and the lease is passed on as fast as between two. A lone waiter looks at once,
-/// and one that rests has seen others take the lease.
+/// would hold up the one. So a waiter that was outrun rests for a random time, up to three times as long as before and at
+/// least as long as its vain look took, which is long where many looked at once; and one that got the lease begins the next
+/// time with half. So each is outrun about once before it gets the lease, however many they are: a few of them at a time
+/// watch, and the lease is passed on as fast as between two. A lone waiter looks at once, and one that rests has seen
+/// others take the lease.
 #[derive(Debug, Default)]
 struct Crowd {
     seen: Option<Epoch>,
@@ -35,12 +36,13 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// Takes note of who is in the way; whether that one was faster at what both had been hinted at.
-    fn note(&mut self, refusal: &Refusal, was_hinted: bool) -> bool {
+    /// Takes note of who is in the way, after a look that took so long; whether that one was faster at what both had been
+    /// hinted at.
+    fn note(&mut self, refusal: &Refusal, was_hinted: bool, took: Duration) -> bool {
         let Refusal::Held { epoch, .. } = refusal else { return false };
         let is_outrun = self.seen.replace(*epoch).is_some_and(|seen| seen != *epoch) && was_hinted;
         if is_outrun {
-            self.rest = (self.rest * 3 / 2).clamp(MIN_REST, MAX_REST);
+            self.rest = (self.rest * 3).max(took * 2).clamp(MIN_REST, MAX_REST);
         }
         is_outrun
     }
@@ -109,6 +111,7 @@ impl Coordinator {
             crowd.rest = self.recall().take_crowd(lease);
         }
         let (mut was_hinted, mut is_outrun) = (false, !crowd.rest.is_zero());
+        let mut woke = self.clock().now();
         loop {
             let until_free = match &answer {
                 Acquired::Granted(_) => {
@@ -116,7 +119,7 @@ impl Coordinator {
                     return Ok(answer);
                 }
                 Acquired::Refused { refusal, now, .. } => {
-                    is_outrun |= crowd.note(refusal, was_hinted);
+                    is_outrun |= crowd.note(refusal, was_hinted, self.clock().now().saturating_since(woke));
                     match &**refusal {
                         Refusal::Held { tenure, .. } => tenure.deadline.saturating_since(*now),
                         Refusal::Paused(_) => POLL,
@@ -157,6 +160,7 @@ impl Coordinator {
                 }
                 watches = Some(opened);
             }
+            woke = self.clock().now();
             // Refused requests were not applied, so the nonce is still unused.
             match self.acquire_any(leases, ask).await {
                 Ok(next) => answer = next,
@@ -227,10 +231,10 @@ mod tests {
     #[test]
     fn who_rests_as_long_as_can_be_still_rests_when_outrun() {
         let mut crowd = Crowd { rest: MAX_REST, ..Crowd::default() };
-        assert!(!crowd.note(&held(1), true), "there was nobody before");
-        assert!(crowd.note(&held(2), true));
+        assert!(!crowd.note(&held(1), true, Duration::ZERO), "there was nobody before");
+        assert!(crowd.note(&held(2), true, Duration::ZERO));
         assert_eq!(crowd.rest, MAX_REST);
-        assert!(!crowd.note(&held(2), true), "the same one as before");
-        assert!(!crowd.note(&held(3), false), "found so without a hint");
+        assert!(!crowd.note(&held(2), true, Duration::ZERO), "the same one as before");
+        assert!(!crowd.note(&held(3), false, Duration::ZERO), "found so without a hint");
     }
 }
