@@ -22,7 +22,8 @@ const RELEASE: &str = "UPDATE peer.lease SET holder = NULL WHERE name = ? AND ho
 pub struct Database(Server);
 
 pub fn start() -> Result<Box<dyn Engine>> {
-    let server = leasehold_testbed::mariadb_with(&["--max-connections=400"], &[]);
+    // The log is as large as MariaDB makes it by itself; tests have a small one.
+    let server = leasehold_testbed::mariadb_with(&["--max-connections=400", "--innodb-log-file-size=96M"], &[]);
     leasehold_testbed::mariadb_run(&server, "CREATE DATABASE IF NOT EXISTS leasehold");
     Ok(Box::new(Database(server)))
 }
