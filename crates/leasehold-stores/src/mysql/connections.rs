@@ -18,8 +18,9 @@ use tokio::time::timeout;
 
 /// How many exchanges run at once; others wait. Servers allow some 150 connections in all by default.
 const AT_ONCE: usize = 16;
-/// After so many updates over one connection, the next are prepared there.
-const SELDOM: usize = 2;
+/// After so many updates over one connection, the next are prepared there. A command that takes and gives back one lease
+/// is better off without.
+const SELDOM: usize = 32;
 /// How long connecting may take, with the wait for a turn.
 const CONNECT: Duration = Duration::from_secs(4);
 /// How long an answer may take. Longer than the server is told to wait for another's transaction.
