@@ -2,6 +2,7 @@
 //!
 //! Promise: `test` runs every check that CI runs, in one command, and stops at the first that fails.
 
+mod lanes;
 mod nfs;
 mod servers;
 mod tidy;
@@ -57,13 +58,8 @@ fn test() -> Result<(), String> {
     licensed()?;
     servers::install(&root())?;
     cargo("every test builds", &["test", "--no-run", "--workspace", "--all-features"])?;
-    // Most tests wait for deadlines, so the kernel with the NFS server runs beside them.
-    std::thread::scope(|scope| {
-        let nfs = scope.spawn(|| nfs::test(&root()));
-        let tests = cargo("every test passes", &["test", "--workspace", "--all-features", "--no-fail-fast"]);
-        let nfs = nfs.join().unwrap_or_else(|_| Err("the NFS run panicked".into()));
-        tests.and(nfs)
-    })
+    lanes::test(&root())?;
+    cargo("every example in the documentation passes", &["test", "--doc", "--workspace", "--all-features"])
 }
 
 fn quick() -> Result<(), String> {
