@@ -100,8 +100,7 @@ fn one_round(
 /// A store that was rolled back has granted one epoch twice: at most one of the two lands.
 fn rivals(field: &Field, epoch: u64, tally: &Mutex<Tally>) {
     let repositories = ["zombie", "successor"].map(|name| field.repository(name));
-    let pushers =
-        [0, 1].map(|at| Pusher::start(field, &repositories[at], &Order::push(epoch).rival(at as u64 + 1)));
+    let pushers = [0, 1].map(|at| Pusher::start(field, &repositories[at], &Order::push(epoch).rival(at as u64 + 1)));
     let answers = pushers.each_ref().map(|pusher| pusher.line());
     let winners: Vec<_> = (0..2).filter(|at| answers[*at] == "pushed").collect();
     assert_eq!(winners.len(), 1, "{answers:?}");
