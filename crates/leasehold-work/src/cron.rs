@@ -3,14 +3,13 @@
 //! Promise: a line that parsed comes due some day, and a line that does not parse is refused with the field, the value
 //! and the allowed form. Non-promise: a cron line alone knows no zone; [`crate::Schedule`] turns it into instants.
 
+mod fields;
+
+use fields::Fields;
 use jiff::civil::DateTime;
 use leasehold::{Error, Result};
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-
-/// Parsed lines are large (their year alone is 5 KB), and a scheduler of 100,000 jobs needs one of them at a time.
-const CACHED: usize = 4_096;
+use std::sync::Arc;
 
 const MONTHS: [&str; 12] = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
 
@@ -64,6 +63,7 @@ const FIELDS: [Field; 6] = [
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cron {
     text: Arc<str>,
+    fields: Fields,
 }
 
 impl Cron {
@@ -76,26 +76,12 @@ impl Cron {
 
     /// The first wall-clock time at or after this one.
     pub(crate) fn at_or_after(&self, civil: DateTime) -> Option<DateTime> {
-        self.parsed()?.find_next_occurrence(&civil, true).ok()
+        self.fields.at_or_after(civil)
     }
 
     /// The last wall-clock time at or before this one.
     pub(crate) fn at_or_before(&self, civil: DateTime) -> Option<DateTime> {
-        self.parsed()?.find_previous_occurrence(&civil, true).ok()
-    }
-
-    fn parsed(&self) -> Option<Arc<croner::Cron>> {
-        static CACHE: OnceLock<Mutex<HashMap<Arc<str>, Arc<croner::Cron>>>> = OnceLock::new();
-        let mut cache = CACHE.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = cache.get(&self.text) {
-            return Some(known.clone());
-        }
-        let parsed = Arc::new(read(&expand(&self.text)).ok()?);
-        if cache.len() >= CACHED {
-            cache.clear();
-        }
-        cache.insert(self.text.clone(), parsed.clone());
-        Some(parsed)
+        self.fields.at_or_before(civil)
     }
 }
 
@@ -138,11 +124,12 @@ impl std::str::FromStr for Cron {
             }
         };
         let start = DateTime::constant(2000, 1, 1, 0, 0, 0, 0);
-        if parsed.find_next_occurrence(&start, true).is_err() {
+        let fields = Fields::from(&parsed.pattern);
+        if fields.at_or_after(start).is_none() {
             let allowed = "this day never comes; see the day of month and the month";
             return Err(Error::invalid("cron", text, allowed));
         }
-        Ok(Cron { text: text.into() })
+        Ok(Cron { text: text.into(), fields })
     }
 }
 
