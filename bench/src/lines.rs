@@ -1,7 +1,8 @@
 //! Long lines: what one claim costs where many items wait, beside one where few do.
 //!
-//! Promise: both lines are measured in a store of their own size: the short one before the long one is there. Non-promise:
-//! the items of a line are copies of a thousand, which differ in their names alone; adding a million would take hours.
+//! Promise: each line is in a store of its own, and both are claimed from in turns, so that what filling the long one does
+//! to the disk slows both. Non-promise: the items of a line are copies of a thousand, which differ in their names alone;
+//! adding a million would take hours.
 
 use crate::queue::fill;
 use crate::report::{Demand, Row, Unit};
@@ -13,7 +14,6 @@ use leasehold_work::queue::{Claimed, Claimer, Queue};
 use rusqlite::{Connection, params};
 use std::path::Path;
 use std::time::Duration;
-use tokio::runtime::Runtime;
 use tokio_postgres::NoTls;
 
 const GROWTH: Demand = Demand::AtMostTheTime(2.0);
@@ -27,58 +27,74 @@ const TURNS: usize = 9;
 pub fn compare(scratch: &Scratch, is_quick: bool) -> Result<Vec<Row>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let long = if is_quick { LINES[1] / 10 } else { LINES[1] };
-    let server = Postgres::with(&[]);
-    let (mut on_postgres, mut on_sqlite) = (Vec::new(), Vec::new());
-    for (waiting, name) in [(LINES[0], "short"), (long, "long")] {
-        let url = Postgres::url(server.port());
-        on_postgres.push(runtime.block_on(claims(&url, &format!("line-{name}"), async |queue| {
+    let row = |engine: &str, [short, all]: [Duration; 2]| {
+        let what = format!("one claim of {long} waiting ({engine})");
+        Row::new(what, format!("of {}", LINES[0]), Unit::Milliseconds, all, Some(short), GROWTH)
+    };
+    // What filling leaves to be vacuumed would be vacuumed while claims are timed.
+    let server = || Postgres::with(&["autovacuum=off"]);
+    let servers = [server(), server()];
+    let on_postgres = runtime.block_on(async {
+        let mut lines = Vec::new();
+        for (server, waiting) in servers.iter().zip([LINES[0], long]) {
+            let url = Postgres::url(server.port());
+            let claimer = line(&url).await?;
             let (client, connection) = tokio_postgres::connect(&url, NoTls).await?;
             tokio::spawn(connection);
-            multiply(&client, queue, waiting / LINES[0]).await
-        }))?);
-        on_sqlite.push(in_a_file(&runtime, &scratch.folder(name)?, waiting)?);
-    }
-    let row = |engine: &str, times: &[Duration]| {
-        let what = format!("one claim of {long} waiting ({engine})");
-        Row::new(what, format!("of {}", LINES[0]), Unit::Milliseconds, times[1], Some(times[0]), GROWTH)
-    };
-    Ok(vec![row("postgres", &on_postgres), row("sqlite", &on_sqlite)])
-}
-
-/// The median time of a claim from a line that is made longer before.
-async fn claims(url: &str, name: &str, lengthen: impl AsyncFnOnce(&str) -> Result<()>) -> Result<Duration> {
-    let store = leasehold_stores::open(&url.parse()?).await?;
-    let queue = Queue::new(store, name.parse()?);
-    fill(&queue, LINES[0]).await?;
-    lengthen(name).await?;
-    let mut claimer = Claimer::new(queue, None, "90s".parse()?)?;
-    let mut turns = Vec::with_capacity(TURNS);
-    for _ in 0..TURNS {
-        let started = SystemClock.now();
-        for _ in 0..CLAIMS {
-            ensure!(matches!(claimer.claim().await?, Claimed::Item(_)), "nothing was claimed of `{name}`");
+            multiply(&client, waiting / LINES[0]).await?;
+            lines.push(claimer);
         }
-        turns.push(SystemClock.now().saturating_since(started) / CLAIMS);
-    }
-    turns.sort_unstable();
-    Ok(turns[TURNS / 2])
+        claims(lines).await
+    })?;
+    drop(servers);
+    let folder = scratch.folder("lines")?;
+    let on_sqlite = runtime.block_on(async {
+        let mut lines = Vec::new();
+        for waiting in [LINES[0], long] {
+            let file = folder.join(format!("{waiting}.db"));
+            lines.push(line(&format!("sqlite:{}", file.display())).await?);
+            multiply_rows(&file, waiting / LINES[0])?;
+        }
+        claims(lines).await
+    })?;
+    Ok(vec![row("postgres", on_postgres), row("sqlite", on_sqlite)])
 }
 
-async fn multiply(client: &tokio_postgres::Client, queue: &str, times: usize) -> Result<()> {
+/// A line of a thousand.
+async fn line(url: &str) -> Result<Claimer> {
+    let store = leasehold_stores::open(&url.parse()?).await?;
+    let queue = Queue::new(store, "line".parse()?);
+    fill(&queue, LINES[0]).await?;
+    Ok(Claimer::new(queue, None, "90s".parse()?)?)
+}
+
+/// The median time of a claim from each line.
+async fn claims(mut lines: Vec<Claimer>) -> Result<[Duration; 2]> {
+    let mut turns = [Vec::new(), Vec::new()];
+    for _ in 0..TURNS {
+        for (claimer, turns) in lines.iter_mut().zip(&mut turns) {
+            let started = SystemClock.now();
+            for _ in 0..CLAIMS {
+                ensure!(matches!(claimer.claim().await?, Claimed::Item(_)), "nothing was claimed");
+            }
+            turns.push(SystemClock.now().saturating_since(started) / CLAIMS);
+        }
+    }
+    Ok(turns.map(|mut turns| {
+        turns.sort_unstable();
+        turns[TURNS / 2]
+    }))
+}
+
+async fn multiply(client: &tokio_postgres::Client, times: usize) -> Result<()> {
     let sql = r"INSERT INTO leasehold_record SELECT namespace, shelf,
         regexp_replace(name, '[0-9a-f]{8}(/[0-9]+)?$', lpad(to_hex(g), 8, '0') || '\1'), revision, value, tail
-        FROM leasehold_record, generate_series(2, $2::int8) g WHERE shelf IN ('item', 'line') AND name LIKE $1 || '%'";
-    client.execute(sql, &[&format!("{queue}/"), &i64::try_from(times)?]).await?;
+        FROM leasehold_record, generate_series(2, $1::int8) g WHERE shelf IN ('item', 'line')";
+    client.execute(sql, &[&i64::try_from(times)?]).await?;
     client.batch_execute("ANALYZE leasehold_record").await?;
     // What filling has left to be written would be written while claims are timed.
     client.batch_execute("CHECKPOINT").await?;
     Ok(())
-}
-
-fn in_a_file(runtime: &Runtime, folder: &Path, waiting: usize) -> Result<Duration> {
-    let file = folder.join("line.db");
-    let url = format!("sqlite:{}", file.display());
-    runtime.block_on(claims(&url, "line", async |_| multiply_rows(&file, waiting / LINES[0])))
 }
 
 fn multiply_rows(file: &Path, times: usize) -> Result<()> {
