@@ -116,11 +116,11 @@ fn a_short_wait_claims_what_is_there() {
         let none = bench.queue("claim", &["--wait", "0s"]);
         assert_eq!(code(&none), 11, "{}", said(&none));
         let id = bench.ok("add", &["--text", "x"]);
-        for (wait, epoch) in [("0s", 1), ("1ms", 2), ("2ms", 3)] {
+        for (wait, tried) in [("0s", 1), ("1ms", 2), ("2ms", 3)] {
             let token = bench.ok("claim", &["--wait", wait]);
             assert_eq!(bench.show(&id)["state"], "claimed");
             bench.ok("fail", &["--token", &token, "--why", "again", "--retry-in", "0s"]);
-            assert_eq!(bench.show(&id)["epoch"], epoch);
+            assert_eq!(bench.show(&id)["tried"], tried);
         }
     }
 }

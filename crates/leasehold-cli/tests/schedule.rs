@@ -205,6 +205,9 @@ fn a_reload_keeps_what_runs_and_a_wrong_file_changes_nothing() {
     );
     jobs(&home, "[[job]]\nname = 'other'\nevery = '1s'\ncommand = 'echo > other'\n");
     eventually("the new file is taken up by itself", || home.path("other").exists());
+    std::fs::remove_file(home.path("leasehold.toml")).unwrap();
+    let gone = format!("the old jobs stay in force: `{}` is gone", home.path("leasehold.toml").display());
+    eventually("a file that is gone is told", || home.read("log").contains(&gone));
     assert!(common::is_alive(pid), "the run that went on was dropped");
     home.touch("go");
     signal(daemon.pid(), "TERM");
@@ -406,6 +409,7 @@ fn wrong_jobs_are_refused_with_job_field_value_and_form() {
         (job("cron = '@daily'\ndst = 'maybe'\ncommand = 'true'"), "field `dst`: invalid dst `maybe`: use shift"),
         (job("cron = '@daily'\ndst_fold = 'x'\ncommand = 'true'"), "invalid dst_fold `x`: use first"),
         (job("every = '1h'\ntz = 'UTC'\ncommand = 'true'"), "go with `cron`"),
+        (job("cron = '@every 1h'\ntz = 'Asia/Tokyo'\ncommand = 'true'"), "invalid cron `@every 1h`: it is counted in"),
         (job(&format!("{usual}\nbusy = 'queue'")), "invalid busy `queue`: use skip, wait 10m"),
         (job(&format!("{usual}\ncatch_up = 0")), "invalid catch_up `0`"),
         (job(&format!("{usual}\ncatch_up = -1")), "invalid catch_up `-1`"),
@@ -443,5 +447,9 @@ fn wrong_jobs_are_refused_with_job_field_value_and_form() {
     home.done(&["run", "x", "--slot", "0 3 * *", "--", "true"]).expect(64);
     let zone = home.done(&["run", "x", "--slot", "@daily", "--tz", "Mars", "--", "true"]).expect(64);
     assert!(zone.stderr.contains("(from --tz)"), "{zone:?}");
+    for labels in ["", "gpu,eu"] {
+        let refused = home.done(&["schedule", "run", "--on", labels]).expect(64);
+        assert!(refused.stderr.contains(&format!("invalid label `{labels}`")), "{refused:?}");
+    }
     assert!(!home.path("leases.db").exists());
 }

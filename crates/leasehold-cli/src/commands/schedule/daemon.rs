@@ -52,12 +52,18 @@ impl Watcher for Voice {
 }
 
 /// This machine's labels: its name, what the flags say, and what the environment says.
-fn labels(flags: Vec<String>) -> Vec<String> {
+fn labels(flags: Vec<String>) -> Result<Vec<String>> {
     let mut labels = vec![leasehold_system::host::name()];
-    labels.extend(flags);
+    for label in flags {
+        // No job can ask for such a one.
+        if label.trim().is_empty() || label.contains(',') {
+            return Err(Error::invalid("label", label, "it is not empty and has no comma; give --on once for each"));
+        }
+        labels.push(label);
+    }
     let variable = std::env::var(LABELS).unwrap_or_default();
     labels.extend(variable.split(',').map(str::trim).filter(|label| !label.is_empty()).map(String::from));
-    labels
+    Ok(labels)
 }
 
 /// What of a file tells that it was written to.
@@ -68,7 +74,7 @@ fn look(path: &Path) -> Option<(std::time::SystemTime, u64, u64)> {
 }
 
 pub async fn run(common: &Common, settings: Settings, jobs: Jobs, args: ScheduleRun) -> Result<Exit> {
-    let labels = labels(args.on);
+    let labels = labels(args.on)?;
     let coordinator = coordinator(&settings).await?;
     let processes = Arc::new(Processes::new(coordinator.clone(), &settings));
     let label: Option<Label> = settings.label.value.clone();
@@ -95,10 +101,13 @@ pub async fn run(common: &Common, settings: Settings, jobs: Jobs, args: Schedule
                 false
             }
             () = SystemClock.sleep_until(SystemClock.now() + LOOK) => {
-                let now = look(&jobs.path);
-                if now.is_some() && now != seen {
-                    seen = now;
-                    reload(common, &settings, &jobs.path, &labels, &steering);
+                let before = std::mem::replace(&mut seen, look(&jobs.path));
+                match &seen {
+                    Some(_) if seen != before => reload(common, &settings, &jobs.path, &labels, &steering),
+                    None if before.is_some() => {
+                        output::say(&format!("the old jobs stay in force: `{}` is gone", jobs.path.display()));
+                    }
+                    _ => {}
                 }
                 false
             }
