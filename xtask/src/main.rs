@@ -2,6 +2,7 @@
 //!
 //! Promise: `test` runs every check that CI runs, in one command, and stops at the first that fails.
 
+mod lanes;
 mod nfs;
 mod servers;
 mod tidy;
@@ -57,13 +58,8 @@ fn test() -> Result<(), String> {
     licensed()?;
     servers::install(&root())?;
     cargo("every test builds", &["test", "--no-run", "--workspace", "--all-features"])?;
-    // Most tests wait for deadlines, so the kernel with the NFS server runs beside them.
-    std::thread::scope(|scope| {
-        let nfs = scope.spawn(|| nfs::test(&root()));
-        let tests = cargo("every test passes", &["test", "--workspace", "--all-features", "--no-fail-fast"]);
-        let nfs = nfs.join().unwrap_or_else(|_| Err("the NFS run panicked".into()));
-        tests.and(nfs)
-    })
+    lanes::test(&root())?;
+    cargo("every example in the documentation passes", &["test", "--doc", "--workspace", "--all-features"])
 }
 
 fn quick() -> Result<(), String> {
@@ -101,9 +97,20 @@ fn licensed() -> Result<(), String> {
 }
 
 fn cargo(what: &str, args: &[&str]) -> Result<(), String> {
-    let mut command = Command::new(env!("CARGO"));
+    let mut command = with_signals(env!("CARGO"));
     command.args(args);
     run(what, command)
+}
+
+/// A command to which no signal is deaf: `nohup` and a shell's `&` leave some ignored, which programs inherit, and tests
+/// send those.
+fn with_signals(program: &str) -> Command {
+    if !cfg!(target_os = "linux") {
+        return Command::new(program);
+    }
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP,INT,QUIT,TERM,USR1,USR2,PIPE", program]);
+    command
 }
 
 fn run(what: &str, mut command: Command) -> Result<(), String> {

@@ -200,9 +200,8 @@ async fn contention(engine: &dyn Engine, limit: Duration) -> Result<Vec<Row>> {
         let mut crew = crew(engine, count, ours).await?;
         // Everybody has had it once, and has connected.
         round(&mut crew, &lease, SystemClock.now()).await?;
-        let started = SystemClock.now();
-        let handovers = round(&mut crew, &lease, started + limit).await?;
-        each.push(SystemClock.now().saturating_since(started) / handovers.max(1));
+        let handovers = round(&mut crew, &lease, SystemClock.now() + limit).await?;
+        each.push(limit / handovers.max(1));
     }
     let name = engine.name();
     let what = format!("handovers of one lease, {MANY} clients ({name})");
@@ -212,16 +211,18 @@ async fn contention(engine: &dyn Engine, limit: Duration) -> Result<Vec<Row>> {
     ])
 }
 
-/// Everybody takes the lease and gives it back, at least once and until the end; how often in all.
+/// Everybody takes the lease and gives it back, at least once and until the end; how often until then.
 async fn round(crew: &mut [Box<dyn Client>], lease: &str, end: Moment) -> Result<u32> {
     let handovers = try_join_all(crew.iter_mut().map(|client| async move {
         let mut handovers = 0;
-        while handovers == 0 || SystemClock.now() < end {
+        loop {
             client.acquire_waiting(lease).await?;
             client.release().await?;
+            if SystemClock.now() >= end {
+                return Ok::<u32, anyhow::Error>(handovers);
+            }
             handovers += 1;
         }
-        Ok::<u32, anyhow::Error>(handovers)
     }))
     .await?;
     Ok(handovers.iter().sum())

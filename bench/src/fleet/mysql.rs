@@ -11,18 +11,19 @@ use std::time::Duration;
 const PAUSE: Duration = Duration::from_millis(2);
 const DATABASE: &str = "CREATE DATABASE IF NOT EXISTS peer";
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS peer.lease
-    (name varbinary(200) PRIMARY KEY, holder varbinary(64), until datetime(3) NOT NULL) ENGINE = InnoDB";
-const MAKE: &str = "INSERT IGNORE INTO peer.lease VALUES (?, NULL, UTC_TIMESTAMP(3))";
-const ACQUIRE: &str = "UPDATE peer.lease SET holder = ?, until = UTC_TIMESTAMP(3) + INTERVAL 90 SECOND
-    WHERE name = ? AND (holder IS NULL OR until < UTC_TIMESTAMP(3))";
-const RENEW: &str = "UPDATE peer.lease SET until = UTC_TIMESTAMP(3) + INTERVAL 90 SECOND
-    WHERE name = ? AND holder = ? AND until > UTC_TIMESTAMP(3)";
+    (name varbinary(200) PRIMARY KEY, holder varbinary(64), until datetime(6) NOT NULL) ENGINE = InnoDB";
+const MAKE: &str = "INSERT IGNORE INTO peer.lease VALUES (?, NULL, UTC_TIMESTAMP(6))";
+const ACQUIRE: &str = "UPDATE peer.lease SET holder = ?, until = UTC_TIMESTAMP(6) + INTERVAL 90 SECOND
+    WHERE name = ? AND (holder IS NULL OR until < UTC_TIMESTAMP(6))";
+const RENEW: &str = "UPDATE peer.lease SET until = UTC_TIMESTAMP(6) + INTERVAL 90 SECOND
+    WHERE name = ? AND holder = ? AND until > UTC_TIMESTAMP(6)";
 const RELEASE: &str = "UPDATE peer.lease SET holder = NULL WHERE name = ? AND holder = ?";
 
 pub struct Database(Server);
 
 pub fn start() -> Result<Box<dyn Engine>> {
-    let server = leasehold_testbed::mariadb_with(&["--max-connections=400"], &[]);
+    // The log is as large as MariaDB makes it by itself; tests have a small one.
+    let server = leasehold_testbed::mariadb_with(&["--max-connections=400", "--innodb-log-file-size=96M"], &[]);
     leasehold_testbed::mariadb_run(&server, "CREATE DATABASE IF NOT EXISTS leasehold");
     Ok(Box::new(Database(server)))
 }
@@ -97,8 +98,7 @@ impl Client for Peer {
 
     async fn renew(&mut self) -> Result<()> {
         let (lease, nonce) = self.held.clone().context("nothing to renew")?;
-        // A deadline that is the same to the millisecond changes no row, and says so.
-        self.change(self.renew.clone(), (&lease, &nonce)).await?;
+        ensure!(self.change(self.renew.clone(), (&lease, &nonce)).await?, "it was lost");
         Ok(())
     }
 

@@ -6,8 +6,12 @@
 //! loses is lost here too (`survey` says which settings that hangs on). Reads must go to the server that takes the writes:
 //! a proxy that sends them to replicas breaks the contract.
 //!
-//! Statements go as text, with every name and value as a hexadecimal literal: a prepared statement would cost a second
-//! exchange, and in a literal of digits there is nothing to escape, whatever the character set or SQL mode.
+//! The time of an update comes with the server's word that it was done: `LAST_INSERT_ID(…)` is part of that answer, so
+//! no second statement has to ask.
+//!
+//! Statements go as text, with every name and value as a hexadecimal literal: a prepared statement costs a second
+//! exchange, and in a literal of digits there is nothing to escape, whatever the character set or SQL mode. Updates are
+//! prepared on connections that are used again and again.
 //!
 //! Every write has a random revision, so none ever comes back, not even after a failover that lost writes.
 
@@ -27,7 +31,7 @@ use leasehold::store::{
     Watch, Watching, refuse_erasing_a_lease,
 };
 use leasehold::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
-use mysql_async::Row;
+use mysql_async::{Row, Value};
 use settings::Settings;
 use std::fmt;
 use std::time::Duration;
@@ -38,7 +42,30 @@ const TABLE: &str = "CREATE TABLE IF NOT EXISTS leasehold_record (shelf VARBINAR
     tail MEDIUMBLOB NOT NULL, PRIMARY KEY (shelf, name)) ENGINE=InnoDB";
 /// The start of the statement in milliseconds. Both ends are in UTC, so no time zone comes in: `UNIX_TIMESTAMP(NOW(3))`
 /// would read a local time, of which there are two in the hour that is folded when summer time ends.
-const NOW: &str = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)) DIV 1000";
+macro_rules! now {
+    () => {
+        "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)) DIV 1000"
+    };
+}
+
+const NOW: &str = now!();
+/// Which row an update is of. The revision always changes, so a row that is matched is a row that is affected.
+macro_rules! expected {
+    () => {
+        concat!(" WHERE shelf = ? AND name = ? AND revision = ? AND LAST_INSERT_ID(", now!(), ") > 0")
+    };
+}
+
+const REPLACE: &str = concat!("UPDATE leasehold_record SET revision = ?, value = ?, tail = ?", expected!());
+/// Leaves the tail as it is.
+const AMEND: &str = concat!("UPDATE leasehold_record SET revision = ?, value = ?", expected!());
+/// InnoDB keeps a column outside of its row if the row would be longer than half a page of 16 KiB, and only then. A tail is
+/// made so long: with it inside, every change of the head's length would move thousands of bytes about.
+const OUTSIDE: usize = 8_192;
+/// Where a tail ends; what follows makes it long.
+const END: u8 = 0xff;
+/// Without what makes it long.
+const TAIL: &str = "TRIM(TRAILING x'00' FROM tail)";
 
 /// A store in one table of a database.
 pub struct MysqlStore {
@@ -85,7 +112,17 @@ impl MysqlStore {
 
     /// Runs one writing statement, and asks the time in the same exchange.
     async fn write(&self, sql: &str) -> Result<Written> {
-        let mut answer = self.connections.exchange(Doing::Writing, &format!("{sql}; {NOW}")).await?;
+        let answer = self.connections.exchange(Doing::Writing, &format!("{sql}; SELECT {NOW}")).await?;
+        self.written(answer, |answer| self.now(answer.sets.get(1)))
+    }
+
+    /// Runs one update, whose answer tells the time by itself: as the number that was inserted last.
+    async fn update(&self, sql: &'static str, values: Vec<Value>) -> Result<Written> {
+        let answer = self.connections.update(sql, values).await?;
+        self.written(answer, |answer| answer.inserted.map(Timestamp::from_millis).ok_or_else(|| self.timeless()))
+    }
+
+    fn written(&self, mut answer: Answer, now: impl Fn(&Answer) -> Result<Timestamp>) -> Result<Written> {
         match answer.stopped.take() {
             None => {}
             // The statement itself was refused: nothing was written.
@@ -101,10 +138,12 @@ impl MysqlStore {
                 return Err(Error::new(Kind::Indeterminate, message).with_source(stop.into_error(self.place())));
             }
         }
-        let now = self.now(answer.sets.get(1)).map_err(|e| {
+        if answer.affected == 0 {
+            return Ok(Written::Not);
+        }
+        now(&answer).map(Written::At).map_err(|e| {
             Error::new(Kind::Indeterminate, format!("{} did not tell the time of a write", self.place())).with_source(e)
-        })?;
-        Ok(if answer.affected == 0 { Written::Not } else { Written::At(now) })
+        })
     }
 
     async fn make_table(&self) -> Result<()> {
@@ -124,7 +163,7 @@ impl MysqlStore {
     /// Asks the time and one question that gives rows; none if the table was never made.
     async fn ask(&self, sql: &str) -> Result<(Timestamp, Vec<Row>)> {
         let Answer { mut sets, stopped, .. } =
-            self.connections.exchange(Doing::Reading, &format!("{NOW}; {sql}")).await?;
+            self.connections.exchange(Doing::Reading, &format!("SELECT {NOW}; {sql}")).await?;
         match stopped {
             None | Some(Stop::NoTable) => {}
             Some(stop) => return Err(stop.into_error(self.place())),
@@ -135,7 +174,11 @@ impl MysqlStore {
 
     fn now(&self, set: Option<&Vec<Row>>) -> Result<Timestamp> {
         let ms: Option<u64> = set.and_then(|rows| rows.first()).and_then(|row| row.get_opt(0)?.ok());
-        ms.map(Timestamp::from_millis).ok_or_else(|| self.strange("a time that is none"))
+        ms.map(Timestamp::from_millis).ok_or_else(|| self.timeless())
+    }
+
+    fn timeless(&self) -> Error {
+        self.strange("a time that is none")
     }
 
     fn versioned(&self, row: &mut Row, at: usize) -> Result<Versioned> {
@@ -144,7 +187,12 @@ impl MysqlStore {
         let (Some(revision), Some(head), Some(tail)) = (revision, part(at + 1), part(at + 2)) else {
             return Err(self.strange("a record of no form"));
         };
-        Ok(Versioned::parted(head, &tail, Revision(revision.to_string())))
+        let tail = match tail.as_slice() {
+            [tail @ .., END] => tail,
+            [] => &[],
+            _ => return Err(self.strange("a record without an end")),
+        };
+        Ok(Versioned::parted(head, tail, Revision(revision.to_string())))
     }
 
     fn strange(&self, what: &str) -> Error {
@@ -163,6 +211,16 @@ enum Written {
 /// A revision that this store never gave stands for no value at all.
 fn number(revision: &Revision) -> Option<u64> {
     revision.0.parse().ok()
+}
+
+/// A tail, so long that it does not stay in its row; none stays none.
+fn outside(tail: &[u8]) -> Vec<u8> {
+    let mut long = tail.to_vec();
+    if !tail.is_empty() {
+        long.push(END);
+        long.resize(long.len().max(OUTSIDE), 0);
+    }
+    long
 }
 
 /// Bytes as SQL: only digits, so there is nothing to escape.
@@ -192,37 +250,43 @@ impl Store for MysqlStore {
     }
 
     async fn read(&self, key: &Key) -> Result<Reading> {
-        let sql = format!("SELECT revision, value, tail FROM leasehold_record WHERE {}", self.at(key));
+        let sql = format!("SELECT revision, value, {TAIL} FROM leasehold_record WHERE {}", self.at(key));
         let (now, mut rows) = self.ask(&sql).await?;
         let value = rows.first_mut().map(|row| self.versioned(row, 0)).transpose()?;
         Ok(Reading { value, now })
     }
 
     async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
-        let (head, tail) = (literal(next.head), literal(next.tail()));
         let fresh = revision::fresh();
-        let sql = match expected {
+        let (shelf, name) = (self.namespace.shelf(key.shelf), key.name.as_str());
+        let written = match expected {
             None => {
-                let (shelf, name) = (self.shelf(key.shelf), literal(key.name.as_str().as_bytes()));
+                let [shelf, name, head] = [shelf.as_bytes(), name.as_bytes(), next.head].map(literal);
                 let columns = "leasehold_record (shelf, name, revision, value, tail)";
-                format!("INSERT INTO {columns} VALUES ({shelf}, {name}, {fresh}, {head}, {tail})")
+                let tail = literal(&outside(next.tail()));
+                let sql = format!("INSERT INTO {columns} VALUES ({shelf}, {name}, {fresh}, {head}, {tail})");
+                match self.write(&sql).await? {
+                    Written::NoTable => {
+                        self.make_table().await?;
+                        self.write(&sql).await?
+                    }
+                    written => written,
+                }
             }
             Some(expected) => {
                 let Some(revision) = number(expected) else { return Ok(Swap::Mismatch) };
-                // The revision always changes, so a row that is matched is a row that is affected.
-                let set = match next.tail {
-                    Tail::New(_) => format!("revision = {fresh}, value = {head}, tail = {tail}"),
-                    Tail::Kept(_) => format!("revision = {fresh}, value = {head}"),
+                let mut values = vec![Value::Int(fresh), Value::Bytes(next.head.to_vec())];
+                let sql = match next.tail {
+                    Tail::New(tail) => {
+                        values.push(Value::Bytes(outside(tail)));
+                        REPLACE
+                    }
+                    Tail::Kept(_) => AMEND,
                 };
-                let is_expected = format!("{} AND revision = {revision}", self.at(key));
-                format!("UPDATE leasehold_record SET {set} WHERE {is_expected}")
+                values.extend([Value::from(&*shelf), Value::from(name), Value::UInt(revision)]);
+                self.update(sql, values).await?
             }
         };
-        let mut written = self.write(&sql).await?;
-        if let (Written::NoTable, None) = (&written, expected) {
-            self.make_table().await?;
-            written = self.write(&sql).await?;
-        }
         match (written, expected) {
             (Written::At(now), _) => Ok(Swap::Done { revision: Revision(fresh.to_string()), now }),
             (Written::NoTable, None) => {
@@ -235,7 +299,7 @@ impl Store for MysqlStore {
 
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
         let sql = format!(
-            "SELECT name, revision, value, tail FROM leasehold_record WHERE shelf = {} AND name > {} ORDER BY name LIMIT {}",
+            "SELECT name, revision, value, {TAIL} FROM leasehold_record WHERE shelf = {} AND name > {} ORDER BY name LIMIT {}",
             self.shelf(shelf),
             literal(after.map_or("", LeaseName::as_str).as_bytes()),
             limit.saturating_add(1),

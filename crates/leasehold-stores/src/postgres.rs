@@ -36,7 +36,7 @@ use sql::{Statements, Tag};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -152,8 +152,9 @@ fn strange(what: &str) -> Error {
 }
 
 fn timestamp(row: &Row, at: usize) -> Result<Timestamp> {
-    let ms: i64 = row.try_get(at).map_err(|_| strange("no time in it"))?;
-    Ok(Timestamp::from_millis(u64::try_from(ms).unwrap_or(0)))
+    let time: SystemTime = row.try_get(at).map_err(|_| strange("no time in it"))?;
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Ok(Timestamp::from_millis(u64::try_from(since.as_millis()).unwrap_or(0)))
 }
 
 /// The value in a row's columns from `at` on; none if they are null.

@@ -1,9 +1,11 @@
 //! One real server process: started, paused, killed and started again.
 
+use leasehold::Nonce;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -19,12 +21,17 @@ const GUARDIAN: &str = r#""$@" </dev/null >>"$LEASEHOLD_LOG" 2>&1 & echo $!; rea
 
 static PORTS: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
 
+/// Where ports are looked for: below those that the system gives to outgoing connections, of which one could otherwise have
+/// it before the server does.
+const RANGE: Range<u16> = 10_240..32_768;
+
 /// A loopback port that nobody listens on, and that this process has not given out before.
 pub fn free_port() -> u16 {
     let mut given = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        if given.get_or_insert_default().insert(port) {
+        let random = u16::from_str_radix(&Nonce::random().to_string()[..4], 16).unwrap();
+        let port = RANGE.start + random % (RANGE.end - RANGE.start);
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() && given.get_or_insert_default().insert(port) {
             return port;
         }
     }

@@ -23,10 +23,11 @@ const LEAVING: Duration = Duration::from_millis(8);
 /// How waiters that one hint wakes keep out of each other's way.
 ///
 /// All of them hear of a release, and one can have the lease: if all looked at once, the others' looks and lost swaps
-/// would hold up the one. So a waiter that was outrun rests for a random time, up to half as long again as before; and one
-/// that got the lease begins the next time with half. So each is outrun about twice before it gets the lease, however many
-/// they are: a few of them at a time watch, and the lease is passed on as fast as between two. A lone waiter looks at once,
-/// and one that rests has seen others take the lease.
+/// would hold up the one. So a waiter that was outrun rests for a random time, up to three times as long as before and at
+/// least as long as its vain look took, which is long where many looked at once; and one that got the lease begins the next
+/// time with half. So each is outrun about once before it gets the lease, however many they are: a few of them at a time
+/// watch, and the lease is passed on as fast as between two. A lone waiter looks at once, and one that rests has seen
+/// others take the lease.
 #[derive(Debug, Default)]
 struct Crowd {
     seen: Option<Epoch>,
@@ -35,14 +36,14 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// Takes note of who is in the way; whether that one was faster at what both had been hinted at.
-    fn note(&mut self, refusal: &Refusal, was_hinted: bool) -> bool {
+    /// Takes note of who is in the way, so long after a hint, if there was one; whether that one was faster at what both
+    /// had been hinted at.
+    fn note(&mut self, refusal: &Refusal, hinted: Option<Duration>) -> bool {
         let Refusal::Held { epoch, .. } = refusal else { return false };
-        let is_outrun = self.seen.replace(*epoch).is_some_and(|seen| seen != *epoch) && was_hinted;
-        if is_outrun {
-            self.rest = (self.rest * 3 / 2).clamp(MIN_REST, MAX_REST);
-        }
-        is_outrun
+        let is_same = self.seen.replace(*epoch).is_none_or(|seen| seen == *epoch);
+        let Some(took) = hinted.filter(|_| !is_same) else { return false };
+        self.rest = (self.rest * 3).max(took * 2).clamp(MIN_REST, MAX_REST);
+        true
     }
 
     /// What to remember when the lease was had.
@@ -108,7 +109,7 @@ impl Coordinator {
         if let (Acquired::Refused { .. }, Some(lease)) = (&answer, leases.first()) {
             crowd.rest = self.recall().take_crowd(lease);
         }
-        let (mut was_hinted, mut is_outrun) = (false, !crowd.rest.is_zero());
+        let (mut hinted, mut is_outrun) = (None, !crowd.rest.is_zero());
         loop {
             let until_free = match &answer {
                 Acquired::Granted(_) => {
@@ -116,7 +117,7 @@ impl Coordinator {
                     return Ok(answer);
                 }
                 Acquired::Refused { refusal, now, .. } => {
-                    is_outrun |= crowd.note(refusal, was_hinted);
+                    is_outrun |= crowd.note(refusal, hinted.take().map(|at| self.clock().now().saturating_since(at)));
                     match &**refusal {
                         Refusal::Held { tenure, .. } => tenure.deadline.saturating_since(*now),
                         Refusal::Paused(_) => POLL,
@@ -128,7 +129,6 @@ impl Coordinator {
             if now >= give_up {
                 return Ok(answer);
             }
-            was_hinted = false;
             if std::mem::take(&mut is_outrun) && crowd.rest >= LEAVING {
                 watches = None;
                 let rest = crowd.rest(crowd.rest / 2);
@@ -140,11 +140,11 @@ impl Coordinator {
                     biased;
                     () = self.clock().sleep_until(wake) => {}
                     () = any_hint(watches) => {
-                        was_hinted = true;
                         if crowd.rest < LEAVING {
                             let pause = crowd.rest(Duration::ZERO);
                             self.clock().sleep_until((self.clock().now() + pause).min(give_up)).await;
                         }
+                        hinted = Some(self.clock().now());
                         // What was hinted at in the meantime is seen by the look that follows.
                         watches.iter_mut().for_each(Watch::forget);
                     }
@@ -227,10 +227,10 @@ mod tests {
     #[test]
     fn who_rests_as_long_as_can_be_still_rests_when_outrun() {
         let mut crowd = Crowd { rest: MAX_REST, ..Crowd::default() };
-        assert!(!crowd.note(&held(1), true), "there was nobody before");
-        assert!(crowd.note(&held(2), true));
+        assert!(!crowd.note(&held(1), Some(MIN_REST)), "there was nobody before");
+        assert!(crowd.note(&held(2), Some(MIN_REST)));
         assert_eq!(crowd.rest, MAX_REST);
-        assert!(!crowd.note(&held(2), true), "the same one as before");
-        assert!(!crowd.note(&held(3), false), "found so without a hint");
+        assert!(!crowd.note(&held(2), Some(MIN_REST)), "the same one as before");
+        assert!(!crowd.note(&held(3), None), "found so without a hint");
     }
 }

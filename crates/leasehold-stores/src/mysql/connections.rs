@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use leasehold::{Error, Kind, Result};
 use mysql_async::consts::StatusFlags;
 use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, Pool, Row};
+use mysql_async::{Conn, Pool, Row, Value};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,6 +18,9 @@ use tokio::time::timeout;
 
 /// How many exchanges run at once; others wait. Servers allow some 150 connections in all by default.
 const AT_ONCE: usize = 16;
+/// After so many updates over one connection, the next are prepared there. A command that takes and gives back one lease
+/// is better off without.
+const SELDOM: usize = 32;
 /// How long connecting may take, with the wait for a turn.
 const CONNECT: Duration = Duration::from_secs(4);
 /// How long an answer may take. Longer than the server is told to wait for another's transaction.
@@ -30,10 +33,18 @@ const CALL: Duration = Duration::from_secs(9);
 pub(super) struct Answer {
     /// How many rows the first statement changed.
     pub(super) affected: u64,
+    /// What `LAST_INSERT_ID(…)` in it was given.
+    pub(super) inserted: Option<u64>,
     /// The rows of each statement that succeeded.
     pub(super) sets: Vec<Vec<Row>>,
     /// Why the next statement did not.
     pub(super) stopped: Option<Stop>,
+}
+
+/// A pool for one connection, and how many updates went over it.
+struct Lair {
+    pool: Pool,
+    updates: usize,
 }
 
 /// The connections of one store. Never shown: the driver's pools know the password.
@@ -41,7 +52,7 @@ pub(super) struct Connections {
     settings: Settings,
     // Pools of the driver's, of one connection each: they notice that an idle connection was closed, which a connection
     // alone does not, and in a larger one a connection that was just given back is not at hand at once.
-    idle: Mutex<Vec<Pool>>,
+    idle: Mutex<Vec<Lair>>,
     turns: Semaphore,
     /// The server has no TLS, and the settings do not insist.
     is_plain: AtomicBool,
@@ -93,11 +104,31 @@ impl Connections {
         attempted.unwrap_or_else(|_| Err(Failure::Final(self.late(doing, CALL)))).map_err(|failure| self.error(failure))
     }
 
+    /// Runs one update, of which each mark stands for a value.
+    pub(super) async fn update(&self, sql: &'static str, values: Vec<Value>) -> Result<Answer> {
+        let attempted = async {
+            let mut held = self.hold().await?;
+            let asked = timeout(ANSWER, held.update(sql, values, self.place())).await;
+            let answer = asked.map_err(|_| Failure::Final(self.late(Doing::Writing, ANSWER)))?;
+            self.judge(held, answer)
+        };
+        attempted.await.map_err(|failure| self.error(failure))
+    }
+
     async fn attempt(&self, doing: Doing, sql: &str) -> Result<Answer, Failure> {
-        let connected = timeout(CONNECT, self.connect()).await;
-        let mut held = connected.map_err(|_| Failure::Final(self.late(Doing::Connecting, CONNECT)))??;
+        let mut held = self.hold().await?;
         let asked = timeout(ANSWER, held.ask(doing, sql, self.place())).await;
         let answer = asked.map_err(|_| Failure::Final(self.late(doing, ANSWER)))?;
+        self.judge(held, answer)
+    }
+
+    async fn hold(&self) -> Result<Held<'_>, Failure> {
+        let connected = timeout(CONNECT, self.connect()).await;
+        connected.map_err(|_| Failure::Final(self.late(Doing::Connecting, CONNECT)))?
+    }
+
+    /// Whether an answer counts, and what becomes of the connection it came over.
+    fn judge(&self, held: Held<'_>, answer: Result<Answer, Failure>) -> Result<Answer, Failure> {
         if let Err(Failure::Broken(_)) = &answer {
             return answer;
         }
@@ -123,9 +154,9 @@ impl Connections {
         loop {
             let idle = lock(&self.idle).pop();
             let is_plain = self.is_plain.load(Ordering::Relaxed);
-            let pool = idle.unwrap_or_else(|| Pool::new(self.settings.options(is_plain)));
-            match pool.get_conn().await.map_err(|e| meaning(e, Doing::Connecting, self.place())) {
-                Ok(conn) => return Ok(Held { conn: Some(conn), pool: Some(pool), home: self, _turn: turn }),
+            let lair = idle.unwrap_or_else(|| Lair { pool: Pool::new(self.settings.options(is_plain)), updates: 0 });
+            match lair.pool.get_conn().await.map_err(|e| meaning(e, Doing::Connecting, self.place())) {
+                Ok(conn) => return Ok(Held { conn: Some(conn), lair: Some(lair), home: self, _turn: turn }),
                 Err(Failure::NoPool) => {}
                 Err(Failure::NoTls(_)) if self.settings.may_be_plain() && !is_plain => {
                     self.is_plain.store(true, Ordering::Relaxed);
@@ -156,7 +187,7 @@ impl Connections {
 /// A connection in use. Unless it is given back it is closed, in whatever state it is.
 struct Held<'a> {
     conn: Option<Conn>,
-    pool: Option<Pool>,
+    lair: Option<Lair>,
     home: &'a Connections,
     _turn: SemaphorePermit<'a>,
 }
@@ -164,13 +195,13 @@ struct Held<'a> {
 impl Held<'_> {
     async fn ask(&mut self, doing: Doing, sql: &str, place: &str) -> Result<Answer, Failure> {
         let Some(conn) = &mut self.conn else { return Err(Failure::NoPool) };
-        let mut answer = Answer { affected: 0, sets: Vec::new(), stopped: None };
+        let mut answer = Answer { affected: 0, inserted: None, sets: Vec::new(), stopped: None };
         let mut result = match conn.query_iter(sql).await.map_err(|e| meaning(e, doing, place)) {
             Ok(result) => result,
             Err(Failure::Refused(stop)) => return Ok(Answer { stopped: Some(stop), ..answer }),
             Err(failure) => return Err(failure),
         };
-        answer.affected = result.affected_rows();
+        (answer.affected, answer.inserted) = (result.affected_rows(), result.last_insert_id());
         let mut rows = Vec::new();
         loop {
             match result.next().await.map_err(|e| meaning(e, doing, place)) {
@@ -193,6 +224,29 @@ impl Held<'_> {
         }
     }
 
+    async fn update(&mut self, sql: &'static str, values: Vec<Value>, place: &str) -> Result<Answer, Failure> {
+        let (Some(conn), Some(lair)) = (&mut self.conn, &mut self.lair) else { return Err(Failure::NoPool) };
+        lair.updates += 1;
+        if lair.updates <= SELDOM {
+            return self.ask(Doing::Writing, &filled_in(sql, &values), place).await;
+        }
+        let statement = match conn.prep(sql).await.map_err(|e| meaning(e, Doing::Writing, place)) {
+            Ok(statement) => statement,
+            // The table is gone, or the server prepares no more: as text it says so, or does it.
+            Err(Failure::Refused(_)) => return self.ask(Doing::Writing, &filled_in(sql, &values), place).await,
+            Err(failure) => return Err(failure),
+        };
+        let answer = Answer { affected: 0, inserted: None, sets: Vec::new(), stopped: None };
+        match conn.exec_drop(statement, values).await.map_err(|e| meaning(e, Doing::Writing, place)) {
+            Ok(()) => {
+                let (affected, inserted) = (conn.affected_rows(), conn.last_insert_id());
+                Ok(Answer { affected, inserted, sets: vec![Vec::new()], ..answer })
+            }
+            Err(Failure::Refused(stop)) => Ok(Answer { stopped: Some(stop), ..answer }),
+            Err(failure) => Err(failure),
+        }
+    }
+
     /// As the last good answer said; a refusal says nothing about it.
     fn is_autocommit(&self) -> bool {
         let flags = self.conn.as_ref().and_then(Conn::last_ok_packet).map(|ok| ok.status_flags());
@@ -204,8 +258,8 @@ impl Held<'_> {
 
     fn give_back(mut self) {
         drop(self.conn.take());
-        if let Some(pool) = self.pool.take() {
-            lock(&self.home.idle).push(pool);
+        if let Some(lair) = self.lair.take() {
+            lock(&self.home.idle).push(lair);
         }
     }
 }
@@ -217,6 +271,24 @@ impl Drop for Held<'_> {
             let _ = conn.disconnect().now_or_never();
         }
     }
+}
+
+/// The statement as text.
+fn filled_in(sql: &str, values: &[Value]) -> String {
+    let mut text = String::with_capacity(sql.len() + 4_096);
+    let mut values = values.iter();
+    for (at, part) in sql.split('?').enumerate() {
+        if at > 0 {
+            match values.next() {
+                Some(Value::Bytes(bytes)) => text.push_str(&super::literal(bytes)),
+                Some(Value::UInt(number)) => text.push_str(&number.to_string()),
+                Some(Value::Int(number)) => text.push_str(&number.to_string()),
+                _ => text.push_str("NULL"),
+            }
+        }
+        text.push_str(part);
+    }
+    text
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

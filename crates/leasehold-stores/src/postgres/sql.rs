@@ -12,11 +12,10 @@ const DEFAULT_SCHEMA: &str = "public";
 /// PostgreSQL cuts longer names off.
 const MAX_NAME: usize = 63;
 
-/// The server's time in milliseconds, rounded down. The clock, not the transaction's start: that lies before the wait
-/// for somebody else's write.
+/// The server's time. The clock, not the transaction's start: that lies before the wait for somebody else's write.
 macro_rules! now {
     () => {
-        "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+        "clock_timestamp()"
     };
 }
 

@@ -5,9 +5,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod busy;
 mod calls;
 mod counting;
-mod crowd;
 mod recall;
 #[path = "../support/mod.rs"]
 mod support;

@@ -8,6 +8,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRu
 use std::time::Duration;
 
 pub mod faults;
+pub mod virtual_time;
 
 /// How many cases a property is tried with, unless `PROPTEST_CASES` says otherwise.
 pub const CASES: u32 = 2_000;
