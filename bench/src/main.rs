@@ -4,9 +4,11 @@
 //! absolute figures say little beyond this machine; the ratios are what is demanded.
 
 mod beanstalk;
+mod crowd;
 mod data;
 mod etcd;
 mod fleet;
+mod lines;
 mod load;
 mod mcp;
 mod measure;
@@ -67,6 +69,9 @@ fn main() -> ExitCode {
     if words.first().is_some_and(|word| word == plain::ARGUMENT) {
         return plain::main(&words[1..]);
     }
+    if words.first().is_some_and(|word| word == crowd::ARGUMENT) {
+        return crowd::main(&words[1..]);
+    }
     let done = Options::parse(&words).and_then(|options| {
         let Some(options) = options else {
             print!("{}", options::HELP);
@@ -100,7 +105,13 @@ fn measure(options: &Options) -> Result<Report> {
         report.extend(schedule::compare()?);
     }
     if options.wants(Part::Queue) {
-        report.extend(queue::compare(&scratch, options.quick)?);
+        report.extend(queue::compare(&scratch)?);
+    }
+    if options.wants(Part::Queue) || options.wants(Part::Crowd) {
+        report.extend(crowd::compare(&scratch)?);
+    }
+    if options.wants(Part::Queue) || options.wants(Part::Lines) {
+        report.extend(lines::compare(&scratch, options.quick)?);
     }
     if options.wants(Part::Writes) {
         report.extend(writes::compare(&scratch, &options.leasehold, budget.writes)?);

@@ -10,7 +10,8 @@ Usage: leasehold-bench [--quick] [--check] [--only PART] [--json FILE] [--scratc
 
   --quick            at most 25 seconds instead of 90
   --check            exit with 1 if a demand is not met
-  --only PART        one part only: runs, stores, writes, push, sql, put, proxy, mcp, schedule, queue or fleet (or an engine)
+  --only PART        one part only: runs, stores, writes, push, sql, put, proxy, mcp, schedule, queue (of it
+                     alone: crowd, lines) or fleet (or an engine)
   --json FILE        write the results there too
   --scratch FOLDER   where to keep the state; a real disk (default: beside this program)
   --leasehold FILE   the release binary to measure (default: beside this program)
@@ -27,6 +28,10 @@ pub enum Part {
     Schedule,
     /// Queues and spools.
     Queue,
+    /// Of queues, workers in processes of their own.
+    Crowd,
+    /// Of queues, long lines.
+    Lines,
     /// Fenced writes.
     Writes,
     /// Fenced pushes.
@@ -97,6 +102,8 @@ impl Options {
                         Some("stores") => Part::Stores,
                         Some("schedule") => Part::Schedule,
                         Some("queue") => Part::Queue,
+                        Some("crowd") => Part::Crowd,
+                        Some("lines") => Part::Lines,
                         Some("writes") => Part::Writes,
                         Some("push") => Part::Push,
                         Some("proxy") => Part::Proxy,
@@ -107,7 +114,7 @@ impl Options {
                         Some(engine) => Part::Fleet(Some(engine.to_owned())),
                         None => {
                             bail!(
-                                "--only wants runs, stores, writes, push, sql, put, proxy, mcp, schedule, queue, fleet or an engine"
+                                "--only wants runs, stores, writes, push, sql, put, proxy, mcp, schedule, queue, crowd, lines, fleet or an engine"
                             )
                         }
                     });

@@ -22,18 +22,18 @@ use tokio::runtime::Runtime;
 use tokio_postgres::NoTls;
 
 const DEMAND: Demand = Demand::AtLeastTheSpeed(0.5);
-const GROWTH: Demand = Demand::AtMostTheTime(2.0);
 /// How often both sides take turns.
 const TURNS: usize = 5;
 const PAYLOAD: &[u8] = b"an item of work, as long as most are: a path, an address or a few numbers";
 /// How many workers, and how many items they share in one turn.
 const CREWS: [(usize, usize); 3] = [(1, 200), (8, 400), (64, 1_920)];
-/// The short and the long line, of which the same number of items is claimed.
-const LINES: [usize; 2] = [1_000, 1_000_000];
-const CLAIMS: usize = 300;
+/// What the peer on sqlite does to claim an item, and to complete it.
+pub(crate) const RAW_CLAIM: &str = "UPDATE job SET state = 'claimed', until = 90
+    WHERE id = (SELECT min(id) FROM job WHERE state = 'ready') RETURNING id";
+pub(crate) const RAW_DONE: &str = "UPDATE job SET state = 'done' WHERE id = ?1 AND state = 'claimed'";
 
 /// Measures every engine.
-pub fn compare(scratch: &Scratch, is_quick: bool) -> Result<Vec<Row>> {
+pub fn compare(scratch: &Scratch) -> Result<Vec<Row>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut rows = Vec::new();
     // 64 workers, and as many of the peer's.
@@ -56,18 +56,16 @@ pub fn compare(scratch: &Scratch, is_quick: bool) -> Result<Vec<Row>> {
     for (workers, items) in CREWS {
         rows.push(on_spool(&scratch.folder(&format!("spool-{workers}"))?, workers, items)?);
     }
-    let long = if is_quick { LINES[1] / 10 } else { LINES[1] };
-    rows.push(growth(&runtime, &server, long)?);
     Ok(rows)
 }
 
-fn row(engine: &str, peer: &str, workers: usize, [ours, theirs]: [Duration; 2]) -> Row {
+pub(crate) fn row(engine: &str, peer: &str, workers: usize, [ours, theirs]: [Duration; 2]) -> Row {
     let crew = if workers == 1 { "1 worker".to_owned() } else { format!("{workers} workers") };
     Row::new(format!("claim + complete, {crew} ({engine})"), peer, Unit::PerSecond, ours, Some(theirs), DEMAND)
 }
 
 /// The best of a few turns each, for one item.
-fn turns(items: usize, mut turn: impl FnMut(Side) -> Result<Duration>) -> Result<[Duration; 2]> {
+pub(crate) fn turns(items: usize, mut turn: impl FnMut(Side) -> Result<Duration>) -> Result<[Duration; 2]> {
     let mut best = [Duration::MAX; 2];
     for _ in 0..TURNS {
         for (at, side) in [Side::Ours, Side::Peers].into_iter().enumerate() {
@@ -78,7 +76,7 @@ fn turns(items: usize, mut turn: impl FnMut(Side) -> Result<Duration>) -> Result
 }
 
 #[derive(Clone, Copy)]
-enum Side {
+pub(crate) enum Side {
     Ours,
     Peers,
 }
@@ -106,7 +104,7 @@ async fn emptied(stores: &[Arc<dyn Store>], name: &str, items: usize) -> Result<
     Ok(took)
 }
 
-async fn fill(queue: &Queue, items: usize) -> Result<()> {
+pub(crate) async fn fill(queue: &Queue, items: usize) -> Result<()> {
     for chunk in (0..items).collect::<Vec<_>>().chunks(500) {
         let new = NewItem { payload: Payload::new(PAYLOAD)?, ..NewItem::default() };
         queue.add_all(vec![new; chunk.len()]).await?;
@@ -171,12 +169,7 @@ fn on_sqlite(runtime: &Runtime, folder: &Path, workers: usize, items: usize) -> 
     for _ in 0..workers {
         stores.push(runtime.block_on(leasehold_stores::open(&url))?);
     }
-    let raw = Connection::open(folder.join("raw.db"))?;
-    raw.execute_batch(
-        "PRAGMA journal_mode = wal; PRAGMA synchronous = full;
-         CREATE TABLE job (id INTEGER PRIMARY KEY, state TEXT NOT NULL, payload BLOB NOT NULL, until INTEGER);
-         CREATE INDEX job_ready ON job (id) WHERE state = 'ready'",
-    )?;
+    let raw = raw_file(&folder.join("raw.db"))?;
     let mut turn = 0;
     let both = turns(items, |side| {
         turn += 1;
@@ -188,18 +181,30 @@ fn on_sqlite(runtime: &Runtime, folder: &Path, workers: usize, items: usize) -> 
     Ok((both[0], row("sqlite", "raw transactions", workers, both)))
 }
 
-/// One connection: more of them only wait for each other.
-fn raw_transactions(raw: &Connection, items: usize) -> Result<Duration> {
+/// A new file of the peer's.
+pub(crate) fn raw_file(path: &Path) -> Result<Connection> {
+    let raw = Connection::open(path)?;
+    raw.execute_batch(
+        "PRAGMA journal_mode = wal; PRAGMA synchronous = full;
+         CREATE TABLE job (id INTEGER PRIMARY KEY, state TEXT NOT NULL, payload BLOB NOT NULL, until INTEGER);
+         CREATE INDEX job_ready ON job (id) WHERE state = 'ready'",
+    )?;
+    Ok(raw)
+}
+
+pub(crate) fn fill_raw(raw: &Connection, items: usize) -> Result<()> {
     raw.execute_batch("BEGIN")?;
     for _ in 0..items {
         raw.execute("INSERT INTO job (state, payload) VALUES ('ready', ?1)", params![PAYLOAD])?;
     }
     raw.execute_batch("COMMIT")?;
-    let mut claim = raw.prepare(
-        "UPDATE job SET state = 'claimed', until = 90 WHERE id = (SELECT min(id) FROM job WHERE state = 'ready')
-         RETURNING id",
-    )?;
-    let mut done = raw.prepare("UPDATE job SET state = 'done' WHERE id = ?1 AND state = 'claimed'")?;
+    Ok(())
+}
+
+/// One connection: more of them only wait for each other.
+fn raw_transactions(raw: &Connection, items: usize) -> Result<Duration> {
+    fill_raw(raw, items)?;
+    let (mut claim, mut done) = (raw.prepare(RAW_CLAIM)?, raw.prepare(RAW_DONE)?);
     let started = SystemClock.now();
     for _ in 0..items {
         let id: i64 = claim.query_row([], |row| row.get(0))?;
@@ -281,42 +286,4 @@ pub(crate) fn shared<W: Send>(crew: Vec<W>, work: impl Fn(&mut W) -> Result<bool
         threads.into_iter().try_for_each(|thread| thread.join().ok().context("a worker ended early")?)
     })?;
     Ok(SystemClock.now().saturating_since(started))
-}
-
-/// The time of one claim, where few are waiting and where many are.
-fn growth(runtime: &Runtime, server: &Postgres, long: usize) -> Result<Row> {
-    let mut each = Vec::new();
-    for (waiting, name) in [(LINES[0], "short"), (long, "long")] {
-        let url = Postgres::url(server.port());
-        let took = runtime.block_on(async {
-            let store = leasehold_stores::open(&url.parse()?).await?;
-            let queue = Queue::new(store.clone(), format!("line-{name}").parse()?);
-            fill(&queue, LINES[0]).await?;
-            let (client, connection) = tokio_postgres::connect(&url, NoTls).await?;
-            tokio::spawn(connection);
-            multiply(&client, &format!("line-{name}"), waiting / LINES[0]).await?;
-            let mut claimer = Claimer::new(queue, None, "90s".parse()?)?;
-            let started = SystemClock.now();
-            for _ in 0..CLAIMS {
-                let claimed = claimer.claim().await?;
-                ensure!(matches!(claimed, Claimed::Item(_)), "nothing was claimed of {waiting}");
-            }
-            Ok(SystemClock.now().saturating_since(started))
-        })?;
-        each.push(took / u32::try_from(CLAIMS)?);
-    }
-    let what = format!("one claim of {long} waiting (postgres)");
-    Ok(Row::new(what, format!("of {}", LINES[0]), Unit::Milliseconds, each[1], Some(each[0]), GROWTH))
-}
-
-/// Makes the line longer by items that differ in their names alone.
-async fn multiply(client: &tokio_postgres::Client, queue: &str, times: usize) -> Result<()> {
-    let sql = r"INSERT INTO leasehold_record SELECT namespace, shelf,
-        regexp_replace(name, '[0-9a-f]{8}(/[0-9]+)?$', lpad(to_hex(g), 8, '0') || '\1'), revision, value, tail
-        FROM leasehold_record, generate_series(2, $2::int8) g WHERE shelf IN ('item', 'line') AND name LIKE $1 || '%'";
-    client.execute(sql, &[&format!("{queue}/"), &i64::try_from(times)?]).await?;
-    client.batch_execute("ANALYZE leasehold_record").await?;
-    // What filling has left to be written would be written while claims are timed.
-    client.batch_execute("CHECKPOINT").await?;
-    Ok(())
 }

@@ -109,6 +109,22 @@ fn a_stale_completion_is_refused_with_13_and_progress_with_12() {
     }
 }
 
+/// What is there is claimed however short the wait is, and nothing is left claimed by a wait that ends.
+#[test]
+fn a_short_wait_claims_what_is_there() {
+    for bench in benches() {
+        let none = bench.queue("claim", &["--wait", "0s"]);
+        assert_eq!(code(&none), 11, "{}", said(&none));
+        let id = bench.ok("add", &["--text", "x"]);
+        for (wait, tried) in [("0s", 1), ("1ms", 2), ("2ms", 3)] {
+            let token = bench.ok("claim", &["--wait", wait]);
+            assert_eq!(bench.show(&id)["state"], "claimed");
+            bench.ok("fail", &["--token", &token, "--why", "again", "--retry-in", "0s"]);
+            assert_eq!(bench.show(&id)["tried"], tried);
+        }
+    }
+}
+
 #[test]
 fn failures_become_dead_letters_and_operators_need_a_reason() {
     for bench in benches() {

@@ -5,7 +5,7 @@
 mod common;
 
 use common::state::{changes, find, state, tamper, tamper_with};
-use common::{Home, On, PATIENCE, eventually};
+use common::{Done, Home, On, PATIENCE, eventually};
 use leasehold::{Ask, Coordinator, HolderId, Ttl};
 use leasehold_testbed::SmallDisk;
 use std::io::{BufRead, BufReader};
@@ -257,4 +257,21 @@ fn the_doctor_empties_no_namespace_that_somebody_lives_in() {
     let refused = home.done(&["doctor"]).expect(78);
     assert!(refused.stderr.contains("`doctor` is for the doctor, but has leases"), "{refused:?}");
     assert_eq!(home.done(&["stats", "job", "--json", "--store", &store]).expect(0).stdout, before);
+}
+
+#[test]
+fn a_lease_whose_token_nobody_reads_is_released() {
+    for on in [On::Sqlite, On::Dir] {
+        let home = Home::new(on);
+        for words in [&["acquire", "job"][..], &["acquire", "job", "--json"]] {
+            let (reader, writer) = std::io::pipe().unwrap();
+            drop(reader);
+            let told = Done::from(home.leasehold(words).stdout(writer).output().unwrap()).expect(69);
+            let last = told.stderr.lines().last();
+            assert_eq!(last, Some("leasehold: nobody reads the token: the lease was released"), "{told:?}");
+            assert_eq!(home.show("job")["state"], "free");
+        }
+        home.done(&["acquire", "job"]).expect(0);
+        assert_eq!(home.show("job")["epoch"], 3);
+    }
 }

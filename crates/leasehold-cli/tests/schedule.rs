@@ -205,11 +205,52 @@ fn a_reload_keeps_what_runs_and_a_wrong_file_changes_nothing() {
     );
     jobs(&home, "[[job]]\nname = 'other'\nevery = '1s'\ncommand = 'echo > other'\n");
     eventually("the new file is taken up by itself", || home.path("other").exists());
+    std::fs::remove_file(home.path("leasehold.toml")).unwrap();
+    let gone = format!("the old jobs stay in force: `{}` is gone", home.path("leasehold.toml").display());
+    eventually("a file that is gone is told", || home.read("log").contains(&gone));
     assert!(common::is_alive(pid), "the run that went on was dropped");
     home.touch("go");
     signal(daemon.pid(), "TERM");
     daemon.end().expect(0);
     assert_eq!(runs(&home, "long").last().unwrap()["fate"], "succeeded");
+}
+
+#[test]
+fn a_store_that_is_changed_in_the_file_waits_for_a_restart_and_is_told() {
+    let home = Home::new(On::Sqlite);
+    let job = "[[job]]\nname = 'tick'\nevery = '1s'\ncommand = 'echo $LEASEHOLD_SLOT >> ran'\n";
+    let write = |head: &str| jobs(&home, &format!("{head}\n{job}"));
+    let start = |log: &str| {
+        let log = std::fs::File::create(home.path(log)).unwrap();
+        let mut command = home.leasehold(&["schedule"]);
+        Running::from(command.env_remove("LEASEHOLD_STORE").stderr(log).spawn().unwrap())
+    };
+    write("store = 'sqlite:old.db'");
+    let daemon = start("log");
+    home.words("ran");
+    write("store = 'sqlite:new.db'\nttl = '45s'");
+    let (old, new) = (home.path("old.db").display().to_string(), home.path("new.db").display().to_string());
+    let store = format!("setting `store` is now `sqlite:{new}` in the file, and stays `sqlite:{old}` until a restart");
+    eventually("it is told", || home.read("log").contains(&store));
+    assert!(
+        home.read("log").contains("setting `ttl` is now `45s` in the file, and stays `1m30s`"),
+        "{}",
+        home.read("log")
+    );
+    let before = home.read("ran").lines().count();
+    eventually("jobs run on", || home.read("ran").lines().count() >= before + 2);
+    signal(daemon.pid(), "TERM");
+    daemon.end().expect(0);
+    assert!(!home.path("new.db").exists(), "the new store was made");
+    assert_eq!(home.read("log").matches("setting `store`").count(), 1, "{}", home.read("log"));
+    // What is right again is not told; a restart takes the new one.
+    let before = home.read("ran").lines().count();
+    let daemon = start("second");
+    eventually("jobs run again", || home.read("ran").lines().count() > before);
+    assert!(home.path("new.db").exists(), "the new store is not used");
+    signal(daemon.pid(), "TERM");
+    daemon.end().expect(0);
+    assert!(!home.read("second").contains("until a restart"), "{}", home.read("second"));
 }
 
 #[test]
@@ -368,6 +409,7 @@ fn wrong_jobs_are_refused_with_job_field_value_and_form() {
         (job("cron = '@daily'\ndst = 'maybe'\ncommand = 'true'"), "field `dst`: invalid dst `maybe`: use shift"),
         (job("cron = '@daily'\ndst_fold = 'x'\ncommand = 'true'"), "invalid dst_fold `x`: use first"),
         (job("every = '1h'\ntz = 'UTC'\ncommand = 'true'"), "go with `cron`"),
+        (job("cron = '@every 1h'\ntz = 'Asia/Tokyo'\ncommand = 'true'"), "invalid cron `@every 1h`: it is counted in"),
         (job(&format!("{usual}\nbusy = 'queue'")), "invalid busy `queue`: use skip, wait 10m"),
         (job(&format!("{usual}\ncatch_up = 0")), "invalid catch_up `0`"),
         (job(&format!("{usual}\ncatch_up = -1")), "invalid catch_up `-1`"),
@@ -378,6 +420,14 @@ fn wrong_jobs_are_refused_with_job_field_value_and_form() {
         (job(&format!("{usual}\nguards = ['nfs:x']")), "invalid guard `nfs:x`"),
         (job(&format!("{usual}\nenv = {{ LEASEHOLD_TOKEN = 'x' }}")), "invalid env `LEASEHOLD_TOKEN`"),
         (job(&format!("{usual}\ncolour = 'red'")), "unknown field `colour`"),
+        (job(&format!("{usual}\njitter = '61m'")), "job `x`: invalid jitter `1h1m`: two of its slots are 1h apart"),
+        (
+            job("cron = '0,5 3 * * *'\ncommand = 'true'\njitter = '6m'"),
+            "invalid jitter `6m`: two of its slots are 5m apart",
+        ),
+        (job(&format!("{usual}\non = []")), "job `x`: invalid on `[]`: use a label, or a list of at least one"),
+        (job(&format!("{usual}\non = ''")), "job `x`: invalid on ``: use a label"),
+        (job(&format!("{usual}\non = ['gpu', 'eu,us']")), "invalid on `eu,us`: use a label"),
         (job(usual) + &job(usual), "there are two jobs of this name"),
         ("[[job]\n".into(), "line 1"),
     ] {
@@ -386,9 +436,20 @@ fn wrong_jobs_are_refused_with_job_field_value_and_form() {
         assert!(refused.stderr.contains(says), "{text}: {}", refused.stderr);
         assert_eq!(refused.stderr.lines().count(), 1, "{}", refused.stderr);
     }
+    // As much as lies between two slots, and for a line whose slots are days apart.
+    for right in
+        ["every = '1h'\njitter = '1h'", "cron = '0 3 * * MON-FRI'\njitter = '1d'", "cron = '@monthly'\njitter = '3d'"]
+    {
+        jobs(&home, &job(&format!("{right}\ncommand = 'true'\non = ['gpu', 'eu']")));
+        home.done(&["schedule", "check"]).expect(0);
+    }
     jobs(&home, &job(usual));
     home.done(&["run", "x", "--slot", "0 3 * *", "--", "true"]).expect(64);
     let zone = home.done(&["run", "x", "--slot", "@daily", "--tz", "Mars", "--", "true"]).expect(64);
     assert!(zone.stderr.contains("(from --tz)"), "{zone:?}");
+    for labels in ["", "gpu,eu"] {
+        let refused = home.done(&["schedule", "run", "--on", labels]).expect(64);
+        assert!(refused.stderr.contains(&format!("invalid label `{labels}`")), "{refused:?}");
+    }
     assert!(!home.path("leases.db").exists());
 }

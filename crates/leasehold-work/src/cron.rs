@@ -3,14 +3,13 @@
 //! Promise: a line that parsed comes due some day, and a line that does not parse is refused with the field, the value
 //! and the allowed form. Non-promise: a cron line alone knows no zone; [`crate::Schedule`] turns it into instants.
 
+mod fields;
+
+use fields::Fields;
 use jiff::civil::DateTime;
 use leasehold::{Error, Result};
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-
-/// Parsed lines are large (their year alone is 5 KB), and a scheduler of 100,000 jobs needs one of them at a time.
-const CACHED: usize = 4_096;
+use std::sync::Arc;
 
 const MONTHS: [&str; 12] = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
 
@@ -30,24 +29,33 @@ struct Field {
     name: &'static str,
     form: &'static str,
     words: &'static [&'static str],
+    /// How many values it has.
+    span: u32,
 }
 
 const FIELDS: [Field; 6] = [
-    Field { name: "second", form: "use 0-59, a list 0,30, a range 0-29 or a step */10", words: &[] },
-    Field { name: "minute", form: "use 0-59, a list 0,30, a range 0-29 or a step */15", words: &[] },
-    Field { name: "hour", form: "use 0-23, a list 9,17, a range 9-17 or a step */2", words: &[] },
+    Field { name: "second", form: "use 0-59, a list 0,30, a range 0-29 or a step */10", words: &[], span: 60 },
+    Field { name: "minute", form: "use 0-59, a list 0,30, a range 0-29 or a step */15", words: &[], span: 60 },
+    Field { name: "hour", form: "use 0-23, a list 9,17, a range 9-17 or a step */2", words: &[], span: 24 },
     Field {
         name: "day of month",
         form: "use 1-31, a list 1,15, a range 1-7, a step */2, L for the last day, 15W for the weekday nearest the \
                15th or LW for the last weekday",
         words: &["L", "W", "LW"],
+        span: 31,
     },
-    Field { name: "month", form: "use 1-12 or JAN-DEC, a list 1,7, a range JAN-MAR or a step */3", words: &MONTHS },
+    Field {
+        name: "month",
+        form: "use 1-12 or JAN-DEC, a list 1,7, a range JAN-MAR or a step */3",
+        words: &MONTHS,
+        span: 12,
+    },
     Field {
         name: "day of week",
         form: "use 0-7 or SUN-SAT (0 and 7 are Sunday), a list MON,WED, a range MON-FRI, 5#2 for the second Friday or \
                5L for the last",
         words: &["L", "SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"],
+        span: 7,
     },
 ];
 
@@ -64,6 +72,7 @@ const FIELDS: [Field; 6] = [
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cron {
     text: Arc<str>,
+    fields: Fields,
 }
 
 impl Cron {
@@ -76,26 +85,12 @@ impl Cron {
 
     /// The first wall-clock time at or after this one.
     pub(crate) fn at_or_after(&self, civil: DateTime) -> Option<DateTime> {
-        self.parsed()?.find_next_occurrence(&civil, true).ok()
+        self.fields.at_or_after(civil)
     }
 
     /// The last wall-clock time at or before this one.
     pub(crate) fn at_or_before(&self, civil: DateTime) -> Option<DateTime> {
-        self.parsed()?.find_previous_occurrence(&civil, true).ok()
-    }
-
-    fn parsed(&self) -> Option<Arc<croner::Cron>> {
-        static CACHE: OnceLock<Mutex<HashMap<Arc<str>, Arc<croner::Cron>>>> = OnceLock::new();
-        let mut cache = CACHE.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = cache.get(&self.text) {
-            return Some(known.clone());
-        }
-        let parsed = Arc::new(read(&expand(&self.text)).ok()?);
-        if cache.len() >= CACHED {
-            cache.clear();
-        }
-        cache.insert(self.text.clone(), parsed.clone());
-        Some(parsed)
+        self.fields.at_or_before(civil)
     }
 }
 
@@ -138,11 +133,12 @@ impl std::str::FromStr for Cron {
             }
         };
         let start = DateTime::constant(2000, 1, 1, 0, 0, 0, 0);
-        if parsed.find_next_occurrence(&start, true).is_err() {
+        let fields = Fields::from(&parsed.pattern);
+        if fields.at_or_after(start).is_none() {
             let allowed = "this day never comes; see the day of month and the month";
             return Err(Error::invalid("cron", text, allowed));
         }
-        Ok(Cron { text: text.into() })
+        Ok(Cron { text: text.into(), fields })
     }
 }
 
@@ -173,6 +169,13 @@ fn check_words(text: &str, value: &str, field: &Field) -> Result<()> {
             if !field.words.iter().any(|known| word.eq_ignore_ascii_case(known)) {
                 return refuse(&format!("`{}` is not a word of it", leasehold::printable(word)));
             }
+        }
+        // Every 90 minutes is what is meant, and every hour is what it would be.
+        if let Some(step) = part.split_once('/').and_then(|(_, step)| step.parse::<u32>().ok())
+            && step > field.span
+        {
+            let span = field.span;
+            return refuse(&format!("a step of {step} is longer than its {span}; `every` and `@every` count time"));
         }
         if let Some(odd) = part.chars().find(|c| !(c.is_ascii_alphanumeric() || "*/-#?".contains(*c))) {
             return refuse(&format!("character `{}` has no meaning here", odd.escape_debug()));
@@ -226,6 +229,7 @@ mod tests {
             "@midnight",
             "0 0 29 2 *",
             "5,10-20/5 * * * *",
+            "*/60 */24 * * *",
             "0 0 * * fri#L",
         ] {
             let cron: Cron = line.parse().unwrap_or_else(|e| panic!("{line}: {e}"));
@@ -249,6 +253,8 @@ mod tests {
             ("0 99 3 * * *", "minute `99`"),
             ("1,,2 * * * *", "minute `1,,2` is wrong: a part of the list is missing"),
             ("*/0 * * * *", "minute `*/0`"),
+            ("*/90 * * * *", "minute `*/90` is wrong: a step of 90 is longer than its 60"),
+            ("0 2-20/36 * * *", "hour `2-20/36` is wrong: a step of 36"),
             ("5-1 * * * *", "minute `5-1`"),
             ("x * * * *", "minute `x`"),
             ("0 3 * *", "it has 4 fields"),

@@ -5,7 +5,7 @@
 
 use crate::catch_up::CatchUp;
 use crate::slots::{Schedule, Zone};
-use leasehold::{Error, Kind, LeaseName, Result, Slot, Ttl, format_duration, parse_duration};
+use leasehold::{Error, Kind, LeaseName, Result, Slot, Timestamp, Ttl, format_duration, parse_duration};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -169,6 +169,8 @@ fn parse(table: JobTable) -> Result<Job> {
     if argv.iter().any(|word| word.contains('\0')) {
         return Err(missing("command", "it has a NUL character"));
     }
+    let jitter = duration("jitter", table.jitter.as_deref())?.unwrap_or_default();
+    check_jitter(jitter, &schedule)?;
     if name.starts_with('-') {
         // It would be taken for an option where it is run.
         return Err(Error::invalid("name", &name, "a job's name does not begin with `-`"));
@@ -181,7 +183,7 @@ fn parse(table: JobTable) -> Result<Job> {
         grace: duration("grace", table.grace.as_deref())?,
         busy: table.busy.as_deref().map_or(Ok(Busy::Skip), busy)?,
         catch_up: catch_up(table.catch_up, table.catch_up_max_age.as_deref())?,
-        jitter: duration("jitter", table.jitter.as_deref())?.unwrap_or_default(),
+        jitter,
         env: environment(table.env)?,
         cwd: table.cwd,
         guards: table.guards,
@@ -192,12 +194,43 @@ fn parse(table: JobTable) -> Result<Job> {
         backoff: duration("backoff", table.backoff.as_deref())?.unwrap_or(Duration::from_secs(10)),
         timeout: duration("timeout", table.timeout.as_deref())?,
         progress_timeout: duration("progress_timeout", table.progress_timeout.as_deref())?,
-        on: match table.on {
-            None => Vec::new(),
-            Some(OneOrMany::One(label)) => vec![label],
-            Some(OneOrMany::Many(labels)) => labels,
-        },
+        on: labels(table.on)?,
     })
+}
+
+/// A start that is put off past the next slot would be taken for that one's.
+fn check_jitter(jitter: Duration, schedule: &Schedule) -> Result<()> {
+    // Enough to see every distance between the slots of nearly all lines that people write.
+    const LOOKED_AT: usize = 25;
+    if jitter.is_zero() {
+        return Ok(());
+    }
+    // The same on every machine and on every day: a file that is right stays right.
+    let from = Timestamp::from_millis(1_767_225_600_000);
+    let slots: Vec<Slot> = schedule.between(from, Timestamp::from_millis(u64::MAX)).take(LOOKED_AT).collect();
+    let distance = slots.windows(2).map(|pair| pair[1].0.saturating_since(pair[0].0)).min().unwrap_or(Duration::MAX);
+    if jitter <= distance {
+        return Ok(());
+    }
+    let form = format!("two of its slots are {distance} apart; use that at most", distance = format_duration(distance));
+    Err(Error::invalid("jitter", format_duration(jitter), form))
+}
+
+fn labels(on: Option<OneOrMany>) -> Result<Vec<String>> {
+    let form = "use a label, or a list of at least one; leave it out for a job of every machine";
+    let labels = match on {
+        None => return Ok(Vec::new()),
+        Some(OneOrMany::One(label)) => vec![label],
+        Some(OneOrMany::Many(labels)) => labels,
+    };
+    if labels.is_empty() {
+        return Err(Error::invalid("on", "[]", form));
+    }
+    match labels.iter().find(|label| label.trim().is_empty() || label.contains(',')) {
+        // A machine's labels are a list with commas.
+        Some(label) => Err(Error::invalid("on", label, format!("{form}; a label is not empty and has no comma"))),
+        None => Ok(labels),
+    }
 }
 
 fn missing(field: &str, what: &str) -> Error {

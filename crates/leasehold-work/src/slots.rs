@@ -132,6 +132,10 @@ impl Schedule {
     /// wildcard hour both times, as people know it from cron.
     pub fn new(text: &str, zone: Zone, gap: Option<Gap>, fold: Option<Fold>) -> Result<Self> {
         if let Some(interval) = text.trim().strip_prefix("@every ") {
+            if zone != Zone::UTC || gap.is_some() || fold.is_some() {
+                let form = "it is counted in elapsed time: a time zone and rules for its changes go with a cron line";
+                return Err(Error::invalid("cron", text, form));
+            }
             return Schedule::every(parse_duration(interval.trim())?);
         }
         let cron: Cron = text.parse()?;

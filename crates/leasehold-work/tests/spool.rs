@@ -175,6 +175,20 @@ fn workers_that_only_know_mv_can_join() {
     assert_eq!(done.len(), 2, "{done:?}");
     assert!(done.iter().all(|name| name.epoch.get() == 1), "{done:?}");
     assert!(spool.items(&Where::Ready).unwrap().is_empty());
+    // Of two additions with one key, by shells and by leasehold, in either order, one counts.
+    let once = || sh(&example("add once with ln"), spool.root());
+    assert_eq!(once(), (true, String::new()));
+    assert_eq!(once(), (true, "there is one\n".into()));
+    let keyed = |key: &str| SpoolNew { key: Some(key.parse().unwrap()), ..SpoolNew::default() };
+    let (id, is_new) = spool.add(&keyed("invoice-7"), &mut "again".as_bytes()).unwrap();
+    assert_eq!((id.as_str(), is_new), ("k.invoice-7", false));
+    let mut worker = claimer(&spool, "10s");
+    let grant = worker.claim().unwrap().unwrap();
+    assert_eq!(grant.name().id, id);
+    spool.complete(&grant, None, &[]).unwrap();
+    assert_eq!(once().1, "there is one\n", "what is done has its key still");
+    assert!(worker.claim().unwrap().is_none());
+    drop(worker);
     // One that fell silent loses its item, and finds that its completion fails.
     add(&spool, "x");
     let (ok, file) = sh(&example("claim with mv"), spool.root());
@@ -182,7 +196,7 @@ fn workers_that_only_know_mv_can_join() {
     std::thread::sleep(Duration::from_millis(2100));
     assert_eq!(spool.clean().unwrap().requeued, 1);
     assert!(!sh(&format!("f={}\n{}", file.trim(), example("complete with mv")), spool.root()).0);
-    assert_eq!(spool.items(&Where::Done).unwrap().len(), 2);
+    assert_eq!(spool.items(&Where::Done).unwrap().len(), 3);
     assert_eq!(claimer(&spool, "10s").claim().unwrap().unwrap().token().epoch.get(), 3);
 }
 

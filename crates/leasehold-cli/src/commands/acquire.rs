@@ -4,8 +4,9 @@ use super::coordinator;
 use crate::args::{Acquire as Args, Common};
 use crate::config::{Flags, Settings, duration_of};
 use crate::exit::Exit;
-use crate::{output, view};
-use leasehold::{Acquired, Ask, Event, HolderId, LeaseName, Outcome, Result};
+use crate::output::{self, Reader};
+use crate::view;
+use leasehold::{Acquired, Ask, Error, Event, HolderId, Kind, LeaseName, Outcome, Result};
 use serde_json::json;
 
 pub async fn acquire(common: &Common, args: &Args) -> Result<Exit> {
@@ -22,19 +23,29 @@ pub async fn acquire(common: &Common, args: &Args) -> Result<Exit> {
     match acquired {
         Acquired::Granted(grant) => {
             let _ = coordinator.count(&lease, Event::Granted).await;
-            let printed = if common.json {
+            let text = if common.json {
                 let mut value = view::token_json(grant.token());
                 value["ttl_ms"] = json!(grant.ttl().get().as_millis() as u64);
-                output::json(&value)
+                value.to_string()
             } else {
-                output::line(&grant.token().wire())
+                grant.token().wire()
             };
-            if let Err(error) = printed {
-                // A lease whose token nobody has is held by nobody.
-                let _ = coordinator.release(&grant, Outcome::Failed).await;
-                return Err(error);
+            let error = match output::deliver(&format!("{text}\n")) {
+                Ok(Reader::There) => return Ok(Exit::Done),
+                Ok(Reader::Gone) => Error::new(Kind::Unavailable, "nobody reads the token: the lease was released"),
+                Err(error) => error,
+            };
+            // A lease whose token nobody has is held by nobody.
+            match coordinator.release(&grant, Outcome::Failed).await {
+                Ok(_) => Err(error),
+                Err(why) => Err(Error::new(
+                    error.kind(),
+                    format!(
+                        "nobody has the token of `{lease}`, and it was not released; it expires after {}: {why}",
+                        grant.ttl()
+                    ),
+                )),
             }
-            Ok(Exit::Done)
         }
         Acquired::Refused { lease, refusal, now } => {
             let event = super::run::skip_event(&refusal);

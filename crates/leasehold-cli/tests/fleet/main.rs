@@ -11,6 +11,7 @@ mod rooms;
 mod runs;
 mod secrets;
 mod urls;
+mod work;
 
 use common::Home;
 use leasehold_testbed::{Postgres, Server, etcd, mariadb, mariadb_run, nats, postgres, program, redis, redis_cli};

@@ -78,22 +78,43 @@ impl Claimer {
     /// Waits for an item. Nothing is claimed when the future is dropped while it waits; what was being claimed runs out
     /// by itself.
     pub async fn next(&mut self) -> Result<ItemGrant> {
+        loop {
+            match self.claim().await? {
+                Claimed::Item(grant) => return Ok(*grant),
+                Claimed::Nothing { look_again } => self.rest(look_again).await,
+            }
+        }
+    }
+
+    /// Waits for an item, for this long at most. What is there already is claimed however short that is, and a claim that
+    /// was begun is ended.
+    pub async fn next_within(&mut self, limit: Duration) -> Result<Option<ItemGrant>> {
         let clock = self.queue.clock().clone();
+        let until = clock.now() + limit;
         loop {
             let look_again = match self.claim().await? {
-                Claimed::Item(grant) => return Ok(*grant),
+                Claimed::Item(grant) => return Ok(Some(*grant)),
                 Claimed::Nothing { look_again } => look_again,
             };
-            let Some(watch) = &mut self.watch else {
-                // What came before the watch was in place hinted nobody: look once more.
-                self.watch = Some(self.queue.line.listen().await);
-                continue;
-            };
-            let deaf = clock.now() + DEAF;
-            tokio::select! {
-                () = clock.sleep_until(look_again) => {}
-                () = watch.hint() => clock.sleep_until(deaf).await,
+            if clock.now() >= until {
+                return Ok(None);
             }
+            self.rest(look_again.min(until)).await;
+        }
+    }
+
+    /// Until this moment, or until the bell is rung.
+    async fn rest(&mut self, look_again: Moment) {
+        let clock = self.queue.clock().clone();
+        let Some(watch) = &mut self.watch else {
+            // What came before the watch was in place hinted nobody: look once more.
+            self.watch = Some(self.queue.line.listen().await);
+            return;
+        };
+        let deaf = clock.now() + DEAF;
+        tokio::select! {
+            () = clock.sleep_until(look_again) => {}
+            () = watch.hint() => clock.sleep_until(deaf).await,
         }
     }
 

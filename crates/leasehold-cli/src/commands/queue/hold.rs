@@ -26,7 +26,7 @@ pub async fn claim(common: &Common, args: &ClaimArgs) -> Result<Exit> {
         Open::Queue(queue) => {
             let mut claimer = Claimer::new(queue, label, ttl)?;
             let grant = match wait {
-                Some(wait) => tokio::time::timeout(wait, claimer.next()).await.ok().transpose()?,
+                Some(wait) => claimer.next_within(wait).await?,
                 None => match claimer.claim().await? {
                     Claimed::Item(grant) => Some(*grant),
                     Claimed::Nothing { .. } => None,

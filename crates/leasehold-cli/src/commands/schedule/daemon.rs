@@ -52,12 +52,18 @@ impl Watcher for Voice {
 }
 
 /// This machine's labels: its name, what the flags say, and what the environment says.
-fn labels(flags: Vec<String>) -> Vec<String> {
+fn labels(flags: Vec<String>) -> Result<Vec<String>> {
     let mut labels = vec![leasehold_system::host::name()];
-    labels.extend(flags);
+    for label in flags {
+        // No job can ask for such a one.
+        if label.trim().is_empty() || label.contains(',') {
+            return Err(Error::invalid("label", label, "it is not empty and has no comma; give --on once for each"));
+        }
+        labels.push(label);
+    }
     let variable = std::env::var(LABELS).unwrap_or_default();
     labels.extend(variable.split(',').map(str::trim).filter(|label| !label.is_empty()).map(String::from));
-    labels
+    Ok(labels)
 }
 
 /// What of a file tells that it was written to.
@@ -68,7 +74,7 @@ fn look(path: &Path) -> Option<(std::time::SystemTime, u64, u64)> {
 }
 
 pub async fn run(common: &Common, settings: Settings, jobs: Jobs, args: ScheduleRun) -> Result<Exit> {
-    let labels = labels(args.on);
+    let labels = labels(args.on)?;
     let coordinator = coordinator(&settings).await?;
     let processes = Arc::new(Processes::new(coordinator.clone(), &settings));
     let label: Option<Label> = settings.label.value.clone();
@@ -91,14 +97,17 @@ pub async fn run(common: &Common, settings: Settings, jobs: Jobs, args: Schedule
             }
             _ = hangup.recv() => {
                 seen = look(&jobs.path);
-                reload(common, &jobs.path, &labels, &steering);
+                reload(common, &settings, &jobs.path, &labels, &steering);
                 false
             }
             () = SystemClock.sleep_until(SystemClock.now() + LOOK) => {
-                let now = look(&jobs.path);
-                if now.is_some() && now != seen {
-                    seen = now;
-                    reload(common, &jobs.path, &labels, &steering);
+                let before = std::mem::replace(&mut seen, look(&jobs.path));
+                match &seen {
+                    Some(_) if seen != before => reload(common, &settings, &jobs.path, &labels, &steering),
+                    None if before.is_some() => {
+                        output::say(&format!("the old jobs stay in force: `{}` is gone", jobs.path.display()));
+                    }
+                    _ => {}
                 }
                 false
             }
@@ -124,13 +133,38 @@ fn announce(jobs: &Jobs, labels: &[String]) {
 }
 
 /// The new jobs, or the old ones if the new are wrong.
-fn reload(common: &Common, path: &Path, labels: &[String], steering: &Steering) {
-    let read = Settings::gather_near(common, Flags::default(), Some(path)).and_then(|s| Jobs::read(path, &s));
+fn reload(common: &Common, in_force: &Settings, path: &Path, labels: &[String], steering: &Steering) {
+    let read = Settings::gather_near(common, Flags::default(), Some(path)).and_then(|changed| {
+        // Checked with what they are run under.
+        let jobs = Jobs::read(path, in_force)?;
+        Ok((jobs, changed))
+    });
     match read {
-        Ok(jobs) => {
+        Ok((jobs, changed)) => {
+            kept(in_force, &changed).iter().for_each(|line| output::say(line));
             announce(&jobs, labels);
             steering.replace(jobs.for_machine(labels));
         }
         Err(error) => output::say(&format!("the old jobs stay in force: {error}")),
     }
+}
+
+/// What was changed in the file and is not taken up: runs that go on are under it.
+fn kept(in_force: &Settings, changed: &Settings) -> Vec<String> {
+    let shown = |is_same: bool, name: &str, old: String, new: String| {
+        let line = format!("setting `{name}` is now `{new}` in the file, and stays `{old}` until a restart");
+        (!is_same).then_some(line)
+    };
+    let text = |value: Option<String>| value.unwrap_or_else(|| "unset".into());
+    let label = |settings: &Settings| text(settings.label.value.as_ref().map(ToString::to_string));
+    let grace = |settings: &Settings| text(settings.grace.value.map(leasehold::format_duration));
+    let (old, new) = (in_force, changed);
+    let is_same_store = old.store.value.portable() == new.store.value.portable();
+    let lines = [
+        shown(is_same_store, "store", old.store.value.to_string(), new.store.value.to_string()),
+        shown(old.ttl.value == new.ttl.value, "ttl", old.ttl.value.to_string(), new.ttl.value.to_string()),
+        shown(old.label.value == new.label.value, "label", label(old), label(new)),
+        shown(old.grace.value == new.grace.value, "grace", grace(old), grace(new)),
+    ];
+    lines.into_iter().flatten().collect()
 }

@@ -15,7 +15,7 @@ use crate::config::{Flags, Settings, blame, duration_of};
 use crate::exit::Exit;
 use crate::output;
 use crate::supervise::windows::Windows;
-use leasehold::{HolderId, Result};
+use leasehold::{HolderId, Key, LeaseName, Result, Shelf};
 use leasehold_work::queue::Claimer;
 use leasehold_work::spool::SpoolClaimer;
 use source::{Files, Items};
@@ -34,7 +34,7 @@ pub async fn work(common: &Common, args: Args) -> Result<Exit> {
     let max_runtime = duration_of("--max-runtime", args.max_runtime.as_deref())?;
     if args.jobs > 1 {
         // Said once, and not by each lane.
-        drop(Open::new(&settings, &target).await?);
+        reach(&Open::new(&settings, &target).await?).await?;
         return lanes::run(&settings, &target, &args).await;
     }
     let plan = lane::Plan {
@@ -47,7 +47,11 @@ pub async fn work(common: &Common, args: Args) -> Result<Exit> {
         command: args.command,
     };
     let (label, ttl) = (settings.label.value.clone(), settings.ttl.value);
-    match Open::new(&settings, &target).await? {
+    let open = Open::new(&settings, &target).await?;
+    if std::env::var_os(lane::LANE).is_none() {
+        reach(&open).await?;
+    }
+    match open {
         Open::Queue(queue) => lane::run(Items { claimer: Claimer::new(queue, label, ttl)? }, plan).await,
         Open::Spool(spool) => {
             let label = label.unwrap_or_else(|| HolderId::new(None).label);
@@ -55,4 +59,14 @@ pub async fn work(common: &Common, args: Args) -> Result<Exit> {
             lane::run(Files { claimer }, plan).await
         }
     }
+}
+
+/// Asks the store for something. A store that goes away later is waited for; one that was never there is most likely
+/// misspelt. Some are only connected to when they are asked.
+async fn reach(open: &Open) -> Result<()> {
+    if let Open::Queue(queue) = open {
+        let name = LeaseName::new(queue.name().as_str())?;
+        queue.store().read(&Key::new(Shelf::Queue, &name)).await?;
+    }
+    Ok(())
 }
