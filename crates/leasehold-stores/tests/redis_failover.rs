@@ -155,7 +155,8 @@ async fn sentinels_lead_to_the_new_primary() {
         loop {
             match acquire(&client).await {
                 Ok(grant) => return grant,
-                Err(error) => assert_eq!(error.kind(), Kind::Unavailable, "{error}"),
+                // What is sent just as the connection breaks may have been done, as far as the client can know.
+                Err(error) => assert!(matches!(error.kind(), Kind::Unavailable | Kind::Indeterminate), "{error}"),
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }

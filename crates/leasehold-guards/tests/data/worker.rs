@@ -180,24 +180,21 @@ async fn begin_row(url: &str, resource: &Resource, token: &Token, sql: &str, sab
     fenced.commit().await.map(drop)
 }
 
-/// One client per place: making one costs more than a put.
-fn client(address: &Address) -> Result<Arc<dyn ObjectStore>> {
+/// One client per place: making one costs more than a put. The whole address says which: printed, it leaves out the endpoint.
+fn client(url: &str, address: &Address) -> Result<Arc<dyn ObjectStore>> {
     static CLIENTS: Mutex<BTreeMap<String, Arc<dyn ObjectStore>>> = Mutex::new(BTreeMap::new());
     let mut clients = CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut place = address.clone();
-    place.path.clear();
-    let place = format!("{place:?}");
-    if let Some(client) = clients.get(&place) {
+    if let Some(client) = clients.get(url) {
         return Ok(client.clone());
     }
     let client: Arc<dyn ObjectStore> = leasehold_stores::object::client(address)?;
-    clients.insert(place, client.clone());
+    clients.insert(url.to_owned(), client.clone());
     Ok(client)
 }
 
 /// The guard of an object.
 pub fn object_at(url: &str, name: &str, stages: Option<Arc<dyn Stages>>) -> Result<ObjectGuard> {
-    object_by(client, url, name, stages)
+    object_by(|address| client(url, address), url, name, stages)
 }
 
 /// The same, with connections of its own.
