@@ -30,6 +30,9 @@ pub enum Unit {
     /// How many in a second.
     #[serde(rename = "per_second")]
     PerSecond,
+    /// Megabytes, of which each is given as a millisecond.
+    #[serde(rename = "MB")]
+    Megabytes,
 }
 
 /// One comparison.
@@ -69,7 +72,7 @@ impl Row {
             Demand::None => (peer.map(|peer| ours.as_secs_f64() / peer.as_secs_f64()), true),
         };
         let figure = |time: Duration| match unit {
-            Unit::Milliseconds => time.as_secs_f64() * 1e3,
+            Unit::Milliseconds | Unit::Megabytes => time.as_secs_f64() * 1e3,
             Unit::PerSecond => 1.0 / time.as_secs_f64(),
         };
         let (ours, peer) = (figure(ours), peer.map(figure));
@@ -80,11 +83,14 @@ impl Row {
         let figure = |value: f64| match self.unit {
             Unit::Milliseconds => format!("{value:.2} ms"),
             Unit::PerSecond => format!("{value:.0} /s"),
+            Unit::Megabytes => format!("{value:.0} MB"),
         };
         let demand = match self.demand {
             Demand::AtMostTheTime(most) => format!("at most {most}x the time"),
             Demand::AtLeastTheSpeed(least) => format!("at least {least}x as fast"),
-            Demand::AtMost(most) => format!("at most {} ms", most.as_millis()),
+            Demand::AtMost(most) => {
+                format!("at most {} {}", most.as_millis(), if self.unit == Unit::Megabytes { "MB" } else { "ms" })
+            }
             Demand::None => "-".into(),
         };
         [

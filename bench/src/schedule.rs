@@ -93,11 +93,10 @@ async fn measure() -> Result<Vec<Row>> {
     Ok(vec![
         Row::new(what, "tokio timers", Unit::Milliseconds, ours, Some(peer), Demand::AtMost(LATENESS)),
         Row::new("processor time in an idle second", "-", Unit::Milliseconds, idle, None, Demand::AtMost(IDLE)),
-        // A row has times; a megabyte is shown as a millisecond.
         Row::new(
-            format!("peak memory of {JOBS} jobs (MB, shown as ms)"),
+            format!("peak memory of {JOBS} jobs"),
             "-",
-            Unit::Milliseconds,
+            Unit::Megabytes,
             Duration::from_millis(memory),
             None,
             Demand::AtMost(Duration::from_millis(MEGABYTES)),
