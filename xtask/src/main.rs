@@ -1,6 +1,7 @@
 //! Chores: `cargo xtask test [--quick]`, `cargo xtask servers`, `cargo xtask tidy`.
 //!
-//! Promise: `test` runs every check that CI runs, in one command, and stops at the first that fails.
+//! Promise: `test` runs every check that CI runs, in one command. It stops at the first check that fails, but of the tests
+//! it shows every one that does.
 
 mod lanes;
 mod nfs;

@@ -183,12 +183,12 @@ fn refused(error: &mysql_async::Error, resource: &str, place: &str) -> Error {
     }
 }
 
-/// Whether the server answered and stays with us. One that was killed says so once, and is gone.
 /// Whether the server has no room: a full disk, or a table that cannot grow.
 fn is_full(error: &mysql_async::Error) -> bool {
     matches!(error, mysql_async::Error::Server(told) if matches!(told.code, 1021 | 1114))
 }
 
+/// Whether the server answered and stays with us. One that was killed says so once, and is gone.
 fn is_plain(error: &mysql_async::Error) -> bool {
     matches!(error, mysql_async::Error::Server(told) if !matches!(told.code, 1053 | 1317 | 1927 | 4031))
 }

@@ -342,7 +342,11 @@ fn redacted(text: &str) -> String {
     };
     let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
     shown.push_str(rest);
-    query.map_or(shown.clone(), |query| format!("{shown}?{}", secret::query(query)))
+    if let Some(query) = query {
+        shown.push('?');
+        shown.push_str(&secret::query(query));
+    }
+    shown
 }
 
 /// Where the user and the password end, at an `@`: the last of the authority, for a password may hold one. If there is

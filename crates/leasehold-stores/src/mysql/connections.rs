@@ -41,8 +41,8 @@ pub(super) struct Answer {
     pub(super) stopped: Option<Stop>,
 }
 
-/// A pool for one connection, and how many updates went over it.
-struct Lair {
+/// A line to the server: a pool for one connection, and how many updates went over it.
+struct Line {
     pool: Pool,
     updates: usize,
 }
@@ -52,7 +52,7 @@ pub(super) struct Connections {
     settings: Settings,
     // Pools of the driver's, of one connection each: they notice that an idle connection was closed, which a connection
     // alone does not, and in a larger one a connection that was just given back is not at hand at once.
-    idle: Mutex<Vec<Lair>>,
+    idle: Mutex<Vec<Line>>,
     turns: Semaphore,
     /// The server has no TLS, and the settings do not insist.
     is_plain: AtomicBool,
@@ -154,9 +154,9 @@ impl Connections {
         loop {
             let idle = lock(&self.idle).pop();
             let is_plain = self.is_plain.load(Ordering::Relaxed);
-            let lair = idle.unwrap_or_else(|| Lair { pool: Pool::new(self.settings.options(is_plain)), updates: 0 });
-            match lair.pool.get_conn().await.map_err(|e| meaning(e, Doing::Connecting, self.place())) {
-                Ok(conn) => return Ok(Held { conn: Some(conn), lair: Some(lair), home: self, _turn: turn }),
+            let line = idle.unwrap_or_else(|| Line { pool: Pool::new(self.settings.options(is_plain)), updates: 0 });
+            match line.pool.get_conn().await.map_err(|e| meaning(e, Doing::Connecting, self.place())) {
+                Ok(conn) => return Ok(Held { conn: Some(conn), line: Some(line), home: self, _turn: turn }),
                 Err(Failure::NoPool) => {}
                 Err(Failure::NoTls(_)) if self.settings.may_be_plain() && !is_plain => {
                     self.is_plain.store(true, Ordering::Relaxed);
@@ -187,7 +187,7 @@ impl Connections {
 /// A connection in use. Unless it is given back it is closed, in whatever state it is.
 struct Held<'a> {
     conn: Option<Conn>,
-    lair: Option<Lair>,
+    line: Option<Line>,
     home: &'a Connections,
     _turn: SemaphorePermit<'a>,
 }
@@ -225,9 +225,9 @@ impl Held<'_> {
     }
 
     async fn update(&mut self, sql: &'static str, values: Vec<Value>, place: &str) -> Result<Answer, Failure> {
-        let (Some(conn), Some(lair)) = (&mut self.conn, &mut self.lair) else { return Err(Failure::NoPool) };
-        lair.updates += 1;
-        if lair.updates <= SELDOM {
+        let (Some(conn), Some(line)) = (&mut self.conn, &mut self.line) else { return Err(Failure::NoPool) };
+        line.updates += 1;
+        if line.updates <= SELDOM {
             return self.ask(Doing::Writing, &filled_in(sql, &values), place).await;
         }
         let statement = match conn.prep(sql).await.map_err(|e| meaning(e, Doing::Writing, place)) {
@@ -258,8 +258,8 @@ impl Held<'_> {
 
     fn give_back(mut self) {
         drop(self.conn.take());
-        if let Some(lair) = self.lair.take() {
-            lock(&self.home.idle).push(lair);
+        if let Some(line) = self.line.take() {
+            lock(&self.home.idle).push(line);
         }
     }
 }
