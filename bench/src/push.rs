@@ -1,4 +1,4 @@
-//! A fenced push, beside a plain `git push` to the same remote.
+//! A fenced push of one commit that changes one file, beside a plain `git push` of such a one to the same remote.
 
 use crate::measure::{Contestant, contest};
 use crate::report::{Demand, Row, Unit};
@@ -30,9 +30,12 @@ impl Pusher {
         std::fs::create_dir(&pusher.folder)?;
         pusher.run("git", &["init", "-q", "-b", branch])?;
         pusher.run("git", &["remote", "add", "origin", url])?;
-        let stream: String = (0..COMMITS)
-            .map(|n| format!("commit refs/heads/{branch}\ncommitter b <b@localhost> {n} +0000\ndata 1\nx\n\n"))
-            .collect();
+        let commit = |n: usize| {
+            let (author, text) = (format!("b <b@localhost> {n} +0000"), format!("{branch} {n}\n"));
+            let file = format!("M 644 inline file\ndata {}\n{text}", text.len());
+            format!("commit refs/heads/{branch}\ncommitter {author}\ndata 1\nx\n{file}\n")
+        };
+        let stream: String = (0..COMMITS).map(commit).collect();
         std::fs::write(pusher.folder.join("stream"), stream)?;
         pusher.run("sh", &["-c", "git fast-import --quiet <stream"])?;
         let commits = pusher.run("git", &["rev-list", "--reverse", branch])?;

@@ -10,7 +10,7 @@ mod supervise;
 mod targets;
 mod view;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 use exit::Exit;
 use std::process::ExitCode;
 
@@ -22,7 +22,12 @@ fn main() -> ExitCode {
     if words.get(1).is_some_and(|word| word == commands::doctor::CONTENDER) {
         return commands::doctor::contend(&words[2..]);
     }
-    let cli = match args::Cli::try_parse_from(words) {
+    let mut command = args::Cli::command();
+    let parsed = command.try_get_matches_from_mut(words).and_then(|found| args::Cli::from_arg_matches(&found));
+    let parsed = parsed.map_err(|error| error.format(&mut command));
+    // Thousands of small pieces: the end of the process frees them at once.
+    std::mem::forget(command);
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
             let _ = error.print();

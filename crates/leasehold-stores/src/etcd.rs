@@ -3,7 +3,9 @@
 //! Promise: a swap is one transaction that compares the key's `mod_revision`, a number of the whole cluster that never
 //! comes twice; reads are linearizable; an answered write is in the write-ahead logs of most members, fsynced, so epochs
 //! rise through crash and failover. Keys are `/leasehold/NAMESPACE/SHELF/NAME`, without a lease of etcd's own, so nothing
-//! expires. Non-promise: the clock is the `Date` header of the member that answered, cut to whole seconds; members whose
+//! expires. A tail has the key after it, its name and a line feed: etcd remembers every value of a key until it is
+//! compacted, and a renewal should not add a whole history to that.
+//! Non-promise: the clock is the `Date` header of the member that answered, cut to whole seconds; members whose
 //! clocks differ let a lease expire earlier or later by as much (the fence holds).
 //!
 //! `etcd://host:2379,host2:2379` or, with TLS, `etcds://host:2379?cacert=FILE&cert=FILE&key=FILE`. Without a host the
@@ -23,8 +25,8 @@ use crate::namespace::Namespace;
 use async_trait::async_trait;
 use cluster::{Cluster, Reply};
 use leasehold::store::{
-    Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Versioned, Watch,
-    Watching, refuse_erasing_a_lease,
+    Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail, Versioned,
+    Watch, Watching, refuse_erasing_a_lease,
 };
 use leasehold::{Error, Key, Kind, LeaseName, Result, Shelf};
 use refusal::Cause;
@@ -35,6 +37,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use wire::{Pair, Ranged, Swapped, base64};
+
+/// What a tail's key has after its record's. No name has it, and whatever a name may have comes later.
+const TAIL: char = '\n';
+/// Just after a record and its tail.
+const AFTER: char = '\u{b}';
+
+/// More than any page has: etcd's own limit is a signed number.
+const MOST_KEYS: usize = i64::MAX as usize;
 
 /// What the `Date` header tells.
 const GRAIN: Duration = Duration::from_secs(1);
@@ -83,17 +93,17 @@ impl EtcdStore {
     }
 
     /// The record that is there now, if any.
-    async fn find(&self, key: &str) -> Result<(Option<Pair>, leasehold::Timestamp)> {
-        let (mut found, now) = self.range(&json!({ "key": base64(key) })).await?;
-        Ok((found.kvs.pop(), now))
+    async fn find(&self, key: &str) -> Result<(Option<Versioned>, leasehold::Timestamp)> {
+        let (found, now) = self.range(&json!({ "key": base64(key), "range_end": after(key) })).await?;
+        Ok((records(found.kvs).next().map(|(_, value)| value), now))
     }
 
-    /// Does one thing if the key's `mod_revision` is this; 0 stands for a key that is not there.
-    async fn transact(&self, key: &str, expected: u64, success: Value) -> Result<Swap> {
+    /// Does these things if the key's `mod_revision` is this; 0 stands for a key that is not there.
+    async fn transact(&self, key: &str, expected: u64, success: &[Value]) -> Result<Swap> {
         let compare = json!({
             "key": base64(key), "target": "MOD", "result": "EQUAL", "mod_revision": expected.to_string(),
         });
-        let body = json!({ "compare": [compare], "success": [success] });
+        let body = json!({ "compare": [compare], "success": success });
         let refusal = match self.cluster.call("kv/txn", &body, Doing::Writing).await? {
             Reply::Answer(answer, place) => {
                 let swapped: Swapped = parsed(&answer, Doing::Writing, place)?;
@@ -110,7 +120,7 @@ impl EtcdStore {
         // answer came after it was applied, so the look does see it.
         if refusal.cause == Cause::NoSpace
             && let Ok((found, _)) = self.find(key).await
-            && found.map_or(0, |pair| pair.mod_revision) == expected
+            && found.and_then(|value| number(&value.revision)).unwrap_or(0) == expected
         {
             return Err(refusal.error(Doing::Reading));
         }
@@ -126,8 +136,21 @@ fn parsed<T: DeserializeOwned>(answer: &Answer, doing: Doing, place: &str) -> Re
     })
 }
 
-fn versioned(pair: Pair) -> Versioned {
-    Versioned::whole(pair.value.0, Revision(pair.mod_revision.to_string()))
+/// Where the range of a record and its tail ends, as the gateway wants it.
+fn after(key: &str) -> String {
+    base64(format!("{key}{AFTER}"))
+}
+
+/// The records among these pairs, which are in the order of keys, each with its tail.
+fn records(pairs: Vec<Pair>) -> impl Iterator<Item = (String, Versioned)> {
+    let mut pairs = pairs.into_iter().peekable();
+    std::iter::from_fn(move || {
+        let head = pairs.next()?;
+        let tail = pairs.next_if(|next| next.key.0.strip_suffix(&[TAIL as u8]) == Some(&head.key.0));
+        let key = String::from_utf8_lossy(&head.key.0).into_owned();
+        let revision = Revision(head.mod_revision.to_string());
+        Some((key, Versioned::parted(head.value.0, &tail.map(|tail| tail.value.0).unwrap_or_default(), revision)))
+    })
 }
 
 /// A revision that this store never gave stands for no value at all. 0 would stand for "not there".
@@ -149,12 +172,11 @@ impl Store for EtcdStore {
     }
 
     async fn read(&self, key: &Key) -> Result<Reading> {
-        let (pair, now) = self.find(&self.key(key)).await?;
-        Ok(Reading { value: pair.map(versioned), now })
+        let (value, now) = self.find(&self.key(key)).await?;
+        Ok(Reading { value, now })
     }
 
     async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
-        let next = &*next.joined();
         let expected = match expected {
             None => 0,
             Some(revision) => match number(revision) {
@@ -163,43 +185,50 @@ impl Store for EtcdStore {
             },
         };
         let key = self.key(key);
-        let put = json!({ "request_put": { "key": base64(&key), "value": base64(next) } });
-        self.transact(&key, expected, put).await
+        let put = |key: &str, value| json!({ "request_put": { "key": base64(key), "value": base64(value) } });
+        let tail = format!("{key}{TAIL}");
+        let mut success = vec![put(&key, next.head)];
+        match next.tail {
+            Tail::Kept(_) => {}
+            // What is new, or was erased, has none.
+            Tail::New(b"") if expected == 0 => {}
+            Tail::New(b"") => success.push(json!({ "request_delete_range": { "key": base64(&tail) } })),
+            Tail::New(bytes) => success.push(put(&tail, bytes)),
+        }
+        self.transact(&key, expected, &success).await
     }
 
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
         let shelf = self.shelf(shelf);
         let begin = match after {
-            // The smallest key after it.
-            Some(name) => format!("{shelf}{name}\0"),
+            Some(name) => format!("{shelf}{name}{AFTER}"),
             None => shelf.clone(),
         };
         let end = format!("{}0", shelf.trim_end_matches('/'));
         let body = json!({
             "key": base64(&begin), "range_end": base64(&end), "sort_order": "ASCEND", "sort_target": "KEY",
-            // 0 would mean all.
-            "limit": limit.max(1).to_string(),
+            // All with their tails, and one that tells whether there is more. 0 would mean all.
+            "limit": limit.saturating_mul(2).saturating_add(1).min(MOST_KEYS).to_string(),
         });
         let (found, now) = self.range(&body).await?;
-        let more = found.more || found.kvs.len() > limit;
-        let mut entries = Vec::with_capacity(found.kvs.len().min(limit));
-        for pair in found.kvs.into_iter().take(limit) {
-            let key = String::from_utf8_lossy(&pair.key.0).into_owned();
+        let mut found_records = records(found.kvs);
+        let mut entries = Vec::new();
+        for (key, value) in found_records.by_ref().take(limit) {
             let name = LeaseName::new(key.strip_prefix(&shelf).unwrap_or(&key)).map_err(|e| {
                 let message = format!("etcd has a key below `{shelf}` that is no lease; delete it with etcdctl");
                 Error::new(Kind::Corrupt, message).with_source(e)
             })?;
-            entries.push((name, versioned(pair)));
+            entries.push((name, value));
         }
-        Ok(Page { entries, more, now })
+        Ok(Page { entries, more: found.more || found_records.next().is_some(), now })
     }
 
     async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
         refuse_erasing_a_lease(key)?;
         let Some(expected) = number(expected) else { return Ok(Swap::Mismatch) };
         let key = self.key(key);
-        let delete = json!({ "request_delete_range": { "key": base64(&key) } });
-        self.transact(&key, expected, delete).await
+        let delete = json!({ "request_delete_range": { "key": base64(&key), "range_end": after(&key) } });
+        self.transact(&key, expected, &[delete]).await
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {

@@ -1,8 +1,9 @@
 //! The ownership record as it lies in a store: a short head that every swap writes, and a tail of old transfers.
 //!
 //! Promise: head and tail together are one JSON object, and the head's checksum covers both, so that a tail of another
-//! record is noticed. Renewals and releases change the head alone; of eight acquisitions, one moves what has gathered
-//! there to the tail. Non-promise: a tail may have more transfers than are remembered; they are dropped when it is read.
+//! record is noticed. What has gathered in the head moves to the tail with one acquisition of eight, and with the first
+//! renewal of a tenure: whoever renews once will renew often, with nothing in the head but what a renewal needs.
+//! Non-promise: a tail may have more transfers than are remembered; they are dropped when it is read.
 //!
 //! ```text
 //! leasehold ownership v1 0a1b2c3d 1234
@@ -23,6 +24,8 @@ use std::sync::Arc;
 pub(crate) const KIND: &str = "ownership";
 /// So many transfers gather in the head before all but the newest move to the tail.
 const MOST_RECENT: usize = 8;
+/// So many stay there while a tenure is renewed: the one that it began with.
+const MOST_RENEWED: usize = 1;
 const TAIL: &[u8] = b",\"transfers\":";
 
 /// A record as it is read: the old transfers, and those after them.
@@ -101,7 +104,9 @@ impl Sheet {
     /// Writes `next` down, where `before` and `old` are what the store has.
     pub(crate) fn new(next: &Ownership, before: &Ownership, old: &Old) -> Result<Self> {
         let transfers = &next.transfers[..];
-        let end = old.end(&before.transfers, transfers).filter(|end| transfers.len() - end <= MOST_RECENT);
+        let is_renewal = next.tenure.is_some() && next.epoch == before.epoch;
+        let most = if is_renewal { MOST_RENEWED } else { MOST_RECENT };
+        let end = old.end(&before.transfers, transfers).filter(|end| transfers.len() - end <= most);
         let (end, moved) = match end {
             Some(end) => (end, None),
             // The newest stays: its end is still to be written.
@@ -207,28 +212,58 @@ mod tests {
         }
     }
 
+    impl Shelf {
+        fn new() -> Self {
+            let value = Versioned::whole(Vec::new(), Revision("r".into()));
+            Shelf { record: Ownership::default(), old: Old::none(), value, new_tails: 0 }
+        }
+
+        /// One tenure, renewed so often; the new tails of acquiring, of each renewal and of releasing.
+        fn tenure(&mut self, number: u64, renewals: u64) -> Vec<u32> {
+            let (holder, began) = (HolderId::new(None), number * 100);
+            let claim = Claim { epoch: Epoch::new(number).unwrap(), nonce: holder.nonce };
+            let acquire = Request::Acquire { holder, ttl: Ttl::MIN, slot: None };
+            let renew = Request::Renew { claim, ttl: Ttl::MIN, progress: None };
+            let release = Request::Release { claim, outcome: Outcome::Succeeded };
+            let requests = std::iter::once(acquire).chain((0..renewals).map(|_| renew.clone())).chain([release]);
+            let steps = requests.zip(began..).map(|(request, now)| {
+                let tails = self.new_tails;
+                self.apply(&request, now);
+                self.new_tails - tails
+            });
+            let tails = steps.collect();
+            let epochs: Vec<u64> = self.record.transfers.iter().map(|t| t.epoch.get()).collect();
+            assert_eq!(epochs, (number.saturating_sub(31).max(1)..=number).collect::<Vec<_>>());
+            tails
+        }
+    }
+
     #[test]
     fn seven_of_eight_tenures_write_the_head_alone_and_nothing_is_lost() {
-        let value = Versioned::whole(Vec::new(), Revision("r".into()));
-        let mut shelf = Shelf { record: Ownership::default(), old: Old::none(), value, new_tails: 0 };
-        for tenure in 1..=200_u64 {
-            let holder = HolderId::new(None);
-            let claim = Claim { epoch: Epoch::new(tenure).unwrap(), nonce: holder.nonce };
-            shelf.apply(&Request::Acquire { holder, ttl: Ttl::MIN, slot: None }, tenure * 100);
-            let tails = shelf.new_tails;
-            shelf.apply(&Request::Renew { claim, ttl: Ttl::MIN, progress: None }, tenure * 100 + 1);
-            shelf.apply(&Request::Release { claim, outcome: Outcome::Succeeded }, tenure * 100 + 2);
-            assert_eq!(shelf.new_tails, tails, "only acquiring moves transfers");
-            let epochs: Vec<u64> = shelf.record.transfers.iter().map(|t| t.epoch.get()).collect();
-            assert_eq!(epochs, (tenure.saturating_sub(31).max(1)..=tenure).collect::<Vec<_>>());
+        let mut shelf = Shelf::new();
+        for number in 1..=200 {
+            assert_eq!(shelf.tenure(number, 0)[1], 0, "releasing moves nothing");
         }
         assert!((24..=25).contains(&shelf.new_tails), "{}", shelf.new_tails);
     }
 
     #[test]
+    fn the_first_renewal_leaves_a_head_that_stays_small() {
+        let mut shelf = Shelf::new();
+        for number in 1..=200 {
+            // Some are renewed and some are not, so that transfers gather in between.
+            let tails = shelf.tenure(number, if number % 3 == 0 { 4 } else { 0 });
+            if number % 3 == 0 {
+                assert_eq!(tails, [0, 1, 0, 0, 0, 0], "tenure {number}");
+                let head = shelf.value.bytes.len() - shelf.value.tail_bytes;
+                assert!(head < 400, "{head} bytes: {}", String::from_utf8_lossy(&shelf.value.bytes[..head]));
+            }
+        }
+    }
+
+    #[test]
     fn a_tail_of_another_record_is_noticed() {
-        let value = Versioned::whole(Vec::new(), Revision("r".into()));
-        let mut shelf = Shelf { record: Ownership::default(), old: Old::none(), value, new_tails: 0 };
+        let mut shelf = Shelf::new();
         let mut earlier = None;
         for tenure in 1..=20_u64 {
             let holder = HolderId::new(None);

@@ -2,7 +2,7 @@
 
 use crate::bench::{done, ensure};
 use crate::{Bench, Broken, Verdict};
-use leasehold::store::{Store, Versioned};
+use leasehold::store::{Parts, Store, Tail, Versioned};
 use leasehold::{Key, LeaseName, Nonce, Shelf};
 
 /// A bound on pages, so that a store whose pages never end is caught too.
@@ -15,8 +15,11 @@ pub(crate) async fn a_listing_is_ordered_paged_and_complete(bench: Bench) -> Ver
     for ending in ["a", "B", "b", "a/b", "a.b", "a-b", "a0", "Z", "_", "0", "zz/z", "Aa", &"L".repeat(150)] {
         names.push(LeaseName::new(format!("{id}/{ending}"))?);
     }
-    for name in &names {
-        done(store.swap(&Key::new(Shelf::Probe, name), None, name.as_str().as_bytes()).await?, "a first swap")?;
+    for (at, name) in names.iter().enumerate() {
+        // Every other one has a tail, which must neither show by itself nor be left out.
+        let (head, tail) = name.as_str().as_bytes().split_at(if at % 2 == 0 { name.as_str().len() } else { 3 });
+        let parts = Parts { head, tail: Tail::New(tail), is_news: true };
+        done(store.swap_parts(&Key::new(Shelf::Probe, name), None, parts).await?, "a first swap")?;
     }
     // An erased name must not show, nor break the paging.
     let gone = LeaseName::new(format!("{id}/a5"))?;
