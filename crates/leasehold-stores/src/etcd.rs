@@ -4,7 +4,8 @@
 //! comes twice; reads are linearizable; an answered write is in the write-ahead logs of most members, fsynced, so epochs
 //! rise through crash and failover. Keys are `/leasehold/NAMESPACE/SHELF/NAME`, without a lease of etcd's own, so nothing
 //! expires. A tail has the key after it, its name and a line feed: etcd remembers every value of a key until it is
-//! compacted, and a renewal should not add a whole history to that.
+//! compacted, and a renewal should not add a whole history to that. What is news is put, with nothing in it, under
+//! `/leasehold/NAMESPACE/news/SHELF/NAME` in the same transaction: who waits watches that, and not every renewal.
 //! Non-promise: the clock is the `Date` header of the member that answered, cut to whole seconds; members whose
 //! clocks differ let a lease expire earlier or later by as much (the fence holds).
 //!
@@ -84,6 +85,11 @@ impl EtcdStore {
         format!("{}{}", self.shelf(key.shelf), key.name)
     }
 
+    /// What is written when there is news about a record.
+    fn news(&self, key: &Key) -> String {
+        format!("{}news/{}/{}", self.room, key.shelf.as_str(), key.name)
+    }
+
     async fn range(&self, body: &Value) -> Result<(Ranged, leasehold::Timestamp)> {
         let (answer, place) = match self.cluster.call("kv/range", body, Doing::Reading).await? {
             Reply::Answer(answer, place) => (answer, place),
@@ -136,6 +142,10 @@ fn parsed<T: DeserializeOwned>(answer: &Answer, doing: Doing, place: &str) -> Re
     })
 }
 
+fn put(key: &str, value: &[u8]) -> Value {
+    json!({ "request_put": { "key": base64(key), "value": base64(value) } })
+}
+
 /// Where the range of a record and its tail ends, as the gateway wants it.
 fn after(key: &str) -> String {
     base64(format!("{key}{AFTER}"))
@@ -184,10 +194,12 @@ impl Store for EtcdStore {
                 None => return Ok(Swap::Mismatch),
             },
         };
-        let key = self.key(key);
-        let put = |key: &str, value| json!({ "request_put": { "key": base64(key), "value": base64(value) } });
+        let (key, news) = (self.key(key), self.news(key));
         let tail = format!("{key}{TAIL}");
         let mut success = vec![put(&key, next.head)];
+        if next.is_news {
+            success.push(put(&news, b""));
+        }
         match next.tail {
             Tail::Kept(_) => {}
             // What is new, or was erased, has none.
@@ -226,13 +238,15 @@ impl Store for EtcdStore {
     async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
         refuse_erasing_a_lease(key)?;
         let Some(expected) = number(expected) else { return Ok(Swap::Mismatch) };
-        let key = self.key(key);
+        let (key, news) = (self.key(key), self.news(key));
         let delete = json!({ "request_delete_range": { "key": base64(&key), "range_end": after(&key) } });
-        self.transact(&key, expected, &[delete]).await
+        // That it goes is news too, and the last there will be.
+        let last = json!({ "request_delete_range": { "key": base64(&news) } });
+        self.transact(&key, expected, &[delete, last]).await
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {
-        Ok(watching::watch(&self.cluster, &self.key(key)).await)
+        Ok(watching::watch(&self.cluster, &self.news(key)).await)
     }
 
     async fn survey(&self) -> Result<Survey> {
