@@ -20,8 +20,10 @@ use std::time::Duration;
 
 /// How many clients a busy fleet is.
 const MANY: usize = 64;
-/// Ours and the peer take so many turns each.
-const TURNS: u32 = 4;
+/// How long a turn is. The disk's pace changes from second to second, so that turns are short; those of many clients
+/// less so, because at the end of one each client finishes what it is at.
+const TURN: Duration = Duration::from_millis(40);
+const TURN_OF_MANY: Duration = Duration::from_millis(200);
 /// So many tenures fill a record's history, after which its size stays.
 const TENURES: usize = 34;
 /// How often a wait is measured.
@@ -162,11 +164,13 @@ async fn contest(
             taken.await.into_iter().collect::<Result<()>>()?;
         }
     }
-    for turn in 0..2 * TURNS {
+    let length = if ours.len() == 1 { TURN } else { TURN_OF_MANY };
+    let pairs = (limit.as_micros() / (2 * length).as_micros()).max(2);
+    for turn in 0..2 * pairs {
         let at = ((turn + turn / 2) % 2) as usize;
         let crew = if at == 0 { &mut *ours } else { &mut *peers };
         let started = SystemClock.now();
-        let end = started + limit / (2 * TURNS);
+        let end = started + length;
         let times = try_join_all(crew.iter_mut().enumerate().map(|(at, client)| async move {
             let (mut times, mut now) = (Vec::new(), SystemClock.now());
             while now < end {

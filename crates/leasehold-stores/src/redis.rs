@@ -76,24 +76,17 @@ impl RedisStore {
     }
 
     /// Runs a script that writes; its answer is the time, or nothing if the record is another one.
-    async fn write(&self, call: Call, revision: Revision) -> Result<Swap> {
+    async fn write(&self, call: Call<'_>, revision: Revision) -> Result<Swap> {
         match self.link.call(call, Doing::Writing, Confirm::ByReplicas).await? {
             Value::Nil => Ok(Swap::Mismatch),
-            Value::Array(fields) => Ok(Swap::Done { revision, now: self.time(&fields, Doing::Writing)? }),
-            _ => Err(self.strange(Doing::Writing)),
+            now => Ok(Swap::Done { revision, now: self.time(Some(&now), Doing::Writing)? }),
         }
     }
 
-    /// The server's time, rounded down.
-    fn time(&self, fields: &[Value], doing: Doing) -> Result<Timestamp> {
-        let number = |field: Option<&Value>| match field {
-            Some(Value::BulkString(digits)) => std::str::from_utf8(digits).ok()?.parse::<u64>().ok(),
-            _ => None,
-        };
-        match (number(fields.first()), number(fields.get(1))) {
-            (Some(seconds), Some(micros)) => {
-                Ok(Timestamp::from_millis(seconds.saturating_mul(1_000).saturating_add(micros / 1_000)))
-            }
+    /// The server's time.
+    fn time(&self, told: Option<&Value>, doing: Doing) -> Result<Timestamp> {
+        match told {
+            Some(Value::Int(ms)) => u64::try_from(*ms).map(Timestamp::from_millis).map_err(|_| self.strange(doing)),
             _ => Err(self.strange(doing)),
         }
     }
@@ -126,17 +119,19 @@ impl RedisStore {
     /// One page, and the last name that was looked at.
     async fn page(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<(Page, Option<LeaseName>)> {
         let least = after.map_or_else(|| "-".to_owned(), |name| format!("({name}"));
+        let words = [least, limit.min(MAX_PAGE).to_string(), PAGE_BYTES.to_string()];
         let call = Call::Script {
             script: &scripts::LIST,
-            keys: vec![self.records(shelf), self.names(shelf)],
-            args: [least, limit.min(MAX_PAGE).to_string(), PAGE_BYTES.to_string()].map(String::into_bytes).to_vec(),
+            keys: &[self.records(shelf), self.names(shelf)],
+            args: &words.each_ref().map(String::as_bytes),
         };
         let Value::Array(fields) = self.link.call(call, Doing::Reading, Confirm::No).await? else {
             return Err(self.strange(Doing::Reading));
         };
-        let (now, more) = (self.time(&fields, Doing::Reading)?, fields.get(2) == Some(&Value::BulkString(b"1".into())));
+        let now = self.time(fields.first(), Doing::Reading)?;
+        let more = fields.get(1) == Some(&Value::BulkString(b"1".into()));
         let (mut entries, mut last) = (Vec::new(), None);
-        for entry in fields.get(3..).unwrap_or_default().chunks_exact(3) {
+        for entry in fields.get(2..).unwrap_or_default().chunks_exact(3) {
             let Value::BulkString(name) = &entry[0] else { return Err(self.strange(Doing::Reading)) };
             let name = LeaseName::new(String::from_utf8_lossy(name)).map_err(|e| {
                 let what = format!("{} has a record of no lease", self.link.place.name);
@@ -172,18 +167,18 @@ impl Store for RedisStore {
         let again = if self.link.place.wait.is_some() { "1" } else { "0" };
         let call = Call::Script {
             script: &scripts::READ,
-            keys: vec![self.records(key.shelf)],
-            args: vec![key.name.as_str().into(), again.into()],
+            keys: &[self.records(key.shelf)],
+            args: &[key.name.as_str().as_bytes(), again.as_bytes()],
         };
         let Value::Array(fields) = self.link.call(call, Doing::Reading, Confirm::ByReplicas).await? else {
             return Err(self.strange(Doing::Reading));
         };
-        let value = match fields.get(2) {
-            Some(Value::BulkString(record)) => Some(self.versioned(key, record, fields.get(3))?),
+        let value = match fields.get(1) {
+            Some(Value::BulkString(record)) => Some(self.versioned(key, record, fields.get(2))?),
             Some(Value::Nil) => None,
             _ => return Err(self.strange(Doing::Reading)),
         };
-        Ok(Reading { value, now: self.time(&fields, Doing::Reading)? })
+        Ok(Reading { value, now: self.time(fields.first(), Doing::Reading)? })
     }
 
     async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
@@ -200,11 +195,9 @@ impl Store for RedisStore {
         let revision = Nonce::random().to_string();
         let record = [revision.as_bytes(), b"\n", next.head].concat();
         let channel = if next.is_news { self.channel(key) } else { String::new() };
-        let mut args = vec![key.name.as_str().into(), expected.into_bytes(), record, channel.into_bytes()];
-        if let Tail::New(tail) = next.tail {
-            args.push(tail.to_vec());
-        }
-        self.write(Call::Script { script: &scripts::SWAP, keys, args }, Revision(revision)).await
+        let args = [key.name.as_str().as_bytes(), expected.as_bytes(), &record, channel.as_bytes(), next.tail()];
+        let args = if let Tail::Kept(_) = next.tail { &args[..args.len() - 1] } else { &args };
+        self.write(Call::Script { script: &scripts::SWAP, keys: &keys, args }, Revision(revision)).await
     }
 
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
@@ -224,14 +217,11 @@ impl Store for RedisStore {
         if expected.0.is_empty() || expected.0.contains('\n') {
             return Ok(Swap::Mismatch);
         }
+        let (found, channel) = (format!("{}\n", expected.0), self.channel(key));
         let call = Call::Script {
             script: &scripts::ERASE,
-            keys: vec![self.records(key.shelf), self.names(key.shelf)],
-            args: vec![
-                key.name.as_str().into(),
-                format!("{}\n", expected.0).into_bytes(),
-                self.channel(key).into_bytes(),
-            ],
+            keys: &[self.records(key.shelf), self.names(key.shelf)],
+            args: &[key.name.as_str().as_bytes(), found.as_bytes(), channel.as_bytes()],
         };
         self.write(call, expected.clone()).await
     }

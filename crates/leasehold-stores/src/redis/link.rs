@@ -31,14 +31,14 @@ const HOPS: usize = 6;
 const TENDING: Duration = Duration::from_secs(1);
 
 /// What is asked of the server.
-pub(super) enum Call {
+pub(super) enum Call<'a> {
     /// A script with its keys and arguments.
-    Script { script: &'static Lua, keys: Vec<String>, args: Vec<Vec<u8>> },
+    Script { script: &'static Lua, keys: &'a [String], args: &'a [&'a [u8]] },
     /// A command, for surveys.
     Command(Cmd),
 }
 
-impl Call {
+impl Call<'_> {
     /// As it is sent: the script by its digest, or whole where the server does not have it.
     fn command(&self, is_whole: bool) -> Cmd {
         match self {
@@ -46,7 +46,7 @@ impl Call {
             Call::Script { script, keys, args } => {
                 let mut command = if is_whole { cmd("EVAL") } else { cmd("EVALSHA") };
                 command.arg(if is_whole { script.code } else { script.digest.as_str() });
-                command.arg(keys.len()).arg(keys).arg(args);
+                command.arg(keys.len()).arg(*keys).arg(*args);
                 command
             }
         }
@@ -97,7 +97,7 @@ impl Link {
     }
 
     /// Asks the server, and gives its answer. An error says whether it can have been done.
-    pub(super) async fn call(&self, call: Call, doing: Doing, confirm: Confirm) -> Result<Value> {
+    pub(super) async fn call(&self, call: Call<'_>, doing: Doing, confirm: Confirm) -> Result<Value> {
         let sent = AtomicBool::new(false);
         timeout(CALL, self.follow(&call, doing, confirm, &sent)).await.unwrap_or_else(|_| {
             let kind = match doing {
@@ -109,7 +109,7 @@ impl Link {
     }
 
     /// Goes where the servers send us, until one answers.
-    async fn follow(&self, call: &Call, doing: Doing, confirm: Confirm, sent: &AtomicBool) -> Result<Value> {
+    async fn follow(&self, call: &Call<'_>, doing: Doing, confirm: Confirm, sent: &AtomicBool) -> Result<Value> {
         let (mut is_whole, mut is_retried, mut last) = (false, false, None);
         for _ in 0..HOPS {
             // Whatever was sent before was answered with where else to go.

@@ -6,7 +6,7 @@
 //!
 //! What every script keeps to: the write that counts is the last one that can fail, so that an error means that nothing
 //! was changed; and there is a command that writes, even if there is nothing to write, because that is what a replica
-//! refuses. So nothing is ever read from one.
+//! refuses. So nothing is ever read from one. Time is told in milliseconds, rounded down.
 
 use crate::namespace::Namespace;
 use ::redis::Script;
@@ -30,11 +30,12 @@ impl Lua {
 pub(super) static READ: LazyLock<Lua> = LazyLock::new(|| {
     Lua::new(
         "redis.call('HDEL', KEYS[1], '')
-local now = redis.call('TIME')
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local found = redis.call('HGET', KEYS[1], ARGV[1])
 local tail = redis.call('HGET', KEYS[1], ARGV[1] .. '\\n')
 if found and ARGV[2] == '1' then redis.call('HSET', KEYS[1], ARGV[1], found) end
-return {now[1], now[2], found, tail}",
+return {now, found, tail}",
     )
 });
 
@@ -43,13 +44,14 @@ return {now[1], now[2], found, tail}",
 /// write there is: after one the server would not look at `maxmemory` any more.
 pub(super) static SWAP: LazyLock<Lua> = LazyLock::new(|| {
     Lua::new(
-        "local now = redis.call('TIME')
+        "local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local found = redis.call('HGET', KEYS[1], ARGV[1])
 local is_expected
 if ARGV[2] == '' then
   is_expected = not found
 else
-  is_expected = found and string.sub(found, 1, #ARGV[2]) == ARGV[2]
+  is_expected = found and string.find(found, ARGV[2], 1, true) == 1
 end
 if not is_expected then
   redis.call('HDEL', KEYS[1], '')
@@ -63,7 +65,7 @@ else
   if ARGV[5] and ARGV[2] ~= '' then redis.call('HDEL', KEYS[1], ARGV[1] .. '\\n') end
 end
 if ARGV[4] ~= '' then redis.pcall('PUBLISH', ARGV[4], '') end
-return {now[1], now[2]}",
+return now",
     )
 });
 
@@ -73,13 +75,14 @@ pub(super) static ERASE: LazyLock<Lua> = LazyLock::new(|| {
     Lua::new(
         "redis.call('HDEL', KEYS[1], '')
 redis.call('ZREM', KEYS[2], '')
-local now = redis.call('TIME')
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local found = redis.call('HGET', KEYS[1], ARGV[1])
-if not found or string.sub(found, 1, #ARGV[2]) ~= ARGV[2] then return false end
+if not found or string.find(found, ARGV[2], 1, true) ~= 1 then return false end
 redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('HDEL', KEYS[1], ARGV[1], ARGV[1] .. '\\n')
 redis.pcall('PUBLISH', ARGV[3], '')
-return {now[1], now[2]}",
+return now",
     )
 });
 
@@ -88,13 +91,14 @@ return {now[1], now[2]}",
 pub(super) static LIST: LazyLock<Lua> = LazyLock::new(|| {
     Lua::new(
         "redis.call('HDEL', KEYS[1], '')
-local now = redis.call('TIME')
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local limit, room = tonumber(ARGV[2]), tonumber(ARGV[3])
 local names = redis.call('ZRANGEBYLEX', KEYS[2], ARGV[1], '+', 'LIMIT', 0, limit + 1)
-local page = {now[1], now[2], '0'}
+local page = {now, '0'}
 for index, name in ipairs(names) do
   if index > limit or room <= 0 then
-    page[3] = '1'
+    page[2] = '1'
     break
   end
   local found = redis.call('HGET', KEYS[1], name)

@@ -41,11 +41,7 @@ impl Findings {
 
 pub(super) async fn survey(store: &RedisStore) -> Result<Survey> {
     // A read first: in a cluster it leads to the node that is meant.
-    let call = Call::Script {
-        script: &scripts::READ,
-        keys: vec![store.records(Shelf::Lease)],
-        args: vec![b"survey".into(), b"0".into()],
-    };
+    let call = Call::Script { script: &scripts::READ, keys: &[store.records(Shelf::Lease)], args: &[b"survey", b"0"] };
     store.link.call(call, Doing::Reading, Confirm::No).await?;
     let mut findings = Findings { survey: Survey::plain(Class::B), is_proven: true };
     let info: String = ask(store, cmd("INFO").arg("server").take()).await.unwrap_or_default();
