@@ -166,7 +166,7 @@ Examples:
   leasehold run report --guard file:out.json -- sh -c './report | leasehold write out.json'
 
 The command gets LEASEHOLD_NAME, LEASEHOLD_EPOCH, LEASEHOLD_TOKEN, LEASEHOLD_STORE and LEASEHOLD_IDEMPOTENCY_KEY in its
-environment, and LEASEHOLD_SLOT with --slot. If the lease is lost, every process of the command is ended before anybody else can start.")]
+environment, LEASEHOLD_SLOT with --slot, and LEASEHOLD_FENCE_NAMESPACE with --fence-namespace. If the lease is lost, every process of the command is ended before anybody else can start.")]
 pub struct Run {
     /// The lease
     pub name: String,
@@ -210,6 +210,10 @@ pub struct Run {
     /// bucket, or http://HOST of a `leasehold proxy` (repeatable)
     #[arg(long, value_name = "RESOURCE", conflicts_with = "limit")]
     pub guard: Vec<String>,
+    /// Where the fences on git remotes are, as for `push`, for --guard git:REMOTE and, in LEASEHOLD_FENCE_NAMESPACE, for the
+    /// command [default: LEASEHOLD_FENCE_NAMESPACE, or refs/fence]
+    #[arg(long, value_name = "REFS")]
+    pub fence_namespace: Option<String>,
     /// Hold flock(2) on this file too, for scripts that have not moved over yet
     #[arg(long, value_name = "PATH")]
     pub also_flock: Option<PathBuf>,

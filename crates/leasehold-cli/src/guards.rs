@@ -1,8 +1,10 @@
 //! A guarded resource as a flag names it: one row per kind of guard.
 
+use crate::config::{Source, blame, blame_flag};
 use crate::targets;
 use leasehold::guard::{Guard, Policy};
-use leasehold::{Error, Result};
+use leasehold::{Error, Kind, Result};
+use leasehold_guards::git::FenceNamespace;
 use leasehold_guards::{FileGuard, GitGuard};
 use std::path::Path;
 use std::sync::Arc;
@@ -11,11 +13,38 @@ use std::sync::Arc;
 const FORMS: &str = "file:PATH, git:REMOTE, sqlite:PATH, postgres://host/db, mysql://user@host/database, s3://bucket/key, \
                      gs://bucket/key, az://container/key or http://PROXY";
 
+/// Where `run` tells its command where the fences on git remotes are.
+pub const FENCE_NAMESPACE: &str = "LEASEHOLD_FENCE_NAMESPACE";
+
+/// Where the fences on git remotes are: as the flag says, or else the environment that `run` set.
+pub fn fence_namespace(flag: Option<&str>) -> Result<Option<FenceNamespace>> {
+    if let Some(text) = flag {
+        return text.parse().map(Some).map_err(|e| blame_flag(e, "--fence-namespace"));
+    }
+    match std::env::var(FENCE_NAMESPACE) {
+        Ok(text) if !text.is_empty() => {
+            let blamed = |e| blame(e, "fence_namespace", &Source::Environment(FENCE_NAMESPACE));
+            text.parse().map(Some).map_err(blamed)
+        }
+        Err(std::env::VarError::NotUnicode(_)) => {
+            Err(Error::new(Kind::Invalid, format!("environment variable {FENCE_NAMESPACE} is not text")))
+        }
+        _ => Ok(None),
+    }
+}
+
 /// The guard of the resource that `text` names. Nothing is touched.
 pub fn parse(text: &str) -> Result<Arc<dyn Guard>> {
+    parse_with(text, &FenceNamespace::default())
+}
+
+/// The same, with the fences of a git remote in this namespace.
+pub fn parse_with(text: &str, namespace: &FenceNamespace) -> Result<Arc<dyn Guard>> {
     Ok(match text.split_once(':') {
         Some(("file", path)) if !path.is_empty() => Arc::new(FileGuard::new(Path::new(path), Policy::Reentrant)?),
-        Some(("git", remote)) if !remote.is_empty() => Arc::new(GitGuard::new(remote, Policy::Reentrant)?),
+        Some(("git", remote)) if !remote.is_empty() => {
+            Arc::new(GitGuard::new(remote, Policy::Reentrant)?.with_namespace(namespace.clone()))
+        }
         Some((scheme, _)) if targets::SQL.contains(&scheme) => {
             // Only what every guard can do is asked of it here.
             targets::database(text, None, Policy::Reentrant)? as Arc<dyn Guard>

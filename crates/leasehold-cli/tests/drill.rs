@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Home, On};
+use common::{Done, Home, On};
 use serde_json::Value;
 #[cfg(feature = "full")]
 use std::io::{Read, Write};
@@ -45,6 +45,37 @@ fn a_git_remote_withstands_a_drill_and_has_no_refs_left_of_it() {
     drilled(&home, &format!("git:{}", remote.display()));
     let refs = Command::new("git").arg("-C").arg(&remote).arg("for-each-ref").output().unwrap();
     assert!(refs.status.success() && refs.stdout.is_empty(), "{refs:?}");
+}
+
+/// As for `push`, the fences may be elsewhere; and git takes a relative address from where the repository is.
+#[test]
+fn a_remote_is_found_and_fenced_as_git_and_the_flags_have_it() {
+    let home = Home::new(On::Sqlite);
+    let git = |folder: &str, words: &[&str]| {
+        let done = Command::new("git").args(words).current_dir(home.path(folder)).output().unwrap();
+        assert!(done.status.success(), "{words:?}: {done:?}");
+        String::from_utf8(done.stdout).unwrap()
+    };
+    git("", &["init", "-q", "--bare", "r.git"]);
+    git("", &["init", "-q", "work"]);
+    git("work", &["remote", "add", "origin", "../r.git"]);
+    std::fs::create_dir(home.path("work/below")).unwrap();
+    let drill = |folder: &str, words: &[&str], variable: Option<&str>| {
+        let mut command = home.leasehold(&[&["drill", "git:origin"], words].concat());
+        command.current_dir(home.path(folder)).envs(variable.map(|value| ("LEASEHOLD_FENCE_NAMESPACE", value)));
+        Done::from(command.output().unwrap())
+    };
+    drill("work", &[], None).expect(0);
+    drill("work/below", &[], None).expect(0);
+    // A forge that takes only branches and tags.
+    git("r.git", &["config", "receive.hideRefs", "refs/fence"]);
+    assert_ne!(drill("work", &[], None).code, 0);
+    drill("work", &["--fence-namespace", "refs/tags/fence"], None).expect(0);
+    drill("work", &["--fence-namespace", "refs/tags/fence"], Some("refs/fence")).expect(0);
+    drill("work", &[], Some("refs/tags/fence")).expect(0);
+    assert_eq!(git("r.git", &["for-each-ref"]), "");
+    let wrong = drill("work", &[], Some("x")).expect(64);
+    assert!(wrong.stderr.contains("LEASEHOLD_FENCE_NAMESPACE"), "{wrong:?}");
 }
 
 /// A server with our hooks never lets a fence go, but that of a drill; and one that lets nothing go is named.

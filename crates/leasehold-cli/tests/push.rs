@@ -223,6 +223,50 @@ fn fences_may_be_branches_or_tags() {
     }
 }
 
+/// A run and its pushes keep their fences in one place, whoever says where; and so does whoever comes too late.
+#[test]
+fn a_run_seals_where_its_pushes_look() {
+    let place = Place::new();
+    let (tags, nowhere) = ("refs/tags/fence", "dir:/nowhere/at/all");
+    let run = |variable: Option<&str>, words: &[&str]| {
+        let mut command = place.home.leasehold(&[&["run", "job"], words].concat());
+        command.envs(variable.map(|value| ("LEASEHOLD_FENCE_NAMESPACE", value)));
+        Done::from(command.current_dir(place.home.path("work")).output().unwrap())
+    };
+    place.push(&place.token, &["origin", "main", "--fence-namespace", tags]).expect(0);
+    place.home.done(&["release", "--token", &place.token]).expect(0);
+    run(None, &["--guard", "git:origin", "--fence-namespace", tags, "--", "true"]).expect(0);
+    assert!(!place.refs().contains("refs/fence/"), "{}", place.refs());
+    place.commit("too late");
+    let stale = place.push(&place.token, &["origin", "main", "--fence-namespace", tags, "--store", nowhere]).expect(13);
+    assert!(stale.stderr.contains("held=1 seen=2"), "{}", stale.stderr);
+    // The pushes of its command need no flag; nor does the run, if the variable says it.
+    let push = ["--", "leasehold", "push", "origin", "main"];
+    for (variable, words) in
+        [(None, &["--fence-namespace", tags][..]), (Some(tags), &[]), (Some("refs/x"), &["--fence-namespace", tags])]
+    {
+        place.commit("in time");
+        run(variable, &[&["--guard", "git:origin"], words, &push].concat()).expect(0);
+        assert_eq!(place.refs().lines().count(), 2, "{}", place.refs());
+        assert_eq!(place.subject("main"), "in time");
+    }
+    // Without a guard it is handed on all the same.
+    let done = run(None, &["--fence-namespace", tags, "--", "printenv", "LEASEHOLD_FENCE_NAMESPACE"]).expect(0);
+    assert_eq!(done.stdout.trim(), tags);
+    // A wrong one is named by where it came from, before anything is taken.
+    let epoch = place.home.show("job")["epoch"].clone();
+    let wrong = run(None, &["--fence-namespace", "refs/", "--", "true"]).expect(64);
+    assert!(wrong.stderr.contains("`refs/`: it names nothing below `refs/`"), "{}", wrong.stderr);
+    assert!(wrong.stderr.contains("--fence-namespace"), "{}", wrong.stderr);
+    let wrong = run(Some("refs/remotes/x"), &["--guard", "git:origin", "--", "true"]).expect(64);
+    assert!(
+        wrong.stderr.contains("LEASEHOLD_FENCE_NAMESPACE") && wrong.stderr.contains("git's own"),
+        "{}",
+        wrong.stderr
+    );
+    assert_eq!(place.home.show("job")["epoch"], epoch);
+}
+
 #[test]
 fn every_name_of_a_lease_has_a_fence_of_its_own() {
     let place = Place::new();
@@ -501,6 +545,7 @@ const HOSTILE: &[(&[&str], i32)] = &[
     (&["origin", "main", "main:refs/fence/x"], 64),
     (&["origin", "main", "--fence-namespace", "fence"], 64),
     (&["origin", "main", "--fence-namespace", "refs"], 64),
+    (&["origin", "main", "--fence-namespace", "refs/"], 64),
     (&["origin", "main", "--fence-namespace", "refs/heads"], 64),
     (&["origin", "main", "--fence-namespace", "refs/heads/"], 64),
     (&["origin", "main", "--fence-namespace", "refs/remotes/x"], 64),

@@ -93,4 +93,7 @@ drilled on.")]
 pub struct Drill {
     /// The resource: file:PATH, git:REMOTE, a database or an object in a bucket
     pub guard: String,
+    /// Where the fences on a git remote are, as for `push` [default: LEASEHOLD_FENCE_NAMESPACE, or refs/fence]
+    #[arg(long, value_name = "REFS")]
+    pub fence_namespace: Option<String>,
 }

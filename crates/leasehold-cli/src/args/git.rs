@@ -24,7 +24,8 @@ pub struct Push {
     #[arg(long, value_name = "TIMES", num_args = 0..=1, default_missing_value = "5", require_equals = true,
           value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rebase: Option<u32>,
-    /// Where on the remote the fences are, if it does not take refs/fence: refs/heads/NAME or refs/tags/NAME
+    /// Where on the remote the fences are, if it does not take refs/fence: refs/heads/NAME or refs/tags/NAME [default:
+    /// LEASEHOLD_FENCE_NAMESPACE, or refs/fence]
     #[arg(long, value_name = "REFS")]
     pub fence_namespace: Option<String>,
     /// Admit one push per epoch

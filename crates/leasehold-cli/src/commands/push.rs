@@ -3,7 +3,7 @@
 use super::{admitted, overtaken, token};
 use crate::args::{Common, Push as Args};
 use crate::exit::Exit;
-use crate::output;
+use crate::{guards, output};
 use leasehold::Result;
 use leasehold::guard::Policy;
 use leasehold_guards::GitGuard;
@@ -12,7 +12,7 @@ use leasehold_guards::git::{PushOptions, Refspec, default_push};
 pub async fn push(common: &Common, args: &Args) -> Result<Exit> {
     let token = token(args.token.as_deref())?;
     let mut refspecs: Vec<Refspec> = args.refspecs.iter().map(|text| text.parse()).collect::<Result<_>>()?;
-    let namespace = args.fence_namespace.as_deref().map(str::parse).transpose()?;
+    let namespace = guards::fence_namespace(args.fence_namespace.as_deref())?;
     let remote = match &args.remote {
         Some(remote) if !refspecs.is_empty() => remote.clone(),
         remote => {

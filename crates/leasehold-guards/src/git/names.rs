@@ -144,6 +144,7 @@ impl FromStr for FenceNamespace {
                 refuse("that is git's own")
             }
             ["refs", _, ..] => Ok(FenceNamespace(name.to_owned())),
+            ["refs"] => refuse("it names nothing below `refs/`"),
             _ => refuse("it does not begin with `refs/`"),
         }
     }

@@ -8,7 +8,7 @@ mod place;
 
 use crate::args::{Common, Drill as Args};
 use crate::exit::Exit;
-use crate::output;
+use crate::{guards, output};
 use leasehold::clock::{Clock, SystemClock};
 use leasehold::guard::Guard;
 use leasehold::protocol::Order;
@@ -47,7 +47,8 @@ struct Attempt {
 pub async fn drill(common: &Common, args: Args) -> Result<Exit> {
     let number = Nonce::random().to_string();
     let lease: LeaseName = format!("{SCRATCH}{}", &number[..8]).parse()?;
-    let mut place = Place::parse(&args.guard, &number[..8])?;
+    let namespace = guards::fence_namespace(args.fence_namespace.as_deref())?.unwrap_or_default();
+    let mut place = Place::parse(&args.guard, &number[..8], namespace)?;
     if !common.json {
         output::say(&format!("drill on {place}"));
     }

@@ -3,7 +3,7 @@
 use crate::targets;
 use leasehold::guard::{Guard, Policy};
 use leasehold::{Error, Kind, LeaseName, Result, Token};
-use leasehold_guards::git::SCRATCH;
+use leasehold_guards::git::{FenceNamespace, SCRATCH};
 use leasehold_guards::{FileGuard, GitGuard};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::ffi::OsString;
@@ -35,7 +35,7 @@ pub struct Place {
 
 enum Kinds {
     File(PathBuf),
-    Git { remote: String, branch: String },
+    Git { remote: String, branch: String, namespace: FenceNamespace },
     Sql { url: String, resource: String, made: Made },
     Object(String),
 }
@@ -52,7 +52,7 @@ enum Made {
 
 impl Place {
     /// The scratch resource beside the one that `text` names.
-    pub fn parse(text: &str, number: &str) -> Result<Self> {
+    pub fn parse(text: &str, number: &str, namespace: FenceNamespace) -> Result<Self> {
         let name = format!("{SCRATCH}{number}");
         let kind = match text.split_once(':') {
             Some(("file", path)) if Path::new(path).file_name().is_some() => {
@@ -63,7 +63,7 @@ impl Place {
             }
             Some(("git", remote)) if !remote.is_empty() => {
                 GitGuard::new(remote, Policy::Reentrant)?;
-                Kinds::Git { remote: url_of(remote)?, branch: format!("refs/heads/{name}") }
+                Kinds::Git { remote: url_of(remote)?, branch: format!("refs/heads/{name}"), namespace }
             }
             Some((scheme, _)) if targets::SQL.contains(&scheme) => {
                 Kinds::Sql { url: text.to_owned(), resource: name.clone(), made: Made::Nothing }
@@ -86,8 +86,9 @@ impl Place {
     pub fn guard(&self) -> Result<Arc<dyn Guard>> {
         Ok(match &self.kind {
             Kinds::File(path) => Arc::new(FileGuard::new(path, Policy::Reentrant)?),
-            Kinds::Git { remote, .. } => {
-                Arc::new(GitGuard::new(remote, Policy::Reentrant)?.in_repository(self.repository(Role::Holder)))
+            Kinds::Git { remote, namespace, .. } => {
+                let guard = GitGuard::new(remote, Policy::Reentrant)?.with_namespace(namespace.clone());
+                Arc::new(guard.in_repository(self.repository(Role::Holder)))
             }
             Kinds::Sql { url, resource, .. } => {
                 targets::database(url, Some(resource), Policy::Reentrant)? as Arc<dyn Guard>
@@ -131,7 +132,7 @@ impl Place {
             Kinds::File(path) => std::fs::read_to_string(path)
                 .map(Some)
                 .map_err(|e| Error::unavailable(format!("cannot read `{}`", path.display()), e)),
-            Kinds::Git { remote, branch } => {
+            Kinds::Git { remote, branch, .. } => {
                 output_of(self.git(Role::Holder).args(["fetch", "-q", "--no-tags", remote, branch]))?;
                 output_of(self.git(Role::Holder).args(["log", "-1", "--format=%s", "FETCH_HEAD"])).map(Some)
             }
@@ -143,7 +144,9 @@ impl Place {
     pub async fn clean(&self, lease: &LeaseName) -> Result<()> {
         let cleaned = match &self.kind {
             Kinds::File(path) => clean_file(path),
-            Kinds::Git { remote, branch } => self.clean_remote(remote, branch, lease),
+            Kinds::Git { remote, branch, namespace } => {
+                namespace.fence_of(lease).and_then(|fence| self.clean_remote(remote, branch, &fence))
+            }
             Kinds::Sql { url, made: Made::File, .. } => file_of(url).map_or(Ok(()), |path| clean_database(&path)),
             Kinds::Sql { url, resource, made } => {
                 targets::database(url, Some(resource), Policy::Reentrant)?.remove(*made == Made::Table).await
@@ -154,11 +157,10 @@ impl Place {
         cleaned.and(removed.map_err(|e| Error::unavailable(format!("cannot remove `{}`", self.scratch.display()), e)))
     }
 
-    fn clean_remote(&self, remote: &str, branch: &str, lease: &LeaseName) -> Result<()> {
+    fn clean_remote(&self, remote: &str, branch: &str, fence: &str) -> Result<()> {
         let refs = output_of(self.git(Role::Holder).args(["ls-remote", remote]))?;
-        let name = lease.as_str();
         let ours = refs.lines().filter_map(|line| line.split_once('\t')).map(|(_, name)| name);
-        let ours = ours.filter(|found| *found == branch || (found.starts_with("refs/fence/") && found.contains(name)));
+        let ours = ours.filter(|found| *found == branch || *found == fence);
         let gone: Vec<String> = ours.map(|name| format!(":{name}")).collect();
         let removed = output_of(self.git(Role::Holder).args(["push", "-q", "--no-verify", remote]).args(&gone));
         removed.map(drop).map_err(|e| {
@@ -233,13 +235,26 @@ enum Role {
 /// The address of a remote that is known by a name here.
 fn url_of(remote: &str) -> Result<String> {
     if let Ok(url) = output_of(Command::new("git").args(["remote", "get-url", "--", remote])) {
-        return Ok(url.trim_end().to_owned());
+        return Ok(from_its_repository(url.trim_end()));
     }
     let path = Path::new(remote);
     match path.canonicalize() {
         Ok(path) => Ok(path.to_string_lossy().into_owned()),
         Err(_) => Ok(remote.to_owned()),
     }
+}
+
+/// Git takes the relative path of a remote from the top of the repository; a drill pushes from elsewhere.
+fn from_its_repository(url: &str) -> String {
+    // `host:path` is an address, `./host:path` is not; `name::rest` is for a helper.
+    let is_address = url.find(':').is_some_and(|colon| !url[..colon].contains('/'));
+    if is_address || Path::new(url).is_absolute() {
+        return url.to_owned();
+    }
+    let ask = |word: &str| output_of(Command::new("git").args(["rev-parse", word])).ok();
+    let top = ask("--show-toplevel").or_else(|| ask("--absolute-git-dir")).unwrap_or_default();
+    let path = Path::new(top.trim_end_matches('\n')).join(url);
+    path.canonicalize().unwrap_or(path).to_string_lossy().into_owned()
 }
 
 /// Options may hold a key.
@@ -352,10 +367,10 @@ impl Writer {
                 payload = "SELECT 1".to_owned();
                 ours(&["sql", url, "--resource", resource, "-f", "-"])?
             }
-            Kinds::Git { remote, branch } => {
+            Kinds::Git { remote, branch, namespace } => {
                 let tree = output_of(place.git(role).args(["hash-object", "-t", "tree", "-w", "/dev/null"]))?;
                 let commit = output_of(place.git(role).args(["commit-tree", tree.trim(), "-m", text]))?;
-                let mut command = ours(&["push", "--repo"])?;
+                let mut command = ours(&["push", "--fence-namespace", &namespace.to_string(), "--repo"])?;
                 command.arg(place.repository(role)).arg(remote).arg(format!("+{}:{branch}", commit.trim()));
                 command
             }

@@ -17,6 +17,7 @@ use leasehold::{
     Ask, Coordinator, Error, Event, Grant, HolderId, Keeper, Kind, LeaseName, Outcome, ProgressGate, Released, Result,
     Slot, Token,
 };
+use leasehold_guards::git::FenceNamespace;
 use leasehold_work::{Fate, RunEnd, idempotency_key, slot_text};
 use slot::{Found, SlotPlan};
 use std::ffi::OsString;
@@ -39,6 +40,7 @@ struct Plan {
     progress: Option<(Duration, Evidence)>,
     max_runtime: Option<Duration>,
     guards: Vec<Arc<dyn Guard>>,
+    fences: Option<FenceNamespace>,
     flock: Option<PathBuf>,
     adopt: Option<Token>,
     slot: SlotPlan,
@@ -91,6 +93,8 @@ impl Plan {
             let message = "--guard and --or do not go together: a guarded resource admits one lease only";
             return Err(Error::new(Kind::Invalid, message));
         }
+        let fences = guards::fence_namespace(args.fence_namespace.as_deref())?;
+        let namespace = fences.clone().unwrap_or_default();
         if adopt.is_none() {
             Windows::new(settings.ttl.value, settings.grace.value)
                 .map_err(|e| blame(e, "grace", &settings.grace.source))?;
@@ -101,7 +105,8 @@ impl Plan {
             busy,
             progress: progress_timeout.map(|timeout| (timeout, evidence)),
             max_runtime: duration_of("--max-runtime", args.max_runtime.as_deref())?,
-            guards: args.guard.iter().map(|text| guards::parse(text)).collect::<Result<_>>()?,
+            guards: args.guard.iter().map(|text| guards::parse_with(text, &namespace)).collect::<Result<_>>()?,
+            fences,
             flock: args.also_flock,
             adopt,
             slot: SlotPlan::new(&args.slot)?,
@@ -244,7 +249,8 @@ impl Run {
             }
         };
         let evidence = plan.progress.as_ref().map(|(_, evidence)| evidence.clone());
-        let environment = environment(&token, self.slot);
+        let mut environment = environment(&token, self.slot);
+        environment.extend(plan.fences.iter().map(|fences| (guards::FENCE_NAMESPACE, fences.to_string())));
         let task = Task { environment, windows, evidence, max_runtime: plan.max_runtime };
         Tried::Ended(Box::new(supervise(keeper, standby, task, &mut self.signals).await))
     }
