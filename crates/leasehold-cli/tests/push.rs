@@ -470,6 +470,92 @@ fn a_servers_hooks_refuse_whoever_goes_around_the_fence() {
     assert!(not_bare.stderr.contains("it is not bare"), "{}", not_bare.stderr);
 }
 
+/// What the refusal advises is what the next install takes.
+#[test]
+fn a_hook_of_others_that_runs_ours_is_kept_and_protects() {
+    let place = Place::new();
+    place.push(&place.token, &["origin", "main"]).expect(0);
+    let install =
+        || place.home.done(&["git-hook", "install", "--repo", "remote.git", "--protect", "refs/heads/main=job"]);
+    let hook = place.home.path("remote.git/hooks/pre-receive");
+    let theirs = "#!/bin/sh\necho 'a word of theirs'\n";
+    let write = |text: &str, mode: u32| {
+        fs::write(&hook, text).unwrap();
+        fs::set_permissions(&hook, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    write(theirs, 0o755);
+    let refused = install().expect(78);
+    let line = refused.stderr.split("the line `").nth(1).and_then(|rest| rest.split('`').next()).unwrap();
+    for wrong in [format!("# {line}\n"), line.replace("pre-receive", "reference-transaction"), format!("{line}-not\n")]
+    {
+        write(&format!("{theirs}{wrong}"), 0o755);
+        install().expect(78);
+    }
+    let joined = format!("{theirs}{line}\n");
+    // git passes over a hook that cannot be executed.
+    write(&joined, 0o644);
+    let refused = install().expect(78);
+    assert!(refused.stderr.contains("cannot be executed"), "{}", refused.stderr);
+    assert!(!place.git("remote.git", &["config", "--list"]).contains("leasehold."), "nothing was recorded");
+    let bin = std::path::Path::new(env!("CARGO_BIN_EXE_leasehold")).parent().unwrap().display().to_string();
+    let path = format!("{bin}:{}", std::env::var("PATH").unwrap());
+    let plain_push = || {
+        let done = place.git_command("work", &["push", "origin", "main"]).env("PATH", &path).output().unwrap();
+        Done::from(done)
+    };
+    // Our line without our settings admits nothing.
+    write(&joined, 0o755);
+    place.commit("two");
+    let refused = plain_push();
+    assert!(refused.code != 0 && refused.stderr.contains("leasehold git-hook install"), "{refused:?}");
+    let done = install().expect(0);
+    assert!(done.stderr.contains("kept") && done.stderr.contains("protected: refs/heads/main=job"), "{done:?}");
+    assert_eq!(fs::read_to_string(&hook).unwrap(), joined);
+    assert!(place.home.path("remote.git/hooks/reference-transaction").exists());
+    install().expect(0);
+    let refused = plain_push();
+    assert!(refused.code != 0 && refused.stderr.contains("is fenced by lease `job`"), "{refused:?}");
+    assert!(refused.stderr.contains("a word of theirs"), "{refused:?}");
+    assert_eq!(place.subject("main"), "one");
+    place.push(&place.token, &["origin", "main"]).expect(0);
+    assert_eq!(place.subject("main"), "two");
+}
+
+/// Hooks that are kept elsewhere are installed by hand, as the page says.
+#[test]
+fn hooks_that_are_elsewhere_are_installed_by_hand() {
+    let place = Place::new();
+    place.push(&place.token, &["origin", "main"]).expect(0);
+    fs::create_dir(place.home.path("hooks")).unwrap();
+    let shared = place.home.path("hooks").display().to_string();
+    place.git("remote.git", &["config", "core.hooksPath", &shared]);
+    let words = ["git-hook", "install", "--repo", "remote.git", "--protect", "refs/heads/main=job"];
+    let refused = place.home.done(&words).expect(78);
+    assert!(refused.stderr.contains("docs/guards/git.md"), "{refused:?}");
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guards/git.md")).unwrap();
+    let (_, section) = page.split_once("\n### By hand\n").unwrap();
+    let script: Vec<_> = section
+        .lines()
+        .skip(1)
+        .skip_while(|line| !line.starts_with("    "))
+        .take_while(|line| line.starts_with("    "))
+        .collect();
+    let script = script
+        .join("\n")
+        .replace("/srv/git/site.git", &place.home.path("remote.git").display().to_string())
+        .replace("=report", "=job");
+    let bin = std::path::Path::new(env!("CARGO_BIN_EXE_leasehold")).parent().unwrap().display().to_string();
+    let path = format!("{bin}:{}", std::env::var("PATH").unwrap());
+    let done = Command::new("sh").args(["-ec", &script]).current_dir(&shared).env("PATH", &path).output().unwrap();
+    Done::from(done).expect(0);
+    place.commit("two");
+    let refused =
+        Done::from(place.git_command("work", &["push", "origin", "main"]).env("PATH", &path).output().unwrap());
+    assert!(refused.code != 0 && refused.stderr.contains("is fenced by lease `job`"), "{refused:?}");
+    place.push(&place.token, &["origin", "main"]).expect(0);
+    assert_eq!(place.subject("main"), "two");
+}
+
 /// Words after `push --token T`, and the code they end with.
 const HOSTILE: &[(&[&str], i32)] = &[
     (&["origin", "HEAD^{tree}:refs/heads/tree"], 64),

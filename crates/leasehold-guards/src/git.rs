@@ -20,7 +20,7 @@ mod steps;
 mod trace;
 mod upstream;
 
-pub use hook::{HookState, Hooks, Protection, SCRATCH};
+pub use hook::{HookState, Hooks, InstalledHook, Protection, SCRATCH};
 pub use names::{FenceNamespace, Refspec, Remote};
 pub use steps::{GitStep, GitSteps};
 pub use upstream::default_push;

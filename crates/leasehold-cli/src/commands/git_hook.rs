@@ -23,8 +23,10 @@ async fn install(args: &GitHookInstall) -> Result<Exit> {
     let program = std::env::current_exe()
         .map_err(|e| Error::new(Kind::Unsupported, "cannot tell where the leasehold program is").with_source(e))?;
     let hooks = Hooks::of(args.repo.clone());
-    for path in hooks.install(&program, &protections, &namespace).await? {
-        output::say(&format!("installed `{}`", path.display()));
+    for hook in hooks.install(&program, &protections, &namespace).await? {
+        let done = if hook.is_kept { "kept" } else { "installed" };
+        let why = if hook.is_kept { ", which runs leasehold's" } else { "" };
+        output::say(&format!("{done} `{}`{why}", hook.path.display()));
     }
     for protection in hooks.protections().await? {
         output::say(&format!("protected: {protection}"));

@@ -103,6 +103,15 @@ pub struct Hooks {
     git: Git,
 }
 
+/// A hook that is in force after an installation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InstalledHook {
+    /// Its file.
+    pub path: PathBuf,
+    /// Whether it is somebody else's, which runs ours, and was left as it is.
+    pub is_kept: bool,
+}
+
 /// One line of a hook's input.
 struct Change {
     name: String,
@@ -116,13 +125,13 @@ impl Hooks {
         Hooks { git: Git::new(folder) }
     }
 
-    /// Installs both, to call `program`, and writes down what is protected. Gives what was written.
+    /// Installs both, to call `program`, and writes down what is protected. A hook of somebody else stays, if it runs ours.
     pub async fn install(
         &self,
         program: &Path,
         protections: &[Protection],
         namespace: &FenceNamespace,
-    ) -> Result<Vec<PathBuf>> {
+    ) -> Result<Vec<InstalledHook>> {
         self.git.version(HOOKABLE).await?;
         if let Some(bad) =
             protections.iter().find(|protection| namespace.covers(protection.pattern.trim_end_matches("/*")))
@@ -130,27 +139,18 @@ impl Hooks {
             return Err(Error::invalid("protection", bad, "fences are protected in any case; name branches or tags"));
         }
         let folder = self.hooks_folder().await?;
+        let mut hooks = Vec::new();
         for state in HookState::ALL {
             let path = folder.join(state.as_str());
-            if fs::symlink_metadata(&path).is_ok() && !is_ours(&path) {
-                let message = format!(
-                    "there is a hook at `{}` already, and it is not leasehold's: let it end with the line `exec leasehold \
-                     git-hook run {}`, or move it away",
-                    path.display(),
-                    state.as_str()
-                );
-                return Err(Error::new(Kind::Unsupported, message));
-            }
+            let is_kept = is_kept(&path, state)?;
+            hooks.push((state, InstalledHook { path, is_kept }));
         }
         self.configure(protections, namespace).await?;
-        let mut written = Vec::new();
-        for state in HookState::ALL {
-            let path = folder.join(state.as_str());
-            write_hook(&path, &script(state, program))
+        for (state, InstalledHook { path, .. }) in hooks.iter().filter(|(_, hook)| !hook.is_kept) {
+            write_hook(path, &script(*state, program))
                 .map_err(|e| Error::unavailable(format!("cannot write the hook `{}`", path.display()), e))?;
-            written.push(path);
         }
-        Ok(written)
+        Ok(hooks.into_iter().map(|(_, hook)| hook).collect())
     }
 
     async fn hooks_folder(&self) -> Result<PathBuf> {
@@ -185,7 +185,7 @@ impl Hooks {
     }
 
     async fn configure(&self, protections: &[Protection], namespace: &FenceNamespace) -> Result<()> {
-        let (known, _) = self.settings().await?;
+        let (known, _) = self.settings().await?.unwrap_or_default();
         let mut commands = Vec::new();
         for protection in protections.iter().filter(|new| !known.contains(new)) {
             if let Some(other) = known.iter().find(|other| other.pattern == protection.pattern) {
@@ -212,7 +212,16 @@ impl Hooks {
     /// # Errors
     /// If the change must not be made; the message is for the pusher.
     pub async fn run(&self, state: HookState, input: &str) -> Result<()> {
-        let (protections, namespace) = self.settings().await?;
+        let (protections, namespace) = self.settings().await?.ok_or_else(|| {
+            let message = "refused: leasehold's hook runs here, but nothing says what it protects; whoever runs this \
+                           repository sets it up with `leasehold git-hook install`";
+            Error::new(Kind::Unsupported, message)
+        })?;
+        if state == HookState::PreReceive && input.trim().is_empty() {
+            let message = "refused: nothing is left of what git gives the pre-receive hook; a hook that reads it before \
+                           leasehold's has to hand it on";
+            return Err(Error::new(Kind::Unsupported, message));
+        }
         let mut changes: Vec<Change> = input.lines().filter_map(parse_change).collect();
         changes.retain(|change| {
             change.name.starts_with(&format!("{namespace}/")) || protections.iter().any(|p| p.covers(&change.name))
@@ -314,21 +323,28 @@ impl Hooks {
 
     /// What is protected here.
     pub async fn protections(&self) -> Result<Vec<Protection>> {
-        Ok(self.settings().await?.0)
+        Ok(self.settings().await?.unwrap_or_default().0)
     }
 
-    async fn settings(&self) -> Result<(Vec<Protection>, FenceNamespace)> {
+    /// None if nothing of ours is set here.
+    async fn settings(&self) -> Result<Option<(Vec<Protection>, FenceNamespace)>> {
         let answer = self.git.run(["config", "--null", "--get-regexp", r"^leasehold\."]).await?;
+        // 1: there is none.
+        if !answer.succeeded && answer.code != Some(1) {
+            let message = format!("cannot read the repository's settings: {}", answer.complaint());
+            return Err(Error::new(Kind::Unavailable, message));
+        }
         let text = answer.text();
-        let (mut protections, mut namespace) = (Vec::new(), FenceNamespace::default());
+        let (mut protections, mut namespace, mut is_set) = (Vec::new(), FenceNamespace::default(), false);
         for (key, value) in text.split('\0').filter_map(|entry| entry.split_once('\n')) {
             match key {
                 "leasehold.protect" => protections.push(value.parse()?),
                 "leasehold.fencenamespace" => namespace = value.parse()?,
-                _ => {}
+                _ => continue,
             }
+            is_set = true;
         }
-        Ok((protections, namespace))
+        Ok(is_set.then_some((protections, namespace)))
     }
 
     async fn current(&self, changes: &[Change]) -> Result<HashMap<String, Oid>> {
@@ -360,8 +376,39 @@ fn script(state: HookState, program: &Path) -> String {
     )
 }
 
-fn is_ours(path: &Path) -> bool {
-    fs::read_to_string(path).is_ok_and(|text| text.contains(MARK))
+/// Whether there is a hook of somebody else, which runs ours. Refuses one that does not.
+fn is_kept(path: &Path, state: HookState) -> Result<bool> {
+    if fs::symlink_metadata(path).is_err() {
+        return Ok(false);
+    }
+    let text = fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    if text.contains(MARK) {
+        return Ok(false);
+    }
+    let refuse = |message: String| Err(Error::new(Kind::Unsupported, message));
+    if !text.lines().any(|line| runs_ours(line, state)) {
+        return refuse(format!(
+            "there is a hook at `{}` already, and it is not leasehold's: let it end with the line `exec leasehold \
+             git-hook run {}`, or move it away",
+            path.display(),
+            state.as_str()
+        ));
+    }
+    // Git passes over such a hook, with no more than a hint.
+    if fs::metadata(path).map_or(0, |stat| stat.permissions().mode()) & 0o111 == 0 {
+        return refuse(format!(
+            "the hook at `{0}` cannot be executed, so git does not run it: chmod +x {0}",
+            path.display()
+        ));
+    }
+    Ok(true)
+}
+
+/// Whether this line of a script runs our hook of this name.
+fn runs_ours(line: &str, state: HookState) -> bool {
+    let words: Vec<&str> = line.split_whitespace().map(|word| word.trim_end_matches(';')).collect();
+    let call = ["git-hook", "run", state.as_str()];
+    !line.trim_start().starts_with('#') && words.windows(call.len()).any(|found| found == call)
 }
 
 fn write_hook(path: &Path, text: &str) -> std::io::Result<()> {
