@@ -267,6 +267,27 @@ fn a_run_seals_where_its_pushes_look() {
     assert_eq!(place.home.show("job")["epoch"], epoch);
 }
 
+/// What is said of a push that failed is the reason, whole, and not that it failed.
+#[test]
+fn the_reason_of_a_refused_push_is_told_whole() {
+    let place = Place::new();
+    place.push(&place.token, &["origin", "main"]).expect(0);
+    let head = place.git("work", &["rev-parse", "HEAD"]);
+    let refused = place.push(&place.token, &["origin", &format!("{head}:somewhere")]).expect(64);
+    assert!(refused.stderr.contains("(i.e., starting with \"refs/\")"), "{}", refused.stderr);
+    assert_eq!(refused.stderr.lines().count(), 1, "{}", refused.stderr);
+    // A remote that cannot store anything would not store a fence of another name either.
+    place.git("remote.git", &["config", "receive.maxInputSize", "1"]);
+    place.commit("two");
+    let refused = place.push(&place.token, &["origin", "main"]).expect(69);
+    let says = "the remote could not store what was sent: resource=`git:origin`:";
+    assert!(refused.stderr.contains(says), "{}", refused.stderr);
+    assert!(refused.stderr.contains("pack exceeds maximum allowed size"), "{}", refused.stderr);
+    let newer = place.acquire("another");
+    let refused = place.push(&newer, &["origin", "main"]).expect(69);
+    assert!(refused.stderr.contains(says) && !refused.stderr.contains("--fence-namespace"), "{}", refused.stderr);
+}
+
 #[test]
 fn every_name_of_a_lease_has_a_fence_of_its_own() {
     let place = Place::new();
@@ -287,12 +308,18 @@ fn hooks_credentials_and_old_gits() {
     let hook = place.home.path("work/.git/hooks/pre-push");
     fs::write(&hook, "#!/bin/sh\necho the hook says no >&2\nexit 1\n").unwrap();
     fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
-    let refused = place.push(&place.token, &["origin", "main"]).expect(69);
-    assert!(refused.stderr.contains("nothing was pushed"), "{}", refused.stderr);
+    let refused = place.push(&place.token, &["origin", "main"]).expect(78);
+    let says = "refused by the pre-push hook: resource=`git:origin`: the hook says no; nothing was pushed";
+    assert!(refused.stderr.contains(says), "{}", refused.stderr);
     assert_eq!(place.refs(), "");
     fs::write(&hook, "#!/bin/sh\necho the hook says yes >&2\n").unwrap();
     let done = place.push(&place.token, &["origin", "main"]).expect(0);
     assert!(done.stderr.contains("the hook says yes"), "{}", done.stderr);
+    // What git says before it asks the hook is not put down to it.
+    fs::write(&hook, "#!/bin/sh\nexit 1\n").unwrap();
+    let refused = place.push(&place.token, &["origin", "nobody"]).expect(64);
+    assert!(refused.stderr.contains("src refspec") && !refused.stderr.contains("pre-push"), "{}", refused.stderr);
+    fs::remove_file(&hook).unwrap();
     // No password is shown, whether from the flag or from git's settings.
     let url = "http://joe:s3cret@127.0.0.1:1/x.git";
     place.git("work", &["remote", "add", "far", url]);

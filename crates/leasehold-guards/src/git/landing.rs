@@ -9,7 +9,7 @@ use super::Pushed;
 use super::cache::{Fence, Note};
 use super::commit::{Inscription, Oid};
 use super::names::Refspec;
-use super::program::{Answer, QUIET_FETCH, plain};
+use super::program::{Answer, NOTHING_ELSE, QUIET_FETCH, plain};
 use super::report::{Verdict, judge};
 use super::site::Site;
 use super::steps::{GitStep, GitSteps};
@@ -17,12 +17,16 @@ use super::trace::Trace;
 use leasehold::guard::{self, HighWater, Policy};
 use leasehold::{Error, Kind, Result, Token};
 use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 /// How often a fence that moves under our hands is read again. Every miss means that somebody of our own tenure landed.
 const TRIES: u32 = 24;
 /// Between two tries, times the number of tries so far.
 const PAUSE: Duration = Duration::from_millis(15);
+
+/// With which git says why the remote could not keep what was sent.
+const UNPACK: &str = "remote unpack failed:";
 
 /// Why a push did not land.
 #[derive(Debug)]
@@ -159,7 +163,7 @@ impl<'a> Landing<'a> {
             Verdict::Behind(names) => Ok(Outcome::Behind(names)),
             Verdict::Refused { name, reason } => self.refused(found, &name, &reason, &answer).await,
             Verdict::Torn(names) => Err(self.torn(&names)),
-            Verdict::Unknown if !trace.shows_a_pack() => Err(self.not_sent(&answer)),
+            Verdict::Unknown if !trace.shows_a_pack() => Err(self.not_sent(&answer).await),
             Verdict::Unknown => self.resolve(oid, found, next, &answer, refspecs.is_empty()).await,
         }
     }
@@ -251,33 +255,63 @@ impl<'a> Landing<'a> {
         if now.as_ref().map(|fence| &fence.oid) != found.map(|fence| &fence.oid) {
             return Ok(Outcome::Moved);
         }
+        let words: Vec<&str> =
+            answer.said.lines().filter_map(|line| line.strip_prefix("remote:")).map(str::trim).collect();
+        if reason.contains("unpacker error") || answer.said.contains(UNPACK) {
+            return Err(self.not_stored(answer, &words));
+        }
         let advice = if name == self.fence && !reason.contains("hook declined") {
             "; if this remote does not take refs of that name, keep the fences elsewhere: --fence-namespace \
              refs/heads/00-fence or refs/tags/fence"
         } else {
             ""
         };
-        let words: Vec<&str> =
-            answer.said.lines().filter_map(|line| line.strip_prefix("remote:")).map(str::trim).collect();
         let words = if words.is_empty() { String::new() } else { format!(": {}", plain(&words.join(" "))) };
         let message =
             format!("refused by the remote: resource=`{}` ref `{name}`: {reason}{words}{advice}", self.resource);
         Err(Error::new(Kind::Unsupported, message))
     }
 
+    /// The remote had no room, or no right, to keep it; whatever the refs are called.
+    fn not_stored(&self, answer: &Answer, words: &[&str]) -> Error {
+        let reason = answer.said.lines().find_map(|line| line.split_once(UNPACK)).map(|(_, reason)| reason.trim());
+        let said: Vec<&str> = reason.into_iter().chain(words.iter().copied()).filter(|word| !word.is_empty()).collect();
+        let message = format!(
+            "the remote could not store what was sent: resource=`{}`: {}; nothing was applied: see that you may write there, \
+             and that it has room",
+            self.resource,
+            plain(&said.join(": "))
+        );
+        Error::new(Kind::Unavailable, message)
+    }
+
     /// Git gave up before it sent anything.
-    fn not_sent(&self, answer: &Answer) -> Error {
+    async fn not_sent(&self, answer: &Answer) -> Error {
         const WRONG: [&str; 6] =
             ["src refspec", "invalid refspec", "dst refspec", "dst ref ", "not a full refname", "not allowed"];
         let kind = if WRONG.iter().any(|word| answer.said.contains(word)) {
             Kind::Invalid
         } else if answer.said.contains("does not support --atomic") {
             Kind::Unsupported
+        } else if answer.said.contains(NOTHING_ELSE) && self.has_a_hook().await {
+            // Git itself would have said more than that.
+            let words = plain(&answer.telling_lines().join(" "));
+            let words = if words.is_empty() { "it gives no reason" } else { &words };
+            let message =
+                format!("refused by the pre-push hook: resource=`{}`: {words}; nothing was pushed", self.resource);
+            return Error::new(Kind::Unsupported, message);
         } else {
             Kind::Unavailable
         };
-        // Which of several lines says why is not known, but the first is hardly ever "failed to push some refs".
         Error::new(kind, format!("nothing was pushed: resource=`{}`: {}", self.resource, answer.complaint()))
+    }
+
+    /// Whether git asks a hook of this repository before it pushes.
+    async fn has_a_hook(&self) -> bool {
+        let git = &self.site.git;
+        let Ok(answer) = git.run(["rev-parse", "--git-path", "hooks/pre-push"]).await else { return false };
+        let found = std::fs::metadata(git.folder().join(answer.text()));
+        answer.succeeded && found.is_ok_and(|stat| stat.is_file() && stat.permissions().mode() & 0o111 != 0)
     }
 
     /// Not seen since the fence goes first where there is none; if it is seen after all, people have to know.

@@ -29,6 +29,11 @@ const REPOSITORY_VARIABLES: [&str; 8] = [
     "GIT_NAMESPACE",
 ];
 
+/// The last line of a push that failed, whatever the reason.
+pub(crate) const NOTHING_ELSE: &str = "error: failed to push some refs";
+/// With which git, and what it runs, begins a message.
+const STARTS: [&str; 7] = ["error:", "fatal:", "warning:", "remote:", "hint:", "ssh:", "To "];
+
 /// Major and minor version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Version(pub(crate) u32, pub(crate) u32);
@@ -76,17 +81,28 @@ impl Answer {
         String::from_utf8_lossy(&self.stdout).trim_end().to_owned()
     }
 
-    /// The line that says what went wrong, for messages of one line.
+    /// What went wrong, for messages of one line.
     pub(crate) fn complaint(&self) -> String {
-        let lines = || self.said.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("hint:"));
-        let about =
-            |word: &'static str| lines().find_map(move |line| line.split_once(word).map(|(_, rest)| rest.trim()));
+        let lines = self.telling_lines();
+        let about = |word: &str| {
+            let at = lines.iter().position(|line| line.contains(word))?;
+            let first = lines[at].split_once(word).map_or(lines[at], |(_, rest)| rest.trim());
+            // Git wraps what is long; what is somebody else's line begins with a word of its own.
+            let rest = lines[at + 1..].iter().take_while(|line| !STARTS.iter().any(|start| line.starts_with(start)));
+            Some(plain(&[&[first], &rest.copied().collect::<Vec<_>>()[..]].concat().join(" ")))
+        };
         // The remote's own words first, then git's.
         let found = about("remote: error:").or_else(|| about("fatal:")).or_else(|| about("error:"));
-        match found.or_else(|| lines().next_back()) {
-            Some(line) => plain(line),
-            None => format!("git ended with {}", self.code.map_or_else(|| "a signal".into(), |code| code.to_string())),
-        }
+        let found = found.or_else(|| lines.last().map(|line| plain(line)));
+        let ended =
+            || format!("git ended with {}", self.code.map_or_else(|| "a signal".into(), |code| code.to_string()));
+        found.or_else(|| self.said.contains(NOTHING_ELSE).then(|| plain(self.said.trim()))).unwrap_or_else(ended)
+    }
+
+    /// What was said, without hints and without the line that says no more than that something failed.
+    pub(crate) fn telling_lines(&self) -> Vec<&str> {
+        let is_telling = |line: &&str| !line.is_empty() && !line.starts_with("hint:") && !line.contains(NOTHING_ELSE);
+        self.said.lines().map(str::trim).filter(is_telling).collect()
     }
 }
 
