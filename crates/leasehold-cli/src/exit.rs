@@ -27,6 +27,7 @@ pub enum Exit {
     /// `run`, `gate`: the command's own code, or one that the user chose.
     Code(u8),
     /// `run` in a terminal: a key ended the command by this signal, and a shell that sees us end by it too ends its loop.
+    /// `push`, `drill`: it ended us.
     Signal(u8),
 }
 

@@ -5,6 +5,7 @@ mod commands;
 mod config;
 mod exit;
 mod guards;
+mod interrupt;
 mod output;
 mod supervise;
 mod targets;

@@ -4,11 +4,11 @@
 
 mod common;
 
-use common::{Done, Home, On};
+use common::{Done, Home, On, Running, descendants, eventually, is_alive, signal};
 use serde_json::Value;
 #[cfg(feature = "full")]
 use std::io::{Read, Write};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 fn drilled(home: &Home, guard: &str) -> Value {
     let done = home.done(&["drill", guard, "--json"]).expect(0);
@@ -76,6 +76,87 @@ fn a_remote_is_found_and_fenced_as_git_and_the_flags_have_it() {
     assert_eq!(git("r.git", &["for-each-ref"]), "");
     let wrong = drill("work", &[], Some("x")).expect(64);
     assert!(wrong.stderr.contains("LEASEHOLD_FENCE_NAMESPACE"), "{wrong:?}");
+}
+
+/// Whoever ends a drill early finds things as they were.
+#[test]
+fn a_drill_that_is_told_to_end_leaves_nothing_behind() {
+    let home = Home::new(On::Sqlite);
+    std::fs::create_dir(home.path("tmp")).unwrap();
+    std::fs::create_dir(home.path("team")).unwrap();
+    assert!(Command::new("git").args(["init", "-q", "--bare"]).arg(home.path("r.git")).status().unwrap().success());
+    let db = rusqlite::Connection::open(home.path("app.db")).unwrap();
+    db.execute_batch("CREATE TABLE totals (n)").unwrap();
+    // The pushes of the drill are held up there, but for those that remove what is left.
+    let hook = home.path("r.git/hooks/pre-receive");
+    let script = "#!/bin/sh\nread old new name\ncase $new in *[!0]*) ;; *) exit 0;; esac\nn=$(cat count 2>/dev/null)x\necho $n >count\n\
+                  [ ${#n} -lt $(cat most) ] || { : >reached; while [ -e reached ]; do sleep 0.05; done; }\n";
+    std::fs::write(&hook, script).unwrap();
+    std::fs::set_permissions(&hook, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let listing = |folder: &str| -> Vec<_> {
+        std::fs::read_dir(home.path(folder)).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+    };
+    // The third push is the seal of the next holder, while the zombie is stopped.
+    for (most, name, code) in [("1", "TERM", 143), ("2", "INT", 130), ("3", "TERM", 143), ("4", "INT", 130)] {
+        let _ = std::fs::remove_file(home.path("r.git/count"));
+        let _ = std::fs::remove_file(home.path("r.git/reached"));
+        std::fs::write(home.path("r.git/most"), most).unwrap();
+        let mut command = home.leasehold(&["drill", "git:r.git"]);
+        command.env("TMPDIR", home.path("tmp")).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let running = Running::from(command.spawn().unwrap());
+        eventually("a push is held up", || home.path("r.git/reached").exists());
+        let below = descendants(running.pid());
+        assert!(!below.is_empty());
+        signal(running.pid(), name);
+        let ended = running.end();
+        assert_eq!(ended.code, code, "{most}: {ended:?}");
+        let left: Vec<_> = below.into_iter().filter(|pid| is_alive(*pid)).collect();
+        assert_eq!(left, Vec::<i32>::new(), "{most}");
+        let refs = Command::new("git").arg("-C").arg(home.path("r.git")).arg("for-each-ref").output().unwrap();
+        assert!(refs.status.success() && refs.stdout.is_empty(), "{most}: {refs:?} {ended:?}");
+        assert_eq!(listing("tmp"), Vec::<std::ffi::OsString>::new(), "{most}");
+    }
+    // A file and a database, at whatever point it hits.
+    for guard in ["file:team/out.json", "sqlite:app.db", "sqlite:new.db"] {
+        for wait in [0, 30, 80, 200] {
+            let mut command = home.leasehold(&["drill", guard]);
+            command.env("TMPDIR", home.path("tmp")).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut running = Running::from(command.spawn().unwrap());
+            eventually("it has begun", || !listing("tmp").is_empty() || running.is_over());
+            std::thread::sleep(std::time::Duration::from_millis(wait));
+            let below = descendants(running.pid());
+            signal(running.pid(), "TERM");
+            let ended = running.end();
+            assert!([0, 143].contains(&ended.code), "{guard} {wait}: {ended:?}");
+            assert!(!below.into_iter().any(is_alive), "{guard} {wait}");
+            assert_eq!((listing("tmp").len(), listing("team").len()), (0, 0), "{guard} {wait}: {ended:?}");
+            assert!(!home.path("new.db").exists(), "{guard} {wait}: {ended:?}");
+            let sql = "SELECT group_concat(name) FROM sqlite_master WHERE type = 'table'";
+            let names: String = db.query_row(sql, [], |row| row.get(0)).unwrap();
+            assert_eq!(names, "totals", "{guard} {wait}: {ended:?}");
+        }
+    }
+}
+
+/// Nothing is left of a drill that could not even begin.
+#[cfg(feature = "full")]
+#[test]
+fn a_drill_that_cannot_be_set_up_leaves_no_folder() {
+    let home = Home::new(On::Sqlite);
+    std::fs::create_dir(home.path("tmp")).unwrap();
+    std::fs::write(home.path("garbage.db"), "this is no database, and long enough to be seen as none".repeat(40))
+        .unwrap();
+    for guard in [
+        "postgres://postgres@127.0.0.1:1/postgres",
+        "mysql://root@127.0.0.1:1/leases",
+        "sqlite:garbage.db",
+        "sqlite:no/such/folder.db",
+    ] {
+        let done = Done::from(home.leasehold(&["drill", guard]).env("TMPDIR", home.path("tmp")).output().unwrap());
+        assert_ne!(done.code, 0, "{guard}: {done:?}");
+        assert_eq!(done.stderr.lines().count(), 2, "{guard}: what it is about, and what is wrong: {done:?}");
+        assert_eq!(std::fs::read_dir(home.path("tmp")).unwrap().count(), 0, "{guard}: {done:?}");
+    }
 }
 
 /// A server with our hooks never lets a fence go, but that of a drill; and one that lets nothing go is named.

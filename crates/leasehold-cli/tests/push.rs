@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Done, Home, On};
+use common::{Done, Home, On, descendants, eventually, is_alive, signal};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
@@ -286,6 +286,43 @@ fn the_reason_of_a_refused_push_is_told_whole() {
     let newer = place.acquire("another");
     let refused = place.push(&newer, &["origin", "main"]).expect(69);
     assert!(refused.stderr.contains(says) && !refused.stderr.contains("--fence-namespace"), "{}", refused.stderr);
+}
+
+#[test]
+fn a_push_that_is_told_to_end_takes_git_with_it() {
+    let place = Place::new();
+    place.push(&place.token, &["origin", "main"]).expect(0);
+    place.commit("two");
+    let refs = place.refs();
+    let hook = place.home.path("remote.git/hooks/pre-receive");
+    let (reached, go) = (place.home.path("reached"), place.home.path("go"));
+    let script = format!(
+        "#!/bin/sh\n: >'{0}'\nwhile [ -e '{0}' ] && [ ! -e '{1}' ]; do sleep 0.05; done\n",
+        reached.display(),
+        go.display()
+    );
+    fs::write(&hook, script).unwrap();
+    fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
+    for (name, code) in [("TERM", 143), ("INT", 130)] {
+        let mut command = place.home.leasehold(&["push", "--token", &place.token, "origin", "main"]);
+        let command = command.current_dir(place.home.path("work")).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let running = common::Running::from(command.spawn().unwrap());
+        eventually("the remote's hook runs", || reached.exists());
+        let below = descendants(running.pid());
+        assert!(below.len() > 2, "{below:?}");
+        signal(running.pid(), name);
+        let ended = running.end();
+        assert_eq!(ended.code, code, "{ended:?}");
+        assert!(ended.stderr.contains("git was ended too"), "{ended:?}");
+        let left: Vec<_> = below.into_iter().filter(|pid| is_alive(*pid)).collect();
+        assert_eq!(left, Vec::<i32>::new(), "{name}");
+        assert_eq!(place.refs(), refs, "{name}");
+        fs::remove_file(&reached).unwrap();
+    }
+    // Nothing was left that holds up the next one.
+    fs::write(&go, "").unwrap();
+    place.push(&place.token, &["origin", "main"]).expect(0);
+    assert_eq!(place.subject("main"), "two");
 }
 
 #[test]

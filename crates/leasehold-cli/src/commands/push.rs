@@ -3,9 +3,11 @@
 use super::{admitted, overtaken, token};
 use crate::args::{Common, Push as Args};
 use crate::exit::Exit;
+use crate::interrupt::{Watch, exit_by};
 use crate::{guards, output};
 use leasehold::Result;
 use leasehold::guard::Policy;
+use leasehold::secret::redacted;
 use leasehold_guards::GitGuard;
 use leasehold_guards::git::{PushOptions, Refspec, default_push};
 
@@ -28,7 +30,17 @@ pub async fn push(common: &Common, args: &Args) -> Result<Exit> {
     }
     overtaken(common, &guard, &token).await?;
     let options = PushOptions { rebases: args.rebase.unwrap_or(0) };
-    let pushed = guard.push(&token, &refspecs, options, async || overtaken(common, &guard, &token).await).await;
+    let pushing = guard.push(&token, &refspecs, options, async || overtaken(common, &guard, &token).await);
+    let pushed = match Watch::begin()?.over(pushing).await {
+        Ok(pushed) => pushed,
+        Err(number) => {
+            output::say(&format!(
+                "told to end, and git was ended too; whether the push had landed by then: git ls-remote {}",
+                redacted(&remote)
+            ));
+            return Ok(exit_by(number));
+        }
+    };
     let pushed = pushed.map(|pushed| {
         pushed.said.lines().for_each(|line| output::say(&format!("git: {line}")));
         pushed.high

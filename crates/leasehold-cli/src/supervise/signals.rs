@@ -30,8 +30,17 @@ impl Signals {
     /// Collects them from now on, instead of ending this process. What our caller had ignored, as `nohup` does, stays
     /// ignored, by us and by the command.
     pub fn listen() -> Result<Self> {
+        Signals::listen_to(&PASSED_ON)
+    }
+
+    /// Only those that are meant to end a process, for what has to clean up.
+    pub fn listen_to_ending() -> Result<Self> {
+        Signals::listen_to(&ENDING)
+    }
+
+    fn listen_to(kinds: &[fn() -> SignalKind]) -> Result<Self> {
         let (sender, receiver) = mpsc::channel(16);
-        for kind in PASSED_ON {
+        for kind in kinds {
             let number = kind().as_raw_value();
             if is_ignored(number) {
                 continue;

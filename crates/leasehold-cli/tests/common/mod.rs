@@ -171,10 +171,13 @@ pub fn descendants(pid: i32) -> Vec<i32> {
     let mut found = vec![];
     let mut queue = vec![pid];
     while let Some(pid) = queue.pop() {
-        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-        for child in children.split_whitespace().filter_map(|word| word.parse().ok()) {
-            found.push(child);
-            queue.insert(0, child);
+        // Each thread has children of its own.
+        for thread in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+            let children = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            for child in children.split_whitespace().filter_map(|word| word.parse().ok()) {
+                found.push(child);
+                queue.insert(0, child);
+            }
         }
     }
     found

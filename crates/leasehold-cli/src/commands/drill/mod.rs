@@ -2,15 +2,17 @@
 //! write, the lease is transferred, the zombie is resumed; every stale write must be refused.
 //!
 //! Promise: the writers are processes of their own that know nothing but their token, so that only the guard can refuse
-//! them; what was made is removed again. Non-promise: it shows one course of events; the races are in our tests.
+//! them; what was made is removed again, also if a signal ends it. Non-promise: it shows one course of events; the races
+//! are in our tests.
 
 mod place;
 
 use crate::args::{Common, Drill as Args};
 use crate::exit::Exit;
+use crate::interrupt::{Stop, Watch, exit_by};
 use crate::{guards, output};
 use leasehold::clock::{Clock, SystemClock};
-use leasehold::guard::Guard;
+use leasehold::guard::{Guard, Strength};
 use leasehold::protocol::Order;
 use leasehold::{
     Acquired, Ask, Coordinator, Error, HolderId, Kind, LeaseName, MemoryStore, Nonce, Operated, Result, Token,
@@ -20,6 +22,7 @@ use place::{Place, Writer};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::runtime::Handle;
 
 /// How long a writer that nobody stops may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -48,22 +51,26 @@ pub async fn drill(common: &Common, args: Args) -> Result<Exit> {
     let number = Nonce::random().to_string();
     let lease: LeaseName = format!("{SCRATCH}{}", &number[..8]).parse()?;
     let namespace = guards::fence_namespace(args.fence_namespace.as_deref())?.unwrap_or_default();
-    let mut place = Place::parse(&args.guard, &number[..8], namespace)?;
+    let place = Place::parse(&args.guard, &number[..8], namespace)?;
     if !common.json {
         output::say(&format!("drill on {place}"));
     }
-    place.prepare().await?;
-    let guard = place.guard()?;
-    let played = play(&place, &*guard, &lease).await;
-    let cleaned = place.clean(&lease).await;
-    let attempts = played?;
+    let mut watch = Watch::begin()?;
+    let scratch = lease.clone();
+    let ((place, held), told) = watch.beside(0, move |stop| hold(place, &scratch, stop)).await?;
+    let (place, cleaned, told) = tidy_up(&mut watch, place, &lease, told).await?;
+    if let Some(number) = told {
+        if let Err(error) = cleaned {
+            output::say(&format!("told to end, and not everything could be removed: {error}"));
+        }
+        return Ok(exit_by(number));
+    }
+    let (strength, attempts) = held?;
     let is_safe = attempts.iter().all(|attempt| attempt.is_right);
     if common.json {
         let rows: Vec<_> = attempts.iter().map(Attempt::json).collect();
-        output::json(
-            &json!({ "resource": place.to_string(), "strength": guard.strength().to_string(), "safe": is_safe,
-                              "attempts": rows }),
-        )?;
+        output::json(&json!({ "resource": place.to_string(), "strength": strength.to_string(), "safe": is_safe,
+                              "attempts": rows }))?;
     } else {
         table(&attempts);
         let verdict = if is_safe {
@@ -75,6 +82,47 @@ pub async fn drill(common: &Common, args: Args) -> Result<Exit> {
     }
     cleaned?;
     Ok(if is_safe { Exit::Done } else { Exit::Misconfigured })
+}
+
+/// Holds the drill, in a thread that may block, until it is over or is told to stop.
+fn hold(mut place: Place, lease: &LeaseName, stop: Stop) -> (Place, Result<(Strength, Vec<Attempt>)>) {
+    place.heed(stop.clone());
+    let held = unless_told(stop, async {
+        place.prepare().await?;
+        let guard = place.guard()?;
+        Ok((guard.strength(), play(&place, &*guard, lease).await?))
+    });
+    (place, held)
+}
+
+/// Removes what the drill made. The first signal, now or before, does not keep it from that.
+async fn tidy_up(
+    watch: &mut Watch,
+    place: Place,
+    lease: &LeaseName,
+    told: Option<i32>,
+) -> Result<(Place, Result<()>, Option<i32>)> {
+    let clean = |place: Place| {
+        let name = lease.clone();
+        move |stop| (unless_told(stop, place.clean(&name)), place)
+    };
+    let ((cleaned, place), now) = watch.beside(u32::from(told.is_none()), clean(place)).await?;
+    if told.is_some() || now.is_none() || cleaned.is_ok() {
+        return Ok((place, cleaned, told.or(now)));
+    }
+    // A key reaches the processes that clean up, too: once more.
+    let ((cleaned, place), _) = watch.beside(0, clean(place)).await?;
+    Ok((place, cleaned, now))
+}
+
+fn unless_told<T>(mut stop: Stop, work: impl Future<Output = Result<T>>) -> Result<T> {
+    Handle::current().block_on(async {
+        tokio::select! {
+            biased;
+            _ = stop.wait_for(|told| *told) => Err(place::told_to_end()),
+            done = work => done,
+        }
+    })
 }
 
 async fn play(place: &Place, guard: &dyn Guard, lease: &LeaseName) -> Result<Vec<Attempt>> {

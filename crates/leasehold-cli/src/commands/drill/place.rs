@@ -1,5 +1,6 @@
 //! Where a drill is held, in a scratch name beside the user's own resource, and the processes that write there.
 
+use crate::interrupt::Stop;
 use crate::targets;
 use leasehold::guard::{Guard, Policy};
 use leasehold::{Error, Kind, LeaseName, Result, Token};
@@ -31,6 +32,8 @@ pub struct Place {
     kind: Kinds,
     /// Gone with the drill: repositories to push from, and where no store is.
     scratch: PathBuf,
+    /// Whether nothing more is to be started.
+    stop: Option<Stop>,
 }
 
 enum Kinds {
@@ -43,6 +46,8 @@ enum Kinds {
 /// What a drill made in a database besides its own row.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Made {
+    /// Not even that was found out.
+    NotYet,
     Nothing,
     /// The fence table.
     Table,
@@ -66,7 +71,7 @@ impl Place {
                 Kinds::Git { remote: url_of(remote)?, branch: format!("refs/heads/{name}"), namespace }
             }
             Some((scheme, _)) if targets::SQL.contains(&scheme) => {
-                Kinds::Sql { url: text.to_owned(), resource: name.clone(), made: Made::Nothing }
+                Kinds::Sql { url: text.to_owned(), resource: name.clone(), made: Made::NotYet }
             }
             Some((scheme, _)) if targets::OBJECT.contains(&scheme) => {
                 let (place, options) =
@@ -79,7 +84,12 @@ impl Place {
             }
             _ => return Err(Error::invalid("guard", text, format!("use {FORMS}"))),
         };
-        Ok(Place { kind, scratch: std::env::temp_dir().join(name) })
+        Ok(Place { kind, scratch: std::env::temp_dir().join(name), stop: None })
+    }
+
+    /// From now on no writer is started once this says so.
+    pub fn heed(&mut self, stop: Stop) {
+        self.stop = Some(stop);
     }
 
     /// The guard of the scratch resource.
@@ -148,20 +158,28 @@ impl Place {
                 namespace.fence_of(lease).and_then(|fence| self.clean_remote(remote, branch, &fence))
             }
             Kinds::Sql { url, made: Made::File, .. } => file_of(url).map_or(Ok(()), |path| clean_database(&path)),
+            Kinds::Sql { made: Made::NotYet, .. } => Ok(()),
             Kinds::Sql { url, resource, made } => {
                 targets::database(url, Some(resource), Policy::Reentrant)?.remove(*made == Made::Table).await
             }
             Kinds::Object(url) => targets::remove_object(url).await,
         };
-        let removed = std::fs::remove_dir_all(&self.scratch);
+        let removed = gone(std::fs::remove_dir_all(&self.scratch));
         cleaned.and(removed.map_err(|e| Error::unavailable(format!("cannot remove `{}`", self.scratch.display()), e)))
     }
 
     fn clean_remote(&self, remote: &str, branch: &str, fence: &str) -> Result<()> {
+        if !self.repository(Role::Holder).exists() {
+            // Nothing could be pushed yet.
+            return Ok(());
+        }
         let refs = output_of(self.git(Role::Holder).args(["ls-remote", remote]))?;
         let ours = refs.lines().filter_map(|line| line.split_once('\t')).map(|(_, name)| name);
         let ours = ours.filter(|found| *found == branch || *found == fence);
         let gone: Vec<String> = ours.map(|name| format!(":{name}")).collect();
+        if gone.is_empty() {
+            return Ok(());
+        }
         let removed = output_of(self.git(Role::Holder).args(["push", "-q", "--no-verify", remote]).args(&gone));
         removed.map(drop).map_err(|e| {
             let left = gone.iter().map(|spec| &spec[1..]).collect::<Vec<_>>().join("`, `");
@@ -262,12 +280,19 @@ fn shown(url: &str) -> String {
     url.split('?').next().unwrap_or_default().to_owned()
 }
 
+/// What is not there, because it had not come to that, is as good as removed.
+fn gone(removed: std::io::Result<()>) -> std::io::Result<()> {
+    removed.or_else(|e| if e.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(e) })
+}
+
 fn clean_file(path: &Path) -> Result<()> {
     let mut fence: OsString = ".".into();
     fence.push(path.file_name().unwrap_or_default());
     fence.push(".fence");
-    let removed = std::fs::remove_file(path).and_then(|()| std::fs::remove_dir_all(path.with_file_name(fence)));
-    removed.map_err(|e| Error::unavailable(format!("cannot remove `{}` and its fence", path.display()), e))
+    let (file, fence) = (std::fs::remove_file(path), std::fs::remove_dir_all(path.with_file_name(fence)));
+    gone(file)
+        .and(gone(fence))
+        .map_err(|e| Error::unavailable(format!("cannot remove `{}` and its fence", path.display()), e))
 }
 
 /// The file of a database that is one.
@@ -307,6 +332,11 @@ fn output_of(command: &mut Command) -> Result<String> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(Error::new(Kind::Unavailable, format!("the drill could not be set up: {}", said.trim().replace('\n', "; "))))
+}
+
+/// Why a drill ends early.
+pub fn told_to_end() -> Error {
+    Error::new(Kind::Unavailable, "the drill was told to end")
 }
 
 /// How a writer ended.
@@ -355,6 +385,9 @@ impl Writer {
     }
 
     fn spawn(place: &Place, token: &Token, text: &str, role: Role) -> Result<Self> {
+        if place.stop.as_ref().is_some_and(|stop| *stop.borrow()) {
+            return Err(told_to_end());
+        }
         let mut payload = text.to_owned();
         let mut command = match &place.kind {
             Kinds::File(path) => {

@@ -1,0 +1,102 @@
+//! Work that a signal ends, together with every process that it has started.
+//!
+//! Promise: when the work is given up, nothing that was started for it is left running, as far as this user may end it.
+//! Non-promise: what it had done by then is not undone; that is for its caller.
+
+use crate::supervise::Signals;
+use leasehold::{Error, Kind, Result};
+use leasehold_system::process::{Signal, Tree};
+use std::pin::pin;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Between two looks at what is still running.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How many looks a process has to end by itself, which lets git remove its files.
+const POLITE_LOOKS: u32 = 200;
+/// How many looks there are at all: who waits for a disk cannot be ended.
+const MOST_LOOKS: u32 = 500;
+
+/// Signals that are meant to end this process, and what is below it.
+#[derive(Debug)]
+pub struct Watch {
+    signals: Signals,
+    tree: Tree,
+}
+
+/// Turns true when work that blocks is to end.
+pub type Stop = watch::Receiver<bool>;
+
+impl Watch {
+    /// From now on such a signal ends the work, and not this process.
+    pub fn begin() -> Result<Self> {
+        let tree = Tree::begin().map_err(|e| Error::unavailable("cannot watch over processes", e))?;
+        Ok(Watch { signals: Signals::listen_to_ending()?, tree })
+    }
+
+    /// Does the work, or gives the number of the signal that ended it.
+    pub async fn over<T>(&mut self, work: impl Future<Output = T>) -> Result<T, i32> {
+        let mut work = pin!(work);
+        let number = tokio::select! {
+            biased;
+            number = self.signals.next_ending() => number,
+            done = &mut work => return Ok(done),
+        };
+        // It is not polled any more, so it starts nothing new.
+        self.end_processes().await;
+        Err(number)
+    }
+
+    /// Does work that blocks. After so many signals that are spared, one more sets its `Stop` and ends its processes until
+    /// it returns. The first one's number is given too.
+    pub async fn beside<T: Send + 'static>(
+        &mut self,
+        spared: u32,
+        work: impl FnOnce(Stop) -> T + Send + 'static,
+    ) -> Result<(T, Option<i32>)> {
+        let broken = |e| Error::new(Kind::Unavailable, "a part of the work broke down").with_source(e);
+        let (stop, told) = watch::channel(false);
+        let mut work = tokio::task::spawn_blocking(move || work(told));
+        let mut numbers = Vec::new();
+        while numbers.len() <= spared as usize {
+            tokio::select! {
+                biased;
+                number = self.signals.next_ending() => numbers.push(number),
+                done = &mut work => return Ok((done.map_err(broken)?, numbers.first().copied())),
+            }
+        }
+        stop.send_replace(true);
+        let mut looks = 0;
+        let done = loop {
+            self.end_once(looks);
+            looks += 1;
+            tokio::select! {
+                done = &mut work => break done,
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+            }
+        };
+        self.end_processes().await;
+        Ok((done.map_err(broken)?, numbers.first().copied()))
+    }
+
+    async fn end_processes(&self) {
+        for looks in 0..MOST_LOOKS {
+            if self.tree.pids().is_ok_and(|pids| pids.is_empty()) {
+                return;
+            }
+            self.end_once(looks);
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn end_once(&self, looks: u32) {
+        let signal = if looks < POLITE_LOOKS { Signal::TERM } else { Signal::KILL };
+        // One that is stopped hears of it when it goes on.
+        let _ = self.tree.signal(signal).and_then(|()| self.tree.signal(Signal::CONT));
+    }
+}
+
+/// How a process ends that a signal told to.
+pub fn exit_by(number: i32) -> crate::exit::Exit {
+    crate::exit::Exit::Signal(u8::try_from(number).unwrap_or(15))
+}
