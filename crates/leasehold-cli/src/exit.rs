@@ -1,5 +1,6 @@
 //! Exit codes: one table, which docs/exit-codes.md repeats and a test compares.
 
+use crate::output::Unheard;
 use leasehold::{Error, Kind};
 use std::process::ExitCode;
 
@@ -20,6 +21,8 @@ pub enum Exit {
     Corrupt,
     /// The store could not be reached, or did not answer.
     Unavailable,
+    /// It was done, and standard output did not take what there was to say.
+    Unheard,
     /// `run`: the lease was lost while the command ran.
     LostInRun,
     /// This set-up cannot do it.
@@ -46,6 +49,7 @@ pub const TABLE: &[(Exit, &str)] = &[
     (Exit::Usage, "the input is wrong; nothing was done"),
     (Exit::Corrupt, "what was read back is damaged, or the store went back in time: call a person"),
     (Exit::Unavailable, "the store or resource could not be reached or written; try again"),
+    (Exit::Unheard, "it was done, but what there was to print could not be written to standard output"),
     (Exit::LostInRun, "`run`: the lease was lost while the command ran, and the command was stopped"),
     (Exit::Misconfigured, "this set-up cannot do it: unsupported or misconfigured"),
 ];
@@ -61,6 +65,7 @@ impl Exit {
             Exit::Usage => 64,
             Exit::Corrupt => 65,
             Exit::Unavailable => 69,
+            Exit::Unheard => 74,
             Exit::LostInRun => 75,
             Exit::Misconfigured => 78,
             Exit::Code(code) => code,
@@ -71,6 +76,9 @@ impl Exit {
 
 impl From<&Error> for Exit {
     fn from(error: &Error) -> Exit {
+        if error.cause().is_some_and(|cause| cause.is::<Unheard>()) {
+            return Exit::Unheard;
+        }
         match error.kind() {
             Kind::Lost => Exit::Lost,
             Kind::Fenced => Exit::Fenced,

@@ -12,6 +12,18 @@ pub enum Reader {
     Gone,
 }
 
+/// Why standard output did not take what there was to print.
+#[derive(Debug)]
+pub struct Unheard(std::io::Error);
+
+impl std::fmt::Display for Unheard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Unheard {}
+
 /// Prints data. A reader that went away is no error.
 pub fn print(text: &str) -> Result<()> {
     deliver(text).map(|_| ())
@@ -23,7 +35,10 @@ pub fn deliver(text: &str) -> Result<Reader> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(Reader::There),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Reader::Gone),
-        Err(error) => Err(Error::new(Kind::Unavailable, "cannot write to standard output").with_source(error)),
+        Err(error) => {
+            let message = "cannot write to standard output; what was asked for was done";
+            Err(Error::new(Kind::Unavailable, message).with_source(Unheard(error)))
+        }
     }
 }
 

@@ -187,6 +187,18 @@ fn the_example_of_the_object_page_runs_on_a_real_server() {
     assert!(late.stderr.contains("stale epoch refused"), "{late:?}");
 }
 
+#[cfg(feature = "full")]
+#[test]
+fn a_missing_bucket_is_called_so() {
+    let home = Home::new(On::Sqlite);
+    let server = leasehold_testbed::moto();
+    std::fs::write(home.path("report.json"), "{}").unwrap();
+    let token = home.done(&["acquire", "report", "--ttl", "24h"]).expect(0).stdout.trim().to_owned();
+    let url = format!("s3://id:secret@nowhere/report.json?endpoint=http://127.0.0.1:{}", server.port());
+    let refused = home.done(&["put", "report.json", &url, "--token", &token]).expect(78);
+    assert!(refused.stderr.contains("there is no such bucket; create it first"), "{refused:?}");
+}
+
 #[test]
 fn a_token_that_the_store_never_granted_moves_no_fence() {
     let home = Home::new(On::Sqlite);

@@ -57,7 +57,7 @@ fn the_documented_exit_codes_are_the_programs() {
 #[test]
 fn every_exit_code_is_reached() {
     let home = Home::new(On::Dir);
-    let mut reached = BTreeSet::new();
+    let mut reached = BTreeSet::from([74]);
     let mut reach = |code: i32, args: &[&str]| {
         home.done(args).expect(code);
         reached.insert(code);
@@ -87,6 +87,25 @@ fn every_exit_code_is_reached() {
     std::fs::write(home.path("leases/leasehold-store"), "leasehold directory store, format 2\n").unwrap();
     reach(78, &["ls"]);
     assert_eq!(reached, table(&home).into_keys().collect(), "a code is documented and never reached");
+}
+
+/// Whoever obeys "try again" would do it twice.
+#[test]
+fn what_was_done_and_could_not_be_told_has_a_code_of_its_own() {
+    let home = Home::new(On::Dir);
+    let token = home.done(&["acquire", "job", "--ttl", "24h"]).expect(0).stdout.trim().to_owned();
+    std::fs::write(home.path("text"), "x").unwrap();
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let write = ["write", "out", "--from", "text", "--json", "--token", &token];
+    let told = home.leasehold(&write).stdout(full()).output().unwrap();
+    let said = String::from_utf8_lossy(&told.stderr);
+    assert_eq!(told.status.code(), Some(74), "{said}");
+    assert!(said.contains("what was asked for was done"), "{said}");
+    assert_eq!(std::fs::read_to_string(home.path("out")).unwrap(), "x");
+    // A lease is nothing without its token, and is given back.
+    let told = home.leasehold(&["acquire", "other"]).stdout(full()).output().unwrap();
+    assert_eq!(told.status.code(), Some(69), "{}", String::from_utf8_lossy(&told.stderr));
+    assert!(home.show("other")["holder"].is_null(), "{}", home.show("other"));
 }
 
 #[test]

@@ -209,3 +209,44 @@ fn an_item_that_was_moved_away_is_not_lost_on_the_way_back() {
     assert_eq!(claimed.stdout, "one", "nothing changed");
     migrate(&new, &old, &[]).expect(0);
 }
+
+/// What was done and ordered away from home comes home too.
+#[test]
+fn a_pause_and_everything_that_was_done_elsewhere_come_home() {
+    let (old, new) = houses();
+    old.done(&["run", "job", "--slot", "* * * * * *", "--", "true"]).expect(0);
+    migrate(&old, &new, &[]).expect(0);
+    // The next slot, for this one has run.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    new.done(&["run", "job", "--slot", "* * * * * *", "--", "false"]).expect(1);
+    let token = new.done(&["acquire", "job"]).expect(0).stdout;
+    new.done(&["progress", "step 3", "--checkpoint", "cp3", "--token", token.trim()]).expect(0);
+    new.done(&["release", "--token", token.trim()]).expect(0);
+    new.done(&["pause", "job", "--why", "do not run"]).expect(0);
+    let there = (new.history("job"), new.show("job"), new.done(&["runs", "job", "--json"]).expect(0).stdout);
+
+    migrate(&new, &old, &[]).expect(0);
+    let shown = old.show("job");
+    assert_eq!(shown["paused"]["why"], "do not run");
+    assert_eq!(shown["progress"], there.1["progress"]);
+    assert!(shown["progress"]["checkpoint"] == "cp3", "{shown}");
+    let ran = old.done(&["run", "job", "--", "echo", "ran"]).expect(0);
+    assert!(ran.stdout.is_empty() && ran.stderr.contains("do not run"), "{ran:?}");
+    let history = old.history("job");
+    assert_eq!(history[1..], there.0[..], "what happened there, and before");
+    assert_eq!((old.count("job", "granted"), old.count("job", "failed")), (3, 1));
+    assert_eq!(old.done(&["runs", "job", "--json"]).expect(0).stdout, there.2);
+}
+
+#[test]
+fn a_pause_goes_along_to_a_store_that_is_further_on() {
+    let (old, new) = houses();
+    old.done(&["run", "job", "--", "true"]).expect(0);
+    old.done(&["pause", "job", "--why", "do not run"]).expect(0);
+    for _ in 0..3 {
+        new.done(&["run", "job", "--", "true"]).expect(0);
+    }
+    migrate(&old, &new, &[]).expect(0);
+    assert_eq!(new.show("job")["paused"]["why"], "do not run");
+    assert_eq!(new.history("job").len(), 4, "its own life is kept");
+}

@@ -387,6 +387,16 @@ fn hooks_credentials_and_old_gits() {
 
 /// What git's settings said is remembered for as long as they are the same, and not a moment longer.
 #[test]
+fn no_password_is_left_in_the_repository() {
+    let place = Place::new();
+    let server = leasehold_testbed::git_http();
+    let url = server.url(&place.home.path("remote.git")).replacen("://", "://someone:hunter2@", 1);
+    place.push(&place.token, &[&url, "main"]).expect(0);
+    let found = Command::new("grep").args(["-rl", "hunter2", ".git"]).current_dir(place.home.path("work")).output();
+    assert_eq!(String::from_utf8(found.unwrap().stdout).unwrap(), "", "these files have it");
+}
+
+#[test]
 fn a_second_push_starts_git_once_and_sees_every_change_of_the_settings() {
     let place = Place::new();
     let (bin, log, rest) = (place.home.path("bin"), place.home.path("log"), std::env::var("PATH").unwrap());

@@ -249,7 +249,8 @@ pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
         #[cfg(feature = "durable")]
         ("durable", Place::Network(address, _)) => Ok(Arc::new(crate::durable::open(address, namespace).await?)),
         (feature, _) => {
-            let message = format!("no driver for `{url}`: rebuild with the cargo feature `{feature}`");
+            let message =
+                format!("no driver for `{url}`: rebuild with the cargo feature `full` (of the library: `{feature}`)");
             Err(Error::new(Kind::Unsupported, message))
         }
     }
@@ -437,7 +438,10 @@ mod tests {
         let url = "redis://u:hunter2@h/0".parse::<StoreUrl>().unwrap();
         let error = open(&url).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Unsupported);
-        assert_eq!(error.to_string(), "no driver for `redis://u:***@h/0`: rebuild with the cargo feature `redis`");
+        assert_eq!(
+            error.to_string(),
+            "no driver for `redis://u:***@h/0`: rebuild with the cargo feature `full` (of the library: `redis`)"
+        );
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub mod descriptor;
 pub mod host;
 pub mod paths;
 pub mod process;
+pub mod scratch;
 pub mod terminal;
 pub mod volume;
 pub mod watch;

@@ -205,6 +205,7 @@ fn plain(error: &croner::errors::CronError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn lines_that_people_write_are_read() {
@@ -264,6 +265,8 @@ mod tests {
             ("@reboot", "this nickname is not known"),
             ("0 0 30 2 *", "this day never comes"),
             ("0 0 31 4 *", "this day never comes"),
+            ("0 0 31 2,4,6,9,11 *", "this day never comes"),
+            ("0 0 * * L", "this day never comes"),
             ("0 0 1W-3 * *", "day of month `1W-3`"),
             ("\u{661} * * * *", "minute"),
         ] {
@@ -279,5 +282,53 @@ mod tests {
         assert!(by_the_hour("*/30 * * * *") && by_the_hour("0 */2 * * *") && by_the_hour("0 0 * * * *"));
         assert!(!by_the_hour("30 2 * * *") && !by_the_hour("0 30 2 * * *") && !by_the_hour("@daily"));
         assert!(by_the_hour("@hourly"));
+    }
+
+    /// A field as people write it: all, one, a list, a range, a step.
+    fn field(low: u32, high: u32) -> impl Strategy<Value = String> {
+        prop_oneof![
+            2 => Just("*".to_owned()),
+            2 => (low..=high).prop_map(|n| n.to_string()),
+            1 => (low..=high, low..=high).prop_map(|(a, b)| format!("{a},{b}")),
+            1 => (low..=high, low..=high).prop_map(|(a, b)| format!("{a}-{b}")),
+            1 => (1..=high).prop_map(|n| format!("*/{n}")),
+        ]
+    }
+
+    /// A line that is right as a rule, one of the letters that lines have, or anything.
+    fn text() -> impl Strategy<Value = String> {
+        let day = prop_oneof![3 => field(1, 31), 1 => "L|LW|[1-3]?[0-9]W|[1-9]W,[12][0-9],L"];
+        let weekday = prop_oneof![3 => field(0, 7), 1 => "[0-7]#[1-5L]|[0-7]L|[0-7]L,[0-7]#[1-5]|[0-7]-7#L"];
+        let fields = (field(0, 59), field(0, 59), field(0, 23), day, field(1, 12), weekday);
+        prop_oneof![
+            4 => fields.prop_map(|(s, m, h, day, month, weekday)| format!("{s} {m} {h} {day} {month} {weekday}")),
+            2 => prop::collection::vec("[0-9*/,#LW?A-Z@+-]{1,8}", 5..=6).prop_map(|fields| fields.join(" ")),
+            1 => any::<String>(),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 4_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_text_is_refused_in_one_line_or_comes_due(text in text(), from in 0i64..5_000_000_000) {
+            let cron: Cron = match text.parse() {
+                Ok(cron) => cron,
+                Err(error) => {
+                    prop_assert!(!error.to_string().contains('\n'), "{}", error);
+                    return Ok(());
+                }
+            };
+            prop_assert_eq!(cron.to_string(), text.trim());
+            let from = jiff::tz::TimeZone::UTC.to_datetime(jiff::Timestamp::from_second(from).unwrap());
+            let (last, next) = (cron.at_or_before(from), cron.at_or_after(from));
+            prop_assert!(last.is_some_and(|last| last <= from) && next.is_some_and(|next| next >= from), "{}", &text);
+            // Nothing lies between the two, from either side.
+            prop_assert_eq!(next.and_then(|next| cron.at_or_before(next)), next, "{}", &text);
+            let before = next.and_then(|next| next.checked_sub(jiff::Span::new().seconds(1)).ok());
+            if next != last {
+                prop_assert_eq!(before.and_then(|before| cron.at_or_before(before)), last, "{}", &text);
+            }
+        }
     }
 }

@@ -58,6 +58,25 @@ fn golden_lists_across_both_changes_in_nine_zones_and_both_policies() {
 }
 
 #[test]
+fn golden_lists_of_days_by_date_by_weekday_and_by_both() {
+    let mut lines = 0;
+    for line in include_str!("golden/days.txt").lines().filter(|line| !line.starts_with('#')) {
+        let fields: Vec<&str> = line.split(" | ").collect();
+        let [text, from, until, after] = fields[..] else { panic!("{line}") };
+        let (schedule, from) = (cron(text, "UTC"), at(&format!("{from}Z")));
+        let slots = |list: &str| -> Vec<Slot> { list.split(',').map(|slot| Slot(at(&format!("{slot}Z")))).collect() };
+        let next = std::iter::successors(schedule.next_after(from), |slot| schedule.next_after(slot.0));
+        assert_eq!(next.take(5).collect::<Vec<_>>(), slots(after), "forwards: {line}");
+        let last = std::iter::successors(schedule.latest(from), |slot| schedule.before(*slot));
+        let mut last: Vec<Slot> = last.take(3).collect();
+        last.reverse();
+        assert_eq!(last, slots(until), "backwards: {line}");
+        lines += 1;
+    }
+    assert!(lines > 100, "{lines}");
+}
+
+#[test]
 fn a_fixed_hour_comes_once_and_a_wildcard_hour_each_time_unless_the_job_says_otherwise() {
     let fold = |line| texts(cron(line, "Europe/Berlin").between(at("2026-10-24T23:00"), at("2026-10-25T02:00"))).len();
     assert_eq!(fold("30 2 * * *"), 1);

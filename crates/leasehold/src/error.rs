@@ -83,6 +83,11 @@ impl Error {
         self
     }
 
+    /// What caused it, for whoever looks for an error of their own. Its text is part of this one's.
+    pub fn cause(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_ref().map(|source| source.as_ref() as _)
+    }
+
     /// What the caller should do.
     pub const fn kind(&self) -> Kind {
         self.kind
@@ -97,7 +102,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = self.message.clone();
-        let mut source: Option<&(dyn StdError + 'static)> = self.source.as_ref().map(|s| s.as_ref() as _);
+        let mut source = self.cause();
         while let Some(cause) = source {
             // Many drivers' errors print their own causes, which then come once more.
             let cause_text = cause.to_string();

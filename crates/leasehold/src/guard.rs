@@ -107,8 +107,8 @@ pub fn regressed(resource: &str, lease: &LeaseName, seen: Epoch) -> Error {
         Kind::Regressed,
         format!(
             "store regressed: resource=`{resource}` has seen epoch {seen} of lease `{lease}`, which the store does not \
-             know; it was restored from an old copy. Stop the job, then heal with: leasehold advance {lease} --past \
-             {seen} --why 'store was restored'"
+             know: it was restored from an old copy, or it is not the store that this token is of. If it was restored, \
+             stop the job, then heal with: leasehold advance {lease} --past {seen} --why 'store was restored'"
         ),
     )
 }

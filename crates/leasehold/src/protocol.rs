@@ -10,6 +10,8 @@
 //! - time decides only when somebody else may try; completion and release depend on the epoch alone;
 //! - a request that was already applied is recognised by its nonce and changes nothing.
 
+mod import;
+
 use crate::epoch::Epoch;
 use crate::holder::HolderId;
 use crate::nonce::Nonce;
@@ -353,7 +355,7 @@ fn operate(record: &Ownership, mark: OperatorMark, order: &Order) -> Decided {
             Ok(Some(next))
         }
         Order::Advance { past } => advance(record, mark, *past).map(Some),
-        Order::Import { record: other } => import(record, mark, other),
+        Order::Import { record: other } => import::import(record, mark, other),
     }
 }
 
@@ -366,41 +368,6 @@ fn advance(record: &Ownership, mark: OperatorMark, past: Epoch) -> Result<Owners
     }
     sign(&mut next, mark);
     Ok(next)
-}
-
-/// The record of another store goes on here under a higher epoch than it had there, so that whoever still holds a token
-/// from there is fenced by the first grant from here.
-fn import(record: &Ownership, mark: OperatorMark, other: &Ownership) -> Decided {
-    let slot = further(other.slot, record.slot);
-    if record.epoch > other.epoch && slot == record.slot {
-        // Done before, or here it is further on: either way its epochs cannot go down.
-        return Ok(None);
-    }
-    if let Some(tenure) = record.live_tenure(mark.at) {
-        return Err(Refusal::Held { tenure: tenure.clone(), epoch: record.epoch });
-    }
-    if record.epoch > Epoch::ZERO {
-        let paused = record.paused.clone().or_else(|| other.paused.clone());
-        return advance(&Ownership { slot, paused, ..record.clone() }, mark, other.epoch).map(Some);
-    }
-    let mut moved = other.clone();
-    // The other store's clock is not this one's: what it would be here cannot be told.
-    if let Some(deadline) = moved.tenure.as_ref().map(|tenure| tenure.deadline) {
-        end_tenure(&mut moved, deadline, Outcome::Expired);
-    }
-    moved.paused = record.paused.clone().or(moved.paused);
-    moved.resumed = record.resumed.clone().or(moved.resumed);
-    advance(&moved, mark, other.epoch).map(Some)
-}
-
-/// Of two marks the one that keeps more slots from running again; the second if they are alike.
-fn further(one: Option<SlotMark>, other: Option<SlotMark>) -> Option<SlotMark> {
-    let ends = |state| match state {
-        SlotState::Running => 0,
-        SlotState::Failed => 1,
-        SlotState::Done => 2,
-    };
-    one.into_iter().chain(other).max_by_key(|mark| (mark.slot, ends(mark.state)))
 }
 
 /// Advances the epoch: ends the tenure there was, as `ending` if it was not released, and opens a transfer.

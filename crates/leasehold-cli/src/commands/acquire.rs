@@ -33,7 +33,7 @@ pub async fn acquire(common: &Common, args: &Args) -> Result<Exit> {
             let error = match output::deliver(&format!("{text}\n")) {
                 Ok(Reader::There) => return Ok(Exit::Done),
                 Ok(Reader::Gone) => Error::new(Kind::Unavailable, "nobody reads the token: the lease was released"),
-                Err(error) => error,
+                Err(_) => Error::new(Kind::Unavailable, "cannot print the token: the lease was released"),
             };
             // A lease whose token nobody has is held by nobody.
             match coordinator.release(&grant, Outcome::Failed).await {

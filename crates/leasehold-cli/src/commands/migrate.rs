@@ -80,8 +80,9 @@ pub async fn migrate(common: &Common, args: &Args) -> Result<Exit> {
     work.refuse_one_store().await?;
     work.refuse_what_is_elsewhere(&leases).await?;
     work.refuse_what_was_here_before(&items).await?;
-    let moved = work.all(leases).await?;
-    let journals = work.copy(Shelf::Runs).await?;
+    let (moved, journals) = work.all(leases).await?;
+    // A journal may be there without a lease.
+    let journals = journals + work.copy(Shelf::Runs).await?;
     let items = Items::carry(&work.from, &work.to, &work.by, &work.gone).await?;
     if common.json {
         let (from, to) = (from.to_string(), to.to_string());
@@ -151,7 +152,8 @@ impl Move {
                     && let Some(place) = moved_to(mark)
                 {
                     let message = format!(
-                        "lease `{}` of {here} was moved to `{place}` and goes on there: move it from there; nothing changed",
+                        "lease `{}` of {here} was moved to `{place}` and goes on there, or where it went from there: move it \
+                         back the way it came, or to an empty store; nothing changed",
                         lease.lease
                     );
                     return Err(Error::new(Kind::Invalid, message));
@@ -195,37 +197,32 @@ impl Move {
         }
     }
 
-    /// Moves these, and then what came to be meanwhile.
-    async fn all(&self, leases: Vec<Inspection>) -> Result<usize> {
-        let (mut moved, mut todo) = (HashSet::new(), leases);
+    /// Moves these, and then what came to be meanwhile; gives how many leases and journals there were.
+    async fn all(&self, leases: Vec<Inspection>) -> Result<(usize, usize)> {
+        let (mut moved, mut journals, mut todo) = (HashSet::new(), 0, leases);
         for _ in 0..MAX_ROUNDS {
             for lease in &todo {
-                self.one(lease).await?;
+                journals += usize::from(self.one(lease).await?);
                 moved.insert(lease.lease.clone());
             }
             todo = readable(&self.from).await?;
             todo.retain(|lease| lease.record.paused.is_none() || !moved.contains(&lease.lease));
             if todo.is_empty() {
                 self.copy(Shelf::Fence).await?;
-                return Ok(moved.len());
+                return Ok((moved.len(), journals));
             }
         }
         let message = "new leases keep coming up in the old store: point its users to the new one, then run this again";
         Err(Error::new(Kind::Contended, message))
     }
 
-    async fn one(&self, seen: &Inspection) -> Result<()> {
+    /// Moves one lease; whether it had a journal to be taken along.
+    async fn one(&self, seen: &Inspection) -> Result<bool> {
         let lease = &seen.lease;
         let users_pause = seen.record.paused.clone().filter(|mark| mark.why != self.gone);
         let is_paused_now = seen.record.paused.is_none();
         if is_paused_now {
             self.order(&self.from, lease, &self.gone, Order::Pause).await?;
-        }
-        if users_pause.is_some() {
-            // First there, so that it is in force in one of the two wherever this is broken off.
-            let record = Box::new(Ownership { tenure: None, ..seen.record.clone() });
-            self.order(&self.to, lease, &self.came, Order::Import { record }).await?;
-            self.order(&self.from, lease, &self.gone, Order::Retire).await?;
         }
         let mut last = self.from.inspect(lease).await?;
         if last.record.live_tenure(last.now).is_some() && !self.revoke_held {
@@ -241,13 +238,26 @@ impl Move {
             self.order(&self.from, lease, &self.gone, Order::Revoke).await?;
             last = self.from.inspect(lease).await?;
         }
-        let record = Box::new(Ownership { paused: users_pause, ..last.record });
+        // What it left home with, it comes home with, and more. Before it can be had there.
+        let is_home = self.is_kept_for_us(lease).await?;
+        self.carry(&Key::new(Shelf::Counters, lease), is_home).await?;
+        let has_journal = self.carry(&Key::new(Shelf::Runs, lease), is_home).await?;
+        // There before it is lifted here, so that it is in force in one of the two wherever this is broken off.
+        let record = Box::new(Ownership { paused: users_pause.clone(), ..last.record });
         self.order(&self.to, lease, &self.came, Order::Import { record }).await?;
+        if users_pause.is_some() {
+            self.order(&self.from, lease, &self.gone, Order::Retire).await?;
+        }
         // It comes home: what kept holders out there was that it was here.
-        if self.to.inspect(lease).await?.record.paused.is_some_and(|mark| mark.why == self.home) {
+        if self.is_kept_for_us(lease).await? {
             self.order(&self.to, lease, &self.came, Order::Resume).await?;
         }
-        self.counters(lease).await
+        Ok(has_journal)
+    }
+
+    /// Whether the new store has the lease only to say that it was moved to the old one.
+    async fn is_kept_for_us(&self, lease: &LeaseName) -> Result<bool> {
+        Ok(self.to.inspect(lease).await?.record.paused.is_some_and(|mark| mark.why == self.home))
     }
 
     async fn order(&self, store: &Coordinator, lease: &LeaseName, why: &Why, order: Order) -> Result<()> {
@@ -283,12 +293,18 @@ impl Move {
         }
     }
 
-    /// Counts go along unless the new store counts this lease already.
-    async fn counters(&self, lease: &LeaseName) -> Result<()> {
-        let key = Key::new(Shelf::Counters, lease);
-        let Some(value) = self.from.store().read(&key).await?.value else { return Ok(()) };
-        match self.to.store().swap(&key, None, &value.bytes).await? {
-            Swap::Done { .. } | Swap::Mismatch => Ok(()),
+    /// One record goes along, in place of what the new store has of its name if that is to be replaced; whether it did.
+    async fn carry(&self, key: &Key, replaces: bool) -> Result<bool> {
+        let Some(value) = self.from.store().read(key).await?.value else { return Ok(false) };
+        let there = self.to.store().read(key).await?.value;
+        if there.as_ref().is_some_and(|there| !replaces || there.bytes == value.bytes) {
+            return Ok(false);
         }
+        let swap = self.to.store().swap(key, there.as_ref().map(|there| &there.revision), &value.bytes).await?;
+        if swap == Swap::Mismatch && replaces {
+            let message = format!("`{key}` of the new store was written to meanwhile; run this again");
+            return Err(Error::new(Kind::Contended, message));
+        }
+        Ok(swap != Swap::Mismatch)
     }
 }

@@ -139,7 +139,7 @@ impl<'a> Landing<'a> {
     async fn send(&self, refspecs: &[Refspec], found: Option<&Fence>, next: HighWater) -> Result<Outcome> {
         let expected = found.map(|fence| &fence.oid);
         let oid = self.make(Inscription::new(next.clone(), Fence::trail(found))).await?;
-        let trace = Trace::new(self.site);
+        let trace = Trace::new();
         let answer = self.run_push(&oid, expected, refspecs, &trace).await?;
         let stdout = String::from_utf8_lossy(&answer.stdout).into_owned();
         let verdict = match self.steps.reach(GitStep::Reply) {

@@ -32,14 +32,13 @@ impl ObjectGuard {
 
     /// Writes a body of its own; none if the server refused.
     async fn scribble(&self, key: &Path, mode: PutMode) -> Result<Option<PutResult>> {
+        // To create needs no object: what is not found is the bucket.
+        let needs_object = matches!(mode, PutMode::Update(_));
         let options = PutOptions { mode, ..PutOptions::default() };
         match self.store.put_opts(key, Nonce::random().to_string().into(), options).await {
             Ok(done) => Ok(Some(done)),
-            Err(
-                object_store::Error::AlreadyExists { .. }
-                | object_store::Error::Precondition { .. }
-                | object_store::Error::NotFound { .. },
-            ) => Ok(None),
+            Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => Ok(None),
+            Err(object_store::Error::NotFound { .. }) if needs_object => Ok(None),
             Err(e) => Err(super::failure(&e, &self.resource(), Kind::Unavailable)),
         }
     }

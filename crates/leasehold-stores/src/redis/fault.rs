@@ -69,10 +69,10 @@ const SET_UP: &[(&str, &str)] = &[
     ("NOAUTH", "wants a password; put it into the url or into REDISCLI_AUTH"),
     ("WRONGPASS", "does not know this user and password; mend the url or REDISCLI_AUTH"),
     ("invalid password", "does not know this password; mend the url or REDISCLI_AUTH"),
-    ("NOPERM", "does not permit it to this user; docs/guarantees.md has the `ACL SETUSER` that does"),
+    ("NOPERM", "does not permit it to this user; docs/stores.md has the `ACL SETUSER` that does"),
     (
         "The user executing the script can't",
-        "does not permit it to this user; docs/guarantees.md has the `ACL SETUSER` that does",
+        "does not permit it to this user; docs/stores.md has the `ACL SETUSER` that does",
     ),
     ("without any password configured", "has no password for this user; take it out of the url"),
     ("DB index is out of range", "does not have this database; mend the number in the url"),

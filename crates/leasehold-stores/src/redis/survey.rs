@@ -32,7 +32,7 @@ impl Findings {
             None if found.is_none() => survey.advise(
                 setting,
                 shown,
-                format!("this user may not read it, so nothing is claimed; ask whoever runs the server, or `CONFIG GET {setting}`"),
+                "this user may not read it, so nothing is claimed; ask whoever runs the server",
             ),
             None => survey.fine(setting, shown),
         };

@@ -6,8 +6,9 @@ pub(crate) mod volume;
 pub(crate) mod watch;
 
 use crate::clock::{self, Moment};
+use crate::scratch::Scratch;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use tokio::io::unix::AsyncFd;
 
 /// The system's name, as people say it.
@@ -45,4 +46,13 @@ fn boot_timer(until: Moment) -> std::io::Result<AsyncFd<OwnedFd>> {
         },
     )?;
     crate::descriptor::watched(timer)
+}
+
+/// A file without a name, which has a path for as long as we have it open.
+pub(crate) fn scratch() -> std::io::Result<Scratch> {
+    let file = rustix::fs::memfd_create("leasehold", rustix::fs::MemfdFlags::CLOEXEC)?;
+    let path = std::path::PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
+    // Without /proc there would be no way to it.
+    path.metadata()?;
+    Ok(Scratch { file: file.into(), path, is_on_disk: false })
 }

@@ -6,6 +6,8 @@ pub(crate) mod volume;
 pub(crate) mod watch;
 
 use crate::clock::{self, Moment};
+use crate::scratch::Scratch;
+use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
 /// The system's name, as people say it.
@@ -25,4 +27,16 @@ pub(crate) async fn sleep_until(until: Moment) {
         }
         tokio::time::sleep(left.min(RESUME_SLICE)).await;
     }
+}
+
+/// A file of a name that nobody has used.
+pub(crate) fn scratch() -> std::io::Result<Scratch> {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let name =
+        format!("leasehold-{}-{}-{}", std::process::id(), clock::wall_ms(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let path = std::env::temp_dir().join(name);
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.read(true).append(true).create_new(true).mode(0o600).open(&path)?;
+    Ok(Scratch { file, path, is_on_disk: true })
 }

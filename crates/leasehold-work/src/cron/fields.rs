@@ -1,5 +1,8 @@
 //! The fields of a cron line as sets of bits: 48 bytes, where the parser's own form is 6 KB.
 //!
+//! A look at a job searches several times, and a thousand jobs come due at once: the parser's own search takes around a
+//! microsecond where this one takes a fraction of that, and parsed lines would have to be shared between jobs.
+//!
 //! Promise: it finds the same wall-clock times as the parser's own search, which the tests hold it against. Non-promise:
 //! it knows no zone, and no line that the parser did not read.
 
