@@ -26,7 +26,7 @@ Examples:
   leasehold run daily-publish -- ./publish.sh        one run at a time, on this machine
   leasehold run daily-publish --store dir:/mnt/team -- ./publish.sh
                                                      one run at a time, on every machine with that folder
-  leasehold run report --guard file:out.json -- sh -c './report | leasehold write out.json'
+  leasehold run report --guard file:out.json -- sh -c './report >new && leasehold write out.json --from new'
                                                      a stalled run that wakes up late cannot overwrite out.json
   leasehold ls                                       who holds what, and until when
   leasehold doctor                                   is this store fit for leases?
@@ -56,8 +56,9 @@ pub struct Common {
     pub json: bool,
 }
 
-/// The verbs.
+/// The verbs. The flags of one are made when it is asked for: those of all of them are much of what a start costs.
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 pub enum Verb {
     /// Run a command while holding a lease
     Run(Box<Run>),
@@ -163,7 +164,7 @@ Examples:
   leasehold run nightly --ttl 2m --wait 10m -- ./backup.sh
   leasehold run gpu --limit 2 -- ./train.sh
   leasehold run nightly --slot '0 3 * * *' --tz Europe/Berlin -- ./backup.sh
-  leasehold run report --guard file:out.json -- sh -c './report | leasehold write out.json'
+  leasehold run report --guard file:out.json -- sh -c './report >new && leasehold write out.json --from new'
 
 The command gets LEASEHOLD_NAME, LEASEHOLD_EPOCH, LEASEHOLD_TOKEN, LEASEHOLD_STORE and LEASEHOLD_IDEMPOTENCY_KEY in its
 environment, LEASEHOLD_SLOT with --slot, and LEASEHOLD_FENCE_NAMESPACE with --fence-namespace. If the lease is lost, every process of the command is ended before anybody else can start.")]

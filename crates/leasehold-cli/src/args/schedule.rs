@@ -4,7 +4,7 @@ use super::Operate;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
-/// The slot that a run is for, and how often it is tried.
+// The slot that a run is for, and how often it is tried. Not for clap, which would take it for what `run` is about.
 #[derive(Debug, Default, Args)]
 pub struct RunSlot {
     /// Run the newest due slot of this schedule, unless it was run: five or six cron fields, @daily, or `@every 45m`

@@ -92,6 +92,8 @@ impl Tool for Verb {
 
     fn is_there(&self) -> bool {
         let mut command = Cli::command();
+        // Only then do the verbs have verbs of their own.
+        command.build();
         self.verb.iter().all(|word| match command.find_subcommand(word).cloned() {
             Some(found) => {
                 command = found;
