@@ -36,7 +36,7 @@ pub fn deliver(text: &str) -> Result<Reader> {
         Ok(()) => Ok(Reader::There),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Reader::Gone),
         Err(error) => {
-            let message = "cannot write to standard output; what was asked for was done";
+            let message = "cannot write to standard output; all else was done";
             Err(Error::new(Kind::Unavailable, message).with_source(Unheard(error)))
         }
     }

@@ -218,7 +218,7 @@ fn a_reader_that_went_away_is_no_error() {
     // A disk that takes no more is one.
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let output = home.leasehold(&["ls"]).stdout(full).stderr(Stdio::piped()).output().unwrap();
-    assert_eq!(output.status.code(), Some(69), "{output:?}");
+    assert_eq!(output.status.code(), Some(74), "{output:?}");
 }
 
 #[test]
