@@ -220,7 +220,9 @@ mod tests {
 
         /// One tenure, renewed so often; the new tails of acquiring, of each renewal and of releasing.
         fn tenure(&mut self, number: u64, renewals: u64) -> Vec<u32> {
-            let (holder, began) = (HolderId::new(None), number * 100);
+            // As long on every machine.
+            let holder = HolderId { host: "host".into(), pid: 1, ..HolderId::new(Some("label".parse().unwrap())) };
+            let began = number * 100;
             let claim = Claim { epoch: Epoch::new(number).unwrap(), nonce: holder.nonce };
             let acquire = Request::Acquire { holder, ttl: Ttl::MIN, slot: None };
             let renew = Request::Renew { claim, ttl: Ttl::MIN, progress: None };
