@@ -2,6 +2,7 @@
 
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod remote;
 pub mod state;
 
 use std::os::unix::process::ExitStatusExt;

@@ -1,0 +1,189 @@
+//! The hooks by which a git server refuses pushes that go around the fence: the real binary and real git.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::Done;
+use common::remote::Place;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+#[test]
+fn a_second_install_keeps_what_the_first_protected() {
+    let place = Place::new();
+    let install =
+        |protection: &str| place.home.done(&["git-hook", "install", "--repo", "remote.git", "--protect", protection]);
+    install("refs/heads/main=job").expect(0);
+    let second = install("refs/heads/release/*=release").expect(0);
+    for protection in ["refs/heads/main=job", "refs/heads/release/*=release"] {
+        assert!(second.stderr.contains(&format!("protected: {protection}")), "{second:?}");
+    }
+    let refused = install("refs/heads/main=other").expect(64);
+    assert!(refused.stderr.contains("is protected as `refs/heads/main=job` already"), "{refused:?}");
+    let kept = place.git("remote.git", &["config", "--get-all", "leasehold.protect"]);
+    assert_eq!(kept, "refs/heads/main=job\nrefs/heads/release/*=release");
+}
+
+#[test]
+fn a_servers_hooks_refuse_whoever_goes_around_the_fence() {
+    let place = Place::new();
+    place.push(&place.token, &["origin", "main"]).expect(0);
+    let install = ["git-hook", "install", "--repo", "remote.git", "--protect", "refs/heads/main=job"];
+    place.home.done(&install).expect(0);
+    place.home.done(&install).expect(0);
+    place.commit("two");
+    let refused = |words: &[&str]| {
+        let refs = place.refs();
+        let done = Done::from(place.git_command("work", words).output().unwrap());
+        assert_ne!(done.code, 0, "{words:?}");
+        assert_eq!(place.refs(), refs, "{words:?}");
+        done.stderr
+    };
+    let said = refused(&["push", "origin", "main"]);
+    assert!(said.contains("ref `refs/heads/main` is fenced by lease `job`"), "{said}");
+    refused(&["push", "--force", "origin", "main"]);
+    refused(&["push", "origin", ":main"]);
+    refused(&["push", "origin", ":refs/fence/job"]);
+    refused(&["push", "origin", "+main:refs/fence/job"]);
+    // With a fence that moves, but not in one transaction.
+    let fence = place.git("remote.git", &["rev-parse", "refs/fence/job"]);
+    place.git("work", &["fetch", "-q", "origin", "refs/fence/job"]);
+    let text = place.git("work", &["log", "-1", "--format=%B", &fence]);
+    let tree = place.git("work", &["rev-parse", &format!("{fence}^{{tree}}")]);
+    let inscribed = |from: &str, to: &str| place.git("work", &["commit-tree", &tree, "-m", &text.replace(from, to)]);
+    let next = inscribed("seq: 1", "seq: 2");
+    let mut apart = place.git_command("work", &["push", "-f", "origin", &format!("{next}:refs/fence/job"), "main"]);
+    assert_ne!(Done::from(apart.output().unwrap()).code, 0);
+    assert_eq!(place.subject("main"), "one", "landed without --atomic");
+    // With a fence that is set back, that stands still, or is of nobody.
+    for (from, to) in [
+        ("epoch: 1", "epoch: 0"),
+        ("nonce: ", "nonce: 0"),
+        ("lease: job", "lease: jobs"),
+        ("seq: 1", "seq: 0"),
+        ("push: ", "pull: "),
+    ] {
+        let bad = inscribed(from, to);
+        refused(&["push", "-f", "--atomic", "origin", &format!("{bad}:refs/fence/job"), "main"]);
+    }
+    refused(&[
+        "push",
+        "-f",
+        "--atomic",
+        "origin",
+        &format!("{}:refs/fence/job", inscribed("push: ", "push: ")),
+        "main",
+    ]);
+    // The holder pushes, others push elsewhere, and housekeeping goes on.
+    place.push(&place.token, &["origin", "main"]).expect(0);
+    assert_eq!(place.subject("main"), "two");
+    place.git("work", &["push", "-q", "origin", "main:free"]);
+    place.git("remote.git", &["gc", "-q", "--prune=now"]);
+    place.git("remote.git", &["pack-refs", "--all"]);
+    // A ref that is packed can no more be deleted than one that is not.
+    for name in ["refs/heads/main", "refs/fence/job"] {
+        let refs = place.refs();
+        let done = Done::from(place.git_command("remote.git", &["update-ref", "-d", name]).output().unwrap());
+        assert_ne!(done.code, 0, "{name}");
+        assert_eq!(place.refs(), refs, "{name}");
+    }
+    // Seals pass, older holders do not, though they bring a fence.
+    let newer = place.transfer();
+    place.push(&newer, &["origin", "main"]).expect(0);
+    place.push(&place.token, &["origin", "main", "--store", "dir:/nowhere/at/all"]).expect(13);
+    // A hook that is somebody else's is not touched.
+    fs::write(place.home.path("remote.git/hooks/pre-receive"), "#!/bin/sh\n").unwrap();
+    let refused = place.home.done(&install).expect(78);
+    assert!(refused.stderr.contains("not leasehold's"), "{}", refused.stderr);
+    let not_bare =
+        place.home.done(&["git-hook", "install", "--repo", "work", "--protect", "refs/heads/main=job"]).expect(64);
+    assert!(not_bare.stderr.contains("it is not bare"), "{}", not_bare.stderr);
+}
+
+/// What the refusal advises is what the next install takes.
+#[test]
+fn a_hook_of_others_that_runs_ours_is_kept_and_protects() {
+    let place = Place::new();
+    place.push(&place.token, &["origin", "main"]).expect(0);
+    let install =
+        || place.home.done(&["git-hook", "install", "--repo", "remote.git", "--protect", "refs/heads/main=job"]);
+    let hook = place.home.path("remote.git/hooks/pre-receive");
+    let theirs = "#!/bin/sh\necho 'a word of theirs'\n";
+    let write = |text: &str, mode: u32| {
+        fs::write(&hook, text).unwrap();
+        fs::set_permissions(&hook, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    write(theirs, 0o755);
+    let refused = install().expect(78);
+    let line = refused.stderr.split("the line `").nth(1).and_then(|rest| rest.split('`').next()).unwrap();
+    for wrong in [format!("# {line}\n"), line.replace("pre-receive", "reference-transaction"), format!("{line}-not\n")]
+    {
+        write(&format!("{theirs}{wrong}"), 0o755);
+        install().expect(78);
+    }
+    let joined = format!("{theirs}{line}\n");
+    // git passes over a hook that cannot be executed.
+    write(&joined, 0o644);
+    let refused = install().expect(78);
+    assert!(refused.stderr.contains("cannot be executed"), "{}", refused.stderr);
+    assert!(!place.git("remote.git", &["config", "--list"]).contains("leasehold."), "nothing was recorded");
+    let bin = std::path::Path::new(env!("CARGO_BIN_EXE_leasehold")).parent().unwrap().display().to_string();
+    let path = format!("{bin}:{}", std::env::var("PATH").unwrap());
+    let plain_push = || {
+        let done = place.git_command("work", &["push", "origin", "main"]).env("PATH", &path).output().unwrap();
+        Done::from(done)
+    };
+    // Our line without our settings admits nothing.
+    write(&joined, 0o755);
+    place.commit("two");
+    let refused = plain_push();
+    assert!(refused.code != 0 && refused.stderr.contains("leasehold git-hook install"), "{refused:?}");
+    let done = install().expect(0);
+    assert!(done.stderr.contains("kept") && done.stderr.contains("protected: refs/heads/main=job"), "{done:?}");
+    assert_eq!(fs::read_to_string(&hook).unwrap(), joined);
+    assert!(place.home.path("remote.git/hooks/reference-transaction").exists());
+    install().expect(0);
+    let refused = plain_push();
+    assert!(refused.code != 0 && refused.stderr.contains("is fenced by lease `job`"), "{refused:?}");
+    assert!(refused.stderr.contains("a word of theirs"), "{refused:?}");
+    assert_eq!(place.subject("main"), "one");
+    place.push(&place.token, &["origin", "main"]).expect(0);
+    assert_eq!(place.subject("main"), "two");
+}
+
+/// Hooks that are kept elsewhere are installed by hand, as the page says.
+#[test]
+fn hooks_that_are_elsewhere_are_installed_by_hand() {
+    let place = Place::new();
+    place.push(&place.token, &["origin", "main"]).expect(0);
+    fs::create_dir(place.home.path("hooks")).unwrap();
+    let shared = place.home.path("hooks").display().to_string();
+    place.git("remote.git", &["config", "core.hooksPath", &shared]);
+    let words = ["git-hook", "install", "--repo", "remote.git", "--protect", "refs/heads/main=job"];
+    let refused = place.home.done(&words).expect(78);
+    assert!(refused.stderr.contains("docs/guards/git.md"), "{refused:?}");
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guards/git.md")).unwrap();
+    let (_, section) = page.split_once("\n### By hand\n").unwrap();
+    let script: Vec<_> = section
+        .lines()
+        .skip(1)
+        .skip_while(|line| !line.starts_with("    "))
+        .take_while(|line| line.starts_with("    "))
+        .collect();
+    let script = script
+        .join("\n")
+        .replace("/srv/git/site.git", &place.home.path("remote.git").display().to_string())
+        .replace("=report", "=job");
+    let bin = std::path::Path::new(env!("CARGO_BIN_EXE_leasehold")).parent().unwrap().display().to_string();
+    let path = format!("{bin}:{}", std::env::var("PATH").unwrap());
+    let done = Command::new("sh").args(["-ec", &script]).current_dir(&shared).env("PATH", &path).output().unwrap();
+    Done::from(done).expect(0);
+    place.commit("two");
+    let refused =
+        Done::from(place.git_command("work", &["push", "origin", "main"]).env("PATH", &path).output().unwrap());
+    assert!(refused.code != 0 && refused.stderr.contains("is fenced by lease `job`"), "{refused:?}");
+    place.push(&place.token, &["origin", "main"]).expect(0);
+    assert_eq!(place.subject("main"), "two");
+}
