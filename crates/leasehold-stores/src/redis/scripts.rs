@@ -13,6 +13,14 @@ use ::redis::Script;
 use leasehold::{Key, Shelf};
 use std::sync::LazyLock;
 
+/// The server's time.
+macro_rules! now {
+    () => {
+        "local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)"
+    };
+}
+
 /// A script's text, and the digest by which a server that has it knows it.
 pub(super) struct Lua {
     pub(super) code: &'static str,
@@ -28,24 +36,25 @@ impl Lua {
 /// KEYS: records. ARGV: name, `1` if the record read shall be replicated once more, so that WAIT waits for it. The same
 /// value is written again: nothing changes but the replication stream.
 pub(super) static READ: LazyLock<Lua> = LazyLock::new(|| {
-    Lua::new(
+    Lua::new(concat!(
         "redis.call('HDEL', KEYS[1], '')
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+",
+        now!(),
+        "
 local found = redis.call('HGET', KEYS[1], ARGV[1])
 local tail = redis.call('HGET', KEYS[1], ARGV[1] .. '\\n')
 if found and ARGV[2] == '1' then redis.call('HSET', KEYS[1], ARGV[1], found) end
-return {now, found, tail}",
-    )
+return {now, found, tail}"
+    ))
 });
 
 /// KEYS: records, and names if the record is new. ARGV: name, expected revision and line feed or nothing, record,
 /// channel or nothing, and the tail unless it stays. The answer is nil if the record is another one. What is written is the first
 /// write there is: after one the server would not look at `maxmemory` any more.
 pub(super) static SWAP: LazyLock<Lua> = LazyLock::new(|| {
-    Lua::new(
-        "local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+    Lua::new(concat!(
+        now!(),
+        "
 local found = redis.call('HGET', KEYS[1], ARGV[1])
 local is_expected
 if ARGV[2] == '' then
@@ -65,34 +74,36 @@ else
   if ARGV[5] and ARGV[2] ~= '' then redis.call('HDEL', KEYS[1], ARGV[1] .. '\\n') end
 end
 if ARGV[4] ~= '' then redis.pcall('PUBLISH', ARGV[4], '') end
-return now",
-    )
+return now"
+    ))
 });
 
 /// KEYS: records, names. ARGV: name, expected revision and line feed, channel. The answer is nil if the record is
 /// another one. The first two lines fail where the last two would.
 pub(super) static ERASE: LazyLock<Lua> = LazyLock::new(|| {
-    Lua::new(
+    Lua::new(concat!(
         "redis.call('HDEL', KEYS[1], '')
 redis.call('ZREM', KEYS[2], '')
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+",
+        now!(),
+        "
 local found = redis.call('HGET', KEYS[1], ARGV[1])
 if not found or string.find(found, ARGV[2], 1, true) ~= 1 then return false end
 redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('HDEL', KEYS[1], ARGV[1], ARGV[1] .. '\\n')
 redis.pcall('PUBLISH', ARGV[3], '')
-return now",
-    )
+return now"
+    ))
 });
 
 /// KEYS: records, names. ARGV: the least name as ZRANGEBYLEX spells it, how many, how many bytes. The answer is the
 /// time, `1` if there is more, and names, records and tails in turn.
 pub(super) static LIST: LazyLock<Lua> = LazyLock::new(|| {
-    Lua::new(
+    Lua::new(concat!(
         "redis.call('HDEL', KEYS[1], '')
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+",
+        now!(),
+        "
 local limit, room = tonumber(ARGV[2]), tonumber(ARGV[3])
 local names = redis.call('ZRANGEBYLEX', KEYS[2], ARGV[1], '+', 'LIMIT', 0, limit + 1)
 local page = {now, '0'}
@@ -109,8 +120,8 @@ for index, name in ipairs(names) do
   if found then room = room - #found end
   if tail then room = room - #tail end
 end
-return page",
-    )
+return page"
+    ))
 });
 
 /// The hash of a shelf's records.
