@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 /// A program in a pseudo-terminal.
 struct Session {
     child: Child,
-    keys: ChildStdin,
+    keys: Option<ChildStdin>,
     screen: Arc<Mutex<String>>,
 }
 
@@ -33,23 +33,44 @@ impl Session {
                 shown.lock().unwrap().push_str(&String::from_utf8_lossy(&buffer[..read]));
             }
         });
-        Session { child, keys, screen }
+        Session { child, keys: Some(keys), screen }
     }
 
     #[track_caller]
     fn shows(&self, text: &str) {
-        let what = format!("the terminal shows {text:?}");
-        eventually(&what, || self.screen.lock().unwrap().contains(text));
+        eventually(&format!("the terminal shows {text:?}"), || self.screen.lock().unwrap().contains(text));
     }
 
     fn types(&mut self, text: &str) {
-        self.keys.write_all(text.as_bytes()).unwrap();
+        self.keys.as_mut().unwrap().write_all(text.as_bytes()).unwrap();
+    }
+
+    /// Presses Ctrl-C and waits for the shell's prompt. What runs must not be about to start something: a shell that is
+    /// interrupted between forking and executing loses the signal, with us or without.
+    #[track_caller]
+    fn interrupts(&mut self) {
+        self.types("\x03");
+        eventually("the prompt is back", || {
+            let screen = self.screen.lock().unwrap();
+            screen.split_once("^C").is_some_and(|(_, after)| after.contains("$ "))
+        });
     }
 
     fn end(mut self) -> String {
-        drop(self.keys);
+        drop(self.keys.take());
         self.child.wait().unwrap();
         self.screen.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Session {
+    /// A failure shows what a person would have seen.
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Ok(screen) = self.screen.lock()
+        {
+            println!("the terminal: {screen:?}");
+        }
     }
 }
 
@@ -105,9 +126,9 @@ fn a_job_that_was_started_in_the_background_can_be_brought_to_the_front() {
 fn the_interrupt_key_ends_the_command_and_frees_the_lease() {
     let home = Home::new(On::Sqlite);
     let mut session = Session::start(&home, "bash --norc --noprofile -i");
-    session.types("leasehold run job --ttl 5m -- sh -c 'echo rea''dy; sleep 1000'\n");
+    session.types("leasehold run job --ttl 5m -- sh -c 'echo rea''dy; exec sleep 1000'\n");
     session.shows("ready\r\n");
-    session.types("\x03");
+    session.interrupts();
     session.types("echo code $?.\n");
     session.shows("code 130.");
     session.types("exit\n");
@@ -119,9 +140,9 @@ fn the_interrupt_key_ends_the_command_and_frees_the_lease() {
 fn the_interrupt_key_ends_a_shells_loop_too() {
     let home = Home::new(On::Sqlite);
     let mut session = Session::start(&home, "bash --norc --noprofile -i");
-    session.types("for i in 1 2 3; do leasehold run job -- sh -c 'echo rou''nd; sleep 1000'; done; echo af''ter\n");
+    session.types("for i in 1 2 3; do leasehold run job -- sh -c 'echo rou''nd; exec sleep 1000'; done; echo af''ter\n");
     session.shows("round\r\n");
-    session.types("\x03");
+    session.interrupts();
     session.types("echo still he''re\n");
     session.shows("still here");
     session.types("exit\n");
