@@ -113,11 +113,39 @@ fn a_job_that_was_suspended_goes_on_with_fg() {
 fn a_job_that_was_started_in_the_background_can_be_brought_to_the_front() {
     let home = Home::new(On::Sqlite);
     let mut session = Session::start(&home, "bash --norc --noprofile -i");
-    session.types("leasehold run job --ttl 5m -- sh -c 'touch running; read a; echo \"got $a.\"' &\n");
+    session.types("mkfifo go\n");
+    session.types("leasehold run job --ttl 5m -- sh -c 'touch running; read go < go; read a; echo \"got $a.\"' &\n");
     eventually("it runs", || home.path("running").exists());
+    session.types("fg\n");
+    session.shows("fg\r\nleasehold run job");
+    std::fs::write(home.path("go"), "\n").unwrap();
+    session.types("hello\n");
+    session.shows("got hello.");
+    session.types("exit\n");
+    session.end();
+}
+
+#[test]
+fn a_job_that_asks_from_the_background_waits_to_be_brought_to_the_front() {
+    let home = Home::new(On::Sqlite);
+    let mut session = Session::start(&home, "bash --norc --noprofile -i");
+    session.types("set -b; leasehold run job --ttl 5m -- sh -c 'read a; echo \"got $a.\"' &\n");
+    session.shows("Stopped");
     session.types("fg\n");
     session.types("hello\n");
     session.shows("got hello.");
+    session.types("exit\n");
+    session.end();
+}
+
+#[test]
+fn a_job_that_reaches_for_a_terminal_that_nobody_can_give_it_ends() {
+    let home = Home::new(On::Sqlite);
+    let mut session = Session::start(&home, "bash --norc --noprofile -i");
+    session.types("( { leasehold run job --ttl 5m -- sh -c 'read a </dev/tty'; echo $? > code; } & )\n");
+    // By the hangup that the system sends to such a job.
+    eventually("it has ended", || std::fs::read_to_string(home.path("code")).is_ok_and(|code| code == "129\n"));
+    assert_eq!(home.show("job")["state"], "free");
     session.types("exit\n");
     session.end();
 }
@@ -176,16 +204,16 @@ fn a_command_that_asks_at_the_terminal_is_heard_though_its_input_is_a_pipe() {
 fn a_job_sent_to_the_background_leaves_the_shell_its_terminal() {
     let home = Home::new(On::Sqlite);
     let mut session = Session::start(&home, "bash --norc --noprofile -i");
-    session.types(
-        "leasehold run job --ttl 5m -- sh -c 'echo rea''dy; while [ ! -e go ]; do sleep 0.05; done; echo do''ne'\n",
-    );
+    session.types("mkfifo go\n");
+    // Nothing that forks: a shell that is stopped while its child has yet to execute waits for it for ever.
+    session.types("leasehold run job --ttl 5m -- sh -c 'echo rea''dy; read go < go; echo do''ne'\n");
     session.shows("ready\r\n");
     session.types("\x1a");
     session.shows("Stopped");
     session.types("bg\n");
     session.types("echo shell ans''wers\n");
     session.shows("shell answers");
-    session.types("touch go\n");
+    session.types("echo > go\n");
     session.shows("done\r\n");
     session.types("echo shell ans''wers again\n");
     session.shows("shell answers again");

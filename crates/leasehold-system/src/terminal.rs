@@ -36,6 +36,18 @@ impl Terminal {
         self.in_front() == Some(group)
     }
 
+    /// The same for a group that reached for the terminal, and waits for its turn. Ours reaches for it too, so the system
+    /// stops it until a shell puts it in front: we could not look and stop ourselves without a moment between in which
+    /// the shell does so in vain. False where no shell ever will.
+    pub fn lend_in_turn(&self, group: i32) -> bool {
+        let Some(group) = Pid::from_raw(group) else { return false };
+        let lent = self.in_front() == Some(group) || rustix::termios::tcsetpgrp(&self.tty, group).is_ok();
+        if lent {
+            self.lent.set(Some(group));
+        }
+        lent
+    }
+
     /// Puts our own group in front again, if the one that it was lent to still is.
     pub fn take_back(&self) {
         if let Some(group) = self.lent.take()

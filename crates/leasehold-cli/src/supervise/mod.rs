@@ -258,23 +258,27 @@ impl Supervisor {
         lent
     }
 
-    /// The command was stopped. If it only reached for the terminal before that was its own, it gets it. Otherwise stop
-    /// with it, as one job, and go on with it. Meanwhile nobody renews; the dead-man ends the command if that lasts too
-    /// long.
+    /// The command was stopped. If it reached for the terminal, it gets it, in its turn. Otherwise stop with it, as one
+    /// job, and go on with it. Meanwhile nobody renews; the dead-man ends the command if that lasts too long.
     fn suspend(&self, signal: i32) {
         let (Some(terminal), Some(group)) = (&self.terminal, self.group) else { return };
         let reached = [Signal::TTIN, Signal::TTOU].iter().any(|s| s.as_raw() == signal);
-        if reached && self.lend_terminal() {
-            return;
-        }
         if signal == Signal::STOP.as_raw() {
             // Not from the terminal: whoever stopped it will continue it.
             return;
         }
-        terminal.take_back();
-        // The whole group, as the terminal would have done it: a script that we were started from is part of the job.
-        let _ = rustix::process::kill_current_process_group(Signal::TSTP);
-        self.lend_terminal();
+        if reached {
+            if !terminal.lend_in_turn(group) {
+                // Nobody is left to bring it to the front, so it is told what the system tells such a group.
+                signal_group(group, Signal::HUP);
+            }
+        } else {
+            terminal.take_back();
+            // The whole group, as the terminal would have done it: a script that we were started from is part of the
+            // job.
+            let _ = rustix::process::kill_current_process_group(Signal::TSTP);
+            terminal.lend_to(group);
+        }
         signal_group(group, Signal::CONT);
     }
 
