@@ -168,7 +168,8 @@ fn the_interrupt_key_ends_the_command_and_frees_the_lease() {
 fn the_interrupt_key_ends_a_shells_loop_too() {
     let home = Home::new(On::Sqlite);
     let mut session = Session::start(&home, "bash --norc --noprofile -i");
-    session.types("for i in 1 2 3; do leasehold run job -- sh -c 'echo rou''nd; exec sleep 1000'; done; echo af''ter\n");
+    session
+        .types("for i in 1 2 3; do leasehold run job -- sh -c 'echo rou''nd; exec sleep 1000'; done; echo af''ter\n");
     session.shows("round\r\n");
     session.interrupts();
     session.types("echo still he''re\n");
