@@ -9,6 +9,8 @@
 //! back what was answered: class B. A leader that was cut off from the others a moment ago may still answer a read with
 //! an older record; the swap, which needs a majority, then decides.
 //!
+//! A record is one message. While it is renewed, its old transfers lie beside it (see `beside`).
+//!
 //! Erasing writes a marker and then drops it. Whoever finds a marker that was not dropped writes over it.
 //! The bucket is made by the first write, and nothing is written to a bucket whose settings would let records vanish.
 //!
@@ -18,6 +20,7 @@
 //! `NATS_PASSWORD`, `NATS_TOKEN`, `NATS_CREDS`, `NATS_NKEY`, `NATS_CA`, `NATS_CERT`, `NATS_KEY` and
 //! `NATS_INBOX_PREFIX` are read.
 
+mod beside;
 mod link;
 mod login;
 mod names;
@@ -30,10 +33,11 @@ use crate::address::Address;
 use crate::namespace::Namespace;
 use async_nats::HeaderMap;
 use async_trait::async_trait;
+use beside::{Form, Last, TailId};
 use futures_util::future::try_join_all;
 use leasehold::store::{
-    Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Versioned, Watch,
-    Watching, refuse_erasing_a_lease,
+    Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Watch, Watching,
+    refuse_erasing_a_lease,
 };
 use leasehold::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
 use link::{Lapse, Link, Way};
@@ -96,6 +100,8 @@ enum Doing {
 /// What is to be written in place of what.
 enum Change<'a> {
     Value(&'a [u8]),
+    /// A value whose tail lies beside it.
+    Head(&'a [u8], &'a TailId),
     Erasure,
 }
 
@@ -196,7 +202,7 @@ impl NatsStore {
         let Some(now) = now? else {
             return Ok(Reading { value: None, now: self.time_without_bucket(&link).await? });
         };
-        Ok(Reading { value: stored?.map_or(Ok(None), value)?, now })
+        Ok(Reading { value: self.value(&link, &subject, stored?).await?, now })
     }
 
     /// Publishes, expecting the subject's last message to be this one, and asks for the time in the same breath.
@@ -206,6 +212,10 @@ impl NatsStore {
             headers.insert(EXPECTED, expected.to_string());
             let payload = match change {
                 Change::Value(bytes) => bytes.to_vec(),
+                Change::Head(bytes, tail) => {
+                    headers.insert(beside::HEADER, tail.to_string());
+                    bytes.to_vec()
+                }
                 Change::Erasure => {
                     headers.insert(wire::OPERATION, "DEL");
                     Vec::new()
@@ -332,12 +342,12 @@ impl NatsStore {
         let mut entries = Vec::new();
         while entries.len() < limit && wanted.peek().is_some() {
             let some: Vec<_> = wanted.by_ref().take((limit - entries.len()).min(ABREAST)).collect();
-            let found = try_join_all(some.iter().map(|(_, subject)| self.last(&link, subject))).await?;
-            for ((name, _), stored) in some.into_iter().zip(found) {
-                if let Some(value) = stored.map_or(Ok(None), value)? {
-                    entries.push((name, value));
-                }
-            }
+            let link = &link;
+            let found = some.into_iter().map(|(name, subject)| async move {
+                let stored = self.last(link, &subject).await?;
+                Ok(self.value(link, &subject, stored).await?.map(|value| (name, value)))
+            });
+            entries.extend(try_join_all(found).await?.into_iter().flatten());
         }
         Ok(Page { entries, more: wanted.peek().is_some(), now })
     }
@@ -384,20 +394,6 @@ impl NatsStore {
     }
 }
 
-/// A stored message as a record; none if it says that there is none.
-fn value(stored: Stored) -> Result<Option<Versioned>, Lapse> {
-    if stored.is_erasure() {
-        return Ok(None);
-    }
-    let bytes = stored.bytes().ok_or_else(|| Lapse::Garbled("a record that is not base64".into()))?;
-    Ok(Some(Versioned::whole(bytes, Revision(stored.seq.to_string()))))
-}
-
-/// A revision that this store never gave stands for no value at all.
-fn sequence(revision: &Revision) -> Option<u64> {
-    revision.0.parse().ok().filter(|sequence| *sequence > 0)
-}
-
 fn json(value: &impl serde::Serialize) -> Vec<u8> {
     // Only text, numbers and flags go in: nothing that could fail.
     serde_json::to_vec(value).unwrap_or_default()
@@ -426,17 +422,15 @@ impl Store for NatsStore {
     }
 
     async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
-        let next = &*next.joined();
-        let last = match expected {
-            None => 0,
-            Some(revision) => match sequence(revision) {
-                Some(last) => last,
-                None => return Ok(Swap::Mismatch),
-            },
+        let last = match expected.map(Last::parse) {
+            Some(None) => return Ok(Swap::Mismatch),
+            Some(last) => last,
+            None => None,
         };
-        Ok(match self.write(key, last, Change::Value(next)).await? {
-            Offered::Stored(seq, now) => Swap::Done { revision: Revision(seq.to_string()), now },
-            Offered::Mismatch | Offered::NoBucket => Swap::Mismatch,
+        let form = Form::of(&next, last.as_ref());
+        Ok(match self.write_as(key, last.map_or(0, |last| last.seq), next, form).await? {
+            (Offered::Stored(seq, now), beside) => Swap::Done { revision: Last { seq, beside }.revision(), now },
+            (Offered::Mismatch | Offered::NoBucket, _) => Swap::Mismatch,
         })
     }
 
@@ -450,8 +444,8 @@ impl Store for NatsStore {
 
     async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
         refuse_erasing_a_lease(key)?;
-        let Some(last) = sequence(expected) else { return Ok(Swap::Mismatch) };
-        let Offered::Stored(seq, now) = self.write(key, last, Change::Erasure).await? else {
+        let Some(last) = Last::parse(expected) else { return Ok(Swap::Mismatch) };
+        let Offered::Stored(seq, now) = self.write(key, last.seq, Change::Erasure).await? else {
             return Ok(Swap::Mismatch);
         };
         // The record is gone; the marker is only litter, and whoever writes next can deal with it. What came after the

@@ -224,6 +224,111 @@ async fn without_jetstream_the_error_says_how_to_get_it() {
     }
 }
 
+/// The messages of a lease: of the record itself, and of what lies beside it.
+async fn messages(server: &Server, lease: &str) -> (Value, BTreeSet<String>) {
+    let stream = "KV_leasehold-default";
+    let subject = format!("$KV.leasehold-default.lease.{lease}");
+    let last = ask(server, &format!("$JS.API.STREAM.MSG.GET.{stream}"), &json!({ "last_by_subj": subject })).await;
+    let beside = json!({ "subjects_filter": format!("{subject}.*") });
+    let info = ask(server, &format!("$JS.API.STREAM.INFO.{stream}"), &beside).await;
+    let beside = info["state"]["subjects"].as_object().map(|all| all.keys().cloned().collect());
+    (last["message"].clone(), beside.unwrap_or_default())
+}
+
+async fn hold(leases: &Coordinator, lease: &LeaseName, seconds: u64) -> leasehold::Grant {
+    let ttl = Ttl::new(Duration::from_secs(seconds)).unwrap();
+    match leases.acquire(lease, &Ask::new(HolderId::new(None), ttl)).await.unwrap() {
+        Acquired::Granted(grant) => *grant,
+        Acquired::Refused { refusal, .. } => panic!("nobody else wants it: {refusal:?}"),
+    }
+}
+
+#[tokio::test]
+async fn what_is_renewed_leaves_its_history_beside_it_and_others_read_both() {
+    let server = nats();
+    let (leases, other) = (store(&url(&server)).await.unwrap(), store(&url(&server)).await.unwrap());
+    let (leases, other) = (Coordinator::new(leases), Coordinator::new(other));
+    let lease = LeaseName::new("job").unwrap();
+    for tenure in 1..=40_usize {
+        // Either of them has it, after the other or after itself.
+        let (one, another) = if tenure % 3 == 0 { (&other, &leases) } else { (&leases, &other) };
+        let dies = tenure % 20 == 0;
+        let mut grant = hold(one, &lease, if dies { 4 } else { 90 }).await;
+        for renewal in 0..4 {
+            one.renew(&mut grant, None).await.unwrap();
+            let record = another.inspect(&lease).await.unwrap().record;
+            assert_eq!((record.epoch.get(), record.transfers.len()), (tenure as u64, tenure.min(32)), "{renewal}");
+            assert_eq!(&record, grant.record(), "{renewal}");
+        }
+        if tenure > 10 {
+            let (message, beside) = messages(&server, "job").await;
+            let size = message["data"].as_str().unwrap().len() * 3 / 4;
+            assert!(size < 600, "{size} bytes for a renewal");
+            assert!((1..=2).contains(&beside.len()), "{beside:?}");
+        }
+        if dies {
+            sleep(Duration::from_millis(4_200)).await;
+        } else {
+            one.release(&grant, Outcome::Succeeded).await.unwrap();
+            let (message, _) = messages(&server, "job").await;
+            let headers = base64::engine::general_purpose::STANDARD.decode(message["hdrs"].as_str().unwrap()).unwrap();
+            assert!(!String::from_utf8_lossy(&headers).contains("Leasehold-Tail"), "a free lease is one message");
+        }
+        assert_eq!(another.list(None, 10).await.unwrap().entries.len(), 1, "what lies beside a lease is none");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_never_miss_a_tail_that_is_dropped() {
+    let server = nats();
+    let writer = Coordinator::new(store(&url(&server)).await.unwrap());
+    let reader = Coordinator::new(store(&url(&server)).await.unwrap());
+    let lease = LeaseName::new("job").unwrap();
+    let name = lease.clone();
+    let reading = tokio::spawn(async move {
+        let (mut reads, mut epoch) = (0_u32, 0);
+        while epoch < 200 {
+            let record = reader.inspect(&name).await.unwrap().record;
+            let epochs: Vec<u64> = record.transfers.iter().map(|transfer| transfer.epoch.get()).collect();
+            let now = record.epoch.get();
+            assert_eq!(epochs, (now.saturating_sub(31).max(1)..=now).collect::<Vec<_>>());
+            assert!(now >= epoch, "from {epoch} back to {now}");
+            (reads, epoch) = (reads + 1, now);
+        }
+        reads
+    });
+    for _ in 0..200 {
+        let mut grant = hold(&writer, &lease, 90).await;
+        for _ in 0..3 {
+            writer.renew(&mut grant, None).await.unwrap();
+        }
+        writer.release(&grant, Outcome::Succeeded).await.unwrap();
+    }
+    assert!(reading.await.unwrap() > 100);
+}
+
+#[tokio::test]
+async fn a_record_whose_tail_was_dropped_by_others_is_damaged_and_left_as_it_is() {
+    let server = nats();
+    let leases = Coordinator::new(store(&url(&server)).await.unwrap());
+    let lease = LeaseName::new("job").unwrap();
+    for _ in 0..12 {
+        let grant = hold(&leases, &lease, 90).await;
+        leases.release(&grant, Outcome::Succeeded).await.unwrap();
+    }
+    let mut grant = hold(&leases, &lease, 90).await;
+    for _ in 0..3 {
+        leases.renew(&mut grant, None).await.unwrap();
+    }
+    let purge = json!({ "filter": "$KV.leasehold-default.lease.job.*" });
+    assert_eq!(ask(&server, "$JS.API.STREAM.PURGE.KV_leasehold-default", &purge).await["purged"], 1);
+    let (before, _) = messages(&server, "job").await;
+    let other = Coordinator::new(store(&url(&server)).await.unwrap());
+    let error = other.acquire(&lease, &Ask::new(HolderId::new(None), Ttl::MIN)).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+    assert_eq!(messages(&server, "job").await.0, before);
+}
+
 #[tokio::test]
 async fn a_watch_survives_a_cut() {
     let server = nats();

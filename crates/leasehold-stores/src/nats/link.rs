@@ -195,8 +195,8 @@ impl Link {
     }
 
     /// Sends without waiting for an answer: for what may be lost.
-    pub(super) async fn tell(&self, subject: String) {
-        let _ = timeout(ANSWER, self.client.publish(subject, bytes::Bytes::new())).await;
+    pub(super) async fn tell(&self, subject: String, payload: Vec<u8>) {
+        let _ = timeout(ANSWER, self.client.publish(subject, payload.into())).await;
     }
 
     /// Listens to a subject.

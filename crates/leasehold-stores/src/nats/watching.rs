@@ -76,7 +76,7 @@ async fn follow(store: NatsStore, subject: String, ear: Option<Ear>, sender: mps
         }
         if let Some(Ear::Stored(_, link, consumer)) = ear.take() {
             // It would go by itself after a while.
-            link.tell(format!("$JS.API.CONSUMER.DELETE.{}.{consumer}", store.names.stream)).await;
+            link.tell(format!("$JS.API.CONSUMER.DELETE.{}.{consumer}", store.names.stream), Vec::new()).await;
         }
         let again = async {
             sleep(pause).await;
