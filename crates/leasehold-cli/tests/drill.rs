@@ -269,6 +269,9 @@ fn a_bucket_withstands_a_drill_and_has_no_objects_left_of_it() {
     write!(stream, "GET /{bucket}?list-type=2 HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n").unwrap();
     stream.read_to_string(&mut listing).unwrap();
     assert!(listing.contains("<ListBucketResult") && listing.contains("<KeyCount>0</KeyCount>"), "{listing}");
+    let done = home.done(&["drill", &format!("s3://id:secret@no-such-bucket/out.json?{options}")]).expect(78);
+    assert!(done.stdout.is_empty() && done.stderr.contains("nothing was drilled"), "{done:?}");
+    assert!(done.stderr.contains("no-such-bucket") && !done.stderr.contains("secret"), "{done:?}");
 }
 
 #[test]

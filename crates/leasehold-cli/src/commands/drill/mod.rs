@@ -132,8 +132,15 @@ async fn play(place: &Place, guard: &dyn Guard, lease: &LeaseName) -> Result<Vec
     let leases = Coordinator::new(Arc::new(MemoryStore::default()));
     let (one, two) = (grant(&leases, lease).await?, hand_off(&leases, lease).await?);
     let forged = Token { nonce: Nonce::random(), ..two.clone() };
-    let mut attempts = Vec::new();
-    attempts.push(written(place, &one, "the first holder writes", Should::Pass)?);
+    let first = written(place, &one, "the first holder writes", Should::Pass)?;
+    if !first.is_right {
+        // Nobody can write here at all, so there is nothing to be learned about stale writers.
+        return Err(Error::new(
+            Kind::Unsupported,
+            format!("nothing was drilled: the first write ended with {}", first.came),
+        ));
+    }
+    let mut attempts = vec![first];
     let stopped = Writer::stopped(place, &one)?;
     attempts
         .push(sealed(guard, &two, "it is stopped in the middle of a write; the next holder seals", Should::Pass).await);
