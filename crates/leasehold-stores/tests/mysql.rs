@@ -177,6 +177,11 @@ async fn every_kind_of_login_works(server: &Server) {
         let store = store(&at(server, &format!("{user}:{PASSWORD}"), "leases")).await;
         assert_eq!(store.read(&key("a")).await.unwrap().value.unwrap().bytes, b"x", "{plugin}");
     }
+    // The driver fails at one of 256 by itself.
+    for login in 0..400 {
+        let store = store(&at(server, &format!("ed25519:{PASSWORD}"), "leases")).await;
+        assert!(store.read(&key("a")).await.is_ok(), "login {login}");
+    }
 }
 
 async fn revoked_credentials_grant_nothing(server: &Server) {

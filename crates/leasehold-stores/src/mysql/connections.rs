@@ -6,6 +6,7 @@
 use super::failure::{Doing, Failure, Stop, meaning};
 use super::settings::Settings;
 use futures_util::FutureExt;
+use leasehold::clock::{Clock, Moment, SystemClock};
 use leasehold::{Error, Kind, Result};
 use mysql_async::consts::StatusFlags;
 use mysql_async::prelude::Queryable;
@@ -21,6 +22,10 @@ const AT_ONCE: usize = 16;
 /// After so many updates over one connection, the next are prepared there. A command that takes and gives back one lease
 /// is better off without.
 const SELDOM: usize = 32;
+/// A connection that was used so recently is taken as it is.
+const WARM: Duration = Duration::from_millis(500);
+/// How often a login is tried: the driver fails at one that is right now and then.
+const LOGINS: u32 = 3;
 /// How long connecting may take, with the wait for a turn.
 const CONNECT: Duration = Duration::from_secs(4);
 /// How long an answer may take. Longer than the server is told to wait for another's transaction.
@@ -45,6 +50,25 @@ pub(super) struct Answer {
 struct Line {
     pool: Pool,
     updates: usize,
+    /// The connection, if it was used a moment ago.
+    warm: Option<(Conn, Moment)>,
+}
+
+impl Line {
+    fn new(pool: Pool) -> Self {
+        Line { pool, updates: 0, warm: None }
+    }
+
+    /// The connection. One that was not used for a while is looked at by the pool: it may be closed by now.
+    async fn conn(&mut self) -> mysql_async::Result<Conn> {
+        match self.warm.take() {
+            Some((conn, used)) if SystemClock.now().saturating_since(used) < WARM => Ok(conn),
+            cold => {
+                drop(cold);
+                self.pool.get_conn().await
+            }
+        }
+    }
 }
 
 /// The connections of one store. Never shown: the driver's pools know the password.
@@ -75,7 +99,7 @@ impl Connections {
 
     /// A connection of its own, which the caller may use as it likes.
     pub(super) async fn single(&self) -> Result<Conn> {
-        let mut is_plain = false;
+        let (mut is_plain, mut logins) = (false, 1);
         loop {
             let connecting = Conn::new(self.settings.options(is_plain));
             let connected = timeout(CONNECT, connecting).await;
@@ -83,6 +107,7 @@ impl Connections {
             match connected.map_err(|e| meaning(e, Doing::Connecting, self.place())) {
                 Ok(conn) => return Ok(conn),
                 Err(Failure::NoTls(_)) if self.settings.may_be_plain() && !is_plain => is_plain = true,
+                Err(Failure::NoLogin(_)) if logins < LOGINS => logins += 1,
                 Err(failure) => return Err(self.error(failure)),
             }
         }
@@ -151,19 +176,23 @@ impl Connections {
     async fn connect(&self) -> Result<Held<'_>, Failure> {
         let closed = |_| Failure::Final(Error::new(Kind::Unavailable, format!("{} was closed", self.place())));
         let turn = self.turns.acquire().await.map_err(closed)?;
+        let mut logins = 1;
         loop {
             let idle = lock(&self.idle).pop();
             let is_plain = self.is_plain.load(Ordering::Relaxed);
-            let line = idle.unwrap_or_else(|| Line { pool: Pool::new(self.settings.options(is_plain)), updates: 0 });
-            match line.pool.get_conn().await.map_err(|e| meaning(e, Doing::Connecting, self.place())) {
+            let mut line = idle.unwrap_or_else(|| Line::new(Pool::new(self.settings.options(is_plain))));
+            match line.conn().await.map_err(|e| meaning(e, Doing::Connecting, self.place())) {
                 Ok(conn) => return Ok(Held { conn: Some(conn), line: Some(line), home: self, _turn: turn }),
                 Err(Failure::NoPool) => {}
+                Err(Failure::NoLogin(_)) if logins < LOGINS => logins += 1,
                 Err(Failure::NoTls(_)) if self.settings.may_be_plain() && !is_plain => {
                     self.is_plain.store(true, Ordering::Relaxed);
                 }
                 Err(Failure::Refused(stop)) => return Err(Failure::Final(stop.into_error(self.place()))),
                 // Nothing was asked yet, so asking again on another connection would only double the wait.
-                Err(Failure::Broken(error) | Failure::NoTls(error) | Failure::Final(error)) => {
+                Err(
+                    Failure::Broken(error) | Failure::NoTls(error) | Failure::NoLogin(error) | Failure::Final(error),
+                ) => {
                     return Err(Failure::Final(error));
                 }
             }
@@ -177,7 +206,7 @@ impl Connections {
 
     fn error(&self, failure: Failure) -> Error {
         match failure {
-            Failure::Broken(error) | Failure::NoTls(error) | Failure::Final(error) => error,
+            Failure::Broken(error) | Failure::NoTls(error) | Failure::NoLogin(error) | Failure::Final(error) => error,
             Failure::Refused(stop) => stop.into_error(self.place()),
             Failure::NoPool => Error::new(Kind::Unavailable, format!("{} was closed", self.place())),
         }
@@ -257,8 +286,8 @@ impl Held<'_> {
     }
 
     fn give_back(mut self) {
-        drop(self.conn.take());
-        if let Some(line) = self.line.take() {
+        if let (Some(conn), Some(mut line)) = (self.conn.take(), self.line.take()) {
+            line.warm = Some((conn, SystemClock.now()));
             lock(&self.home.idle).push(line);
         }
     }
