@@ -205,6 +205,17 @@ impl Store for PostgresStore {
             (Some(revision), Tail::Kept(_)) => (&statements.amend, revision, Missing::Mismatch),
         };
         let (namespace, shelf, name) = (self.namespace.as_str(), key.shelf.as_str(), key.name.as_str());
+        if sql == &statements.amend && !next.is_news {
+            let params: &Params<'_> = &[
+                (&namespace, Type::TEXT),
+                (&shelf, Type::TEXT),
+                (&name, Type::TEXT),
+                (&revision, Type::INT8),
+                (&next.head, Type::BYTEA),
+                (&fresh, Type::INT8),
+            ];
+            return self.write(&statements.renew, params, missing).await;
+        }
         let tag = next.is_news.then(|| self.listener.tag(key));
         let (tag, channel) = (tag.as_ref().map(|tag| tag.number), tag.as_ref().map(|tag| tag.channel));
         let params: &Params<'_> = &[

@@ -20,16 +20,24 @@ macro_rules! now {
 }
 
 /// Evaluated only for a row that was written. Raises `synchronous_commit` for this transaction where the role, the
-/// database or the server has it lower; notifies only if there is a tag and a listener holds it, for notifying makes
-/// commits wait for each other. Both end with the transaction.
+/// database or the server has it lower, which ends with the transaction.
 macro_rules! returning {
     () => {
         concat!(
             " RETURNING revision, ",
             now!(),
             ", CASE WHEN current_setting('synchronous_commit') IN ('on', 'remote_apply') THEN NULL \
-             ELSE set_config('synchronous_commit', 'on', true) END, \
-             CASE WHEN $5 IS NULL OR pg_try_advisory_xact_lock($5) THEN NULL ELSE pg_notify($6, $5::text) END"
+             ELSE set_config('synchronous_commit', 'on', true) END"
+        )
+    };
+}
+
+/// The same, and notifies if there is a tag and a listener holds it, for notifying makes commits wait for each other.
+macro_rules! telling {
+    () => {
+        concat!(
+            returning!(),
+            ", CASE WHEN $5 IS NULL OR pg_try_advisory_xact_lock($5) THEN NULL ELSE pg_notify($6, $5::text) END"
         )
     };
 }
@@ -123,6 +131,8 @@ pub(super) struct Statements {
     pub(super) update: String,
     /// Leaves the tail as it is.
     pub(super) amend: String,
+    /// The same, and tells nobody.
+    pub(super) renew: String,
     pub(super) delete: String,
     pub(super) list: String,
     /// Writes one row and, if that was done, others beside it.
@@ -141,9 +151,9 @@ impl Statements {
         let insert = format!(
             "INSERT INTO {table} (namespace, shelf, name, revision, value, tail) VALUES ($1, $2, $3, $8, $7, $9) \
              ON CONFLICT DO NOTHING{}",
-            returning!()
+            telling!()
         );
-        let update = format!("UPDATE {table} SET revision = $8, value = $7, tail = $9 WHERE {is_it}{}", returning!());
+        let update = format!("UPDATE {table} SET revision = $8, value = $7, tail = $9 WHERE {is_it}{}", telling!());
         // All parts see the table as it was before any of them, so what depends on the first asks for its row.
         let beside = std::array::from_fn(|which| {
             let first = if which & 4 == 0 { &insert } else { &update };
@@ -166,8 +176,9 @@ impl Statements {
             ),
             insert,
             update,
-            amend: format!("UPDATE {table} SET revision = $8, value = $7 WHERE {is_it}{}", returning!()),
-            delete: format!("DELETE FROM {table} WHERE {is_it}{}", returning!()),
+            amend: format!("UPDATE {table} SET revision = $8, value = $7 WHERE {is_it}{}", telling!()),
+            renew: format!("UPDATE {table} SET revision = $6, value = $5 WHERE {is_it}{}", returning!()),
+            delete: format!("DELETE FROM {table} WHERE {is_it}{}", telling!()),
             list: format!(
                 "{head}, r.name FROM (SELECT 1) one LEFT JOIN LATERAL (SELECT name, revision, value, tail FROM {table} \
                  WHERE namespace = $1 AND shelf = $2 AND name > $3 ORDER BY name LIMIT $4 OFFSET $5) r ON true ORDER BY r.name"
