@@ -20,14 +20,18 @@ const MIN_REST: Duration = Duration::from_millis(1);
 /// From here on a waiter stops watching while it rests: being told of every release costs more than coming back.
 const LEAVING: Duration = Duration::from_millis(8);
 
+/// Who has to rest so long is one of many.
+const CROWDED: Duration = Duration::from_millis(16);
+
 /// How waiters that one hint wakes keep out of each other's way.
 ///
 /// All of them hear of a release, and one can have the lease: if all looked at once, the others' looks and lost swaps
 /// would hold up the one. So a waiter that was outrun rests for a random time, up to three times as long as before and at
 /// least as long as its vain look took, which is long where many looked at once; and one that got the lease begins the next
-/// time with half. So each is outrun about once before it gets the lease, however many they are: a few of them at a time
-/// watch, and the lease is passed on as fast as between two. A lone waiter looks at once, and one that rests has seen
-/// others take the lease.
+/// time with less. Among a few that is half, so that each gets it about as often as the others. Among many it is an eighth
+/// less, so that each is outrun about once for eight times that it gets the lease, however many they are: few of them at a
+/// time watch, and the lease is passed on about as fast as between two. A lone waiter looks at once, and one that rests has
+/// seen others take the lease.
 #[derive(Debug, Default)]
 struct Crowd {
     seen: Option<Epoch>,
@@ -48,7 +52,8 @@ impl Crowd {
 
     /// What to remember when the lease was had.
     fn relaxed(&self) -> Duration {
-        Some(self.rest / 2).filter(|half| *half >= MIN_REST).unwrap_or_default()
+        let share = if self.rest < CROWDED { 2 } else { 8 };
+        Some(self.rest - self.rest / share).filter(|rest| *rest >= MIN_REST).unwrap_or_default()
     }
 
     /// A random time from `least` up to the present rest.
