@@ -20,9 +20,10 @@ use std::time::Duration;
 
 /// How many clients a busy fleet is.
 const MANY: usize = 64;
-/// How long a turn is. The disk's pace changes from second to second, so that turns are short; those of many clients
-/// less so, because at the end of one each client finishes what it is at.
-const TURN: Duration = Duration::from_millis(40);
+/// How long a turn is. The disk's pace changes from second to second, and the servers do their housekeeping every few tenths
+/// of one, so that turns are short; those of many clients less so, because at the end of one each client finishes what it
+/// is at.
+const TURN: Duration = Duration::from_millis(10);
 const TURN_OF_MANY: Duration = Duration::from_millis(200);
 /// So many tenures fill a record's history, after which its size stays.
 const TENURES: usize = 34;
