@@ -263,7 +263,8 @@ fn a_bucket_withstands_a_drill_and_has_no_objects_left_of_it() {
     let home = Home::new(On::Sqlite);
     let bucket = leasehold_testbed::BUCKET;
     let options = format!("endpoint=http://127.0.0.1:{}", server.port());
-    drilled(&home, &format!("s3://id:secret@{bucket}/team/out.json?{options}"));
+    let report = drilled(&home, &format!("s3://id:secret@{bucket}/team/out.json?{options}"));
+    assert!(!report.to_string().contains("secret"), "{report}");
     let mut listing = String::new();
     let mut stream = std::net::TcpStream::connect(("127.0.0.1", server.port())).unwrap();
     write!(stream, "GET /{bucket}?list-type=2 HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n").unwrap();

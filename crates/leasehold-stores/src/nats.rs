@@ -33,7 +33,7 @@ use crate::address::Address;
 use crate::namespace::Namespace;
 use async_nats::HeaderMap;
 use async_trait::async_trait;
-use beside::{Form, Last, TailId};
+use beside::{Beside, Form, Last, TailId};
 use futures_util::future::try_join_all;
 use leasehold::store::{
     Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Watch, Watching,
@@ -448,6 +448,9 @@ impl Store for NatsStore {
         let Offered::Stored(seq, now) = self.write(key, last.seq, Change::Erasure).await? else {
             return Ok(Swap::Mismatch);
         };
+        if let Beside::Tail(_) = last.beside {
+            self.drop_tails(key, seq).await;
+        }
         // The record is gone; the marker is only litter, and whoever writes next can deal with it. What came after the
         // marker has a higher number and stays.
         if let Ok(link) = self.way.link().await {

@@ -25,6 +25,9 @@ use tokio::time::timeout;
 
 /// How long a tail may take after the record that it was sent with.
 const AT_ONCE: Duration = Duration::from_millis(100);
+/// How often a tail that is missing is looked for again, and how long to wait in between.
+const LOOKS: u32 = 5;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 /// A shorter tail is not worth a message of its own.
 const WORTH: usize = 512;
 /// The header that names the tail of a message which has none.
@@ -122,6 +125,7 @@ impl NatsStore {
         let Some(mut stored) = stored.filter(|stored| !stored.is_erasure()) else { return Ok(None) };
         let bytes =
             |stored: &Stored| stored.bytes().ok_or_else(|| Lapse::Garbled("a record that is not base64".into()));
+        let mut again = 0;
         loop {
             let tail = stored.tail();
             let beside = tail.clone().map_or(Beside::Nothing, Beside::Tail);
@@ -133,8 +137,14 @@ impl NatsStore {
             // Dropped, because the record has gone on.
             match self.last(link, subject).await?.filter(|stored| !stored.is_erasure()) {
                 None => return Ok(None),
-                Some(now) if now.seq == stored.seq => return Err(self.torn(subject)),
-                Some(now) => stored = now,
+                Some(now) if now.seq > stored.seq => stored = now,
+                Some(_) if again == LOOKS => return Err(self.torn(subject)),
+                // One who was the leader a moment ago may have told an old one.
+                Some(now) => {
+                    again += 1;
+                    tokio::time::sleep(BETWEEN_LOOKS).await;
+                    stored = now;
+                }
             }
         }
     }
@@ -159,7 +169,7 @@ impl NatsStore {
 
     /// Drops the tails that lay beside a record before this message of it, which had everything in it or was followed by
     /// one that has.
-    async fn drop_tails(&self, key: &Key, before: u64) {
+    pub(super) async fn drop_tails(&self, key: &Key, before: u64) {
         if let Ok(link) = self.way.link().await {
             let purge = Purge { filter: &self.names.tails(&self.names.subject(key)), seq: before };
             link.tell(format!("$JS.API.STREAM.PURGE.{}", self.names.stream), json(&purge)).await;

@@ -275,9 +275,9 @@ fn from_its_repository(url: &str) -> String {
     path.canonicalize().unwrap_or(path).to_string_lossy().into_owned()
 }
 
-/// Options may hold a key.
+/// Both the login and the options may hold a key.
 fn shown(url: &str) -> String {
-    url.split('?').next().unwrap_or_default().to_owned()
+    leasehold::secret::redacted(url.split('?').next().unwrap_or_default())
 }
 
 /// What is not there, because it had not come to that, is as good as removed.
