@@ -24,7 +24,13 @@ const TABLE: &str = "CREATE TABLE totals (id INTEGER PRIMARY KEY, n INTEGER)";
 const ROW: &str = "INSERT INTO totals VALUES (1, 0)";
 
 fn token() -> Result<Token> {
-    Ok(Token { lease: "job".parse()?, epoch: Epoch::new(1)?, nonce: Nonce::random(), seq: 0 })
+    Ok(Token {
+        lease: "job".parse()?,
+        lineage: leasehold::Lineage::random(),
+        epoch: Epoch::new(1)?,
+        nonce: Nonce::random(),
+        seq: 0,
+    })
 }
 
 fn address(url: &str) -> Result<Address> {

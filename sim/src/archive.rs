@@ -138,7 +138,11 @@ impl Archive {
                 Refusal::AlreadyRun(_) => No::AlreadyRun,
                 Refusal::Lost { .. } => No::Lost,
                 Refusal::AlreadyReleased { .. } => No::AlreadyReleased,
-                Refusal::NeverHeld | Refusal::NotPaused | Refusal::NoSlot | Refusal::Exhausted => No::Other,
+                Refusal::NeverHeld
+                | Refusal::NotPaused
+                | Refusal::NoSlot
+                | Refusal::LineageFixed { .. }
+                | Refusal::Exhausted => No::Other,
             }),
         };
         let mut shelves = self.shelves.write().unwrap_or_else(PoisonError::into_inner);

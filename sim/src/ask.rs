@@ -4,10 +4,13 @@
 //! Non-promise: texts, hosts and lengths of time carry no meaning here, so all asks share one of each.
 
 use leasehold::protocol::{AfterFailure, Order, Report, Request, SlotClaim};
-use leasehold::{Claim, Epoch, HolderId, Label, Nonce, Outcome, Slot, Timestamp, Ttl, Who, Why};
+use leasehold::{Claim, Epoch, HolderId, Label, Lineage, Nonce, Outcome, Slot, Timestamp, Ttl, Who, Why};
 
 /// The names of the model: a small number that stands for a 128-bit nonce. 0 is nobody.
 pub type Name = u8;
+
+/// The one line of epochs that there is.
+pub const LINEAGE: Lineage = Lineage::from_u128(1);
 
 /// A grant, as the one who got it remembers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -111,6 +114,7 @@ impl Ask {
     pub fn request(self, texts: &Texts) -> Request {
         match self {
             Ask::Acquire { name, slot, after } => Request::Acquire {
+                lineage: LINEAGE,
                 holder: texts.holder(name),
                 ttl: Ttl::MIN,
                 slot: (slot > 0).then(|| SlotClaim { slot: slot_of(slot), after_failure: after.after_failure() }),
@@ -121,6 +125,7 @@ impl Ask {
             Ask::Complete(title, end) => Request::Complete { claim: title.claim(), outcome: end.outcome() },
             Ask::Operate { name, command } => Request::Operate {
                 nonce: nonce(name),
+                lineage: LINEAGE,
                 by: texts.by.clone(),
                 why: texts.why.clone(),
                 order: match command {
@@ -128,7 +133,7 @@ impl Ask {
                     Command::HandOff { to } => Order::HandOff { to: texts.holder(to), ttl: Ttl::MIN },
                     Command::Pause => Order::Pause,
                     Command::Resume => Order::Resume,
-                    Command::Advance { past } => Order::Advance { past: epoch(past) },
+                    Command::Advance { past } => Order::Advance { past: epoch(past), lineage: None },
                 },
             },
         }

@@ -213,9 +213,12 @@ pub fn decide(mutant: Mutant, record: &Ownership, request: &Request, now: Timest
         {
             Decision::AlreadyApplied
         }
-        (Mutant::AdvanceStopsShort, Request::Operate { nonce, by, why, order: Order::Advance { .. } }) => {
-            let order = Order::Advance { past: Epoch::ZERO };
-            real(record, &Request::Operate { nonce: *nonce, by: by.clone(), why: why.clone(), order })
+        (Mutant::AdvanceStopsShort, Request::Operate { order: Order::Advance { lineage, .. }, .. }) => {
+            let mut short = request.clone();
+            if let Request::Operate { order, .. } = &mut short {
+                *order = Order::Advance { past: Epoch::ZERO, lineage: *lineage };
+            }
+            real(record, &short)
         }
         (Mutant::OrderForgetsNonce, Request::Operate { nonce, order, .. }) => {
             let nonce = if let Order::HandOff { to, .. } = order { to.nonce } else { *nonce };

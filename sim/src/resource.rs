@@ -15,12 +15,13 @@ use leasehold::{Reason, Token};
 impl LeaseModel {
     fn token(&self, world: &World, name: Name, seq: u8) -> Token {
         let epoch = ask::epoch(world.tokens[usize::from(name)]);
-        Token { lease: self.lease.clone(), epoch, nonce: ask::nonce(name), seq: u64::from(seq) }
+        Token { lease: self.lease.clone(), lineage: ask::LINEAGE, epoch, nonce: ask::nonce(name), seq: u64::from(seq) }
     }
 
     fn high_water(&self, fence: &Fence) -> Option<HighWater> {
         fence.high.map(|mark| HighWater {
             lease: self.lease.clone(),
+            lineage: ask::LINEAGE,
             epoch: ask::epoch(mark.epoch),
             nonce: ask::nonce(mark.name),
             seq: u64::from(mark.seq),
@@ -78,7 +79,7 @@ impl LeaseModel {
                     Rejection::Replayed { .. } => self.see(Sighting::ReplayRefused),
                     Rejection::Spent { .. } => self.see(Sighting::SecondWriteRefused),
                     Rejection::Regressed { .. } => self.see(Sighting::RegressionTold),
-                    Rejection::Foreign { .. } => {}
+                    Rejection::Foreign { .. } | Rejection::OtherLineage { .. } => {}
                 }
                 self.judge_rejection(world, high.as_ref(), &token, &rejection);
             }
@@ -111,7 +112,7 @@ impl LeaseModel {
     pub(crate) fn write_foreign(&self, world: &mut World, guard: usize) -> bool {
         let high = self.high_water(&world.fences[guard]);
         let lease = self.other_lease.clone();
-        let token = Token { lease, epoch: ask::epoch(99), nonce: ask::nonce(99), seq: 99 };
+        let token = Token { lease, lineage: ask::LINEAGE, epoch: ask::epoch(99), nonce: ask::nonce(99), seq: 99 };
         let admitted = self.rules.admit(high.as_ref(), &token, self.config.policies[guard]);
         let sealed = self.rules.seal(high.as_ref(), &token);
         match (admitted, sealed) {

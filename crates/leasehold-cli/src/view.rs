@@ -143,6 +143,12 @@ pub fn refusal_line(lease: &LeaseName, refusal: &Refusal, now: Timestamp) -> Str
         Refusal::NeverHeld => format!("nobody ever held a lease `{lease}`; see `leasehold ls` for those there are"),
         Refusal::NotPaused => format!("`{lease}` is not paused"),
         Refusal::NoSlot => format!("`{lease}` has no slot to complete"),
+        Refusal::LineageFixed { lineage: Some(lineage) } => {
+            format!(
+                "an operator gave `{lease}` the lineage {lineage} before, and that can be done once; nothing changed"
+            )
+        }
+        Refusal::LineageFixed { lineage: None } => format!("`{lease}` has no lineage"),
         Refusal::Exhausted => format!("`{lease}` has no epochs left"),
     }
 }

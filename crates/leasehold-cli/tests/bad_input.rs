@@ -182,21 +182,21 @@ const LINES: &[(&[&str], i32, &str)] = &[
     (&["gate", "deploy", "--", "touch", "ran"], 64, "no token"),
     (&["renew", "--token", ""], 64, "it has 1 of 4 parts"),
     (&["renew", "--token", "held:1"], 64, "it has 2 of 4 parts; use LEASE:EPOCH:NONCE:SEQ"),
-    (&["renew", "--token", "he ld:1:{nonce}:0"], 64, "the lease name is not one"),
-    (&["renew", "--token", "held:one:{nonce}:0"], 64, "the epoch is not a whole number"),
-    (&["renew", "--token", "held:9007199254740992:{nonce}:0"], 64, "the epoch is not a whole number"),
-    (&["renew", "--token", "held:0:{nonce}:0"], 64, "no grant has epoch 0"),
-    (&["renew", "--token", "held:1:7:0"], 64, "the nonce is not 32 hexadecimal digits"),
+    (&["renew", "--token", "he ld:1:{nonce}:{nonce}:0"], 64, "the lease name is not one"),
+    (&["renew", "--token", "held:one:{nonce}:{nonce}:0"], 64, "the epoch is not a whole number"),
+    (&["renew", "--token", "held:9007199254740992:{nonce}:{nonce}:0"], 64, "the epoch is not a whole number"),
+    (&["renew", "--token", "held:0:{nonce}:{nonce}:0"], 64, "no grant has epoch 0"),
+    (&["renew", "--token", "held:1:{nonce}:7:0"], 64, "the nonce is not 32 hexadecimal digits"),
     (&["renew", "--token", "held:1:{nonce}:x"], 64, "the sequence is not a whole number"),
-    (&["renew", "--token", "held:1:{nonce}:0:0"], 64, "it has 5 of 4 parts"),
-    (&["run", "a", "--token", "b:1:{nonce}:0", "--", "touch", "ran"], 64, "it is of another lease than `a`"),
+    (&["renew", "--token", "held:1:{nonce}:{nonce}:0:0"], 64, "it has 6 of 5 parts"),
+    (&["run", "a", "--token", "b:1:{nonce}:{nonce}:0", "--", "touch", "ran"], 64, "it is of another lease than `a`"),
     (&["run", "a", "--token", "b", "--", "touch", "ran"], 64, "it has 1 of 4 parts"),
-    (&["run", "a", "--token", "a:1:{nonce}:0", "--ttl", "5s", "--", "touch", "ran"], 64, "cannot be used with"),
+    (&["run", "a", "--token", "a:1:{nonce}:{nonce}:0", "--ttl", "5s", "--", "touch", "ran"], 64, "cannot be used with"),
     // What goes with what.
     (&["run", "a"], 64, "COMMAND"),
     (&["run", "a", "--"], 64, "COMMAND"),
     (&["run"], 64, "NAME"),
-    (&["gate", "a", "--token", "a:1:{nonce}:0"], 64, "COMMAND"),
+    (&["gate", "a", "--token", "a:1:{nonce}:{nonce}:0"], 64, "COMMAND"),
     (&["run", "a", "--limit", "0", "--", "touch", "ran"], 64, "1..=1000"),
     (&["run", "a", "--limit", "1001", "--", "touch", "ran"], 64, "1..=1000"),
     (&["run", "a", "--limit", "two", "--", "touch", "ran"], 64, "invalid digit"),
@@ -239,10 +239,10 @@ const LINES: &[(&[&str], i32, &str)] = &[
     (&["hand-off", "held", "--why", "x", "--to", ""], 64, "invalid --to ``: it is empty"),
     (&["hand-off", "held", "--to", "b", "--why", ""], 64, "invalid --why"),
     // Progress.
-    (&["progress", "{200}x", "--token", "held:1:{nonce}:0"], 64, "it has 201 bytes"),
-    (&["progress", "", "--token", "held:1:{nonce}:0"], 64, "invalid marker ``: it is empty"),
+    (&["progress", "{200}x", "--token", "held:1:{nonce}:{nonce}:0"], 64, "it has 201 bytes"),
+    (&["progress", "", "--token", "held:1:{nonce}:{nonce}:0"], 64, "invalid marker ``: it is empty"),
     (
-        &["progress", "--checkpoint", "{4096}x", "--token", "held:1:{nonce}:0"],
+        &["progress", "--checkpoint", "{4096}x", "--token", "held:1:{nonce}:{nonce}:0"],
         64,
         "it has 4097 bytes; use at most 4096",
     ),
@@ -274,14 +274,18 @@ const LINES: &[(&[&str], i32, &str)] = &[
 
 /// Command lines that are wrong for what the home holds.
 const LIVED: &[(&[&str], i32, &str)] = &[
-    (&["renew", "--token", "nobody:1:{nonce}:0"], 12, "lease `nobody` was lost: held=1 seen=0"),
-    (&["release", "--token", "nobody:1:{nonce}:0"], 12, "nothing changed"),
-    (&["progress", "x", "--token", "nobody:1:{nonce}:0"], 12, "lease `nobody` was lost: held=1 seen=0"),
-    (&["run", "nobody", "--token", "nobody:1:{nonce}:0", "--", "touch", "ran"], 12, "was lost: held=1 seen=0"),
-    (&["gate", "deploy", "--token", "nobody:1:{nonce}:0", "--", "touch", "ran"], 12, "gate closed: resource=`deploy`"),
-    (&["renew", "--token", "held:7:{nonce}:0"], 12, "held=7 seen=1"),
-    (&["release", "--token", "held:1:{nonce}:0"], 12, "nothing changed"),
-    (&["progress", "x", "--token", "held:1:{nonce}:0"], 12, "lease `held` was lost"),
+    (&["renew", "--token", "nobody:1:{nonce}:{nonce}:0"], 12, "lease `nobody` was lost: held=1 seen=0"),
+    (&["release", "--token", "nobody:1:{nonce}:{nonce}:0"], 12, "nothing changed"),
+    (&["progress", "x", "--token", "nobody:1:{nonce}:{nonce}:0"], 12, "lease `nobody` was lost: held=1 seen=0"),
+    (&["run", "nobody", "--token", "nobody:1:{nonce}:{nonce}:0", "--", "touch", "ran"], 12, "was lost: held=1 seen=0"),
+    (
+        &["gate", "deploy", "--token", "nobody:1:{nonce}:{nonce}:0", "--", "touch", "ran"],
+        12,
+        "gate closed: resource=`deploy`",
+    ),
+    (&["renew", "--token", "held:7:{nonce}:{nonce}:0"], 12, "held=7 seen=1"),
+    (&["release", "--token", "held:1:{nonce}:{nonce}:0"], 12, "nothing changed"),
+    (&["progress", "x", "--token", "held:1:{nonce}:{nonce}:0"], 12, "lease `held` was lost"),
     (&["run", "other", "--token", "{held}", "--", "touch", "ran"], 64, "it is of another lease than `other`"),
     (
         &["write", "out", "--from", "text", "--token", "{other}"],
@@ -289,7 +293,7 @@ const LIVED: &[(&[&str], i32, &str)] = &[
         "is fenced by lease `held`, the token is of `other`",
     ),
     (&["publish", "build", "site", "--token", "{other}"], 64, "is fenced by lease `held`, the token is of `other`"),
-    (&["write", "out", "--from", "text", "--token", "held:1:{nonce}:0"], 65, "was never granted by"),
+    (&["write", "out", "--from", "text", "--token", "held:1:{nonce}:{nonce}:0"], 65, "was never granted by"),
     (&["write", "site", "--from", "text", "--token", "{held}"], 64, "leasehold publish"),
     (&["write", "build", "--from", "text", "--token", "{held}"], 64, "leasehold publish"),
     (&["publish", "text", "site", "--token", "{held}"], 64, "use a folder; single files are for `leasehold write`"),
@@ -297,8 +301,16 @@ const LIVED: &[(&[&str], i32, &str)] = &[
     (&["publish", "build", "build/inner", "--token", "{held}"], 64, "it is or holds"),
     (&["run", "other", "--guard", "file:out", "--", "touch", "ran"], 64, "is fenced by lease `held`"),
     (&["publish", "text", "new", "--token", "{held}"], 64, "use a folder; single files are for `leasehold write`"),
-    (&["gate", "deploy", "--token", "held:7:{nonce}:0", "--", "touch", "ran"], 12, "lease `held` held=7 seen=1"),
-    (&["gate", "deploy", "--token", "held:1:{nonce}:0", "--", "touch", "ran"], 12, "gate closed: resource=`deploy`"),
+    (
+        &["gate", "deploy", "--token", "held:7:{nonce}:{nonce}:0", "--", "touch", "ran"],
+        12,
+        "lease `held` held=7 seen=1",
+    ),
+    (
+        &["gate", "deploy", "--token", "held:1:{nonce}:{nonce}:0", "--", "touch", "ran"],
+        12,
+        "gate closed: resource=`deploy`",
+    ),
     (&["doctor", "--folder", "text"], 64, "it is not a folder"),
     (&["ls", "--store", "dir:{home}/text"], 64, "give a folder"),
     (&["ls", "--store", "dir:{home}/text/below"], 64, "give a folder"),
@@ -322,7 +334,8 @@ fn a_wrong_command_line_is_refused_and_changes_nothing() {
 fn the_same_lines_make_no_store_where_there_is_none() {
     for on in [On::Sqlite, On::Dir] {
         let home = Home::new(on);
-        let lived = Lived { held: format!("held:1:{NONCE}:0"), other: format!("other:1:{NONCE}:0"), home };
+        let lived =
+            Lived { held: format!("held:1:{NONCE}:{NONCE}:0"), other: format!("other:1:{NONCE}:{NONCE}:0"), home };
         let mut watched = Watched::new(lived.home.folder.path());
         assert!(watched.before.is_empty());
         for (line, code, says) in LINES {
@@ -374,7 +387,7 @@ fn a_wrong_variable_is_named() {
         ("LEASEHOLD_HELD_EXIT_CODE", "256", &["run", "a", "--", "touch", "ran"], "from 0 to 255"),
         ("LEASEHOLD_HELD_EXIT_CODE", "no", &["config"], "from 0 to 255"),
         ("LEASEHOLD_TOKEN", "held", &["renew"], "it has 1 of 4 parts"),
-        ("LEASEHOLD_TOKEN", "held:0:x:0", &["write", "new"], "the nonce is not"),
+        ("LEASEHOLD_TOKEN", "held:0:00000000000000000000000000000000:x:0", &["write", "new"], "the nonce is not"),
     ] {
         let done = Done::from(lived.home.leasehold(line).env(variable, value).output().unwrap());
         watched.refused(variable, &done, 64, says);
@@ -634,7 +647,7 @@ fn without_a_home_the_default_store_says_what_to_give() {
 #[test]
 fn a_message_stays_one_line_whatever_a_path_holds() {
     let home = Home::new(On::Sqlite);
-    let token = format!("held:1:{NONCE}:0");
+    let token = format!("held:1:{NONCE}:{NONCE}:0");
     for line in [
         &["write", "no\n\u{1b}[2Jsuch/x", "--token", &token][..],
         &["write", "x", "--from", "mis\nsing", "--token", &token],

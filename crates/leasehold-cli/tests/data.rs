@@ -205,7 +205,11 @@ fn a_token_that_the_store_never_granted_moves_no_fence() {
     home.done(&["sql", "sqlite:app.db", "--init"]).expect(0);
     let granted = home.done(&["acquire", "job", "--ttl", "24h"]).expect(0).stdout.trim().to_owned();
     let nobody = "0".repeat(32);
-    for forged in [format!("job:99:{nobody}:0"), format!("job:1:{nobody}:0"), format!("neverwas:9:{nobody}:0")] {
+    for forged in [
+        format!("job:99:{nobody}:{nobody}:0"),
+        format!("job:1:{nobody}:{nobody}:0"),
+        format!("neverwas:9:{nobody}:{nobody}:0"),
+    ] {
         let refused = home.done(&["write", "out.txt", "--from", "app.db", "--token", &forged]).expect(65);
         assert!(refused.stderr.contains("was never granted by"), "{refused:?}");
         assert!(!refused.stderr.contains(&nobody), "{refused:?}");

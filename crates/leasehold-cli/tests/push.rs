@@ -513,9 +513,9 @@ fn hostile_environments_and_hook_words_are_refused() {
         "job",
         "job:1",
         "-x:1:n:0",
-        &format!("--mirror:0:{nonce}:0"),
-        &format!("a b:1:{nonce}:0"),
-        &format!("../x:1:{nonce}:0"),
+        &format!("--mirror:0:{nonce}:{nonce}:0"),
+        &format!("a b:1:{nonce}:{nonce}:0"),
+        &format!("../x:1:{nonce}:{nonce}:0"),
     ] {
         let mut command = place.home.leasehold(&["push", "origin", "main"]);
         let done =

@@ -8,7 +8,7 @@ use crate::place::Place;
 use crate::remains::GONE;
 use crate::steps::Step;
 use leasehold::guard::HighWater;
-use leasehold::{Epoch, Error, Kind, LeaseName, Nonce, Result, codec};
+use leasehold::{Epoch, Error, Kind, LeaseName, Lineage, Nonce, Result, codec};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -34,10 +34,10 @@ pub(crate) fn high_water(scene: &Scene<'_>, place: &Place) -> Result<Option<High
     let listing = list(scene, &fence)?;
     let lease = read_lease(scene, &fence)?;
     let Some(&(epoch, nonce)) = listing.permits.last() else { return Ok(None) };
-    let lease = lease.ok_or_else(|| scene.corrupt("the fence folder has permits but no `lease` file"))?;
+    let (lease, lineage) = lease.ok_or_else(|| scene.corrupt("the fence folder has permits but no `lease` file"))?;
     let wrote = format!("{}/{WROTE}", permit_name(epoch, nonce));
     let seq = u64::from(rustix::fs::statat(&fence, wrote, AtFlags::SYMLINK_NOFOLLOW).is_ok());
-    Ok(Some(HighWater { lease, epoch, nonce, seq }))
+    Ok(Some(HighWater { lease, lineage, epoch, nonce, seq }))
 }
 
 pub(crate) fn sync(folder: &OwnedFd) -> io::Result<()> {
@@ -72,7 +72,7 @@ pub(crate) fn open_fence(scene: &Scene<'_>, place: &Place, name: &OsStr) -> Resu
     }
 }
 
-pub(crate) fn read_lease(scene: &Scene<'_>, fence: &OwnedFd) -> Result<Option<LeaseName>> {
+pub(crate) fn read_lease(scene: &Scene<'_>, fence: &OwnedFd) -> Result<Option<(LeaseName, Lineage)>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = match rustix::fs::openat(fence, LEASE, flags, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),

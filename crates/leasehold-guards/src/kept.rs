@@ -5,7 +5,7 @@
 
 use leasehold::guard::HighWater;
 use leasehold::store::{Store, Swap};
-use leasehold::{Claim, Epoch, Error, Key, Kind, LeaseName, Nonce, Result, Revision, Shelf, codec};
+use leasehold::{Claim, Epoch, Error, Key, Kind, LeaseName, Lineage, Nonce, Result, Revision, Shelf, codec};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -26,9 +26,22 @@ struct Record {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct High {
     lease: LeaseName,
+    lineage: Lineage,
     epoch: Epoch,
     nonce: Nonce,
     seq: u64,
+}
+
+impl From<High> for HighWater {
+    fn from(High { lease, lineage, epoch, nonce, seq }: High) -> Self {
+        HighWater { lease, lineage, epoch, nonce, seq }
+    }
+}
+
+impl From<HighWater> for High {
+    fn from(HighWater { lease, lineage, epoch, nonce, seq }: HighWater) -> Self {
+        High { lease, lineage, epoch, nonce, seq }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,8 +82,7 @@ impl KeptFence {
             None => Kept::default(),
             Some(value) => {
                 let record: Record = codec::decode(KIND, &value.bytes, self.key.name.as_str())?;
-                let high =
-                    record.high.map(|h| HighWater { lease: h.lease, epoch: h.epoch, nonce: h.nonce, seq: h.seq });
+                let high = record.high.map(HighWater::from);
                 let by = record.by.map(|m| Claim { epoch: m.epoch, nonce: m.nonce });
                 Kept { high, by, revision: Some(value.revision) }
             }
@@ -81,7 +93,7 @@ impl KeptFence {
     pub(crate) async fn put(&self, seen: &Kept, high: Option<HighWater>, by: Option<Claim>) -> Result<Option<Kept>> {
         let tag = Nonce::random();
         let record = Record {
-            high: high.clone().map(|h| High { lease: h.lease, epoch: h.epoch, nonce: h.nonce, seq: h.seq }),
+            high: high.clone().map(High::from),
             by: by.map(|c| Mark { epoch: c.epoch, nonce: c.nonce }),
             tag: Some(tag),
         };
@@ -117,6 +129,7 @@ mod tests {
     fn high(epoch: u64) -> HighWater {
         HighWater {
             lease: "daily".parse().unwrap(),
+            lineage: Lineage::from_u128(1),
             epoch: Epoch::new(epoch).unwrap(),
             nonce: Nonce::from_u128(u128::from(epoch)),
             seq: 0,

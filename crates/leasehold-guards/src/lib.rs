@@ -4,14 +4,14 @@
 //! Non-promise: a writer that goes past the guard is not stopped, and there is no order between different guards.
 //!
 //! ```
-//! use leasehold::{Epoch, Nonce, Token, guard::Policy};
+//! use leasehold::{Epoch, Lineage, Nonce, Token, guard::Policy};
 //! use leasehold_guards::FileGuard;
 //!
 //! # fn main() -> leasehold::Result<()> {
 //! # let folder = tempfile::tempdir().map_err(|e| leasehold::Error::unavailable("no folder", e))?;
 //! # let path = folder.path().join("out.json");
 //! let guard = FileGuard::new(&path, Policy::Reentrant)?;
-//! let grant = |epoch| Token { lease: "daily".parse().unwrap(), epoch, nonce: Nonce::random(), seq: 0 };
+//! let grant = |epoch| Token { lease: "daily".parse().unwrap(), lineage: Lineage::from_u128(1), epoch, nonce: Nonce::random(), seq: 0 };
 //! let (old, new) = (grant(Epoch::new(41)?), grant(Epoch::new(42)?));
 //! guard.write_from(&old, &b"by 41"[..])?;
 //! guard.seal_now(&new)?;

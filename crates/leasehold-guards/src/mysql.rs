@@ -133,7 +133,8 @@ fn number(row: &Row, at: usize) -> Option<i64> {
 }
 
 fn fence_of(resource: &str, row: Option<&Row>) -> Result<Option<HighWater>> {
-    high_water(resource, row.and_then(|row| Some((text(row, 0)?, number(row, 1)?, text(row, 2)?, number(row, 3)?))))
+    let read = |row| Some((text(row, 0)?, text(row, 1)?, number(row, 2)?, text(row, 3)?, number(row, 4)?));
+    high_water(resource, row.and_then(read))
 }
 
 /// An admit that went well.
@@ -151,7 +152,7 @@ fn decide(resource: &str, sets: &[Vec<Row>], token: &Token, policy: Option<Polic
     let [.., _, seen, _, now] = sets else { return Err(strange()) };
     let seen = seen.first().ok_or_else(strange)?;
     let next = judge(resource, fence_of(resource, Some(seen))?.as_ref(), token, policy)?;
-    let modes = text(seen, 4).unwrap_or_default();
+    let modes = text(seen, 5).unwrap_or_default();
     if let Some(mode) = ["ANSI_QUOTES", "NO_BACKSLASH_ESCAPES"].iter().find(|mode| modes.contains(*mode)) {
         let message = format!(
             "resource=`{resource}`: the session's sql_mode has {mode}, with which a script may be read otherwise than it was \
@@ -162,7 +163,7 @@ fn decide(resource: &str, sets: &[Vec<Row>], token: &Token, policy: Option<Polic
     if fence_of(resource, now.first())?.as_ref() != Some(&next) {
         return Err(strange());
     }
-    Ok(Admitted { high: next, session: number(seen, 5).ok_or_else(strange)? })
+    Ok(Admitted { high: next, session: number(seen, 6).ok_or_else(strange)? })
 }
 
 /// What a refusal of an admit, or of a question, means: nothing was applied.
@@ -428,7 +429,7 @@ impl Guard for MysqlGuard {
     async fn high_water(&self) -> Result<Option<HighWater>> {
         let mut conn = (self.connect)().await?;
         let sql = format!(
-            "SELECT lease, epoch, nonce, seq FROM leasehold_fence WHERE resource = {}",
+            "SELECT lease, lineage, epoch, nonce, seq FROM leasehold_fence WHERE resource = {}",
             literal(self.resource.as_str())
         );
         let sets = exchange(&mut conn, &sql).await.map_err(|e| refused(&e, &self.resource(), &self.place))?;

@@ -316,7 +316,7 @@ impl ObjectGuard {
 
     fn options(&self, found: Option<&Found>, payload: Payload, next: &HighWater, write: Nonce) -> (Bytes, PutOptions) {
         let Payload { body, mut attributes } = payload;
-        let token = Token { lease: next.lease.clone(), epoch: next.epoch, nonce: next.nonce, seq: next.seq };
+        let token = next.token();
         attributes.insert(Attribute::Metadata(FENCE.into()), format!("{}:{write}", token.wire()).into());
         let salt = if self.tags == Tags::OfTheContent { self.salt } else { Salt::None };
         attributes.remove(&Attribute::Metadata(SALT.into()));
@@ -375,10 +375,7 @@ impl ObjectGuard {
         let read = || {
             let (token, write) = text.rsplit_once(':')?;
             let token: Token = token.parse().ok()?;
-            Some((
-                HighWater { lease: token.lease, epoch: token.epoch, nonce: token.nonce, seq: token.seq },
-                write.parse().ok()?,
-            ))
+            Some((HighWater::of(&token, token.seq), write.parse().ok()?))
         };
         read().ok_or_else(|| {
             let message = format!("corrupt fence: resource=`{}`: its metadata `{FENCE}` cannot be read", self.resource);

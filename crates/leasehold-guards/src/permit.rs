@@ -21,7 +21,7 @@ use crate::place::Place;
 use crate::remains::{discard, gone_name};
 use crate::steps::Step;
 use leasehold::guard::{self, HighWater, Policy};
-use leasehold::{Epoch, Error, Kind, LeaseName, Nonce, Result, Token, codec};
+use leasehold::{Epoch, Error, Kind, LeaseName, Lineage, Nonce, Result, Token, codec};
 use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -76,15 +76,16 @@ impl<'a> Permits<'a> {
             Some(lease) => lease,
             None => permits.found_lease()?,
         };
-        if lease != token.lease {
-            let high = HighWater { lease, epoch: Epoch::ZERO, nonce: token.nonce, seq: 0 };
+        if lease != (token.lease.clone(), token.lineage) {
+            let epoch = list(&permits.scene, &permits.fence)?.permits.last().map_or(Epoch::ZERO, |(epoch, _)| *epoch);
+            let high = HighWater { lease: lease.0, lineage: lease.1, epoch, nonce: token.nonce, seq: 0 };
             permits.refuse_or(guard::seal(Some(&high), token))?;
         }
         Ok(permits)
     }
 
     /// Writes down which lease fences this artifact. Whoever links first decides.
-    fn found_lease(&self) -> Result<LeaseName> {
+    fn found_lease(&self) -> Result<(LeaseName, Lineage)> {
         let listing = list(&self.scene, &self.fence)?;
         if !listing.permits.is_empty() {
             // The lease file comes before any permit, so it is there by now, if somebody wrote it since we looked.
@@ -96,7 +97,7 @@ impl<'a> Permits<'a> {
             });
         }
         let staged = format!("{LEASE}-{}", Nonce::random());
-        let bytes = codec::encode("fence", &self.token.lease)?;
+        let bytes = codec::encode("fence", &(&self.token.lease, self.token.lineage))?;
         self.scene.take(Step::StageLease, || {
             let mut file = File::from(self.create(&staged, 0o666)?);
             file.write_all(&bytes)?;
@@ -312,13 +313,13 @@ impl<'a> Permits<'a> {
         // Where one epoch was granted twice, each of the two must see the other, not itself.
         let rival = nonces.clone().find(|nonce| *nonce != self.token.nonce).or(nonces.clone().next());
         Ok(match (top, rival) {
-            (Some(epoch), Some(nonce)) => HighWater { lease: self.token.lease.clone(), epoch, nonce, seq: 0 },
-            _ => HighWater { lease: self.token.lease.clone(), epoch: Epoch::ZERO, nonce: self.token.nonce, seq: 0 },
+            (Some(epoch), Some(nonce)) => HighWater { epoch, nonce, ..HighWater::of(self.token, 0) },
+            _ => HighWater { epoch: Epoch::ZERO, ..HighWater::of(self.token, 0) },
         })
     }
 
     fn high_now(&self, seq: u64) -> HighWater {
-        HighWater { lease: self.token.lease.clone(), epoch: self.token.epoch, nonce: self.token.nonce, seq }
+        HighWater::of(self.token, seq)
     }
 
     fn refuse_or<T>(&self, decided: Result<T, guard::Rejection>) -> Result<T> {

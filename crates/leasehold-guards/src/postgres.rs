@@ -73,9 +73,10 @@ pub async fn admit(
 
 fn call(resource: &Resource, token: &Token, policy: Option<Policy>) -> Result<String> {
     Ok(format!(
-        "SELECT * FROM leasehold_admit({}, {}, {}, '{}', {}, '{}')",
+        "SELECT * FROM leasehold_admit({}, {}, '{}', {}, '{}', {}, '{}')",
         literal(resource.as_str()),
         literal(token.lease.as_str()),
+        token.lineage,
         token.epoch,
         token.nonce,
         sequence(token)?,
@@ -112,7 +113,7 @@ fn decide(
     let number = |name: &str| row.try_get(name).ok().flatten().and_then(|text| text.parse::<i64>().ok());
     let verdict = row.try_get("verdict").ok().flatten().ok_or_else(strange)?;
     let transaction = number("in_transaction").ok_or_else(strange)?;
-    let high = fence_of(resource, row, ["seen_lease", "seen_epoch", "seen_nonce", "seen_seq"])?;
+    let high = fence_of(resource, row, ["seen_lease", "seen_lineage", "seen_epoch", "seen_nonce", "seen_seq"])?;
     let next = judge(resource, high.as_ref(), token, policy)?;
     if verdict != "admitted" {
         return Err(strange());
@@ -120,11 +121,11 @@ fn decide(
     Ok((next, transaction))
 }
 
-fn fence_of(resource: &str, row: &SimpleQueryRow, names: [&str; 4]) -> Result<Option<HighWater>> {
+fn fence_of(resource: &str, row: &SimpleQueryRow, names: [&str; 5]) -> Result<Option<HighWater>> {
     let text = |name: &str| row.try_get(name).ok().flatten().map(ToOwned::to_owned);
     let number = |name: &str| text(name).and_then(|text| text.parse::<i64>().ok());
-    let [lease, epoch, nonce, seq] = names;
-    high_water(resource, (|| Some((text(lease)?, number(epoch)?, text(nonce)?, number(seq)?)))())
+    let [lease, lineage, epoch, nonce, seq] = names;
+    high_water(resource, (|| Some((text(lease)?, text(lineage)?, number(epoch)?, text(nonce)?, number(seq)?)))())
 }
 
 /// What the server's refusal of an admit, or of a question, means: nothing was applied.
@@ -329,7 +330,7 @@ impl Guard for PostgresGuard {
     async fn high_water(&self) -> Result<Option<HighWater>> {
         let client = (self.connect)().await?;
         let sql = format!(
-            "SELECT lease, epoch, nonce, seq FROM leasehold_fence WHERE resource = {}",
+            "SELECT lease, lineage, epoch, nonce, seq FROM leasehold_fence WHERE resource = {}",
             literal(self.resource.as_str())
         );
         let messages = client.simple_query(&sql).await.map_err(|e| refused(&e, &self.resource(), &self.place))?;
@@ -337,7 +338,7 @@ impl Guard for PostgresGuard {
             SimpleQueryMessage::Row(row) => Some(row),
             _ => None,
         });
-        row.map_or(Ok(None), |row| fence_of(&self.resource(), row, ["lease", "epoch", "nonce", "seq"]))
+        row.map_or(Ok(None), |row| fence_of(&self.resource(), row, ["lease", "lineage", "epoch", "nonce", "seq"]))
     }
 }
 

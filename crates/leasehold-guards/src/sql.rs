@@ -208,12 +208,18 @@ pub(crate) const fn mode(policy: Option<Policy>) -> &'static str {
     }
 }
 
+/// A row of the fence table: lease, lineage, epoch, nonce, sequence.
+pub(crate) type FenceRow = (String, String, i64, String, i64);
+
 /// A row as it was found, or nothing if nobody was there yet.
-pub(crate) fn high_water(resource: &str, row: Option<(String, i64, String, i64)>) -> Result<Option<HighWater>> {
-    let Some((lease, epoch, nonce, seq)) = row.filter(|(_, epoch, ..)| *epoch != 0) else { return Ok(None) };
+pub(crate) fn high_water(resource: &str, row: Option<FenceRow>) -> Result<Option<HighWater>> {
+    let Some((lease, lineage, epoch, nonce, seq)) = row.filter(|(_, _, epoch, ..)| *epoch != 0) else {
+        return Ok(None);
+    };
     let read = || {
         Ok(HighWater {
             lease: lease.parse::<LeaseName>()?,
+            lineage: lineage.parse()?,
             epoch: Epoch::new(u64::try_from(epoch).unwrap_or(0))?,
             nonce: nonce.parse::<Nonce>()?,
             seq: u64::try_from(seq).map_err(|_| Error::invalid("seq", seq, "use 0 or more"))?,

@@ -7,8 +7,8 @@
 
 use crate::blocking::blocking;
 use crate::sql::{
-    Dialect, Outcome, Resource, Rows, Script, Setup, SqlGuard, Statement, escaped, failed_statement, hex, high_water,
-    judge, no_room, not_removed, not_set_up, one_line, shown,
+    Dialect, FenceRow, Outcome, Resource, Rows, Script, Setup, SqlGuard, Statement, escaped, failed_statement, hex,
+    high_water, judge, no_room, not_removed, not_set_up, one_line, shown,
 };
 use crate::stages::{Stage, Stages, Watched};
 use async_trait::async_trait;
@@ -24,12 +24,12 @@ use std::time::Duration;
 const BUSY: Duration = Duration::from_secs(5);
 
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS leasehold_fence (
-    resource TEXT PRIMARY KEY, lease TEXT NOT NULL, epoch INTEGER NOT NULL, nonce TEXT NOT NULL, seq INTEGER NOT NULL,
-    admitted INTEGER)";
-const READ: &str = "SELECT lease, epoch, nonce, seq FROM main.leasehold_fence WHERE resource = ?1";
-const MOVE: &str = "INSERT INTO main.leasehold_fence (resource, lease, epoch, nonce, seq, admitted)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (resource) DO UPDATE
-    SET lease = ?2, epoch = ?3, nonce = ?4, seq = ?5, admitted = ?6";
+    resource TEXT PRIMARY KEY, lease TEXT NOT NULL, lineage TEXT NOT NULL, epoch INTEGER NOT NULL, nonce TEXT NOT NULL,
+    seq INTEGER NOT NULL, admitted INTEGER)";
+const READ: &str = "SELECT lease, lineage, epoch, nonce, seq FROM main.leasehold_fence WHERE resource = ?1";
+const MOVE: &str = "INSERT INTO main.leasehold_fence (resource, lease, lineage, epoch, nonce, seq, admitted)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (resource) DO UPDATE
+    SET lease = ?2, lineage = ?3, epoch = ?4, nonce = ?5, seq = ?6, admitted = ?7";
 const CLOSE: &str = "UPDATE main.leasehold_fence SET admitted = NULL WHERE resource = ?1";
 const EVENTS: [&str; 3] = ["INSERT", "UPDATE", "DELETE"];
 
@@ -77,15 +77,17 @@ fn move_fence(
     let number = |n: u64| i64::try_from(n).map_err(|_| Error::invalid("token's sequence", n, "use at most 2^63 - 1"));
     let (epoch, seq) = (number(next.epoch.get())?, number(next.seq)?);
     let admitted = policy.map(|_| 1);
-    db.execute(MOVE, params![resource.as_str(), next.lease.as_str(), epoch, next.nonce.to_string(), seq, admitted])
-        .map_err(fail)?;
+    let (lease, lineage, nonce) = (next.lease.as_str(), next.lineage.to_string(), next.nonce.to_string());
+    db.execute(MOVE, params![resource.as_str(), lease, lineage, epoch, nonce, seq, admitted]).map_err(fail)?;
     Ok(next)
 }
 
-fn read(db: &Connection, resource: &Resource) -> rusqlite::Result<Option<(String, i64, String, i64)>> {
+fn read(db: &Connection, resource: &Resource) -> rusqlite::Result<Option<FenceRow>> {
     let mut statement = db.prepare_cached(READ)?;
     statement
-        .query_row(params![resource.as_str()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))
+        .query_row(params![resource.as_str()], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
+        })
         .optional()
 }
 

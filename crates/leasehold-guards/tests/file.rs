@@ -333,6 +333,7 @@ fn a_fence_that_is_founded_while_we_look_is_not_damaged() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out");
     let token = |epoch| leasehold::Token {
+        lineage: leasehold::Lineage::from_u128(1),
         lease: "x".parse().unwrap(),
         epoch: leasehold::Epoch::new(epoch).unwrap(),
         nonce: leasehold::Nonce::random(),

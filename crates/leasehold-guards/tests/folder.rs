@@ -262,6 +262,7 @@ fn what_a_publish_displaces_is_kept() {
         std::fs::write(path.join(file), "x").unwrap();
     }
     let token = leasehold::Token {
+        lineage: leasehold::Lineage::from_u128(1),
         lease: "x".parse().unwrap(),
         epoch: leasehold::Epoch::new(1).unwrap(),
         nonce: leasehold::Nonce::random(),

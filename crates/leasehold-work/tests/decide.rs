@@ -302,7 +302,7 @@ proptest! {
     ) {
         let attempts = Attempts { most, backoff_ms: 1_000 };
         let mut item =
-            Item::new(Payload::new("x").unwrap(), Priority::default(), attempts, at(T0), at(T0 + delay));
+            Item::new(leasehold::Lineage::from_u128(1), Payload::new("x").unwrap(), Priority::default(), attempts, at(T0), at(T0 + delay));
         let mut spec = Spec {
             epoch: 0, life: Life::Ready, due: T0 + delay, tried: 0, most, ended: None, ordered: None,
             completions: 0, is_owing: false,
@@ -353,7 +353,14 @@ fn a_zombies_completion_is_refused_by_both() {
         completions: 0,
         is_owing: false,
     };
-    let mut item = Item::new(Payload::default(), Priority::default(), Attempts::default(), at(T0), at(T0));
+    let mut item = Item::new(
+        leasehold::Lineage::from_u128(1),
+        Payload::default(),
+        Priority::default(),
+        Attempts::default(),
+        at(T0),
+        at(T0),
+    );
     let steps = [
         (Op::Claim { nonce: 1, ttl: 1_000 }, 0, Answer::Write),
         (Op::Claim { nonce: 2, ttl: 1_000 }, 999, Answer::No("busy")),

@@ -105,7 +105,16 @@ impl Leased {
         let nonce = Nonce::from_u128(self.nonce);
         let holder = HolderId { host: "h".into(), pid: 1, nonce, label: Label::lossy("x", "x") };
         let slot_claim = SlotClaim { slot, after_failure: AfterFailure::Leave };
-        match decide(&self.record, &Request::Acquire { holder, ttl: self.ttl, slot: Some(slot_claim) }, now) {
+        match decide(
+            &self.record,
+            &Request::Acquire {
+                lineage: leasehold::Lineage::from_u128(1),
+                holder,
+                ttl: self.ttl,
+                slot: Some(slot_claim),
+            },
+            now,
+        ) {
             Decision::Write(next) => {
                 self.record = *next;
                 Ok((slot, Claim { epoch: self.record.epoch, nonce }))

@@ -49,7 +49,14 @@ fn next(item: &Item, request: Request, ms: u64) -> Item {
 
 fn new() -> Item {
     let payload = Payload::new("to: ada \\ \"naïve\"\n").unwrap();
-    Item::new(payload, Priority::try_from(7).unwrap(), Attempts { most: 3, backoff_ms: 250 }, at(0), at(5))
+    Item::new(
+        leasehold::Lineage::from_u128(1),
+        payload,
+        Priority::try_from(7).unwrap(),
+        Attempts { most: 3, backoff_ms: 250 },
+        at(0),
+        at(5),
+    )
 }
 
 fn claimed() -> Item {

@@ -9,7 +9,7 @@ use crate::error::{Error, Kind, Result};
 use crate::grant::{Anchor, Grant, Known};
 use crate::holder::HolderId;
 use crate::name::{Key, LeaseName, Shelf};
-use crate::nonce::{Jitter, Nonce};
+use crate::nonce::{Jitter, Lineage, Nonce};
 use crate::ownership::Ownership;
 use crate::protocol::{Decision, Order, Refusal, Report, Request, SlotClaim, decide};
 use crate::recall::Recall;
@@ -159,7 +159,8 @@ impl Coordinator {
         known: Option<&Known>,
     ) -> Result<Acquired> {
         self.check_ttl(ask.ttl)?;
-        let request = Request::Acquire { holder: ask.holder.clone(), ttl: ask.ttl, slot: ask.slot };
+        let request =
+            Request::Acquire { lineage: Lineage::random(), holder: ask.holder.clone(), ttl: ask.ttl, slot: ask.slot };
         Ok(match self.apply(lease, &request, known).await? {
             Applied::Yes { known, .. } => {
                 Acquired::Granted(Box::new(self.granted(lease, &ask.holder, ask.ttl, *known)?))
@@ -240,7 +241,8 @@ impl Coordinator {
         if let Order::HandOff { ttl, .. } = &order {
             self.check_ttl(*ttl)?;
         }
-        let request = Request::Operate { nonce: Nonce::random(), by, why, order: order.clone() };
+        let request =
+            Request::Operate { nonce: Nonce::random(), lineage: Lineage::random(), by, why, order: order.clone() };
         match self.apply(lease, &request, None).await? {
             Applied::No { refusal, .. } => Ok(Operated::Refused(refusal)),
             Applied::Yes { known, .. } => Ok(match order {
@@ -306,7 +308,8 @@ impl Coordinator {
     }
 
     fn granted(&self, lease: &LeaseName, holder: &HolderId, ttl: Ttl, known: Known) -> Result<Grant> {
-        let token = Token { lease: lease.clone(), epoch: known.record.epoch, nonce: holder.nonce, seq: 0 };
+        let Some(lineage) = known.record.lineage else { return Err(no_lineage(lease)) };
+        let token = Token { lease: lease.clone(), lineage, epoch: known.record.epoch, nonce: holder.nonce, seq: 0 };
         // The epoch in the record is only this holder's if the tenure in it is: a token of one grant under another's
         // epoch would pass every guard.
         if !known.record.is_held_by(token.claim()) {
@@ -433,6 +436,11 @@ pub struct Listing {
     pub entries: Vec<(LeaseName, Result<Inspection>)>,
     /// Whether there may be more after the last.
     pub more: bool,
+}
+
+fn no_lineage(lease: &LeaseName) -> Error {
+    let message = format!("corrupt ownership record `{lease}`: it has an epoch and no lineage; it was left as it is");
+    Error::new(Kind::Corrupt, message)
 }
 
 fn lost_error(token: &Token, refusal: &Refusal) -> Error {

@@ -7,7 +7,7 @@
 use crate::epoch::Epoch;
 use crate::error::{Error, Kind, Result};
 use crate::name::LeaseName;
-use crate::nonce::Nonce;
+use crate::nonce::{Lineage, Nonce};
 use crate::token::Token;
 use async_trait::async_trait;
 use std::fmt;
@@ -17,12 +17,28 @@ use std::fmt;
 pub struct HighWater {
     /// The lease that fences the resource.
     pub lease: LeaseName,
+    /// The line of epochs that its numbers belong to.
+    pub lineage: Lineage,
     /// The highest epoch.
     pub epoch: Epoch,
     /// The grant that came with it.
     pub nonce: Nonce,
     /// 0 when sealed only; the sequence of the last write otherwise.
     pub seq: u64,
+}
+
+impl HighWater {
+    /// What a resource remembers once this token was there, and its writes have come to `seq`.
+    pub fn of(token: &Token, seq: u64) -> Self {
+        let Token { lease, lineage, epoch, nonce, .. } = token.clone();
+        HighWater { lease, lineage, epoch, nonce, seq }
+    }
+
+    /// The token that is remembered, with the sequence of its last write.
+    pub fn token(&self) -> Token {
+        let HighWater { lease, lineage, epoch, nonce, seq } = self.clone();
+        Token { lease, lineage, epoch, nonce, seq }
+    }
 }
 
 /// Which writes of one tenure a resource admits.
@@ -52,6 +68,18 @@ pub enum Rejection {
         held: LeaseName,
         /// The lease that fences it.
         seen: LeaseName,
+    },
+    /// The token's lease has the name of the one that fences this resource, and is another: its epochs were counted in
+    /// another store or namespace, or in one that was lost and begun anew.
+    OtherLineage {
+        /// The name of both.
+        lease: LeaseName,
+        /// The lineage of the token.
+        held: Lineage,
+        /// The lineage that fences it.
+        seen: Lineage,
+        /// The highest epoch of that one.
+        high: Epoch,
     },
     /// Another grant of this very epoch was here: the store has issued it twice, so it went back in time.
     Regressed {
@@ -88,6 +116,15 @@ impl Rejection {
                      of `{held}`; write with a token of `{seen}`"
                 ),
             ),
+            Rejection::OtherLineage { lease, held, seen, high } => Error::new(
+                Kind::Invalid,
+                format!(
+                    "not this lease: resource=`{resource}` is fenced by a lease `{lease}` of lineage {seen} (epoch {high}), \
+                     the token is of a lease `{lease}` of lineage {held}, from another store or namespace; nothing was \
+                     written. Use the store that the resource belongs to. If that store was lost and begun anew, stop the \
+                     job, then heal with: leasehold advance {lease} --past {high} --lineage {seen} --why 'store was lost'"
+                ),
+            ),
             Rejection::Regressed { lease, seen } => regressed(resource, &lease, seen),
             Rejection::Replayed { held, seen } => Error::new(
                 Kind::Fenced,
@@ -116,7 +153,7 @@ pub fn regressed(resource: &str, lease: &LeaseName, seen: Epoch) -> Error {
 /// What the resource should remember once this token has sealed it. Sealing again under the same grant changes nothing.
 pub fn seal(high: Option<&HighWater>, token: &Token) -> Result<HighWater, Rejection> {
     match compare(high, token)? {
-        Standing::Newer => Ok(HighWater { lease: token.lease.clone(), epoch: token.epoch, nonce: token.nonce, seq: 0 }),
+        Standing::Newer => Ok(HighWater::of(token, 0)),
         Standing::Same(high) => Ok(high.clone()),
     }
 }
@@ -128,8 +165,8 @@ pub fn seal(high: Option<&HighWater>, token: &Token) -> Result<HighWater, Reject
 ///
 /// ```
 /// use leasehold::{Kind, Token, guard::{Policy, admit}};
-/// let old: Token = "daily:41:00000000000000000000000000000001:0".parse()?;
-/// let new: Token = "daily:42:00000000000000000000000000000002:0".parse()?;
+/// let old: Token = "daily:41:0000000000000000000000000000000a:00000000000000000000000000000001:0".parse()?;
+/// let new: Token = "daily:42:0000000000000000000000000000000a:00000000000000000000000000000002:0".parse()?;
 /// let high = admit(None, &new, Policy::Reentrant).map_err(|r| r.into_error("file:out.json"))?;
 /// let error = admit(Some(&high), &old, Policy::Reentrant).unwrap_err().into_error("file:out.json");
 /// assert_eq!(error.kind(), Kind::Fenced);
@@ -148,7 +185,7 @@ pub fn admit(high: Option<&HighWater>, token: &Token, policy: Policy) -> Result<
         Policy::OncePerEpoch if last == 0 => 1,
         Policy::OncePerEpoch => return Err(Rejection::Spent { epoch: token.epoch }),
     };
-    Ok(HighWater { lease: token.lease.clone(), epoch: token.epoch, nonce: token.nonce, seq })
+    Ok(HighWater::of(token, seq))
 }
 
 enum Standing<'a> {
@@ -160,6 +197,10 @@ fn compare<'a>(high: Option<&'a HighWater>, token: &Token) -> Result<Standing<'a
     let Some(high) = high else { return Ok(Standing::Newer) };
     if high.lease != token.lease {
         return Err(Rejection::Foreign { held: token.lease.clone(), seen: high.lease.clone() });
+    }
+    if high.lineage != token.lineage {
+        let (held, seen) = (token.lineage, high.lineage);
+        return Err(Rejection::OtherLineage { lease: token.lease.clone(), held, seen, high: high.epoch });
     }
     if token.epoch < high.epoch {
         return Err(Rejection::Stale { held: token.epoch, seen: high.epoch });
@@ -220,7 +261,13 @@ mod tests {
     use super::*;
 
     fn token(epoch: u64, nonce: u128, seq: u64) -> Token {
-        Token { lease: "x".parse().unwrap(), epoch: Epoch::new(epoch).unwrap(), nonce: Nonce::from_u128(nonce), seq }
+        Token {
+            lease: "x".parse().unwrap(),
+            lineage: Lineage::from_u128(1),
+            epoch: Epoch::new(epoch).unwrap(),
+            nonce: Nonce::from_u128(nonce),
+            seq,
+        }
     }
 
     #[test]
@@ -244,6 +291,20 @@ mod tests {
         let high = seal(None, &token(5, 1, 0)).unwrap();
         let other = Token { lease: "y".parse().unwrap(), ..token(99, 1, 0) };
         assert!(matches!(admit(Some(&high), &other, Policy::Reentrant), Err(Rejection::Foreign { .. })));
+    }
+
+    #[test]
+    fn another_lineage_is_not_this_lease_whatever_its_number() {
+        let high = seal(None, &token(5, 1, 0)).unwrap();
+        for epoch in [1, 5, 99] {
+            let other = Token { lineage: Lineage::from_u128(2), ..token(epoch, 1, 9) };
+            let error = admit(Some(&high), &other, Policy::Reentrant).unwrap_err().into_error("file:out");
+            assert_eq!(error.kind(), Kind::Invalid);
+            let text = error.to_string();
+            assert!(text.starts_with("not this lease: ") && text.contains(&high.lineage.to_string()), "{text}");
+            assert!(text.contains(&other.lineage.to_string()), "{text}");
+            assert!(seal(Some(&high), &other).is_err());
+        }
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub use holder::HolderId;
 pub use keeper::{Keeper, Loss, ProgressGate, Standing};
 pub use memory::MemoryStore;
 pub use name::{Key, LeaseName, MAX_NAME_BYTES, PROXY_FOLDER, Shelf};
-pub use nonce::{Jitter, Nonce};
+pub use nonce::{Jitter, Lineage, Nonce};
 pub use ownership::{OperatorMark, Ownership, Progress, Slot, SlotMark, SlotState, TRANSFERS_KEPT, Tenure};
 pub use store::{Capabilities, Revision, Store};
 pub use tenancy::{Held, Tenancy};

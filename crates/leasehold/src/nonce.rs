@@ -97,6 +97,47 @@ impl<'de> Deserialize<'de> for Nonce {
     }
 }
 
+/// The identity of one line of epochs: 128 random bits, made with a record's first write.
+///
+/// Two leases of one name, in two stores or in one that was lost and begun anew, count from 1 each; their numbers say
+/// nothing about each other. A guard tells them apart by this. Copies of a store, and what is migrated, keep it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Lineage(Nonce);
+
+impl Lineage {
+    /// A new line of epochs, for the case that a request turns out to write a record's first version.
+    pub fn random() -> Self {
+        Lineage(Nonce::random())
+    }
+
+    /// A chosen lineage, for tests and models.
+    pub const fn from_u128(value: u128) -> Self {
+        Lineage(Nonce::from_u128(value))
+    }
+}
+
+impl fmt::Display for Lineage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for Lineage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl FromStr for Lineage {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Self> {
+        let parsed = s.parse::<Nonce>();
+        parsed.map(Lineage).map_err(|_| Error::invalid("lineage", s, "use 32 lower-case hexadecimal digits"))
+    }
+}
+
 /// A cheap sequence of pseudo-random numbers for jitter. Never used for identity.
 #[derive(Debug)]
 pub struct Jitter(u64);

@@ -5,7 +5,7 @@
 
 use crate::epoch::Epoch;
 use crate::holder::HolderId;
-use crate::nonce::Nonce;
+use crate::nonce::{Lineage, Nonce};
 use crate::text::{Checkpoint, Marker, Who, Why};
 use crate::time::{Timestamp, Ttl};
 use crate::token::Claim;
@@ -22,6 +22,12 @@ pub const TRANSFERS_KEPT: usize = 32;
 pub struct Ownership {
     /// The fencing number of the last transfer.
     pub epoch: Epoch,
+    /// The line of epochs that the number belongs to; none before the first write.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lineage: Option<Lineage>,
+    /// Whether an operator gave it that lineage, to go on where a lost store had been. That can be done once.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub healed: bool,
     /// Who holds it, if anyone does. May have run out: only the store's clock can tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenure: Option<Tenure>,
@@ -46,6 +52,8 @@ impl Default for Ownership {
     fn default() -> Self {
         Ownership {
             epoch: Epoch::ZERO,
+            lineage: None,
+            healed: false,
             tenure: None,
             slot: None,
             progress: None,

@@ -14,7 +14,7 @@ mod import;
 
 use crate::epoch::Epoch;
 use crate::holder::HolderId;
-use crate::nonce::Nonce;
+use crate::nonce::{Lineage, Nonce};
 use crate::ownership::{OperatorMark, Ownership, Progress, Slot, SlotMark, SlotState, TRANSFERS_KEPT, Tenure};
 use crate::text::{Checkpoint, Marker, Who, Why};
 use crate::time::{Timestamp, Ttl};
@@ -27,6 +27,8 @@ use std::sync::Arc;
 pub enum Request {
     /// Become the holder.
     Acquire {
+        /// The lineage of the record, if this turns out to write its first version.
+        lineage: Lineage,
         /// Who asks; its nonce is the grant's.
         holder: HolderId,
         /// How long the grant lasts unless renewed.
@@ -70,6 +72,8 @@ pub enum Request {
     Operate {
         /// Unique to this request, so that a lost reply does not apply it twice.
         nonce: Nonce,
+        /// The lineage of the record, if this turns out to write its first version.
+        lineage: Lineage,
         /// Who asks.
         by: Who,
         /// Why.
@@ -101,6 +105,8 @@ pub enum Order {
     Advance {
         /// The highest epoch that some guard has seen.
         past: Epoch,
+        /// The lineage that guards know, where the record was lost and has begun a line of its own.
+        lineage: Option<Lineage>,
     },
     /// Take over the record that this lease has in another store, so that its epochs go on from there. Refused while
     /// somebody holds the lease here. A lease that has a life of its own here keeps its history.
@@ -182,6 +188,11 @@ pub enum Refusal {
     NotPaused,
     /// There is no claimed slot to complete.
     NoSlot,
+    /// An operator gave the record a lineage before; a second one would fence what the first has healed.
+    LineageFixed {
+        /// The lineage that it has.
+        lineage: Option<Lineage>,
+    },
     /// No epoch is left.
     Exhausted,
 }
@@ -189,24 +200,30 @@ pub enum Refusal {
 /// Decides a request against a record at a store time.
 ///
 /// ```
-/// use leasehold::{protocol::{Decision, Request, decide}, HolderId, Ownership, Timestamp, Ttl};
-/// let request = Request::Acquire { holder: HolderId::new(None), ttl: Ttl::MIN, slot: None };
+/// use leasehold::{protocol::{Decision, Request, decide}, HolderId, Lineage, Ownership, Timestamp, Ttl};
+/// let request = Request::Acquire { lineage: Lineage::random(), holder: HolderId::new(None), ttl: Ttl::MIN, slot: None };
 /// let Decision::Write(next) = decide(&Ownership::default(), &request, Timestamp::from_millis(0)) else { panic!() };
 /// assert_eq!(next.epoch.get(), 1);
 /// ```
 pub fn decide(record: &Ownership, request: &Request, now: Timestamp) -> Decision {
     let decided = match request {
-        Request::Acquire { holder, ttl, slot } => acquire(record, holder, *ttl, *slot, now),
+        Request::Acquire { holder, ttl, slot, .. } => acquire(record, holder, *ttl, *slot, now),
         Request::Renew { claim, ttl, progress } => renew(record, *claim, *ttl, progress.as_ref(), now),
         Request::Release { claim, outcome } => release(record, *claim, *outcome, now),
         Request::Checkpoint { claim, report } => checkpoint(record, *claim, report, now),
         Request::Complete { claim, outcome } => complete(record, *claim, *outcome),
-        Request::Operate { nonce, by, why, order } => {
+        Request::Operate { nonce, by, why, order, .. } => {
             operate(record, OperatorMark { by: by.clone(), why: why.clone(), at: now, nonce: *nonce }, order)
         }
     };
     match decided {
-        Ok(Some(next)) => Decision::Write(Box::new(next)),
+        Ok(Some(mut next)) => {
+            if let (None, Request::Acquire { lineage, .. } | Request::Operate { lineage, .. }) = (next.lineage, request)
+            {
+                next.lineage = Some(*lineage);
+            }
+            Decision::Write(Box::new(next))
+        }
         Ok(None) => Decision::AlreadyApplied,
         Err(refusal) => Decision::Refuse(refusal),
     }
@@ -354,7 +371,16 @@ fn operate(record: &Ownership, mark: OperatorMark, order: &Order) -> Decided {
             pass_slot_on(&mut next, record.epoch);
             Ok(Some(next))
         }
-        Order::Advance { past } => advance(record, mark, *past).map(Some),
+        Order::Advance { past, lineage } => {
+            let mut next = advance(record, mark, *past)?;
+            if let Some(lineage) = lineage.filter(|lineage| Some(*lineage) != record.lineage) {
+                if record.healed {
+                    return Err(Refusal::LineageFixed { lineage: record.lineage });
+                }
+                (next.lineage, next.healed) = (Some(lineage), record.lineage.is_some());
+            }
+            Ok(Some(next))
+        }
         Order::Import { record: other } => import::import(record, mark, other),
     }
 }
@@ -501,13 +527,14 @@ mod tests {
         let (start, late) = (Timestamp::from_millis(0), Timestamp::from_millis(5_000));
         let hand_off = Request::Operate {
             nonce: Nonce::from_u128(9),
+            lineage: Lineage::from_u128(1),
             by: Who::lossy("ops", "ops"),
             why: Why::lossy("drill", "drill"),
             order: Order::HandOff { to: holder(1), ttl: Ttl::MIN },
         };
         let handed = written(decide(&Ownership::default(), &hand_off, start));
         assert_eq!(decide(&handed, &hand_off, start), Decision::AlreadyApplied);
-        let acquire = Request::Acquire { holder: holder(2), ttl: Ttl::MIN, slot: None };
+        let acquire = Request::Acquire { lineage: Lineage::from_u128(1), holder: holder(2), ttl: Ttl::MIN, slot: None };
         let taken = written(decide(&handed, &acquire, late));
         assert!(matches!(decide(&taken, &hand_off, late), Decision::Refuse(Refusal::Lost { .. })));
     }
@@ -515,9 +542,15 @@ mod tests {
     #[test]
     fn an_import_goes_on_above_both_epochs_and_never_takes_a_held_lease() {
         let start = Timestamp::from_millis(0);
-        let acquire = |nonce| Request::Acquire { holder: holder(nonce), ttl: Ttl::MIN, slot: None };
+        let acquire = |nonce| Request::Acquire {
+            lineage: Lineage::from_u128(1),
+            holder: holder(nonce),
+            ttl: Ttl::MIN,
+            slot: None,
+        };
         let import = |record: &Ownership| Request::Operate {
             nonce: Nonce::from_u128(9),
+            lineage: Lineage::from_u128(1),
             by: Who::lossy("ops", "ops"),
             why: Why::lossy("moved", "moved"),
             order: Order::Import { record: Box::new(record.clone()) },
@@ -542,7 +575,12 @@ mod tests {
     fn a_slot_that_ran_elsewhere_does_not_run_again_where_the_lease_is_moved_to() {
         let at = Timestamp::from_millis;
         let claim = |slot| SlotClaim { slot: Slot(at(slot)), after_failure: AfterFailure::Retry };
-        let acquire = |nonce, slot| Request::Acquire { holder: holder(nonce), ttl: Ttl::MIN, slot: Some(claim(slot)) };
+        let acquire = |nonce, slot| Request::Acquire {
+            lineage: Lineage::from_u128(1),
+            holder: holder(nonce),
+            ttl: Ttl::MIN,
+            slot: Some(claim(slot)),
+        };
         let ran = |nonce: u128, slot, record: &Ownership| {
             let held = written(decide(record, &acquire(nonce, slot), at(slot)));
             let claim = Claim { epoch: held.epoch, nonce: Nonce::from_u128(nonce) };
@@ -554,6 +592,7 @@ mod tests {
         assert!(here.epoch > there.epoch);
         let import = Request::Operate {
             nonce: Nonce::from_u128(9),
+            lineage: Lineage::from_u128(1),
             by: Who::lossy("ops", "ops"),
             why: Why::lossy("moved", "moved"),
             order: Order::Import { record: Box::new(there) },

@@ -14,6 +14,7 @@
 use crate::codec;
 use crate::epoch::Epoch;
 use crate::error::{Error, Kind, Result};
+use crate::nonce::Lineage;
 use crate::ownership::{OperatorMark, Ownership, Progress, SlotMark, TRANSFERS_KEPT, Tenure};
 use crate::store::{self, Parts, Versioned};
 use crate::transfer::Transfer;
@@ -33,6 +34,9 @@ const TAIL: &[u8] = b",\"transfers\":";
 #[serde(deny_unknown_fields)]
 pub(crate) struct Stored {
     epoch: Epoch,
+    lineage: Option<Lineage>,
+    #[serde(default)]
+    healed: bool,
     tenure: Option<Tenure>,
     slot: Option<SlotMark>,
     progress: Option<Progress>,
@@ -46,10 +50,10 @@ pub(crate) struct Stored {
 
 impl From<Stored> for Ownership {
     fn from(stored: Stored) -> Self {
-        let Stored { epoch, tenure, slot, progress, paused, resumed, recent, mut transfers } = stored;
+        let Stored { epoch, lineage, healed, tenure, slot, progress, paused, resumed, recent, mut transfers } = stored;
         transfers.extend(recent);
         transfers.drain(..transfers.len().saturating_sub(TRANSFERS_KEPT));
-        Ownership { epoch, tenure, slot, progress, paused, resumed, transfers }
+        Ownership { epoch, lineage, healed, tenure, slot, progress, paused, resumed, transfers }
     }
 }
 
@@ -57,6 +61,10 @@ impl From<Stored> for Ownership {
 #[derive(Serialize)]
 struct Head<'a> {
     epoch: Epoch,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lineage: Option<Lineage>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    healed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     tenure: Option<&'a Tenure>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -130,6 +138,8 @@ impl Sheet {
             KIND,
             &Head {
                 epoch: next.epoch,
+                lineage: next.lineage,
+                healed: next.healed,
                 tenure: next.tenure.as_ref(),
                 slot: next.slot.as_ref(),
                 progress: next.progress.as_ref(),
@@ -224,7 +234,7 @@ mod tests {
             let holder = HolderId { host: "host".into(), pid: 1, ..HolderId::new(Some("label".parse().unwrap())) };
             let began = number * 100;
             let claim = Claim { epoch: Epoch::new(number).unwrap(), nonce: holder.nonce };
-            let acquire = Request::Acquire { holder, ttl: Ttl::MIN, slot: None };
+            let acquire = Request::Acquire { lineage: Lineage::from_u128(1), holder, ttl: Ttl::MIN, slot: None };
             let renew = Request::Renew { claim, ttl: Ttl::MIN, progress: None };
             let release = Request::Release { claim, outcome: Outcome::Succeeded };
             let requests = std::iter::once(acquire).chain((0..renewals).map(|_| renew.clone())).chain([release]);
@@ -269,7 +279,10 @@ mod tests {
         let mut earlier = None;
         for tenure in 1..=20_u64 {
             let holder = HolderId::new(None);
-            shelf.apply(&Request::Acquire { holder, ttl: Ttl::MIN, slot: None }, tenure * 5_000);
+            shelf.apply(
+                &Request::Acquire { lineage: Lineage::from_u128(1), holder, ttl: Ttl::MIN, slot: None },
+                tenure * 5_000,
+            );
             if tenure == 12 {
                 earlier = Some(shelf.old.bytes.clone());
             }

@@ -6,19 +6,19 @@
 use crate::epoch::Epoch;
 use crate::error::{Error, Result};
 use crate::name::LeaseName;
-use crate::nonce::Nonce;
+use crate::nonce::{Lineage, Nonce};
 use std::fmt;
 use std::str::FromStr;
 
-/// Lease name, epoch, the grant's nonce and a sequence number.
+/// Lease name, lineage, epoch, the grant's nonce and a sequence number.
 ///
 /// Displayed short for people, `daily-publish:42`; [`Token::wire`] is the whole.
 ///
 /// ```
 /// use leasehold::Token;
-/// let token: Token = "daily-publish:42:0123456789abcdef0123456789abcdef:0".parse()?;
+/// let token: Token = "daily-publish:42:00000000000000000000000000000001:0123456789abcdef0123456789abcdef:0".parse()?;
 /// assert_eq!(token.to_string(), "daily-publish:42");
-/// assert_eq!(token.wire(), "daily-publish:42:0123456789abcdef0123456789abcdef:0");
+/// assert!(token.wire().starts_with("daily-publish:42:00000000"));
 /// // The short form proves nothing, and is not taken for a token.
 /// assert!("daily-publish:42".parse::<Token>().is_err());
 /// # Ok::<(), leasehold::Error>(())
@@ -27,6 +27,8 @@ use std::str::FromStr;
 pub struct Token {
     /// The lease this proves.
     pub lease: LeaseName,
+    /// The line of epochs that the number belongs to.
+    pub lineage: Lineage,
     /// The fencing number.
     pub epoch: Epoch,
     /// The grant's nonce: tells two grants of one epoch apart when a store was rolled back.
@@ -36,9 +38,9 @@ pub struct Token {
 }
 
 impl Token {
-    /// The whole token as text: `daily-publish:42:<nonce>:<seq>`.
+    /// The whole token as text: `daily-publish:42:<lineage>:<nonce>:<seq>`.
     pub fn wire(&self) -> String {
-        format!("{}:{}:{}:{}", self.lease, self.epoch, self.nonce, self.seq)
+        format!("{}:{}:{}:{}:{}", self.lease, self.epoch, self.lineage, self.nonce, self.seq)
     }
 
     /// The part of the token that names a tenure, as requests carry it.
@@ -61,16 +63,17 @@ impl FromStr for Token {
             // Whoever reads the log need not know the nonce.
             let hide = |part: &'_ str| if is_like_a_nonce(part) { "…".to_owned() } else { part.to_owned() };
             let shown = s.split(':').map(hide).collect::<Vec<_>>().join(":");
-            Error::invalid("token", shown, format!("{what}; use LEASE:EPOCH:NONCE:SEQ as `acquire` prints it"))
+            Error::invalid("token", shown, format!("{what}; use LEASE:EPOCH:LINEAGE:NONCE:SEQ as `acquire` prints it"))
         };
         let parts: Vec<&str> = s.split(':').collect();
-        let [lease, epoch, nonce, seq] = parts[..] else {
-            return Err(refuse(&format!("it has {} of 4 parts", parts.len())));
+        let [lease, epoch, lineage, nonce, seq] = parts[..] else {
+            return Err(refuse(&format!("it has {} of 5 parts", parts.len())));
         };
         let digits = !seq.is_empty() && seq.bytes().all(|b| b.is_ascii_digit());
         let token = Token {
             lease: lease.parse().map_err(|_| refuse("the lease name is not one"))?,
             epoch: epoch.parse().map_err(|_| refuse("the epoch is not a whole number"))?,
+            lineage: lineage.parse().map_err(|_| refuse("the lineage is not 32 hexadecimal digits"))?,
             nonce: nonce.parse().map_err(|_| refuse("the nonce is not 32 hexadecimal digits"))?,
             seq: seq.parse().ok().filter(|_| digits).ok_or_else(|| refuse("the sequence is not a whole number"))?,
         };
@@ -104,10 +107,11 @@ mod tests {
         let token = Token {
             lease: "team/daily".parse().unwrap(),
             epoch: Epoch::new(42).unwrap(),
+            lineage: Lineage::from_u128(5),
             nonce: Nonce::from_u128(7),
             seq: 3,
         };
-        assert_eq!(token.wire(), "team/daily:42:00000000000000000000000000000007:3");
+        assert_eq!(token.wire(), "team/daily:42:00000000000000000000000000000005:00000000000000000000000000000007:3");
         assert_eq!(token.wire().parse::<Token>().unwrap(), token);
         assert_eq!(token.to_string(), "team/daily:42");
     }
@@ -120,14 +124,16 @@ mod tests {
             "x",
             "x:1",
             &format!("x:1:{nonce}"),
-            &format!("x:0:{nonce}:0"),
-            &format!("x:1:{nonce}:-1"),
-            &format!("x:1:{nonce}:+1"),
-            &format!("x:+1:{nonce}:0"),
-            &format!("x:1:{}:0", &nonce[1..]),
-            &format!("x y:1:{nonce}:0"),
-            &format!("x:9007199254740992:{nonce}:0"),
-            &format!("x:1:{nonce}:0:0"),
+            &format!("x:1:{nonce}:0"),
+            &format!("x:0:{nonce}:{nonce}:0"),
+            &format!("x:1:{nonce}:{nonce}:-1"),
+            &format!("x:1:{nonce}:{nonce}:+1"),
+            &format!("x:+1:{nonce}:{nonce}:0"),
+            &format!("x:1:{nonce}:{}:0", &nonce[1..]),
+            &format!("x:1:{}:{nonce}:0", &nonce[1..]),
+            &format!("x y:1:{nonce}:{nonce}:0"),
+            &format!("x:9007199254740992:{nonce}:{nonce}:0"),
+            &format!("x:1:{nonce}:{nonce}:0:0"),
         ] {
             assert!(bad.parse::<Token>().is_err(), "{bad} parsed");
         }

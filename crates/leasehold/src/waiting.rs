@@ -179,7 +179,8 @@ impl Coordinator {
         for (index, lease) in leases.iter().enumerate() {
             let nonce = ask.holder.nonce.nth(index);
             let record = self.inspect(lease).await?.record;
-            let token = Token { lease: lease.clone(), epoch: record.epoch, nonce, seq: 0 };
+            let Some(lineage) = record.lineage else { continue };
+            let token = Token { lease: lease.clone(), lineage, epoch: record.epoch, nonce, seq: 0 };
             if record.is_held_by(token.claim()) {
                 self.release_by_token(&token, Outcome::Lost).await?;
             }

@@ -9,7 +9,7 @@ mod support;
 use leasehold::codec::{decode, encode};
 use leasehold::guard::{self, Policy};
 use leasehold::{
-    Checkpoint, Claim, Counters, Epoch, Event, HolderId, Kind, LeaseName, Line, Nonce, OperatorMark, Outcome,
+    Checkpoint, Claim, Counters, Epoch, Event, HolderId, Lineage, Kind, LeaseName, Line, Nonce, OperatorMark, Outcome,
     Ownership, Progress, Reason, Slot, SlotMark, SlotState, TRANSFERS_KEPT, Tenure, Token, Transfer, Ttl,
     format_duration, parse_duration,
 };
@@ -82,6 +82,8 @@ fn full() -> Ownership {
         .collect();
     Ownership {
         epoch: epoch(41),
+        lineage: Some(Lineage::from_u128(9)),
+        healed: false,
         tenure: Some(Tenure {
             holder: HolderId {
                 host: "build-7.example".into(),
@@ -457,7 +459,8 @@ fn nonces() -> impl Strategy<Value = Nonce> {
 fn tokens_nonces_and_epochs_survive_their_text_form() {
     let name = "[A-Za-z0-9_-]{1,20}(/[A-Za-z0-9_-]{1,20}){0,3}";
     property(CASES, (name, 1..=Epoch::MAX.get(), nonces(), any::<u64>()), |(lease, number, nonce, seq)| {
-        let token = Token { lease: lease.parse().unwrap(), epoch: epoch(number), nonce, seq };
+        let token =
+            Token { lease: lease.parse().unwrap(), lineage: Lineage::from_u128(9), epoch: epoch(number), nonce, seq };
         prop_assert_eq!(&token.wire().parse::<Token>().unwrap(), &token);
         prop_assert_eq!(token.claim(), Claim { epoch: token.epoch, nonce });
         prop_assert_eq!(nonce.to_string().parse::<Nonce>().unwrap(), nonce);
@@ -500,6 +503,7 @@ fn a_guard_never_admits_what_is_stale_foreign_or_from_another_grant() {
         for ((lease, number, nonce, seq), seals) in tokens {
             let token = Token {
                 lease: ["x", "y"][lease].parse().unwrap(),
+                lineage: Lineage::from_u128(9),
                 epoch: epoch(number),
                 nonce: claim(1, nonce).nonce,
                 seq,

@@ -383,7 +383,12 @@ fn while_it_says_held_nobody_else_can_be_granted_the_lease() {
                 prop_assert!(bench.clock.now() < trust_until, "held past its window");
                 let (record, now) = (bench.record().await, bench.other().inspect(&name()).await.unwrap().now);
                 prop_assert!(record.is_held_by(bench.grant.token().claim()));
-                let other = Request::Acquire { holder: holder(2), ttl: ttl(TTL), slot: None };
+                let other = Request::Acquire {
+                    lineage: leasehold::Lineage::from_u128(1),
+                    holder: holder(2),
+                    ttl: ttl(TTL),
+                    slot: None,
+                };
                 prop_assert!(matches!(decide(&record, &other, now), Decision::Refuse(_)), "others may have it");
             }
             Ok(true)

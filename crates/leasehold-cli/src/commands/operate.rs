@@ -22,7 +22,7 @@ pub async fn resume(common: &Common, args: &Operate) -> Result<Exit> {
 
 pub async fn advance(common: &Common, args: &Advance) -> Result<Exit> {
     let past: Epoch = args.past.parse()?;
-    order(common, &Settings::gather(common)?, &args.operate, Order::Advance { past }, "advanced").await
+    order(common, &Settings::gather(common)?, &args.operate, Order::Advance { past, lineage: None }, "advanced").await
 }
 
 pub async fn hand_off(common: &Common, args: &HandOff) -> Result<Exit> {

@@ -66,14 +66,13 @@ impl Note {
         if subject != self.subject {
             return None;
         }
-        let Token { lease, epoch, nonce, seq } = high.parse().ok()?;
+        let high: Token = high.parse().ok()?;
         let mut oids = oids.iter().map(|oid| Oid::parse(oid)).collect::<Option<Vec<_>>>()?.into_iter();
-        Some(Fence { oid: oids.next()?, high: HighWater { lease, epoch, nonce, seq }, after: oids.collect() })
+        Some(Fence { oid: oids.next()?, high: HighWater::of(&high, high.seq), after: oids.collect() })
     }
 
     pub(crate) fn write(&self, fence: &Fence) -> io::Result<()> {
-        let HighWater { lease, epoch, nonce, seq } = fence.high.clone();
-        let high = Token { lease, epoch, nonce, seq }.wire();
+        let high = fence.high.token().wire();
         let oids: Vec<&str> = std::iter::once(&fence.oid).chain(&fence.after).map(Oid::as_str).collect();
         let bytes = codec::encode(KIND, &(&self.subject, high, oids)).map_err(io::Error::other)?;
         if fs::symlink_metadata(&self.path).is_ok_and(|stat| !stat.is_file()) {
@@ -112,7 +111,13 @@ mod tests {
         let note = Note::new(&folder.path().join("leasehold"), "https://host/x", "refs/fence/job");
         assert_eq!(note.read(), None);
         let (lease, nonce) = ("job".parse().unwrap(), Nonce::from_u128(9));
-        let high = HighWater { lease, epoch: Epoch::new(4).unwrap(), nonce, seq: 2 };
+        let high = HighWater {
+            lease,
+            lineage: leasehold::Lineage::from_u128(1),
+            epoch: Epoch::new(4).unwrap(),
+            nonce,
+            seq: 2,
+        };
         let fence = Fence {
             oid: Oid::parse(&"ab".repeat(20)).unwrap(),
             high,

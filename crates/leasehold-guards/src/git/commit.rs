@@ -49,11 +49,14 @@ impl Inscription {
 
     /// The message of the commit.
     pub(crate) fn message(&self) -> String {
-        let HighWater { lease, epoch, nonce, seq } = &self.high;
+        let HighWater { lease, lineage, epoch, nonce, seq } = &self.high;
         let after = self.after.iter().map(Oid::as_str).collect::<Vec<_>>().join(" ");
         let after = if after.is_empty() { "-" } else { &after };
         let push = self.push;
-        format!("{TITLE}\n\nlease: {lease}\nepoch: {epoch}\nnonce: {nonce}\nseq: {seq}\nafter: {after}\npush: {push}\n")
+        format!(
+            "{TITLE}\n\nlease: {lease}\nlineage: {lineage}\nepoch: {epoch}\nnonce: {nonce}\nseq: {seq}\nafter: {after}\npush: \
+             {push}\n"
+        )
     }
 
     /// Reads a commit object back.
@@ -86,6 +89,7 @@ impl Inscription {
         let wrong = |name: &str| corrupt(&format!("has a wrong `{name}`"));
         let high = HighWater {
             lease: field("lease")?.parse().map_err(|_| wrong("lease"))?,
+            lineage: field("lineage")?.parse().map_err(|_| wrong("lineage"))?,
             epoch: field("epoch")?.parse().map_err(|_| wrong("epoch"))?,
             nonce: field("nonce")?.parse().map_err(|_| wrong("nonce"))?,
             seq: field("seq")?.parse().map_err(|_| wrong("seq"))?,
@@ -101,11 +105,17 @@ impl Inscription {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold::Epoch;
+    use leasehold::{Epoch, Lineage};
 
     fn high() -> HighWater {
         let nonce = Nonce::from_u128(7);
-        HighWater { lease: "team/daily".parse().unwrap(), epoch: Epoch::new(42).unwrap(), nonce, seq: 3 }
+        HighWater {
+            lease: "team/daily".parse().unwrap(),
+            lineage: Lineage::from_u128(5),
+            epoch: Epoch::new(42).unwrap(),
+            nonce,
+            seq: 3,
+        }
     }
 
     #[test]

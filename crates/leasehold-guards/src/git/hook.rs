@@ -7,8 +7,8 @@
 use super::commit::{Inscription, Oid};
 use super::names::{FenceNamespace, Refspec};
 use super::program::{Git, HOOKABLE};
-use leasehold::guard::{self, HighWater};
-use leasehold::{Error, Kind, LeaseName, Result, Token};
+use leasehold::guard;
+use leasehold::{Error, Kind, LeaseName, Result};
 use std::collections::HashMap;
 use std::fmt;
 use std::fs;
@@ -293,8 +293,7 @@ impl Hooks {
             Some(oid) => Some(self.inscription(oid, &change.name).await?.high),
             None => None,
         };
-        let HighWater { lease, epoch, nonce, seq } = new;
-        let token = Token { lease, epoch, nonce, seq };
+        let (seq, token) = (new.seq, new.token());
         let sealed = guard::seal(old.as_ref(), &token).map_err(|why| why.into_error(&resource))?;
         // Of one tenure the count stays, for a fence that only bars an older push, or rises, for one with branches.
         if seq < sealed.seq {

@@ -17,7 +17,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use leasehold::clock::{Clock, SystemClock};
 use leasehold::guard::{Guard, HighWater, Strength};
-use leasehold::{Epoch, Error, Kind, LeaseName, Nonce, Result, Token};
+use leasehold::{Epoch, Error, Kind, LeaseName, Lineage, Nonce, Result, Token};
 use serde::Deserialize;
 use std::fmt;
 use std::time::Duration;
@@ -45,6 +45,7 @@ impl fmt::Debug for HttpGuard {
 #[derive(Deserialize)]
 struct Told {
     lease: Option<LeaseName>,
+    lineage: Option<Lineage>,
     epoch: Option<Epoch>,
     seq: Option<u64>,
 }
@@ -106,8 +107,9 @@ impl HttpGuard {
         if status == StatusCode::OK
             && let Ok(told) = serde_json::from_slice::<Told>(&body)
         {
-            return Ok(told.lease.zip(told.epoch).map(|(lease, epoch)| HighWater {
+            return Ok(told.lease.zip(told.lineage).zip(told.epoch).map(|((lease, lineage), epoch)| HighWater {
                 lease,
+                lineage,
                 epoch,
                 nonce: Nonce::from_u128(0),
                 seq: told.seq.unwrap_or(0),

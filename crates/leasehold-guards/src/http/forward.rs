@@ -256,6 +256,7 @@ impl Shared {
         Ok(json!({
             "resource": self.fence.resource,
             "lease": high.as_ref().map(|high| high.lease.as_str()),
+            "lineage": high.as_ref().map(|high| high.lineage),
             "epoch": high.as_ref().map(|high| high.epoch.get()),
             "seq": high.as_ref().map(|high| high.seq),
             "strength": Strength::Atomic.to_string(),

@@ -41,7 +41,7 @@ impl Problem {
     pub(crate) fn rejection(rejection: Rejection, resource: &str) -> Self {
         let status = match &rejection {
             Rejection::Stale { .. } => StatusCode::PRECONDITION_FAILED,
-            Rejection::Foreign { .. } => StatusCode::FORBIDDEN,
+            Rejection::Foreign { .. } | Rejection::OtherLineage { .. } => StatusCode::FORBIDDEN,
             Rejection::Regressed { .. } | Rejection::Replayed { .. } | Rejection::Spent { .. } => StatusCode::CONFLICT,
         };
         let numbers = match &rejection {

@@ -35,7 +35,7 @@ impl fmt::Debug for Fenced {
 /// Those of [`super::admit`]; the connection is closed then.
 pub async fn begin(mut conn: Conn, resource: &Resource, token: &Token, policy: Policy) -> Result<Fenced> {
     const UNKNOWN_COLUMN: u16 = 1054;
-    let high = HighWater { lease: token.lease.clone(), epoch: token.epoch, nonce: token.nonce, seq: token.seq };
+    let high = HighWater::of(token, token.seq);
     // From here on whatever goes wrong, or is given up, is undone.
     conn.reset_connection(true);
     let mut fenced = Fenced { conn, resource: resource.clone(), high, is_open: false };

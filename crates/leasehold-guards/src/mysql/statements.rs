@@ -11,6 +11,7 @@ use leasehold::{Nonce, Result, Token};
 pub(super) const TABLE: &str = "CREATE TABLE IF NOT EXISTS leasehold_fence (
     resource VARBINARY(255) NOT NULL PRIMARY KEY,
     lease VARBINARY(255) NOT NULL,
+    lineage VARBINARY(32) NOT NULL,
     epoch BIGINT NOT NULL,
     nonce VARBINARY(32) NOT NULL,
     seq BIGINT NOT NULL,
@@ -45,7 +46,7 @@ pub(super) fn literal(text: &str) -> String {
 /// from left to right, so what needs the old epoch comes first.
 pub(super) fn admit(resource: &Resource, token: &Token, policy: Option<Policy>, wrote: Nonce) -> Result<String> {
     let (r, lease) = (literal(resource.as_str()), literal(token.lease.as_str()));
-    let (epoch, nonce, given) = (token.epoch, token.nonce, sequence(token)?);
+    let (epoch, lineage, nonce, given) = (token.epoch, token.lineage, token.nonce, sequence(token)?);
     let last = format!("IF(epoch = {epoch}, seq, 0)");
     let (seq, condition) = match policy {
         None => (last.clone(), "1 = 1".to_owned()),
@@ -59,13 +60,13 @@ pub(super) fn admit(resource: &Resource, token: &Token, policy: Option<Policy>, 
     };
     let seen = format!("FROM leasehold_fence WHERE resource = {r} FOR UPDATE");
     Ok(format!(
-        "INSERT INTO leasehold_fence (resource, lease, epoch, nonce, seq, claim, session, admitted) VALUES ({r}, {lease}, 0, \
-         '', 0, {epoch}, CONNECTION_ID(), 0) ON DUPLICATE KEY UPDATE claim = {epoch}, session = CONNECTION_ID(), admitted = 0; \
-         SELECT lease, epoch, nonce, seq, @@sql_mode, CONNECTION_ID() {seen}; \
+        "INSERT INTO leasehold_fence (resource, lease, lineage, epoch, nonce, seq, claim, session, admitted) VALUES ({r}, \
+         {lease}, '{lineage}', 0, '', 0, {epoch}, CONNECTION_ID(), 0) ON DUPLICATE KEY UPDATE claim = {epoch}, session = CONNECTION_ID(), admitted = 0; \
+         SELECT lease, lineage, epoch, nonce, seq, @@sql_mode, CONNECTION_ID() {seen}; \
          UPDATE leasehold_fence SET prior_wrote = IF(epoch < {epoch}, wrote, prior_wrote), prior_seq = IF(epoch < \
          {epoch}, seq, prior_seq), prior_epoch = IF(epoch < {epoch}, epoch, prior_epoch), {written}, seq = {seq}, lease = \
-         {lease}, nonce = '{nonce}', epoch = {epoch} WHERE resource = {r} AND (epoch = 0 OR (lease = {lease} AND (epoch < \
-         {epoch} OR (epoch = {epoch} AND nonce = '{nonce}')))) AND {condition}; SELECT lease, epoch, nonce, seq {seen}"
+         {lease}, lineage = '{lineage}', nonce = '{nonce}', epoch = {epoch} WHERE resource = {r} AND (epoch = 0 OR (lease = {lease} AND lineage = '{lineage}' AND (epoch < \
+         {epoch} OR (epoch = {epoch} AND nonce = '{nonce}')))) AND {condition}; SELECT lease, lineage, epoch, nonce, seq {seen}"
     ))
 }
 
@@ -77,17 +78,19 @@ pub(super) fn admit(resource: &Resource, token: &Token, policy: Option<Policy>, 
 /// has the row from here on, and a newer holder must see whose it is.
 pub(super) fn admit_again(resource: &Resource, token: &Token, policy: Policy, wrote: Nonce) -> Result<String> {
     let (r, lease) = (literal(resource.as_str()), literal(token.lease.as_str()));
-    let (epoch, nonce, given) = (token.epoch, token.nonce, sequence(token)?);
+    let (epoch, lineage, nonce, given) = (token.epoch, token.lineage, token.nonce, sequence(token)?);
     let (seq, condition) = match policy {
         Policy::Reentrant => ("seq + 1".to_owned(), String::new()),
         Policy::Ordered => (given.to_string(), format!(" AND seq < {given}")),
         Policy::OncePerEpoch => ("1".to_owned(), " AND seq = 0".to_owned()),
     };
-    let is_known = format!("lease = {lease} AND epoch = {epoch} AND nonce = '{nonce}' AND protected = 0{condition}");
+    let is_known = format!(
+        "lease = {lease} AND lineage = '{lineage}' AND epoch = {epoch} AND nonce = '{nonce}' AND protected = 0{condition}"
+    );
     // `seq` is changed last, so that the condition sees what was there.
     Ok(format!(
-        "START TRANSACTION; INSERT INTO leasehold_fence (resource, lease, epoch, nonce, seq, claim, session, admitted) VALUES \
-         ({r}, {lease}, 0, '', 0, {epoch}, CONNECTION_ID(), 0) ON DUPLICATE KEY UPDATE admitted = IF({is_known}, NULL, 0), \
+        "START TRANSACTION; INSERT INTO leasehold_fence (resource, lease, lineage, epoch, nonce, seq, claim, session, admitted) VALUES \
+         ({r}, {lease}, '{lineage}', 0, '', 0, {epoch}, CONNECTION_ID(), 0) ON DUPLICATE KEY UPDATE admitted = IF({is_known}, NULL, 0), \
          wrote = IF({is_known}, '{wrote}', wrote), claim = {epoch}, session = CONNECTION_ID(), seq = IF({is_known}, \
          LAST_INSERT_ID({seq}), seq)"
     ))
@@ -110,7 +113,7 @@ pub(super) fn in_the_way(resource: &Resource) -> String {
 pub(super) fn protected(resource: &str, is_protected: bool) -> String {
     let flag = u8::from(is_protected);
     format!(
-        "INSERT INTO leasehold_fence (resource, lease, epoch, nonce, seq, protected) VALUES ({resource}, '', 0, '', 0, \
+        "INSERT INTO leasehold_fence (resource, lease, lineage, epoch, nonce, seq, protected) VALUES ({resource}, '', '', 0, '', 0, \
          {flag}) ON DUPLICATE KEY UPDATE protected = {flag}"
     )
 }

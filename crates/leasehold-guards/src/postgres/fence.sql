@@ -3,6 +3,7 @@ SELECT pg_advisory_xact_lock(7308339910637985388);
 CREATE TABLE IF NOT EXISTS leasehold_fence (
     resource text PRIMARY KEY,
     lease text NOT NULL,
+    lineage text NOT NULL,
     epoch bigint NOT NULL,
     nonce text NOT NULL,
     seq bigint NOT NULL,
@@ -12,9 +13,9 @@ CREATE TABLE IF NOT EXISTS leasehold_fence (
 -- Checks a token against the fence of a resource and moves it on, with the row locked until the transaction ends.
 -- p_mode is seal, reentrant, ordered or once. What was seen before is given back, so that the caller can judge it too.
 CREATE OR REPLACE FUNCTION leasehold_admit(
-    p_resource text, p_lease text, p_epoch bigint, p_nonce text, p_seq bigint, p_mode text,
-    OUT verdict text, OUT seen_lease text, OUT seen_epoch bigint, OUT seen_nonce text, OUT seen_seq bigint,
-    OUT in_transaction bigint)
+    p_resource text, p_lease text, p_lineage text, p_epoch bigint, p_nonce text, p_seq bigint, p_mode text,
+    OUT verdict text, OUT seen_lease text, OUT seen_lineage text, OUT seen_epoch bigint, OUT seen_nonce text,
+    OUT seen_seq bigint, OUT in_transaction bigint)
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $leasehold$
 DECLARE
     high leasehold_fence%ROWTYPE;
@@ -34,8 +35,10 @@ BEGIN
         -- Most often the fence has our own epoch: then it is checked and moved at once.
         IF p_mode = 'reentrant' THEN
             UPDATE leasehold_fence f SET seq = f.seq + 1, admitted = in_transaction
-                WHERE f.resource = p_resource AND f.lease = p_lease AND f.epoch = p_epoch AND f.nonce = p_nonce
-                RETURNING f.lease, f.epoch, f.nonce, f.seq - 1 INTO seen_lease, seen_epoch, seen_nonce, seen_seq;
+                WHERE f.resource = p_resource AND f.lease = p_lease AND f.lineage = p_lineage AND f.epoch = p_epoch
+                    AND f.nonce = p_nonce
+                RETURNING f.lease, f.lineage, f.epoch, f.nonce, f.seq - 1
+                    INTO seen_lease, seen_lineage, seen_epoch, seen_nonce, seen_seq;
             IF FOUND THEN
                 verdict := 'admitted';
                 said := set_config('leasehold.admitted', in_transaction::text, true);
@@ -61,8 +64,8 @@ BEGIN
             BEGIN
                 said := set_config('lock_timeout', '150ms', true);
                 PERFORM pg_advisory_xact_lock(door);
-                INSERT INTO leasehold_fence (resource, lease, epoch, nonce, seq)
-                    VALUES (p_resource, p_lease, 0, '', 0) ON CONFLICT DO NOTHING;
+                INSERT INTO leasehold_fence (resource, lease, lineage, epoch, nonce, seq)
+                    VALUES (p_resource, p_lease, p_lineage, 0, '', 0) ON CONFLICT DO NOTHING;
                 SELECT * INTO high FROM leasehold_fence f WHERE f.resource = p_resource FOR UPDATE;
                 EXIT;
             EXCEPTION WHEN lock_not_available THEN
@@ -72,12 +75,14 @@ BEGIN
         said := set_config('lock_timeout', patience, true);
     END IF;
     seen_lease := high.lease;
+    seen_lineage := high.lineage;
     seen_epoch := high.epoch;
     seen_nonce := high.nonce;
     seen_seq := high.seq;
     verdict := 'refused';
     IF high.epoch > 0 THEN
-        IF high.lease <> p_lease OR p_epoch < high.epoch OR (p_epoch = high.epoch AND p_nonce <> high.nonce) THEN
+        IF high.lease <> p_lease OR high.lineage <> p_lineage OR p_epoch < high.epoch
+            OR (p_epoch = high.epoch AND p_nonce <> high.nonce) THEN
             RETURN;
         END IF;
         IF p_epoch = high.epoch THEN
@@ -96,11 +101,12 @@ BEGIN
     END IF;
     verdict := 'admitted';
     IF p_mode = 'seal' THEN
-        UPDATE leasehold_fence f SET lease = p_lease, epoch = p_epoch, nonce = p_nonce, seq = next
+        UPDATE leasehold_fence f SET lease = p_lease, lineage = p_lineage, epoch = p_epoch, nonce = p_nonce, seq = next
             WHERE f.resource = p_resource AND (f.epoch, f.nonce) IS DISTINCT FROM (p_epoch, p_nonce);
     ELSE
         UPDATE leasehold_fence f
-            SET lease = p_lease, epoch = p_epoch, nonce = p_nonce, seq = next, admitted = in_transaction
+            SET lease = p_lease, lineage = p_lineage, epoch = p_epoch, nonce = p_nonce, seq = next,
+                admitted = in_transaction
             WHERE f.resource = p_resource;
         said := set_config('leasehold.admitted', in_transaction::text, true);
     END IF;
@@ -114,12 +120,12 @@ DECLARE
     part text[] := string_to_array(p_token, ':');
     answer record;
 BEGIN
-    IF p_token IS NULL OR array_length(part, 1) <> 4 OR part[2] !~ '^[0-9]{1,16}$' OR part[3] !~ '^[0-9a-f]{32}$'
-        OR part[4] !~ '^[0-9]{1,18}$' OR part[2]::bigint = 0 THEN
-        RAISE EXCEPTION 'invalid token: use LEASE:EPOCH:NONCE:SEQ' USING ERRCODE = '22023';
+    IF p_token IS NULL OR array_length(part, 1) <> 5 OR part[2] !~ '^[0-9]{1,16}$' OR part[3] !~ '^[0-9a-f]{32}$'
+        OR part[4] !~ '^[0-9a-f]{32}$' OR part[5] !~ '^[0-9]{1,18}$' OR part[2]::bigint = 0 THEN
+        RAISE EXCEPTION 'invalid token: use LEASE:EPOCH:LINEAGE:NONCE:SEQ' USING ERRCODE = '22023';
     END IF;
     SELECT * INTO answer
-        FROM leasehold_admit(p_resource, part[1], part[2]::bigint, part[3], part[4]::bigint, p_mode);
+        FROM leasehold_admit(p_resource, part[1], part[3], part[2]::bigint, part[4], part[5]::bigint, p_mode);
     IF answer.verdict <> 'admitted' THEN
         RAISE EXCEPTION 'stale epoch refused: resource=`%` held=%:% seen=%:%', p_resource, part[1], part[2],
             answer.seen_lease, answer.seen_epoch USING ERRCODE = 'LH001';

@@ -39,7 +39,7 @@ pub async fn begin<'a>(
     policy: Policy,
 ) -> Result<Fenced<'a>> {
     let sql = format!("BEGIN; {}", call(resource, token, Some(policy))?);
-    let high = HighWater { lease: token.lease.clone(), epoch: token.epoch, nonce: token.nonce, seq: token.seq };
+    let high = HighWater::of(token, token.seq);
     // From here on whatever goes wrong, or is given up, is rolled back.
     let mut fenced = Fenced { client, resource, high, is_open: true };
     let asked = fenced.client.simple_query(&sql).await.map_err(|e| refused(&e, resource.as_str(), "this database"));

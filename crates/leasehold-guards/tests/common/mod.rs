@@ -11,7 +11,13 @@ pub fn token(epoch: u64, rival: u64) -> Token {
 
 pub fn token_of(lease: &str, epoch: u64, rival: u64) -> Token {
     let nonce = Nonce::from_u128((u128::from(epoch) << 64) | u128::from(rival));
-    Token { lease: lease.parse().unwrap(), epoch: Epoch::new(epoch).unwrap(), nonce, seq: 0 }
+    Token {
+        lease: lease.parse().unwrap(),
+        lineage: leasehold::Lineage::from_u128(1),
+        epoch: Epoch::new(epoch).unwrap(),
+        nonce,
+        seq: 0,
+    }
 }
 
 /// Every path below `folder`, with its size; for "nothing was left" and "nothing was changed".

@@ -14,7 +14,7 @@ use leasehold::clock::{Clock, SystemClock};
 use leasehold::protocol::Report;
 use leasehold::store::{ClockSource, Swap};
 use leasehold::{
-    Anchor, Error, HolderId, Jitter, Kind, Nonce, Result, Revision, Store, Timestamp, Token, Ttl, Who, Why,
+    Anchor, Error, HolderId, Jitter, Kind, Lineage, Nonce, Result, Revision, Store, Timestamp, Token, Ttl, Who, Why,
     format_duration,
 };
 use std::sync::Arc;
@@ -145,7 +145,7 @@ impl Queue {
         for new in items {
             let now = anchor.at_latest(self.clock.now(), Duration::ZERO);
             let id = new.key.as_ref().map_or_else(|| ItemId::fresh(now), ItemId::keyed);
-            let item = Item::new(new.payload, new.priority, new.attempts, now, now.plus(new.delay));
+            let item = Item::new(Lineage::random(), new.payload, new.priority, new.attempts, now, now.plus(new.delay));
             added.push(self.put(self.item(id), &item).await?);
         }
         self.line.ring().await;
@@ -306,8 +306,8 @@ impl Queue {
         match self.apply(&name, &request, Some(before)).await? {
             Applied::Yes(known) => {
                 self.follow(&name, &known, place, None).await?;
-                let epoch = known.item.epoch;
-                Ok((known.item, to.map(|(nonce, lease)| Token { lease, epoch, nonce, seq: 0 })))
+                let (lineage, epoch) = (known.item.lineage, known.item.epoch);
+                Ok((known.item, to.map(|(nonce, lease)| Token { lease, lineage, epoch, nonce, seq: 0 })))
             }
             Applied::No(Refusal::Finished { state }, _) => {
                 let message = format!("item `{name}` is {state}; nothing was changed");
@@ -444,7 +444,13 @@ impl Queue {
         known: Known,
         entry: Option<Revision>,
     ) -> Result<ItemGrant> {
-        let token = Token { lease: name.lease()?, epoch: known.item.epoch, nonce: holder.nonce, seq: 0 };
+        let token = Token {
+            lease: name.lease()?,
+            lineage: known.item.lineage,
+            epoch: known.item.epoch,
+            nonce: holder.nonce,
+            seq: 0,
+        };
         if !known.item.is_held_by(token.claim()) {
             return Err(Error::new(Kind::Lost, format!("item `{name}` was claimed and has moved on since")));
         }

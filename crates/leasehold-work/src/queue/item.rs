@@ -5,7 +5,7 @@
 
 use super::name::{ItemName, Place, Priority, Stand};
 use super::payload::Payload;
-use leasehold::{Claim, Epoch, Line, Nonce, Progress, Tenure, Timestamp, Who, codec};
+use leasehold::{Claim, Epoch, Line, Lineage, Nonce, Progress, Tenure, Timestamp, Who, codec};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -192,6 +192,8 @@ impl What {
 pub struct Item {
     /// The fencing number: rises with every claim and every operator's order.
     pub epoch: Epoch,
+    /// The line of epochs that the number belongs to.
+    pub lineage: Lineage,
     /// Where it is in its life.
     pub state: State,
     /// The epoch at which it last came to stand in line.
@@ -235,10 +237,18 @@ pub struct Item {
 }
 
 impl Item {
-    /// A new item, in line from `due` on.
-    pub fn new(payload: Payload, priority: Priority, attempts: Attempts, added: Timestamp, due: Timestamp) -> Self {
+    /// A new item, in line from `due` on, at the beginning of a line of epochs.
+    pub fn new(
+        lineage: Lineage,
+        payload: Payload,
+        priority: Priority,
+        attempts: Attempts,
+        added: Timestamp,
+        due: Timestamp,
+    ) -> Self {
         Item {
             epoch: Epoch::ZERO,
+            lineage,
             state: State::Ready,
             turn: Epoch::ZERO,
             priority,

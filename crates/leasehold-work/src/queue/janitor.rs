@@ -160,7 +160,14 @@ impl Queue {
         let mut queues: Vec<Queue> = Vec::new();
         for follow_up in &known.item.outbox {
             let due = at.plus(Duration::from_millis(follow_up.delay_ms));
-            let mut item = Item::new(follow_up.payload.clone(), follow_up.priority, follow_up.attempts, at, due);
+            let mut item = Item::new(
+                leasehold::Lineage::random(),
+                follow_up.payload.clone(),
+                follow_up.priority,
+                follow_up.attempts,
+                at,
+                due,
+            );
             item.origin = Some(format!("{name}@{}", known.item.epoch));
             let there = follow_up.name.queue.clone();
             let queue = Queue::with_clock(self.store().clone(), there, self.clock().clone());

@@ -358,8 +358,13 @@ mod tests {
     #[test]
     fn a_token_leads_back_to_its_item() {
         let item = ItemName { queue: "mail".parse().unwrap(), id: ItemId::keyed(&"a".parse().unwrap()) };
-        let token =
-            |lease: LeaseName| Token { lease, epoch: Epoch::new(1).unwrap(), nonce: Nonce::from_u128(1), seq: 0 };
+        let token = |lease: LeaseName| Token {
+            lease,
+            lineage: leasehold::Lineage::from_u128(1),
+            epoch: Epoch::new(1).unwrap(),
+            nonce: Nonce::from_u128(1),
+            seq: 0,
+        };
         assert_eq!(ItemName::of(&token(item.lease().unwrap())).unwrap(), item);
         assert!(ItemName::of(&token("mail/k.a".parse().unwrap())).is_err());
     }

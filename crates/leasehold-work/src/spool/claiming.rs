@@ -328,7 +328,13 @@ impl SpoolClaimer {
                 return Ok(None);
             }
         }
-        let token = Token { lease: lease_of(&name.id)?, epoch: name.epoch, nonce: self.nonce, seq: 0 };
+        let token = Token {
+            lease: lease_of(&name.id)?,
+            lineage: self.spool.lineage(),
+            epoch: name.epoch,
+            nonce: self.nonce,
+            seq: 0,
+        };
         let trust_until = asked + self.ttl.get() - self.spool.grain();
         let (worker, ttl) = (self.worker.clone(), self.ttl);
         Ok(Some(SpoolGrant { name, worker, token, ttl, trust_until, path }))

@@ -6,7 +6,7 @@
 use super::name::FileName;
 use super::steps::{SpoolStep, SpoolSteps, Unwatched};
 use crate::queue::{Attempts, DedupeKey, ItemId, Payload, Priority};
-use leasehold::{Epoch, Error, Kind, Nonce, Result, Timestamp};
+use leasehold::{Epoch, Error, Kind, Lineage, Nonce, Result, Timestamp};
 use leasehold_system::clock;
 use leasehold_system::volume::{self, Volume};
 use std::fs::{self, File};
@@ -16,6 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The file with the spool's lineage.
+const LINEAGE: &str = ".lineage";
 /// The folders of a spool.
 pub(super) const FOLDERS: [&str; 10] =
     ["ready", "later", "claimed", "done", "failed", "cancelled", "notes", "outbox", "keys", "tmp"];
@@ -28,6 +30,7 @@ const REMOTE_GRAIN: Duration = Duration::from_millis(1_100);
 pub struct Spool {
     root: Arc<Path>,
     volume: Volume,
+    lineage: Lineage,
     steps: Arc<dyn SpoolSteps>,
 }
 
@@ -110,7 +113,43 @@ pub struct SpoolItem {
     pub place: Where,
 }
 
+/// The lineage of a spool: read, or written by whoever comes first.
+fn lineage(root: &Path) -> Result<Lineage> {
+    let path = root.join(LINEAGE);
+    let read = || match fs::read_to_string(&path) {
+        Ok(text) => text.trim_end().parse::<Lineage>().map(Some).map_err(|e| {
+            let message = format!("corrupt spool {}: its file `{LINEAGE}` cannot be read", root.display());
+            Error::new(Kind::Corrupt, message).with_source(e)
+        }),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(failed(e, "read", &path)),
+    };
+    if let Some(lineage) = read()? {
+        return Ok(lineage);
+    }
+    let staged = root.join("tmp").join(format!("lineage-{}", Nonce::random()));
+    let made = || {
+        let mut file = File::create_new(&staged)?;
+        file.write_all(format!("{}\n", Lineage::random()).as_bytes())?;
+        file.sync_all()?;
+        match fs::hard_link(&staged, &path) {
+            Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(e),
+            _ => Ok(()),
+        }
+    };
+    let linked = made();
+    let _ = fs::remove_file(&staged);
+    linked.map_err(|e| failed(e, "write", &path))?;
+    sync(root)?;
+    read()?.ok_or_else(|| Error::new(Kind::Corrupt, format!("`{}` was removed while it was written", path.display())))
+}
+
 impl Spool {
+    /// The line of epochs that the numbers in its file names belong to.
+    pub fn lineage(&self) -> Lineage {
+        self.lineage
+    }
+
     /// Opens a spool, and makes it if its folder is missing or empty.
     pub fn open(root: &Path) -> Result<Self> {
         let shown = root.display();
@@ -137,7 +176,8 @@ impl Spool {
         }
         sync(root)?;
         let volume = volume::of(root).map_err(|e| failed(e, "look at", root))?;
-        Ok(Spool { root: root.into(), volume, steps: Arc::new(Unwatched) })
+        let lineage = lineage(root)?;
+        Ok(Spool { root: root.into(), volume, lineage, steps: Arc::new(Unwatched) })
     }
 
     /// The same, watched by a test.

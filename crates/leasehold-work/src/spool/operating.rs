@@ -91,7 +91,7 @@ impl Spool {
             ("handed_off", by, why),
         );
         let _ = fs::remove_dir(&folder);
-        Ok(Token { lease: lease_of(id)?, epoch: moved?.epoch, nonce, seq: 0 })
+        Ok(Token { lease: lease_of(id)?, lineage: self.lineage(), epoch: moved?.epoch, nonce, seq: 0 })
     }
 
     fn order(

@@ -201,7 +201,7 @@ async fn a_lost_reply_on_renewal_checkpoint_and_completion_is_resolved() {
 
 #[tokio::test]
 async fn a_lost_reply_on_an_order_applies_it_once() {
-    for order in [Order::Revoke, Order::Advance { past: crate::support::epoch(9) }, Order::Pause] {
+    for order in [Order::Revoke, Order::Advance { past: crate::support::epoch(9), lineage: None }, Order::Pause] {
         let bench = bench();
         bench.grant(1).await;
         bench.store.next(Call::Swap, &[Fault::LostReply]);

@@ -135,7 +135,8 @@ async fn check_window(store: &Faulty, clock: &ManualClock, trust_until: Moment) 
         return Ok(());
     }
     let then = Timestamp::from_millis(ahead_ms + last.as_nanos() / 1_000_000);
-    let other = Request::Acquire { holder: holder(2), ttl: ttl(TTL), slot: None };
+    let other =
+        Request::Acquire { lineage: leasehold::Lineage::from_u128(1), holder: holder(2), ttl: ttl(TTL), slot: None };
     let decision = decide(&record, &other, then);
     prop_assert!(matches!(decision, Decision::Refuse(Refusal::Held { .. })), "granted at {then:?}: {decision:?}");
     Ok(())

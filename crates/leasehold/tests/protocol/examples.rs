@@ -11,12 +11,12 @@ use std::sync::Arc;
 const TTL: u64 = 90;
 
 fn acquire(nonce: u128) -> Request {
-    Request::Acquire { holder: holder(nonce), ttl: ttl(TTL), slot: None }
+    Request::Acquire { lineage: leasehold::Lineage::from_u128(1), holder: holder(nonce), ttl: ttl(TTL), slot: None }
 }
 
 fn acquire_slot(nonce: u128, slot: u64, after_failure: AfterFailure) -> Request {
     let slot = Some(SlotClaim { slot: Slot(at(slot)), after_failure });
-    Request::Acquire { holder: holder(nonce), ttl: ttl(TTL), slot }
+    Request::Acquire { lineage: leasehold::Lineage::from_u128(1), holder: holder(nonce), ttl: ttl(TTL), slot }
 }
 
 fn renew(epoch: u64, nonce: u128) -> Request {
@@ -33,6 +33,7 @@ fn complete(epoch: u64, nonce: u128, outcome: Outcome) -> Request {
 
 fn operate(nonce: u128, order: Order) -> Request {
     Request::Operate {
+        lineage: leasehold::Lineage::from_u128(1),
         nonce: Nonce::from_u128(nonce),
         by: "ann".parse().unwrap(),
         why: "drill".parse().unwrap(),
@@ -287,7 +288,7 @@ fn a_hand_off_to_one_who_has_lost_it_since_is_not_called_applied() {
 
 #[test]
 fn advance_goes_past_the_number_and_evicts() {
-    let record = write(&held_by_1(), &operate(50, Order::Advance { past: epoch(41) }), 5);
+    let record = write(&held_by_1(), &operate(50, Order::Advance { past: epoch(41), lineage: None }), 5);
     assert_eq!((record.epoch, record.tenure.as_ref()), (epoch(42), None));
     assert_eq!(record.transfers.last().unwrap().epoch, epoch(42));
     assert!(matches!(refused(&record, &renew(1, 1), 6), Refusal::Lost { .. }));
@@ -296,16 +297,19 @@ fn advance_goes_past_the_number_and_evicts() {
 
 #[test]
 fn advance_past_a_lower_number_still_advances() {
-    let record = write(&Ownership::default(), &operate(50, Order::Advance { past: epoch(41) }), 5);
-    assert_eq!(write(&record, &operate(51, Order::Advance { past: epoch(7) }), 6).epoch, epoch(43));
+    let record = write(&Ownership::default(), &operate(50, Order::Advance { past: epoch(41), lineage: None }), 5);
+    assert_eq!(write(&record, &operate(51, Order::Advance { past: epoch(7), lineage: None }), 6).epoch, epoch(43));
 }
 
 #[test]
 fn the_last_epoch_is_never_passed() {
     let fresh = Ownership::default();
-    assert_eq!(refused(&fresh, &operate(50, Order::Advance { past: Epoch::MAX }), 5), Refusal::Exhausted);
+    assert_eq!(
+        refused(&fresh, &operate(50, Order::Advance { past: Epoch::MAX, lineage: None }), 5),
+        Refusal::Exhausted
+    );
     let past = epoch(Epoch::MAX.get() - 1);
-    let last = write(&fresh, &operate(51, Order::Advance { past }), 5);
+    let last = write(&fresh, &operate(51, Order::Advance { past, lineage: None }), 5);
     assert_eq!(last.epoch, Epoch::MAX);
     assert_eq!(refused(&last, &acquire(1), 6), Refusal::Exhausted);
     assert_eq!(refused(&last, &operate(52, Order::Revoke), 6), Refusal::Exhausted);
@@ -405,6 +409,7 @@ fn the_largest_possible_record_still_encodes() {
         label: "\"".repeat(64).parse().unwrap(),
     };
     let order = |nonce: u128, order: Order| Request::Operate {
+        lineage: leasehold::Lineage::from_u128(1),
         nonce: Nonce::from_u128(u128::MAX / 2 - nonce),
         by: "\\".repeat(100).parse().unwrap(),
         why: "\"".repeat(500).parse().unwrap(),
@@ -412,9 +417,14 @@ fn the_largest_possible_record_still_encodes() {
     };
     let long = u64::MAX - 90_000_000_000;
     let slot = SlotClaim { slot: Slot(at(u64::MAX)), after_failure: AfterFailure::Retry };
-    let request = Request::Acquire { holder: worst(1000), ttl: leasehold::Ttl::MAX, slot: Some(slot) };
+    let request = Request::Acquire {
+        lineage: leasehold::Lineage::from_u128(1),
+        holder: worst(1000),
+        ttl: leasehold::Ttl::MAX,
+        slot: Some(slot),
+    };
     let past = epoch(Epoch::MAX.get() - 1_000);
-    let mut record = write(&Ownership::default(), &order(0, Order::Advance { past }), long);
+    let mut record = write(&Ownership::default(), &order(0, Order::Advance { past, lineage: None }), long);
     record = write(&record, &request, long);
     for n in 1..=2 * TRANSFERS_KEPT as u128 {
         record = write(&record, &order(n, Order::HandOff { to: worst(n), ttl: leasehold::Ttl::MAX }), long + 9);

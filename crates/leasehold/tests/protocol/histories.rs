@@ -160,6 +160,7 @@ pub(crate) fn request(concrete: &Concrete, marker: bool) -> Request {
     let report = || Report { marker: Some("half".parse().unwrap()), checkpoint: Some(Checkpoint::new("x").unwrap()) };
     match *concrete {
         Concrete::Acquire { nonce, ttl, slot } => Request::Acquire {
+            lineage: leasehold::Lineage::from_u128(1),
             holder: holder(nonce),
             ttl: ttl.try_into().unwrap(),
             slot: slot.map(|(slot, retry)| SlotClaim {
@@ -174,6 +175,7 @@ pub(crate) fn request(concrete: &Concrete, marker: bool) -> Request {
         Concrete::Checkpoint(claim) => Request::Checkpoint { claim, report: report() },
         Concrete::Complete(claim, outcome) => Request::Complete { claim, outcome },
         Concrete::Operate { nonce, by, ref order } => Request::Operate {
+            lineage: leasehold::Lineage::from_u128(1),
             nonce: Nonce::from_u128(nonce),
             by: ["ann", "bob"][by].parse().unwrap(),
             why: ["it hangs", "drill"][by].parse().unwrap(),
@@ -183,7 +185,7 @@ pub(crate) fn request(concrete: &Concrete, marker: bool) -> Request {
                 ConcreteOrder::Pause => Order::Pause,
                 ConcreteOrder::Retire => Order::Retire,
                 ConcreteOrder::Resume => Order::Resume,
-                ConcreteOrder::Advance { past } => Order::Advance { past: epoch(past) },
+                ConcreteOrder::Advance { past } => Order::Advance { past: epoch(past), lineage: None },
                 ConcreteOrder::Import { epoch: there } => {
                     Order::Import { record: Box::new(Ownership { epoch: epoch(there), ..Ownership::default() }) }
                 }
@@ -205,6 +207,7 @@ pub(crate) fn answer(decision: &Decision) -> Answer {
             Refusal::NeverHeld => "never held",
             Refusal::NotPaused => "not paused",
             Refusal::NoSlot => "no slot",
+            Refusal::LineageFixed { .. } => "lineage fixed",
             Refusal::Exhausted => "exhausted",
         }),
     }

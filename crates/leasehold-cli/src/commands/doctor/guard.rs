@@ -24,7 +24,13 @@ pub async fn guard(folder: &Path) -> Result<Vec<Finding>> {
 async fn overtake(scratch: &Path) -> Result<Vec<Finding>> {
     let target = scratch.join("probe");
     let token = |epoch| -> Result<Token> {
-        Ok(Token { lease: LeaseName::new("doctor")?, epoch: Epoch::new(epoch)?, nonce: Nonce::random(), seq: 0 })
+        Ok(Token {
+            lease: LeaseName::new("doctor")?,
+            lineage: leasehold::Lineage::from_u128(1),
+            epoch: Epoch::new(epoch)?,
+            nonce: Nonce::random(),
+            seq: 0,
+        })
     };
     let (old, new) = (token(1)?, token(2)?);
     let plain = FileGuard::new(&target, Policy::Reentrant)?;
