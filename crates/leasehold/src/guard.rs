@@ -8,6 +8,7 @@ use crate::epoch::Epoch;
 use crate::error::{Error, Kind, Result};
 use crate::name::LeaseName;
 use crate::nonce::{Lineage, Nonce};
+use crate::text::{Who, Why};
 use crate::token::Token;
 use async_trait::async_trait;
 use std::fmt;
@@ -254,6 +255,19 @@ pub trait Guard: fmt::Debug + Send + Sync {
 
     /// The highest token seen, if any was.
     async fn high_water(&self) -> Result<Option<HighWater>>;
+}
+
+/// A guard whose resource an operator can give to another lease.
+///
+/// # Contract
+/// - Refused as [`Kind::Contended`] when the fence no longer is what the operator saw (`from`); nothing changes then.
+/// - When it returns, the resource is sealed at `token`, durably, and nothing of the former lease is applied from then on,
+///   however long its writer slept. A crash in the middle leaves the one fence or the other, never none.
+/// - Who did it and why is kept with the fence, where it has room for words.
+#[async_trait]
+pub trait Adopt: Guard {
+    /// Gives the resource to the lease of `token`.
+    async fn adopt(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater>;
 }
 
 #[cfg(test)]
