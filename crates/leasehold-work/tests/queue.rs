@@ -171,7 +171,7 @@ async fn failures_back_off_and_end_as_a_dead_letter_that_says_why() {
     assert_eq!(why.as_str(), "no 3");
     assert_eq!(bench.entries().await, 0);
     let (by, because) = crate::why();
-    bench.queue.operate(&name.id, by, because, Order::Retry).await.unwrap();
+    bench.queue.operate(&name.id, by, because, None, Order::Retry).await.unwrap();
     let grant = bench.claim().await.unwrap();
     assert_eq!((grant.item().tried, text(&grant).as_str()), (1, "x"));
     assert!(grant.token().epoch.get() >= last.get() + 2);
@@ -248,9 +248,9 @@ async fn operators_fence_the_worker_and_show_in_history() {
     let (by, because) = why();
     let to = HolderId::new(Some("grace".parse().unwrap()));
     let hand_off = Order::HandOff { to, ttl: ttl() };
-    bench.queue.operate(&a.name().id, by.clone(), because.clone(), Order::Cancel).await.unwrap();
-    bench.queue.operate(&b.name().id, by.clone(), because.clone(), Order::Retry).await.unwrap();
-    let (_, token) = bench.queue.operate(&c.name().id, by.clone(), because.clone(), hand_off).await.unwrap();
+    bench.queue.operate(&a.name().id, by.clone(), because.clone(), None, Order::Cancel).await.unwrap();
+    bench.queue.operate(&b.name().id, by.clone(), because.clone(), None, Order::Retry).await.unwrap();
+    let (_, token) = bench.queue.operate(&c.name().id, by.clone(), because.clone(), None, hand_off).await.unwrap();
     for grant in [&a, &b, &c] {
         assert_eq!(bench.queue.complete(grant, None, Vec::new()).await.unwrap_err().kind(), Kind::Fenced);
         let seen = bench.queue.inspect(&grant.name().id).await.unwrap().item;
@@ -264,7 +264,7 @@ async fn operators_fence_the_worker_and_show_in_history() {
     bench.queue.complete(&adopted, None, Vec::new()).await.unwrap();
     let again = bench.claim().await.unwrap();
     assert_eq!(text(&again), "b");
-    let error = bench.queue.operate(&c.name().id, by, because, Order::Retry).await.unwrap_err();
+    let error = bench.queue.operate(&c.name().id, by, because, None, Order::Retry).await.unwrap_err();
     assert!(error.to_string().contains("is done; nothing was changed"), "{error}");
     assert!(matches!(
         bench.queue.claim_item(&a.name().id, HolderId::new(None), ttl()).await.unwrap(),

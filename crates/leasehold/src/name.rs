@@ -131,11 +131,13 @@ pub enum Shelf {
     Item,
     /// Where the items of queues stand in line: hints, erased when the item is finished.
     Line,
+    /// Whether the namespace was moved to another store: one record, never erased.
+    Namespace,
 }
 
 impl Shelf {
     /// Every shelf, for stores that lay out their room up front.
-    pub const ALL: [Shelf; 8] = [
+    pub const ALL: [Shelf; 9] = [
         Shelf::Lease,
         Shelf::Counters,
         Shelf::Fence,
@@ -144,6 +146,7 @@ impl Shelf {
         Shelf::Queue,
         Shelf::Item,
         Shelf::Line,
+        Shelf::Namespace,
     ];
 
     /// The shelf's name as it appears in stores.
@@ -157,6 +160,7 @@ impl Shelf {
             Shelf::Queue => "queue",
             Shelf::Item => "item",
             Shelf::Line => "line",
+            Shelf::Namespace => "namespace",
         }
     }
 }
