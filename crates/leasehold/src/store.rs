@@ -280,7 +280,8 @@ impl Watch {
 /// - A value reads as its head followed by its tail, and both change in one step or not at all. What is said to be kept
 ///   is the tail of the expected revision: the caller vouches for that, and [`Versioned::tail_bytes`] tells it.
 /// - A dropped future leaves the key swapped or not swapped, never half-written.
-/// - Nothing on [`Shelf::Lease`] or [`Shelf::Fence`] is ever deleted, not by `erase` and not by the store's own expiry.
+/// - Nothing on a shelf that [is permanent](Shelf::is_permanent) is ever deleted, not by `erase` and not by the store's
+///   own expiry.
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync {
     /// What this store can do.
@@ -341,10 +342,13 @@ pub trait Store: fmt::Debug + Send + Sync {
 
 /// The refusal that every store's `erase` begins with.
 pub fn refuse_erasing_a_lease(key: &Key) -> Result<()> {
-    match key.shelf {
-        Shelf::Lease => Err(Error::new(Kind::Invalid, format!("ownership record `{key}` is never erased"))),
+    let what = match key.shelf {
+        Shelf::Lease => "ownership record",
         // Without it, an epoch that was shut out would be let in again.
-        Shelf::Fence => Err(Error::new(Kind::Invalid, format!("fence `{key}` is never erased"))),
-        _ => Ok(()),
-    }
+        Shelf::Fence => "fence",
+        // Without it, a job could be born in a store that everybody has left.
+        Shelf::Namespace => "record of the namespace",
+        _ => return Ok(()),
+    };
+    Err(Error::new(Kind::Invalid, format!("{what} `{key}` is never erased")))
 }

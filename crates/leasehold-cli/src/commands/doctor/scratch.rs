@@ -95,10 +95,7 @@ async fn on_probe_shelf(url: &StoreUrl) -> Result<Arc<dyn Store>> {
 struct OnProbeShelf(Arc<dyn Store>);
 
 fn moved(key: &Key) -> Key {
-    match key.shelf {
-        Shelf::Lease | Shelf::Fence => Key::new(Shelf::Probe, &key.name),
-        _ => key.clone(),
-    }
+    if key.shelf.is_permanent() { Key::new(Shelf::Probe, &key.name) } else { key.clone() }
 }
 
 #[async_trait]
