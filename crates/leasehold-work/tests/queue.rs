@@ -3,7 +3,7 @@
 
 use leasehold::clock::{Clock, ManualClock};
 use leasehold::protocol::Report;
-use leasehold::store::Store;
+use leasehold::store::{Parts, Store};
 use leasehold::{Checkpoint, Epoch, HolderId, Key, Kind, LeaseName, MemoryStore, Shelf, Token, Ttl, Who, Why};
 use leasehold_work::queue::protocol::{Order, Refusal};
 use leasehold_work::queue::{
@@ -327,7 +327,7 @@ async fn a_damaged_record_is_told_and_hides_nothing() {
     let found = bench.store.read(&key).await.unwrap().value.unwrap();
     let mut bytes = found.bytes.clone();
     bytes[60] ^= 1;
-    bench.store.swap(&key, Some(&found.revision), &bytes).await.unwrap();
+    bench.store.swap_parts(&key, Some(&found.revision), Parts::whole(&bytes)).await.unwrap();
     let error = bench.queue.inspect(&items.entries[0].0.id).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Corrupt);
     assert_eq!(bench.queue.clean().await.unwrap().damaged, 1);

@@ -131,7 +131,7 @@ pub enum Shelf {
     Item,
     /// Where the items of queues stand in line: hints, erased when the item is finished.
     Line,
-    /// Whether the namespace was moved to another store: one record, never erased.
+    /// One record for the namespace as a whole, such as the mark that it moved to another store: never erased.
     Namespace,
 }
 
@@ -162,6 +162,12 @@ impl Shelf {
             Shelf::Line => "line",
             Shelf::Namespace => "namespace",
         }
+    }
+
+    /// Whether nothing on this shelf is ever erased, because forgetting it would let an old epoch or a former home
+    /// in again.
+    pub const fn is_permanent(self) -> bool {
+        matches!(self, Shelf::Lease | Shelf::Fence | Shelf::Namespace)
     }
 }
 
