@@ -192,6 +192,23 @@ async fn workers_that_die_use_up_the_attempts_too() {
 }
 
 #[tokio::test]
+async fn a_purged_key_goes_on_from_its_epoch() {
+    let mut bench = bench();
+    let keyed = |text: &str| NewItem { key: Some("k".parse().unwrap()), ..item(text) };
+    bench.queue.add(keyed("old")).await.unwrap();
+    let old = bench.claim().await.unwrap();
+    bench.queue.complete(&old, None, Vec::new()).await.unwrap();
+    bench.clock.advance(Duration::from_secs(100));
+    assert_eq!(bench.queue.purge(Duration::from_secs(60), |_| true).await.unwrap(), 1);
+    assert!(bench.queue.list(None, 9).await.unwrap().entries.is_empty(), "what is left of it is not shown");
+    assert!(matches!(bench.queue.add(keyed("new")).await.unwrap(), leasehold_work::queue::Added::New(_)));
+    let new = bench.claim().await.unwrap();
+    assert_eq!((text(&new), new.token().lineage), ("new".into(), old.token().lineage));
+    assert!(new.token().epoch > old.token().epoch, "a worker of the old one must not pass for the new one's");
+    assert_eq!(bench.queue.complete(&old, None, Vec::new()).await.unwrap_err().kind(), Kind::Fenced);
+}
+
+#[tokio::test]
 async fn a_key_is_added_once_until_it_is_purged() {
     let mut bench = bench();
     let keyed = || NewItem { key: Some("invoice-7".parse().unwrap()), ..item("x") };
