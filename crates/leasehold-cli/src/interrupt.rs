@@ -3,7 +3,7 @@
 //! Promise: when the work is given up, nothing that was started for it is left running, as far as this user may end it.
 //! Non-promise: what it had done by then is not undone; that is for its caller.
 
-use crate::supervise::Signals;
+use crate::supervise::{Signals, unwatchable};
 use leasehold::{Error, Kind, Result};
 use leasehold_system::process::{Signal, Tree};
 use std::pin::pin;
@@ -30,7 +30,7 @@ pub type Stop = watch::Receiver<bool>;
 impl Watch {
     /// From now on such a signal ends the work, and not this process.
     pub fn begin() -> Result<Self> {
-        let tree = Tree::begin().map_err(|e| Error::unavailable("cannot watch over processes", e))?;
+        let tree = Tree::begin().map_err(unwatchable)?;
         Ok(Watch { signals: Signals::listen_to_ending()?, tree })
     }
 

@@ -20,6 +20,9 @@ fn main() -> ExitCode {
     if words.get(1).is_some_and(|word| word == supervise::deadman::ARGUMENT) {
         return supervise::deadman::main(&words[2..]);
     }
+    if words.get(1).is_some_and(|word| word == supervise::trial::ARGUMENT) {
+        return supervise::trial::main();
+    }
     if words.get(1).is_some_and(|word| word == commands::doctor::CONTENDER) {
         return commands::doctor::contend(&words[2..]);
     }

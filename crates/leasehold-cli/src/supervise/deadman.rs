@@ -10,6 +10,9 @@
 //! It may be started before the lease is had, because starting a process takes longer than acquiring a lease. It runs
 //! nothing until it is told to begin; if the supervisor goes without saying so, it goes too.
 //!
+//! Where it can, it puts the command into a control group of its own, which the kernel ends as one. Elsewhere it looks
+//! for the processes itself.
+//!
 //! Promise: every process below it is dead before the last trust window it was told ends. Non-promise: if it and the
 //! supervisor are killed in the same instant, nobody is left to do it; and nobody can kill another user's process, or
 //! one that waits for a disk that does not answer. The guards still hold.
@@ -24,6 +27,7 @@ use std::ffi::OsString;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
+use std::rc::Rc;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::net::UnixStream;
@@ -32,6 +36,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// The first argument that makes this binary a dead-man. Not for people.
 pub const ARGUMENT: &str = "__dead-man";
+/// In place of the control group's key.
+const NO_CGROUP: &str = "-";
 /// How many times the tree is walked to end it: each pass catches what was forked during the one before.
 const MAX_PASSES: u32 = 200;
 
@@ -40,6 +46,8 @@ const MAX_PASSES: u32 = 200;
 pub struct Errand {
     /// The descriptor of the socket to the supervisor.
     pub channel: i32,
+    /// What tells the command's control group from all others; none if it is to have none.
+    pub cgroup_key: Option<String>,
     /// The command.
     pub command: Vec<OsString>,
 }
@@ -47,7 +55,8 @@ pub struct Errand {
 impl Errand {
     /// As arguments for the new process.
     pub fn to_args(&self) -> Vec<OsString> {
-        let mut args: Vec<OsString> = vec![ARGUMENT.into(), self.channel.to_string().into()];
+        let key = self.cgroup_key.as_deref().unwrap_or(NO_CGROUP);
+        let mut args: Vec<OsString> = vec![ARGUMENT.into(), self.channel.to_string().into(), key.into()];
         args.extend(self.command.iter().cloned());
         args
     }
@@ -55,7 +64,8 @@ impl Errand {
     fn parse(args: &[OsString]) -> Option<Self> {
         Some(Errand {
             channel: args.first()?.to_str()?.parse().ok()?,
-            command: args.get(1..).filter(|c| !c.is_empty())?.to_vec(),
+            cgroup_key: Some(args.get(1)?.to_str()?.to_owned()).filter(|key| key != NO_CGROUP),
+            command: args.get(2..).filter(|c| !c.is_empty())?.to_vec(),
         })
     }
 }
@@ -64,7 +74,11 @@ impl Errand {
 pub fn main(args: &[OsString]) -> ExitCode {
     let done = Errand::parse(args).ok_or_else(|| std::io::Error::other("bad arguments")).and_then(|errand| {
         let channel = leasehold_system::descriptor::inherited(errand.channel)?;
-        let tree = Tree::begin()?;
+        let mut tree = Tree::begin()?;
+        if let Some(key) = &errand.cgroup_key {
+            // Most machines have none for us: then the tree is walked.
+            let _ = tree.enclose(key);
+        }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(watch(errand, tree, StdUnixStream::from(channel)))
     });
@@ -78,7 +92,7 @@ pub fn main(args: &[OsString]) -> ExitCode {
 }
 
 struct DeadMan {
-    tree: Tree,
+    tree: Rc<Tree>,
     windows: Windows,
     trust_until: Moment,
     main: Pid,
@@ -89,7 +103,7 @@ struct DeadMan {
     supervisor: OwnedWriteHalf,
 }
 
-async fn watch(errand: Errand, tree: Tree, channel: StdUnixStream) -> std::io::Result<()> {
+async fn watch(errand: Errand, mut tree: Tree, channel: StdUnixStream) -> std::io::Result<()> {
     channel.set_nonblocking(true)?;
     let (orders, supervisor) = UnixStream::from_std(channel)?.into_split();
     let mut orders = BufReader::new(orders).lines();
@@ -107,14 +121,15 @@ async fn watch(errand: Errand, tree: Tree, channel: StdUnixStream) -> std::io::R
         say(&supervisor, Report::NotStarted(rustix::io::Errno::TIMEDOUT.raw_os_error()));
         return Ok(());
     }
-    let main = match command.spawn() {
-        Ok(child) => Pid::from_child(&child),
+    let main = match tree.spawn(&mut command) {
+        Ok(pid) => pid,
         Err(error) => {
             say(&supervisor, Report::NotStarted(error.raw_os_error().unwrap_or_default()));
             return Ok(());
         }
     };
     say(&supervisor, Report::Started(main.as_raw_nonzero().get()));
+    let tree = Rc::new(tree);
     let mut this = DeadMan { tree, windows, trust_until, main, status: None, ending: None, supervisor };
     let mut supervised = true;
     while !this.reap() {
@@ -183,8 +198,11 @@ impl DeadMan {
             return;
         }
         for _ in 0..MAX_PASSES {
-            self.signal_all(Signal::KILL);
-            if self.reap() {
+            if self.status.is_none() {
+                let _ = rustix::process::kill_process_group(self.main, Signal::KILL);
+            }
+            let tree = Rc::clone(&self.tree);
+            if tree.kill(|| self.reap()) {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(1)).await;

@@ -11,12 +11,13 @@ pub mod deadman;
 mod evidence;
 mod signals;
 mod standby;
+pub mod trial;
 pub mod windows;
 mod wire;
 
 pub use evidence::{Evidence, Output};
 pub use signals::Signals;
-pub use standby::{Feed, Standby};
+pub use standby::{Feed, Standby, check, unwatchable};
 
 use leasehold::clock::{Clock, Moment, SystemClock};
 use leasehold::{Grant, Keeper, Loss, Standing, Tenancy};
@@ -93,9 +94,10 @@ pub async fn supervise<T: Tenancy>(
     task: Task,
     signals: &mut Signals,
 ) -> Finished<T::Grant> {
-    let Standby { tree, mut child, reports, orders } = standby;
+    let Standby { tree, cgroup_key, mut child, reports, orders } = standby;
     let mut supervisor = Supervisor {
         tree,
+        cgroup_key,
         dead_man: Pid::from_child(&child),
         windows: task.windows,
         terminal: Terminal::of_session(),
@@ -136,6 +138,7 @@ pub async fn supervise<T: Tenancy>(
 
 struct Supervisor {
     tree: Tree,
+    cgroup_key: Option<String>,
     dead_man: Pid,
     windows: Windows,
     terminal: Option<Terminal>,
@@ -293,29 +296,57 @@ impl Supervisor {
 
     /// The dead-man has failed; what was below it is below us now. End everything ourselves.
     fn take_over(&mut self) {
-        const MAX_PASSES: u32 = 1_000;
         self.lost.get_or_insert_with(|| "the dead-man process was stopped or killed".into());
         self.ended = Some(Ended::Killed(9));
+        if !self.end_all() {
+            self.survivors = self.tree.pids().unwrap_or_default();
+        }
+        // It may have been made by a dead-man that was just about to die. It is removed with the tree.
+        self.take_over_cgroup();
+    }
+
+    fn take_over_cgroup(&mut self) {
+        if let Some(key) = &self.cgroup_key {
+            self.tree.take_over(self.dead_man, key);
+        }
+    }
+
+    /// Kills everything below us. False if something could not be ended.
+    fn end_all(&mut self) -> bool {
+        const MAX_PASSES: u32 = 1_000;
+        const EMPTY_WALKS: u32 = 5;
         let mut empty_walks = 0;
         for _ in 0..MAX_PASSES {
-            let _ = self.tree.signal(Signal::KILL);
-            let childless = loop {
-                match rustix::process::wait(WaitOptions::NOHANG) {
-                    Ok(Some(_)) => {}
-                    Ok(None) => break false,
-                    Err(_) => break true,
+            self.take_over_cgroup();
+            let childless = self.tree.kill(reap_all);
+            if self.tree.childless_is_empty() {
+                // Every orphan is our child, so without children there is nothing below us, and only then: what a walk of
+                // the process table finds proves nothing, for a process may move below us while it is being read.
+                if childless {
+                    return true;
                 }
-            };
-            // Every orphan is our child, so without children there is nothing below us. What one walk of the process
-            // table finds is no such proof: a process may move below us while it is being read.
-            let seen = self.tree.pids().unwrap_or_default();
-            empty_walks = if seen.is_empty() { empty_walks + 1 } else { 0 };
-            if (childless && self.tree.childless_is_empty()) || empty_walks >= 5 {
-                return;
+            } else {
+                // Orphans go elsewhere, or we have children that are not ours to end: repeated looks have to do.
+                let is_empty = self.tree.pids().is_ok_and(|pids| pids.is_empty()) && self.tree.has_only_strangers();
+                empty_walks = if is_empty { empty_walks + 1 } else { 0 };
+                if empty_walks >= EMPTY_WALKS {
+                    return true;
+                }
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.survivors = self.tree.pids().unwrap_or_default();
+        false
+    }
+}
+
+/// Collects the dead among our children, and says whether we have none left.
+fn reap_all() -> bool {
+    loop {
+        match rustix::process::wait(WaitOptions::NOHANG) {
+            Ok(Some(_)) => {}
+            Ok(None) => return false,
+            Err(_) => return true,
+        }
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::deadman::Errand;
 use super::evidence::Evidence;
-use leasehold::{Error, Result};
-use leasehold_system::process::{Tree, own_program};
+use leasehold::{Error, Kind, Nonce, Result};
+use leasehold_system::process::{Tree, check_table, own_program};
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -18,6 +18,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 #[derive(Debug)]
 pub struct Standby {
     pub(super) tree: Tree,
+    pub(super) cgroup_key: Option<String>,
     pub(super) child: Child,
     pub(super) reports: Lines<BufReader<OwnedReadHalf>>,
     pub(super) orders: OwnedWriteHalf,
@@ -41,11 +42,12 @@ impl Standby {
     /// The same for a command whose grant is known already, and which is fed by it.
     pub fn start_with(command: Vec<OsString>, store: &str, evidence: Option<&Evidence>, feed: Feed) -> Result<Self> {
         let cannot = |error: std::io::Error| Error::unavailable("cannot start the command", error);
+        let cgroup_key = wants_cgroup()?.then(|| Nonce::random().to_string());
         // If the dead-man is killed, what was below it falls to us. Before it is started: what is below us now is not ours.
-        let tree = Tree::begin().map_err(cannot)?;
+        let tree = Tree::begin().map_err(unwatchable)?;
         let (ours, theirs) = StdUnixStream::pair().map_err(cannot)?;
         rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).map_err(|e| cannot(e.into()))?;
-        let errand = Errand { channel: theirs.as_raw_fd(), command };
+        let errand = Errand { channel: theirs.as_raw_fd(), cgroup_key, command };
         let mut command = Command::new(own_program().map_err(cannot)?);
         // Here and not over the channel, because a path may have any character.
         command.arg0("leasehold").args(errand.to_args()).env("LEASEHOLD_STORE", store).process_group(0);
@@ -60,6 +62,32 @@ impl Standby {
         drop(theirs);
         ours.set_nonblocking(true).map_err(cannot)?;
         let (reports, orders) = UnixStream::from_std(ours).map_err(cannot)?.into_split();
-        Ok(Standby { tree, child, reports: BufReader::new(reports).lines(), orders })
+        Ok(Standby { tree, cgroup_key: errand.cgroup_key, child, reports: BufReader::new(reports).lines(), orders })
     }
+}
+
+/// Whether commands get a control group where one can be had: `auto` (unless said otherwise) or `off`.
+pub(super) const CGROUP: &str = "LEASEHOLD_CGROUP";
+
+/// What the environment says of [`CGROUP`].
+pub(super) fn wants_cgroup() -> Result<bool> {
+    match std::env::var_os(CGROUP) {
+        None => Ok(true),
+        Some(word) if word.is_empty() || word == "auto" => Ok(true),
+        Some(word) if word == "off" => Ok(false),
+        Some(word) => Err(Error::invalid(CGROUP, word.display(), "it is `auto` or `off`")),
+    }
+}
+
+/// Refuses what would have to start processes where they could not be watched over. To be asked before a lease or an item
+/// is taken for it.
+pub fn check() -> Result<()> {
+    wants_cgroup()?;
+    check_table().map_err(unwatchable)
+}
+
+/// Why processes cannot be watched over, as an error that says whether trying again may help.
+pub fn unwatchable(error: std::io::Error) -> Error {
+    let kind = if error.kind() == std::io::ErrorKind::Unsupported { Kind::Unsupported } else { Kind::Unavailable };
+    Error::new(kind, "cannot watch over processes").with_source(error)
 }

@@ -21,10 +21,22 @@ pub enum On {
     Dir,
 }
 
+/// How commands are ended: in a control group of their own where one can be had, or by walking the process table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    Cgroup,
+    Walk,
+}
+
+impl Way {
+    pub const BOTH: [Way; 2] = [Way::Cgroup, Way::Walk];
+}
+
 /// A folder with a store in it.
 pub struct Home {
     pub folder: TempDir,
     pub store: String,
+    pub way: Way,
 }
 
 impl Home {
@@ -35,7 +47,11 @@ impl Home {
             On::Sqlite => format!("sqlite:{path}/leases.db"),
             On::Dir => format!("dir:{path}/leases"),
         };
-        Home { folder, store }
+        Home { folder, store, way: Way::Cgroup }
+    }
+
+    pub fn ending_by(self, way: Way) -> Self {
+        Home { way, ..self }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -53,6 +69,7 @@ impl Home {
             .env("PATH", format!("{bin}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"))
             .env("HOME", self.folder.path())
             .env("LEASEHOLD_STORE", &self.store)
+            .env("LEASEHOLD_CGROUP", if self.way == Way::Walk { "off" } else { "auto" })
             .stdin(Stdio::null());
         command
     }
@@ -184,11 +201,15 @@ pub fn descendants(pid: i32) -> Vec<i32> {
     found
 }
 
-/// Alive and not a zombie.
+/// Whether any thread of it is alive: the first one may have exited while others work on.
 pub fn is_alive(pid: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
-    matches!(state, Some(state) if state != "Z" && state != "X")
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    // The name in it is any bytes.
+    threads.map(|thread| std::fs::read(thread.path().join("stat")).unwrap_or_default()).any(|stat| {
+        let stat = String::from_utf8_lossy(&stat);
+        let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
+        matches!(state, Some(state) if state != "Z" && state != "X")
+    })
 }
 
 /// Waits for a condition; the bound is only for failing.

@@ -19,7 +19,7 @@ use std::process::Command;
 
 /// A home whose leases are in this store.
 fn at(store: impl Into<String>) -> Home {
-    Home { folder: tempfile::tempdir().unwrap(), store: store.into() }
+    Home { folder: tempfile::tempdir().unwrap(), store: store.into(), way: common::Way::Cgroup }
 }
 
 /// A server that runs.

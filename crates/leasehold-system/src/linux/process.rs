@@ -1,8 +1,11 @@
 //! The process tree, as `/proc` shows it.
 
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 pub(crate) const ADOPTS_ORPHANS: bool = true;
@@ -19,16 +22,55 @@ pub(crate) fn own_program() -> std::io::Result<PathBuf> {
     Ok("/proc/self/exe".into())
 }
 
+/// What the kernel says of this process that does not change while it runs. Read once: a start-up asks for many parts.
+struct Status {
+    /// The signals that our caller had ignored, one bit each.
+    ignored: u64,
+    /// Our number in the PID namespace of `/proc`, and in each one below it down to our own.
+    numbers: Vec<i32>,
+}
+
+fn status() -> Option<&'static Status> {
+    static STATUS: OnceLock<Option<Status>> = OnceLock::new();
+    let read = || Some(parse_status(&read("/proc/self/status")?));
+    STATUS.get_or_init(read).as_ref()
+}
+
+/// A file of `/proc`. It may have a process's name in it, which is any bytes.
+fn read(path: impl AsRef<Path>) -> Option<String> {
+    Some(String::from_utf8_lossy(&std::fs::read(path).ok()?).into_owned())
+}
+
+fn parse_status(text: &str) -> Status {
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
+    let ignored = field("SigIgn:").and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    // A kernel without PID namespaces has no such line.
+    let numbers = field("NSpid:").or_else(|| field("Pid:")).unwrap_or_default();
+    Status { ignored, numbers: numbers.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect() }
+}
+
 /// Whether this process was started with a signal ignored, as `nohup` does.
 pub(crate) fn is_ignored(signal: i32) -> bool {
-    // Asked once for all signals: the table is long, and a start-up asks for each of them.
-    static IGNORED: OnceLock<u64> = OnceLock::new();
-    let mask = *IGNORED.get_or_init(|| {
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).map(str::trim);
-        mask.and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0)
-    });
+    let mask = status().map_or(0, |status| status.ignored);
     (1..=64).contains(&signal) && mask & (1 << (signal - 1)) != 0
+}
+
+/// Fails unless `/proc` is the table of our own PID namespace: in another's, our numbers mean other processes.
+pub(crate) fn check_table() -> std::io::Result<()> {
+    let me = own_number();
+    let message = match status().map(|status| status.numbers.as_slice()) {
+        Some([number]) if *number == me => return Ok(()),
+        Some([number, ..]) => format!(
+            "/proc shows the processes of another PID namespace, where this one has the number {number} instead of {me}; \
+             mount this namespace's own (`unshare --pid --fork --mount-proc`, or `mount -t proc proc /proc`)"
+        ),
+        _ => "this process is not in /proc: mount it (`mount -t proc proc /proc`)".into(),
+    };
+    Err(std::io::Error::new(std::io::ErrorKind::Unsupported, message))
+}
+
+fn own_number() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
 }
 
 /// One line of the process table.
@@ -38,6 +80,33 @@ pub(crate) struct Entry {
     pub(crate) group: i32,
     /// Clock ticks after boot: tells a process from a later one that was given the same number.
     started: u64,
+    first_thread: FirstThread,
+}
+
+/// What became of the thread that `/proc/PID/stat` tells of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FirstThread {
+    Lives,
+    /// It has exited. So many threads are left in the kernel's count, itself included: the others may work on.
+    Exited {
+        threads: u32,
+    },
+}
+
+impl Entry {
+    /// Whether any thread of it lives.
+    fn is_alive(self, pid: i32) -> bool {
+        match self.first_thread {
+            FirstThread::Lives => true,
+            FirstThread::Exited { threads } => threads > 1 && has_living_thread(pid),
+        }
+    }
+}
+
+fn has_living_thread(pid: i32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let stats = threads.filter_map(|thread| read(thread.path().join("stat")));
+    stats.filter_map(|stat| parse(&stat)).any(|thread| thread.first_thread == FirstThread::Lives)
 }
 
 /// Signals the process that had this number *and* started then: the number may have been given to another since.
@@ -51,7 +120,8 @@ pub(crate) fn signal_exactly(pid: i32, seen: Entry, signal: Signal) -> bool {
     }
 }
 
-/// The living descendants of this process, except `strangers` and what is below them.
+/// The living descendants of this process, except `strangers` and what is below them. The dead are part of the tree: a
+/// process whose first thread has exited may have children.
 pub(crate) fn descendants(strangers: &HashMap<i32, Entry>) -> std::io::Result<HashMap<i32, Entry>> {
     let mut table = table()?;
     for (pid, stranger) in strangers {
@@ -59,8 +129,9 @@ pub(crate) fn descendants(strangers: &HashMap<i32, Entry>) -> std::io::Result<Ha
             table.remove(pid);
         }
     }
-    let me = rustix::process::getpid().as_raw_nonzero().get();
-    Ok(table.iter().filter(|(pid, _)| descends(&table, **pid, me)).map(|(pid, entry)| (*pid, *entry)).collect())
+    let me = own_number();
+    let below = table.iter().filter(|(pid, entry)| descends(&table, **pid, me) && entry.is_alive(**pid));
+    Ok(below.map(|(pid, entry)| (*pid, *entry)).collect())
 }
 
 fn descends(table: &HashMap<i32, Entry>, mut pid: i32, ancestor: i32) -> bool {
@@ -87,24 +158,102 @@ fn table() -> std::io::Result<HashMap<i32, Entry>> {
     Ok(table)
 }
 
-/// The entry of a living process; none for a zombie or a number that nobody has.
+/// The entry of a process, dead or alive; none for a number that nobody has.
 fn entry(pid: i32) -> Option<Entry> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    parse(&read(format!("/proc/{pid}/stat"))?)
+}
+
+fn parse(stat: &str) -> Option<Entry> {
     // The name in parentheses may itself contain spaces and parentheses.
     let rest = &stat[stat.rfind(')')? + 1..];
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-    let (state, parent, group, started) = (*fields.first()?, fields.get(1)?, fields.get(2)?, fields.get(19)?);
-    if matches!(state, "Z" | "X") {
-        return None;
-    }
-    Some(Entry { parent: parent.parse().ok()?, group: group.parse().ok()?, started: started.parse().ok()? })
+    let first_thread = match *fields.first()? {
+        "Z" | "X" => FirstThread::Exited { threads: fields.get(17)?.parse().ok()? },
+        _ => FirstThread::Lives,
+    };
+    let (parent, group, started) = (fields.get(1)?, fields.get(2)?, fields.get(19)?);
+    Some(Entry {
+        parent: parent.parse().ok()?,
+        group: group.parse().ok()?,
+        started: started.parse().ok()?,
+        first_thread,
+    })
 }
 
 /// The children that a process has before it starts any: those of the shell that became it by `exec`. The kernel
 /// lists them in one small file; the whole table need not be read for it.
 pub(crate) fn children_now() -> HashMap<i32, Entry> {
-    let me = rustix::process::getpid().as_raw_nonzero().get();
-    let listed = std::fs::read_to_string(format!("/proc/self/task/{me}/children")).unwrap_or_default();
-    let pids = listed.split_ascii_whitespace().filter_map(|word| word.parse().ok());
-    pids.filter_map(|pid| Some((pid, entry(pid)?))).collect()
+    let pids = Children::open().list().unwrap_or_default().into_iter();
+    pids.filter_map(|pid| Some((pid, entry(pid).filter(|entry| entry.is_alive(pid))?))).collect()
+}
+
+/// Our own children, as the kernel lists them: a look costs microseconds, where a walk of the table takes many
+/// milliseconds. A list that changes while it is read may miss some.
+#[derive(Debug)]
+pub(crate) struct Children(Vec<File>);
+
+impl Children {
+    /// Those of all threads that this process has now.
+    pub(crate) fn open() -> Self {
+        let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+        Children(threads.filter_map(|thread| File::open(thread.path().join("children")).ok()).collect())
+    }
+
+    /// The numbers of all that were not reaped, dead or alive; none if this kernel does not tell.
+    pub(crate) fn list(&self) -> Option<Vec<i32>> {
+        let mut text = Vec::new();
+        for file in &self.0 {
+            let mut at = 0;
+            let mut part = [0; 4096];
+            // A thread that has ended has none.
+            while let Ok(length @ 1..) = file.read_at(&mut part, at) {
+                text.extend_from_slice(&part[..length]);
+                at += length as u64;
+            }
+            text.push(b' ');
+        }
+        let words = text.split(u8::is_ascii_whitespace).filter_map(|word| std::str::from_utf8(word).ok()?.parse().ok());
+        (!self.0.is_empty()).then(|| words.collect())
+    }
+}
+
+/// Whether a child of ours is one of the strangers.
+pub(crate) fn is_among(strangers: &HashMap<i32, Entry>, pid: i32) -> bool {
+    strangers.get(&pid).is_some_and(|stranger| entry(pid).is_some_and(|now| now.started == stranger.started))
+}
+
+/// Kills a process if it is a child of ours: nobody else can be given its number while we have not reaped it.
+pub(crate) fn kill_child(pid: i32) {
+    let Some(number) = Pid::from_raw(pid) else { return };
+    let Ok(handle) = rustix::process::pidfd_open(number, PidfdFlags::empty()) else { return };
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    if rustix::process::waitid(WaitId::PidFd(handle.as_fd()), look).is_ok() {
+        let _ = rustix::process::pidfd_send_signal(handle, Signal::KILL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_first_thread_that_has_exited_is_told_from_a_dead_process() {
+        let line = |state: &str, threads: u32| {
+            format!("7 (a ) b) {state} 3 4 5 0 -1 0 0 0 0 0 0 0 0 0 20 0 {threads} 0 99 0 0 18446744073709551615")
+        };
+        let lives = parse(&line("S", 2)).unwrap();
+        assert_eq!((lives.parent, lives.group, lives.started), (3, 4, 99));
+        assert_eq!(lives.first_thread, FirstThread::Lives);
+        assert_eq!(parse(&line("Z", 3)).unwrap().first_thread, FirstThread::Exited { threads: 3 });
+        assert!(!parse(&line("Z", 1)).unwrap().is_alive(0));
+        assert!(parse("7 (a) S 3").is_none());
+    }
+
+    #[test]
+    fn numbers_of_each_namespace_are_read() {
+        let status = parse_status("Name:\tx\nPid:\t42\nNSpid:\t42\t7\nSigIgn:\t0000000000000001\n");
+        assert_eq!((status.numbers, status.ignored), (vec![42, 7], 1));
+        assert_eq!(parse_status("Pid:\t42\n").numbers, [42]);
+        check_table().unwrap();
+    }
 }

@@ -1,8 +1,9 @@
-//! `doctor`: does this store, and this folder, keep their promises?
+//! `doctor`: do this store, this machine and this folder keep their promises?
 //!
 //! Everything is tried in a scratch room of its own, which is emptied again; the user's leases are only looked at.
 
 mod guard;
+mod processes;
 mod race;
 mod scratch;
 mod store;
@@ -56,6 +57,7 @@ pub async fn doctor(common: &Common, args: &Args) -> Result<Exit> {
     if let Err(error) = cleared {
         findings.push(finding(Verdict::Note, "scratch", format!("not everything could be taken away: {error}")));
     }
+    findings.push(processes::processes()?);
     if let Some(folder) = &args.folder {
         findings.extend(guard::guard(folder).await?);
     }

@@ -8,7 +8,7 @@ use crate::args::{Common, Run as Args};
 use crate::config::{Flags, Settings, blame, duration_of};
 use crate::exit::Exit;
 use crate::supervise::windows::Windows;
-use crate::supervise::{Course, Ended, Evidence, Finished, Output, Signals, Standby, Task, supervise};
+use crate::supervise::{self, Course, Ended, Evidence, Finished, Output, Signals, Standby, Task};
 use crate::{guards, output, view};
 use leasehold::clock::{Clock, SystemClock};
 use leasehold::guard::{self, Guard, Rejection};
@@ -133,6 +133,7 @@ impl Plan {
 pub async fn run(common: &Common, args: Args) -> Result<Exit> {
     let unrecorded = args.slot.unrecorded;
     let plan = Plan::new(common, args)?;
+    supervise::check()?;
     check(&plan.guards, &plan.leases[0]).await?;
     let opening = async {
         match &plan.adopt {
@@ -252,7 +253,7 @@ impl Run {
         let mut environment = environment(&token, self.slot);
         environment.extend(plan.fences.iter().map(|fences| (guards::FENCE_NAMESPACE, fences.to_string())));
         let task = Task { environment, windows, evidence, max_runtime: plan.max_runtime };
-        Tried::Ended(Box::new(supervise(keeper, standby, task, &mut self.signals).await))
+        Tried::Ended(Box::new(supervise::supervise(keeper, standby, task, &mut self.signals).await))
     }
 
     /// A slot that was not even begun stays open for another.

@@ -40,6 +40,7 @@ pub async fn trigger(settings: &Settings, jobs: &Jobs, name: &str) -> Result<Exi
 }
 
 pub async fn backfill(settings: &Settings, jobs: &Jobs, args: &Backfill) -> Result<Exit> {
+    crate::supervise::check()?;
     let job = jobs.named(&args.name)?;
     let (from, to) = (parse_instant("--from", &args.from)?, parse_instant("--to", &args.to)?);
     if from > to {

@@ -75,6 +75,8 @@ fn look(path: &Path) -> Option<(std::time::SystemTime, u64, u64)> {
 
 pub async fn run(common: &Common, settings: Settings, jobs: Jobs, args: ScheduleRun) -> Result<Exit> {
     let labels = labels(args.on)?;
+    // Every run would refuse, and use up its slot.
+    crate::supervise::check()?;
     let coordinator = coordinator(&settings).await?;
     let processes = Arc::new(Processes::new(coordinator.clone(), &settings));
     let label: Option<Label> = settings.label.value.clone();

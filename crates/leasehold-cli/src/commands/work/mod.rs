@@ -14,6 +14,7 @@ use crate::args::{Common, Work as Args};
 use crate::config::{Flags, Settings, blame, duration_of};
 use crate::exit::Exit;
 use crate::output;
+use crate::supervise;
 use crate::supervise::windows::Windows;
 use leasehold::{HolderId, Key, LeaseName, Result, Shelf};
 use leasehold_work::queue::Claimer;
@@ -32,6 +33,7 @@ pub async fn work(common: &Common, args: Args) -> Result<Exit> {
     let windows = Windows::new(settings.ttl.value, settings.grace.value)
         .map_err(|e| blame(e, "grace", &settings.grace.source))?;
     let max_runtime = duration_of("--max-runtime", args.max_runtime.as_deref())?;
+    supervise::check()?;
     if args.jobs > 1 {
         // Said once, and not by each lane.
         reach(&Open::new(&settings, &target).await?).await?;

@@ -1,0 +1,223 @@
+//! A control group (cgroup v2) for one command: what is started in it stays in it, and the kernel ends it as one.
+//!
+//! Promise: only a group that was made here is ever ended or removed, and never the one that this process is in.
+//! Non-promise: there may be none to be had. It takes a cgroup v2 mount, the right to make a group below our own, and
+//! Linux 5.14 for `cgroup.kill`; and who has the right may move a process out of it again.
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstatfs, mkdirat, openat, unlinkat};
+use rustix::io::Errno;
+use rustix::process::Pid;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// The file system's magic number (linux/magic.h).
+const CGROUP2: u64 = 0x6367_7270;
+/// How the names of our groups begin; the maker's process number and its key follow.
+const PREFIX: &str = "leasehold-";
+/// How often a removal is tried, a millisecond apart: the kernel may still be at the end of a process that was reaped.
+const REMOVAL_TRIES: u32 = 50;
+/// How deep groups are removed that a command made inside its own. The kernel's own default is no limit.
+const MAX_DEPTH: u32 = 16;
+
+/// A group below the one that we are in. Dropped, it is removed.
+#[derive(Debug)]
+pub(crate) struct Cgroup {
+    parent: OwnedFd,
+    name: String,
+    path: PathBuf,
+    folder: OwnedFd,
+    kill: OwnedFd,
+}
+
+impl Cgroup {
+    /// Makes a group of this process, and removes those of processes that were killed before they could.
+    pub(crate) fn make(key: &str) -> io::Result<Self> {
+        let (parent, path) = own_group()?;
+        sweep(parent.as_fd());
+        let name = name(rustix::process::getpid(), key);
+        mkdirat(&parent, &name, Mode::from_raw_mode(0o755))?;
+        Cgroup::at(parent, path.join(&name), &name).map_err(|(parent, error)| {
+            remove(parent.as_fd(), &name, 0, REMOVAL_TRIES);
+            error
+        })
+    }
+
+    /// The group that another process has made with this key, if it is there. A key is used once, so it is the one that is
+    /// meant.
+    pub(crate) fn find(maker: Pid, key: &str) -> Option<Self> {
+        let (parent, path) = own_group().ok()?;
+        let name = name(maker, key);
+        Cgroup::at(parent, path.join(&name), &name).ok()
+    }
+
+    fn at(parent: OwnedFd, path: PathBuf, name: &str) -> Result<Self, (OwnedFd, io::Error)> {
+        let open = || -> io::Result<(OwnedFd, OwnedFd)> {
+            let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let folder = openat(&parent, name, flags, Mode::empty())?;
+            let kill = openat(&folder, "cgroup.kill", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+            Ok((folder, kill))
+        };
+        match open() {
+            Ok((folder, kill)) => Ok(Cgroup { parent, name: name.into(), path, folder, kill }),
+            Err(error) => Err((parent, error)),
+        }
+    }
+
+    /// Where it is, for people.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Starts a command inside. The outer error says that none can be started there, the inner one is the command's.
+    pub(crate) fn spawn(&self, command: &mut Command) -> io::Result<io::Result<Pid>> {
+        crate::descriptor::spawn_into(self.folder.as_fd(), command)
+    }
+
+    /// Kills everything inside at once, also what is just being forked.
+    pub(crate) fn kill(&self) -> io::Result<()> {
+        Ok(rustix::io::write(&self.kill, b"1").map(drop)?)
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        remove(self.parent.as_fd(), &self.name, 0, REMOVAL_TRIES);
+    }
+}
+
+fn name(maker: Pid, key: &str) -> String {
+    format!("{PREFIX}{maker}-{key}")
+}
+
+/// Removes the empty groups whose makers are gone. The kernel removes none that has a process in it.
+fn sweep(parent: BorrowedFd<'_>) {
+    for name in groups_in(parent) {
+        let maker = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-')).map(|(maker, _)| maker);
+        let maker = maker.filter(|maker| maker.bytes().all(|byte| byte.is_ascii_digit()));
+        if maker.is_some_and(|maker| !Path::new("/proc").join(maker).exists()) {
+            remove(parent, &name, 0, 1);
+        }
+    }
+}
+
+/// Removes a group, and first those that a command has made inside it.
+fn remove(parent: BorrowedFd<'_>, name: &str, depth: u32, tries: u32) {
+    for _ in 0..tries {
+        match unlinkat(parent, name, AtFlags::REMOVEDIR) {
+            Err(Errno::BUSY | Errno::NOTEMPTY) => {}
+            _ => return,
+        }
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let inner = openat(parent, name, flags, Mode::empty()).ok().filter(|_| depth < MAX_DEPTH);
+        let below = inner.as_ref().map(|inner| groups_in(inner.as_fd())).unwrap_or_default();
+        if let Some(inner) = inner.filter(|_| !below.is_empty()) {
+            below.iter().for_each(|name| remove(inner.as_fd(), name, depth + 1, 1));
+            if unlinkat(parent, name, AtFlags::REMOVEDIR).is_ok() {
+                return;
+            }
+        }
+        if tries > 1 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn groups_in(folder: BorrowedFd<'_>) -> Vec<String> {
+    let entries = Dir::read_from(folder).into_iter().flatten().flatten();
+    let groups = entries.filter(|entry| entry.file_type() == FileType::Directory);
+    let names = groups.filter_map(|entry| entry.file_name().to_str().ok().map(String::from));
+    names.filter(|name| name != "." && name != "..").collect()
+}
+
+/// The group that this process is in, wherever cgroup v2 is mounted: alone, or beside v1.
+fn own_group() -> io::Result<(OwnedFd, PathBuf)> {
+    let cgroups = std::fs::read_to_string("/proc/self/cgroup")?;
+    let none =
+        || io::Error::new(io::ErrorKind::Unsupported, "cgroup v2 is not mounted where this process could see it");
+    let own = cgroups.lines().find_map(|line| line.strip_prefix("0::")).ok_or_else(none)?;
+    for path in candidates(&std::fs::read("/proc/self/mountinfo")?, own) {
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        let Ok(folder) = openat(CWD, &path, flags, Mode::empty()) else { continue };
+        // Something else may be mounted over it.
+        if fstatfs(&folder).is_ok_and(|found| u64::from(found.f_type as u32) == CGROUP2) {
+            return Ok((folder, path));
+        }
+    }
+    Err(none())
+}
+
+/// The folders that show the group `own`, by the mounts of this process.
+fn candidates(mountinfo: &[u8], own: &str) -> Vec<PathBuf> {
+    let lines = mountinfo.split(|byte| *byte == b'\n');
+    lines.filter_map(|line| candidate(line, own)).collect()
+}
+
+fn candidate(line: &[u8], own: &str) -> Option<PathBuf> {
+    // 36 35 98:0 /root /mount/point rw,noatime shared:1 - cgroup2 source rw
+    let mut fields = line.split(|byte| *byte == b' ');
+    let (root, mount_point) = (fields.nth(3)?, fields.next()?);
+    if fields.skip_while(|field| *field != b"-").nth(1)? != b"cgroup2" {
+        return None;
+    }
+    let (root, mount_point) = (unescaped(root), unescaped(mount_point));
+    let own = Path::new(own);
+    // Groups outside of our cgroup namespace are shown with `..`, on either side: then the paths do not compare.
+    if [root.as_path(), own].iter().any(|path| path.components().any(|part| part.as_os_str() == "..")) {
+        return None;
+    }
+    Some(mount_point.join(own.strip_prefix(root).ok()?))
+}
+
+/// A path as mountinfo writes it: space, tab, line end and backslash are three octal digits after a backslash.
+fn unescaped(field: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [byte, tail @ ..] = rest {
+        let code = || u8::from_str_radix(std::str::from_utf8(tail.get(..3)?).ok()?, 8).ok();
+        match code().filter(|_| *byte == b'\\') {
+            Some(code) => {
+                bytes.push(code);
+                rest = &tail[3..];
+            }
+            None => {
+                bytes.push(*byte);
+                rest = tail;
+            }
+        }
+    }
+    std::ffi::OsString::from_vec(bytes).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_group_is_found_by_the_mounts() {
+        let found = |mounts: &str, own| candidates(mounts.as_bytes(), own);
+        let unified = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
+        assert_eq!(found(unified, "/a.slice/b"), [Path::new("/sys/fs/cgroup/a.slice/b")]);
+        let hybrid = "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+                      41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+        assert_eq!(found(hybrid, "/"), [Path::new("/sys/fs/cgroup/unified")]);
+        // A container that sees only its own part, under the name that the host has for it.
+        let part = "30 23 0:26 /docker/7 /sys/fs/cgroup ro - cgroup2 cgroup rw\n";
+        assert_eq!(found(part, "/docker/7/x"), [Path::new("/sys/fs/cgroup/x")]);
+        assert!(found(part, "/docker/70").is_empty());
+        // A cgroup namespace that still has the mount of the outer one.
+        let outer = "30 23 0:26 /../.. /sys/fs/cgroup rw - cgroup2 cgroup rw\n";
+        assert!(found(outer, "/").is_empty());
+        assert!(found(unified, "/../x").is_empty());
+        let spaced = "30 23 0:26 / /mnt/a\\040b\\134c rw - cgroup2 none rw\n";
+        assert_eq!(found(spaced, "/x"), [Path::new("/mnt/a b\\c/x")]);
+        for broken in
+            ["", "\n", "30", "30 23 0:26 /", "30 23 0:26 / /x rw", "30 23 0:26 / /x rw -", "a b c d e - cgroup2"]
+        {
+            assert!(found(broken, "/").is_empty(), "{broken}");
+        }
+    }
+}
