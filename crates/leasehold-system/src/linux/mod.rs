@@ -1,5 +1,6 @@
 //! Linux.
 
+pub(crate) mod locks;
 pub(crate) mod process;
 pub mod rename;
 pub(crate) mod volume;
