@@ -27,6 +27,7 @@ const DEBIAN: &[(&str, &str)] = &[
     ("nginx-light", "nginx"),
     ("beanstalkd", "beanstalkd"),
     ("curl", "curl"),
+    ("strace", "strace"),
 ];
 
 /// A package from PyPI, and a program by which it is known to be there.

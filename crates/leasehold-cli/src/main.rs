@@ -7,6 +7,7 @@ mod exit;
 mod guards;
 mod interrupt;
 mod output;
+mod stopping;
 mod supervise;
 mod targets;
 mod view;
@@ -23,6 +24,10 @@ fn main() -> ExitCode {
     if words.get(1).is_some_and(|word| word == supervise::trial::ARGUMENT) {
         return supervise::trial::main();
     }
+    if words.get(1).is_some_and(|word| word == supervise::rescue::ASK) {
+        return supervise::rescue::ask(&words[2..]);
+    }
+    stopping::hold_back();
     if words.get(1).is_some_and(|word| word == commands::doctor::CONTENDER) {
         return commands::doctor::contend(&words[2..]);
     }

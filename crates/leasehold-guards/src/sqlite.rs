@@ -14,6 +14,8 @@ use crate::stages::{Stage, Stages, Watched};
 use async_trait::async_trait;
 use leasehold::guard::{Guard, HighWater, Policy, Strength};
 use leasehold::{Error, Kind, Nonce, Result, Token};
+use leasehold_system::critical;
+use leasehold_system::volume::SecondName;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 use std::path::{Path, PathBuf};
@@ -146,6 +148,12 @@ impl SqliteGuard {
         let create = if may_create { OpenFlags::SQLITE_OPEN_CREATE } else { OpenFlags::empty() };
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | create;
         let fail = |e| failed(e, &self.place(), &self.resource());
+        if let Ok(Some(second)) = SecondName::of(&self.path) {
+            // Under another name there is another log, and in it another fence.
+            let message =
+                format!("refused, nothing was written: resource=`{}`: {}", self.resource(), second.advice(&self.path));
+            return Err(Error::new(Kind::Unsupported, message));
+        }
         let db = Connection::open_with_flags(&self.path, flags).map_err(fail)?;
         db.busy_timeout(self.busy).map_err(fail)?;
         // What was admitted and answered is there after a crash of the machine.
@@ -184,6 +192,7 @@ impl SqliteGuard {
         let fail = |e| failed(e, &place, &shown);
         let mark = format!("leasehold_{}", Nonce::random());
         self.stages.reach(Stage::Admit, &shown)?;
+        let _inside = critical::enter();
         db.execute_batch("BEGIN IMMEDIATE").map_err(fail)?;
         let tried = (|| {
             let high = move_fence(db, &self.resource, token, policy, &place, &shown)?;
@@ -245,6 +254,7 @@ impl SqliteGuard {
     fn remove_now(&self, whole: bool) -> Result<()> {
         let db = self.open(false)?;
         let fail = |e: rusqlite::Error| not_removed(&self.resource(), e);
+        let _inside = critical::enter();
         db.execute_batch("BEGIN IMMEDIATE").map_err(fail)?;
         db.execute("DELETE FROM main.leasehold_fence WHERE resource = ?1", params![self.resource.as_str()])
             .map_err(fail)?;
@@ -264,6 +274,7 @@ impl SqliteGuard {
             let kind = if busy { Kind::Contended } else { Kind::Unsupported };
             Error::new(kind, message).with_source(one_line(&e.to_string()))
         };
+        let _inside = critical::enter();
         db.execute_batch("BEGIN IMMEDIATE").map_err(fail)?;
         for line in self.lines(setup) {
             db.execute_batch(&line).map_err(fail)?;

@@ -52,4 +52,6 @@ mod utc;
 
 pub use address::{Address, Host, Secret};
 pub use namespace::Namespace;
+#[cfg(feature = "sqlite")]
+pub use open::blocker;
 pub use open::{StoreUrl, open};

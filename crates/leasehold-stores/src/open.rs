@@ -256,6 +256,14 @@ pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
     }
 }
 
+/// The process that keeps everybody from writing to the store, where that can be: a SQLite database has one writer at a
+/// time, and a writer that is stopped in the middle blocks all others.
+#[cfg(feature = "sqlite")]
+pub fn blocker(url: &StoreUrl) -> Option<crate::sqlite::Blocker> {
+    let path = url.path().filter(|_| url.driver.feature == "sqlite")?;
+    crate::sqlite::blocker(path)
+}
+
 /// Refuses an address that the store could not use, before anything is opened.
 #[allow(unused_variables, clippy::match_single_binding, reason = "a build without any networked driver is allowed")]
 fn check(driver: &Driver, address: &Address) -> Result<()> {

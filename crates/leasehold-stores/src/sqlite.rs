@@ -3,11 +3,15 @@
 //! Promise: one statement per swap, one fsync per commit (WAL, `synchronous=FULL`), so an answered swap survives a power
 //! cut; any number of processes may open, create and use the file at once. Non-promise: it does not work on network file
 //! systems (WAL needs shared memory) and says so instead of trying. Its clock is the machine's wall clock: there is only
-//! one machine.
+//! one machine. A process that is stopped in the middle of a write blocks every other: a program whose users may stop it
+//! handles the signal and takes a [pause](leasehold_system::critical::pause) first, as the command does; what cannot be
+//! handled is found out by [`blocker`].
 //!
-//! Every write has a random revision, so none ever comes back, not even where a copy of the file was put back. A short-lived process does not checkpoint when it ends, which would cost two more fsyncs: whoever fills the
-//! log does.
+//! Every write has a random revision, so none ever comes back, not even where a copy of the file was put back. A
+//! short-lived process does not checkpoint when it ends, which would cost two more fsyncs: whoever fills the log does.
+//! The log's name follows from the file's, so a file with two names would have two logs: such a file is refused.
 
+mod blocker;
 mod change;
 mod opening;
 mod room;
@@ -16,6 +20,7 @@ mod sharing;
 use crate::namespace::Namespace;
 use crate::revision;
 use async_trait::async_trait;
+pub use blocker::{Blocker, ask, blocker};
 use change::{Change, NewTail};
 use leasehold::store::{
     Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail, Watch,
@@ -33,6 +38,9 @@ use tokio::sync::oneshot;
 
 /// How long after a write of the log the hints follow.
 const HINTS_AFTER: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(60)];
+
+/// How many changes share a commit: others wait for as long as it takes.
+const MOST_TOGETHER: usize = 64;
 
 /// A store in one SQLite file. All handles of a process share one connection to it: several would only wait for each
 /// other, and sleep while they do.
@@ -82,10 +90,11 @@ impl SqliteStore {
             // Nobody waits any more for some of them, and they were not begun.
             let (changes, tell): (Vec<_>, Vec<_>) =
                 pending.into_iter().filter(|p| !p.tell.is_closed()).map(|p| (p.change, p.tell)).unzip();
-            let answers = room.make(&changes);
-            drop(room);
-            for (tell, answer) in tell.into_iter().zip(answers) {
-                let _ = tell.send(answer);
+            let mut tell = tell.into_iter();
+            for some in changes.chunks(MOST_TOGETHER) {
+                for (answer, tell) in room.make(some).into_iter().zip(&mut tell) {
+                    let _ = tell.send(answer);
+                }
             }
         });
         answer.await.unwrap_or_else(|_| Err(broken_off()))

@@ -1,16 +1,19 @@
 //! What safe code cannot do: the only file with `unsafe`.
 //!
-//! Three things need it. A process that was started with a descriptor number on its command line must take ownership of
-//! that number; the runtime can wait on a descriptor only if told that nobody else will close it; and the kernel starts
-//! a process inside a control group only by a system call that the standard library does not make. All are sound by
-//! construction here, and nowhere else may anybody claim so.
+//! Four things need it. A process that was started with a descriptor number on its command line must take ownership of
+//! that number; the runtime can wait on a descriptor only if told that nobody else will close it; the kernel starts a
+//! process inside a control group only by a system call that the standard library does not make; and a process that has
+//! handled a stop signal can be stopped by it only if the system's own action is put in the handler's place. All are sound
+//! by construction here, and nowhere else may anybody claim so.
 
 #![allow(unsafe_code)]
 
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use std::io;
 #[cfg(target_os = "linux")]
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::sync::{Mutex, PoisonError};
 use tokio::io::unix::AsyncFd;
 
 /// Lets the runtime wait on a descriptor.
@@ -105,4 +108,23 @@ pub(crate) fn spawn_into(
         return Ok(Err(io::Error::from_raw_os_error(i32::from_ne_bytes(errno))));
     }
     Ok(Ok(pid))
+}
+
+/// Does something while a signal has the system's own action, whatever handler this process has for it. If the signal is
+/// raised on this thread meanwhile, it has acted before this returns: after a stop signal, once the process is continued.
+///
+/// # Errors
+/// If it is not a signal, or one whose action cannot be changed.
+pub fn with_default_action<T>(signal: i32, act: impl FnOnce() -> T) -> io::Result<T> {
+    // Two at once would each put back what they found, the later one the system's own.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let signal = Signal::try_from(signal)?;
+    let own = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    // SAFETY: the system's own action runs no code of ours.
+    let handler = unsafe { sigaction(signal, &own) }?;
+    let done = act();
+    // SAFETY: it was this signal's action until now, and a handler once installed stays valid.
+    unsafe { sigaction(signal, &handler) }?;
+    Ok(done)
 }

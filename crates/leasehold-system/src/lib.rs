@@ -17,8 +17,10 @@ use macos as native;
 compile_error!("leasehold runs on Linux and macOS; other systems are not promised");
 
 pub mod clock;
+pub mod critical;
 pub mod descriptor;
 pub mod host;
+pub mod locks;
 pub mod paths;
 pub mod process;
 pub mod scratch;

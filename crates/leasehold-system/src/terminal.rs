@@ -57,6 +57,11 @@ impl Terminal {
         }
     }
 
+    /// Whether our own group is in front.
+    pub fn is_ours(&self) -> bool {
+        self.in_front() == Some(self.ours)
+    }
+
     fn in_front(&self) -> Option<Pid> {
         rustix::termios::tcgetpgrp(&self.tty).ok()
     }

@@ -5,7 +5,9 @@
 //! local.
 
 use crate::native;
+use std::fs::Metadata;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Who else may be writing to a file system.
@@ -17,6 +19,44 @@ pub enum Volume {
     Network(&'static str),
     /// Unknown: a program stands behind it (FUSE), or the kind is not on our list.
     Unknown,
+}
+
+/// How a file comes to have more than one name. What a program keeps beside the file, named after it, is then not the same
+/// for everybody who uses it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SecondName {
+    /// It has so many hard links.
+    Links(u64),
+    /// It is mounted by itself, as `docker run -v file:/file` does, and so may be used where it was mounted from.
+    Mount,
+}
+
+impl SecondName {
+    /// Whether a file has another name; the mount is not looked for.
+    pub fn by_link(file: &Metadata) -> Option<Self> {
+        (file.nlink() > 1).then(|| SecondName::Links(file.nlink()))
+    }
+
+    /// Whether a file has another name, or may have.
+    pub fn of(path: &Path) -> io::Result<Option<Self>> {
+        let linked = SecondName::by_link(&std::fs::metadata(path)?);
+        Ok(linked.or(native::volume::is_mount_point(path)?.then_some(SecondName::Mount)))
+    }
+
+    /// What is wrong, and what to do about it.
+    pub fn advice(self, path: &Path) -> String {
+        let file = path.display();
+        match self {
+            SecondName::Links(count) => format!(
+                "{file} has {count} names (hard links), and each would have a log of its own; find the others with `find FOLDER \
+                 -samefile {file}` and remove them, or use symbolic links instead"
+            ),
+            SecondName::Mount => format!(
+                "{file} is mounted as a single file, so the log beside it would not be the one that others use; mount the folder \
+                 that it is in instead"
+            ),
+        }
+    }
 }
 
 /// The kind of file system that an existing path is on.

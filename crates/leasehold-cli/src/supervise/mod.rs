@@ -9,6 +9,7 @@
 
 pub mod deadman;
 mod evidence;
+pub mod rescue;
 mod signals;
 mod standby;
 pub mod trial;
@@ -21,8 +22,10 @@ pub use standby::{Feed, Standby, check, unwatchable};
 
 use leasehold::clock::{Clock, Moment, SystemClock};
 use leasehold::{Grant, Keeper, Loss, Standing, Tenancy};
+use leasehold_stores::StoreUrl;
 use leasehold_system::process::{Signal, Tree};
 use leasehold_system::terminal::Terminal;
+use rescue::Rescue;
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions};
 use std::process::Child;
 use std::time::Duration;
@@ -46,6 +49,8 @@ pub struct Task {
     pub evidence: Option<Evidence>,
     /// The longest it may run.
     pub max_runtime: Option<Duration>,
+    /// Where its lease is.
+    pub store: StoreUrl,
 }
 
 /// How it ended.
@@ -106,12 +111,13 @@ pub async fn supervise<T: Tenancy>(
         ended: None,
         course: Course::Whole,
         lost: None,
+        blocked: None,
         survivors: Vec::new(),
         notes: Vec::new(),
     };
     let copying = task.evidence.map(|evidence| evidence.copy_output(&mut child));
     supervisor.begin(task.environment, &keeper).await;
-    supervisor.attend(reports, signals, &keeper, task.max_runtime).await;
+    supervisor.attend(reports, signals, &keeper, task.max_runtime, task.store).await;
     if let Some(copying) = copying {
         // A process that is not below us may hold the other end for ever.
         let _ = tokio::time::timeout(DRAIN, copying).await;
@@ -147,6 +153,8 @@ struct Supervisor {
     ended: Option<Ended>,
     course: Course,
     lost: Option<String>,
+    /// Who keeps everybody from writing to the store, and what to do about it.
+    blocked: Option<String>,
     survivors: Vec<i32>,
     notes: Vec<String>,
 }
@@ -159,11 +167,13 @@ impl Supervisor {
         signals: &mut Signals,
         keeper: &Keeper<impl Tenancy>,
         max_runtime: Option<Duration>,
+        store: StoreUrl,
     ) {
         let mut children = signal(SignalKind::child()).ok();
         let mut standing = keeper.standing();
         // The moment by which the dead-man must have spoken.
         let mut due = held_until(&standing.borrow()).unwrap_or_else(|| SystemClock.now());
+        let mut rescue = Rescue::new(store, self.windows, due);
         let mut run_until = max_runtime.map(|limit| SystemClock.now() + limit);
         while self.ended.is_none() {
             tokio::select! {
@@ -177,12 +187,20 @@ impl Supervisor {
                     match now {
                         Standing::Held { trust_until } => {
                             due = trust_until;
+                            rescue.trusted(trust_until);
+                            self.blocked = None;
                             self.order(Order::Trust(trust_until));
                         }
                         Standing::Lost(loss) => due = due.min(self.lose(&loss)),
                     }
                 }
                 () = child_changed(&mut children) => self.wake_dead_man(),
+                () = sleep_until(rescue.look_at()) => {
+                    if let Some(ended) = rescue.look() {
+                        crate::output::say(&ended);
+                    }
+                    self.blocked = rescue.blocked();
+                }
                 () = sleep_until(run_until) => {
                     run_until = None;
                     self.course = Course::CutOff;
@@ -235,7 +253,8 @@ impl Supervisor {
             }
             Some(Report::Suspended(signal)) => self.suspend(signal),
             Some(Report::OutOfTrust) => {
-                self.lost.get_or_insert_with(|| match keeper.trouble() {
+                let blocked = self.blocked.take();
+                self.lost.get_or_insert_with(|| match keeper.trouble().or(blocked) {
                     Some(trouble) => format!("it could not be renewed in time: {trouble}"),
                     None => "it could not be renewed in time".into(),
                 });
@@ -271,7 +290,7 @@ impl Supervisor {
             return;
         }
         if reached {
-            if !terminal.lend_in_turn(group) {
+            if !crate::stopping::reach(|| terminal.lend_in_turn(group)) {
                 // Nobody is left to bring it to the front, so it is told what the system tells such a group.
                 signal_group(group, Signal::HUP);
             }
@@ -279,7 +298,7 @@ impl Supervisor {
             terminal.take_back();
             // The whole group, as the terminal would have done it: a script that we were started from is part of the
             // job.
-            let _ = rustix::process::kill_current_process_group(Signal::TSTP);
+            crate::stopping::stop_group();
             terminal.lend_to(group);
         }
         signal_group(group, Signal::CONT);

@@ -7,6 +7,7 @@
 use super::room::{Doing, Room, failed, now};
 use leasehold::store::{Revision, Swap};
 use leasehold::{Error, Key, Result, Timestamp};
+use leasehold_system::critical;
 use rusqlite::{OptionalExtension, ToSql, Transaction, TransactionBehavior, params};
 
 const INSERT: &str = "INSERT INTO record (shelf, name, revision, value) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING";
@@ -56,6 +57,7 @@ impl Change {
 impl Room {
     /// Makes all changes that can be made; gives an answer for each, in the same order.
     pub(super) fn make(&self, changes: &[Change]) -> Vec<Result<Swap>> {
+        let _inside = critical::enter();
         match changes {
             [_, _, ..] => match self.make_together(changes) {
                 Ok(answers) => answers,

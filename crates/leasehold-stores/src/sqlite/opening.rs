@@ -1,16 +1,17 @@
 //! Opening: as little as possible on a file that is ours, and safely on a new one while others do the same.
 
-use super::room::{BUSY, Doing, Room, failed};
+use super::room::{BUSY, Doing, Room, failed, refuse};
 use crate::namespace::Namespace;
 use leasehold::{Error, Kind, Nonce, Result};
 use leasehold_system::clock::{self, Moment};
-use leasehold_system::volume::{self, Volume};
+use leasehold_system::volume::{self, SecondName, Volume};
+use leasehold_system::{critical, rename};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use std::cell::Cell;
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::{DirBuilder, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,9 +52,14 @@ impl Room {
             let message = format!("{} is not a file; give `sqlite:/path/file.db`", path.display());
             return Err(Error::new(Kind::Invalid, message));
         }
+        // A kernel that cannot tell of mounts has none of single files.
+        refuse(&path, SecondName::of(&path).unwrap_or_else(|_| SecondName::by_link(&metadata)))?;
         let identity = (metadata.dev(), metadata.ino());
-        let connection = connect(&path).map_err(|e| failed(e, Doing::Opening, &path))?;
-        let room = Room { connection, path, namespace, identity };
+        let connection = {
+            let _inside = critical::enter();
+            connect(&path).map_err(|e| failed(e, Doing::Opening, &path))?
+        };
+        let room = Room { connection, path, namespace, identity, closing: None };
         room.set_up()?;
         Ok(room)
     }
@@ -62,7 +68,11 @@ impl Room {
     fn set_up(&self) -> Result<()> {
         let give_up = clock::now() + BUSY;
         loop {
-            match self.try_set_up() {
+            let tried = {
+                let _inside = critical::enter();
+                self.try_set_up()
+            };
+            match tried {
                 Ok(done) => return done,
                 // Turning a new file to WAL fails at once, whatever the timeout, while others do the same.
                 Err(e) if e.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && clock::now() < give_up => {
@@ -130,6 +140,11 @@ fn wait(so_far: i32) -> bool {
     let longest = FIRST_WAIT.saturating_mul(1 << so_far.clamp(0, 10)).min(LONGEST_WAIT);
     let share = (Nonce::random().as_u128() & 0xff) as u32;
     std::thread::sleep(longest * (64 + share) / 320);
+    // Whoever waits here has nothing locked that others wait for. The time for which the process is stopped does not count.
+    if critical::let_pause_pass() {
+        WAITING_SINCE.set(clock::now());
+        return true;
+    }
     now.saturating_since(WAITING_SINCE.get()) < BUSY
 }
 
@@ -178,7 +193,8 @@ fn prepare_folder(path: &Path) -> Result<()> {
 /// Makes the file, for this user only, if it is missing; SQLite takes an empty file for a new database.
 ///
 /// The file gets its name after it was closed: closing any descriptor of a database drops all locks that this process
-/// has on it, and another connection of this process may have some.
+/// has on it, and another connection of this process may have some. It gets it by a rename, for which it never has two
+/// names: a process that is killed between linking and unlinking would leave a file that is refused.
 fn create_if_missing(path: &Path) -> Result<()> {
     if std::fs::symlink_metadata(path).is_ok() {
         return Ok(());
@@ -187,9 +203,18 @@ fn create_if_missing(path: &Path) -> Result<()> {
     fresh.push(format!("-{}", Nonce::random()));
     let fresh = PathBuf::from(fresh);
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh).map_err(|e| unusable(e, path))?;
-    let linked = std::fs::hard_link(&fresh, path);
-    let _ = std::fs::remove_file(&fresh);
-    match linked {
+    let named = rename::without_replacing(&fresh, path);
+    if named.is_err() {
+        let _ = std::fs::remove_file(&fresh);
+    }
+    match named {
+        // Not every file system can (ZFS before 2.2). SQLite itself closes a file only when that drops nobody's locks; for
+        // a moment it is readable for others, and empty.
+        Err(e) if e.kind() == io::ErrorKind::Unsupported => {
+            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
+            Connection::open_with_flags(path, flags).map_err(|e| failed(e, Doing::Opening, path))?;
+            std::fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(|e| unusable(e, path))
+        }
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(unusable(e, path)),
         _ => Ok(()),
     }

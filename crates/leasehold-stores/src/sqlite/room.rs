@@ -1,9 +1,11 @@
 //! The open database: its statements, and what its errors mean.
 
+use super::blocker::blocker;
 use crate::namespace::Namespace;
 use leasehold::store::{Class, Page, Reading, Revision, Survey, Versioned};
 use leasehold::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
-use leasehold_system::clock;
+use leasehold_system::volume::SecondName;
+use leasehold_system::{clock, critical};
 use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -24,6 +26,14 @@ pub(super) struct Room {
     pub(super) namespace: Namespace,
     /// Device and inode of the open file.
     pub(super) identity: (u64, u64),
+    /// Set when it is closed, which takes locks too. The last field, so that it is dropped after the connection.
+    pub(super) closing: Option<critical::Inside>,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.closing = Some(critical::enter());
+    }
 }
 
 /// What a failed call leaves unknown.
@@ -39,6 +49,7 @@ impl Room {
         let read = || {
             // Told before it is read: a tenure is not taken for over because this process slept in between.
             let now = now();
+            let _inside = critical::enter();
             let mut statement = self.connection.prepare_cached(READ)?;
             let value = statement
                 .query_row(params![self.namespace.shelf(key.shelf), key.name.as_str()], |row| {
@@ -53,9 +64,11 @@ impl Room {
     /// What this connection's settings are, as SQLite itself tells.
     pub(super) fn survey(&mut self) -> Result<Survey> {
         let look = || {
+            let _inside = critical::enter();
             let journal: String = self.connection.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
             let synchronous: i64 = self.connection.pragma_query_value(None, "synchronous", |row| row.get(0))?;
-            Ok(Survey::plain(Class::A).fine("journal_mode", journal).fine("synchronous", synchronous.to_string()))
+            let survey = Survey::plain(Class::A).fine("names", "one: no hard link, not mounted by itself");
+            Ok(survey.fine("journal_mode", journal).fine("synchronous", synchronous.to_string()))
         };
         look().map_err(|e| failed(e, Doing::Reading, &self.path))
     }
@@ -64,7 +77,7 @@ impl Room {
     pub(super) fn check_identity(&self) -> Result<()> {
         let place = self.path.display();
         match std::fs::metadata(&self.path) {
-            Ok(found) if (found.dev(), found.ino()) == self.identity => Ok(()),
+            Ok(found) if (found.dev(), found.ino()) == self.identity => refuse(&self.path, SecondName::by_link(&found)),
             Ok(_) => Err(Error::new(Kind::Unavailable, format!("{place} was replaced by another file; start again"))),
             Err(e) => Err(Error::unavailable(format!("{place} was moved away; start again"), e)),
         }
@@ -73,6 +86,7 @@ impl Room {
     pub(super) fn list(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
         let list = || {
             let now = now();
+            let _inside = critical::enter();
             let mut statement = self.connection.prepare_cached(LIST)?;
             let limit = i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX);
             let skip = i64::try_from(skip).unwrap_or(i64::MAX);
@@ -95,6 +109,14 @@ impl Room {
     }
 }
 
+/// Refuses a file that has a second name: SQLite names the log after the file, so under each name leases would be granted
+/// that are held under the other.
+pub(super) fn refuse(path: &Path, second: Option<SecondName>) -> Result<()> {
+    let Some(second) = second else { return Ok(()) };
+    let message = format!("nothing was changed, leases would be granted twice: {}", second.advice(path));
+    Err(Error::new(Kind::Unsupported, message))
+}
+
 /// The machine's wall clock: the same that SQLite's date functions read, and cheaper to ask.
 pub(super) fn now() -> Timestamp {
     Timestamp::from_millis(clock::wall_ms())
@@ -109,7 +131,14 @@ pub(super) fn failed(error: rusqlite::Error, doing: Doing, path: &Path) -> Error
     let place = path.display();
     let (kind, what) = match (error.sqlite_error_code(), doing) {
         (Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed), _) => {
-            (Kind::Unavailable, format!("{place} was busy for {} s; try again", BUSY.as_secs()))
+            let who = blocker(path).map_or_else(
+                || {
+                    "try again, and if that goes on look for a stopped process or a frozen container that uses it"
+                        .into()
+                },
+                |blocker| blocker.to_string(),
+            );
+            (Kind::Unavailable, format!("{place} was busy for {} s, nothing was changed: {who}", BUSY.as_secs()))
         }
         (Some(ErrorCode::DiskFull), _) => {
             (Kind::Unavailable, format!("no space left for {place}; nothing was changed, free some and try again"))

@@ -1,6 +1,7 @@
 //! Linux.
 
 pub(crate) mod cgroup;
+pub(crate) mod locks;
 pub(crate) mod process;
 pub mod rename;
 pub(crate) mod volume;

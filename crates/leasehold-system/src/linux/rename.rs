@@ -1,6 +1,6 @@
 //! Renames beyond POSIX, by `renameat2`.
 
-use rustix::fs::{RenameFlags, renameat_with};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::AsFd;
@@ -13,6 +13,17 @@ use std::path::Path;
 pub fn exchange(a_at: impl AsFd, a: &Path, b_at: impl AsFd, b: &Path) -> io::Result<()> {
     match renameat_with(a_at, a, b_at, b, RenameFlags::EXCHANGE) {
         // File systems that do not know the flag, and kernels that do not know the call.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Err(io::ErrorKind::Unsupported.into()),
+        answer => Ok(answer?),
+    }
+}
+
+/// Gives a file a name that nobody has, in one step: it never has two.
+///
+/// # Errors
+/// [`io::ErrorKind::AlreadyExists`] if somebody has it, [`io::ErrorKind::Unsupported`] where the file system cannot do it.
+pub fn without_replacing(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Err(io::ErrorKind::Unsupported.into()),
         answer => Ok(answer?),
     }

@@ -1,7 +1,9 @@
 //! File systems, by the magic number that the kernel gives them, and the folders of the XDG convention.
 
 use crate::volume::Volume;
+use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Magic numbers of file systems that other machines may write to (linux/magic.h and the drivers' own headers).
@@ -39,6 +41,39 @@ pub(crate) fn of(path: &Path) -> io::Result<Volume> {
     })
 }
 
+pub(crate) fn is_mount_point(file: &Path) -> io::Result<bool> {
+    let file = file.canonicalize()?;
+    if let Ok(found) = rustix::fs::statx(rustix::fs::CWD, &file, AtFlags::empty(), StatxFlags::empty())
+        && found.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT)
+    {
+        return Ok(found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT));
+    }
+    // Kernels before 5.8 do not tell.
+    let mounts = std::fs::read("/proc/self/mountinfo")?;
+    Ok(mounts.split(|byte| *byte == b'\n').any(|line| mounted_at(line) == Some(file.as_os_str().as_bytes().to_vec())))
+}
+
+/// The mount point in a line of `mountinfo`, where blanks are written as `\040`.
+fn mounted_at(line: &[u8]) -> Option<Vec<u8>> {
+    let field = line.split(|byte| *byte == b' ').nth(4)?;
+    let mut path = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, after)) = rest.split_first() {
+        let escaped = rest.get(1..4).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        match escaped.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                path.push(byte);
+                rest = &rest[4..];
+            }
+            None => {
+                path.push(*first);
+                rest = after;
+            }
+        }
+    }
+    Some(path)
+}
+
 pub(crate) fn state_dir(variable: &dyn Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
     let base = variable("XDG_STATE_HOME").or_else(|| variable("HOME").map(|home| home.join(".local/state")))?;
     Some(base.join("leasehold"))
@@ -52,6 +87,15 @@ mod tests {
     fn memory_and_the_root_are_local() {
         assert_eq!(of(Path::new("/proc")).unwrap(), Volume::Local);
         assert!(of(Path::new("/no/such/path")).is_err());
+    }
+
+    #[test]
+    fn mount_points_are_told_from_other_files() {
+        assert!(is_mount_point(Path::new("/proc")).unwrap());
+        assert!(!is_mount_point(Path::new("/proc/self/status")).unwrap());
+        let line = b"63 43 254:0 /tmp/a\\040b /mnt/c\\040d\\134e rw,relatime - ext4 /dev/vda rw";
+        assert_eq!(mounted_at(line).unwrap(), b"/mnt/c d\\e");
+        assert_eq!(mounted_at(b""), None);
     }
 
     #[test]

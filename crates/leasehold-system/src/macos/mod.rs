@@ -1,6 +1,7 @@
 //! macOS. Written against the documented interfaces; docs/guarantees.md says what was not run here.
 
 pub(crate) mod cgroup;
+pub(crate) mod locks;
 pub(crate) mod process;
 pub mod rename;
 pub(crate) mod volume;

@@ -12,6 +12,11 @@ pub(crate) fn of(path: &Path) -> io::Result<Volume> {
     Ok(if flags & LOCAL != 0 { Volume::Local } else { Volume::Network("network") })
 }
 
+/// Darwin mounts file systems on folders only.
+pub(crate) fn is_mount_point(_file: &Path) -> io::Result<bool> {
+    Ok(false)
+}
+
 pub(crate) fn state_dir(variable: &dyn Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
     variable("HOME").map(|home| home.join("Library/Application Support/leasehold"))
 }

@@ -252,7 +252,8 @@ impl Run {
         let evidence = plan.progress.as_ref().map(|(_, evidence)| evidence.clone());
         let mut environment = environment(&token, self.slot);
         environment.extend(plan.fences.iter().map(|fences| (guards::FENCE_NAMESPACE, fences.to_string())));
-        let task = Task { environment, windows, evidence, max_runtime: plan.max_runtime };
+        let store = plan.settings.store.value.clone();
+        let task = Task { environment, windows, evidence, max_runtime: plan.max_runtime, store };
         Tried::Ended(Box::new(supervise::supervise(keeper, standby, task, &mut self.signals).await))
     }
 

@@ -8,6 +8,7 @@ use crate::supervise::windows::Windows;
 use crate::supervise::{Course, Ended, Feed, Finished, Signals, Standby, Task, supervise};
 use leasehold::clock::{Clock, SystemClock};
 use leasehold::{Keeper, Kind, Result, Tenancy, format_duration};
+use leasehold_stores::StoreUrl;
 use leasehold_work::queue::Reason;
 use std::ffi::OsString;
 use std::fs::File;
@@ -26,7 +27,7 @@ const TEMPLATE: &str = "{}";
 pub struct Plan {
     pub windows: Windows,
     pub max_runtime: Option<Duration>,
-    pub store: String,
+    pub store: StoreUrl,
     pub queue: String,
     pub until_empty: bool,
     pub items: Option<u64>,
@@ -90,8 +91,13 @@ pub async fn run<S: Source>(mut source: S, plan: Plan) -> Result<Exit> {
                 return Err(error);
             }
         };
-        let task =
-            Task { environment: Vec::new(), windows: plan.windows, evidence: None, max_runtime: plan.max_runtime };
+        let task = Task {
+            environment: Vec::new(),
+            windows: plan.windows,
+            evidence: None,
+            max_runtime: plan.max_runtime,
+            store: plan.store.clone(),
+        };
         let finished = supervise(keeper, standby, task, &mut signals).await;
         let ended_by_us = *asked.borrow() > 1;
         match settle(&source, &plan, &bench, &job, finished, ended_by_us).await? {
@@ -148,7 +154,7 @@ fn stand_by(plan: &Plan, bench: &Bench, job: &Job) -> Result<Standby> {
     ];
     let checkpoint = job.checkpoint.clone().filter(|text| !text.contains('\0')).unwrap_or_default();
     environment.push(("LEASEHOLD_CHECKPOINT", checkpoint.into()));
-    Standby::start_with(command, &plan.store, None, Feed { input: Some(input), environment })
+    Standby::start_with(command, &plan.store.portable(), None, Feed { input: Some(input), environment })
 }
 
 enum Settled {

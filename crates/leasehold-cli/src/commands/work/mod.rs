@@ -42,7 +42,7 @@ pub async fn work(common: &Common, args: Args) -> Result<Exit> {
     let plan = lane::Plan {
         windows,
         max_runtime,
-        store: settings.store.value.portable(),
+        store: settings.store.value.clone(),
         queue: target.portable(),
         until_empty: args.until_empty,
         items: args.items,
