@@ -57,7 +57,7 @@ fn decided(asked: Asked, record: &Ownership, if_epoch: Option<Epoch>) -> (Option
 pub async fn order(common: &Common, settings: &Settings, args: &Operate, asked: Asked, done: &str) -> Result<Exit> {
     let lease = match asked {
         Asked::HandOff { .. } => LeaseName::to_hold(&args.name)?,
-        _ => LeaseName::new(&args.name)?,
+        _ => LeaseName::new(&args.name)?.of_a_lease()?,
     };
     let if_epoch = args.if_epoch.as_deref().map(|epoch| epoch_of("--if-epoch", epoch)).transpose()?;
     let why = Why::named("--why", &args.why)?;

@@ -3,7 +3,9 @@
 use super::Plan;
 use leasehold::clock::{Clock, Moment, SystemClock};
 use leasehold::protocol::Refusal;
-use leasehold::{Acquired, Ask, Coordinator, Error, Grant, HolderId, Kind, LeaseName, Outcome, Result, Timestamp};
+use leasehold::{
+    Acquired, Ask, Coordinator, Error, Grant, HolderId, Kind, LeaseName, Outcome, Resolver, Result, Timestamp,
+};
 use rustix::fs::FlockOperation;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -46,6 +48,7 @@ pub enum Taken {
 /// back.
 pub async fn take(coordinator: &Coordinator, plan: &Plan, ask: &mut Ask) -> Result<Taken> {
     if let Some(token) = &plan.adopt {
+        coordinator.resolve(token).await?.in_force(token)?;
         let mut grant = coordinator.adopt(token).await?;
         // It may have been waiting to be taken up for most of its time.
         coordinator.renew(&mut grant, None).await?;
