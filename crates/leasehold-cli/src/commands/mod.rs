@@ -1,6 +1,7 @@
 //! One verb, one file. What several share is here.
 
 mod acquire;
+mod advance;
 mod advise;
 mod completions;
 mod config;
@@ -63,7 +64,7 @@ pub async fn execute(cli: Cli) -> Result<Exit> {
         Verb::HandOff(args) => operate::hand_off(common, &args).await,
         Verb::Pause(args) => operate::pause(common, &args).await,
         Verb::Resume(args) => operate::resume(common, &args).await,
-        Verb::Advance(args) => operate::advance(common, &args).await,
+        Verb::Advance(args) => advance::advance(common, &args).await,
         Verb::Schedule(args) => schedule::schedule(common, args).await,
         Verb::Runs(args) => runs::runs(common, &args).await,
         Verb::Stats(args) => stats::stats(common, &args).await,
