@@ -147,6 +147,7 @@ impl Archive {
                 | Refusal::Elsewhere(_)
                 | Refusal::NotMoving { .. }
                 | Refusal::OtherLineage { .. }
+                | Refusal::TooFar { .. }
                 | Refusal::Exhausted => No::Other,
             }),
         };

@@ -102,7 +102,7 @@ pub enum Verb {
     Resume(Operate),
     /// Move a lease's epoch past a number, to heal a store that was restored from an old copy
     #[command(
-        after_help = "Examples:\n  leasehold advance daily-publish --past 41 --why 'the store was restored from an old copy'"
+        after_help = "Examples:\n  leasehold advance daily-publish --past 41 --why 'the store was restored from an old copy'\n  leasehold advance daily-publish --past 41 --lineage 9f2c... --why 'the store was lost'"
     )]
     Advance(Advance),
     /// Run jobs on a schedule, each slot once in the whole fleet
@@ -332,6 +332,12 @@ pub struct Advance {
     /// The highest epoch that a guard has seen
     #[arg(long, value_name = "EPOCH", required = true, allow_negative_numbers = true)]
     pub past: String,
+    /// The lineage that the guard knows, if the store was lost and the lease has begun a new one; possible once
+    #[arg(long, value_name = "LINEAGE")]
+    pub lineage: Option<String>,
+    /// Jump over more than 1,000,000 epochs
+    #[arg(long)]
+    pub force: bool,
 }
 
 #[derive(Debug, Args)]

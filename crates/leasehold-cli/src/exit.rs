@@ -46,7 +46,10 @@ pub const TABLE: &[(Exit, &str)] = &[
         Exit::Held,
         "`acquire`: somebody else holds the lease, or it is paused; `migrate`: leases or queue items are held",
     ),
-    (Exit::Lost, "`renew`, `release`, `progress`, `gate`: the lease is no longer held"),
+    (
+        Exit::Lost,
+        "`renew`, `release`, `progress`, `gate`: the lease or item is no longer held; `write` and other guards: it was released",
+    ),
     (Exit::Fenced, "a guard refused a stale write; nothing was written"),
     (Exit::Usage, "the input is wrong; nothing was done"),
     (Exit::Corrupt, "what was read back is damaged, or the store went back in time: call a person"),

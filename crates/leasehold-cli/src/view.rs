@@ -175,6 +175,10 @@ pub fn refusal_line(lease: &LeaseName, refusal: &Refusal, now: Timestamp) -> Str
         }
         Refusal::LineageFixed { lineage: None } => format!("`{lease}` has no lineage"),
         Refusal::Exhausted => format!("`{lease}` has no epochs left"),
+        Refusal::TooFar { most } => format!(
+            "`{lease}` cannot be moved that far: epochs do not come back, and an advance may go past {most} at most, so that \
+             enough of them are left; nothing was changed"
+        ),
     }
 }
 

@@ -234,7 +234,21 @@ const LINES: &[(&[&str], i32, &str)] = &[
     (&["advance", "held", "--past", "x", "--why", "x"], 64, "use a whole number up to 9007199254740991"),
     (&["advance", "held", "--past=-1", "--why", "x"], 64, "use a whole number up to"),
     (&["advance", "held", "--past", "9007199254740992", "--why", "x"], 64, "9007199254740991"),
-    (&["advance", "held", "--past", "9007199254740991", "--why", "x"], 64, "no epochs left"),
+    (&["advance", "held", "--past", "9007199254740991", "--why", "x"], 64, "cannot be moved that far"),
+    (&["advance", "held", "--past", "9007199254740989", "--force", "--why", "x"], 64, "cannot be moved that far"),
+    (
+        &["advance", "held", "--past", "1000002", "--why", "x"],
+        64,
+        "a jump of more than 1000000 is most likely a typing error",
+    ),
+    (&["advance", "held", "--past", "7", "--lineage", "abc", "--why", "x"], 64, "--lineage"),
+    (&["acquire", "queue/mail/k.7"], 64, "names that begin with `queue/` are items of queues"),
+    (&["run", "spool/k.7", "--", "touch", "ran"], 64, "names that begin with `spool/` are items of spools"),
+    (&["run", "queue", "--limit", "2", "--", "touch", "ran"], 64, "names that begin with `queue/`"),
+    (&["hand-off", "queue/mail/k.7", "--to", "b", "--why", "x"], 64, "names that begin with `queue/`"),
+    (&["revoke", "queue/mail/k.7", "--why", "x"], 64, "names that begin with `queue/`"),
+    (&["pause", "spool/k.7", "--why", "x"], 64, "names that begin with `spool/`"),
+    (&["advance", "queue/mail/k.7", "--past", "3", "--why", "x"], 64, "names that begin with `queue/`"),
     (&["hand-off", "held", "--why", "x"], 64, "--to"),
     (&["hand-off", "held", "--why", "x", "--to", ""], 64, "invalid --to ``: it is empty"),
     (&["hand-off", "held", "--to", "b", "--why", ""], 64, "invalid --why"),
@@ -274,18 +288,18 @@ const LINES: &[(&[&str], i32, &str)] = &[
 
 /// Command lines that are wrong for what the home holds.
 const LIVED: &[(&[&str], i32, &str)] = &[
-    (&["renew", "--token", "nobody:1:{nonce}:{nonce}:0"], 12, "lease `nobody` was lost: held=1 seen=0"),
-    (&["release", "--token", "nobody:1:{nonce}:{nonce}:0"], 12, "nothing changed"),
-    (&["progress", "x", "--token", "nobody:1:{nonce}:{nonce}:0"], 12, "lease `nobody` was lost: held=1 seen=0"),
-    (&["run", "nobody", "--token", "nobody:1:{nonce}:{nonce}:0", "--", "touch", "ran"], 12, "was lost: held=1 seen=0"),
+    (&["renew", "--token", "nobody:1:{nonce}:{nonce}:0"], 64, "`nobody:1` was never granted by"),
+    (&["release", "--token", "nobody:1:{nonce}:{nonce}:0"], 64, "`nobody:1` was never granted by"),
+    (&["progress", "x", "--token", "nobody:1:{nonce}:{nonce}:0"], 64, "`nobody:1` was never granted by"),
+    (&["run", "nobody", "--token", "nobody:1:{nonce}:{nonce}:0", "--", "touch", "ran"], 64, "was never granted by"),
     (
         &["gate", "deploy", "--token", "nobody:1:{nonce}:{nonce}:0", "--", "touch", "ran"],
-        12,
+        64,
         "gate closed: resource=`deploy`",
     ),
-    (&["renew", "--token", "held:7:{nonce}:{nonce}:0"], 12, "held=7 seen=1"),
-    (&["release", "--token", "held:1:{nonce}:{nonce}:0"], 12, "nothing changed"),
-    (&["progress", "x", "--token", "held:1:{nonce}:{nonce}:0"], 12, "lease `held` was lost"),
+    (&["renew", "--token", "held:7:{nonce}:{nonce}:0"], 64, "not this lease"),
+    (&["release", "--token", "held:1:{nonce}:{nonce}:0"], 64, "nothing was changed"),
+    (&["progress", "x", "--token", "held:1:{nonce}:{nonce}:0"], 64, "not this lease"),
     (&["run", "other", "--token", "{held}", "--", "touch", "ran"], 64, "it is of another lease than `other`"),
     (
         &["write", "out", "--from", "text", "--token", "{other}"],
@@ -293,7 +307,7 @@ const LIVED: &[(&[&str], i32, &str)] = &[
         "is fenced by lease `held`, the token is of `other`",
     ),
     (&["publish", "build", "site", "--token", "{other}"], 64, "is fenced by lease `held`, the token is of `other`"),
-    (&["write", "out", "--from", "text", "--token", "held:1:{nonce}:{nonce}:0"], 65, "was never granted by"),
+    (&["write", "out", "--from", "text", "--token", "held:1:{nonce}:{nonce}:0"], 64, "not this lease"),
     (&["write", "site", "--from", "text", "--token", "{held}"], 64, "leasehold publish"),
     (&["write", "build", "--from", "text", "--token", "{held}"], 64, "leasehold publish"),
     (&["publish", "text", "site", "--token", "{held}"], 64, "use a folder; single files are for `leasehold write`"),
@@ -301,14 +315,10 @@ const LIVED: &[(&[&str], i32, &str)] = &[
     (&["publish", "build", "build/inner", "--token", "{held}"], 64, "it is or holds"),
     (&["run", "other", "--guard", "file:out", "--", "touch", "ran"], 64, "is fenced by lease `held`"),
     (&["publish", "text", "new", "--token", "{held}"], 64, "use a folder; single files are for `leasehold write`"),
-    (
-        &["gate", "deploy", "--token", "held:7:{nonce}:{nonce}:0", "--", "touch", "ran"],
-        12,
-        "lease `held` held=7 seen=1",
-    ),
+    (&["gate", "deploy", "--token", "held:7:{nonce}:{nonce}:0", "--", "touch", "ran"], 64, "of lineage {nonce}"),
     (
         &["gate", "deploy", "--token", "held:1:{nonce}:{nonce}:0", "--", "touch", "ran"],
-        12,
+        64,
         "gate closed: resource=`deploy`",
     ),
     (&["doctor", "--folder", "text"], 64, "it is not a folder"),
@@ -339,7 +349,7 @@ fn the_same_lines_make_no_store_where_there_is_none() {
         let mut watched = Watched::new(lived.home.folder.path());
         assert!(watched.before.is_empty());
         for (line, code, says) in LINES {
-            if *says == "no epochs left" {
+            if *says == "cannot be moved that far" {
                 continue; // An order about a lease that nobody held yet may well be its first record.
             }
             watched.refused((line, on), &lived.done(line), *code, &lived.words(&[says])[0]);

@@ -204,16 +204,18 @@ fn a_token_that_the_store_never_granted_moves_no_fence() {
     let home = Home::new(On::Sqlite);
     home.done(&["sql", "sqlite:app.db", "--init"]).expect(0);
     let granted = home.done(&["acquire", "job", "--ttl", "24h"]).expect(0).stdout.trim().to_owned();
-    let nobody = "0".repeat(32);
-    for forged in [
-        format!("job:99:{nobody}:{nobody}:0"),
-        format!("job:1:{nobody}:{nobody}:0"),
-        format!("neverwas:9:{nobody}:{nobody}:0"),
+    let (other, nobody) = ("5".repeat(32), "0".repeat(32));
+    let lineage = granted.split(':').nth(2).unwrap();
+    for (forged, code, says) in [
+        (format!("job:99:{lineage}:{nobody}:0"), 65, "was never granted by"),
+        (format!("job:1:{lineage}:{nobody}:0"), 65, "was never granted by"),
+        (format!("job:99:{other}:{nobody}:0"), 64, "not this lease"),
+        (format!("neverwas:9:{lineage}:{nobody}:0"), 64, "was never granted by"),
     ] {
-        let refused = home.done(&["write", "out.txt", "--from", "app.db", "--token", &forged]).expect(65);
-        assert!(refused.stderr.contains("was never granted by"), "{refused:?}");
+        let refused = home.done(&["write", "out.txt", "--from", "app.db", "--token", &forged]).expect(code);
+        assert!(refused.stderr.contains(says), "{refused:?}");
         assert!(!refused.stderr.contains(&nobody), "{refused:?}");
-        home.done(&["sql", "sqlite:app.db", "-c", "CREATE TABLE t (n)", "--token", &forged]).expect(65);
+        home.done(&["sql", "sqlite:app.db", "-c", "CREATE TABLE t (n)", "--token", &forged]).expect(code);
     }
     home.done(&["write", "out.txt", "--from", "app.db", "--token", &granted]).expect(0);
     home.done(&["sql", "sqlite:app.db", "-c", "CREATE TABLE t (n)", "--token", &granted]).expect(0);

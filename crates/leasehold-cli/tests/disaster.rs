@@ -78,7 +78,7 @@ fn a_sealed_zombie_cannot_write_even_before_the_new_holder_has_written() {
 }
 
 #[test]
-fn a_rolled_back_store_is_told_apart_from_a_stale_token_and_can_be_healed() {
+fn a_store_that_was_lost_is_told_apart_from_a_stale_token_and_can_be_healed_once() {
     let home = Home::new(On::Sqlite);
     for _ in 0..3 {
         home.done(&["run", "job", "--guard", "file:out", "--", "sh", "-c", "echo old | leasehold write out"]).expect(0);
@@ -87,12 +87,32 @@ fn a_rolled_back_store_is_told_apart_from_a_stale_token_and_can_be_healed() {
         let _ = std::fs::remove_file(home.path(file));
     }
     let run = ["run", "job", "--guard", "file:out", "--", "sh", "-c", "echo new | leasehold write out"];
-    let refused = home.done(&run).expect(65);
-    assert!(refused.stderr.contains("store regressed"), "{refused:?}");
-    assert!(refused.stderr.contains("leasehold advance job --past 3"), "{refused:?}");
+    let refused = home.done(&run).expect(64);
+    assert!(refused.stderr.contains("not this lease"), "{refused:?}");
     assert_eq!(home.read("out"), "old\n");
-    home.done(&["advance", "job", "--past", "3", "--why", "store was restored"]).expect(0);
+    // The message has the command that heals.
+    let heal = refused.stderr.split("heal with: leasehold ").nth(1).unwrap().trim().replace("'store was lost'", "lost");
+    assert!(heal.starts_with("advance job --past 3 --lineage "), "{heal}");
+    home.done(&heal.split(' ').collect::<Vec<_>>()).expect(0);
     home.done(&run).expect(0);
     assert_eq!(home.read("out"), "new\n");
     assert_eq!(home.show("job")["epoch"], 5);
+    let other = "7".repeat(32);
+    let twice = home.done(&["advance", "job", "--past", "9", "--lineage", &other, "--why", "again"]).expect(64);
+    assert!(twice.stderr.contains("that can be done once"), "{twice:?}");
+    home.done(&run).expect(0);
+}
+
+#[test]
+fn a_mistyped_advance_does_not_use_the_epochs_up() {
+    let home = Home::new(On::Sqlite);
+    home.done(&["run", "job", "--", "true"]).expect(0);
+    let mistyped = home.done(&["advance", "job", "--past", "9007199254740989", "--why", "typo"]).expect(64);
+    assert!(mistyped.stderr.contains("cannot be moved that far"), "{mistyped:?}");
+    let far = home.done(&["advance", "job", "--past", "1000002", "--why", "typo"]).expect(64);
+    assert!(far.stderr.contains("--force"), "{far:?}");
+    home.done(&["advance", "job", "--past", "1000001", "--why", "as far as it goes"]).expect(0);
+    home.done(&["advance", "job", "--past", "3000000", "--force", "--why", "a guard has seen it"]).expect(0);
+    assert_eq!(home.show("job")["epoch"], 3_000_001);
+    home.done(&["run", "job", "--", "true"]).expect(0);
 }

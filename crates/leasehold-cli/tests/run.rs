@@ -64,6 +64,22 @@ fn waiting_ends_when_the_lease_is_released_or_the_limit_comes() {
 }
 
 #[test]
+fn a_pause_that_is_ordered_during_the_wait_keeps_every_seat_free() {
+    let home = Home::new(On::Sqlite);
+    let hold = |name: &str| home.done(&["acquire", name, "--ttl", "5m"]).expect(0).stdout.trim().to_owned();
+    let (_first, second) = (hold("gpu"), hold("gpu/seat-2"));
+    let waiting =
+        home.start(&["run", "gpu", "--limit", "2", "--wait", "3s", "--held-exit-code", "9", "--", "touch", "ran"]);
+    home.done(&["pause", "gpu", "--why", "drain"]).expect(0);
+    home.done(&["release", "--token", &second]).expect(0);
+    let skipped = waiting.end().expect(9);
+    assert!(skipped.stderr.contains("`gpu` is paused by"), "{skipped:?}");
+    assert!(!home.path("ran").exists());
+    home.done(&["resume", "gpu", "--why", "done"]).expect(0);
+    home.done(&["run", "gpu", "--limit", "2", "--wait", "1m", "--", "touch", "ran"]).expect(0);
+}
+
+#[test]
 fn a_second_try_comes_after_the_given_time() {
     let home = Home::new(On::Sqlite);
     home.done(&["acquire", "job", "--ttl", "1s"]).expect(0);

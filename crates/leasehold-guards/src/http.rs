@@ -34,7 +34,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use leasehold::clock::{Clock, Moment, SystemClock};
-use leasehold::{Coordinator, Error, Kind, Result};
+use leasehold::{Coordinator, Error, Kind, Resolver, Result};
 use replay::Cache;
 use station::Station;
 use std::convert::Infallible;
@@ -88,10 +88,12 @@ impl fmt::Debug for Proxy {
 }
 
 impl Proxy {
-    /// A proxy that keeps its fence in this store. `say` is told what people should know.
+    /// A proxy that keeps its fence in the coordinator's store. `tokens` finds the records that tokens are of; `say` is
+    /// told what people should know.
     pub fn new(
         settings: Settings,
         coordinator: Coordinator,
+        tokens: Arc<dyn Resolver>,
         on_stage: Option<OnStage>,
         say: Arc<dyn Fn(&str) + Send + Sync>,
     ) -> Result<Self> {
@@ -103,6 +105,7 @@ impl Proxy {
             resource: format!("http:{}", settings.resource),
             kept: KeptFence::new(coordinator.store().clone(), &name),
             coordinator,
+            tokens,
             policy: settings.policy,
             lease: settings.lease.clone(),
             drain: limits.drain,

@@ -14,7 +14,9 @@ use crate::kept::{KeptFence, named};
 use leasehold::clock::Moment;
 use leasehold::guard::{self, HighWater, Rejection, Strength};
 use leasehold::store::Watching;
-use leasehold::{Coordinator, Epoch, Error, Grant, Kind, LeaseName, Result, Token};
+use leasehold::{
+    Coordinator, Epoch, Error, Kind, LeaseName, Live, Resolved, Resolver, Result, Store, Token, TokenState,
+};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -55,6 +57,7 @@ enum View {
 #[derive(Debug)]
 pub struct Gate {
     coordinator: Coordinator,
+    tokens: Arc<dyn Resolver>,
     token: Token,
     resource: String,
     fence: KeptFence,
@@ -63,11 +66,18 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// A gate that is closed until the first look at the store.
-    pub fn new(coordinator: Coordinator, token: Token, resource: &LeaseName) -> Result<Self> {
+    /// A gate that is closed until the first look at the store. The fence is kept in the coordinator's store; `tokens`
+    /// finds the record that the token is of.
+    pub fn new(
+        coordinator: Coordinator,
+        tokens: Arc<dyn Resolver>,
+        token: Token,
+        resource: &LeaseName,
+    ) -> Result<Self> {
         let fence = KeptFence::new(coordinator.store().clone(), &named("mcp", resource)?);
         Ok(Gate {
             coordinator,
+            tokens,
             token,
             resource: format!("mcp:{resource}"),
             fence,
@@ -110,9 +120,9 @@ impl Gate {
     /// the resource; seals it if ours is the newest.
     pub async fn refresh(&self) {
         let view = match self.look().await {
-            Ok(grant) => {
-                *self.ttl.lock().unwrap_or_else(PoisonError::into_inner) = grant.ttl().get();
-                View::Until(Some(grant.trust_until()), None)
+            Ok(live) => {
+                *self.ttl.lock().unwrap_or_else(PoisonError::into_inner) = live.ttl.get();
+                View::Until(Some(live.trust_until), None)
             }
             Err(error) => match error {
                 Trouble::Final(closed) => View::Closed(closed),
@@ -130,34 +140,27 @@ impl Gate {
         }
     }
 
-    async fn look(&self) -> Result<Grant, Trouble> {
-        let grant = match self.coordinator.adopt(&self.token).await {
-            Ok(grant) => grant,
-            Err(error) if error.kind() == Kind::Lost => return Err(self.lost(error).await),
-            Err(error) => return Err(Trouble::Passing(error)),
-        };
+    async fn look(&self) -> Result<Live, Trouble> {
+        let found = self.tokens.resolve(&self.token).await.map_err(Trouble::Passing)?;
+        let live = found.in_force(&self.token).map_err(|error| self.lost(&found, &error))?;
         for _ in 0..MAX_ATTEMPTS {
             let seen = self.fence.look().await.map_err(Trouble::Passing)?;
             let next = guard::seal(seen.high.as_ref(), &self.token).map_err(|rejection| self.refused(rejection))?;
             if seen.high.as_ref() == Some(&next) {
-                return Ok(grant);
+                return Ok(live);
             }
             if self.fence.put(&seen, Some(next), seen.by).await.map_err(Trouble::Passing)?.is_some() {
-                return Ok(grant);
+                return Ok(live);
             }
         }
         Err(Trouble::Passing(Error::new(Kind::Contended, format!("fence of `{}` keeps changing", self.resource))))
     }
 
-    /// The store says that this token's lease is not held by it any more.
-    async fn lost(&self, error: Error) -> Trouble {
-        let seen = match self.coordinator.inspect(&self.token.lease).await {
-            Ok(lease) => lease.record.epoch,
-            Err(error) => return Trouble::Passing(error),
-        };
-        let held = self.token.epoch;
+    /// The record says that this token is not in force.
+    fn lost(&self, found: &Resolved, error: &Error) -> Trouble {
+        let (held, seen) = (self.token.epoch, found.epoch);
         let message = format!("tool call refused: resource=`{}` held={held} seen={seen}; {error}", self.resource);
-        let kind = if seen > held { Kind::Fenced } else { Kind::Lost };
+        let kind = if matches!(found.state, TokenState::Superseded { .. }) { Kind::Fenced } else { error.kind() };
         Trouble::Final(Closed { kind, message, held, seen: Some(seen) })
     }
 
@@ -184,8 +187,9 @@ impl Gate {
     /// Looks every third of the TTL, and when the store hints, until dropped. `said` is told of every change for the worse.
     pub async fn keep(self: Arc<Self>, said: impl Fn(&Closed) + Send) {
         let hint = Arc::new(Notify::new());
-        let watches = [leasehold::Key::new(leasehold::Shelf::Lease, &self.token.lease), self.fence.key().clone()];
-        let _listeners = watches.map(|key| Listener::start(&self.coordinator, key, hint.clone()));
+        let fence = (self.coordinator.store().clone(), self.fence.key().clone());
+        let watches = self.tokens.record(&self.token).into_iter().chain([fence]);
+        let _listeners: Vec<_> = watches.map(|(store, key)| Listener::start(store, key, hint.clone())).collect();
         let mut told = false;
         loop {
             self.refresh().await;
@@ -221,8 +225,7 @@ enum Trouble {
 struct Listener(tokio::task::JoinHandle<()>);
 
 impl Listener {
-    fn start(coordinator: &Coordinator, key: leasehold::Key, hint: Arc<Notify>) -> Self {
-        let store = coordinator.store().clone();
+    fn start(store: Arc<dyn Store>, key: leasehold::Key, hint: Arc<Notify>) -> Self {
         Listener(tokio::spawn(async move {
             if store.capabilities().watch == Watching::None {
                 return;

@@ -19,3 +19,5 @@ pub use journal::{ENTRIES_KEPT, Entry, Fate, Journal, Journals, RunEnd};
 pub use scheduler::{Agenda, Decided, Launcher, Scheduler, Settings, Start, Steering, Watcher};
 pub mod queue;
 pub mod spool;
+mod tokens;
+pub use tokens::Tokens;

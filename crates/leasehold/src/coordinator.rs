@@ -147,6 +147,7 @@ impl Coordinator {
         known: Option<&Known>,
     ) -> Result<Acquired> {
         self.check_ttl(ask.ttl)?;
+        lease.check_lease()?;
         let request =
             Request::Acquire { lineage: Lineage::random(), holder: ask.holder.clone(), ttl: ask.ttl, slot: ask.slot };
         Ok(match self.apply(lease, &request, known).await? {
@@ -235,6 +236,7 @@ impl Coordinator {
         expected: Option<Epoch>,
         order: Order,
     ) -> Result<Operated> {
+        lease.check_lease()?;
         if let Order::HandOff { ttl, .. } = &order {
             self.check_ttl(*ttl)?;
         }

@@ -8,6 +8,7 @@ use crate::epoch::Epoch;
 use crate::error::{Error, Kind, Result};
 use crate::name::LeaseName;
 use crate::nonce::{Lineage, Nonce};
+use crate::resolve::Right;
 use crate::text::{Who, Why};
 use crate::token::Token;
 use async_trait::async_trait;
@@ -123,7 +124,8 @@ impl Rejection {
                     "not this lease: resource=`{resource}` is fenced by a lease `{lease}` of lineage {seen} (epoch {high}), \
                      the token is of a lease `{lease}` of lineage {held}, from another store or namespace; nothing was \
                      written. Use the store that the resource belongs to. If that store was lost and begun anew, stop the \
-                     job, then heal with: leasehold advance {lease} --past {high} --lineage {seen} --why 'store was lost'"
+                     job, then heal with: {}",
+                    heal(&lease, high, Some(seen))
                 ),
             ),
             Rejection::Regressed { lease, seen } => regressed(resource, &lease, seen),
@@ -146,9 +148,28 @@ pub fn regressed(resource: &str, lease: &LeaseName, seen: Epoch) -> Error {
         format!(
             "store regressed: resource=`{resource}` has seen epoch {seen} of lease `{lease}`, which the store does not \
              know: it was restored from an old copy, or it is not the store that this token is of. If it was restored, \
-             stop the job, then heal with: leasehold advance {lease} --past {seen} --why 'store was restored'"
+             stop the job, then heal with: {}",
+            heal(lease, seen, None)
         ),
     )
+}
+
+/// The command that moves a record past an epoch that a guard has seen, and back into the lineage that the guard knows if
+/// one is given.
+pub fn heal(lease: &LeaseName, seen: Epoch, lineage: Option<Lineage>) -> String {
+    let parts: Vec<&str> = lease.as_str().split('/').collect();
+    match (Right::of(lease), &parts[..], lineage) {
+        (Right::Lease, _, None) => format!("leasehold advance {lease} --past {seen} --why 'store was restored'"),
+        (Right::Lease, _, Some(lineage)) => {
+            format!("leasehold advance {lease} --past {seen} --lineage {lineage} --why 'store was lost'")
+        }
+        // An item has no `advance`: it has a short life, and nothing is lost by giving its work to a new one.
+        (_, [_, queue, id], _) => format!("leasehold queue cancel {queue} {id} --why ... and add the work anew"),
+        (_, parts, _) => {
+            let id = parts.last().copied().unwrap_or_default();
+            format!("leasehold queue cancel spool:PATH {id} --why ... and add the work anew")
+        }
+    }
 }
 
 /// What the resource should remember once this token has sealed it. Sealing again under the same grant changes nothing.

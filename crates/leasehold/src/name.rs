@@ -31,6 +31,11 @@ const ALLOWED: &str =
 pub struct LeaseName(String);
 
 impl LeaseName {
+    /// What the names of a queue's items begin with, as tokens carry them: `queue/QUEUE/ID`.
+    pub const ITEMS: &'static str = "queue";
+    /// What the names of a spool's items begin with: `spool/ID`.
+    pub const SPOOL_ITEMS: &'static str = "spool";
+
     /// Parses a name, or says which part of it is wrong and what is allowed.
     pub fn new(name: impl Into<String>) -> Result<Self> {
         let name = name.into();
@@ -56,20 +61,46 @@ impl LeaseName {
         Ok(LeaseName(name))
     }
 
-    /// Parses the name of a lease that somebody is to hold: none of those that `leasehold proxy` holds itself.
+    /// Parses the name of a lease that somebody is to hold: none of those that are reserved, which begin with `queue/`,
+    /// `spool/` or `proxy/`.
     ///
     /// ```
     /// use leasehold::LeaseName;
     /// assert!(LeaseName::to_hold("proxies/api").is_ok());
     /// assert!(LeaseName::to_hold("proxy/api").is_err());
+    /// assert!(LeaseName::to_hold("queue/mail/k.7").is_err());
     /// ```
     pub fn to_hold(name: impl Into<String>) -> Result<Self> {
-        let name = LeaseName::new(name)?;
-        if name.0.split_once('/').is_some_and(|(first, _)| first == PROXY_FOLDER) {
+        let name = LeaseName::new(name)?.of_a_lease()?;
+        if name.folder() == Some(PROXY_FOLDER) {
             let why = "names that begin with `proxy/` are the leases of `leasehold proxy` itself; use another name";
             return Err(Error::invalid("lease name", &name, why));
         }
         Ok(name)
+    }
+
+    /// The same name, unless it is one that tokens of items have: there is never a lease of that name.
+    pub fn of_a_lease(self) -> Result<Self> {
+        self.check_lease().map(|()| self)
+    }
+
+    /// Refuses the names that tokens of items have.
+    pub fn check_lease(&self) -> Result<()> {
+        let what = match self.folder() {
+            Some(LeaseName::ITEMS) => {
+                "names that begin with `queue/` are items of queues; see `leasehold queue --help`"
+            }
+            Some(LeaseName::SPOOL_ITEMS) => {
+                "names that begin with `spool/` are items of spools; see `leasehold queue --help`"
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::invalid("lease name", self, format!("{what}, or use another name for a lease")))
+    }
+
+    /// The first segment, if there are others.
+    fn folder(&self) -> Option<&str> {
+        self.0.split_once('/').map(|(first, _)| first)
     }
 
     /// The name as text.
@@ -80,7 +111,7 @@ impl LeaseName {
     /// The name of seat `number` of a lease that several may hold at once. Seat 1 is the lease itself, so that raising
     /// the limit from one to three never lets a fourth in.
     pub fn seat(&self, number: u32) -> Result<Self> {
-        if number <= 1 { Ok(self.clone()) } else { LeaseName::new(format!("{}/seat-{number}", self.0)) }
+        if number <= 1 { Ok(self.clone()) } else { LeaseName::to_hold(format!("{}/seat-{number}", self.0)) }
     }
 }
 
@@ -230,5 +261,20 @@ mod tests {
         let name = LeaseName::new("x").unwrap();
         assert_eq!(name.seat(1).unwrap(), name);
         assert_eq!(name.seat(3).unwrap().as_str(), "x/seat-3");
+    }
+
+    #[test]
+    fn reserved_names_are_nobodys_to_hold() {
+        for name in ["queue/a", "queue/mail/k.7", "spool/k.7", "proxy/api"] {
+            let error = LeaseName::to_hold(name).unwrap_err().to_string();
+            assert!(error.contains("names that begin with"), "{error}");
+            assert!(LeaseName::new(name).is_ok(), "it can be looked at");
+        }
+        for name in ["queue", "spool", "proxy", "queues/a", "my/queue/a"] {
+            assert!(LeaseName::to_hold(name).is_ok(), "{name}");
+        }
+        for name in ["queue", "spool", "proxy"] {
+            assert!(LeaseName::new(name).unwrap().seat(2).is_err(), "its seats would be reserved names");
+        }
     }
 }

@@ -219,6 +219,9 @@ fn operate(record: &Ownership, mark: OperatorMark, expected: Option<Epoch>, orde
             pass_slot_on(&mut next, record.epoch);
             Ok(Some(next))
         }
+        Order::Advance { past, .. } if *past > Epoch::HIGHEST_ADVANCE => {
+            Err(Refusal::TooFar { most: Epoch::HIGHEST_ADVANCE })
+        }
         Order::Advance { past, lineage } => {
             let mut next = advance(record, mark, *past)?;
             if let Some(lineage) = lineage.filter(|lineage| Some(*lineage) != record.lineage) {

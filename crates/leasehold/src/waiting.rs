@@ -64,6 +64,31 @@ impl Crowd {
     }
 }
 
+/// What is waited for.
+#[derive(Clone, Copy)]
+enum Group<'a> {
+    /// Any of these.
+    Names(&'a [LeaseName]),
+    /// Any seat of one lease, whose name comes first.
+    Seats(&'a [LeaseName]),
+}
+
+impl<'a> Group<'a> {
+    const fn names(self) -> &'a [LeaseName] {
+        match self {
+            Group::Names(names) | Group::Seats(names) => names,
+        }
+    }
+}
+
+/// How one try went.
+enum Attempt {
+    /// Granted, or refused with the nonce unused.
+    Answered(Acquired),
+    /// A seat was granted and given back, for the lease was paused by then: the nonce is used up.
+    GivenBack(Acquired),
+}
+
 impl Coordinator {
     /// Tries each name in turn and takes the first that can be had.
     pub async fn acquire_any(&self, leases: &[LeaseName], ask: &Ask) -> Result<Acquired> {
@@ -107,8 +132,59 @@ impl Coordinator {
     /// # Ok(()) }
     /// ```
     pub async fn acquire_within(&self, leases: &[LeaseName], ask: &Ask, limit: Duration) -> Result<Acquired> {
+        self.wait_for(Group::Names(leases), ask, limit).await
+    }
+
+    /// The same for the seats of one lease (see [`LeaseName::seat`]), whose pause holds for all of them: it counts at each
+    /// try, so one that is ordered during the wait keeps the other seats free too.
+    ///
+    /// If a pause came between the look and the grant, the seat is given back and the refusal is given at once; whoever
+    /// waits on asks with a fresh [`crate::HolderId`].
+    pub async fn acquire_seat(&self, seats: &[LeaseName], ask: &Ask, limit: Duration) -> Result<Acquired> {
+        self.wait_for(Group::Seats(seats), ask, limit).await
+    }
+
+    /// One try.
+    async fn attempt(&self, group: Group<'_>, ask: &Ask) -> Result<Attempt> {
+        let Group::Seats(seats @ [first, ..]) = group else {
+            return self.acquire_any(group.names(), ask).await.map(Attempt::Answered);
+        };
+        if let Some(paused) = self.paused(first).await? {
+            return Ok(Attempt::Answered(paused));
+        }
+        let answer = self.acquire_any(seats, ask).await?;
+        match &answer {
+            // The first seat's own record was paused or not in the very swap. Another's was not.
+            Acquired::Granted(grant) if grant.token().lease != *first => match self.paused(first).await {
+                Ok(None) => Ok(Attempt::Answered(answer)),
+                Ok(Some(paused)) => {
+                    self.release(grant, Outcome::Lost).await?;
+                    Ok(Attempt::GivenBack(paused))
+                }
+                Err(error) => {
+                    self.release(grant, Outcome::Lost).await?;
+                    Err(error)
+                }
+            },
+            _ => Ok(Attempt::Answered(answer)),
+        }
+    }
+
+    /// The refusal, if an operator keeps new holders out.
+    async fn paused(&self, lease: &LeaseName) -> Result<Option<Acquired>> {
+        let seen = self.inspect(lease).await?;
+        let refused =
+            |mark| Acquired::Refused { lease: lease.clone(), refusal: Box::new(Refusal::Paused(mark)), now: seen.now };
+        Ok(seen.record.paused.map(refused))
+    }
+
+    async fn wait_for(&self, group: Group<'_>, ask: &Ask, limit: Duration) -> Result<Acquired> {
+        let leases = group.names();
         let give_up = self.clock().now() + limit;
-        let mut answer = self.acquire_any(leases, ask).await?;
+        let mut answer = match self.attempt(group, ask).await? {
+            Attempt::Answered(answer) => answer,
+            Attempt::GivenBack(paused) => return Ok(paused),
+        };
         let mut watches: Option<Vec<Watch>> = None;
         let mut crowd = Crowd::default();
         if let (Acquired::Refused { .. }, Some(lease)) = (&answer, leases.first()) {
@@ -163,8 +239,9 @@ impl Coordinator {
                 watches = Some(opened);
             }
             // Refused requests were not applied, so the nonce is still unused.
-            match self.acquire_any(leases, ask).await {
-                Ok(next) => answer = next,
+            match self.attempt(group, ask).await {
+                Ok(Attempt::Answered(next)) => answer = next,
+                Ok(Attempt::GivenBack(paused)) => return Ok(paused),
                 // The store may be back before the limit; the first look above has shown that the set-up is right.
                 Err(error) if error.is_retryable() && self.clock().now() < give_up => {
                     self.clock().sleep_until((self.clock().now() + POLL).min(give_up)).await;

@@ -28,6 +28,9 @@ pub struct Proxy {
     /// Admit tokens of this lease only [default: that of the first token that the store confirms]
     #[arg(long, value_name = "LEASE")]
     pub lease: Option<String>,
+    /// Admit tokens of this spool's items too: spool:/path/to/folder (repeatable)
+    #[arg(long, value_name = "SPOOL")]
+    pub spool: Vec<String>,
     /// Let GET, HEAD and OPTIONS pass without a token
     #[arg(long)]
     pub allow_safe: bool,

@@ -1,15 +1,14 @@
 //! `gate`: check the lease at the last moment, then become the command. For what cannot check a token itself.
 
 use super::relay::{Relay, exit_of};
-use super::{of_token, token};
+use super::token;
+use super::tokens::{self, Opened};
 use crate::args::{Common, Gate as Args};
-use crate::config::Settings;
 use crate::exit::Exit;
 use crate::output;
 use leasehold::clock::{Clock, Moment, SystemClock};
-use leasehold::guard::{Rejection, Strength};
-use leasehold::{Coordinator, Error, Event, Kind, Result, Token};
-use std::cmp::Ordering;
+use leasehold::guard::Strength;
+use leasehold::{Error, Result, Token, TokenState};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -18,29 +17,18 @@ const STRENGTH: Strength =
 
 pub async fn gate(common: &Common, args: Args) -> Result<Exit> {
     let token = token(args.token.as_deref())?;
-    let coordinator = of_token(&Settings::gather(common)?).await?;
+    let opened = tokens::open(common, &token).await?;
     let asked = SystemClock.now();
-    let lease = coordinator.inspect(&token.lease).await?;
-    if !lease.record.is_held_by(token.claim()) {
-        let seen = lease.record.epoch;
-        let message = match seen.cmp(&token.epoch) {
-            Ordering::Greater => {
-                let _ = coordinator.count(&token.lease, Event::Fenced).await;
-                return Err(Rejection::Stale { held: token.epoch, seen }.into_error(&args.resource));
-            }
-            Ordering::Equal => format!("gate closed: resource=`{}` lease `{token}` had been released", args.resource),
-            Ordering::Less => format!(
-                "gate closed: resource=`{}` lease `{}` held={} seen={seen}; is this the store that the token came from?",
-                args.resource, token.lease, token.epoch
-            ),
-        };
-        return Err(Error::new(Kind::Lost, message));
+    let found = opened.resolve(&token).await?;
+    let closed = |error: Error| Error::new(error.kind(), format!("gate closed: resource=`{}` {error}", args.resource));
+    if let TokenState::Superseded { .. } = found.state {
+        opened.count_fenced(&token).await;
+        found.may_write(&token, &args.resource).map_err(closed)?;
     }
-    let left = lease.record.live_tenure(lease.now).map(|t| t.deadline.saturating_since(lease.now));
-    let Some(left) = left.filter(|left| SystemClock.now() < asked + *left) else {
-        let message = format!("gate closed: resource=`{}` lease `{token}` has run out", args.resource);
-        return Err(Error::new(Kind::Lost, message));
-    };
+    let left = found.in_force(&token).map_err(closed)?.trust_until.saturating_since(SystemClock.now());
+    if left.is_zero() {
+        return Err(closed(found.refusal(&token)));
+    }
     // Measured from the moment of asking: the store's answer may be as old as that.
     let spent = SystemClock.now().saturating_since(asked);
     output::say(&format!(
@@ -54,7 +42,7 @@ pub async fn gate(common: &Common, args: Args) -> Result<Exit> {
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]);
     if args.measure {
-        return measured(&args, &coordinator, &token, command, asked).await;
+        return measured(&args, &opened, &token, command, asked).await;
     }
     let error = command.exec();
     Ok(cannot_run(&args, &error))
@@ -66,13 +54,7 @@ fn cannot_run(args: &Args, error: &std::io::Error) -> Exit {
 }
 
 /// Stays until the command has ended, and says how long the window was and whether the lease was lost in it.
-async fn measured(
-    args: &Args,
-    coordinator: &Coordinator,
-    token: &Token,
-    mut command: Command,
-    asked: Moment,
-) -> Result<Exit> {
+async fn measured(args: &Args, opened: &Opened, token: &Token, mut command: Command, asked: Moment) -> Result<Exit> {
     let relay = Relay::listen()?;
     let child = match command.spawn() {
         Ok(child) => child,
@@ -80,9 +62,9 @@ async fn measured(
     };
     let status = relay.wait(child, || {}).await?;
     let window = SystemClock.now().saturating_since(asked).as_secs_f64() * 1000.0;
-    let end = match coordinator.inspect(&token.lease).await {
-        Ok(lease) if lease.record.is_held_by(token.claim()) => "the lease was held all the while".to_owned(),
-        Ok(lease) => format!("the lease was LOST in it: held={} seen={}", token.epoch, lease.record.epoch),
+    let end = match opened.resolve(token).await {
+        Ok(found) if found.is_newest() => "the lease was held all the while".to_owned(),
+        Ok(found) => format!("the lease was LOST in it: {}", found.refusal(token)),
         Err(error) => format!("whether the lease was held all the while is unknown: {error}"),
     };
     output::say(&format!("gate closed: resource=`{}` the window was {window:.1}ms; {end}", args.resource));

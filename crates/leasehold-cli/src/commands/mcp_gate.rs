@@ -4,12 +4,12 @@
 //! its lines. Non-promise: the gate does not outlive its server, nor end it before its input ends.
 
 use super::relay::{Relay, exit_of};
-use super::{of_token, token};
+use super::{token, tokens};
 use crate::args::{Common, McpGate as Args};
 use crate::config::{Settings, blame_flag};
 use crate::exit::Exit;
 use crate::output;
-use leasehold::{Error, Event, Kind, LeaseName, Result};
+use leasehold::{Error, Kind, LeaseName, Result};
 use leasehold_guards::mcp::{Closed, Gate, Judge, STRENGTH, Verdict};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -20,8 +20,9 @@ use tokio::runtime::Handle;
 pub async fn mcp_gate(common: &Common, args: Args) -> Result<Exit> {
     let token = token(args.token.as_deref())?;
     let resource = LeaseName::new(&args.guard).map_err(|e| blame_flag(e, "--guard"))?;
-    let coordinator = of_token(&Settings::gather(common)?).await?;
-    let gate = Arc::new(Gate::new(coordinator.clone(), token.clone(), &resource)?);
+    let opened = tokens::open(common, &token).await?;
+    let coordinator = tokens::fence_store(&Settings::gather(common)?, &token).await?;
+    let gate = Arc::new(Gate::new(coordinator, Arc::new(opened.tokens.clone()), token.clone(), &resource)?);
     let relay = Relay::listen()?;
     gate.refresh().await;
     let mut server = match start(&args) {
@@ -53,7 +54,7 @@ pub async fn mcp_gate(common: &Common, args: Args) -> Result<Exit> {
     let status = relay.wait(server, move || drop(pump.join())).await;
     keeping.abort();
     if REFUSED.load(std::sync::atomic::Ordering::Relaxed) {
-        let _ = coordinator.count(&token.lease, Event::Fenced).await;
+        opened.count_fenced(&token).await;
     }
     status.map(exit_of)
 }

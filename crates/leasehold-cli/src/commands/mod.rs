@@ -1,6 +1,7 @@
 //! One verb, one file. What several share is here.
 
 mod acquire;
+mod advance;
 mod advise;
 mod completions;
 mod config;
@@ -33,6 +34,7 @@ mod schedule;
 mod show;
 mod sql;
 mod stats;
+mod tokens;
 mod work;
 mod write;
 
@@ -40,10 +42,11 @@ use crate::args::{Cli, Common, Verb};
 use crate::config::{Settings, Source, blame};
 use crate::exit::Exit;
 use crate::output;
-use leasehold::guard::{Guard, HighWater, Rejection};
-use leasehold::{Coordinator, Error, Event, Inspection, Kind, LeaseName, Ownership, Result, Token, guard};
+use leasehold::guard::{Guard, HighWater};
+use leasehold::{Coordinator, Error, Inspection, Kind, LeaseName, Ownership, Result, Token};
 use leasehold_stores::open;
 use serde_json::json;
+use tokens::explain;
 
 /// Does what the command line says.
 pub async fn execute(cli: Cli) -> Result<Exit> {
@@ -61,7 +64,7 @@ pub async fn execute(cli: Cli) -> Result<Exit> {
         Verb::HandOff(args) => operate::hand_off(common, &args).await,
         Verb::Pause(args) => operate::pause(common, &args).await,
         Verb::Resume(args) => operate::resume(common, &args).await,
-        Verb::Advance(args) => operate::advance(common, &args).await,
+        Verb::Advance(args) => advance::advance(common, &args).await,
         Verb::Schedule(args) => schedule::schedule(common, args).await,
         Verb::Runs(args) => runs::runs(common, &args).await,
         Verb::Stats(args) => stats::stats(common, &args).await,
@@ -146,43 +149,6 @@ async fn known(settings: &Settings, lease: &LeaseName) -> Result<Inspection> {
     Err(Error::new(Kind::Invalid, message))
 }
 
-/// Refuses a token that the store knows to be overtaken before anything is written: the guard may not have heard of it
-/// yet. Best effort, for a guard stands without any store; the guard decides.
-async fn overtaken(common: &Common, guard: &dyn Guard, token: &Token) -> Result<()> {
-    let Ok(settings) = Settings::gather(common) else { return Ok(()) };
-    let Ok(Some(coordinator)) = existing(&settings).await else { return Ok(()) };
-    match coordinator.inspect(&token.lease).await {
-        // A store that nobody named may have nothing to do with the token.
-        Ok(lease) if settings.store.source == Source::Default && lease.record.epoch == leasehold::Epoch::ZERO => Ok(()),
-        Ok(lease) if never_granted(&lease.record, token) => {
-            let (store, newest) = (&settings.store.value, lease.record.epoch);
-            let message = format!(
-                "resource=`{}`: token {token} was never granted by `{store}` (from {}), where the newest epoch is {newest}: name \
-                 the store that it came from; if that is this one, it was restored from an old copy, and `leasehold advance {} \
-                 --past {} --why ...` heals it",
-                guard.resource(),
-                settings.store.source,
-                token.lease,
-                token.epoch
-            );
-            Err(Error::new(Kind::Regressed, message))
-        }
-        Ok(lease) if lease.record.epoch > token.epoch => {
-            let _ = coordinator.count(&token.lease, Event::Fenced).await;
-            let stale = Rejection::Stale { held: token.epoch, seen: lease.record.epoch };
-            Err(stale.into_error(&guard.resource()))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Whether the record shows that this token is not one of its grants: its epoch is still to come, or was somebody else's.
-fn never_granted(record: &Ownership, token: &Token) -> bool {
-    let of_epoch = record.transfers.iter().rev().find(|transfer| transfer.epoch == token.epoch);
-    token.epoch > record.epoch
-        || of_epoch.is_some_and(|transfer| transfer.to.as_ref().is_none_or(|to| to.nonce != token.nonce))
-}
-
 /// The end of a guarded write: what was admitted as JSON, or why it was not.
 async fn admitted(common: &Common, guard: &dyn Guard, token: &Token, written: Result<HighWater>) -> Result<Exit> {
     let high = match written {
@@ -194,23 +160,4 @@ async fn admitted(common: &Common, guard: &dyn Guard, token: &Token, written: Re
         output::json(&json!({ "resource": guard.resource(), "epoch": high.epoch.get(), "strength": strength }))?;
     }
     Ok(Exit::Done)
-}
-
-/// Turns a guard's refusal into what is really wrong: if the store still says that this token is the holder's, then it
-/// is not the token that is stale but the store that went back in time. Counts real refusals.
-async fn explain(common: &Common, guard: &dyn Guard, token: &Token, error: Error) -> Error {
-    if error.kind() != Kind::Fenced {
-        return error;
-    }
-    let Ok(settings) = Settings::gather(common) else { return error };
-    let Ok(Some(coordinator)) = existing(&settings).await else { return error };
-    if let Ok(lease) = coordinator.inspect(&token.lease).await
-        && lease.record.is_held_by(token.claim())
-        && let Ok(Some(high)) = guard.high_water().await
-        && high.epoch > token.epoch
-    {
-        return guard::regressed(&guard.resource(), &token.lease, high.epoch);
-    }
-    let _ = coordinator.count(&token.lease, Event::Fenced).await;
-    error
 }

@@ -1,13 +1,13 @@
-//! `revoke`, `hand-off`, `pause`, `resume`, `advance`: operators obey the fence too.
+//! `revoke`, `hand-off`, `pause`, `resume`, and the order behind `advance`: operators obey the fence too.
 
 use super::{coordinator, known};
-use crate::args::{Advance, Common, HandOff, Operate};
+use crate::args::{Common, HandOff, Operate};
 use crate::config::{Flags, Settings};
 use crate::exit::Exit;
 use crate::{output, view};
 use leasehold::protocol::{Order, Refusal};
 use leasehold::relocation::elsewhere;
-use leasehold::{Epoch, Error, HolderId, Kind, Label, LeaseName, Operated, Ownership, Result, Ttl, Who, Why};
+use leasehold::{Epoch, Error, HolderId, Kind, Label, LeaseName, Lineage, Operated, Ownership, Result, Ttl, Who, Why};
 
 pub async fn revoke(common: &Common, args: &Operate) -> Result<Exit> {
     order(common, &Settings::gather(common)?, args, Asked::Revoke, "revoked").await
@@ -19,11 +19,6 @@ pub async fn pause(common: &Common, args: &Operate) -> Result<Exit> {
 
 pub async fn resume(common: &Common, args: &Operate) -> Result<Exit> {
     order(common, &Settings::gather(common)?, args, Asked::Resume, "resumed").await
-}
-
-pub async fn advance(common: &Common, args: &Advance) -> Result<Exit> {
-    let past: Epoch = args.past.parse()?;
-    order(common, &Settings::gather(common)?, &args.operate, Asked::Advance { past }, "advanced").await
 }
 
 pub async fn hand_off(common: &Common, args: &HandOff) -> Result<Exit> {
@@ -39,7 +34,7 @@ pub enum Asked {
     HandOff { to: HolderId, ttl: Ttl },
     Pause,
     Resume,
-    Advance { past: Epoch },
+    Advance { past: Epoch, lineage: Option<Lineage> },
 }
 
 /// The order as it is decided on this record: it says which pause it ends, and for the rest on which epoch it was decided.
@@ -48,7 +43,7 @@ fn decided(asked: Asked, record: &Ownership, if_epoch: Option<Epoch>) -> (Option
     match asked {
         Asked::Revoke => (seen, Some(Order::Revoke)),
         Asked::HandOff { to, ttl } => (seen, Some(Order::HandOff { to, ttl })),
-        Asked::Advance { past } => (seen, Some(Order::Advance { past, lineage: None })),
+        Asked::Advance { past, lineage } => (seen, Some(Order::Advance { past, lineage })),
         Asked::Pause => (if_epoch, Some(Order::Pause)),
         Asked::Resume => (if_epoch, record.paused.as_ref().map(|mark| Order::Resume { pause: mark.nonce })),
     }
@@ -57,7 +52,7 @@ fn decided(asked: Asked, record: &Ownership, if_epoch: Option<Epoch>) -> (Option
 pub async fn order(common: &Common, settings: &Settings, args: &Operate, asked: Asked, done: &str) -> Result<Exit> {
     let lease = match asked {
         Asked::HandOff { .. } => LeaseName::to_hold(&args.name)?,
-        _ => LeaseName::new(&args.name)?,
+        _ => LeaseName::new(&args.name)?.of_a_lease()?,
     };
     let if_epoch = args.if_epoch.as_deref().map(|epoch| epoch_of("--if-epoch", epoch)).transpose()?;
     let why = Why::named("--why", &args.why)?;

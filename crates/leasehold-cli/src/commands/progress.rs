@@ -1,8 +1,7 @@
 //! `progress`: say that the work has moved on.
 
-use super::{of_token, token};
+use super::{token, tokens};
 use crate::args::{Common, Progress as Args};
-use crate::config::Settings;
 use crate::exit::Exit;
 use leasehold::protocol::Report;
 use leasehold::{Checkpoint, Marker, Result};
@@ -13,7 +12,6 @@ pub async fn progress(common: &Common, args: Args) -> Result<Exit> {
         marker: args.marker.map(|text| Marker::named("marker", text)).transpose()?,
         checkpoint: args.checkpoint.map(Checkpoint::new).transpose()?,
     };
-    let coordinator = of_token(&Settings::gather(common)?).await?;
-    coordinator.checkpoint_by_token(&token, report).await?;
+    tokens::open(common, &token).await?.tokens.progress(&token, report).await?;
     Ok(Exit::Done)
 }

@@ -1,6 +1,7 @@
 //! `proxy`: an HTTP service behind a fence.
 
-use super::coordinator;
+use super::queue::Target;
+use super::{coordinator, tokens};
 use crate::args::{Common, Proxy as Args};
 use crate::config::{Settings, blame_flag, duration_of};
 use crate::exit::Exit;
@@ -10,6 +11,7 @@ use leasehold::{Error, Kind, LeaseName, Result, Ttl};
 use leasehold_guards::http::{Limits, Proxy, Replay, Settings as ProxySettings, Upstream};
 use serde_json::json;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -19,6 +21,7 @@ use tokio::sync::watch;
 pub async fn proxy(common: &Common, args: &Args) -> Result<Exit> {
     let settings = Settings::gather(common)?;
     let plan = plan(args, &settings)?;
+    let spools = spools(args)?;
     let form = "use ADDRESS:PORT, such as 127.0.0.1:8080 or [::1]:8080";
     let listen: SocketAddr = args.listen.parse().map_err(|_| Error::invalid("--listen", &args.listen, form))?;
     let coordinator = coordinator(&settings).await?;
@@ -31,7 +34,11 @@ pub async fn proxy(common: &Common, args: &Args) -> Result<Exit> {
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let (upstream, resource, policy) = (plan.upstream.to_string(), plan.resource.clone(), plan.policy);
-    let proxy = Proxy::new(plan, coordinator, None, Arc::new(|text: &str| output::say(text)))?;
+    let mut known = tokens::in_store(coordinator.clone(), &settings);
+    for path in &spools {
+        known = known.with_spool(tokens::existing_spool(path)?);
+    }
+    let proxy = Proxy::new(plan, coordinator, Arc::new(known), None, Arc::new(|text: &str| output::say(text)))?;
     if common.json {
         output::json(&json!({
             "listen": listen.to_string(), "upstream": upstream, "resource": resource.as_str(),
@@ -61,6 +68,15 @@ pub async fn proxy(common: &Common, args: &Args) -> Result<Exit> {
         _ = terminate.recv() => Ok(Exit::Code(143)),
         _ = interrupt.recv() => Ok(Exit::Code(130)),
     }
+}
+
+/// The spools whose items' tokens are admitted.
+fn spools(args: &Args) -> Result<Vec<PathBuf>> {
+    let of = |text: &String| match Target::parse(text).map_err(|e| blame_flag(e, "--spool"))? {
+        Target::Spool(path) => Ok(path),
+        Target::Queue(_) => Err(blame_flag(Error::invalid("spool", text, "use spool:/path/to/folder"), "--spool")),
+    };
+    args.spool.iter().map(of).collect()
 }
 
 fn plan(args: &Args, settings: &Settings) -> Result<ProxySettings> {

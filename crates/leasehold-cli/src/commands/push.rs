@@ -1,6 +1,7 @@
 //! `push`: to a git remote, unless a newer epoch has been there.
 
-use super::{admitted, overtaken, token};
+use super::tokens::overtaken;
+use super::{admitted, token};
 use crate::args::{Common, Push as Args};
 use crate::exit::Exit;
 use crate::interrupt::{Watch, exit_by};

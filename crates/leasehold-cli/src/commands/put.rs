@@ -6,7 +6,8 @@ use leasehold::Result;
 
 #[cfg(feature = "full")]
 pub async fn put(common: &Common, args: &Args) -> Result<Exit> {
-    use super::{admitted, overtaken, token};
+    use super::tokens::overtaken;
+    use super::{admitted, token};
     use crate::targets;
     use leasehold::guard::Policy;
     let token = token(args.token.as_deref())?;

@@ -1,6 +1,7 @@
 //! `sql`: statements in one transaction, unless a newer epoch has been there.
 
-use super::{explain, overtaken, token};
+use super::token;
+use super::tokens::{explain, overtaken};
 use crate::args::{Common, Sql as Args};
 use crate::exit::Exit;
 use crate::{output, targets};

@@ -1,6 +1,7 @@
 //! `write`: a file, unless a newer epoch has been there.
 
-use super::{admitted, overtaken, token};
+use super::tokens::overtaken;
+use super::{admitted, token};
 use crate::args::{Common, Write as Args};
 use crate::exit::Exit;
 use leasehold::guard::Policy;

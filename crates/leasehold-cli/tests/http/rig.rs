@@ -188,7 +188,8 @@ pub fn proxy_main(args: &[String]) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         println!("{}", listener.local_addr().unwrap());
         let say = Arc::new(|text: &str| eprintln!("proxy: {text}"));
-        let proxy = Proxy::new(settings(upstream, resource), leases, Some(on_stage), say).unwrap();
+        let tokens = Arc::new(leases.clone());
+        let proxy = Proxy::new(settings(upstream, resource), leases, tokens, Some(on_stage), say).unwrap();
         let (_stop, stopped) = tokio::sync::watch::channel(false);
         proxy.serve(listener, stopped).await.unwrap();
     });

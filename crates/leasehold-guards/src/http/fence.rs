@@ -14,7 +14,7 @@ use super::problem::Problem;
 use crate::kept::{Kept, KeptFence};
 use leasehold::clock::Moment;
 use leasehold::guard::{self, HighWater, Policy, Rejection};
-use leasehold::{Claim, Coordinator, Epoch, Event, LeaseName, Token};
+use leasehold::{Claim, Coordinator, Epoch, Event, LeaseName, Resolver, Right, Token, TokenState};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,6 +30,8 @@ pub type OnStage = Arc<dyn Fn(Stage) + Send + Sync>;
 pub(crate) struct Fence {
     pub(crate) resource: String,
     pub(crate) coordinator: Coordinator,
+    /// Finds the records that tokens are of.
+    pub(crate) tokens: Arc<dyn Resolver>,
     pub(crate) kept: KeptFence,
     pub(crate) policy: Policy,
     pub(crate) lease: Option<LeaseName>,
@@ -282,44 +284,36 @@ impl Fence {
 
     /// Asks the store whether it granted this token and has granted no other since: a client's word moves no fence.
     async fn confirm(&self, token: &Token) -> Result<(), Problem> {
-        let record = self.coordinator.inspect(&token.lease).await?.record;
-        if record.is_held_by(token.claim()) {
-            return Ok(());
-        }
-        let refuse = |what: String| Problem::new(hyper::StatusCode::PRECONDITION_FAILED, leasehold::Kind::Lost, what);
-        Err(match record.epoch.cmp(&token.epoch) {
-            std::cmp::Ordering::Greater => {
-                let stale = Rejection::Stale { held: token.epoch, seen: record.epoch };
+        let found = self.tokens.resolve(token).await?;
+        let refuse = |status, kind| {
+            let refusal = found.refusal(token);
+            Err(Problem::new(status, kind, format!("token refused: resource=`{}` {refusal}", self.resource)))
+        };
+        match &found.state {
+            TokenState::Live(_) | TokenState::Expired => Ok(()),
+            TokenState::Moved(_) => refuse(hyper::StatusCode::FORBIDDEN, leasehold::Kind::Moved),
+            _ if found.epoch > token.epoch && !matches!(found.state, TokenState::OtherLineage { .. }) => {
+                let stale = Rejection::Stale { held: token.epoch, seen: found.epoch };
                 self.count(token);
-                Problem::rejection(stale, &self.resource)
+                Err(Problem::rejection(stale, &self.resource))
             }
-            std::cmp::Ordering::Equal if record.tenure.is_none() => {
-                refuse(format!("lease refused: resource=`{}` `{token}` had been released", self.resource))
-            }
-            std::cmp::Ordering::Equal => {
+            TokenState::Ended { .. } => refuse(hyper::StatusCode::PRECONDITION_FAILED, leasehold::Kind::Lost),
+            TokenState::NeverGranted if found.epoch == token.epoch => {
                 let lease = token.lease.clone();
-                Problem::rejection(Rejection::Regressed { lease, seen: token.epoch }, &self.resource)
+                Err(Problem::rejection(Rejection::Regressed { lease, seen: token.epoch }, &self.resource))
             }
-            std::cmp::Ordering::Less => Problem::new(
-                hyper::StatusCode::FORBIDDEN,
-                leasehold::Kind::Invalid,
-                format!(
-                    "token refused: resource=`{}` the proxy's store has not granted `{token}`, it is at {}; use one \
-                     store for both. If the store was restored from an old copy, heal with: leasehold advance {} --past \
-                     {} --why 'store was restored'",
-                    self.resource, record.epoch, token.lease, token.epoch
-                ),
-            ),
-        })
+            // Anybody can make a token up: nobody is called for it.
+            _ => refuse(hyper::StatusCode::FORBIDDEN, leasehold::Kind::Invalid),
+        }
     }
 
     /// A stale token is the holder's all the same if the store went back in time.
     async fn explain(self: &Arc<Self>, token: &Token, rejection: Rejection) -> Problem {
-        let record = match &rejection {
-            Rejection::Stale { .. } | Rejection::Regressed { .. } => self.coordinator.inspect(&token.lease).await.ok(),
+        let found = match &rejection {
+            Rejection::Stale { .. } | Rejection::Regressed { .. } => self.tokens.resolve(token).await.ok(),
             _ => None,
         };
-        let holder = record.as_ref().map(|lease| lease.record.is_held_by(token.claim()));
+        let holder = found.map(|found| found.is_newest());
         match (&rejection, holder) {
             (Rejection::Stale { seen, .. }, Some(true)) => {
                 return Problem::rejection_of_store(&self.resource, &token.lease, token.epoch, *seen);
@@ -341,7 +335,7 @@ impl Fence {
 
     /// Counts a refusal, once for each stale epoch: a zombie that knocks all day is one event.
     fn count(&self, token: &Token) {
-        if self.state().counted.replace(token.epoch) != Some(token.epoch) {
+        if Right::of(&token.lease) == Right::Lease && self.state().counted.replace(token.epoch) != Some(token.epoch) {
             let (coordinator, lease) = (self.coordinator.clone(), token.lease.clone());
             tokio::spawn(async move { coordinator.count(&lease, Event::Fenced).await });
         }

@@ -35,6 +35,7 @@ mod looking;
 mod name;
 mod payload;
 pub mod protocol;
+mod resolving;
 
 pub use claiming::{Claimed, Claimer};
 pub use desk::{Added, Inspection, NewItem, Queue};

@@ -12,8 +12,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The longest name of a queue, and the longest de-duplication key.
 const MAX_BYTES: usize = 64;
-/// What an item's name as a lease begins with.
-const LEASES: &str = "queue";
 
 fn is_segment(text: &str) -> bool {
     (1..=MAX_BYTES).contains(&text.len())
@@ -159,14 +157,14 @@ impl ItemName {
 
     /// The lease that its tokens are of.
     pub fn lease(&self) -> Result<LeaseName> {
-        LeaseName::new(format!("{LEASES}/{}/{}", self.queue, self.id))
+        LeaseName::new(format!("{}/{}/{}", LeaseName::ITEMS, self.queue, self.id))
     }
 
     /// The item that a token is of.
     pub fn of(token: &Token) -> Result<Self> {
         let parts: Vec<&str> = token.lease.as_str().split('/').collect();
         match parts[..] {
-            [LEASES, queue, id] => Ok(ItemName { queue: queue.parse()?, id: id.parse()? }),
+            [LeaseName::ITEMS, queue, id] => Ok(ItemName { queue: queue.parse()?, id: id.parse()? }),
             _ => Err(Error::invalid("token", token, "it is of a lease, not of a queue's item")),
         }
     }

@@ -90,16 +90,21 @@ pub(super) fn ttl_of(worker: &str) -> Duration {
 
 /// The lease that tokens of an item are of.
 pub(super) fn lease_of(id: &ItemId) -> Result<LeaseName> {
-    LeaseName::new(format!("spool/{id}"))
+    LeaseName::new(format!("{}/{id}", LeaseName::SPOOL_ITEMS))
+}
+
+/// The item that a token is of.
+pub(super) fn id_of(token: &Token) -> Result<ItemId> {
+    match token.lease.as_str().split_once('/') {
+        Some((LeaseName::SPOOL_ITEMS, id)) => id.parse(),
+        _ => Err(Error::invalid("token", token, "it is of a lease, not of a spool's item")),
+    }
 }
 
 impl Spool {
     /// The claim that a token stands for, if its file is still where it was claimed.
     pub fn adopt(&self, token: &Token) -> Result<SpoolGrant> {
-        let id: ItemId = match token.lease.as_str().strip_prefix("spool/") {
-            Some(id) => id.parse()?,
-            None => return Err(Error::invalid("token", token, "it is of a lease, not of a spool's item")),
-        };
+        let id = id_of(token)?;
         let nonce = token.nonce.to_string();
         for worker in self.workers()?.into_iter().filter(|worker| worker.contains(&nonce)) {
             let place = Where::Claimed(worker.clone());

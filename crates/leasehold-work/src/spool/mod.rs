@@ -24,6 +24,7 @@ mod folder;
 mod janitor;
 mod name;
 mod operating;
+mod resolving;
 mod steps;
 
 pub use claiming::{SpoolClaimer, SpoolGrant, SpoolTenancy};

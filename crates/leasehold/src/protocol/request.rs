@@ -224,4 +224,9 @@ pub enum Refusal {
     },
     /// No epoch is left.
     Exhausted,
+    /// An advance so far would leave too few epochs.
+    TooFar {
+        /// The highest epoch that an advance may go past.
+        most: Epoch,
+    },
 }

@@ -1,6 +1,6 @@
 //! Waiting for one of several leases.
 
-use crate::support::faults::Fault;
+use crate::support::faults::{Call, Fault};
 use crate::support::{at, holder, millis, seconds};
 use crate::{TTL, ask, bench, granted, name, names, patient_bench, poll_once, refused, settle};
 use leasehold::clock::Clock;
@@ -93,6 +93,41 @@ async fn a_waiter_outlasts_a_pause_but_not_a_slot_that_was_run() {
     bench.leases.release(&grant, Outcome::Succeeded).await.unwrap();
     let refusal = refused(bench.leases.acquire_within(&[name()], &Ask { slot, ..ask(3) }, seconds(60)).await);
     assert!(matches!(refusal, Refusal::AlreadyRun(_)));
+}
+
+#[tokio::test]
+async fn a_pause_that_is_ordered_during_the_wait_holds_for_every_seat() {
+    let bench = patient_bench();
+    let seats = [name(), name().seat(2).unwrap()];
+    bench.grant(1).await;
+    let second = granted(bench.leases.acquire(&seats[1], &ask(2)).await);
+    let (leases, wanted) = (bench.leases.clone(), seats.clone());
+    let waiter = tokio::spawn(async move { leases.acquire_seat(&wanted, &ask(3), seconds(60)).await });
+    settle().await;
+    bench.operate(Order::Pause).await.unwrap();
+    bench.leases.release(&second, Outcome::Succeeded).await.unwrap();
+    settle().await;
+    assert!(!waiter.is_finished(), "a seat was taken while the lease is paused");
+    bench.operate(Order::Resume).await.unwrap();
+    assert_eq!(granted(waiter.await.unwrap()).token().lease, seats[1]);
+}
+
+#[tokio::test]
+async fn a_pause_between_the_look_and_the_grant_gives_the_seat_back() {
+    let bench = patient_bench();
+    let seats = [name(), name().seat(2).unwrap()];
+    bench.grant(1).await;
+    bench.store.next(Call::Swap, &[Fault::Yields]);
+    let asked = ask(2);
+    let mut taking = pin!(bench.leases.acquire_seat(&seats, &asked, seconds(60)));
+    assert!(poll_once(taking.as_mut()).is_pending(), "it is about to be granted the seat");
+    bench.operate(Order::Pause).await.unwrap();
+    assert!(matches!(refused(taking.await), Refusal::Paused(_)));
+    let seat = bench.leases.inspect(&seats[1]).await.unwrap().record;
+    assert!(seat.tenure.is_none(), "{seat:?}");
+    // Whoever waits on asks under a fresh nonce.
+    bench.operate(Order::Resume).await.unwrap();
+    granted(bench.leases.acquire_seat(&seats, &ask(3), seconds(60)).await);
 }
 
 #[tokio::test]

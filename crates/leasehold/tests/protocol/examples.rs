@@ -336,16 +336,24 @@ fn advance_past_a_lower_number_still_advances() {
 
 #[test]
 fn the_last_epoch_is_never_passed() {
-    let fresh = Ownership::default();
-    assert_eq!(
-        refused(&fresh, &operate(50, Order::Advance { past: Epoch::MAX, lineage: None }), 5),
-        Refusal::Exhausted
-    );
-    let past = epoch(Epoch::MAX.get() - 1);
-    let last = write(&fresh, &operate(51, Order::Advance { past, lineage: None }), 5);
-    assert_eq!(last.epoch, Epoch::MAX);
+    let last = Ownership { epoch: Epoch::MAX, ..write(&Ownership::default(), &operate(50, Order::Pause), 5) };
+    let last = write(&last, &operate(51, Order::Resume), 5);
     assert_eq!(refused(&last, &acquire(1), 6), Refusal::Exhausted);
     assert_eq!(refused(&last, &operate(52, Order::Revoke), 6), Refusal::Exhausted);
+    let low = Order::Advance { past: epoch(7), lineage: None };
+    assert_eq!(refused(&last, &operate(53, low), 6), Refusal::Exhausted);
+}
+
+#[test]
+fn an_advance_never_uses_the_epochs_up() {
+    let advance = |past| operate(50, Order::Advance { past, lineage: None });
+    let most = Epoch::HIGHEST_ADVANCE;
+    for past in [most.next().unwrap(), epoch(9_007_199_254_740_989), Epoch::MAX] {
+        assert_eq!(refused(&held_by_1(), &advance(past), 5), Refusal::TooFar { most });
+    }
+    let far = write(&held_by_1(), &advance(most), 5);
+    assert_eq!(Epoch::MAX.get() - far.epoch.get(), (1 << 40) - 1);
+    assert!(write(&far, &operate(51, Order::Revoke), 6).epoch > far.epoch, "its next holder can be had, and evicted");
 }
 
 #[test]
@@ -457,7 +465,7 @@ fn the_largest_possible_record_still_encodes() {
         ttl: leasehold::Ttl::MAX,
         slot: Some(slot),
     };
-    let past = epoch(Epoch::MAX.get() - 1_000);
+    let past = Epoch::HIGHEST_ADVANCE;
     let mut record = write(&Ownership::default(), &order(0, Order::Advance { past, lineage: None }), long);
     record = write(&record, &request, long);
     for n in 1..=2 * TRANSFERS_KEPT as u128 {

@@ -220,6 +220,7 @@ pub(crate) fn answer(decision: &Decision) -> Answer {
             Refusal::OtherLineage { .. } => "other lineage",
             Refusal::LineageFixed { .. } => "lineage fixed",
             Refusal::Exhausted => "exhausted",
+            Refusal::TooFar { .. } => "too far",
         }),
     }
 }

@@ -4,7 +4,7 @@ use super::session::Session;
 use super::tools::{Tool, text};
 use async_trait::async_trait;
 use leasehold::guard::{Guard, Policy};
-use leasehold::{Error, Result};
+use leasehold::{Error, Resolver, Result};
 use leasehold_guards::FileGuard;
 use serde_json::{Value, json};
 use std::path::{Component, Path, PathBuf};
@@ -40,12 +40,9 @@ impl Tool for FencedWrite {
         let once = arguments.get("once").and_then(Value::as_bool).unwrap_or(false);
         let policy = if once { Policy::OncePerEpoch } else { Policy::Reentrant };
         // The guard may not have heard of a newer epoch that the store has granted.
-        let lease = session.coordinator.inspect(&token.lease).await?;
+        let found = session.tokens(&token)?.resolve(&token).await?;
         let guard = FileGuard::new(&path, policy)?;
-        if lease.record.epoch > token.epoch {
-            let stale = leasehold::guard::Rejection::Stale { held: token.epoch, seen: lease.record.epoch };
-            return Err(stale.into_error(&guard.resource()));
-        }
+        found.may_write(&token, &guard.resource())?;
         let strength = guard.strength().to_string();
         let written = tokio::task::spawn_blocking(move || guard.write_from(&token, content.as_bytes())).await;
         let high = written.map_err(|e| Error::unavailable("the write was broken off", e))??;

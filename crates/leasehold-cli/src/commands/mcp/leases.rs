@@ -6,8 +6,8 @@ use crate::{output, view};
 use async_trait::async_trait;
 use leasehold::clock::{Clock, SystemClock};
 use leasehold::{
-    Acquired, Ask, Error, Event, HolderId, Kind, Label, LeaseName, Outcome, Released, Result, Standing, Token, Ttl,
-    parse_duration,
+    Acquired, Ask, Error, Event, HolderId, Kind, Label, LeaseName, Outcome, Released, Resolver, Result, Right,
+    Standing, Token, TokenState, Ttl, parse_duration,
 };
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -104,12 +104,8 @@ impl Tool for Renew {
                 return Err(Error::new(Kind::Lost, format!("lease `{token}` was lost: {loss}")));
             }
             // The store decides, not what was believed last.
-            Some(_) => session.coordinator.adopt(&token).await?.trust_until(),
-            None => {
-                let mut grant = session.coordinator.adopt(&token).await?;
-                session.coordinator.renew(&mut grant, None).await?;
-                grant.trust_until()
-            }
+            Some(_) => session.tokens(&token)?.resolve(&token).await?.in_force(&token)?.trust_until,
+            None => session.tokens(&token)?.renew(&token).await?.trust_until,
         };
         let left = until.saturating_since(SystemClock.now());
         Ok(json!({
@@ -137,13 +133,27 @@ impl Tool for Release {
 
     async fn call(&self, session: &Session, arguments: &Value) -> Result<Value> {
         let token: Token = session.token(text(arguments, "token"), text(arguments, "lease"))?;
+        if Right::of(&token.lease) != Right::Lease {
+            let message = format!("token `{token}` is of a queue's item, which is not released; use queue_complete");
+            return Err(Error::new(Kind::Invalid, message));
+        }
         let failed = arguments.get("failed").and_then(Value::as_bool).unwrap_or(false);
         let outcome = if failed { Outcome::Failed } else { Outcome::Succeeded };
         let ours = session.standing(&token.lease).is_some_and(|(kept, _)| kept.claim() == token.claim());
         let grant = if ours { session.let_go(&token.lease).await } else { None };
         let released = match grant {
             Some(grant) => session.coordinator.release(&grant, outcome).await?,
-            None => session.coordinator.release_by_token(&token, outcome).await?,
+            None => {
+                let found = session.tokens(&token)?.resolve(&token).await?;
+                if let TokenState::NeverGranted
+                | TokenState::OtherLineage { .. }
+                | TokenState::Moved(_)
+                | TokenState::Missing = found.state
+                {
+                    return Err(found.refusal(&token));
+                }
+                session.coordinator.release_by_token(&token, outcome).await?
+            }
         };
         match released {
             Released::Now => Ok(json!({ "status": "released", "lease": token.lease.as_str() })),

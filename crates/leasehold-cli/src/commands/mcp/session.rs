@@ -2,8 +2,10 @@
 
 use super::turns::Turns;
 use crate::commands::queue::{Open, Target};
+use crate::commands::tokens;
 use crate::config::Settings;
-use leasehold::{Coordinator, Error, Grant, Keeper, Kind, LeaseName, Outcome, Result, Standing, Token};
+use leasehold::{Coordinator, Error, Grant, Keeper, Kind, LeaseName, Outcome, Result, Right, Standing, Token};
+use leasehold_work::Tokens;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,6 +33,11 @@ pub struct Items(Arc<Mutex<HashMap<Token, String>>>);
 impl Items {
     pub fn claimed(&self, token: Token, queue: String) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(token, queue);
+    }
+
+    /// The queue that a token's item is of, as the claim named it.
+    pub fn queue_of(&self, token: &Token) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(token).cloned()
     }
 
     pub fn completed(&self, token: &Token) {
@@ -92,13 +99,35 @@ impl Session {
         }
     }
 
-    /// Gives an item back untried.
-    async fn return_item(&self, queue: &str, token: &Token) -> Result<()> {
-        let target = match Target::parse(queue)? {
-            // As the verb saw it, which ran in the root.
+    /// What a queue's name stands for, as the verb saw it, which ran in the root.
+    fn target(&self, queue: &str) -> Result<Target> {
+        Ok(match Target::parse(queue)? {
             Target::Spool(_) => Target::Spool(self.root.join(queue.trim_start_matches("spool:"))),
             target => target,
-        };
+        })
+    }
+
+    /// The spool that a token's item is of, if it was claimed here or this server runs in `work`.
+    pub fn spool_of(&self, token: &Token) -> Option<PathBuf> {
+        let queue = self.items.queue_of(token).or_else(|| std::env::var(tokens::QUEUE).ok())?;
+        match self.target(&queue) {
+            Ok(Target::Spool(path)) => Some(path),
+            _ => None,
+        }
+    }
+
+    /// What finds the record of a token.
+    pub fn tokens(&self, token: &Token) -> Result<Tokens> {
+        let known = tokens::in_store(self.coordinator.clone(), &self.settings);
+        match self.spool_of(token).filter(|_| Right::of(&token.lease) == Right::SpoolFile) {
+            Some(path) => Ok(known.with_spool(tokens::existing_spool(&path)?)),
+            None => Ok(known),
+        }
+    }
+
+    /// Gives an item back untried.
+    async fn return_item(&self, queue: &str, token: &Token) -> Result<()> {
+        let target = self.target(queue)?;
         match Open::existing(&self.settings, &target).await? {
             Open::Queue(queue) => queue.give_back(&queue.by_token(token).await?).await.map(|_| ()),
             Open::Spool(spool) => spool.give_back(&spool.adopt(token)?),

@@ -132,6 +132,9 @@ impl Tool for Verb {
             let token = session.token(text(arguments, "token"), text(arguments, "lease"))?;
             shown = Some(token.clone());
             command.env("LEASEHOLD_TOKEN", token.wire());
+            if let Some(spool) = session.spool_of(&token) {
+                command.env(crate::commands::tokens::QUEUE, crate::commands::queue::Target::Spool(spool).portable());
+            }
         }
         command.stdin(Stdio::null()).env("GIT_TERMINAL_PROMPT", "0");
         let (items, verb) = (session.items.clone(), self.verb);

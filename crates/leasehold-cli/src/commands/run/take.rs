@@ -3,7 +3,9 @@
 use super::Plan;
 use leasehold::clock::{Clock, Moment, SystemClock};
 use leasehold::protocol::Refusal;
-use leasehold::{Acquired, Ask, Coordinator, Error, Grant, HolderId, Kind, LeaseName, Outcome, Result, Timestamp};
+use leasehold::{
+    Acquired, Ask, Coordinator, Error, Grant, HolderId, Kind, LeaseName, Outcome, Resolver, Result, Timestamp,
+};
 use rustix::fs::FlockOperation;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -46,6 +48,7 @@ pub enum Taken {
 /// back.
 pub async fn take(coordinator: &Coordinator, plan: &Plan, ask: &mut Ask) -> Result<Taken> {
     if let Some(token) = &plan.adopt {
+        coordinator.resolve(token).await?.in_force(token)?;
         let mut grant = coordinator.adopt(token).await?;
         // It may have been waiting to be taken up for most of its time.
         coordinator.renew(&mut grant, None).await?;
@@ -66,6 +69,10 @@ pub async fn take(coordinator: &Coordinator, plan: &Plan, ask: &mut Ask) -> Resu
             (Busy::RetryAfter(pause), _) if retries > 0 => pause,
             // Only a flock is waited for here: the lease has been waited for already.
             (Busy::Wait(_), Taken::FlockHeld(_)) if !left.is_zero() => left.min(FLOCK_POLL),
+            // A seat was granted and given back, because a pause came in between.
+            (Busy::Wait(_), Taken::Refused(_, refusal, _)) if !left.is_zero() && is_paused(refusal) => {
+                left.min(FLOCK_POLL)
+            }
             _ => return Ok(busy),
         };
         retries = retries.saturating_sub(1);
@@ -75,19 +82,16 @@ pub async fn take(coordinator: &Coordinator, plan: &Plan, ask: &mut Ask) -> Resu
     }
 }
 
+const fn is_paused(refusal: &Refusal) -> bool {
+    matches!(refusal, Refusal::Paused(_))
+}
+
 async fn once(coordinator: &Coordinator, plan: &Plan, ask: &Ask, give_up: Moment) -> Result<Taken> {
-    if plan.seats == Seats::OfOneLease {
-        let first = coordinator.inspect(&plan.leases[0]).await?;
-        if let Some(mark) = first.record.paused {
-            return Ok(Taken::Refused(first.lease, Box::new(Refusal::Paused(mark)), first.now));
-        }
-    }
-    let acquired = match plan.busy {
-        Busy::Wait(_) => {
-            let left = give_up.saturating_since(SystemClock.now());
-            coordinator.acquire_within(&plan.leases, ask, left).await?
-        }
-        Busy::Skip | Busy::RetryAfter(_) => coordinator.acquire_any(&plan.leases, ask).await?,
+    let left = give_up.saturating_since(SystemClock.now());
+    let acquired = match (plan.seats, plan.busy) {
+        (Seats::OfOneLease, _) => coordinator.acquire_seat(&plan.leases, ask, left).await?,
+        (Seats::Apart, Busy::Wait(_)) => coordinator.acquire_within(&plan.leases, ask, left).await?,
+        (Seats::Apart, Busy::Skip | Busy::RetryAfter(_)) => coordinator.acquire_any(&plan.leases, ask).await?,
     };
     match acquired {
         Acquired::Refused { lease, refusal, now } => Ok(Taken::Refused(lease, refusal, now)),

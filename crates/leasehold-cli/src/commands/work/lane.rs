@@ -139,7 +139,7 @@ fn stand_by(plan: &Plan, bench: &Bench, job: &Job) -> Result<Standby> {
         plan.command.iter().map(|word| if word == TEMPLATE { payload.clone().into() } else { word.clone() }).collect();
     let token = &job.token;
     let mut environment: Vec<(&'static str, OsString)> = vec![
-        ("LEASEHOLD_QUEUE", plan.queue.clone().into()),
+        (crate::commands::tokens::QUEUE, plan.queue.clone().into()),
         ("LEASEHOLD_NAME", token.lease.to_string().into()),
         ("LEASEHOLD_ITEM", job.id.clone().into()),
         ("LEASEHOLD_EPOCH", token.epoch.to_string().into()),

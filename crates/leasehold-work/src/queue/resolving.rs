@@ -1,0 +1,72 @@
+//! What an item's record says of a token.
+
+use super::desk::Queue;
+use super::grant::Known;
+use super::item::{How, Item, State};
+use super::name::ItemName;
+use leasehold::{Epoch, Live, Resolved, Result, Right, Token, TokenState};
+
+impl Queue {
+    /// Looks up the item that a token is of.
+    pub async fn resolve(&self, token: &Token) -> Result<Resolved> {
+        let name = ItemName::of(token)?;
+        let place = format!("queue `{}` in store `{}`", name.queue, self.store().capabilities().name);
+        let (epoch, state) = match self.look(&name).await? {
+            Some(known) => (known.item.epoch, self.state_of(&known, token)),
+            None => (Epoch::ZERO, TokenState::Missing),
+        };
+        Ok(Resolved { right: Right::Item, epoch, state, place })
+    }
+
+    fn state_of(&self, known: &Known, token: &Token) -> TokenState {
+        let item = &known.item;
+        if item.lineage != token.lineage {
+            return TokenState::OtherLineage { seen: item.lineage };
+        }
+        if let Some(relocation) = &item.relocation {
+            return TokenState::Moved(relocation.clone());
+        }
+        if token.epoch > item.epoch {
+            return TokenState::NeverGranted;
+        }
+        if token.epoch < item.epoch {
+            return TokenState::Superseded { by: succession(item, token.epoch) };
+        }
+        let ended = item.ended.filter(|ended| ended.epoch == token.epoch);
+        match (&item.state, ended) {
+            (State::Claimed(tenure), _) if tenure.holder.nonce != token.nonce => TokenState::NeverGranted,
+            (State::Claimed(tenure), _) => {
+                let trust_until = known.trust(self.grain()).min(known.anchor.asked + tenure.ttl.get());
+                if known.has_run_out() || self.clock().now() >= trust_until {
+                    return TokenState::Expired;
+                }
+                TokenState::Live(Live { ttl: tenure.ttl, trust_until })
+            }
+            (State::Purged { .. }, _) => TokenState::Ended { how: "finished and purged" },
+            (_, Some(ended)) if ended.nonce != token.nonce => TokenState::NeverGranted,
+            (_, Some(ended)) => TokenState::Ended {
+                how: match ended.how {
+                    How::Completed => "completed",
+                    How::Failed => "given up as failed",
+                    How::Returned => "given back",
+                },
+            },
+            // It ran out and was put back in line; nobody has claimed it since.
+            (State::Ready, None) => TokenState::Expired,
+            (_, None) => TokenState::Ended { how: "given up, for it ran out too often," },
+        }
+    }
+}
+
+/// How the item left an epoch, and where it is now.
+fn succession(item: &Item, held: Epoch) -> String {
+    let next = item.history.iter().find(|event| event.epoch > held);
+    let order = next.and_then(|event| {
+        Some(format!("{} by {} ({}), ", event.what.as_str(), event.by.as_ref()?, event.why.as_ref()?))
+    });
+    let order = order.unwrap_or_default().replace('_', " ");
+    match &item.state {
+        State::Claimed(tenure) => format!("{order}now held by {}", tenure.holder),
+        other => format!("{order}it is {} now", other.as_str()),
+    }
+}

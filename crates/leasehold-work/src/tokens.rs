@@ -1,0 +1,169 @@
+//! Whatever a token is of: a lease, an item of a queue in the store, an item of a spool.
+//!
+//! Promise: a token is looked up, renewed and reported on where its name says that its record is. Non-promise: ending an
+//! item takes more than its token, and is for [`crate::queue::Queue`] and [`crate::spool::Spool`].
+
+use crate::queue::{ItemName, Queue};
+use crate::spool::Spool;
+use async_trait::async_trait;
+use leasehold::protocol::Report;
+use leasehold::{Coordinator, Error, Key, Kind, Live, Resolved, Resolver, Result, Right, Store, Token};
+use std::sync::Arc;
+
+/// Where records may be: a store, and spools.
+///
+/// ```
+/// use leasehold::{Coordinator, Kind, MemoryStore, Resolver};
+/// use leasehold_work::{Tokens, queue::{Claimer, NewItem, Queue}};
+/// use std::sync::Arc;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// let leases = Coordinator::new(Arc::new(MemoryStore::default()));
+/// let queue = Queue::new(leases.store().clone(), "mail".parse()?);
+/// queue.add(NewItem::default()).await?;
+/// let item = Claimer::new(queue.clone(), None, "90s".parse()?)?.next().await?;
+///
+/// let tokens = Tokens::new(leases);
+/// tokens.renew(item.token()).await?;
+/// queue.complete(&item, None, Vec::new()).await?;
+/// let error = tokens.resolve(item.token()).await?.in_force(item.token()).unwrap_err();
+/// assert_eq!(error.kind(), Kind::Lost);
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Tokens {
+    coordinator: Option<Coordinator>,
+    spools: Vec<Spool>,
+    place: Option<String>,
+}
+
+impl Tokens {
+    /// Tokens of the leases and items in this coordinator's store.
+    pub fn new(coordinator: Coordinator) -> Self {
+        Tokens { coordinator: Some(coordinator), ..Tokens::default() }
+    }
+
+    /// Tokens of this spool's items too.
+    #[must_use]
+    pub fn with_spool(mut self, spool: Spool) -> Self {
+        self.spools.push(spool);
+        self
+    }
+
+    /// What messages call the store.
+    #[must_use]
+    pub fn calling_the_store(mut self, place: impl Into<String>) -> Self {
+        self.place = Some(place.into());
+        self
+    }
+
+    fn coordinator(&self, token: &Token) -> Result<&Coordinator> {
+        self.coordinator.as_ref().ok_or_else(|| {
+            Error::new(
+                Kind::Invalid,
+                format!("token `{token}` is not of a spool's item; name the store that it came from"),
+            )
+        })
+    }
+
+    fn queue(&self, token: &Token) -> Result<Queue> {
+        let coordinator = self.coordinator(token)?;
+        let queue = ItemName::of(token)?.queue;
+        Ok(Queue::with_clock(coordinator.store().clone(), queue, coordinator.clock().clone()))
+    }
+
+    /// The spool of the token's lineage, or else any.
+    fn spool(&self, token: &Token) -> Result<Spool> {
+        let own = self.spools.iter().find(|spool| spool.lineage() == token.lineage);
+        own.or(self.spools.first()).cloned().ok_or_else(|| {
+            let message = format!(
+                "token `{token}` is of a spool's item, and no spool is named here; give --store spool:/path, or set \
+                 LEASEHOLD_QUEUE to it, as `leasehold work` does"
+            );
+            Error::new(Kind::Invalid, message)
+        })
+    }
+
+    /// Keeps what the token is of for another TTL.
+    pub async fn renew(&self, token: &Token) -> Result<Live> {
+        self.resolve(token).await?.in_force(token)?;
+        match Right::of(&token.lease) {
+            Right::Lease => {
+                let coordinator = self.coordinator(token)?;
+                let mut grant = coordinator.adopt(token).await?;
+                coordinator.renew(&mut grant, None).await?;
+                Ok(Live { ttl: grant.ttl(), trust_until: grant.trust_until() })
+            }
+            Right::Item => {
+                let queue = self.queue(token)?;
+                let mut grant = queue.adopt(token).await?;
+                queue.renew(&mut grant).await?;
+                Ok(Live { ttl: grant.ttl(), trust_until: grant.trust_until() })
+            }
+            Right::SpoolFile => {
+                let (spool, token) = (self.spool(token)?, token.clone());
+                beside(move || {
+                    let mut grant = spool.adopt(&token).map_err(as_lost)?;
+                    spool.renew(&mut grant)?;
+                    Ok(Live { ttl: grant.ttl(), trust_until: grant.trust_until() })
+                })
+                .await
+            }
+        }
+    }
+
+    /// Notes how far the work has come. That counts by the epoch alone: what ran out may still say how far it came, for as
+    /// long as nobody newer was granted it. A spool keeps checkpoints only.
+    pub async fn progress(&self, token: &Token, report: Report) -> Result<()> {
+        let found = self.resolve(token).await?;
+        if !found.is_newest() {
+            return Err(found.refusal(token));
+        }
+        match found.right {
+            Right::Lease => self.coordinator(token)?.checkpoint_by_token(token, report).await,
+            Right::Item => self.queue(token)?.progress(token, report).await,
+            Right::SpoolFile => {
+                let (spool, token) = (self.spool(token)?, token.clone());
+                let Some(checkpoint) = report.checkpoint else { return Ok(()) };
+                beside(move || spool.checkpoint(&spool.adopt(&token).map_err(as_lost)?, &checkpoint)).await
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Resolver for Tokens {
+    async fn resolve(&self, token: &Token) -> Result<Resolved> {
+        let mut found = match Right::of(&token.lease) {
+            Right::Lease => self.coordinator(token)?.resolve(token).await?,
+            Right::Item => self.queue(token)?.resolve(token).await?,
+            Right::SpoolFile => {
+                let (spool, token) = (self.spool(token)?, token.clone());
+                return beside(move || spool.resolve(&token)).await;
+            }
+        };
+        if let Some(place) = &self.place {
+            found.place.clone_from(place);
+        }
+        Ok(found)
+    }
+
+    fn record(&self, token: &Token) -> Option<(Arc<dyn Store>, Key)> {
+        match Right::of(&token.lease) {
+            Right::Lease => self.coordinator.as_ref()?.record(token),
+            Right::Item => Some((self.coordinator.as_ref()?.store().clone(), ItemName::of(token).ok()?.key().ok()?)),
+            Right::SpoolFile => None,
+        }
+    }
+}
+
+/// A claim that cannot be renewed is lost; only what is refused at its end is fenced.
+fn as_lost(error: Error) -> Error {
+    if error.kind() == Kind::Fenced { Error::new(Kind::Lost, error.to_string()) } else { error }
+}
+
+/// Beside the runtime: a share that does not answer holds up nobody else.
+async fn beside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|e| Error::unavailable("the look at the spool was broken off", e))?
+}
