@@ -21,7 +21,6 @@ use leasehold::{Error, Kind, Nonce, Result, Token};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Column, Conn, Row, Value};
 use statements::literal;
-use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -481,22 +480,15 @@ impl SqlGuard for MysqlGuard {
             Error::new(kind, message).with_source(one_line(&e.to_string()))
         };
         exchange(&mut conn, "DO GET_LOCK('leasehold_init', 20)").await.map_err(fail)?;
-        exchange(&mut conn, statements::TABLE).await.map_err(fail)?;
-        let found = exchange(&mut conn, statements::LACKS).await.map_err(fail)?;
-        if found.iter().flatten().next().and_then(|row| number(row, 0)) == Some(0) {
-            exchange(&mut conn, statements::UPGRADE).await.map_err(fail)?;
-        }
         for line in statements::set_up(&self.resource, setup) {
             exchange(&mut conn, &line).await.map_err(fail)?;
         }
-        // Also those that an earlier version protected; and this one no more, if its last table was set free.
-        let found = exchange(&mut conn, statements::TRIGGERS).await.map_err(fail)?;
-        let triggers: Vec<String> = found.iter().flatten().filter_map(|row| text(row, 0)).collect();
-        let known: BTreeSet<&str> = triggers.iter().filter_map(|text| statements::resource_of(text)).collect();
-        let own = literal(self.resource.as_str());
-        let free = (!setup.unprotect.is_empty() && !known.contains(&*own)).then(|| statements::protected(&own, false));
-        for line in known.iter().map(|resource| statements::protected(resource, true)).chain(free) {
-            exchange(&mut conn, &line).await.map_err(fail)?;
+        if !setup.unprotect.is_empty() {
+            let found = exchange(&mut conn, &statements::triggers(&self.resource)).await.map_err(fail)?;
+            if found.iter().flatten().next().and_then(|row| number(row, 0)) == Some(0) {
+                // The last of its tables was set free.
+                exchange(&mut conn, &statements::protected(&self.resource, false)).await.map_err(fail)?;
+            }
         }
         let _ = conn.disconnect().await;
         Ok(())

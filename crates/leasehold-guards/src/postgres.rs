@@ -407,7 +407,7 @@ impl SqlGuard for PostgresGuard {
 const REMOVE: &str = "BEGIN; LOCK TABLE leasehold_fence IN ACCESS EXCLUSIVE MODE; \
      DO $leasehold$ BEGIN IF NOT EXISTS (SELECT 1 FROM leasehold_fence) AND NOT EXISTS (SELECT 1 FROM pg_trigger t JOIN pg_proc \
      p ON p.oid = t.tgfoid WHERE p.proname = 'leasehold_protect') THEN DROP FUNCTION leasehold_protect(); DROP FUNCTION \
-     leasehold_require(text, text, text); DROP FUNCTION leasehold_admit(text, text, bigint, text, bigint, text); DROP TABLE \
+     leasehold_require(text, text, text); DROP FUNCTION leasehold_admit(text, text, text, bigint, text, bigint, text); DROP TABLE \
      leasehold_fence; END IF; END $leasehold$; COMMIT";
 
 /// The fence's statements without any table, for tests and documents.

@@ -186,7 +186,7 @@ pub trait SqlGuard: Guard {
 ///
 /// ```
 /// use leasehold_guards::sql::{Dialect, fencing_column};
-/// let token: leasehold::Token = "daily:42:0123456789abcdef0123456789abcdef:0".parse()?;
+/// let token: leasehold::Token = "daily:42:0000000000000000000000000000000a:0123456789abcdef0123456789abcdef:0".parse()?;
 /// let (set, condition) = fencing_column(Dialect::Postgres, &"fence".parse()?, &token);
 /// assert_eq!(set, "\"fence\" = 42");
 /// assert_eq!(condition, "(\"fence\" IS NULL OR \"fence\" <= 42)");
