@@ -59,6 +59,8 @@ pub mod sqlite;
 mod stages;
 #[cfg(feature = "file")]
 mod steps;
+#[cfg(any(feature = "git", feature = "object", feature = "sql"))]
+mod succession;
 #[cfg(feature = "folder")]
 mod tree;
 

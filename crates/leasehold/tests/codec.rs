@@ -9,7 +9,7 @@ mod support;
 use leasehold::codec::{decode, encode};
 use leasehold::guard::{self, Policy};
 use leasehold::{
-    Checkpoint, Claim, Counters, Epoch, Event, HolderId, Lineage, Kind, LeaseName, Line, Nonce, OperatorMark, Outcome,
+    Checkpoint, Claim, Counters, Epoch, Event, HolderId, Kind, LeaseName, Line, Lineage, Nonce, OperatorMark, Outcome,
     Ownership, Progress, Reason, Slot, SlotMark, SlotState, TRANSFERS_KEPT, Tenure, Token, Transfer, Ttl,
     format_duration, parse_duration,
 };

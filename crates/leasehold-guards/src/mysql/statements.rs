@@ -3,7 +3,7 @@
 //! Promise: one exchange admits, one commits; there is nothing to escape. Non-promise: they decide nothing that the one
 //! predicate does not decide again.
 
-use crate::sql::{Dialect, Name, Resource, Setup, sequence};
+use crate::sql::{Dialect, Name, Resource, Setup, TRAIL_CHARS, sequence};
 use leasehold::guard::Policy;
 use leasehold::{Nonce, Result, Token};
 
@@ -15,10 +15,9 @@ pub(super) const TABLE: &str = "CREATE TABLE IF NOT EXISTS leasehold_fence (
     epoch BIGINT NOT NULL,
     nonce VARBINARY(32) NOT NULL,
     seq BIGINT NOT NULL,
-    wrote VARBINARY(32) NOT NULL DEFAULT '',
-    prior_epoch BIGINT NOT NULL DEFAULT 0,
-    prior_seq BIGINT NOT NULL DEFAULT 0,
-    prior_wrote VARBINARY(32) NOT NULL DEFAULT '',
+    trail VARBINARY(263) NOT NULL DEFAULT '',
+    confirmed VARBINARY(32) NOT NULL DEFAULT '',
+    adopted VARBINARY(2000) NOT NULL DEFAULT '',
     claim BIGINT NULL,
     session BIGINT UNSIGNED NULL,
     admitted BIGINT UNSIGNED NULL,
@@ -31,12 +30,28 @@ pub(super) fn literal(text: &str) -> String {
     format!("x'{digits}'")
 }
 
-/// Locks the fence row, says what was there, moves it on if the token may, and says what is there now.
-///
-/// `claim` and `session` are for a newer holder, who reads them uncommitted when this session has stopped; `admitted` is
-/// never 0 in what is committed, so that one who is in here is told from one who was. In an UPDATE the assignments count
-/// from left to right, so what needs the old epoch comes first.
-pub(super) fn admit(resource: &Resource, token: &Token, policy: Option<Policy>, wrote: Nonce) -> Result<String> {
+/// Enters: the row is locked, and there if it was not. `claim` and `session` are for a newer holder, who reads them
+/// uncommitted when this session has stopped; `admitted` is never 0 in what is committed, so that one who is in here is told
+/// from one who was.
+fn enter(resource: &Resource, token: &Token) -> String {
+    let (r, lease, lineage, epoch) =
+        (literal(resource.as_str()), literal(token.lease.as_str()), token.lineage, token.epoch);
+    format!(
+        "INSERT INTO leasehold_fence (resource, lease, lineage, epoch, nonce, seq, claim, session, admitted) VALUES ({r}, \
+         {lease}, '{lineage}', 0, '', 0, {epoch}, CONNECTION_ID(), 0) ON DUPLICATE KEY UPDATE claim = {epoch}, session = \
+         CONNECTION_ID(), admitted = 0; SELECT lease, lineage, epoch, nonce, seq, @@sql_mode, CONNECTION_ID(), trail FROM \
+         leasehold_fence WHERE resource = {r} FOR UPDATE"
+    )
+}
+
+/// The trail with one more number at its head.
+fn longer(write: Nonce) -> String {
+    format!("LEFT(CONCAT('{write}', IF(trail = '', '', ' '), trail), {TRAIL_CHARS})")
+}
+
+/// Locks the fence row, says what was there, moves it on if the token may, and says what is there now. In an UPDATE the
+/// assignments count from left to right, so what needs the old epoch comes first.
+pub(super) fn admit(resource: &Resource, token: &Token, policy: Option<Policy>, write: Nonce) -> Result<String> {
     let (r, lease) = (literal(resource.as_str()), literal(token.lease.as_str()));
     let (epoch, lineage, nonce, given) = (token.epoch, token.lineage, token.nonce, sequence(token)?);
     let last = format!("IF(epoch = {epoch}, seq, 0)");
@@ -47,18 +62,15 @@ pub(super) fn admit(resource: &Resource, token: &Token, policy: Option<Policy>, 
         Some(Policy::OncePerEpoch) => ("1".to_owned(), format!("{last} = 0")),
     };
     let written = match policy {
-        None => format!("wrote = IF(epoch < {epoch}, '', wrote)"),
-        Some(_) => format!("wrote = '{wrote}', admitted = CONNECTION_ID()"),
+        None => String::new(),
+        Some(_) => format!("trail = {}, admitted = CONNECTION_ID(), ", longer(write)),
     };
-    let seen = format!("FROM leasehold_fence WHERE resource = {r} FOR UPDATE");
     Ok(format!(
-        "INSERT INTO leasehold_fence (resource, lease, lineage, epoch, nonce, seq, claim, session, admitted) VALUES ({r}, \
-         {lease}, '{lineage}', 0, '', 0, {epoch}, CONNECTION_ID(), 0) ON DUPLICATE KEY UPDATE claim = {epoch}, session = CONNECTION_ID(), admitted = 0; \
-         SELECT lease, lineage, epoch, nonce, seq, @@sql_mode, CONNECTION_ID() {seen}; \
-         UPDATE leasehold_fence SET prior_wrote = IF(epoch < {epoch}, wrote, prior_wrote), prior_seq = IF(epoch < \
-         {epoch}, seq, prior_seq), prior_epoch = IF(epoch < {epoch}, epoch, prior_epoch), {written}, seq = {seq}, lease = \
-         {lease}, lineage = '{lineage}', nonce = '{nonce}', epoch = {epoch} WHERE resource = {r} AND (epoch = 0 OR (lease = {lease} AND lineage = '{lineage}' AND (epoch < \
-         {epoch} OR (epoch = {epoch} AND nonce = '{nonce}')))) AND {condition}; SELECT lease, lineage, epoch, nonce, seq {seen}"
+        "{}; UPDATE leasehold_fence SET {written}seq = {seq}, lease = {lease}, lineage = '{lineage}', nonce = '{nonce}', epoch = \
+         {epoch} WHERE resource = {r} AND (epoch = 0 OR (lease = {lease} AND lineage = '{lineage}' AND (epoch < {epoch} OR \
+         (epoch = {epoch} AND nonce = '{nonce}')))) AND {condition}; SELECT lease, lineage, epoch, nonce, seq FROM \
+         leasehold_fence WHERE resource = {r} FOR UPDATE",
+        enter(resource, token)
     ))
 }
 
@@ -66,9 +78,9 @@ pub(super) fn admit(resource: &Resource, token: &Token, policy: Option<Policy>, 
 /// comes back as the last inserted id; if none does, [`admit`] has to find out why.
 ///
 /// Nothing needs to be closed then: `claim` and `session` stay, and [`in_the_way`] tells them from those of one who is in
-/// here by `wrote`, which is another one every time. Otherwise it is `admitted` that tells: whatever is found, this session
-/// has the row from here on, and a newer holder must see whose it is.
-pub(super) fn admit_again(resource: &Resource, token: &Token, policy: Policy, wrote: Nonce) -> Result<String> {
+/// here by the trail, which is another one every time. Otherwise it is `admitted` that tells: whatever is found, this
+/// session has the row from here on, and a newer holder must see whose it is.
+pub(super) fn admit_again(resource: &Resource, token: &Token, policy: Policy, write: Nonce) -> Result<String> {
     let (r, lease) = (literal(resource.as_str()), literal(token.lease.as_str()));
     let (epoch, lineage, nonce, given) = (token.epoch, token.lineage, token.nonce, sequence(token)?);
     let (seq, condition) = match policy {
@@ -81,11 +93,38 @@ pub(super) fn admit_again(resource: &Resource, token: &Token, policy: Policy, wr
     );
     // `seq` is changed last, so that the condition sees what was there.
     Ok(format!(
-        "START TRANSACTION; INSERT INTO leasehold_fence (resource, lease, lineage, epoch, nonce, seq, claim, session, admitted) VALUES \
-         ({r}, {lease}, '{lineage}', 0, '', 0, {epoch}, CONNECTION_ID(), 0) ON DUPLICATE KEY UPDATE admitted = IF({is_known}, NULL, 0), \
-         wrote = IF({is_known}, '{wrote}', wrote), claim = {epoch}, session = CONNECTION_ID(), seq = IF({is_known}, \
-         LAST_INSERT_ID({seq}), seq)"
+        "START TRANSACTION; INSERT INTO leasehold_fence (resource, lease, lineage, epoch, nonce, seq, claim, session, admitted) \
+         VALUES ({r}, {lease}, '{lineage}', 0, '', 0, {epoch}, CONNECTION_ID(), 0) ON DUPLICATE KEY UPDATE admitted = \
+         IF({is_known}, NULL, 0), trail = IF({is_known}, {}, trail), claim = {epoch}, session = CONNECTION_ID(), seq = \
+         IF({is_known}, LAST_INSERT_ID({seq}), seq)",
+        longer(write)
     ))
+}
+
+/// Locks the row and says what is there, for [`adopt`] to follow.
+pub(super) fn look(resource: &Resource, token: &Token) -> String {
+    enter(resource, token)
+}
+
+/// Gives the row to the token's lease. It changes the row in any case, so that its commit is flushed.
+pub(super) fn adopt(resource: &Resource, token: &Token, note: &str, write: Nonce) -> String {
+    let (r, lease, note) = (literal(resource.as_str()), literal(token.lease.as_str()), literal(note));
+    let (epoch, lineage, nonce) = (token.epoch, token.lineage, token.nonce);
+    format!(
+        "UPDATE leasehold_fence SET lease = {lease}, lineage = '{lineage}', epoch = {epoch}, nonce = '{nonce}', seq = 0, adopted = \
+         {note}, confirmed = '{write}' WHERE resource = {r}"
+    )
+}
+
+/// Changes the row without any meaning, as soon as nobody is in here, and says what its trail is. InnoDB lets others see a
+/// commit before it is flushed; when this one was answered, so were all that it saw.
+pub(super) fn confirm(resource: &Resource, write: Nonce) -> String {
+    let r = literal(resource.as_str());
+    format!(
+        "START TRANSACTION; INSERT INTO leasehold_fence (resource, lease, lineage, epoch, nonce, seq, confirmed) VALUES ({r}, '', \
+         '', 0, '', 0, '{write}') ON DUPLICATE KEY UPDATE confirmed = '{write}'; SELECT trail FROM leasehold_fence WHERE \
+         resource = {r} FOR UPDATE; COMMIT"
+    )
 }
 
 /// Asks who is in the way: the row as it is being written, as it was committed, and as it is being written again. If the
@@ -94,7 +133,7 @@ pub(super) fn in_the_way(resource: &Resource) -> String {
     let look = |level: &str| {
         let r = literal(resource.as_str());
         format!(
-            "SET TRANSACTION ISOLATION LEVEL READ {level}; SELECT claim, session, wrote, admitted FROM leasehold_fence \
+            "SET TRANSACTION ISOLATION LEVEL READ {level}; SELECT claim, session, trail, admitted FROM leasehold_fence \
              WHERE resource = {r}"
         )
     };
