@@ -7,6 +7,7 @@
 //! renamed into place. A real folder: it changes places with the staged tree. In both the rename that publishes has its
 //! source in the permit, so a stale one finds none.
 
+use crate::adopt;
 use crate::blocking::blocking;
 use crate::failure::Scene;
 use crate::fence;
@@ -16,8 +17,8 @@ use crate::place::{Place, shown};
 use crate::steps::{Step, Steps, Unwatched};
 use crate::tree;
 use async_trait::async_trait;
-use leasehold::guard::{Guard, HighWater, Policy, Strength};
-use leasehold::{Error, Kind, Result, Token};
+use leasehold::guard::{Adopt, Guard, HighWater, Policy, Strength};
+use leasehold::{Error, Kind, Result, Token, Who, Why};
 use rustix::fs::{FileType, Mode, OFlags};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -83,6 +84,12 @@ impl FolderGuard {
     pub fn seal_now(&self, token: &Token) -> Result<HighWater> {
         let place = Place::open(&self.path, &self.resource)?;
         Permits::open(self.scene(), &place, token)?.seal()
+    }
+
+    /// [`Adopt::adopt`] for callers that may block.
+    pub fn adopt_now(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
+        let place = Place::open(&self.path, &self.resource)?;
+        adopt::adopt(self.scene(), &place, from, token, by, why)
     }
 
     /// [`Guard::high_water`] for callers that may block.
@@ -240,5 +247,14 @@ impl Guard for FolderGuard {
     async fn high_water(&self) -> Result<Option<HighWater>> {
         let guard = self.clone();
         blocking(move || guard.high_water_now()).await
+    }
+}
+
+#[async_trait]
+impl Adopt for FolderGuard {
+    async fn adopt(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
+        let (guard, from, token) = (self.clone(), from.clone(), token.clone());
+        let (by, why) = (by.clone(), why.clone());
+        blocking(move || guard.adopt_now(&from, &token, &by, &why)).await
     }
 }

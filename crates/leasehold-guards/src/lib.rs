@@ -19,6 +19,8 @@
 //! # Ok(()) }
 //! ```
 
+#[cfg(feature = "file")]
+mod adopt;
 #[cfg(any(feature = "file", feature = "sqlite"))]
 mod blocking;
 #[cfg(feature = "file")]

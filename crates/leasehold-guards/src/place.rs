@@ -32,7 +32,7 @@ pub(crate) struct Place {
 fn is_a_guards_own(name: &OsStr) -> bool {
     let name = name.as_bytes();
     name.starts_with(b".")
-        && [&b".fence"[..], b".generations"].iter().any(|end| name.len() > end.len() && name.ends_with(end))
+        && [&b".fence"[..], b".adopt", b".generations"].iter().any(|end| name.len() > end.len() && name.ends_with(end))
 }
 
 impl Place {
