@@ -3,7 +3,7 @@
 //! Promise: an address is parsed once, and nothing is touched by it; what is shown has no password. Non-promise: that it
 //! parsed does not mean that it can be reached.
 
-use leasehold::guard::{Guard, Policy};
+use leasehold::guard::{Adopt, Policy};
 use leasehold::{Error, Kind, Result};
 use leasehold_guards::SqliteGuard;
 use leasehold_guards::sql::{Resource, SqlGuard};
@@ -99,7 +99,7 @@ pub fn object(
 }
 
 /// The guard of an object that `--guard` names.
-pub fn object_guard(text: &str) -> Result<Arc<dyn Guard>> {
+pub fn object_guard(text: &str) -> Result<Arc<dyn Adopt>> {
     #[cfg(feature = "full")]
     return Ok(Arc::new(object(text, None, None, Policy::Reentrant)?.0));
     #[cfg(not(feature = "full"))]

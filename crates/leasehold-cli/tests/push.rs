@@ -326,6 +326,27 @@ fn hooks_credentials_and_old_gits() {
     assert!(refused.stderr.contains("`git` is not on the PATH"), "{}", refused.stderr);
 }
 
+#[test]
+fn a_fence_is_given_to_the_lease_of_another_store() {
+    let place = Place::new();
+    place.push(&place.token, &["origin", "main"]).expect(0);
+    let elsewhere = ["--store", "dir:elsewhere"];
+    let acquire = [&["acquire", "job", "--ttl", "24h"][..], &elsewhere].concat();
+    let in_work =
+        |words: &[&str]| Done::from(place.home.leasehold(words).current_dir(place.home.path("work")).output().unwrap());
+    let second = in_work(&acquire).expect(0).stdout.trim().to_owned();
+    place.commit("two");
+    let refused = place.push(&second, &[&["origin", "main"][..], &elsewhere].concat()).expect(64);
+    assert!(refused.stderr.contains("not this lease"), "{}", refused.stderr);
+    let adopt = ["adopt", "git:origin", "--token", &second, "--why", "the old store goes away"];
+    in_work(&[&adopt[..], &elsewhere].concat()).expect(0);
+    let refused = place.push(&place.token, &["origin", "main"]).expect(64);
+    assert!(refused.stderr.contains("not this lease"), "{}", refused.stderr);
+    assert_eq!(place.subject("main"), "one");
+    place.push(&second, &[&["origin", "main"][..], &elsewhere].concat()).expect(0);
+    assert_eq!(place.subject("main"), "two");
+}
+
 /// Some of what git says is known by its words alone: these are the words of the git at hand.
 #[test]
 fn what_git_says_is_understood() {

@@ -68,7 +68,8 @@ pub(crate) fn adopt(
     // Only adoptions wait for each other here. No writer ever looks at this lock.
     match rustix::fs::flock(&former, FlockOperation::NonBlockingLockExclusive) {
         Err(Errno::WOULDBLOCK) => {
-            let message = format!("another adoption is under way: resource=`{}`; look again when it is done", scene.resource);
+            let message =
+                format!("another adoption is under way: resource=`{}`; look again when it is done", scene.resource);
             return Err(Error::new(Kind::Contended, message));
         }
         answer => answer.map_err(|e| scene.failed(Step::StageFence, e.into()))?,
@@ -77,7 +78,12 @@ pub(crate) fn adopt(
         return Err(changed("by another lease"));
     }
     let unchanged = || match high_in(&scene, &former)? {
-        Some(now) if (&now.lease, now.lineage, now.epoch, now.nonce) == (&from.lease, from.lineage, from.epoch, from.nonce) => Ok(()),
+        Some(now)
+            if (&now.lease, now.lineage, now.epoch, now.nonce)
+                == (&from.lease, from.lineage, from.epoch, from.nonce) =>
+        {
+            Ok(())
+        }
         Some(now) => Err(changed(&format!("by {}", described(&now)))),
         None => Err(changed("by nobody")),
     };

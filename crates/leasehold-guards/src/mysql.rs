@@ -77,13 +77,29 @@ pub async fn close(transaction: &mut impl Queryable, resource: &Resource) -> Res
     closed.map(drop).map_err(|e| refused(&e, resource.as_str(), "this database"))
 }
 
-/// Ends the session of an older holder that has the fence row, if one does: for those who wait in [`admit`].
+/// Ends the session that has the fence row and is to give way, if one does: for those who wait in [`admit`]. That is an
+/// older holder's, or one of another lease where the fence is this one's.
 pub async fn evict(connection: &mut Conn, resource: &Resource, token: &Token) -> Result<()> {
-    evict_if(connection, resource, |claim, _| claim < token.epoch.get()).await
+    evict_if(connection, resource, |inside| inside.gives_way_to(token)).await
 }
 
-/// Ends the session that is in the middle of a write to the fence row, if it claims an epoch that is to give way.
-async fn evict_if(connection: &mut Conn, resource: &Resource, gives_way: impl Fn(u64, i64) -> bool) -> Result<()> {
+/// A session that is in the middle of a write to the fence row.
+struct Inside {
+    lineage: String,
+    epoch: u64,
+    session: i64,
+    /// The lineage of the fence, as it is committed.
+    fence: Option<String>,
+}
+
+impl Inside {
+    fn gives_way_to(&self, token: &Token) -> bool {
+        let own = token.lineage.to_string();
+        if self.lineage == own { self.epoch < token.epoch.get() } else { self.fence == Some(own) }
+    }
+}
+
+async fn evict_if(connection: &mut Conn, resource: &Resource, gives_way: impl Fn(&Inside) -> bool) -> Result<()> {
     let fail = |e| refused(&e, resource.as_str(), "this database");
     let sets = exchange(connection, &statements::in_the_way(resource)).await.map_err(fail)?;
     let rows: Vec<Option<&Row>> = sets.iter().skip(1).step_by(2).map(|rows| rows.first()).collect();
@@ -92,11 +108,15 @@ async fn evict_if(connection: &mut Conn, resource: &Resource, gives_way: impl Fn
     if mark(now) != mark(still) || committed.map(mark) == Some(mark(now)) {
         return Ok(());
     }
-    if let (Some(claim), Some(session)) = (number(now, 0), number(now, 1))
-        && u64::try_from(claim).is_ok_and(|claim| gives_way(claim, session))
-    {
+    let inside = || {
+        let claim = text(now, 0)?;
+        let (lineage, epoch) = claim.split_once(':')?;
+        let fence = committed.filter(|row| number(row, 5) != Some(0)).and_then(|row| text(row, 4));
+        Some(Inside { lineage: lineage.to_owned(), epoch: epoch.parse().ok()?, session: number(now, 1)?, fence })
+    };
+    if let Some(inside) = inside().filter(gives_way) {
         // It may have ended by itself by now.
-        let _ = exchange(connection, &format!("KILL {session}")).await;
+        let _ = exchange(connection, &format!("KILL {}", inside.session)).await;
     }
     Ok(())
 }
@@ -226,7 +246,7 @@ impl MysqlGuard {
             let admit = statements::admit(&self.resource, token, policy, write)?;
             // Outside of any SAVEPOINT that a script may name: it tells whether the transaction is still the same.
             let sql = format!("START TRANSACTION; SAVEPOINT leasehold_{write}; {admit}");
-            let older = |claim, _| claim < token.epoch.get();
+            let older = |inside: &Inside| inside.gives_way_to(token);
             match self.patiently(exchange(&mut conn, &sql), older).await {
                 Ok(sets) => {
                     return match decide(&resource, &sets, token, policy) {
@@ -256,7 +276,7 @@ impl MysqlGuard {
     async fn patiently<T>(
         &self,
         exchange: impl Future<Output = mysql_async::Result<T>>,
-        gives_way: impl Fn(u64, i64) -> bool,
+        gives_way: impl Fn(&Inside) -> bool,
     ) -> mysql_async::Result<T> {
         tokio::pin!(exchange);
         loop {

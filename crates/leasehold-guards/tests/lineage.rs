@@ -15,6 +15,7 @@ use leasehold_guards::sql::{Resource, Script};
 use leasehold_guards::{GitGuard, ObjectGuard, mysql, postgres};
 use leasehold_stores::StoreUrl;
 use leasehold_testbed::{BUCKET, Fault, Flaw, Proxy, StandIn};
+use mysql_async::TxOpts;
 use object_store::{Attribute, ObjectStoreExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -91,6 +92,34 @@ fn a_database_refuses_a_lease_of_the_same_name_from_another_store() {
             }
             assert_eq!(guard.high_water().await.unwrap(), Some(high), "{:?}", db.engine);
             assert_eq!(db.ask("SELECT count(*) FROM totals").await, "1", "{:?}", db.engine);
+        }
+    });
+}
+
+/// One who was refused and stopped there, with the row in its hands, whatever its number.
+#[test]
+fn a_stranger_that_stopped_inside_blocks_nobody() {
+    block_on(async {
+        for db in all().await {
+            let (guard, resource): (_, Resource) = (db.guard("r", Policy::Reentrant), "r".parse().unwrap());
+            guard.seal(&token(5, 0)).await.unwrap();
+            match db.engine {
+                Engine::Postgres => {
+                    let mut client = db.postgres().await;
+                    let inside = client.transaction().await.unwrap();
+                    not_this_lease(postgres::admit(&inside, &resource, &foreign(99), Policy::Reentrant).await);
+                    guard.seal(&token(6, 0)).await.unwrap();
+                    inside.commit().await.unwrap_err();
+                }
+                Engine::Mysql => {
+                    let mut conn = db.mysql().await;
+                    let mut inside = conn.start_transaction(TxOpts::new()).await.unwrap();
+                    not_this_lease(mysql::admit(&mut inside, &resource, &foreign(99), Policy::Reentrant).await);
+                    guard.seal(&token(6, 0)).await.unwrap();
+                    inside.commit().await.unwrap_err();
+                }
+                Engine::Sqlite => {}
+            }
         }
     });
 }

@@ -18,7 +18,7 @@ pub(super) const TABLE: &str = "CREATE TABLE IF NOT EXISTS leasehold_fence (
     trail VARBINARY(263) NOT NULL DEFAULT '',
     confirmed VARBINARY(32) NOT NULL DEFAULT '',
     adopted VARBINARY(2000) NOT NULL DEFAULT '',
-    claim BIGINT NULL,
+    claim VARBINARY(64) NULL,
     session BIGINT UNSIGNED NULL,
     admitted BIGINT UNSIGNED NULL,
     protected TINYINT NOT NULL DEFAULT 0
@@ -34,14 +34,19 @@ pub(super) fn literal(text: &str) -> String {
 /// uncommitted when this session has stopped; `admitted` is never 0 in what is committed, so that one who is in here is told
 /// from one who was.
 fn enter(resource: &Resource, token: &Token) -> String {
-    let (r, lease, lineage, epoch) =
-        (literal(resource.as_str()), literal(token.lease.as_str()), token.lineage, token.epoch);
+    let (r, lease, lineage, claim) =
+        (literal(resource.as_str()), literal(token.lease.as_str()), token.lineage, claim(token));
     format!(
         "INSERT INTO leasehold_fence (resource, lease, lineage, epoch, nonce, seq, claim, session, admitted) VALUES ({r}, \
-         {lease}, '{lineage}', 0, '', 0, {epoch}, CONNECTION_ID(), 0) ON DUPLICATE KEY UPDATE claim = {epoch}, session = \
+         {lease}, '{lineage}', 0, '', 0, {claim}, CONNECTION_ID(), 0) ON DUPLICATE KEY UPDATE claim = {claim}, session = \
          CONNECTION_ID(), admitted = 0; SELECT lease, lineage, epoch, nonce, seq, @@sql_mode, CONNECTION_ID(), trail FROM \
          leasehold_fence WHERE resource = {r} FOR UPDATE"
     )
+}
+
+/// What a session says of itself while it is in here: its lineage and epoch.
+fn claim(token: &Token) -> String {
+    format!("'{}:{}'", token.lineage, token.epoch)
 }
 
 /// The trail with one more number at its head.
@@ -91,11 +96,12 @@ pub(super) fn admit_again(resource: &Resource, token: &Token, policy: Policy, wr
     let is_known = format!(
         "lease = {lease} AND lineage = '{lineage}' AND epoch = {epoch} AND nonce = '{nonce}' AND protected = 0{condition}"
     );
+    let claim = claim(token);
     // `seq` is changed last, so that the condition sees what was there.
     Ok(format!(
         "START TRANSACTION; INSERT INTO leasehold_fence (resource, lease, lineage, epoch, nonce, seq, claim, session, admitted) \
-         VALUES ({r}, {lease}, '{lineage}', 0, '', 0, {epoch}, CONNECTION_ID(), 0) ON DUPLICATE KEY UPDATE admitted = \
-         IF({is_known}, NULL, 0), trail = IF({is_known}, {}, trail), claim = {epoch}, session = CONNECTION_ID(), seq = \
+         VALUES ({r}, {lease}, '{lineage}', 0, '', 0, {claim}, CONNECTION_ID(), 0) ON DUPLICATE KEY UPDATE admitted = \
+         IF({is_known}, NULL, 0), trail = IF({is_known}, {}, trail), claim = {claim}, session = CONNECTION_ID(), seq = \
          IF({is_known}, LAST_INSERT_ID({seq}), seq)",
         longer(write)
     ))
@@ -133,7 +139,7 @@ pub(super) fn in_the_way(resource: &Resource) -> String {
     let look = |level: &str| {
         let r = literal(resource.as_str());
         format!(
-            "SET TRANSACTION ISOLATION LEVEL READ {level}; SELECT claim, session, trail, admitted FROM leasehold_fence \
+            "SET TRANSACTION ISOLATION LEVEL READ {level}; SELECT claim, session, trail, admitted, lineage, epoch FROM leasehold_fence \
              WHERE resource = {r}"
         )
     };

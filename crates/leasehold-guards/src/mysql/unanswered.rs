@@ -4,7 +4,7 @@
 //! answered makes it sure, or the answer is *unknown*. Non-promise: a server that does not flush
 //! (`innodb_flush_log_at_trx_commit` other than 1) forgets in a crash what it has answered.
 
-use super::{ASK, Admitted, MysqlGuard, exchange, fence_of, refused, statements, text, undo};
+use super::{ASK, Admitted, Inside, MysqlGuard, exchange, fence_of, refused, statements, text, undo};
 use crate::sql::{Fate, fate, undone, unknown};
 use crate::stages::Stage;
 use crate::succession;
@@ -21,17 +21,20 @@ impl MysqlGuard {
     /// No answer means unknown. A new write to the row waits until nothing of ours is under way there, and when it was
     /// answered, what the row says is sure.
     pub(super) async fn resolve(&self, token: &Token, write: Nonce, admitted: &Admitted, cause: &str) -> Result<()> {
-        let epoch = token.epoch.get();
         for _ in 0..LOOKS {
             if self.stages.reach(Stage::ReadBack, &self.resource()).is_err() {
                 break;
             }
             // Only what is seen to be ours is ended: after a restart the number of our session may be another's.
-            let ours = |claim, session| claim == epoch && session == admitted.session;
+            let is_ours = |inside: &Inside| {
+                inside.session == admitted.session
+                    && inside.epoch == token.epoch.get()
+                    && inside.lineage == token.lineage.to_string()
+            };
             let confirm = async {
                 let mut conn = (self.connect)().await?;
                 let sql = statements::confirm(&self.resource, Nonce::random());
-                let sets = self.patiently(exchange(&mut conn, &sql), ours).await;
+                let sets = self.patiently(exchange(&mut conn, &sql), is_ours).await;
                 let sets = sets.map_err(|e| refused(&e, &self.resource(), &self.place))?;
                 Ok::<_, Error>(sets.iter().flatten().next().and_then(|row| text(row, 0)))
             };
@@ -86,7 +89,7 @@ impl MysqlGuard {
         let look =
             format!("START TRANSACTION; SAVEPOINT leasehold_{write}; {}", statements::look(&self.resource, token));
         // Nobody of the former lease goes on, whatever the epoch.
-        let found = self.patiently(exchange(&mut conn, &look), |_, _| true).await;
+        let found = self.patiently(exchange(&mut conn, &look), |_| true).await;
         let sets = found.map_err(|e| refused(&e, &resource, &self.place))?;
         let high = fence_of(&resource, sets.last().and_then(|rows| rows.first()))?;
         let next = match succession::adopt(&resource, high.as_ref(), from, token) {

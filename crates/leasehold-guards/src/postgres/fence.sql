@@ -27,14 +27,16 @@ DECLARE
     high leasehold_fence%ROWTYPE;
     digest text := left(encode(sha256(convert_to(p_resource, 'UTF8')), 'hex'), 16);
     room text := 'leasehold ' || digest || ' ';
+    -- As much of the lineage as there is room for in a name.
+    line text := left(p_lineage, 16);
     door bigint := ('x' || digest)::bit(64)::bigint;
     patience text;
     said text;
     last bigint := 0;
     next bigint;
 BEGIN
-    -- Who is in here, and with which epoch, is what a newer holder looks for when this session has stopped.
-    said := set_config('application_name', room || p_epoch, true);
+    -- Who is in here, of which lineage and with which epoch, is what a newer holder looks for when this session has stopped.
+    said := set_config('application_name', room || line || ' ' || p_epoch, true);
     -- What the fence admitted is there after a crash, whatever the role or the database is set to.
     IF current_setting('synchronous_commit') NOT IN ('on', 'remote_apply') THEN
         said := set_config('synchronous_commit', 'on', true);
@@ -66,12 +68,16 @@ BEGIN
             IF attempt > 40 THEN
                 RAISE EXCEPTION 'the fence of `%` is busy with another session', p_resource USING ERRCODE = '55P03';
             END IF;
-            -- An older holder's session gives way, and to an adoption every session: at once if it is idle, and a moment
-            -- later if it is at work.
+            -- An older holder's session gives way, one of another lease where the fence is ours, and to an adoption every
+            -- session: at once if it is idle, and a moment later if it is at work.
             PERFORM pg_terminate_backend(a.pid) FROM pg_stat_activity a
                 WHERE a.datname = current_database() AND a.pid <> pg_backend_pid()
-                  AND a.application_name ~ ('^' || room || '[0-9]{1,16}$')
-                  AND (p_mode = 'adopt' OR substr(a.application_name, length(room) + 1)::bigint < p_epoch)
+                  AND a.application_name ~ ('^' || room || '[0-9a-f]{16} [0-9]{1,16}$')
+                  AND CASE WHEN p_mode = 'adopt' THEN true
+                      WHEN substr(a.application_name, length(room) + 1, 16) = line
+                          THEN substr(a.application_name, length(room) + 18)::bigint < p_epoch
+                      ELSE EXISTS (SELECT 1 FROM leasehold_fence f
+                          WHERE f.resource = p_resource AND f.lineage = p_lineage AND f.epoch > 0) END
                   AND (a.state LIKE 'idle in transaction%' OR attempt > 1)
                   AND (a.usename = current_user OR pg_has_role(a.usesysid, 'MEMBER')
                        OR pg_has_role('pg_signal_backend', 'MEMBER'));
