@@ -412,7 +412,10 @@ pub struct Write {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  leasehold publish ./build /srv/www/site")]
+  leasehold publish ./build /srv/www/site
+
+A folder is published whole, or its files are written one by one with `leasehold write`: one that holds fences of its own
+is refused, and so is a write inside of a published one.")]
 pub struct Publish {
     /// The folder to publish; it is copied
     pub folder: PathBuf,

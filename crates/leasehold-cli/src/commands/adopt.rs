@@ -22,7 +22,8 @@ pub async fn adopt(common: &Common, args: &Args) -> Result<Exit> {
     let after = guard.adopt(&before, &token, &by, &why).await?;
     if common.json {
         let (by, why) = (by.as_str(), why.as_str());
-        let told = json!({ "resource": resource, "before": fence(&before), "after": fence(&after), "by": by, "why": why });
+        let told =
+            json!({ "resource": resource, "before": fence(&before), "after": fence(&after), "by": by, "why": why });
         output::json(&told)?;
     } else {
         output::say(&format!("resource=`{resource}` was fenced by {}, and is by {} now", line(&before), line(&after)));
