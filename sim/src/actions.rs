@@ -140,12 +140,13 @@ impl LeaseModel {
         }
         let name = order_name(&self.config, turn);
         let past = world.fences.iter().filter_map(|f| f.high).map(|high| high.epoch).max().unwrap_or(0);
+        let pause = self.archive.record(world.record).paused.as_ref().map_or(0, |mark| crate::ask::name(mark.nonce));
         for kind in self.config.orders {
             let command = match kind {
                 OrderKind::Revoke => Command::Revoke,
                 OrderKind::HandOff => Command::HandOff { to: heir_name(&self.config, turn) },
                 OrderKind::Pause => Command::Pause,
-                OrderKind::Resume => Command::Resume,
+                OrderKind::Resume => Command::Resume { pause },
                 OrderKind::Advance => Command::Advance { past },
             };
             let ask = Ask::Operate { name, command };

@@ -142,6 +142,11 @@ impl Archive {
                 | Refusal::NotPaused
                 | Refusal::NoSlot
                 | Refusal::LineageFixed { .. }
+                | Refusal::Changed { .. }
+                | Refusal::OtherPause(_)
+                | Refusal::Elsewhere(_)
+                | Refusal::NotMoving { .. }
+                | Refusal::OtherLineage { .. }
                 | Refusal::Exhausted => No::Other,
             }),
         };

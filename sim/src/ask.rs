@@ -45,10 +45,17 @@ impl End {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Command {
     Revoke,
-    HandOff { to: Name },
+    HandOff {
+        to: Name,
+    },
     Pause,
-    Resume,
-    Advance { past: u8 },
+    Resume {
+        /// The pause that was seen.
+        pause: Name,
+    },
+    Advance {
+        past: u8,
+    },
 }
 
 /// What an actor asks of the lease.
@@ -128,11 +135,12 @@ impl Ask {
                 lineage: LINEAGE,
                 by: texts.by.clone(),
                 why: texts.why.clone(),
+                expected: None,
                 order: match command {
                     Command::Revoke => Order::Revoke,
                     Command::HandOff { to } => Order::HandOff { to: texts.holder(to), ttl: Ttl::MIN },
                     Command::Pause => Order::Pause,
-                    Command::Resume => Order::Resume,
+                    Command::Resume { pause } => Order::Resume { pause: nonce(pause) },
                     Command::Advance { past } => Order::Advance { past: epoch(past), lineage: None },
                 },
             },

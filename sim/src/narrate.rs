@@ -73,7 +73,7 @@ fn wish(ask: Ask) -> String {
             Command::Revoke => format!("revokes, order #{name}"),
             Command::HandOff { to } => format!("hands off to #{to}"),
             Command::Pause => "pauses".into(),
-            Command::Resume => "resumes".into(),
+            Command::Resume { .. } => "resumes".into(),
             Command::Advance { past } => format!("advances past {past}, order #{name}"),
         },
     }

@@ -310,6 +310,9 @@ pub struct Operate {
     /// Who you are [default: user@host]
     #[arg(long, value_name = "TEXT")]
     pub by: Option<String>,
+    /// Only if the lease still has this epoch, as `show` printed it [default: the epoch that it has when the command starts]
+    #[arg(long, value_name = "EPOCH", allow_negative_numbers = true)]
+    pub if_epoch: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -379,6 +382,9 @@ pub struct Migrate {
     /// Only say how many leases would be moved
     #[arg(long)]
     pub dry_run: bool,
+    /// Give up a migration that was begun and broken off: everything stays in the old store
+    #[arg(long, conflicts_with_all = ["revoke_held", "dry_run"])]
+    pub abort: bool,
     /// Who you are [default: user@host]
     #[arg(long, value_name = "TEXT")]
     pub by: Option<String>,
@@ -406,7 +412,10 @@ pub struct Write {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  leasehold publish ./build /srv/www/site")]
+  leasehold publish ./build /srv/www/site
+
+A folder is published whole, or its files are written one by one with `leasehold write`: one that holds fences of its own
+is refused, and so is a write inside of a published one.")]
 pub struct Publish {
     /// The folder to publish; it is copied
     pub folder: PathBuf,

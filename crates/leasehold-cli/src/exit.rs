@@ -19,8 +19,10 @@ pub enum Exit {
     Usage,
     /// What was read back is damaged, or the store went back in time: call a person.
     Corrupt,
-    /// The store could not be reached, or did not answer.
+    /// The store could not be reached or written, and surely nothing was applied.
     Unavailable,
+    /// No answer came: perhaps applied, perhaps not.
+    Unknown,
     /// It was done, and standard output did not take what there was to say.
     Unheard,
     /// `run`: the lease was lost while the command ran.
@@ -48,10 +50,17 @@ pub const TABLE: &[(Exit, &str)] = &[
     (Exit::Fenced, "a guard refused a stale write; nothing was written"),
     (Exit::Usage, "the input is wrong; nothing was done"),
     (Exit::Corrupt, "what was read back is damaged, or the store went back in time: call a person"),
-    (Exit::Unavailable, "the store or resource could not be reached or written; try again"),
+    (
+        Exit::Unavailable,
+        "the store or resource could not be reached or written, and surely nothing was applied: try again",
+    ),
+    (Exit::Unknown, "no answer came: perhaps it was applied, perhaps not; look before trying again"),
     (Exit::Unheard, "it was done, but what there was to print could not be written to standard output"),
     (Exit::LostInRun, "`run`: the lease was lost while the command ran, and the command was stopped"),
-    (Exit::Misconfigured, "this set-up cannot do it: unsupported or misconfigured"),
+    (
+        Exit::Misconfigured,
+        "this set-up cannot do it: unsupported or misconfigured, or the lease or queue has moved to another store",
+    ),
 ];
 
 impl Exit {
@@ -65,6 +74,7 @@ impl Exit {
             Exit::Usage => 64,
             Exit::Corrupt => 65,
             Exit::Unavailable => 69,
+            Exit::Unknown => 70,
             Exit::Unheard => 74,
             Exit::LostInRun => 75,
             Exit::Misconfigured => 78,
@@ -83,7 +93,8 @@ impl From<&Error> for Exit {
             Kind::Lost => Exit::Lost,
             Kind::Fenced => Exit::Fenced,
             Kind::Invalid => Exit::Usage,
-            Kind::Unsupported => Exit::Misconfigured,
+            Kind::Unsupported | Kind::Moved => Exit::Misconfigured,
+            Kind::Indeterminate => Exit::Unknown,
             Kind::Corrupt | Kind::Regressed => Exit::Corrupt,
             _ => Exit::Unavailable,
         }

@@ -10,6 +10,9 @@ use std::time::Duration;
 
 /// Where a lease stands.
 pub fn state(lease: &Inspection) -> &'static str {
+    if let Some(state) = &lease.record.relocation {
+        return state.as_str();
+    }
     match (&lease.record.tenure, lease.record.live_tenure(lease.now), &lease.record.paused) {
         (_, Some(_), _) => "held",
         (_, None, Some(_)) => "paused",
@@ -25,6 +28,11 @@ pub fn lease_json(lease: &Inspection) -> Value {
         "name": lease.lease.as_str(),
         "state": state(lease),
         "epoch": record.epoch.get(),
+        "lineage": record.lineage.map(|lineage| lineage.to_string()),
+        "relocation": record.relocation.as_ref().map(|state| json!({
+            "state": state.as_str(),
+            "store": state.address().as_str(),
+        })),
         "holder": record.tenure.as_ref().map(|t| holder_json(&t.holder)),
         "granted_at": record.tenure.as_ref().map(|t| rfc3339(t.granted_at)),
         "deadline": record.tenure.as_ref().map(|t| rfc3339(t.deadline)),
@@ -143,6 +151,23 @@ pub fn refusal_line(lease: &LeaseName, refusal: &Refusal, now: Timestamp) -> Str
         Refusal::NeverHeld => format!("nobody ever held a lease `{lease}`; see `leasehold ls` for those there are"),
         Refusal::NotPaused => format!("`{lease}` is not paused"),
         Refusal::NoSlot => format!("`{lease}` has no slot to complete"),
+        Refusal::Changed { expected, seen } => format!(
+            "`{lease}` has changed: the order was decided on epoch {expected}, and it is at epoch {seen} now; nothing changed, \
+             look again"
+        ),
+        Refusal::OtherPause(mark) => format!(
+            "`{lease}` was paused anew by {} {}: {}; nothing changed, look again",
+            mark.by,
+            relative(mark.at, now),
+            mark.why
+        ),
+        Refusal::Elsewhere(state) => format!("`{lease}` is {state}"),
+        Refusal::NotMoving { epoch, .. } => {
+            format!("`{lease}` is not on its way to another store; its epoch is {epoch}")
+        }
+        Refusal::OtherLineage { .. } => {
+            format!("`{lease}` is another lease than the one of this name in the other store")
+        }
         Refusal::LineageFixed { lineage: Some(lineage) } => {
             format!(
                 "an operator gave `{lease}` the lineage {lineage} before, and that can be done once; nothing changed"
@@ -163,6 +188,12 @@ pub fn lease_page(lease: &Inspection) -> String {
         rows.push(("since", format!("{} ({})", relative(tenure.granted_at, now), rfc3339(tenure.granted_at))));
         rows.push(("until", format!("{} ({})", relative(tenure.deadline, now), rfc3339(tenure.deadline))));
         rows.push(("ttl", format_duration(tenure.ttl.get())));
+    }
+    if let Some(lineage) = record.lineage {
+        rows.push(("lineage", lineage.to_string()));
+    }
+    if let Some(state) = &record.relocation {
+        rows.push(("store", state.to_string()));
     }
     if let Some(mark) = &record.paused {
         rows.push(("paused", format!("{} by {}: {}", relative(mark.at, now), mark.by, mark.why)));

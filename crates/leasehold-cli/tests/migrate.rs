@@ -16,7 +16,7 @@ fn migrate(from: &Home, to: &Home, flags: &[&str]) -> Done {
 }
 
 #[test]
-fn epochs_history_and_counts_go_along_and_the_old_leases_are_paused() {
+fn epochs_history_and_counts_go_along_and_the_old_leases_say_where_they_went() {
     let (old, new) = houses();
     for _ in 0..3 {
         old.done(&["run", "nightly", "--", "true"]).expect(0);
@@ -35,15 +35,18 @@ fn epochs_history_and_counts_go_along_and_the_old_leases_are_paused() {
     let granted = new.done(&["acquire", "nightly", "--json"]).expect(0);
     let granted: serde_json::Value = serde_json::from_str(&granted.stdout).unwrap();
     assert_eq!(granted["epoch"], 5, "higher than every epoch that the old store granted");
-    // A pause that an operator had ordered is still in force; the migration's own is not.
+    // A pause that an operator had ordered is still in force.
     assert_eq!(new.show("team/report")["paused"]["why"], "broken");
     assert!(new.show("nightly")["paused"].is_null());
 
+    // A forgotten crontab must not stop in silence.
     for lease in ["nightly", "team/report"] {
-        let skipped = old.done(&["run", lease, "--", "true"]).expect(0);
-        assert!(skipped.stderr.contains("moved to dir:"), "{skipped:?}");
+        let refused = old.done(&["run", lease, "--", "true"]).expect(78);
+        assert!(refused.stderr.contains("has moved to `dir:"), "{refused:?}");
+        assert_eq!(old.show(lease)["state"], "moved");
     }
-    migrate(&old, &new, &[]).expect(0);
+    let again = migrate(&old, &new, &[]).expect(0);
+    assert!(again.stderr.contains("already; nothing changed"), "{again:?}");
     assert_eq!(new.show("team/report")["paused"]["why"], "broken", "nor is it lifted by a second run");
 }
 
@@ -58,28 +61,10 @@ fn a_held_lease_is_not_moved_unless_asked() {
     assert!(!new.path("leases").exists(), "nothing changed");
 
     migrate(&old, &new, &["--revoke-held"]).expect(0);
-    old.done(&["renew", "--token", token.trim()]).expect(12);
+    old.done(&["renew", "--token", token.trim()]).expect(78);
     let granted = new.done(&["acquire", "held", "--json"]).expect(0);
     let granted: serde_json::Value = serde_json::from_str(&granted.stdout).unwrap();
     assert!(granted["epoch"].as_u64().unwrap() > 2, "the revocation was epoch 2: {granted}");
-}
-
-#[test]
-fn a_second_run_changes_nothing_and_a_life_of_its_own_is_kept() {
-    let (old, new) = houses();
-    for _ in 0..5 {
-        old.done(&["run", "job", "--", "true"]).expect(0);
-    }
-    new.done(&["run", "job", "--", "true"]).expect(0);
-    migrate(&old, &new, &[]).expect(0);
-    let after = new.show("job");
-    assert_eq!(after["epoch"], 6);
-    let reasons: Vec<String> =
-        new.history("job").iter().map(|transfer| transfer["reason"].as_str().unwrap().to_owned()).collect();
-    assert_eq!(reasons, ["advanced", "first"]);
-    migrate(&old, &new, &[]).expect(0);
-    assert_eq!(new.show("job")["epoch"], 6);
-    assert!(new.show("job")["paused"].is_null());
 }
 
 #[test]
@@ -93,9 +78,13 @@ fn what_cannot_be_moved_changes_nothing() {
     let dry = migrate(&old, &new, &["--dry-run"]).expect(0);
     assert!(dry.stderr.contains("1 lease would be moved") && dry.stderr.contains("nothing changed"), "{dry:?}");
     assert!(!new.path("leases").exists());
+    // A lease of this name that is another one.
     new.done(&["acquire", "job", "--ttl", "24h"]).expect(0);
-    let held = migrate(&old, &new, &[]).expect(69);
-    assert!(held.stderr.contains("held in the new store"), "{held:?}");
+    let before = old.done(&["show", "job"]).expect(0).stdout;
+    let stranger = migrate(&old, &new, &[]).expect(64);
+    assert!(stranger.stderr.contains("is in TO already and is another one"), "{stranger:?}");
+    assert_eq!(old.show("job")["state"], "free", "{before}");
+    old.done(&["run", "job", "--", "true"]).expect(0);
 }
 
 #[test]
@@ -104,9 +93,9 @@ fn who_ran_out_of_time_completes_nothing_behind_the_copys_back() {
     let token = old.done(&["acquire", "job", "--ttl", "1s"]).expect(0).stdout;
     std::thread::sleep(std::time::Duration::from_millis(1200));
     migrate(&old, &new, &[]).expect(0);
-    old.done(&["release", "--token", token.trim()]).expect(12);
-    assert_eq!(old.show("job")["epoch"], 2, "it was taken away there");
-    assert_eq!(new.show("job")["epoch"], 3);
+    old.done(&["release", "--token", token.trim()]).expect(78);
+    assert_eq!((&old.show("job")["epoch"], &old.show("job")["holder"]), (&1.into(), &serde_json::Value::Null));
+    assert_eq!(new.show("job")["epoch"], 2);
 }
 
 #[test]
@@ -129,7 +118,7 @@ fn a_namespace_can_be_moved_to_another_of_the_same_store() {
     let shown = home.done(&["show", "job", "--json", "--store", &team]).expect(0);
     let shown: serde_json::Value = serde_json::from_str(&shown.stdout).unwrap();
     assert_eq!((&shown["epoch"], shown["paused"].is_null()), (&2.into(), true));
-    assert!(home.show("job")["paused"]["why"].as_str().unwrap().contains("namespace=team"));
+    assert!(home.show("job")["relocation"]["store"].as_str().unwrap().contains("namespace=team"));
 }
 
 #[test]
@@ -153,9 +142,12 @@ fn queues_and_journals_go_along_and_nothing_is_claimed_in_both_stores() {
     assert_eq!((&moved["leases"], &moved["journals"], &moved["items"]), (&1.into(), &1.into(), &3.into()));
 
     // Whoever had it is fenced, in the old store and in the new one, and nothing can be claimed in the old one.
-    old.done(&["queue", "complete", "mail", "--token", &token]).expect(13);
+    old.done(&["queue", "complete", "mail", "--token", &token]).expect(78);
     new.done(&["queue", "complete", "mail", "--token", &token]).expect(13);
-    old.done(&["queue", "claim", "mail"]).expect(11);
+    for verb in [&["claim", "mail"][..], &["add", "mail", "--text", "late"]] {
+        let refused = old.done(&[&["queue"], verb].concat()).expect(78);
+        assert!(refused.stderr.contains("has moved to `dir:"), "{refused:?}");
+    }
     let mut seen = Vec::new();
     for _ in 0..3 {
         let claimed = new.done(&["queue", "claim", "mail", "--json"]).expect(0);
@@ -167,9 +159,7 @@ fn queues_and_journals_go_along_and_nothing_is_claimed_in_both_stores() {
     let runs = new.done(&["runs", "nightly", "--json"]).expect(0);
     assert!(runs.stdout.contains("succeeded"), "{runs:?}");
 
-    let again = migrate(&old, &new, &["--json"]).expect(0);
-    let again: serde_json::Value = serde_json::from_str(&again.stdout).unwrap();
-    assert_eq!(again["items"], 0, "a second run brings nothing back");
+    migrate(&old, &new, &[]).expect(0);
     new.done(&["queue", "claim", "mail"]).expect(11);
 }
 
@@ -178,36 +168,36 @@ fn what_comes_home_is_awake_there_and_only_there() {
     let (old, new) = houses();
     old.done(&["run", "nightly", "--", "true"]).expect(0);
     migrate(&old, &new, &[]).expect(0);
-    let refused = old.done(&["resume", "nightly", "--why", "oops"]).expect(64);
-    assert!(refused.stderr.contains("was moved to `dir:"), "{refused:?}");
+    let refused = old.done(&["resume", "nightly", "--why", "oops"]).expect(78);
+    assert!(refused.stderr.contains("has moved to `dir:"), "{refused:?}");
     // Its old record is not moved on to a third store, where it would be asleep or awake twice.
     let third = Home::new(On::Dir);
-    let refused = migrate(&old, &third, &[]).expect(64);
-    assert!(refused.stderr.contains("of FROM was moved to `dir:"), "{refused:?}");
+    let refused = migrate(&old, &third, &[]).expect(78);
+    assert!(refused.stderr.contains("FROM is moved to `dir:"), "{refused:?}");
     let other = Home::new(On::Sqlite);
-    other.done(&["run", "another", "--", "true"]).expect(0);
-    let refused = migrate(&other, &old, &[]).expect(64);
-    assert!(refused.stderr.contains("of TO was moved to `dir:"), "{refused:?}");
+    other.done(&["run", "nightly", "--", "true"]).expect(0);
+    let refused = migrate(&other, &old, &[]).expect(78);
+    assert!(refused.stderr.contains("of TO has moved to `dir:"), "{refused:?}");
+    other.done(&["run", "nightly", "--", "true"]).expect(0);
 
     migrate(&new, &old, &[]).expect(0);
     let ran = old.done(&["run", "nightly", "--", "echo", "ran"]).expect(0);
     assert_eq!(ran.stdout, "ran\n", "{ran:?}");
-    let skipped = new.done(&["run", "nightly", "--", "echo", "ran"]).expect(0);
-    assert!(skipped.stdout.is_empty() && skipped.stderr.contains("moved to sqlite:"), "{skipped:?}");
+    let refused = new.done(&["run", "nightly", "--", "echo", "ran"]).expect(78);
+    assert!(refused.stdout.is_empty() && refused.stderr.contains("moved to `sqlite:"), "{refused:?}");
     migrate(&old, &new, &[]).expect(0);
     assert_eq!(new.done(&["run", "nightly", "--", "echo", "ran"]).expect(0).stdout, "ran\n");
 }
 
 #[test]
-fn an_item_that_was_moved_away_is_not_lost_on_the_way_back() {
+fn an_item_that_was_moved_away_comes_back() {
     let (old, new) = houses();
     old.done(&["queue", "add", "pages", "--text", "one"]).expect(0);
     migrate(&old, &new, &[]).expect(0);
-    let refused = migrate(&new, &old, &[]).expect(78);
-    assert!(refused.stderr.contains("was moved away from TO before"), "{refused:?}");
-    let claimed = new.done(&["work", "pages", "--until-empty", "--", "cat"]).expect(0);
-    assert_eq!(claimed.stdout, "one", "nothing changed");
     migrate(&new, &old, &[]).expect(0);
+    new.done(&["work", "pages", "--until-empty", "--", "cat"]).expect(78);
+    let claimed = old.done(&["work", "pages", "--until-empty", "--", "cat"]).expect(0);
+    assert_eq!(claimed.stdout, "one");
 }
 
 /// What was done and ordered away from home comes home too.
@@ -238,15 +228,133 @@ fn a_pause_and_everything_that_was_done_elsewhere_come_home() {
     assert_eq!(old.done(&["runs", "job", "--json"]).expect(0).stdout, there.2);
 }
 
+/// Every verb that would change something.
+fn verbs(token: &str) -> Vec<Vec<String>> {
+    let words = |text: &str| text.split(' ').map(ToOwned::to_owned).collect::<Vec<_>>();
+    let mut verbs: Vec<Vec<String>> = [
+        "run job -- true",
+        "acquire job",
+        "revoke job --why x",
+        "hand-off job --to me --why x",
+        "pause job --why x",
+        "resume job --why x",
+        "advance job --past 9 --why x",
+        "run brand-new -- true",
+        "queue claim mail",
+        "queue add mail --text x",
+        "queue retry mail k.dead --why x",
+        "queue cancel mail k.waits --why x",
+        "queue hand-off mail k.waits --to me --why x",
+        "work mail --until-empty -- true",
+    ]
+    .map(words)
+    .into();
+    for verb in ["renew", "release", "progress"] {
+        verbs.push([verb, "--token", token].map(ToOwned::to_owned).into());
+    }
+    verbs
+}
+
+/// A store with a lease that was held, an item that waits and a dead one; and the token of the lease.
+fn lived_in() -> (Home, Home, String) {
+    let (old, new) = houses();
+    let token = old.done(&["acquire", "job", "--ttl", "1s"]).expect(0).stdout.trim().to_owned();
+    old.done(&["queue", "add", "mail", "--text", "a", "--key", "dead", "--attempts", "1"]).expect(0);
+    old.done(&["work", "mail", "--until-empty", "--", "false"]).expect(0);
+    old.done(&["queue", "add", "mail", "--text", "b", "--key", "waits"]).expect(0);
+    std::thread::sleep(std::time::Duration::from_millis(1_100));
+    (old, new, token)
+}
+
 #[test]
-fn a_pause_goes_along_to_a_store_that_is_further_on() {
+fn every_verb_in_the_old_store_is_refused_and_says_where_to_go() {
+    let (old, new, token) = lived_in();
+    migrate(&old, &new, &[]).expect(0);
+    let (lease, item) = (old.show("job"), old.done(&["queue", "show", "mail", "k.dead", "--json"]).expect(0).stdout);
+    for verb in verbs(&token) {
+        let words: Vec<&str> = verb.iter().map(String::as_str).collect();
+        let refused = old.done(&words).expect(78);
+        assert!(refused.stderr.contains("has moved to `dir:"), "{words:?}: {refused:?}");
+    }
+    assert_eq!(old.show("job")["epoch"], lease["epoch"]);
+    assert_eq!(old.done(&["queue", "show", "mail", "k.dead", "--json"]).expect(0).stdout, item);
+    // In the new one everything works.
+    new.done(&["queue", "retry", "mail", "k.dead", "--why", "again"]).expect(0);
+    let worked = new.done(&["work", "mail", "--until-empty", "--", "cat"]).expect(0);
+    assert_eq!(worked.stdout.len(), 2, "each once: {worked:?}");
+}
+
+#[test]
+fn a_migration_that_is_killed_anywhere_is_carried_on_or_given_up_and_never_grants_twice() {
+    for round in 0..12 {
+        let (old, new) = houses();
+        for name in 0..6 {
+            old.done(&["run", &format!("job-{name}"), "--", "true"]).expect(0);
+            old.done(&["queue", "add", "mail", "--text", &name.to_string()]).expect(0);
+        }
+        let mut child = old.leasehold(&["migrate", &old.store, &new.store]).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(round * 9));
+        let _ = child.kill();
+        let _ = child.wait();
+        let abort = round % 2 == 0 && migrate(&old, &new, &["--abort"]).code == 0;
+        if !abort {
+            migrate(&old, &new, &[]).expect(0);
+        }
+        let (here, there) = if abort { (&old, &new) } else { (&new, &old) };
+        for name in 0..6 {
+            let name = format!("job-{name}");
+            here.done(&["run", &name, "--", "true"]).expect(0);
+            let granted = there.done(&["acquire", &name]);
+            // A store that was never written to knows nothing of it; one that was says where it is.
+            assert!(granted.code == 78 || abort, "round {round}: both stores grant {name}: {granted:?}");
+            if granted.code == 0 {
+                let shown = there.show(&name);
+                assert_ne!(shown["lineage"], here.show(&name)["lineage"], "round {round}: {shown}");
+            }
+        }
+        let worked = here.done(&["work", "mail", "--until-empty", "--", "cat"]).expect(0);
+        assert_eq!(worked.stdout.len(), 6, "round {round}: every item once: {worked:?}");
+    }
+}
+
+#[test]
+fn of_two_migrations_at_once_one_is_refused_before_it_changes_anything() {
+    for _ in 0..4 {
+        let (old, new) = houses();
+        let third = Home::new(On::Dir);
+        for name in 0..8 {
+            old.done(&["run", &format!("job-{name}"), "--", "true"]).expect(0);
+        }
+        let start = |to: &Home| old.leasehold(&["migrate", &old.store, &to.store]).spawn().unwrap();
+        let mut both = [start(&new), start(&third)];
+        let codes = both.each_mut().map(|child| child.wait().unwrap().code().unwrap());
+        assert_eq!(codes.iter().filter(|code| **code == 0).count(), 1, "{codes:?}");
+        let grants = [&new, &third].map(|home| home.done(&["ls", "--json"]).expect(0).stdout.contains("job-1"));
+        assert_eq!(grants.iter().filter(|there| **there).count(), 1, "{codes:?} {grants:?}");
+    }
+}
+
+#[test]
+fn what_is_given_up_is_as_it_was_and_can_be_moved_again() {
+    let (old, new, _) = lived_in();
+    let nothing = migrate(&old, &new, &["--abort"]).expect(64);
+    assert!(nothing.stderr.contains("nothing to give up"), "{nothing:?}");
+    // Held while it is marked: given up by itself.
+    let token = old.done(&["acquire", "busy", "--ttl", "1h"]).expect(0).stdout;
+    migrate(&old, &new, &[]).expect(11);
+    old.done(&["run", "job", "--", "true"]).expect(0);
+    old.done(&["release", "--token", token.trim()]).expect(0);
+    migrate(&old, &new, &[]).expect(0);
+    let late = migrate(&old, &new, &["--abort"]).expect(64);
+    assert!(late.stderr.contains("can no longer be given up"), "{late:?}");
+    new.done(&["run", "job", "--", "true"]).expect(0);
+}
+
+#[test]
+fn a_lease_of_the_old_stores_name_in_a_lost_store_is_another_lease() {
     let (old, new) = houses();
     old.done(&["run", "job", "--", "true"]).expect(0);
-    old.done(&["pause", "job", "--why", "do not run"]).expect(0);
-    for _ in 0..3 {
-        new.done(&["run", "job", "--", "true"]).expect(0);
-    }
+    let before = old.show("job")["lineage"].clone();
     migrate(&old, &new, &[]).expect(0);
-    assert_eq!(new.show("job")["paused"]["why"], "do not run");
-    assert_eq!(new.history("job").len(), 4, "its own life is kept");
+    assert_eq!(new.show("job")["lineage"], before, "a migration keeps the lineage");
 }

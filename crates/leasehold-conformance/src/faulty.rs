@@ -3,6 +3,12 @@
 //! Promise: exactly the calls that were chosen fail, and only in ways that the [`Store`] contract allows.
 //! Non-promise: it cannot make the store behind it fail inside.
 
+mod gate;
+mod volatile;
+
+pub use gate::Gate;
+pub use volatile::Volatile;
+
 use async_trait::async_trait;
 use leasehold::store::{Beside, Capabilities, Page, Parts, Reading, Store, Survey, Swap, Watch};
 use leasehold::{Error, Key, Kind, LeaseName, Result, Revision, Shelf};
@@ -18,26 +24,41 @@ pub enum Fault {
     ReplyLost,
     /// It is not carried out, and no answer says so.
     RequestLost,
+    /// It is carried out for everybody to see, but is not durable, and no answer says so: [`FaultyStore::crash`] takes it
+    /// back.
+    Unsynced,
 }
 
 impl Fault {
-    /// Every fault.
+    /// Every fault that a crash does not make worse.
     pub const ALL: [Fault; 3] = [Fault::Refused, Fault::ReplyLost, Fault::RequestLost];
 }
 
 /// A store whose n-th call fails.
 #[derive(Debug)]
 pub struct FaultyStore {
-    inner: Arc<dyn Store>,
+    inner: Volatile,
     fault: Fault,
     failing_call: u64,
     calls: AtomicU64,
+    gate: Option<Gate>,
 }
 
 impl FaultyStore {
     /// Fails the call of this number, counted from one, and no other.
     pub fn new(inner: Arc<dyn Store>, fault: Fault, failing_call: u64) -> Self {
-        FaultyStore { inner, fault, failing_call, calls: AtomicU64::new(0) }
+        FaultyStore { inner: Volatile::new(inner), fault, failing_call, calls: AtomicU64::new(0), gate: None }
+    }
+
+    /// Holds the failure of that call back until the gate is open. What the call does is done before.
+    #[must_use]
+    pub fn held_at(self, gate: Gate) -> Self {
+        FaultyStore { gate: Some(gate), ..self }
+    }
+
+    /// Takes back what was written and is not durable.
+    pub async fn crash(&self) {
+        self.inner.crash().await;
     }
 
     /// How many calls there were.
@@ -49,23 +70,41 @@ impl FaultyStore {
         (self.calls.fetch_add(1, Ordering::SeqCst) + 1 == self.failing_call).then_some(self.fault)
     }
 
-    async fn write(&self, call: impl Future<Output = Result<Swap>> + Send) -> Result<Swap> {
-        match self.fault() {
-            None => call.await,
-            Some(Fault::Refused) => Err(Error::new(Kind::Unavailable, "fault: refused")),
-            Some(Fault::RequestLost) => Err(Error::new(Kind::Indeterminate, "fault: request lost")),
-            Some(Fault::ReplyLost) => {
-                call.await?;
-                Err(Error::new(Kind::Indeterminate, "fault: reply lost"))
+    /// Makes a call, durably or not, as the fault has it.
+    async fn write(
+        &self,
+        durable: impl Future<Output = Result<Swap>> + Send,
+        unsynced: impl Future<Output = Result<Swap>> + Send,
+    ) -> Result<Swap> {
+        let Some(fault) = self.fault() else { return durable.await };
+        let (kind, what) = match fault {
+            Fault::Refused => (Kind::Unavailable, "refused"),
+            Fault::RequestLost => (Kind::Indeterminate, "request lost"),
+            Fault::ReplyLost => {
+                durable.await?;
+                (Kind::Indeterminate, "reply lost")
             }
-        }
+            Fault::Unsynced => {
+                unsynced.await?;
+                (Kind::Indeterminate, "not synced")
+            }
+        };
+        self.hold().await;
+        Err(Error::new(kind, format!("fault: {what}")))
     }
 
-    fn look(&self) -> Result<()> {
+    async fn look(&self) -> Result<()> {
         // A read changes nothing, so whatever was lost, the answer is the same.
-        match self.fault() {
-            None => Ok(()),
-            Some(_) => Err(Error::new(Kind::Unavailable, "fault: cannot read")),
+        if self.fault().is_none() {
+            return Ok(());
+        }
+        self.hold().await;
+        Err(Error::new(Kind::Unavailable, "fault: cannot read"))
+    }
+
+    async fn hold(&self) {
+        if let Some(gate) = &self.gate {
+            gate.pass().await;
         }
     }
 }
@@ -77,16 +116,16 @@ impl Store for FaultyStore {
     }
 
     async fn read(&self, key: &Key) -> Result<Reading> {
-        self.look()?;
+        self.look().await?;
         self.inner.read(key).await
     }
 
     async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
-        self.write(self.inner.swap_parts(key, expected, next)).await
+        self.write(self.inner.swap_parts(key, expected, next), self.inner.swap_unsynced(key, expected, next)).await
     }
 
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
-        self.look()?;
+        self.look().await?;
         self.inner.list(shelf, after, limit).await
     }
 
@@ -101,25 +140,26 @@ impl Store for FaultyStore {
         next: &[u8],
         beside: Beside<'_>,
     ) -> Result<Swap> {
-        self.write(self.inner.swap_beside(key, expected, next, beside)).await
+        let unsynced = self.inner.swap_beside_unsynced(key, expected, next, beside);
+        self.write(self.inner.swap_beside(key, expected, next, beside), unsynced).await
     }
 
     async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
-        self.look()?;
+        self.look().await?;
         self.inner.list_skipping(shelf, after, skip, limit).await
     }
 
     async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
-        self.write(self.inner.erase(key, expected)).await
+        self.write(self.inner.erase(key, expected), self.inner.erase_unsynced(key, expected)).await
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {
-        self.look()?;
+        self.look().await?;
         self.inner.watch(key).await
     }
 
     async fn survey(&self) -> Result<Survey> {
-        self.look()?;
+        self.look().await?;
         self.inner.survey().await
     }
 }

@@ -10,10 +10,11 @@
 //! where two folders cannot change places (NFS).
 
 use crate::failure::{Scene, exists, vanished};
-use crate::fence::{LEASE, NOBODY, SEALED, high_in, names, open_fence, permit_name, read_lease, sync};
+use crate::fence::{LEASE, NOBODY, SEALED, high_in, list, names, open_fence, permit_name, read_lease, sync};
+use crate::nesting;
 use crate::permit::Permits;
 use crate::place::Place;
-use crate::remains::discard_aside;
+use crate::remains::{GONE, discard_aside};
 use crate::steps::Step;
 use leasehold::guard::HighWater;
 use leasehold::{Epoch, Error, Kind, Nonce, Result, Token, Who, Why, codec};
@@ -65,15 +66,7 @@ pub(crate) fn adopt(
         Error::new(Kind::Contended, message)
     };
     let Some(former) = open_fence(&scene, place, &name)? else { return Err(changed("by nobody")) };
-    // Only adoptions wait for each other here. No writer ever looks at this lock.
-    match rustix::fs::flock(&former, FlockOperation::NonBlockingLockExclusive) {
-        Err(Errno::WOULDBLOCK) => {
-            let message =
-                format!("another adoption is under way: resource=`{}`; look again when it is done", scene.resource);
-            return Err(Error::new(Kind::Contended, message));
-        }
-        answer => answer.map_err(|e| scene.failed(Step::StageFence, e.into()))?,
-    }
+    lock(&scene, &former)?;
     if !is_at_its_place(&scene, place, &former)? {
         return Err(changed("by another lease"));
     }
@@ -88,12 +81,21 @@ pub(crate) fn adopt(
         None => Err(changed("by nobody")),
     };
     unchanged()?;
+    nesting::refuse(&scene, place)?;
     if (&from.lease, from.lineage) == (&token.lease, token.lineage) {
         // It is this lease's already, perhaps by an adoption that was cut short: sealing ends it.
         return Permits::open(scene, place, token)?.seal();
     }
     let beside = open_beside(&scene, place)?;
-    let staged = stage(&scene, &beside, from, token, by, why)?;
+    let undo = |staged: Option<&str>| {
+        if let Some(staged) = staged {
+            discard_aside(&scene, &beside, staged, &former);
+        }
+        if let Ok(name) = place.beside(".adopt") {
+            let _ = rustix::fs::unlinkat(&place.parent, name, AtFlags::REMOVEDIR);
+        }
+    };
+    let staged = stage(&scene, &beside, from, token, by, why).inspect_err(|_| undo(None))?;
     // Staged, then looked at: a newer epoch of the former lease either is seen here, or takes away what was staged.
     let exchanged = unchanged().and_then(|()| {
         scene
@@ -106,26 +108,37 @@ pub(crate) fn adopt(
                 e => scene.failed(Step::ExchangeFence, e),
             })
     });
-    if let Err(refused) = exchanged {
-        discard_aside(&scene, &beside, &staged, &former);
-        let _ = rustix::fs::unlinkat(&place.parent, place.beside(".adopt")?, AtFlags::REMOVEDIR);
-        return Err(refused);
-    }
-    let sealed = sync(&place.parent)
-        .map_err(|e| scene.failed(Step::SyncParent, e))
-        .and_then(|()| Permits::open(scene, place, token)?.seal());
-    sealed.map_err(|e| match e.kind() {
-        Kind::Unavailable | Kind::Contended => {
-            let message = format!(
-                "resource=`{}` has the fence of {token} now, but that of {} could not be shut: a writer that was there may \
-                 still land; run the same command again",
-                scene.resource,
-                from.token()
-            );
-            Error::new(Kind::Indeterminate, message).with_source(e)
+    exchanged.inspect_err(|_| undo(Some(&staged)))?;
+    let sealed =
+        scene.take(Step::SyncParent, || sync(&place.parent)).and_then(|()| Permits::open(scene, place, token)?.seal());
+    sealed.map_err(|e| unfinished(&scene, from, token, e))
+}
+
+/// Keeps other adoptions out. No writer ever looks at this lock.
+fn lock(scene: &Scene<'_>, former: &OwnedFd) -> Result<()> {
+    match rustix::fs::flock(former, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => {
+            let message =
+                format!("another adoption is under way: resource=`{}`; look again when it is done", scene.resource);
+            Err(Error::new(Kind::Contended, message))
         }
-        _ => e,
-    })
+        answer => answer.map_err(|e| scene.failed(Step::StageFence, e.into())),
+    }
+}
+
+/// The new fence is in place, so *surely not applied* would be wrong.
+fn unfinished(scene: &Scene<'_>, from: &HighWater, token: &Token, cause: Error) -> Error {
+    if !cause.is_retryable() {
+        return cause;
+    }
+    let message = format!(
+        "resource=`{}` has the fence of {} now, but that of {} could not be shut: a writer that was there may still land; run \
+         the same command again",
+        scene.resource,
+        described(&HighWater::of(token, 0)),
+        described(from)
+    );
+    Error::new(Kind::Indeterminate, message).with_source(cause)
 }
 
 fn described(high: &HighWater) -> String {
@@ -206,7 +219,12 @@ impl Permits<'_> {
                 let _ = rustix::fs::unlinkat(&self.place.parent, &name, AtFlags::REMOVEDIR);
             }
         }
-        for former in crate::fence::list(&self.scene, &self.fence)?.former {
+        self.retire_former()
+    }
+
+    /// Retires the fences that were displaced by ours, and those that were displaced by them.
+    fn retire_former(&self) -> Result<()> {
+        for former in list(&self.scene, &self.fence)?.former {
             self.scene.take(Step::Retire, || Ok(()))?;
             let Some(inode) = former.strip_prefix(FORMER).and_then(inode_in) else { continue };
             let opened = match rustix::fs::openat(&self.fence, former.as_str(), FOLDER, Mode::empty()) {
@@ -231,7 +249,7 @@ impl Permits<'_> {
             if kind != FileType::Directory {
                 continue;
             }
-            if name.starts_with(NEW) {
+            if name.starts_with(NEW) || name.starts_with(GONE) {
                 discard_aside(&self.scene, beside, &name, &self.fence);
             } else if is_staged_name(&name) {
                 match rustix::fs::renameat(beside, name.as_str(), &self.fence, format!("{FORMER}{name}")) {
@@ -254,7 +272,8 @@ impl Permits<'_> {
             Err(Errno::NOENT) => {}
             Err(e) => return Err(self.scene.failed(Step::Retire, e.into())),
         }
-        Permits::inside(self.scene, self.place, &last, former).seal_anew(|| Ok(())).map(|_| ())
+        let permits = Permits::inside(self.scene, self.place, &last, former);
+        permits.seal_anew(&|| permits.retire_former()).map(|_| ())
     }
 
     /// The error for a fence that was displaced while we had it open: the lease that has the artifact now refuses us.

@@ -4,6 +4,7 @@
 //! listing is no snapshot; permit.rs says how that is lived with.
 
 use crate::adopt::{FORMER, is_staged_name};
+use crate::displaced::is_swapped;
 use crate::failure::{Scene, errno};
 use crate::place::Place;
 use crate::remains::GONE;
@@ -30,6 +31,8 @@ pub(crate) struct Listing {
     pub(crate) permits: Vec<(Epoch, Nonce)>,
     /// Set-aside permits and lease staging files that somebody did not live to remove.
     pub(crate) remains: Vec<String>,
+    /// Trees of publishers that died, which displaced.rs judges.
+    pub(crate) swapped: Vec<String>,
     /// Fence folders of leases that the artifact was taken from, as adopt.rs names them.
     pub(crate) former: Vec<String>,
 }
@@ -123,6 +126,8 @@ pub(crate) fn list(scene: &Scene<'_>, fence: &OwnedFd) -> Result<Listing> {
             listing.remains.push(name);
         } else if kind == FileType::Directory && name.strip_prefix(FORMER).is_some_and(is_staged_name) {
             listing.former.push(name);
+        } else if kind == FileType::Directory && is_swapped(&name) {
+            listing.swapped.push(name);
         }
     }
     listing.permits.sort_unstable();

@@ -24,6 +24,8 @@ mod adopt;
 #[cfg(any(feature = "file", feature = "sqlite"))]
 mod blocking;
 #[cfg(feature = "file")]
+mod displaced;
+#[cfg(feature = "file")]
 mod failure;
 #[cfg(feature = "file")]
 mod fence;
@@ -43,6 +45,8 @@ mod kept;
 pub mod mcp;
 #[cfg(feature = "mysql")]
 pub mod mysql;
+#[cfg(feature = "file")]
+mod nesting;
 #[cfg(feature = "object")]
 pub mod object;
 #[cfg(feature = "file")]

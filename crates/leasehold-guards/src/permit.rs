@@ -18,11 +18,13 @@
 //! - *Lowest first.* A listing is no snapshot. A writer that misses a permit because it was removed during the listing
 //!   was itself removed before, if the lower go first.
 
+use crate::displaced;
 use crate::failure::{Scene, exists, vanished};
 use crate::fence::{LEASE, Listing, SEALED, WROTE, list, open_fence, permit_name, read_lease, sync};
+use crate::nesting;
 use crate::place::Place;
 use crate::remains::{discard, discard_aside, gone_name};
-use crate::steps::Step;
+use crate::steps::{Step, Unwatched};
 use leasehold::guard::{self, HighWater, Policy};
 use leasehold::{Epoch, Error, Kind, LeaseName, Lineage, Nonce, Result, Token, codec};
 use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags};
@@ -58,20 +60,30 @@ impl<'a> Permits<'a> {
     /// anything is created on its behalf.
     pub(crate) fn open(scene: Scene<'a>, place: &'a Place, token: &'a Token) -> Result<Self> {
         let name = place.beside(".fence")?;
+        let mut made_here = false;
         let fence = match open_fence(&scene, place, &name)? {
             Some(fence) => fence,
             None => {
+                // Before anything is made, and once more when it is there.
+                nesting::refuse(&scene, place)?;
                 let made = scene.attempt(Step::MakeFence, || {
                     Ok(rustix::fs::mkdirat(&place.parent, &name, Mode::from_raw_mode(FOLDER_MODE as _))?)
                 });
                 match made {
                     Err(e) if !exists(&e) => return Err(scene.failed(Step::MakeFence, e)),
-                    _ => {}
+                    answer => made_here = answer.is_ok(),
                 }
                 open_fence(&scene, place, &name)?
                     .ok_or_else(|| scene.corrupt("the fence folder was removed while it was used; try again"))?
             }
         };
+        if let Err(refused) = nesting::refuse(&scene, place) {
+            if made_here {
+                // Only an empty one goes.
+                let _ = rustix::fs::unlinkat(&place.parent, &name, AtFlags::REMOVEDIR);
+            }
+            return Err(refused);
+        }
         let permits = Permits::inside(scene, place, token, fence);
         let lease = match read_lease(&permits.scene, &permits.fence)? {
             Some(lease) => lease,
@@ -136,11 +148,11 @@ impl<'a> Permits<'a> {
         if listing.permits.contains(&(self.token.epoch, self.token.nonce)) && self.marked(SEALED)? {
             return Ok(high);
         }
-        self.seal_anew(|| self.settle())
+        self.seal_anew(&|| self.settle())
     }
 
     /// The same when no mark is trusted. `last` is done when every lower epoch is gone, before the permit is marked.
-    pub(crate) fn seal_anew(&self, last: impl Fn() -> Result<()>) -> Result<HighWater> {
+    pub(crate) fn seal_anew(&self, last: &dyn Fn() -> Result<()>) -> Result<HighWater> {
         for _ in 0..MAX_ENTRIES {
             let made = self.make_own()?;
             let anchor = format!("{}/{ANCHOR}{}", self.own, Nonce::random());
@@ -219,12 +231,16 @@ impl<'a> Permits<'a> {
                 durable = true;
             }
             let lower = listing.permits.iter().filter(|(epoch, _)| *epoch < self.token.epoch);
-            let mut torn = !listing.remains.is_empty();
+            let mut torn = !listing.remains.is_empty() || !listing.swapped.is_empty();
             for (epoch, nonce) in lower {
                 torn = true;
                 self.tear_down(&permit_name(*epoch, *nonce))?;
             }
+            for name in &listing.swapped {
+                displaced::judge(&self.scene, &self.fence, name)?;
+            }
             for name in &listing.remains {
+                displaced::rescue_from_permit(&self.scene, &self.fence, name)?;
                 discard(&self.scene, self.fence.as_fd(), OsStr::new(name))?;
             }
             clean = if torn { 0 } else { clean + 1 };
@@ -243,7 +259,10 @@ impl<'a> Permits<'a> {
         match renamed {
             Err(e) if vanished(&e) => Ok(()),
             Err(e) => Err(self.scene.failed(Step::SetAside, e)),
-            Ok(()) => discard(&self.scene, self.fence.as_fd(), OsStr::new(&aside)),
+            Ok(()) => {
+                displaced::rescue_from_permit(&self.scene, &self.fence, &aside)?;
+                discard(&self.scene, self.fence.as_fd(), OsStr::new(&aside))
+            }
         }
     }
 
@@ -415,7 +434,11 @@ impl<'a> Permits<'a> {
     /// Removes what one call staged; what cannot be removed now goes with the permit.
     pub(crate) fn drop_stage(&self, stage: &str) {
         if rustix::fs::unlinkat(&self.fence, stage, AtFlags::empty()).is_err() {
-            discard_aside(&self.scene, &self.fence, stage, &self.fence);
+            let quiet = Scene { resource: self.scene.resource, steps: &Unwatched };
+            // What may have displaced something is left to the next seal if that cannot be saved now.
+            if displaced::rescue_from_stage(&quiet, &self.fence, stage).is_ok() {
+                discard_aside(&quiet, &self.fence, stage, &self.fence);
+            }
         }
     }
 

@@ -50,8 +50,8 @@ use crate::namespace::Namespace;
 use async_trait::async_trait;
 use attempt::Attempt;
 use leasehold::store::{
-    Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Watch, Watching,
-    refuse_erasing_a_lease,
+    Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Watch,
+    Watching, list_by_reading, refuse_beside, refuse_erasing_a_lease,
 };
 use leasehold::{Error, Key, Kind, LeaseName, Result, Shelf};
 use leasehold_system::volume::Volume;
@@ -139,6 +139,24 @@ impl Store for DirStore {
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
         let after = after.cloned();
         self.with(move |room| room.list(shelf, after.as_ref(), limit)).await
+    }
+
+    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
+        list_by_reading(self, shelf, after, skip, limit).await
+    }
+
+    fn writes_beside(&self) -> bool {
+        false
+    }
+
+    async fn swap_beside(
+        &self,
+        key: &Key,
+        _expected: Option<&Revision>,
+        _next: &[u8],
+        _beside: Beside<'_>,
+    ) -> Result<Swap> {
+        refuse_beside(self, key)
     }
 
     async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {

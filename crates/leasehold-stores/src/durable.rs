@@ -15,8 +15,8 @@ use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use leasehold::store::{
-    Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Versioned, Watch,
-    Watching, refuse_erasing_a_lease,
+    Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Versioned,
+    Watch, Watching, list_by_reading, refuse_beside, refuse_erasing_a_lease,
 };
 use leasehold::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp, printable};
 use reqwest::{Client, RequestBuilder};
@@ -268,6 +268,24 @@ impl Store for DurableStore {
         };
         let entries = entries.into_iter().map(entry).collect::<Result<Vec<_>>>()?;
         Ok(Page { entries, more, now: Timestamp::from_millis(now) })
+    }
+
+    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
+        list_by_reading(self, shelf, after, skip, limit).await
+    }
+
+    fn writes_beside(&self) -> bool {
+        false
+    }
+
+    async fn swap_beside(
+        &self,
+        key: &Key,
+        _expected: Option<&Revision>,
+        _next: &[u8],
+        _beside: Beside<'_>,
+    ) -> Result<Swap> {
+        refuse_beside(self, key)
     }
 
     async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {

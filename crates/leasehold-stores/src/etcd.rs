@@ -26,8 +26,8 @@ use crate::namespace::Namespace;
 use async_trait::async_trait;
 use cluster::{Cluster, Reply};
 use leasehold::store::{
-    Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail, Versioned,
-    Watch, Watching, refuse_erasing_a_lease,
+    Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail,
+    Versioned, Watch, Watching, list_by_reading, refuse_beside, refuse_erasing_a_lease,
 };
 use leasehold::{Error, Key, Kind, LeaseName, Result, Shelf};
 use refusal::Cause;
@@ -233,6 +233,24 @@ impl Store for EtcdStore {
             entries.push((name, value));
         }
         Ok(Page { entries, more: found.more || found_records.next().is_some(), now })
+    }
+
+    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
+        list_by_reading(self, shelf, after, skip, limit).await
+    }
+
+    fn writes_beside(&self) -> bool {
+        false
+    }
+
+    async fn swap_beside(
+        &self,
+        key: &Key,
+        _expected: Option<&Revision>,
+        _next: &[u8],
+        _beside: Beside<'_>,
+    ) -> Result<Swap> {
+        refuse_beside(self, key)
     }
 
     async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {

@@ -20,8 +20,8 @@ use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use leasehold::store::{
-    Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Versioned, Watch,
-    Watching, refuse_erasing_a_lease,
+    Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Versioned,
+    Watch, Watching, list_by_reading, refuse_beside, refuse_erasing_a_lease,
 };
 use leasehold::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf, Timestamp};
 use serde_json::{Value, json};
@@ -244,6 +244,24 @@ impl Store for FirestoreStore {
             }
             after = entries.last().map(|(name, _)| name.clone());
         }
+    }
+
+    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
+        list_by_reading(self, shelf, after, skip, limit).await
+    }
+
+    fn writes_beside(&self) -> bool {
+        false
+    }
+
+    async fn swap_beside(
+        &self,
+        key: &Key,
+        _expected: Option<&Revision>,
+        _next: &[u8],
+        _beside: Beside<'_>,
+    ) -> Result<Swap> {
+        refuse_beside(self, key)
     }
 
     async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {

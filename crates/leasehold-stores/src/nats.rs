@@ -37,7 +37,7 @@ use beside::{Beside, Form, Last, TailId};
 use futures_util::future::try_join_all;
 use leasehold::store::{
     Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Watch, Watching,
-    refuse_erasing_a_lease,
+    list_by_reading, refuse_beside, refuse_erasing_a_lease,
 };
 use leasehold::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
 use link::{Lapse, Link, Way};
@@ -440,6 +440,24 @@ impl Store for NatsStore {
             other => other,
         }
         .map_err(|lapse| self.told(lapse, Doing::Reading))
+    }
+
+    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
+        list_by_reading(self, shelf, after, skip, limit).await
+    }
+
+    fn writes_beside(&self) -> bool {
+        false
+    }
+
+    async fn swap_beside(
+        &self,
+        key: &Key,
+        _expected: Option<&Revision>,
+        _next: &[u8],
+        _beside: leasehold::store::Beside<'_>,
+    ) -> Result<Swap> {
+        refuse_beside(self, key)
     }
 
     async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {

@@ -23,8 +23,8 @@ use exchange::{Doing, Seen, Watcher, failure, in_time};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use layout::Content;
 use leasehold::store::{
-    Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Versioned, Watch,
-    Watching, refuse_erasing_a_lease,
+    Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Versioned,
+    Watch, Watching, list_by_reading, refuse_beside, refuse_erasing_a_lease,
 };
 use leasehold::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf, Timestamp};
 use object_store::list::PaginatedListOptions;
@@ -351,6 +351,24 @@ impl Store for BucketStore {
 
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
         self.room.list(shelf, after, limit).await
+    }
+
+    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
+        list_by_reading(self, shelf, after, skip, limit).await
+    }
+
+    fn writes_beside(&self) -> bool {
+        false
+    }
+
+    async fn swap_beside(
+        &self,
+        key: &Key,
+        _expected: Option<&Revision>,
+        _next: &[u8],
+        _beside: Beside<'_>,
+    ) -> Result<Swap> {
+        refuse_beside(self, key)
     }
 
     async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {

@@ -188,6 +188,8 @@ async fn the_worker_refuses_bad_requests_and_lives_on() {
         ("POST", "/v1/default/swap", "Bearer hunter22", large.clone(), 401),
         ("POST", "/v1/default/none", &bearer, large, 404),
         ("POST", "/v1/default/erase", &bearer, r#"{"shelf":"lease","name":"x","expected":"r"}"#.into(), 400),
+        ("POST", "/v1/default/erase", &bearer, r#"{"shelf":"fence","name":"x","expected":"r"}"#.into(), 400),
+        ("POST", "/v1/default/erase", &bearer, r#"{"shelf":"namespace","name":"x","expected":"r"}"#.into(), 400),
         ("POST", "/v1/default/list", &bearer, r#"{"shelf":"probe","after":null,"limit":-1}"#.into(), 400),
         ("POST", "/v1/default/list", &bearer, r#"{"shelf":"probe","after":7,"limit":1}"#.into(), 400),
     ] {

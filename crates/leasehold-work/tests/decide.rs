@@ -195,6 +195,7 @@ fn request(op: Op) -> Request {
         nonce: Nonce::from_u128(nonce),
         by: "ada".parse().unwrap(),
         why: "testing".parse().unwrap(),
+        expected: None,
         order,
     };
     let follow_up = || FollowUp {
@@ -240,6 +241,9 @@ fn answer(decision: &Decision) -> Answer {
             Refusal::Exhausted => "exhausted",
             Refusal::Finished { .. } => "finished",
             Refusal::Stale { .. } => "stale",
+            Refusal::Changed { .. } => "changed",
+            Refusal::Elsewhere(_) => "elsewhere",
+            Refusal::NotMoving => "not moving",
             Refusal::NotExpired => "not expired",
             Refusal::OutOfEpochs => "out of epochs",
         }),
@@ -252,7 +256,7 @@ fn life(item: &Item) -> Life {
         State::Claimed(t) => Life::Claimed { nonce: t.holder.nonce.as_u128(), deadline: t.deadline.as_millis() },
         State::Done { .. } => Life::Done,
         State::Dead { .. } => Life::Dead,
-        State::Cancelled { .. } => Life::Cancelled,
+        State::Cancelled { .. } | State::Purged { .. } => Life::Cancelled,
     }
 }
 

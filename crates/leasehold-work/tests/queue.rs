@@ -3,7 +3,7 @@
 
 use leasehold::clock::{Clock, ManualClock};
 use leasehold::protocol::Report;
-use leasehold::store::Store;
+use leasehold::store::{Parts, Store};
 use leasehold::{Checkpoint, Epoch, HolderId, Key, Kind, LeaseName, MemoryStore, Shelf, Token, Ttl, Who, Why};
 use leasehold_work::queue::protocol::{Order, Refusal};
 use leasehold_work::queue::{
@@ -171,7 +171,7 @@ async fn failures_back_off_and_end_as_a_dead_letter_that_says_why() {
     assert_eq!(why.as_str(), "no 3");
     assert_eq!(bench.entries().await, 0);
     let (by, because) = crate::why();
-    bench.queue.operate(&name.id, by, because, Order::Retry).await.unwrap();
+    bench.queue.operate(&name.id, by, because, None, Order::Retry).await.unwrap();
     let grant = bench.claim().await.unwrap();
     assert_eq!((grant.item().tried, text(&grant).as_str()), (1, "x"));
     assert!(grant.token().epoch.get() >= last.get() + 2);
@@ -189,6 +189,23 @@ async fn workers_that_die_use_up_the_attempts_too() {
     let State::Dead { why, .. } = bench.state(&first).await else { panic!("it is not dead") };
     assert_eq!(why.as_str(), "attempt 2 of 2 ran out of time, and it is the last");
     assert_eq!(bench.entries().await, 0);
+}
+
+#[tokio::test]
+async fn a_purged_key_goes_on_from_its_epoch() {
+    let mut bench = bench();
+    let keyed = |text: &str| NewItem { key: Some("k".parse().unwrap()), ..item(text) };
+    bench.queue.add(keyed("old")).await.unwrap();
+    let old = bench.claim().await.unwrap();
+    bench.queue.complete(&old, None, Vec::new()).await.unwrap();
+    bench.clock.advance(Duration::from_secs(100));
+    assert_eq!(bench.queue.purge(Duration::from_secs(60), |_| true).await.unwrap(), 1);
+    assert!(bench.queue.list(None, 9).await.unwrap().entries.is_empty(), "what is left of it is not shown");
+    assert!(matches!(bench.queue.add(keyed("new")).await.unwrap(), leasehold_work::queue::Added::New(_)));
+    let new = bench.claim().await.unwrap();
+    assert_eq!((text(&new), new.token().lineage), ("new".into(), old.token().lineage));
+    assert!(new.token().epoch > old.token().epoch, "a worker of the old one must not pass for the new one's");
+    assert_eq!(bench.queue.complete(&old, None, Vec::new()).await.unwrap_err().kind(), Kind::Fenced);
 }
 
 #[tokio::test]
@@ -248,9 +265,9 @@ async fn operators_fence_the_worker_and_show_in_history() {
     let (by, because) = why();
     let to = HolderId::new(Some("grace".parse().unwrap()));
     let hand_off = Order::HandOff { to, ttl: ttl() };
-    bench.queue.operate(&a.name().id, by.clone(), because.clone(), Order::Cancel).await.unwrap();
-    bench.queue.operate(&b.name().id, by.clone(), because.clone(), Order::Retry).await.unwrap();
-    let (_, token) = bench.queue.operate(&c.name().id, by.clone(), because.clone(), hand_off).await.unwrap();
+    bench.queue.operate(&a.name().id, by.clone(), because.clone(), None, Order::Cancel).await.unwrap();
+    bench.queue.operate(&b.name().id, by.clone(), because.clone(), None, Order::Retry).await.unwrap();
+    let (_, token) = bench.queue.operate(&c.name().id, by.clone(), because.clone(), None, hand_off).await.unwrap();
     for grant in [&a, &b, &c] {
         assert_eq!(bench.queue.complete(grant, None, Vec::new()).await.unwrap_err().kind(), Kind::Fenced);
         let seen = bench.queue.inspect(&grant.name().id).await.unwrap().item;
@@ -264,7 +281,7 @@ async fn operators_fence_the_worker_and_show_in_history() {
     bench.queue.complete(&adopted, None, Vec::new()).await.unwrap();
     let again = bench.claim().await.unwrap();
     assert_eq!(text(&again), "b");
-    let error = bench.queue.operate(&c.name().id, by, because, Order::Retry).await.unwrap_err();
+    let error = bench.queue.operate(&c.name().id, by, because, None, Order::Retry).await.unwrap_err();
     assert!(error.to_string().contains("is done; nothing was changed"), "{error}");
     assert!(matches!(
         bench.queue.claim_item(&a.name().id, HolderId::new(None), ttl()).await.unwrap(),
@@ -327,7 +344,7 @@ async fn a_damaged_record_is_told_and_hides_nothing() {
     let found = bench.store.read(&key).await.unwrap().value.unwrap();
     let mut bytes = found.bytes.clone();
     bytes[60] ^= 1;
-    bench.store.swap(&key, Some(&found.revision), &bytes).await.unwrap();
+    bench.store.swap_parts(&key, Some(&found.revision), Parts::whole(&bytes)).await.unwrap();
     let error = bench.queue.inspect(&items.entries[0].0.id).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Corrupt);
     assert_eq!(bench.queue.clean().await.unwrap().damaged, 1);

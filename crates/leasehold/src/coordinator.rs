@@ -1,32 +1,32 @@
 //! The coordinator: read, decide, swap, at most so many times.
 //!
-//! Promise: nothing is granted unless a swap said so or the record shows our own nonce; every other answer, and every
-//! error, is no grant. Acquiring costs a read and a swap, or a swap alone where this process released the lease just before;
+//! Promise: nothing is granted, renewed, completed or ordered unless a swap answered that it is stored. A write without an
+//! answer is looked for by its nonce: what is found is confirmed by a new write, what the record proves was not applied is
+//! tried again, and what it no longer remembers is *unknown* ([`crate::protocol::fate`]), never applied a second time. Acquiring costs a read and a swap, or a swap alone where this process released the lease just before;
 //! renewing and releasing cost one swap, because the holder knows the revision it wrote. Non-promise: it does not renew by itself (see [`crate::Keeper`]).
 
-use crate::clock::{Clock, Moment, SystemClock};
+use crate::clock::{Clock, SystemClock};
+use crate::epoch::Epoch;
 use crate::error::{Error, Kind, Result};
 use crate::grant::{Anchor, Grant, Known};
 use crate::holder::HolderId;
 use crate::name::{Key, LeaseName, Shelf};
-use crate::nonce::{Jitter, Lineage, Nonce};
+use crate::nonce::{Lineage, Nonce};
 use crate::ownership::Ownership;
-use crate::protocol::{Decision, Order, Refusal, Report, Request, SlotClaim, decide};
+use crate::protocol::{Order, Refusal, Report, Request, SlotClaim};
 use crate::recall::Recall;
-use crate::sheet::{self, Old, Sheet};
-use crate::store::{ClockSource, Store, Swap};
+use crate::sheet::{self, Old};
+use crate::store::{ClockSource, Store};
 use crate::text::{Who, Why};
 use crate::time::{Timestamp, Ttl, format_duration};
 use crate::token::Token;
 use crate::transfer::Outcome;
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often a request is decided anew when others keep writing in between.
-const MAX_ATTEMPTS: u32 = 40;
-/// The longest pause between two attempts.
-const MAX_BACKOFF: Duration = Duration::from_millis(64);
+mod apply;
+
+use apply::Applied;
 
 /// Acquires, renews and releases leases in a store.
 #[derive(Debug, Clone)]
@@ -91,18 +91,6 @@ pub struct Inspection {
     pub record: Ownership,
     /// The store's time when it was read.
     pub now: Timestamp,
-}
-
-enum Applied {
-    /// Written now, or found written by this very request.
-    Yes {
-        known: Box<Known>,
-        trust_until: Option<Moment>,
-    },
-    No {
-        refusal: Box<Refusal>,
-        now: Timestamp,
-    },
 }
 
 impl Coordinator {
@@ -233,16 +221,25 @@ impl Coordinator {
         self.release_as(&token.lease, &request, None).await
     }
 
-    /// Carries out an operator's order. Gives the grant for a hand-off.
-    ///
-    /// Of two operators who pause and resume at the same moment, one whose answer was lost may be applied once more
-    /// after the other; whoever orders should look at the record that comes back.
+    /// Carries out an operator's order, decided on the record as it is now. Gives the grant for a hand-off.
     pub async fn operate(&self, lease: &LeaseName, by: Who, why: Why, order: Order) -> Result<Operated> {
+        self.operate_if(lease, by, why, None, order).await
+    }
+
+    /// The same for an order that was decided on a record of this epoch: if another has come since, it is refused.
+    pub async fn operate_if(
+        &self,
+        lease: &LeaseName,
+        by: Who,
+        why: Why,
+        expected: Option<Epoch>,
+        order: Order,
+    ) -> Result<Operated> {
         if let Order::HandOff { ttl, .. } = &order {
             self.check_ttl(*ttl)?;
         }
-        let request =
-            Request::Operate { nonce: Nonce::random(), lineage: Lineage::random(), by, why, order: order.clone() };
+        let (nonce, lineage) = (Nonce::random(), Lineage::random());
+        let request = Request::Operate { nonce, lineage, by, why, expected, order: order.clone() };
         match self.apply(lease, &request, None).await? {
             Applied::No { refusal, .. } => Ok(Operated::Refused(refusal)),
             Applied::Yes { known, .. } => Ok(match order {
@@ -338,64 +335,6 @@ impl Coordinator {
                 Known { record, revision: Some(value.revision), old, anchor }
             }
         })
-    }
-
-    /// The loop: decide on what is known (or read), swap, and read again when somebody was faster or no answer came.
-    async fn apply(&self, lease: &LeaseName, request: &Request, known: Option<&Known>) -> Result<Applied> {
-        let key = Key::new(Shelf::Lease, lease);
-        let grain = self.grain();
-        let mut jitter: Option<Jitter> = None;
-        let mut unanswered: Option<Error> = None;
-        let mut remembered = known;
-        // Nobody waits to hear that a lease was taken or is still held.
-        let is_news = matches!(request, Request::Release { .. } | Request::Operate { .. });
-        for attempt in 0..MAX_ATTEMPTS {
-            let from_memory = remembered.is_some();
-            let known = match remembered.take() {
-                Some(known) => Cow::Borrowed(known),
-                None => match self.look(lease).await {
-                    Ok(known) => Cow::Owned(known),
-                    // What happened to the earlier swap is still unknown: saying "unavailable" would deny it.
-                    Err(error) => return Err(unanswered.unwrap_or(error)),
-                },
-            };
-            // What was just read is judged by the time it was read at; what is remembered, by the latest it can be.
-            let asked = self.clock.now();
-            let now = if from_memory { known.anchor.at_latest(asked, grain) } else { known.anchor.now };
-            let next = match decide(&known.record, request, now) {
-                Decision::Write(next) => *next,
-                Decision::AlreadyApplied => {
-                    return Ok(Applied::Yes { trust_until: known.trust(grain), known: Box::new(known.into_owned()) });
-                }
-                Decision::Refuse(_) if from_memory => continue,
-                Decision::Refuse(Refusal::AlreadyReleased { .. }) if unanswered.is_some() => {
-                    return Ok(Applied::Yes { trust_until: None, known: Box::new(known.into_owned()) });
-                }
-                Decision::Refuse(refusal) => return Ok(Applied::No { refusal: Box::new(refusal), now }),
-            };
-            let sheet = Sheet::new(&next, &known.record, &known.old)?;
-            match self.store.swap_parts(&key, known.revision.as_ref(), sheet.parts(is_news)).await {
-                Ok(Swap::Done { revision, now }) => {
-                    let trust_until = next.tenure.as_ref().map(|t| known.anchor.trust(t.deadline, grain));
-                    let anchor = Anchor { now, asked };
-                    let known = Known { record: next, revision: Some(revision), old: sheet.old, anchor };
-                    return Ok(Applied::Yes { known: Box::new(known), trust_until });
-                }
-                Ok(Swap::Mismatch) => {}
-                Err(error) if error.kind() == Kind::Indeterminate => unanswered = Some(error),
-                Err(error) => return Err(unanswered.unwrap_or(error)),
-            }
-            if !from_memory {
-                let jitter = jitter.get_or_insert_with(|| Jitter::new(Nonce::random()));
-                let bound = Duration::from_millis(1 << attempt.min(6)).min(MAX_BACKOFF);
-                let pause = Duration::from_micros(jitter.below(bound.as_micros().max(1) as u64));
-                self.clock.sleep_until(self.clock.now() + pause).await;
-            }
-        }
-        Err(unanswered.unwrap_or_else(|| {
-            let message = format!("lease `{lease}` is too busy: {MAX_ATTEMPTS} attempts were overtaken; try again");
-            Error::new(Kind::Contended, message)
-        }))
     }
 
     /// Refuses a TTL that this store's clock cannot tell, before anything is written.

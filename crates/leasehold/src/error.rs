@@ -24,6 +24,8 @@ pub enum Kind {
     Unavailable,
     /// No answer came: it may or may not have been applied. Read back before anything else.
     Indeterminate,
+    /// The lease or the queue has moved to another store, which the message names. Use that one.
+    Moved,
     /// The input is wrong. Fix it.
     Invalid,
     /// This set-up cannot do it. Fix the set-up.
@@ -44,6 +46,7 @@ impl Kind {
             Kind::Contended => "contended",
             Kind::Unavailable => "unavailable",
             Kind::Indeterminate => "indeterminate",
+            Kind::Moved => "moved",
             Kind::Invalid => "invalid",
             Kind::Unsupported => "unsupported",
             Kind::Corrupt => "corrupt",

@@ -76,9 +76,3 @@ pub(crate) struct Known {
     pub(crate) old: Old,
     pub(crate) anchor: Anchor,
 }
-
-impl Known {
-    pub(crate) fn trust(&self, grain: Duration) -> Option<Moment> {
-        self.record.tenure.as_ref().map(|t| self.anchor.trust(t.deadline, grain))
-    }
-}

@@ -47,6 +47,8 @@ mod nonce;
 mod ownership;
 pub mod protocol;
 mod recall;
+pub mod relocation;
+pub mod residence;
 pub mod secret;
 mod sheet;
 pub mod store;

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::name::{Key, LeaseName, Shelf};
 use crate::store::{
     Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail,
-    Versioned, Watch, Watching, refuse_erasing_a_lease,
+    Versioned, Watch, Watching, list_by_reading, refuse_erasing_a_lease,
 };
 use crate::time::Timestamp;
 use async_trait::async_trait;
@@ -159,6 +159,10 @@ impl Store for MemoryStore {
         let more = entries.len() > limit;
         entries.truncate(limit);
         Ok(Page { entries, more, now: self.now() })
+    }
+
+    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
+        list_by_reading(self, shelf, after, skip, limit).await
     }
 
     async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {

@@ -131,11 +131,13 @@ pub enum Shelf {
     Item,
     /// Where the items of queues stand in line: hints, erased when the item is finished.
     Line,
+    /// One record for the namespace as a whole, such as the mark that it moved to another store: never erased.
+    Namespace,
 }
 
 impl Shelf {
     /// Every shelf, for stores that lay out their room up front.
-    pub const ALL: [Shelf; 8] = [
+    pub const ALL: [Shelf; 9] = [
         Shelf::Lease,
         Shelf::Counters,
         Shelf::Fence,
@@ -144,6 +146,7 @@ impl Shelf {
         Shelf::Queue,
         Shelf::Item,
         Shelf::Line,
+        Shelf::Namespace,
     ];
 
     /// The shelf's name as it appears in stores.
@@ -157,7 +160,14 @@ impl Shelf {
             Shelf::Queue => "queue",
             Shelf::Item => "item",
             Shelf::Line => "line",
+            Shelf::Namespace => "namespace",
         }
+    }
+
+    /// Whether nothing on this shelf is ever erased, because forgetting it would let an old epoch or a former home
+    /// in again.
+    pub const fn is_permanent(self) -> bool {
+        matches!(self, Shelf::Lease | Shelf::Fence | Shelf::Namespace)
     }
 }
 

@@ -6,6 +6,7 @@
 use crate::epoch::Epoch;
 use crate::holder::HolderId;
 use crate::nonce::{Lineage, Nonce};
+use crate::relocation::Relocation;
 use crate::text::{Checkpoint, Marker, Who, Why};
 use crate::time::{Timestamp, Ttl};
 use crate::token::Claim;
@@ -28,6 +29,13 @@ pub struct Ownership {
     /// Whether an operator gave it that lineage, to go on where a lost store had been. That can be done once.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub healed: bool,
+    /// Set by the first write, and kept until a holder has done more than acquire. Whoever is granted the lease meanwhile
+    /// makes sure that its namespace was not moved to another store before the record was there to be moved along.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub newborn: bool,
+    /// Set while it is on its way to another store, or has gone there; nothing happens here then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relocation: Option<Relocation>,
     /// Who holds it, if anyone does. May have run out: only the store's clock can tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenure: Option<Tenure>,
@@ -54,6 +62,8 @@ impl Default for Ownership {
             epoch: Epoch::ZERO,
             lineage: None,
             healed: false,
+            newborn: false,
+            relocation: None,
             tenure: None,
             slot: None,
             progress: None,

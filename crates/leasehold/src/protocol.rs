@@ -10,192 +10,22 @@
 //! - time decides only when somebody else may try; completion and release depend on the epoch alone;
 //! - a request that was already applied is recognised by its nonce and changes nothing.
 
-mod import;
+mod fate;
+mod moving;
+mod request;
+
+pub use fate::{Fate, fate};
+pub use moving::Holder;
+pub use request::{AfterFailure, Decision, Order, Refusal, Report, Request, SlotClaim};
 
 use crate::epoch::Epoch;
 use crate::holder::HolderId;
-use crate::nonce::{Lineage, Nonce};
-use crate::ownership::{OperatorMark, Ownership, Progress, Slot, SlotMark, SlotState, TRANSFERS_KEPT, Tenure};
-use crate::text::{Checkpoint, Marker, Who, Why};
+use crate::nonce::Nonce;
+use crate::ownership::{OperatorMark, Ownership, Progress, SlotMark, SlotState, TRANSFERS_KEPT, Tenure};
 use crate::time::{Timestamp, Ttl};
 use crate::token::Claim;
 use crate::transfer::{Outcome, Reason, Transfer};
 use std::sync::Arc;
-
-/// What somebody asks of a lease.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Request {
-    /// Become the holder.
-    Acquire {
-        /// The lineage of the record, if this turns out to write its first version.
-        lineage: Lineage,
-        /// Who asks; its nonce is the grant's.
-        holder: HolderId,
-        /// How long the grant lasts unless renewed.
-        ttl: Ttl,
-        /// The scheduled slot to claim in the same step.
-        slot: Option<SlotClaim>,
-    },
-    /// Stay the holder.
-    Renew {
-        /// Which tenure.
-        claim: Claim,
-        /// How long from now.
-        ttl: Ttl,
-        /// Evidence that the work moves, if there is new evidence.
-        progress: Option<Report>,
-    },
-    /// Stop being the holder.
-    Release {
-        /// Which tenure.
-        claim: Claim,
-        /// How the work went. [`Outcome::Expired`] and [`Outcome::Evicted`] are not the holder's to say, and are taken
-        /// as [`Outcome::Lost`].
-        outcome: Outcome,
-    },
-    /// Record how far the work has come.
-    Checkpoint {
-        /// Which tenure.
-        claim: Claim,
-        /// What to record.
-        report: Report,
-    },
-    /// Record that the claimed slot's run is over, while staying the holder.
-    Complete {
-        /// Which tenure.
-        claim: Claim,
-        /// How it went: [`Outcome::Succeeded`] makes the slot done, [`Outcome::Failed`] failed; anything else leaves
-        /// it open for another run to recover.
-        outcome: Outcome,
-    },
-    /// An operator's request.
-    Operate {
-        /// Unique to this request, so that a lost reply does not apply it twice.
-        nonce: Nonce,
-        /// The lineage of the record, if this turns out to write its first version.
-        lineage: Lineage,
-        /// Who asks.
-        by: Who,
-        /// Why.
-        why: Why,
-        /// What for.
-        order: Order,
-    },
-}
-
-/// What an operator may order.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Order {
-    /// Take the lease from whoever holds it; anyone may acquire it next.
-    Revoke,
-    /// Take it from whoever holds it and give it to this one in the same step.
-    HandOff {
-        /// The new holder.
-        to: HolderId,
-        /// How long its grant lasts unless renewed.
-        ttl: Ttl,
-    },
-    /// Keep new holders out. The present one goes on.
-    Pause,
-    /// Keep new holders out for good, whatever pause there was: the lease goes on elsewhere.
-    Retire,
-    /// Let holders in again.
-    Resume,
-    /// Move the epoch past this number: repairs a store that was restored from an old backup.
-    Advance {
-        /// The highest epoch that some guard has seen.
-        past: Epoch,
-        /// The lineage that guards know, where the record was lost and has begun a line of its own.
-        lineage: Option<Lineage>,
-    },
-    /// Take over the record that this lease has in another store, so that its epochs go on from there. Refused while
-    /// somebody holds the lease here. A lease that has a life of its own here keeps its history.
-    Import {
-        /// The record there.
-        record: Box<Ownership>,
-    },
-}
-
-/// A slot to be claimed with the lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct SlotClaim {
-    /// The slot's nominal instant.
-    pub slot: Slot,
-    /// What to do when that slot already ran and failed.
-    pub after_failure: AfterFailure,
-}
-
-/// What a failed run of a slot means for a new claim on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum AfterFailure {
-    /// It ran: leave it.
-    Leave,
-    /// Run it again.
-    Retry,
-}
-
-/// Evidence of progress.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub struct Report {
-    /// How far the work has come.
-    pub marker: Option<Marker>,
-    /// What the next attempt needs; the old checkpoint stays when this is none.
-    pub checkpoint: Option<Checkpoint>,
-}
-
-/// The answer of [`decide`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Decision {
-    /// Store this record; if the swap succeeds, the request is granted.
-    Write(Box<Ownership>),
-    /// The record shows that this very request was applied before: it is granted, nothing is to be written.
-    AlreadyApplied,
-    /// No.
-    Refuse(Refusal),
-}
-
-/// Why a request is refused. None of these is an error of the store.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refusal {
-    /// Somebody holds it.
-    Held {
-        /// The tenure in the way.
-        tenure: Tenure,
-        /// Its epoch.
-        epoch: Epoch,
-    },
-    /// An operator keeps new holders out, or did so already when asked to pause.
-    Paused(OperatorMark),
-    /// That slot has run, or a later one was claimed; or the slot was completed with another outcome.
-    AlreadyRun(SlotMark),
-    /// The one who asks is not, or no longer, the holder.
-    Lost {
-        /// The record's epoch.
-        seen: Epoch,
-        /// Who holds it now, if anyone.
-        holder: Option<HolderId>,
-        /// Why the epoch last moved, if it did.
-        reason: Option<Reason>,
-    },
-    /// The tenure had been released by the one who asks.
-    AlreadyReleased {
-        /// How it ended.
-        outcome: Outcome,
-    },
-    /// Nobody ever held a lease of this name, so there is nothing to operate on.
-    NeverHeld,
-    /// There is no pause to end.
-    NotPaused,
-    /// There is no claimed slot to complete.
-    NoSlot,
-    /// An operator gave the record a lineage before; a second one would fence what the first has healed.
-    LineageFixed {
-        /// The lineage that it has.
-        lineage: Option<Lineage>,
-    },
-    /// No epoch is left.
-    Exhausted,
-}
 
 /// Decides a request against a record at a store time.
 ///
@@ -206,18 +36,27 @@ pub enum Refusal {
 /// assert_eq!(next.epoch.get(), 1);
 /// ```
 pub fn decide(record: &Ownership, request: &Request, now: Timestamp) -> Decision {
+    let is_a_migrations =
+        matches!(request, Request::Operate { order: Order::Relocate { .. } | Order::Arrive { .. }, .. });
+    if record.relocation.is_some() && !is_a_migrations {
+        return Decision::Refuse(moving::elsewhere(record));
+    }
     let decided = match request {
         Request::Acquire { holder, ttl, slot, .. } => acquire(record, holder, *ttl, *slot, now),
         Request::Renew { claim, ttl, progress } => renew(record, *claim, *ttl, progress.as_ref(), now),
         Request::Release { claim, outcome } => release(record, *claim, *outcome, now),
         Request::Checkpoint { claim, report } => checkpoint(record, *claim, report, now),
         Request::Complete { claim, outcome } => complete(record, *claim, *outcome),
-        Request::Operate { nonce, by, why, order, .. } => {
-            operate(record, OperatorMark { by: by.clone(), why: why.clone(), at: now, nonce: *nonce }, order)
+        Request::Operate { nonce, by, why, expected, order, .. } => {
+            let mark = OperatorMark { by: by.clone(), why: why.clone(), at: now, nonce: *nonce };
+            operate(record, mark, *expected, order)
         }
     };
     match decided {
         Ok(Some(mut next)) => {
+            if record.epoch == Epoch::ZERO && record.lineage.is_none() && !is_a_migrations {
+                next.newborn = true;
+            }
             if let (None, Request::Acquire { lineage, .. } | Request::Operate { lineage, .. }) = (next.lineage, request)
             {
                 next.lineage = Some(*lineage);
@@ -282,7 +121,7 @@ fn renew(record: &Ownership, claim: Claim, ttl: Ttl, progress: Option<&Report>, 
     if !record.is_held_by(claim) || record.live_tenure(now).is_none() {
         return Err(lost(record));
     }
-    let mut next = record.clone();
+    let mut next = proved(record);
     if let Some(tenure) = &mut next.tenure {
         tenure.deadline = now.plus(ttl.get());
         tenure.ttl = ttl;
@@ -291,6 +130,11 @@ fn renew(record: &Ownership, claim: Claim, ttl: Ttl, progress: Option<&Report>, 
         note_progress(&mut next, report, now);
     }
     Ok(Some(next))
+}
+
+/// The record, changed by a holder who was granted it: the grant was checked against the namespace by then.
+fn proved(record: &Ownership) -> Ownership {
+    Ownership { newborn: false, ..record.clone() }
 }
 
 fn release(record: &Ownership, claim: Claim, outcome: Outcome, now: Timestamp) -> Decided {
@@ -306,7 +150,7 @@ fn release(record: &Ownership, claim: Claim, outcome: Outcome, now: Timestamp) -
     // What ends by release did not expire and was not evicted: the audit trail would lie, and the release could not be
     // recognised when its reply is lost.
     let outcome = if matches!(outcome, Outcome::Expired | Outcome::Evicted) { Outcome::Lost } else { outcome };
-    let mut next = record.clone();
+    let mut next = if outcome == Outcome::Lost { record.clone() } else { proved(record) };
     end_tenure(&mut next, now, outcome);
     close_slot(&mut next, claim.epoch, outcome);
     Ok(Some(next))
@@ -316,7 +160,7 @@ fn checkpoint(record: &Ownership, claim: Claim, report: &Report, now: Timestamp)
     if !record.is_held_by(claim) {
         return Err(lost(record));
     }
-    let mut next = record.clone();
+    let mut next = proved(record);
     note_progress(&mut next, report, now);
     Ok(Some(next))
 }
@@ -328,7 +172,7 @@ fn complete(record: &Ownership, claim: Claim, outcome: Outcome) -> Decided {
     let Some(mark) = record.slot.filter(|mark| mark.epoch == claim.epoch) else { return Err(Refusal::NoSlot) };
     match (mark.state, slot_end(outcome)) {
         (SlotState::Running, Some(_)) => {
-            let mut next = record.clone();
+            let mut next = proved(record);
             close_slot(&mut next, claim.epoch, outcome);
             Ok(Some(next))
         }
@@ -338,12 +182,15 @@ fn complete(record: &Ownership, claim: Claim, outcome: Outcome) -> Decided {
     }
 }
 
-fn operate(record: &Ownership, mark: OperatorMark, order: &Order) -> Decided {
+fn operate(record: &Ownership, mark: OperatorMark, expected: Option<Epoch>, order: &Order) -> Decided {
     let now = mark.at;
     // The new holder's own nonce marks a hand-off, so that its later release finds the transfer that began it.
     let nonce = if let Order::HandOff { to, .. } = order { to.nonce } else { mark.nonce };
     if record.transfer_by(nonce).is_some() {
         return if let Order::HandOff { .. } = order { found_own_grant(record, nonce, now) } else { Ok(None) };
+    }
+    if let Some(expected) = expected.filter(|expected| *expected != record.epoch) {
+        return Err(Refusal::Changed { expected, seen: record.epoch });
     }
     match order {
         Order::Pause => match &record.paused {
@@ -351,13 +198,14 @@ fn operate(record: &Ownership, mark: OperatorMark, order: &Order) -> Decided {
             Some(old) => Err(Refusal::Paused(old.clone())),
             None => Ok(Some(Ownership { paused: Some(mark), ..record.clone() })),
         },
-        Order::Retire if record.paused.as_ref().is_some_and(|old| old.nonce == nonce) => Ok(None),
-        Order::Retire => Ok(Some(Ownership { paused: Some(mark), ..record.clone() })),
-        Order::Resume if record.paused.is_none() => match &record.resumed {
-            Some(old) if old.nonce == nonce => Ok(None),
-            _ => Err(Refusal::NotPaused),
+        Order::Resume { .. } if record.resumed.as_ref().is_some_and(|old| old.nonce == nonce) => Ok(None),
+        Order::Resume { pause } => match &record.paused {
+            Some(old) if old.nonce == *pause => {
+                Ok(Some(Ownership { paused: None, resumed: Some(mark), ..record.clone() }))
+            }
+            Some(old) => Err(Refusal::OtherPause(old.clone())),
+            None => Err(Refusal::NotPaused),
         },
-        Order::Resume => Ok(Some(Ownership { paused: None, resumed: Some(mark), ..record.clone() })),
         Order::Revoke if record.epoch == Epoch::ZERO => Err(Refusal::NeverHeld),
         Order::Revoke => {
             let mut next = transfer(record, now, nonce, Reason::Revoked, Outcome::Evicted)?;
@@ -381,7 +229,8 @@ fn operate(record: &Ownership, mark: OperatorMark, order: &Order) -> Decided {
             }
             Ok(Some(next))
         }
-        Order::Import { record: other } => import::import(record, mark, other),
+        Order::Relocate { migration, step, holder } => moving::step(record, mark, *migration, step, *holder),
+        Order::Arrive { migration, from, record: other } => moving::arrive(record, *migration, other, from),
     }
 }
 
@@ -503,104 +352,4 @@ fn lost(record: &Ownership) -> Refusal {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn holder(nonce: u128) -> HolderId {
-        HolderId {
-            host: "h".into(),
-            pid: 1,
-            nonce: Nonce::from_u128(nonce),
-            label: crate::text::Label::lossy("x", "x"),
-        }
-    }
-
-    fn written(decision: Decision) -> Ownership {
-        match decision {
-            Decision::Write(next) => *next,
-            other => panic!("nothing to write: {other:?}"),
-        }
-    }
-
-    #[test]
-    fn a_hand_off_whose_reply_was_lost_claims_no_later_epoch() {
-        let (start, late) = (Timestamp::from_millis(0), Timestamp::from_millis(5_000));
-        let hand_off = Request::Operate {
-            nonce: Nonce::from_u128(9),
-            lineage: Lineage::from_u128(1),
-            by: Who::lossy("ops", "ops"),
-            why: Why::lossy("drill", "drill"),
-            order: Order::HandOff { to: holder(1), ttl: Ttl::MIN },
-        };
-        let handed = written(decide(&Ownership::default(), &hand_off, start));
-        assert_eq!(decide(&handed, &hand_off, start), Decision::AlreadyApplied);
-        let acquire = Request::Acquire { lineage: Lineage::from_u128(1), holder: holder(2), ttl: Ttl::MIN, slot: None };
-        let taken = written(decide(&handed, &acquire, late));
-        assert!(matches!(decide(&taken, &hand_off, late), Decision::Refuse(Refusal::Lost { .. })));
-    }
-
-    #[test]
-    fn an_import_goes_on_above_both_epochs_and_never_takes_a_held_lease() {
-        let start = Timestamp::from_millis(0);
-        let acquire = |nonce| Request::Acquire {
-            lineage: Lineage::from_u128(1),
-            holder: holder(nonce),
-            ttl: Ttl::MIN,
-            slot: None,
-        };
-        let import = |record: &Ownership| Request::Operate {
-            nonce: Nonce::from_u128(9),
-            lineage: Lineage::from_u128(1),
-            by: Who::lossy("ops", "ops"),
-            why: Why::lossy("moved", "moved"),
-            order: Order::Import { record: Box::new(record.clone()) },
-        };
-        let mut there = Ownership::default();
-        for turn in 1..=5 {
-            there = written(decide(&there, &acquire(turn), Timestamp::from_millis(turn as u64 * 10_000)));
-        }
-        let fresh = written(decide(&Ownership::default(), &import(&there), start));
-        assert_eq!((fresh.epoch.get(), fresh.tenure.is_none(), fresh.transfers.len()), (6, true, 6));
-        assert_eq!(decide(&fresh, &import(&there), start), Decision::AlreadyApplied);
-
-        let here = written(decide(&Ownership::default(), &acquire(7), start));
-        assert!(matches!(decide(&here, &import(&there), start), Decision::Refuse(Refusal::Held { .. })));
-        let late = Timestamp::from_millis(5_000);
-        let both = written(decide(&here, &import(&there), late));
-        assert_eq!((both.epoch.get(), both.transfers.len()), (6, 2));
-        assert_eq!(decide(&there, &import(&here), Timestamp::from_millis(0)), Decision::AlreadyApplied);
-    }
-
-    #[test]
-    fn a_slot_that_ran_elsewhere_does_not_run_again_where_the_lease_is_moved_to() {
-        let at = Timestamp::from_millis;
-        let claim = |slot| SlotClaim { slot: Slot(at(slot)), after_failure: AfterFailure::Retry };
-        let acquire = |nonce, slot| Request::Acquire {
-            lineage: Lineage::from_u128(1),
-            holder: holder(nonce),
-            ttl: Ttl::MIN,
-            slot: Some(claim(slot)),
-        };
-        let ran = |nonce: u128, slot, record: &Ownership| {
-            let held = written(decide(record, &acquire(nonce, slot), at(slot)));
-            let claim = Claim { epoch: held.epoch, nonce: Nonce::from_u128(nonce) };
-            let release = Request::Release { claim, outcome: Outcome::Succeeded };
-            written(decide(&held, &release, at(slot)))
-        };
-        let there = ran(1, 9_000, &Ownership::default());
-        let here = ran(3, 5_000, &ran(2, 4_000, &Ownership::default()));
-        assert!(here.epoch > there.epoch);
-        let import = Request::Operate {
-            nonce: Nonce::from_u128(9),
-            lineage: Lineage::from_u128(1),
-            by: Who::lossy("ops", "ops"),
-            why: Why::lossy("moved", "moved"),
-            order: Order::Import { record: Box::new(there) },
-        };
-        let both = written(decide(&here, &import, at(9_500)));
-        assert!(both.epoch > here.epoch);
-        let again = decide(&both, &acquire(4, 9_000), at(9_600));
-        assert!(matches!(again, Decision::Refuse(Refusal::AlreadyRun(_))), "{again:?}");
-        assert_eq!(decide(&both, &import, at(9_700)), Decision::AlreadyApplied);
-    }
-}
+mod tests;

@@ -16,6 +16,7 @@ use crate::epoch::Epoch;
 use crate::error::{Error, Kind, Result};
 use crate::nonce::Lineage;
 use crate::ownership::{OperatorMark, Ownership, Progress, SlotMark, TRANSFERS_KEPT, Tenure};
+use crate::relocation::Relocation;
 use crate::store::{self, Parts, Versioned};
 use crate::transfer::Transfer;
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,9 @@ pub(crate) struct Stored {
     lineage: Option<Lineage>,
     #[serde(default)]
     healed: bool,
+    #[serde(default)]
+    newborn: bool,
+    relocation: Option<Relocation>,
     tenure: Option<Tenure>,
     slot: Option<SlotMark>,
     progress: Option<Progress>,
@@ -50,10 +54,12 @@ pub(crate) struct Stored {
 
 impl From<Stored> for Ownership {
     fn from(stored: Stored) -> Self {
-        let Stored { epoch, lineage, healed, tenure, slot, progress, paused, resumed, recent, mut transfers } = stored;
-        transfers.extend(recent);
+        let Stored { epoch, lineage, healed, newborn, relocation, tenure, slot, progress, paused, resumed, .. } =
+            stored;
+        let mut transfers = stored.transfers;
+        transfers.extend(stored.recent);
         transfers.drain(..transfers.len().saturating_sub(TRANSFERS_KEPT));
-        Ownership { epoch, lineage, healed, tenure, slot, progress, paused, resumed, transfers }
+        Ownership { epoch, lineage, healed, newborn, relocation, tenure, slot, progress, paused, resumed, transfers }
     }
 }
 
@@ -65,6 +71,10 @@ struct Head<'a> {
     lineage: Option<Lineage>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     healed: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    newborn: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    relocation: Option<&'a Relocation>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tenure: Option<&'a Tenure>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -140,6 +150,8 @@ impl Sheet {
                 epoch: next.epoch,
                 lineage: next.lineage,
                 healed: next.healed,
+                newborn: next.newborn,
+                relocation: next.relocation.as_ref(),
                 tenure: next.tenure.as_ref(),
                 slot: next.slot.as_ref(),
                 progress: next.progress.as_ref(),

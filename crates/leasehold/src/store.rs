@@ -21,7 +21,7 @@ pub struct Revision(pub String);
 pub struct Versioned {
     /// The value.
     pub bytes: Vec<u8>,
-    /// Its tag, to be given to [`Store::swap`].
+    /// Its tag, to be given to [`Store::swap_parts`].
     pub revision: Revision,
     /// How many bytes at the end lie in a part of their own, which [`Tail::Kept`] can leave as it is.
     pub tail_bytes: usize,
@@ -280,7 +280,8 @@ impl Watch {
 /// - A value reads as its head followed by its tail, and both change in one step or not at all. What is said to be kept
 ///   is the tail of the expected revision: the caller vouches for that, and [`Versioned::tail_bytes`] tells it.
 /// - A dropped future leaves the key swapped or not swapped, never half-written.
-/// - Nothing on [`Shelf::Lease`] or [`Shelf::Fence`] is ever deleted, not by `erase` and not by the store's own expiry.
+/// - Nothing on a shelf that [is permanent](Shelf::is_permanent) is ever deleted, not by `erase` and not by the store's
+///   own expiry.
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync {
     /// What this store can do.
@@ -292,44 +293,28 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Stores `next` if the key still has the `expected` revision (`None`: if it was never written).
     async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap>;
 
-    /// [`Store::swap_parts`] for a value without a tail. Not to be written by a store.
-    async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
-        self.swap_parts(key, expected, Parts::whole(next)).await
-    }
-
     /// Lists a shelf in the order of names, from just after `after`, at most `limit` entries.
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page>;
 
-    /// The same without the first `skip` entries. Worth writing for a store that can pass over them more cheaply than it
-    /// can give them.
-    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
-        let mut page = self.list(shelf, after, skip.saturating_add(limit)).await?;
-        page.entries.drain(..skip.min(page.entries.len()));
-        Ok(page)
-    }
+    /// The same without the first `skip` entries. A store that cannot pass over them more cheaply than it can give them
+    /// calls [`list_by_reading`].
+    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page>;
 
     /// Whether [`Store::swap_beside`] may be called. It must not change while the store is open.
-    fn writes_beside(&self) -> bool {
-        false
-    }
+    fn writes_beside(&self) -> bool;
 
-    /// [`Store::swap`], and beside it, if and only if that is done, what is in `beside`: all of it or nothing, seen by
-    /// others and made durable in one step. What lies beside has no tail, nobody is hinted at it, and nothing on
-    /// [`Shelf::Lease`] or [`Shelf::Fence`] is erased.
+    /// A swap of the whole value, and beside it, if and only if that is done, what is in `beside`: all of it or nothing, seen by
+    /// others and made durable in one step. What lies beside has no tail, nobody is hinted at it, and nothing on a shelf
+    /// that [is permanent](Shelf::is_permanent) is erased. A store that cannot do it calls [`refuse_beside`].
     async fn swap_beside(
         &self,
         key: &Key,
         expected: Option<&Revision>,
         next: &[u8],
         beside: Beside<'_>,
-    ) -> Result<Swap> {
-        let _ = (expected, next, beside);
-        let name = self.capabilities().name;
-        let message = format!("store `{name}` changes one record at a time; `{key}` was not changed");
-        Err(Error::new(Kind::Unsupported, message))
-    }
+    ) -> Result<Swap>;
 
-    /// Deletes a record that is finished, if it still has this revision. Refused on [`Shelf::Lease`] and [`Shelf::Fence`].
+    /// Deletes a record that is finished, if it still has this revision. Refused on a permanent shelf.
     async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap>;
 
     /// Hints when a key may have changed. A store without hints gives [`Watch::silent`].
@@ -339,12 +324,53 @@ pub trait Store: fmt::Debug + Send + Sync {
     async fn survey(&self) -> Result<Survey>;
 }
 
+/// Conveniences, apart from the trait so that no store and no wrapper of one can write, or forget, a version of its own.
+impl dyn Store + '_ {
+    /// [`Store::swap_parts`] for a value without a tail, that is news.
+    pub async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
+        self.swap_parts(key, expected, Parts::whole(next)).await
+    }
+}
+
+/// [`Store::list_skipping`] for a store that passes over entries by reading them. A page may be shorter than was asked
+/// for, so this goes on until there is something after the skipped ones, or nothing more.
+pub async fn list_by_reading(
+    store: &dyn Store,
+    shelf: Shelf,
+    after: Option<&LeaseName>,
+    skip: usize,
+    limit: usize,
+) -> Result<Page> {
+    let (mut after, mut left) = (after.cloned(), skip);
+    loop {
+        let mut page = store.list(shelf, after.as_ref(), left.saturating_add(limit)).await?;
+        after = page.entries.last().map(|(name, _)| name.clone());
+        let skipped = left.min(page.entries.len());
+        page.entries.drain(..skipped);
+        left -= skipped;
+        let is_over = !page.more || after.is_none();
+        if is_over || limit == 0 || !page.entries.is_empty() {
+            return Ok(page);
+        }
+    }
+}
+
+/// [`Store::swap_beside`] of a store that cannot: the refusal, and nothing is changed.
+pub fn refuse_beside(store: &dyn Store, key: &Key) -> Result<Swap> {
+    let name = store.capabilities().name;
+    let message = format!("store `{name}` changes one record at a time; `{key}` was not changed");
+    Err(Error::new(Kind::Unsupported, message))
+}
+
 /// The refusal that every store's `erase` begins with.
 pub fn refuse_erasing_a_lease(key: &Key) -> Result<()> {
-    match key.shelf {
-        Shelf::Lease => Err(Error::new(Kind::Invalid, format!("ownership record `{key}` is never erased"))),
+    let what = match key.shelf {
+        Shelf::Lease => "ownership record",
         // Without it, an epoch that was shut out would be let in again.
-        Shelf::Fence => Err(Error::new(Kind::Invalid, format!("fence `{key}` is never erased"))),
-        _ => Ok(()),
-    }
+        Shelf::Fence => "fence",
+        // Without it, a job could be born in a store that everybody has left.
+        Shelf::Namespace => "record of the namespace",
+        _ => return Ok(()),
+    };
+    Err(Error::new(Kind::Invalid, format!("{what} `{key}` is never erased")))
 }

@@ -17,8 +17,7 @@ use crate::nonce::Nonce;
 use crate::ownership::Slot;
 use crate::text::{Who, Why};
 use crate::time::Timestamp;
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{Error, SeqAccess, Visitor};
 use serde::ser::SerializeSeq;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -152,32 +151,8 @@ impl Serialize for Transfer {
 
 impl<'de> Deserialize<'de> for Transfer {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Row)
+        deserializer.deserialize_seq(Row)
     }
-}
-
-/// As the first records of this format have it.
-#[derive(Deserialize)]
-#[serde(remote = "Transfer", deny_unknown_fields)]
-struct Object {
-    epoch: Epoch,
-    at: Timestamp,
-    reason: Reason,
-    nonce: Nonce,
-    #[serde(default)]
-    from: Option<HolderId>,
-    #[serde(default)]
-    to: Option<HolderId>,
-    #[serde(default)]
-    by: Option<Who>,
-    #[serde(default)]
-    why: Option<Why>,
-    #[serde(default)]
-    slot: Option<Slot>,
-    #[serde(default)]
-    held_for_ms: Option<u64>,
-    #[serde(default)]
-    outcome: Option<Outcome>,
 }
 
 struct Row;
@@ -187,10 +162,6 @@ impl<'de> Visitor<'de> for Row {
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the row of a transfer")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, object: A) -> Result<Transfer, A::Error> {
-        Object::deserialize(MapAccessDeserializer::new(object))
     }
 
     // A row that goes on after its last place is refused by the reader, which finds no end there.

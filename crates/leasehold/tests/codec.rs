@@ -21,7 +21,6 @@ use support::{CASES, Dice, at, claim, epoch, holder, property, ttl};
 
 const FREE: &[u8] = include_bytes!("golden/v1-free.record");
 const FULL: &[u8] = include_bytes!("golden/v1-full.record");
-const FULL_OF_OBJECTS: &[u8] = include_bytes!("golden/v1-full-objects.record");
 const NEVER_HELD: &[u8] = include_bytes!("golden/v1-never-held.record");
 const COUNTERS: &[u8] = include_bytes!("golden/v1-counters.record");
 
@@ -84,6 +83,8 @@ fn full() -> Ownership {
         epoch: epoch(41),
         lineage: Some(Lineage::from_u128(9)),
         healed: false,
+        newborn: false,
+        relocation: None,
         tenure: Some(Tenure {
             holder: HolderId {
                 host: "build-7.example".into(),
@@ -130,11 +131,6 @@ fn format_1_is_read_and_written_as_it_always_was() {
     pinned("ownership", FREE, &free());
     pinned("ownership", FULL, &full());
     pinned("counters", COUNTERS, &counters());
-}
-
-#[test]
-fn transfers_as_the_first_records_had_them_are_read() {
-    assert_eq!(decode::<Ownership>("ownership", FULL_OF_OBJECTS, "x").unwrap(), full());
 }
 
 #[test]
@@ -267,7 +263,7 @@ fn lease_names_take_any_input() {
 
 #[test]
 fn tokens_take_any_input() {
-    let good = format!("daily:42:{HEX}:7");
+    let good = format!("daily:42:{HEX}:{HEX}:7");
     feed(&[&good, "daily", ":", "42", HEX, "0", "-"], Token::from_str, Token::wire);
 }
 

@@ -49,8 +49,8 @@ const SIGN_OF_LIFE_MS = 15_000;
 const NAMESPACE = /^[a-z0-9][a-z0-9-]{0,39}$/;
 const NAME = /^[A-Za-z0-9._\/-]{1,200}$/;
 const SHELF = /^[a-z]{1,20}$/;
-/** Records of this shelf are never erased. */
-const LEASES = "lease";
+/** Records of these shelves are never erased. */
+const PERMANENT = ["lease", "fence", "namespace"];
 const OPERATIONS: Record<string, string[]> = {
   read: ["shelf", "name"],
   swap: ["shelf", "name", "expected", "next"],
@@ -239,8 +239,8 @@ export class LeaseholdNamespace {
   }
 
   private erase(shelf: string, name: string, expected: string | null): unknown {
-    if (shelf === LEASES) {
-      throw new Refused(400, "an ownership record is never erased");
+    if (PERMANENT.includes(shelf)) {
+      throw new Refused(400, `a record of shelf ${shelf} is never erased`);
     }
     if (!this.isMade()) {
       return { now: Date.now(), revision: null };

@@ -200,6 +200,9 @@ pub struct OperateItem {
     /// Who you are [default: user@host]
     #[arg(long, value_name = "TEXT")]
     pub by: Option<String>,
+    /// Only if the item still has this epoch, as `show` printed it [default: the epoch that it has when the command starts]
+    #[arg(long, value_name = "EPOCH", allow_negative_numbers = true)]
+    pub if_epoch: Option<String>,
 }
 
 #[derive(Debug, Args)]

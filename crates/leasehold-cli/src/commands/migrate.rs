@@ -1,47 +1,49 @@
 //! `migrate`: move every lease, journal and queue to another store, with epochs that go on from where they were.
 //!
-//! Each lease is paused in the old store before its record is read for the last time, and stays so: whoever still asks
-//! there is told where it went. A pause that an operator had ordered goes along, and gives way to that one only then. So no epoch can be granted behind the copy's back, and a migration that was broken off
-//! can simply be run again.
+//! The order of steps is the promise. First the old namespace is marked as leaving: that excludes other migrations, and no new
+//! name comes up there. Then every record is marked as moving and copied; copies grant nothing. One swap of the namespace's
+//! mark from *moving* to *moved* is the moment of no return: until then everything can be given up (`--abort`), from then on
+//! running the same command again finishes it. Only then are the old records *moved* for good, and the copies settled.
+//! Non-promise: what is read by nobody but people (counters, journals) may miss what was written while it was copied.
 
 use super::migrate_items::Items;
+use super::migrate_leases::{self as leases, Leases};
 use super::{coordinator, existing, operate};
 use crate::args::{Common, Migrate as Args};
 use crate::config::{Setting, Settings, Source};
 use crate::exit::Exit;
 use crate::output;
-use leasehold::protocol::{Order, Refusal};
+use leasehold::protocol::Holder;
+use leasehold::relocation::{Address, Relocation, Step};
+use leasehold::residence::{self, Came, Residence};
 use leasehold::store::Swap;
-use leasehold::{
-    Coordinator, Error, Inspection, Key, Kind, LeaseName, Nonce, Operated, OperatorMark, Ownership, Result, Shelf, Who,
-    Why,
-};
+use leasehold::{Coordinator, Error, Key, Kind, LeaseName, Nonce, Result, Shelf, Who, Why};
 use leasehold_stores::StoreUrl;
 use serde_json::json;
-use std::collections::HashSet;
 
-const PAGE: usize = 500;
-const MOVED_TO: &str = "moved to ";
-/// Leases that come to be in the old store meanwhile are moved too, so many times.
-const MAX_ROUNDS: usize = 10;
-
-struct Move {
-    from: Coordinator,
-    to: Coordinator,
-    by: Who,
-    /// Why the old store's leases are paused.
-    gone: Why,
-    /// Why the new store's leases begin where they do.
-    came: Why,
-    /// Why leases of the new store are paused that were moved to the old one before.
-    home: Why,
-    revoke_held: bool,
+/// One migration.
+pub(super) struct Move {
+    pub(super) from: Coordinator,
+    pub(super) to: Coordinator,
+    /// The addresses, without passwords, as the records of the other side name them.
+    pub(super) old: Address,
+    pub(super) new: Address,
+    pub(super) migration: Nonce,
+    pub(super) by: Who,
+    pub(super) why: Why,
+    pub(super) holder: Holder,
 }
 
-/// Where a lease went, if that is why it is paused.
-pub fn moved_to(mark: &OperatorMark) -> Option<String> {
-    let place = mark.why.as_str().strip_prefix(MOVED_TO)?;
-    place.parse::<StoreUrl>().ok().map(|_| place.to_owned())
+/// How far an earlier run of this very migration came.
+enum Stage {
+    /// Nothing was done yet.
+    New,
+    /// Records are being marked and copied; it can be given up.
+    Moving(Nonce),
+    /// It can only be finished.
+    Moved(Nonce),
+    /// There is nothing left to do.
+    Over,
 }
 
 pub async fn migrate(common: &Common, args: &Args) -> Result<Exit> {
@@ -54,44 +56,109 @@ pub async fn migrate(common: &Common, args: &Args) -> Result<Exit> {
     let Some(old) = existing(&settings).await? else {
         return Err(Error::invalid("FROM", &from, "there is no store"));
     };
-    let leases = readable(&old).await?;
-    let held: Vec<&Inspection> = leases.iter().filter(|lease| lease.record.live_tenure(lease.now).is_some()).collect();
-    let items = Items::read(old.store()).await?;
-    let names: Vec<String> =
-        held.iter().map(|lease| lease.lease.to_string()).chain(items.claimed.iter().map(ToString::to_string)).collect();
-    if !names.is_empty() && !args.revoke_held {
-        return refuse(held.len(), items.claimed.len(), &names);
-    }
+    let (old_address, new_address) = (address(&from)?, address(&to)?);
+    let stage = stage(&residence::look(old.store().as_ref()).await?, &new_address)?;
     if args.dry_run {
-        let what = counted(leases.len(), items.all.len());
+        let what = counted(leases::all(&old).await?.len(), Items::read(old.store()).await?.all.len());
         output::say(&format!("{what} would be moved from `{from}` to `{to}`; nothing changed"));
         return Ok(Exit::Done);
     }
     settings.store = Setting { value: to.clone(), source: Source::Flag };
+    let to_store = coordinator(&settings).await?;
+    let stage = match stage {
+        Stage::Moved(migration) if !is_arriving(&to_store, migration).await? => Stage::Over,
+        stage => stage,
+    };
+    let migration = match stage {
+        Stage::Moving(migration) | Stage::Moved(migration) => migration,
+        Stage::New | Stage::Over => Nonce::random(),
+    };
     let work = Move {
         from: old,
-        to: coordinator(&settings).await?,
+        to: to_store,
         by: operate::by(args.by.as_deref())?,
-        gone: Why::lossy(&format!("{MOVED_TO}{to}"), "moved"),
-        came: Why::lossy(&format!("moved from {from}"), "moved"),
-        home: Why::lossy(&format!("{MOVED_TO}{from}"), "moved"),
-        revoke_held: args.revoke_held,
+        why: Why::lossy(&format!("moved from {old_address} to {new_address}"), "moved"),
+        old: old_address,
+        new: new_address,
+        migration,
+        holder: if args.revoke_held { Holder::Evicted } else { Holder::Stays },
     };
-    work.refuse_one_store().await?;
-    work.refuse_what_is_elsewhere(&leases).await?;
-    work.refuse_what_was_here_before(&items).await?;
-    let (moved, journals) = work.all(leases).await?;
-    // A journal may be there without a lease.
-    let journals = journals + work.copy(Shelf::Runs).await?;
-    let items = Items::carry(&work.from, &work.to, &work.by, &work.gone).await?;
-    if common.json {
-        let (from, to) = (from.to_string(), to.to_string());
-        output::json(&json!({ "from": from, "to": to, "leases": moved, "journals": journals, "items": items }))?;
-    } else {
-        let rest = if items == 0 { "the old ones are paused" } else { "the old ones are paused, and cancelled" };
-        output::say(&format!("moved {} from `{from}` to `{to}`; {rest}", counted(moved, items)));
+    match (stage, args.abort) {
+        (Stage::New, true) => {
+            Err(Error::invalid("FROM", &from, "it is not being moved, so there is nothing to give up"))
+        }
+        (Stage::Moved(_) | Stage::Over, true) => {
+            let message = format!("`{from}` has moved to `{to}` already: it can no longer be given up, but moved back");
+            Err(Error::new(Kind::Invalid, message))
+        }
+        (Stage::Moving(_), true) => {
+            work.give_up().await?;
+            output::say(&format!("gave up moving `{from}` to `{to}`; every lease and queue stays in `{from}`"));
+            Ok(Exit::Done)
+        }
+        (Stage::Over, false) => {
+            output::say(&format!("`{from}` has moved to `{to}` already; nothing changed"));
+            Ok(Exit::Done)
+        }
+        (Stage::New, false) => {
+            if let Some(held) = work.check().await? {
+                return Ok(held.say());
+            }
+            work.begin().await?;
+            work.carry(common, &from, &to).await
+        }
+        (Stage::Moving(_), false) => {
+            work.begin().await?;
+            work.carry(common, &from, &to).await
+        }
+        (Stage::Moved(_), false) => work.finish(common, &from, &to, (0, 0, 0)).await,
     }
-    Ok(Exit::Done)
+}
+
+/// How far it is, by the old namespace's mark. Another migration's is refused.
+fn stage(seen: &Residence, new: &Address) -> Result<Stage> {
+    let Some(state) = &seen.leaving else { return Ok(Stage::New) };
+    if state.address() != new {
+        let message = format!("FROM is {state}; nothing changed. Finish that migration, or give it up with --abort");
+        return Err(Error::new(
+            if let Relocation::Moved { .. } = state { Kind::Moved } else { Kind::Invalid },
+            message,
+        ));
+    }
+    Ok(match state {
+        Relocation::Moved { migration, .. } => Stage::Moved(*migration),
+        other => Stage::Moving(other.migration()),
+    })
+}
+
+/// Whether the copies of this migration are still to be settled.
+async fn is_arriving(store: &Coordinator, migration: Nonce) -> Result<bool> {
+    let seen = residence::look(store.store().as_ref()).await?;
+    Ok(seen.arriving.is_some_and(|state| state.migration() == migration))
+}
+
+/// The address of a store as records keep it.
+fn address(url: &StoreUrl) -> Result<Address> {
+    Address::named("store", url.to_string())
+}
+
+/// What somebody holds, so that nothing can be moved yet.
+pub(super) struct HeldUp {
+    pub(super) leases: usize,
+    pub(super) items: usize,
+    pub(super) names: Vec<String>,
+}
+
+impl HeldUp {
+    fn say(&self) -> Exit {
+        let names: Vec<String> = self.names.iter().take(5).map(|name| format!("`{name}`")).collect();
+        let more = if self.names.len() > names.len() { " and others" } else { "" };
+        let (count, names) = (counted(self.leases, self.items), names.join(", "));
+        output::say(&format!(
+            "{count} held: {names}{more}; nothing changed: wait for their release, or take them away with --revoke-held"
+        ));
+        Exit::Held
+    }
 }
 
 fn counted(count: usize, items: usize) -> String {
@@ -104,32 +171,28 @@ fn counted(count: usize, items: usize) -> String {
     }
 }
 
-fn refuse(leases: usize, items: usize, held: &[String]) -> Result<Exit> {
-    let names: Vec<String> = held.iter().take(5).map(|name| format!("`{name}`")).collect();
-    let more = if held.len() > names.len() { " and others" } else { "" };
-    let (count, names) = (counted(leases, items), names.join(", "));
-    output::say(&format!(
-        "{count} held: {names}{more}; nothing changed: wait for their release, or take them away with --revoke-held"
-    ));
-    Ok(Exit::Held)
-}
-
-/// Every record. One that cannot be read stops everything before anything is changed.
-async fn readable(store: &Coordinator) -> Result<Vec<Inspection>> {
-    let (mut all, mut after) = (Vec::new(), None);
-    loop {
-        let page = store.list(after.as_ref(), PAGE).await?;
-        after = page.entries.last().map(|(lease, _)| lease.clone());
-        for (_, record) in page.entries {
-            all.push(record?);
-        }
-        if !page.more {
-            return Ok(all);
-        }
-    }
-}
-
 impl Move {
+    /// Looks at everything before anything is changed: what cannot be read, what is held, what is in the way.
+    async fn check(&self) -> Result<Option<HeldUp>> {
+        self.refuse_one_store().await?;
+        let all = leases::all(&self.from).await?;
+        let items = Items::read(self.from.store()).await?;
+        let held: Vec<String> = all
+            .iter()
+            .filter(|lease| lease.record.live_tenure(lease.now).is_some())
+            .map(|lease| lease.lease.to_string())
+            .collect();
+        if self.holder == Holder::Stays && (!held.is_empty() || !items.claimed.is_empty()) {
+            let claimed = items.claimed.iter().map(ToString::to_string);
+            let names = held.iter().cloned().chain(claimed).collect();
+            return Ok(Some(HeldUp { leases: held.len(), items: items.claimed.len(), names }));
+        }
+        self.refuse_strangers(&all).await?;
+        self.refuse_items(&items).await?;
+        self.refuse_fences().await?;
+        Ok(None)
+    }
+
     /// Two URLs may lead to one store: what is written through one is then seen through the other.
     async fn refuse_one_store(&self) -> Result<()> {
         let key = Key::new(Shelf::Probe, &LeaseName::new(format!("migrate/{}", Nonce::random()))?);
@@ -142,43 +205,79 @@ impl Move {
         }
     }
 
-    /// A lease that was moved elsewhere goes on there: neither its old record may be moved on from here, nor may it be woken
-    /// there by another's.
-    async fn refuse_what_is_elsewhere(&self, leases: &[Inspection]) -> Result<()> {
-        let there = readable(&self.to).await?;
-        for (leases, here, allowed) in [(leases, "FROM", &self.gone), (&there[..], "TO", &self.home)] {
-            for lease in leases {
-                if let Some(mark) = lease.record.paused.as_ref().filter(|mark| mark.why != *allowed)
-                    && let Some(place) = moved_to(mark)
-                {
-                    let message = format!(
-                        "lease `{}` of {here} was moved to `{place}` and goes on there, or where it went from there: move it \
-                         back the way it came, or to an empty store; nothing changed",
-                        lease.lease
-                    );
-                    return Err(Error::new(Kind::Invalid, message));
-                }
+    /// The first writes: both namespaces are marked, and every other migration of either is refused.
+    async fn begin(&self) -> Result<()> {
+        residence::leave(self.from.store().as_ref(), &Step::Leave { to: self.new.clone() }, self.migration).await?;
+        let arriving = Relocation::Arriving { from: self.old.clone(), migration: self.migration };
+        if let Err(error) = residence::arrive(self.to.store().as_ref(), &arriving).await {
+            if error.kind() == Kind::Invalid {
+                residence::leave(self.from.store().as_ref(), &Step::Stay, self.migration).await?;
             }
+            return Err(error);
         }
         Ok(())
     }
 
-    /// Unfinished items and fences that the new store has from before are not taken in a second time, and would be lost.
-    async fn refuse_what_was_here_before(&self, items: &Items) -> Result<()> {
-        let refuse = |what: &str, name: &dyn std::fmt::Display| {
-            let message = format!(
-                "{what} `{name}` was moved away from TO before and cannot be moved back to it: move to an empty store or \
-                 namespace, or finish it first; nothing changed"
-            );
-            Err(Error::new(Kind::Unsupported, message))
+    /// Marks and copies everything, then passes the moment of no return.
+    async fn carry(&self, common: &Common, from: &StoreUrl, to: &StoreUrl) -> Result<Exit> {
+        let leases = Leases { work: self };
+        let items = Items::default();
+        let held = match leases.leave().await? {
+            None => items.leave(self).await?,
+            held => held,
         };
-        for name in &items.open {
-            if self.to.store().read(&name.key()?).await?.value.is_some() {
-                return refuse("queue item", name);
-            }
+        if let Some(held) = held {
+            // Somebody took it after the look and before the mark: as if nothing had been begun.
+            self.give_up().await?;
+            return Ok(held.say());
         }
-        let is_home = |lease: &Inspection| lease.record.paused.as_ref().is_some_and(|mark| mark.why == self.home);
-        if !readable(&self.to).await?.iter().any(is_home) {
+        let (moved, journals) = leases.arrive().await?;
+        // A journal may be there without a lease.
+        let journals = journals + self.copy(Shelf::Runs).await?;
+        self.copy(Shelf::Fence).await?;
+        let carried = items.arrive(self).await?;
+        residence::leave(self.from.store().as_ref(), &Step::Depart, self.migration).await?;
+        self.finish(common, from, to, (moved, journals, carried)).await
+    }
+
+    /// What is left when there is no way back: the old records are gone, the copies may be granted.
+    async fn finish(
+        &self,
+        common: &Common,
+        from: &StoreUrl,
+        to: &StoreUrl,
+        (leases, journals, items): (usize, usize, usize),
+    ) -> Result<Exit> {
+        let all = Leases { work: self };
+        all.step(&self.from, &Step::Depart).await?;
+        Items::step(self, &self.from, &Step::Depart).await?;
+        all.step(&self.to, &Step::Settle).await?;
+        Items::step(self, &self.to, &Step::Settle).await?;
+        residence::arrived(self.to.store().as_ref(), self.migration, Came::ToStay).await?;
+        if common.json {
+            let (from, to) = (from.to_string(), to.to_string());
+            output::json(&json!({ "from": from, "to": to, "leases": leases, "journals": journals, "items": items }))?;
+        } else {
+            let what = counted(leases, items);
+            output::say(&format!("moved {what} from `{from}` to `{to}`; nothing is granted in `{from}` any more"));
+        }
+        Ok(Exit::Done)
+    }
+
+    /// Takes the copies back, and then the marks: everything stays where it was.
+    async fn give_up(&self) -> Result<()> {
+        let all = Leases { work: self };
+        all.step(&self.to, &Step::Withdraw).await?;
+        Items::step(self, &self.to, &Step::Withdraw).await?;
+        residence::arrived(self.to.store().as_ref(), self.migration, Came::GivenUp).await?;
+        all.step(&self.from, &Step::Stay).await?;
+        Items::step(self, &self.from, &Step::Stay).await?;
+        residence::leave(self.from.store().as_ref(), &Step::Stay, self.migration).await
+    }
+
+    /// Fences of resources that keep none themselves go along. Where the new store has another one, somebody uses it.
+    async fn refuse_fences(&self) -> Result<()> {
+        if residence::look(self.to.store().as_ref()).await?.leaving.is_some() {
             return Ok(());
         }
         let mut after = None;
@@ -187,7 +286,10 @@ impl Move {
             for (name, value) in &page.entries {
                 let there = self.to.store().read(&Key::new(Shelf::Fence, name)).await?.value;
                 if there.is_some_and(|there| there.bytes != value.bytes) {
-                    return refuse("fence", name);
+                    let message = format!(
+                        "fence `{name}` is in TO already and is another one: move to an empty store or namespace; nothing changed"
+                    );
+                    return Err(Error::new(Kind::Unsupported, message));
                 }
             }
             after = page.entries.last().map(|(name, _)| name.clone());
@@ -197,94 +299,14 @@ impl Move {
         }
     }
 
-    /// Moves these, and then what came to be meanwhile; gives how many leases and journals there were.
-    async fn all(&self, leases: Vec<Inspection>) -> Result<(usize, usize)> {
-        let (mut moved, mut journals, mut todo) = (HashSet::new(), 0, leases);
-        for _ in 0..MAX_ROUNDS {
-            for lease in &todo {
-                journals += usize::from(self.one(lease).await?);
-                moved.insert(lease.lease.clone());
-            }
-            todo = readable(&self.from).await?;
-            todo.retain(|lease| lease.record.paused.is_none() || !moved.contains(&lease.lease));
-            if todo.is_empty() {
-                self.copy(Shelf::Fence).await?;
-                return Ok((moved.len(), journals));
-            }
-        }
-        let message = "new leases keep coming up in the old store: point its users to the new one, then run this again";
-        Err(Error::new(Kind::Contended, message))
-    }
-
-    /// Moves one lease; whether it had a journal to be taken along.
-    async fn one(&self, seen: &Inspection) -> Result<bool> {
-        let lease = &seen.lease;
-        let users_pause = seen.record.paused.clone().filter(|mark| mark.why != self.gone);
-        let is_paused_now = seen.record.paused.is_none();
-        if is_paused_now {
-            self.order(&self.from, lease, &self.gone, Order::Pause).await?;
-        }
-        let mut last = self.from.inspect(lease).await?;
-        if last.record.live_tenure(last.now).is_some() && !self.revoke_held {
-            // It was taken after the look and before the pause: as if the pause had not been.
-            if is_paused_now {
-                self.order(&self.from, lease, &self.gone, Order::Resume).await?;
-            }
-            let message = format!("lease `{lease}` was acquired meanwhile; run this again, or with --revoke-held");
-            return Err(Error::new(Kind::Contended, message));
-        }
-        if last.record.tenure.is_some() {
-            // Whoever had it and ran out of time could still complete its slot there, after the copy.
-            self.order(&self.from, lease, &self.gone, Order::Revoke).await?;
-            last = self.from.inspect(lease).await?;
-        }
-        // What it left home with, it comes home with, and more. Before it can be had there.
-        let is_home = self.is_kept_for_us(lease).await?;
-        self.carry(&Key::new(Shelf::Counters, lease), is_home).await?;
-        let has_journal = self.carry(&Key::new(Shelf::Runs, lease), is_home).await?;
-        // There before it is lifted here, so that it is in force in one of the two wherever this is broken off.
-        let record = Box::new(Ownership { paused: users_pause.clone(), ..last.record });
-        self.order(&self.to, lease, &self.came, Order::Import { record }).await?;
-        if users_pause.is_some() {
-            self.order(&self.from, lease, &self.gone, Order::Retire).await?;
-        }
-        // It comes home: what kept holders out there was that it was here.
-        if self.is_kept_for_us(lease).await? {
-            self.order(&self.to, lease, &self.came, Order::Resume).await?;
-        }
-        Ok(has_journal)
-    }
-
-    /// Whether the new store has the lease only to say that it was moved to the old one.
-    async fn is_kept_for_us(&self, lease: &LeaseName) -> Result<bool> {
-        Ok(self.to.inspect(lease).await?.record.paused.is_some_and(|mark| mark.why == self.home))
-    }
-
-    async fn order(&self, store: &Coordinator, lease: &LeaseName, why: &Why, order: Order) -> Result<()> {
-        match store.operate(lease, self.by.clone(), why.clone(), order).await? {
-            Operated::Refused(refusal) => match *refusal {
-                Refusal::Paused(_) | Refusal::NotPaused => Ok(()),
-                Refusal::Held { tenure, epoch } => {
-                    let message = format!(
-                        "lease `{lease}` is held in the new store by {} under epoch {epoch}; move it when it is free",
-                        tenure.holder
-                    );
-                    Err(Error::new(Kind::Contended, message))
-                }
-                other => Err(Error::new(Kind::Invalid, format!("lease `{lease}` cannot be moved: {other:?}"))),
-            },
-            _ => Ok(()),
-        }
-    }
-
-    /// The records of a shelf go along, each unless the new store has one of its name; gives how many did.
+    /// The records of a shelf go along. Where the new store had left for elsewhere, what it has of them is out of date.
     async fn copy(&self, shelf: Shelf) -> Result<usize> {
+        let replaces = residence::look(self.to.store().as_ref()).await?.leaving.is_some();
         let (mut after, mut copied) = (None, 0);
         loop {
             let page = self.from.store().list(shelf, after.as_ref(), 100).await?;
-            for (name, value) in &page.entries {
-                let swap = self.to.store().swap(&Key::new(shelf, name), None, &value.bytes).await?;
-                copied += usize::from(matches!(swap, Swap::Done { .. }));
+            for (name, _) in &page.entries {
+                copied += usize::from(self.carry_one(&Key::new(shelf, name), replaces).await?);
             }
             after = page.entries.last().map(|(name, _)| name.clone());
             if !page.more || after.is_none() {
@@ -294,7 +316,7 @@ impl Move {
     }
 
     /// One record goes along, in place of what the new store has of its name if that is to be replaced; whether it did.
-    async fn carry(&self, key: &Key, replaces: bool) -> Result<bool> {
+    pub(super) async fn carry_one(&self, key: &Key, replaces: bool) -> Result<bool> {
         let Some(value) = self.from.store().read(key).await?.value else { return Ok(false) };
         let there = self.to.store().read(key).await?.value;
         if there.as_ref().is_some_and(|there| !replaces || there.bytes == value.bytes) {

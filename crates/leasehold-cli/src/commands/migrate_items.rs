@@ -1,14 +1,16 @@
 //! The items of queues, when everything moves to another store.
 //!
-//! Promise: an item that can still be claimed is cancelled in the old store before it is taken in by the new one, with a
-//! higher epoch, so no two workers have it under epochs that count; broken off anywhere, it is found again by the order's
-//! reason. What is finished goes along as it is. Places in line are made anew. Non-promise: what is added to the old
-//! store after its queue was moved stays there: point its producers to the new one first.
+//! Promise: an item is marked as moving in the old store before it is copied, and its copy is claimed by nobody before the
+//! old one is *moved*; so no two workers have it under epochs that count, wherever the migration is broken off. Finished
+//! items and what is left of purged keys go along. Places in line are made anew. Non-promise: what is added to the old store
+//! after that stays there, and its producer is told.
 
+use super::migrate::{HeldUp, Move};
+use leasehold::relocation::Step;
 use leasehold::store::Store;
-use leasehold::{Coordinator, Error, Kind, LeaseName, Result, Shelf, Who, Why};
+use leasehold::{Coordinator, Error, Kind, LeaseName, Result, Shelf};
 use leasehold_work::queue::protocol::Order;
-use leasehold_work::queue::{Item, ItemName, Queue, QueueName, State, What};
+use leasehold_work::queue::{Item, ItemName, Queue, QueueName};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -17,12 +19,10 @@ const PAGE: usize = 200;
 /// What there is to move.
 #[derive(Default)]
 pub struct Items {
-    /// Every item.
-    pub all: Vec<ItemName>,
+    /// Every item, as it was seen.
+    pub all: Vec<(ItemName, Item)>,
     /// Those that somebody is at.
     pub claimed: Vec<ItemName>,
-    /// Those that are not finished.
-    pub open: Vec<ItemName>,
 }
 
 impl Items {
@@ -37,10 +37,7 @@ impl Items {
                 if item.tenure().is_some_and(|t| page.now < t.deadline) {
                     items.claimed.push(name.clone());
                 }
-                if item.is_open() {
-                    items.open.push(name.clone());
-                }
-                items.all.push(name);
+                items.all.push((name, item));
             }
             after = page.entries.last().map(|(name, _)| name.clone());
             if !page.more || after.is_none() {
@@ -49,51 +46,79 @@ impl Items {
         }
     }
 
-    /// Moves every item; gives how many the new store took in.
-    pub async fn carry(from: &Coordinator, to: &Coordinator, by: &Who, gone: &Why) -> Result<usize> {
-        let queues: BTreeSet<QueueName> =
-            Items::read(from.store()).await?.all.into_iter().map(|name| name.queue).collect();
-        let mut moved = 0;
-        for name in queues {
-            let old = Queue::with_clock(from.store().clone(), name.clone(), from.clock().clone());
-            let new = Queue::with_clock(to.store().clone(), name, to.clock().clone());
-            // What a completion has yet to add is added there, and moves with the rest.
-            old.clean().await?;
-            moved += carry_queue(&old, &new, by, gone).await?;
-            // Whatever was taken in and stands in no line, because this was broken off before.
-            new.clean().await?;
+    /// Marks every item of the old store as moving; what is claimed if that is in the way.
+    pub(super) async fn leave(&self, work: &Move) -> Result<Option<HeldUp>> {
+        // What a completion has yet to add is added there, and moves with the rest.
+        for name in queues(work.from.store()).await? {
+            Queue::with_clock(work.from.store().clone(), name, work.from.clock().clone()).clean().await?;
         }
-        Ok(moved)
+        let step = Step::Leave { to: work.new.clone() };
+        for (name, item) in Items::read(work.from.store()).await?.all {
+            if item.relocation.as_ref().is_some_and(|state| state.migration() == work.migration) {
+                continue;
+            }
+            match order(work, &work.from, &name, &step).await {
+                Err(error) if error.kind() == Kind::Contended => {
+                    return Ok(Some(HeldUp { leases: 0, items: 1, names: vec![name.to_string()] }));
+                }
+                other => other?,
+            }
+        }
+        Ok(None)
+    }
+
+    /// Copies every item; gives how many there were.
+    pub(super) async fn arrive(&self, work: &Move) -> Result<usize> {
+        let all = Items::read(work.from.store()).await?.all;
+        for (name, item) in &all {
+            let new = Queue::with_clock(work.to.store().clone(), name.queue.clone(), work.to.clock().clone());
+            new.take_in(&name.id, item, work.migration, &work.old, (&work.by, &work.why)).await?;
+        }
+        Ok(all.len())
+    }
+
+    /// Makes a step on every item of this migration in a store.
+    pub(super) async fn step(work: &Move, store: &Coordinator, step: &Step) -> Result<()> {
+        for (name, item) in Items::read(store.store()).await?.all {
+            if item.relocation.as_ref().is_some_and(|state| state.migration() == work.migration) {
+                order(work, store, &name, step).await?;
+            }
+        }
+        // Places in line that a store makes in a step of their own.
+        for name in queues(store.store()).await? {
+            Queue::with_clock(store.store().clone(), name, store.clock().clone()).clean().await?;
+        }
+        Ok(())
     }
 }
 
-async fn carry_queue(old: &Queue, new: &Queue, by: &Who, gone: &Why) -> Result<usize> {
-    let (mut moved, mut after) = (0, None);
-    loop {
-        let page = old.list(after.as_ref(), PAGE).await?;
-        for (name, item) in page.entries {
-            let mut item = item?;
-            if item.is_open() {
-                item = old.operate(&name.id, by.clone(), gone.clone(), Order::Cancel).await?.0;
+impl Move {
+    /// Refuses items of the new store that are other ones than those of the same name here, before anything is changed.
+    pub(super) async fn refuse_items(&self, items: &Items) -> Result<()> {
+        for (name, item) in &items.all {
+            let Some(value) = self.to.store().read(&name.key()?).await?.value else { continue };
+            let there = Item::decode(&value.bytes, &name.to_string())?;
+            let comes_home = there.relocation.is_some() && there.lineage == item.lineage && there.epoch <= item.epoch;
+            if !comes_home {
+                let message = format!(
+                    "queue item `{name}` is in TO already and is another one: move to an empty store or namespace, or purge it \
+                     there first; nothing changed"
+                );
+                return Err(Error::new(Kind::Unsupported, message));
             }
-            if is_moved(&item, gone) {
-                item.state = State::Ready;
-                item.turn = item.epoch;
-            }
-            moved += usize::from(new.take_in(&name.id, &item).await?);
         }
-        match page.next {
-            Some(next) => after = Some(next),
-            None => return Ok(moved),
-        }
+        Ok(())
     }
 }
 
-/// Whether it was cancelled by a migration, this one or one that was broken off.
-fn is_moved(item: &Item, gone: &Why) -> bool {
-    let last = item.history.last().filter(|event| event.what == What::Cancelled);
-    matches!(item.state, State::Cancelled { .. })
-        && last.and_then(|event| event.why.as_ref()).is_some_and(|why| why.as_str() == gone.as_str())
+async fn order(work: &Move, store: &Coordinator, name: &ItemName, step: &Step) -> Result<()> {
+    let queue = Queue::with_clock(store.store().clone(), name.queue.clone(), store.clock().clone());
+    let order = Order::Relocate { migration: work.migration, step: step.clone(), holder: work.holder };
+    queue.operate(&name.id, work.by.clone(), work.why.clone(), None, order).await.map(drop)
+}
+
+async fn queues(store: &Arc<dyn Store>) -> Result<BTreeSet<QueueName>> {
+    Ok(Items::read(store).await?.all.into_iter().map(|(name, _)| name.queue).collect())
 }
 
 fn stray(record: &LeaseName) -> Error {

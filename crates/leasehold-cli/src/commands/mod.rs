@@ -16,6 +16,7 @@ mod mcp;
 mod mcp_gate;
 mod migrate;
 mod migrate_items;
+mod migrate_leases;
 pub mod operate;
 mod progress;
 #[cfg(feature = "http")]

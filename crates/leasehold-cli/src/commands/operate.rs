@@ -1,58 +1,79 @@
 //! `revoke`, `hand-off`, `pause`, `resume`, `advance`: operators obey the fence too.
 
-use super::{coordinator, known, migrate};
+use super::{coordinator, known};
 use crate::args::{Advance, Common, HandOff, Operate};
 use crate::config::{Flags, Settings};
 use crate::exit::Exit;
 use crate::{output, view};
 use leasehold::protocol::{Order, Refusal};
-use leasehold::{Epoch, Error, HolderId, Kind, Label, LeaseName, Operated, Result, Who, Why};
+use leasehold::relocation::elsewhere;
+use leasehold::{Epoch, Error, HolderId, Kind, Label, LeaseName, Operated, Ownership, Result, Ttl, Who, Why};
 
 pub async fn revoke(common: &Common, args: &Operate) -> Result<Exit> {
-    order(common, &Settings::gather(common)?, args, Order::Revoke, "revoked").await
+    order(common, &Settings::gather(common)?, args, Asked::Revoke, "revoked").await
 }
 
 pub async fn pause(common: &Common, args: &Operate) -> Result<Exit> {
-    order(common, &Settings::gather(common)?, args, Order::Pause, "paused").await
+    order(common, &Settings::gather(common)?, args, Asked::Pause, "paused").await
 }
 
 pub async fn resume(common: &Common, args: &Operate) -> Result<Exit> {
-    order(common, &Settings::gather(common)?, args, Order::Resume, "resumed").await
+    order(common, &Settings::gather(common)?, args, Asked::Resume, "resumed").await
 }
 
 pub async fn advance(common: &Common, args: &Advance) -> Result<Exit> {
     let past: Epoch = args.past.parse()?;
-    order(common, &Settings::gather(common)?, &args.operate, Order::Advance { past, lineage: None }, "advanced").await
+    order(common, &Settings::gather(common)?, &args.operate, Asked::Advance { past }, "advanced").await
 }
 
 pub async fn hand_off(common: &Common, args: &HandOff) -> Result<Exit> {
     let to = HolderId::new(Some(Label::named("--to", &args.to)?));
     let settings = Settings::gather_with(common, Flags { ttl: args.ttl.as_deref(), ..Flags::default() })?;
-    let handing_off = Order::HandOff { to, ttl: settings.ttl.value };
+    let handing_off = Asked::HandOff { to, ttl: settings.ttl.value };
     order(common, &settings, &args.operate, handing_off, "handed off").await
 }
 
-pub async fn order(common: &Common, settings: &Settings, args: &Operate, order: Order, done: &str) -> Result<Exit> {
-    let lease = match order {
-        Order::HandOff { .. } => LeaseName::to_hold(&args.name)?,
+/// What the operator asked for; what it becomes depends on the record that is there.
+pub enum Asked {
+    Revoke,
+    HandOff { to: HolderId, ttl: Ttl },
+    Pause,
+    Resume,
+    Advance { past: Epoch },
+}
+
+/// The order as it is decided on this record: it says which pause it ends, and for the rest on which epoch it was decided.
+fn decided(asked: Asked, record: &Ownership, if_epoch: Option<Epoch>) -> (Option<Epoch>, Option<Order>) {
+    let seen = Some(if_epoch.unwrap_or(record.epoch));
+    match asked {
+        Asked::Revoke => (seen, Some(Order::Revoke)),
+        Asked::HandOff { to, ttl } => (seen, Some(Order::HandOff { to, ttl })),
+        Asked::Advance { past } => (seen, Some(Order::Advance { past, lineage: None })),
+        Asked::Pause => (if_epoch, Some(Order::Pause)),
+        Asked::Resume => (if_epoch, record.paused.as_ref().map(|mark| Order::Resume { pause: mark.nonce })),
+    }
+}
+
+pub async fn order(common: &Common, settings: &Settings, args: &Operate, asked: Asked, done: &str) -> Result<Exit> {
+    let lease = match asked {
+        Asked::HandOff { .. } => LeaseName::to_hold(&args.name)?,
         _ => LeaseName::new(&args.name)?,
     };
+    let if_epoch = args.if_epoch.as_deref().map(|epoch| epoch_of("--if-epoch", epoch)).transpose()?;
     let why = Why::named("--why", &args.why)?;
     let by = by(args.by.as_deref())?;
-    if let Order::Revoke = order {
+    if let Asked::Revoke = asked {
         known(settings, &lease).await?;
     }
     let coordinator = coordinator(settings).await?;
-    if let Order::Resume = order
-        && let Some(mark) = coordinator.inspect(&lease).await?.record.paused
-        && let Some(elsewhere) = migrate::moved_to(&mark)
-    {
-        let way = format!(
-            "lease `{lease}` was moved to `{elsewhere}` and goes on there; move it back with `leasehold migrate`"
-        );
-        return Err(Error::new(Kind::Invalid, way));
-    }
-    match coordinator.operate(&lease, by, why, order).await? {
+    let seen = coordinator.inspect(&lease).await?;
+    let (expected, order) = decided(asked, &seen.record, if_epoch);
+    let operated = match (order, &seen.record.relocation) {
+        (Some(order), _) => coordinator.operate_if(&lease, by, why, expected, order).await?,
+        (None, Some(state)) => return Err(elsewhere(&format!("lease `{lease}`"), state)),
+        (None, None) => Operated::Refused(Box::new(Refusal::NotPaused)),
+    };
+    match operated {
         Operated::Refused(refusal) => match *refusal {
             // What was asked for is already so: say it, change nothing.
             refusal @ (Refusal::Paused(_) | Refusal::NotPaused) => {
@@ -84,6 +105,11 @@ pub async fn order(common: &Common, settings: &Settings, args: &Operate, order: 
             Ok(Exit::Done)
         }
     }
+}
+
+/// An epoch that was given by hand.
+pub fn epoch_of(flag: &str, text: &str) -> Result<Epoch> {
+    text.parse().map_err(|_| Error::invalid(flag, text, "use a whole number, as `leasehold show` prints it"))
 }
 
 /// Who gives the order.

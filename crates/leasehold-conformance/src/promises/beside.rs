@@ -37,7 +37,7 @@ pub(crate) async fn what_lies_beside_goes_with_the_swap(bench: Bench) -> Verdict
     let (third, _) = done(store.swap_beside(&key, Some(&second), b"3", again).await?, "the third swap")?;
     let found = store.read(&new).await?.value;
     ensure!(found.is_some_and(|v| v.bytes == b"new"), "what was there was overwritten by what was put beside a swap");
-    for shelf in [Shelf::Lease, Shelf::Fence] {
+    for shelf in Shelf::ALL.into_iter().filter(|shelf| shelf.is_permanent()) {
         let lease = Key::new(shelf, &fresh_name("beside")?);
         done(store.swap(&lease, None, b"x").await?, "the first swap")?;
         let erasing = Beside { put: None, erased: Some(&lease) };

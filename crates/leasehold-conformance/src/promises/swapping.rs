@@ -146,7 +146,7 @@ pub(crate) async fn names_never_collide(bench: Bench) -> Verdict {
     for name in &names {
         let name = LeaseName::new(name.as_str())?;
         // What is never erased would stay behind in the user's store.
-        let erasable = Shelf::ALL.iter().filter(|shelf| !matches!(shelf, Shelf::Lease | Shelf::Fence));
+        let erasable = Shelf::ALL.iter().filter(|shelf| !shelf.is_permanent());
         keys.extend(erasable.map(|shelf| Key::new(*shelf, &name)));
     }
     for key in &keys {

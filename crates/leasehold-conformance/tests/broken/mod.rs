@@ -203,7 +203,7 @@ impl Store for BrokenStore {
         // Somebody must push hints; the sound store does when it is written to.
         let told = self.room.sound.read(&key).await?.value.map(|value| value.revision);
         if self.flaw != Flaw::NeverHints {
-            let _ = self.room.sound.swap(&key, told.as_ref(), b"").await;
+            let _ = self.room.sound.swap_parts(&key, told.as_ref(), Parts::whole(b"")).await;
         }
         Ok(Swap::Done { revision, now })
     }
@@ -251,7 +251,7 @@ impl Store for BrokenStore {
         if self.flaw != Flaw::ErasesLeasesBeside {
             beside.erased.map_or(Ok(()), refuse_erasing_a_lease)?;
         }
-        let swap = self.swap(key, expected, next).await?;
+        let swap = self.swap_parts(key, expected, Parts::whole(next)).await?;
         let is_due = match (&swap, self.flaw) {
             (_, Flaw::ForgetsWhatLiesBeside) => false,
             (Swap::Mismatch, flaw) => flaw == Flaw::WritesBesideWhatItRefused,

@@ -5,7 +5,8 @@
 //! of the line, what a dead worker left undone is done. Claiming costs one swap, and one listing for a batch, however
 //! long the line is. Non-promise: with several workers the order holds within a batch only, and no two batches are in order.
 
-use super::desk::{Applied, Copy, Queue};
+use super::apply::{Applied, Copy};
+use super::desk::Queue;
 use super::grant::{ItemGrant, Known};
 use super::janitor::Sweep;
 use super::line::Standing;
@@ -23,6 +24,8 @@ const POLL: Duration = Duration::from_secs(1);
 pub(super) const POLL_WITH_HINTS: Duration = Duration::from_secs(5);
 /// How long an item whose record cannot be read is left alone.
 pub(super) const DAMAGED: Duration = Duration::from_secs(60);
+/// How often a worker with nothing to do makes sure that the queue was not moved to another store.
+const RESIDENCE: Duration = Duration::from_secs(10);
 /// How long lies between two looks at least, however often the store hints.
 const DEAF: Duration = Duration::from_millis(20);
 
@@ -35,6 +38,8 @@ pub struct Claimer {
     pub(super) view: View,
     watch: Option<Watch>,
     sweep: Sweep,
+    /// When to ask next whether the queue was moved.
+    residence: Moment,
     pub(super) damaged: Vec<Error>,
 }
 
@@ -60,6 +65,7 @@ impl Claimer {
             view: View::new(queue.clock().now()),
             watch: None,
             sweep: Sweep::new(queue.clone()),
+            residence: queue.clock().now(),
             damaged: Vec::new(),
             queue,
         })
@@ -126,6 +132,7 @@ impl Claimer {
             if (self.view.candidates.is_empty() || !fresh)
                 && let Some(due) = self.look().await?
             {
+                self.stay().await?;
                 self.sweep.idle().await;
                 let poll = match self.queue.store().capabilities().watch {
                     Watching::Hints => POLL_WITH_HINTS,
@@ -141,6 +148,16 @@ impl Claimer {
                 return Ok(Claimed::Item(Box::new(grant)));
             }
         }
+    }
+
+    /// Ends the claiming if the queue was moved: an empty line says nothing about where its items went.
+    async fn stay(&mut self) -> Result<()> {
+        let now = self.queue.clock().now();
+        if now < self.residence {
+            return Ok(());
+        }
+        self.residence = now + RESIDENCE;
+        self.queue.check_residence().await
     }
 
     async fn try_claim(&mut self, standing: Standing) -> Result<Option<ItemGrant>> {

@@ -4,26 +4,22 @@
 //! by whoever trips over it. No answer means *unknown* and is resolved by the request's nonce. Non-promise: it does not
 //! renew by itself (see [`super::ItemTenancy`]), and it starts no command.
 
+use super::apply::Applied;
 use super::grant::{ItemGrant, Known};
 use super::item::{Attempts, FollowUp, Item, Reason, State};
 use super::line::Line;
 use super::name::{DedupeKey, ItemId, ItemName, Place, Priority, QueueName};
 use super::payload::Payload;
-use super::protocol::{Decision, Order, Refusal, Request, decide};
+use super::protocol::{Order, Refusal, Request};
 use leasehold::clock::{Clock, SystemClock};
 use leasehold::protocol::Report;
-use leasehold::store::{ClockSource, Swap};
+use leasehold::store::ClockSource;
 use leasehold::{
-    Anchor, Error, HolderId, Jitter, Kind, Lineage, Nonce, Result, Revision, Store, Timestamp, Token, Ttl, Who, Why,
+    Anchor, Epoch, Error, HolderId, Kind, Lineage, Nonce, Result, Revision, Store, Timestamp, Token, Ttl, Who, Why,
     format_duration,
 };
 use std::sync::Arc;
 use std::time::Duration;
-
-/// How often a request is decided anew when others keep writing in between.
-const MAX_ATTEMPTS: u32 = 40;
-/// The longest pause between two attempts.
-const MAX_BACKOFF: Duration = Duration::from_millis(64);
 
 /// A queue in a store. Clones share it.
 #[derive(Debug, Clone)]
@@ -78,28 +74,6 @@ pub struct Inspection {
     pub now: Timestamp,
 }
 
-/// The outcome of a request.
-#[derive(Debug)]
-pub(super) enum Applied {
-    /// Written now, or found written by this very request.
-    Yes(Box<Known>),
-    /// Refused.
-    No(Refusal, Box<Known>),
-    /// Not tried: the item has changed since the copy that it was to be decided on.
-    Overtaken,
-    /// There is no such item.
-    Missing,
-}
-
-/// What is to be done if an item has changed since the copy that a request was decided on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Copy {
-    /// Read it, and decide again.
-    Refresh,
-    /// Nothing: there are others.
-    LetGo,
-}
-
 impl Queue {
     /// A queue of this name on this store and this machine's clock.
     pub fn new(store: Arc<dyn Store>, name: QueueName) -> Self {
@@ -138,7 +112,11 @@ impl Queue {
     }
 
     /// Adds items in this order, and then wakes the workers. Those before one that fails are added.
+    ///
+    /// An error of kind [`Kind::Moved`] may come after some were added, if the queue was moved meanwhile: no worker takes
+    /// them there.
     pub async fn add_all(&self, items: Vec<NewItem>) -> Result<Vec<Added>> {
+        self.check_residence().await?;
         let asked = self.clock.now();
         let anchor = Anchor { now: self.line.now().await?, asked };
         let mut added = Vec::with_capacity(items.len());
@@ -149,31 +127,9 @@ impl Queue {
             added.push(self.put(self.item(id), &item).await?);
         }
         self.line.ring().await;
+        // The items were there before this look: either the migration sees them, or this look sees the migration.
+        self.check_residence().await?;
         Ok(added)
-    }
-
-    /// Writes a new item unless it is there, and sees that it stands in line.
-    pub(super) async fn put(&self, name: ItemName, item: &Item) -> Result<Added> {
-        let mut answer = self.line.swap(&name, None, item).await;
-        if answer.as_ref().is_err_and(|e| e.kind() == Kind::Indeterminate) {
-            // Asking again tells: if it is there now, one of us has put it there.
-            answer = self.line.swap(&name, None, item).await;
-        }
-        if let Swap::Done { revision, .. } = answer? {
-            if !self.line.is_one_step() {
-                self.line.enter(&item.place(&name), &revision, item).await?;
-            }
-            return Ok(Added::New(name));
-        }
-        // Whoever added it may have died before it stood in line.
-        let Some(known) = self.look(&name).await? else {
-            return Err(Error::new(Kind::Contended, format!("item `{name}` was purged while it was added; try again")));
-        };
-        if known.item.is_open() {
-            self.line.enter(&self.line.place(&name, &known.item), &known.revision, &known.item).await?;
-        }
-        let ours = known.item == *item;
-        Ok(if ours { Added::New(name) } else { Added::Duplicate(name) })
     }
 
     /// Reads an item without changing anything.
@@ -290,8 +246,16 @@ impl Queue {
         Ok(ItemGrant { name, token, ttl, known, trust_until, entry: None })
     }
 
-    /// Carries out an operator's order; gives the item, and the token for a hand-off.
-    pub async fn operate(&self, id: &ItemId, by: Who, why: Why, order: Order) -> Result<(Item, Option<Token>)> {
+    /// Carries out an operator's order, decided on an item of this epoch if one is given; gives the item, and the token for
+    /// a hand-off.
+    pub async fn operate(
+        &self,
+        id: &ItemId,
+        by: Who,
+        why: Why,
+        expected: Option<Epoch>,
+        order: Order,
+    ) -> Result<(Item, Option<Token>)> {
         let name = self.item(id.clone());
         let to = match &order {
             Order::HandOff { to, ttl } => {
@@ -302,7 +266,7 @@ impl Queue {
         };
         let before = self.look(&name).await?.ok_or_else(|| missing(&name))?;
         let place = self.line.place(&name, &before.item);
-        let request = Request::Operate { nonce: Nonce::random(), by, why, order };
+        let request = Request::Operate { nonce: Nonce::random(), by, why, expected, order };
         match self.apply(&name, &request, Some(before)).await? {
             Applied::Yes(known) => {
                 self.follow(&name, &known, place, None).await?;
@@ -311,6 +275,24 @@ impl Queue {
             }
             Applied::No(Refusal::Finished { state }, _) => {
                 let message = format!("item `{name}` is {state}; nothing was changed");
+                Err(Error::new(Kind::Invalid, message))
+            }
+            Applied::No(Refusal::Changed { expected, seen }, _) => {
+                let message = format!(
+                    "item `{name}` has changed: the order was decided on epoch {expected}, and it is at epoch {seen} now; \
+                     nothing was changed, look again"
+                );
+                Err(Error::new(Kind::Invalid, message))
+            }
+            Applied::No(Refusal::Busy { holder, .. }, _) => {
+                let message = format!("item `{name}` is claimed by {holder}; nothing was changed");
+                Err(Error::new(Kind::Contended, message))
+            }
+            Applied::No(Refusal::NotMoving, known) => {
+                let message = format!(
+                    "item `{name}` is here, with lineage {} and epoch {}, and no migration has it on its way; nothing was changed",
+                    known.item.lineage, known.item.epoch
+                );
                 Err(Error::new(Kind::Invalid, message))
             }
             Applied::No(refusal, _) => {
@@ -373,67 +355,6 @@ impl Queue {
                 Ok(Known { item, revision: value.revision, anchor })
             })
             .transpose()
-    }
-
-    /// The loop: decide on what is known (or read), swap, and read again when somebody was faster or no answer came.
-    pub(super) async fn apply(&self, name: &ItemName, request: &Request, known: Option<Known>) -> Result<Applied> {
-        self.apply_to(name, request, known, Copy::Refresh).await
-    }
-
-    pub(super) async fn apply_to(
-        &self,
-        name: &ItemName,
-        request: &Request,
-        known: Option<Known>,
-        copy: Copy,
-    ) -> Result<Applied> {
-        let grain = self.grain();
-        let mut jitter: Option<Jitter> = None;
-        let mut unanswered: Option<Error> = None;
-        let mut remembered = known;
-        for attempt in 0..MAX_ATTEMPTS {
-            let from_memory = remembered.is_some();
-            let known = match remembered.take() {
-                Some(known) => known,
-                None => match self.look(name).await {
-                    Ok(Some(known)) => known,
-                    Ok(None) => return Ok(Applied::Missing),
-                    // What happened to the earlier swap is still unknown: saying "unavailable" would deny it.
-                    Err(error) => return Err(unanswered.unwrap_or(error)),
-                },
-            };
-            let asked = self.clock.now();
-            // What was just read is judged by the time it was read at; what is remembered, by how long ago that was. A
-            // renewal must not come too late, so for it the latest time counts that it can be.
-            let unsure = if let Request::Renew { .. } = request { grain } else { Duration::ZERO };
-            let now = if from_memory { known.anchor.at_latest(asked, unsure) } else { known.anchor.now };
-            let next = match decide(&known.item, request, now) {
-                Decision::Write(next) => *next,
-                Decision::AlreadyApplied => return Ok(Applied::Yes(Box::new(known))),
-                Decision::Refuse(_) if from_memory => continue,
-                Decision::Refuse(refusal) => return Ok(Applied::No(refusal, Box::new(known))),
-            };
-            match self.line.swap(name, Some((&known.item, &known.revision)), &next).await {
-                Ok(Swap::Done { revision, now }) => {
-                    let known = Known { item: next, revision, anchor: Anchor { now, asked } };
-                    return Ok(Applied::Yes(Box::new(known)));
-                }
-                Ok(Swap::Mismatch) if from_memory && copy == Copy::LetGo => return Ok(Applied::Overtaken),
-                Ok(Swap::Mismatch) => {}
-                Err(error) if error.kind() == Kind::Indeterminate => unanswered = Some(error),
-                Err(error) => return Err(unanswered.unwrap_or(error)),
-            }
-            if !from_memory {
-                let jitter = jitter.get_or_insert_with(|| Jitter::new(Nonce::random()));
-                let bound = Duration::from_millis(1 << attempt.min(6)).min(MAX_BACKOFF);
-                let pause = Duration::from_micros(jitter.below(bound.as_micros().max(1) as u64));
-                self.clock.sleep_until(self.clock.now() + pause).await;
-            }
-        }
-        Err(unanswered.unwrap_or_else(|| {
-            let message = format!("item `{name}` is too busy: {MAX_ATTEMPTS} attempts were overtaken; try again");
-            Error::new(Kind::Contended, message)
-        }))
     }
 
     pub(super) fn granted(

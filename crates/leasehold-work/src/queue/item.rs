@@ -5,6 +5,7 @@
 
 use super::name::{ItemName, Place, Priority, Stand};
 use super::payload::Payload;
+use leasehold::relocation::Relocation;
 use leasehold::{Claim, Epoch, Line, Lineage, Nonce, Progress, Tenure, Timestamp, Who, codec};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -44,6 +45,11 @@ pub enum State {
         /// When.
         at: Timestamp,
     },
+    /// Purged: what is left of an item that was added under a key, so that the key's epochs go on when it is used again.
+    Purged {
+        /// When.
+        at: Timestamp,
+    },
 }
 
 impl State {
@@ -55,13 +61,14 @@ impl State {
             State::Done { .. } => "done",
             State::Dead { .. } => "dead",
             State::Cancelled { .. } => "cancelled",
+            State::Purged { .. } => "purged",
         }
     }
 
     /// When it was finished, if it is.
     pub const fn finished_at(&self) -> Option<Timestamp> {
         match self {
-            State::Ready | State::Claimed(_) => None,
+            State::Ready | State::Claimed(_) | State::Purged { .. } => None,
             State::Done { at } | State::Dead { at, .. } | State::Cancelled { at } => Some(*at),
         }
     }
@@ -167,6 +174,10 @@ pub enum What {
     Cancelled,
     /// An operator gave it to somebody.
     HandedOff,
+    /// An operator took it from whoever was at it, to move it to another store.
+    Evicted,
+    /// It left for another store, or came from one.
+    Moved,
 }
 
 impl What {
@@ -182,6 +193,8 @@ impl What {
             What::Retried => "retried",
             What::Cancelled => "cancelled",
             What::HandedOff => "handed_off",
+            What::Evicted => "evicted",
+            What::Moved => "moved",
         }
     }
 }
@@ -196,6 +209,9 @@ pub struct Item {
     pub lineage: Lineage,
     /// Where it is in its life.
     pub state: State,
+    /// Set while it is on its way to another store, or has gone there; nothing happens here then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relocation: Option<Relocation>,
     /// The epoch at which it last came to stand in line.
     pub turn: Epoch,
     /// How urgent it is.
@@ -250,6 +266,7 @@ impl Item {
             epoch: Epoch::ZERO,
             lineage,
             state: State::Ready,
+            relocation: None,
             turn: Epoch::ZERO,
             priority,
             due,
@@ -266,6 +283,11 @@ impl Item {
             ordered: None,
             history: Vec::new(),
         }
+    }
+
+    /// Where it is, in one word: in its life, or on its way to another store.
+    pub fn word(&self) -> &'static str {
+        self.relocation.as_ref().map_or(self.state.as_str(), Relocation::as_str)
     }
 
     /// Its place in line, where it stays while it is claimed unless it is put aside.
@@ -291,7 +313,19 @@ impl Item {
 
     /// Whether it stands in line, or would if its claim ran out.
     pub fn is_open(&self) -> bool {
-        matches!(self.state, State::Ready | State::Claimed(_))
+        self.relocation.is_none() && matches!(self.state, State::Ready | State::Claimed(_))
+    }
+
+    /// What is left when an item with a key is purged.
+    pub(super) fn tombstone(&self, at: Timestamp) -> Self {
+        let mut left = Item::new(self.lineage, Payload::default(), self.priority, self.attempts, self.added, self.due);
+        (left.epoch, left.turn, left.state) = (self.epoch, self.epoch, State::Purged { at });
+        left
+    }
+
+    /// A new item under the key of a purged one: its epochs go on where those ended.
+    pub(super) fn after(&self, purged: &Item) -> Self {
+        Item { lineage: purged.lineage, epoch: purged.epoch, turn: purged.epoch, ..self.clone() }
     }
 
     /// As bytes.

@@ -1,17 +1,19 @@
 //! The janitor: puts back what ran out, finds what is in no line, finishes what a dead worker left undone.
 //!
 //! Promise: any number of janitors at any time are safe, because each of their steps is a swap on the item's own record,
-//! or only concerns hints. Every worker does its share of it, so none need be run. Non-promise: purging is final: a
-//! purged item's key may be used again, and then counts as new.
+//! or only concerns hints. Every worker does its share of it, so none need be run. A purged item's key may be used again,
+//! and its epochs go on. Non-promise: purging is final.
 
-use super::desk::{Added, Applied, Queue};
+use super::apply::Applied;
+use super::desk::Queue;
 use super::grant::Known;
 use super::item::{Item, State};
 use super::name::{ItemId, ItemName, Place};
-use super::protocol::Request;
+use super::protocol::{Order, Request, arriving};
 use leasehold::clock::Moment;
+use leasehold::relocation::Address;
 use leasehold::store::Swap;
-use leasehold::{Anchor, Error, Kind, LeaseName, Result, Revision, Shelf, Timestamp};
+use leasehold::{Anchor, Error, Kind, LeaseName, Nonce, Result, Revision, Shelf, Timestamp, Who, Why};
 use std::time::Duration;
 
 /// How many records are read at once.
@@ -47,11 +49,16 @@ pub struct Items {
 }
 
 impl Queue {
-    /// Reads the items of this queue, a page at a time, in the order of their names.
+    /// Reads the items of this queue, a page at a time, in the order of their names. What is left of purged ones is not shown.
     pub async fn list(&self, after: Option<&LeaseName>, limit: usize) -> Result<Items> {
         let (page, next) = self.page(after, limit).await?;
         let now = page.now;
-        let entries = page.items.into_iter().map(|(name, _, item)| (name, item)).collect();
+        let entries = page
+            .items
+            .into_iter()
+            .filter(|(_, _, item)| !item.as_ref().is_ok_and(|item| matches!(item.state, State::Purged { .. })))
+            .map(|(name, _, item)| (name, item))
+            .collect();
         Ok(Items { entries, next, now })
     }
 
@@ -183,15 +190,26 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes in an item of another store as it is, unless there is one of its name; gives whether it did.
-    pub async fn take_in(&self, id: &ItemId, item: &Item) -> Result<bool> {
+    /// Takes in an item of another store; nobody gets it before the migration is settled.
+    pub async fn take_in(
+        &self,
+        id: &ItemId,
+        item: &Item,
+        migration: Nonce,
+        from: &Address,
+        (by, why): (&Who, &Why),
+    ) -> Result<()> {
         let name = self.item(id.clone());
-        if item.is_open() {
-            return Ok(matches!(self.put(name, item).await?, Added::New(_)));
+        let arriving = arriving(item, migration, from);
+        match self.store().swap(&name.key()?, None, &arriving.encode()?).await {
+            Ok(Swap::Done { .. }) => return Ok(()),
+            Ok(Swap::Mismatch) => {}
+            // What is there by now is taken for ours only if it has this migration's number, and is written once more.
+            Err(error) if error.kind() == Kind::Indeterminate => {}
+            Err(error) => return Err(error),
         }
-        let (key, bytes) = (name.key()?, item.encode()?);
-        let swap = self.store().swap(&key, None, &bytes).await?;
-        Ok(matches!(swap, Swap::Done { .. }))
+        let order = Order::Arrive { migration, from: from.clone(), item: Box::new(item.clone()) };
+        self.operate(id, by.clone(), why.clone(), None, order).await.map(drop)
     }
 
     /// Erases items that have been finished for longer than this; gives how many. Their keys may be used again.
@@ -207,7 +225,7 @@ impl Queue {
             for (name, revision, item) in page.items {
                 let Ok(item) = item else { continue };
                 let old = item.state.finished_at().is_some_and(|at| page.now >= at.plus(older_than));
-                if old && which(&item.state) && self.erase(&name, &revision, &item).await? {
+                if old && which(&item.state) && self.erase(&name, &revision, &item, page.now).await? {
                     purged += 1;
                 }
             }
@@ -218,11 +236,17 @@ impl Queue {
         }
     }
 
-    async fn erase(&self, name: &ItemName, revision: &Revision, item: &Item) -> Result<bool> {
-        if !item.outbox.is_empty() || self.may_come_again(item).await? {
+    async fn erase(&self, name: &ItemName, revision: &Revision, item: &Item, now: Timestamp) -> Result<bool> {
+        if !item.outbox.is_empty() || item.relocation.is_some() || self.may_come_again(item).await? {
             return Ok(false);
         }
         self.line.leave(&item.place(name), None).await?;
+        if name.id.is_keyed() {
+            // Its key may be used again: then a worker of old must still be told from the new one's.
+            let left = item.tombstone(now).encode()?;
+            let swap = self.store().swap(&name.key()?, Some(revision), &left).await?;
+            return Ok(matches!(swap, Swap::Done { .. }));
+        }
         match self.store().erase(&name.key()?, revision).await {
             Ok(swap) => Ok(matches!(swap, Swap::Done { .. })),
             // Gone or not: the next purge finds out.

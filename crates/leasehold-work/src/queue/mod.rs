@@ -24,6 +24,7 @@
 //! # Ok(()) }
 //! ```
 
+mod apply;
 mod claiming;
 mod desk;
 mod grant;

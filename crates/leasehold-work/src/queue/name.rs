@@ -99,6 +99,11 @@ impl ItemId {
         ItemId(format!("k.{key}"))
     }
 
+    /// Whether it was made of a key, and can come again.
+    pub fn is_keyed(&self) -> bool {
+        self.0.starts_with("k.")
+    }
+
     /// The text.
     pub fn as_str(&self) -> &str {
         &self.0

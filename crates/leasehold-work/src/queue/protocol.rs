@@ -7,7 +7,8 @@
 
 use super::item::{EVENTS_KEPT, Ended, Event, FollowUp, How, Item, Reason, State, What};
 use super::payload::Payload;
-use leasehold::protocol::Report;
+use leasehold::protocol::{Fate, Holder, Report};
+use leasehold::relocation::{Address, Relocated, Relocation, Step, relocate};
 use leasehold::{Claim, Epoch, HolderId, Nonce, Progress, Tenure, Timestamp, Ttl, Who, Why};
 use std::time::Duration;
 
@@ -72,6 +73,8 @@ pub enum Request {
         by: Who,
         /// Why.
         why: Why,
+        /// The epoch that the order was decided on; none if it does not matter. Another one refuses it.
+        expected: Option<Epoch>,
         /// What.
         order: Order,
     },
@@ -90,6 +93,24 @@ pub enum Order {
         to: HolderId,
         /// For how long at first.
         ttl: Ttl,
+    },
+    /// One step of a migration.
+    Relocate {
+        /// The migration's own number.
+        migration: Nonce,
+        /// Which step.
+        step: Step,
+        /// What [`Step::Leave`] does about somebody who is at it.
+        holder: Holder,
+    },
+    /// Over what is here, take in the item of this name in another store.
+    Arrive {
+        /// The migration's own number.
+        migration: Nonce,
+        /// The store that it comes from.
+        from: Address,
+        /// The item there, as it was when it left.
+        item: Box<Item>,
     },
 }
 
@@ -133,6 +154,17 @@ pub enum Refusal {
         /// Where it is in its life now.
         state: &'static str,
     },
+    /// The item has another epoch than the order was decided on.
+    Changed {
+        /// The epoch that was expected.
+        expected: Epoch,
+        /// The item's epoch.
+        seen: Epoch,
+    },
+    /// It is on its way to another store, has gone there, or has not quite come from there.
+    Elsewhere(Relocation),
+    /// It is simply here, and no migration has it on its way.
+    NotMoving,
     /// Its claim has not run out.
     NotExpired,
     /// There are no more epochs.
@@ -141,6 +173,11 @@ pub enum Refusal {
 
 /// Decides what a request makes of an item at this time of the store's clock.
 pub fn decide(item: &Item, request: &Request, now: Timestamp) -> Decision {
+    let is_a_migrations =
+        matches!(request, Request::Operate { order: Order::Relocate { .. } | Order::Arrive { .. }, .. });
+    if let Some(state) = item.relocation.as_ref().filter(|_| !is_a_migrations) {
+        return Decision::Refuse(Refusal::Elsewhere(state.clone()));
+    }
     match request {
         Request::Claim { holder, ttl } => claim(item, holder, *ttl, now),
         Request::Renew { claim, ttl } => held(item, *claim, None, |next| {
@@ -193,7 +230,19 @@ pub fn decide(item: &Item, request: &Request, now: Timestamp) -> Decision {
             }
             _ => Decision::AlreadyApplied,
         },
-        Request::Operate { nonce, by, why, order } => operate(item, *nonce, by, why, order, now),
+        Request::Operate { nonce, by, why, expected, order } => {
+            if item.ordered == Some(*nonce) {
+                return Decision::AlreadyApplied;
+            }
+            if let Some(expected) = expected.filter(|expected| *expected != item.epoch) {
+                return Decision::Refuse(Refusal::Changed { expected, seen: item.epoch });
+            }
+            match order {
+                Order::Relocate { migration, step, holder } => moved(item, (by, why), *migration, step, *holder, now),
+                Order::Arrive { migration, from, item: other } => arrive(item, *migration, from, other),
+                _ => operate(item, *nonce, by, why, order, now),
+            }
+        }
     }
 }
 
@@ -255,16 +304,13 @@ fn reap(item: &Item, now: Timestamp) -> Decision {
 }
 
 fn operate(item: &Item, nonce: Nonce, by: &Who, why: &Why, order: &Order, now: Timestamp) -> Decision {
-    if item.ordered == Some(nonce) {
-        return Decision::AlreadyApplied;
-    }
     let finished = Decision::Refuse(Refusal::Finished { state: item.state.as_str() });
     let allowed = match (order, &item.state) {
         // What was completed once is never begun again: that would be a second completion.
-        (Order::Retry, state) => !matches!(state, State::Done { .. }),
-        (Order::Cancel, state) => !matches!(state, State::Done { .. } | State::Cancelled { .. }),
+        (Order::Retry, state) => !matches!(state, State::Done { .. } | State::Purged { .. }),
+        (Order::Cancel, state) => !matches!(state, State::Done { .. } | State::Cancelled { .. } | State::Purged { .. }),
         (Order::HandOff { .. }, State::Ready | State::Claimed(_)) => true,
-        (Order::HandOff { .. }, _) => false,
+        (Order::HandOff { .. } | Order::Relocate { .. } | Order::Arrive { .. }, _) => false,
     };
     if !allowed {
         return finished;
@@ -293,9 +339,102 @@ fn operate(item: &Item, nonce: Nonce, by: &Who, why: &Why, order: &Order, now: T
             });
             What::HandedOff
         }
+        Order::Relocate { .. } | Order::Arrive { .. } => return finished,
     };
     next.note(now, what, Some(by.clone()), Some(Reason::lossy(why.as_str(), "-")));
     Decision::Write(Box::new(next))
+}
+
+/// A step of a migration on an item that is there.
+fn moved(
+    item: &Item,
+    (by, why): (&Who, &Why),
+    migration: Nonce,
+    step: &Step,
+    holder: Holder,
+    now: Timestamp,
+) -> Decision {
+    let relocation = match relocate(item.relocation.as_ref(), step, migration) {
+        Relocated::To(next) => next,
+        Relocated::Already => return Decision::AlreadyApplied,
+        Relocated::No => {
+            let refusal = item.relocation.clone().map_or(Refusal::NotMoving, Refusal::Elsewhere);
+            return Decision::Refuse(refusal);
+        }
+    };
+    let why = Some(Reason::lossy(why.as_str(), "-"));
+    let mut next = match item.tenure() {
+        Some(tenure) if now < tenure.deadline && holder == Holder::Stays => {
+            return Decision::Refuse(Refusal::Busy { holder: tenure.holder.clone(), until: tenure.deadline });
+        }
+        Some(tenure) if now < tenure.deadline => {
+            let Some(epoch) = item.epoch.next() else { return Decision::Refuse(Refusal::OutOfEpochs) };
+            let mut next = Item { epoch, ..item.clone() };
+            next.note(now, What::Evicted, Some(by.clone()), why.clone());
+            next.line_up(item.due.min(now));
+            next
+        }
+        Some(_) => match reap(item, now) {
+            Decision::Write(next) => *next,
+            other => return other,
+        },
+        None => item.clone(),
+    };
+    if matches!(step, Step::Leave { .. } | Step::Settle) {
+        next.note(now, What::Moved, Some(by.clone()), why);
+    }
+    next.relocation = relocation;
+    Decision::Write(Box::new(next))
+}
+
+/// Takes in the item of another store over what is left of it here.
+fn arrive(item: &Item, migration: Nonce, from: &Address, other: &Item) -> Decision {
+    match &item.relocation {
+        Some(Relocation::Arriving { migration: known, .. }) if *known == migration => Decision::AlreadyApplied,
+        Some(Relocation::Moved { .. }) if item.lineage == other.lineage && item.epoch <= other.epoch => {
+            Decision::Write(Box::new(arriving(other, migration, from)))
+        }
+        Some(state) => Decision::Refuse(Refusal::Elsewhere(state.clone())),
+        None => Decision::Refuse(Refusal::NotMoving),
+    }
+}
+
+/// An item of another store as it is taken in by this one.
+pub fn arriving(other: &Item, migration: Nonce, from: &Address) -> Item {
+    let relocation = Some(Relocation::Arriving { from: from.clone(), migration });
+    // A new turn, so that no place in line which it had here before stands for it.
+    Item { relocation, turn: other.epoch, ..other.clone() }
+}
+
+/// What became of a request that was based on the record `base` and got no answer, now that the record is `seen`.
+pub fn fate(base: &Item, seen: &Item, request: &Request) -> Fate {
+    if seen.lineage != base.lineage || seen.epoch < base.epoch {
+        return Fate::Unknown;
+    }
+    // Every claim and every order raises the epoch by one; the last of each has left its nonce.
+    let raised = |is_ours: bool| match is_ours {
+        true => Fate::Applied,
+        false if Some(seen.epoch) <= base.epoch.next() => Fate::NotApplied,
+        false => Fate::Unknown,
+    };
+    match request {
+        // Made again, they write the same or are refused for what has happened since.
+        Request::Renew { .. } | Request::Progress { .. } | Request::Reap | Request::Settle => Fate::NotApplied,
+        Request::Operate { order: Order::Relocate { .. } | Order::Arrive { .. }, .. } => Fate::NotApplied,
+        Request::Operate { nonce, .. } => raised(seen.ordered == Some(*nonce)),
+        Request::Claim { holder, .. } => {
+            let had = seen.ended.is_some_and(|ended| ended.nonce == holder.nonce);
+            raised(had || seen.tenure().is_some_and(|tenure| tenure.holder.nonce == holder.nonce))
+        }
+        Request::Complete { claim, .. } | Request::Fail { claim, .. } | Request::Return { claim } => {
+            let ended = seen.ended.filter(|ended| (ended.epoch, ended.nonce) == (claim.epoch, claim.nonce));
+            match ended {
+                Some(_) => Fate::Applied,
+                None if seen.epoch == claim.epoch => Fate::NotApplied,
+                None => Fate::Unknown,
+            }
+        }
+    }
 }
 
 impl Item {

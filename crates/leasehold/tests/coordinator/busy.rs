@@ -4,7 +4,7 @@
 use crate::support::virtual_time::{Task, Timeline};
 use async_trait::async_trait;
 use leasehold::clock::Clock;
-use leasehold::store::{Capabilities, Page, Parts, Reading, Revision, Store, Survey, Swap, Watch};
+use leasehold::store::{Beside, Capabilities, Page, Parts, Reading, Revision, Store, Survey, Swap, Watch};
 use leasehold::{Acquired, Ask, Coordinator, HolderId, Key, LeaseName, MemoryStore, Outcome, Result, Shelf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -98,6 +98,27 @@ impl Store for Busy {
 
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
         self.inner.list(shelf, after, limit).await
+    }
+
+    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
+        self.inner.list_skipping(shelf, after, skip, limit).await
+    }
+
+    fn writes_beside(&self) -> bool {
+        self.inner.writes_beside()
+    }
+
+    async fn swap_beside(
+        &self,
+        key: &Key,
+        expected: Option<&Revision>,
+        next: &[u8],
+        beside: Beside<'_>,
+    ) -> Result<Swap> {
+        self.work(self.costs.swap / 2).await;
+        let swapped = self.inner.swap_beside(key, expected, next, beside).await;
+        self.work(self.costs.swap / 2).await;
+        swapped
     }
 
     async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {

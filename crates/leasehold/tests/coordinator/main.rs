@@ -12,6 +12,7 @@ mod recall;
 #[path = "../support/mod.rs"]
 mod support;
 mod trust;
+mod unknown;
 mod waiting;
 
 use crate::support::faults::{Faulty, Hasty};

@@ -180,6 +180,30 @@ impl Store for SetBack {
         self.0.list(shelf, after, limit).await
     }
 
+    async fn list_skipping(
+        &self,
+        shelf: Shelf,
+        after: Option<&LeaseName>,
+        skip: usize,
+        limit: usize,
+    ) -> leasehold::Result<leasehold::store::Page> {
+        self.0.list_skipping(shelf, after, skip, limit).await
+    }
+
+    fn writes_beside(&self) -> bool {
+        self.0.writes_beside()
+    }
+
+    async fn swap_beside(
+        &self,
+        key: &Key,
+        expected: Option<&leasehold::Revision>,
+        next: &[u8],
+        beside: leasehold::store::Beside<'_>,
+    ) -> leasehold::Result<leasehold::store::Swap> {
+        self.0.swap_beside(key, expected, next, beside).await
+    }
+
     async fn erase(&self, key: &Key, expected: &leasehold::Revision) -> leasehold::Result<leasehold::store::Swap> {
         self.0.erase(key, expected).await
     }

@@ -82,7 +82,8 @@ async fn a_waiter_outlasts_a_pause_but_not_a_slot_that_was_run() {
     let waiter = tokio::spawn(async move { leases.acquire_within(&[name()], &ask(1), seconds(60)).await });
     settle().await;
     assert!(!waiter.is_finished());
-    bench.operate(Order::Resume).await.unwrap();
+    let pause = bench.record().await.paused.unwrap().nonce;
+    bench.operate(Order::Resume { pause }).await.unwrap();
     let mut grant = granted(waiter.await.unwrap());
     let slot = Some(SlotClaim { slot: Slot(at(5)), after_failure: AfterFailure::Leave });
     let error = bench.leases.complete(&mut grant, Outcome::Succeeded).await.unwrap_err();

@@ -37,8 +37,13 @@ fn operate(nonce: u128, order: Order) -> Request {
         nonce: Nonce::from_u128(nonce),
         by: "ann".parse().unwrap(),
         why: "drill".parse().unwrap(),
+        expected: None,
         order,
     }
+}
+
+fn resume(pause: u128) -> Order {
+    Order::Resume { pause: Nonce::from_u128(pause) }
 }
 
 fn hand_off(to: u128) -> Order {
@@ -197,7 +202,7 @@ fn pause_lets_the_present_holder_go_on_and_keeps_others_out() {
     let renewed = write(&paused, &renew(1, 1), 6);
     let free = write(&renewed, &release(1, 1, Outcome::Succeeded), 7);
     assert!(matches!(refused(&free, &acquire(2), 8), Refusal::Paused(mark) if mark.why.as_str() == "drill"));
-    let resumed = write(&free, &operate(51, Order::Resume), 9);
+    let resumed = write(&free, &operate(51, resume(50)), 9);
     assert_eq!(resumed.epoch, epoch(1));
     assert_eq!(write(&resumed, &acquire(2), 10).epoch, epoch(2));
 }
@@ -212,7 +217,35 @@ fn a_lease_that_nobody_ever_held_can_be_paused_but_not_revoked() {
 
 #[test]
 fn resuming_what_is_not_paused_is_refused() {
-    assert_eq!(refused(&held_by_1(), &operate(50, Order::Resume), 5), Refusal::NotPaused);
+    assert_eq!(refused(&held_by_1(), &operate(50, resume(49)), 5), Refusal::NotPaused);
+}
+
+#[test]
+fn a_late_resume_leaves_a_later_operators_pause_alone() {
+    let first = write(&held_by_1(), &operate(50, Order::Pause), 5);
+    let free = write(&first, &operate(51, resume(50)), 6);
+    let second = write(&free, &operate(52, Order::Pause), 7);
+    // Decided on the first pause, and arrived after the second.
+    assert!(
+        matches!(refused(&second, &operate(53, resume(50)), 8), Refusal::OtherPause(mark) if mark.nonce.as_u128() == 52)
+    );
+}
+
+#[test]
+fn an_order_that_was_decided_on_another_epoch_is_refused_with_both() {
+    let decided = |expected: u64, order: Order| {
+        let mut request = operate(50, order);
+        if let Request::Operate { expected: on, .. } = &mut request {
+            *on = Some(epoch(expected));
+        }
+        request
+    };
+    let held = held_by_1();
+    let changed = Refusal::Changed { expected: epoch(7), seen: epoch(1) };
+    for order in [Order::Revoke, hand_off(2), Order::Advance { past: epoch(3), lineage: None }] {
+        assert_eq!(refused(&held, &decided(7, order.clone()), 5), changed);
+        assert_eq!(write(&held, &decided(1, order), 5).transfers.len(), 2);
+    }
 }
 
 #[test]
@@ -413,6 +446,7 @@ fn the_largest_possible_record_still_encodes() {
         nonce: Nonce::from_u128(u128::MAX / 2 - nonce),
         by: "\\".repeat(100).parse().unwrap(),
         why: "\"".repeat(500).parse().unwrap(),
+        expected: None,
         order,
     };
     let long = u64::MAX - 90_000_000_000;
@@ -436,7 +470,7 @@ fn the_largest_possible_record_still_encodes() {
     };
     record = write(&record, &Request::Checkpoint { claim: held, report }, long + 9);
     record = write(&record, &order(900, Order::Pause), long);
-    record = write(&record, &order(901, Order::Resume), long);
+    record = write(&record, &order(901, Order::Resume { pause: Nonce::from_u128(u128::MAX / 2 - 900) }), long);
     record = write(&record, &order(902, Order::Pause), long);
     // What no request can set to its longest, set by hand.
     for transfer in &mut record.transfers {

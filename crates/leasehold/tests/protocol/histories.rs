@@ -2,7 +2,8 @@
 
 use crate::spec::{Answer, Spec};
 use crate::support::{at, claim, epoch, holder};
-use leasehold::protocol::{AfterFailure, Decision, Order, Refusal, Report, Request, SlotClaim, decide};
+use leasehold::protocol::{AfterFailure, Decision, Holder, Order, Refusal, Report, Request, SlotClaim, decide};
+use leasehold::relocation::Step;
 use leasehold::{Checkpoint, Claim, Nonce, Outcome, Ownership, Slot, Timestamp};
 use proptest::prelude::*;
 
@@ -17,10 +18,9 @@ pub(crate) enum Op {
     Revoke { by: usize, again: Option<usize> },
     HandOff { by: usize, again: Option<usize>, ttl: u64 },
     Pause { by: usize, again: bool },
-    Retire { by: usize, again: bool },
-    Resume { by: usize, again: bool },
+    Resume { by: usize, again: bool, earlier: bool },
     Advance { by: usize, past: u64 },
-    Import { by: usize, epoch: u64 },
+    Relocate { by: usize, migration: u128, step: usize, evict: bool },
 }
 
 /// The same with every nonce and claim filled in.
@@ -39,10 +39,9 @@ pub(crate) enum ConcreteOrder {
     Revoke,
     HandOff { to: u128, ttl: u64 },
     Pause,
-    Retire,
-    Resume,
+    Resume { pause: u128 },
     Advance { past: u64 },
-    Import { epoch: u64 },
+    Relocate { migration: u128, step: usize, evict: bool },
 }
 
 pub(crate) fn ops() -> impl Strategy<Value = Vec<(u64, Op)>> {
@@ -62,10 +61,11 @@ pub(crate) fn ops() -> impl Strategy<Value = Vec<(u64, Op)>> {
         2 => (by.clone(), again.clone()).prop_map(|(by, again)| Op::Revoke { by, again }),
         2 => (by.clone(), again, ttls).prop_map(|(by, again, ttl)| Op::HandOff { by, again, ttl }),
         2 => (by.clone(), any::<bool>()).prop_map(|(by, again)| Op::Pause { by, again }),
-        1 => (by.clone(), any::<bool>()).prop_map(|(by, again)| Op::Retire { by, again }),
-        3 => (by.clone(), any::<bool>()).prop_map(|(by, again)| Op::Resume { by, again }),
+        4 => (by.clone(), any::<bool>(), prop::bool::weighted(0.2))
+            .prop_map(|(by, again, earlier)| Op::Resume { by, again, earlier }),
         1 => (by.clone(), 0..90_u64).prop_map(|(by, past)| Op::Advance { by, past }),
-        1 => (by, 0..90_u64).prop_map(|(by, epoch)| Op::Import { by, epoch }),
+        2 => (by, 1..3_u128, prop::sample::select(vec![0, 0, 0, 1, 1, 1, 1, 2, 3, 4]), any::<bool>())
+            .prop_map(|(by, migration, step, evict)| Op::Relocate { by, migration, step, evict }),
     ];
     let step = prop_oneof![3 => 0..300_u64, 2 => 300..2_500_u64, 1 => Just(1_000_u64), 1 => Just(0)];
     // Most histories are short; some are long enough for the oldest transfers to be forgotten.
@@ -74,7 +74,7 @@ pub(crate) fn ops() -> impl Strategy<Value = Vec<(u64, Op)>> {
 }
 
 /// One decision of a history.
-pub(crate) struct Step {
+pub(crate) struct Decided {
     pub(crate) before: Ownership,
     pub(crate) request: Request,
     pub(crate) now: Timestamp,
@@ -133,18 +133,15 @@ impl History {
                 self.last_pause = Some(nonce);
                 Concrete::Operate { nonce, by, order: ConcreteOrder::Pause }
             }
-            Op::Retire { by, again } => {
-                let nonce = self.last_pause.filter(|_| again).unwrap_or_else(|| self.fresh());
-                self.last_pause = Some(nonce);
-                Concrete::Operate { nonce, by, order: ConcreteOrder::Retire }
-            }
-            Op::Resume { by, again } => {
+            Op::Resume { by, again, earlier } => {
                 let nonce = self.last_resume.filter(|_| again).unwrap_or_else(|| self.fresh());
                 self.last_resume = Some(nonce);
-                Concrete::Operate { nonce, by, order: ConcreteOrder::Resume }
+                let pause = self.last_pause.filter(|_| !earlier).unwrap_or(0);
+                Concrete::Operate { nonce, by, order: ConcreteOrder::Resume { pause } }
             }
-            Op::Import { by, epoch } => {
-                Concrete::Operate { nonce: self.fresh(), by, order: ConcreteOrder::Import { epoch } }
+            Op::Relocate { by, migration, step, evict } => {
+                let order = ConcreteOrder::Relocate { migration, step, evict };
+                Concrete::Operate { nonce: self.fresh(), by, order }
             }
             Op::Advance { by, past } => {
                 Concrete::Operate { nonce: self.fresh(), by, order: ConcreteOrder::Advance { past } }
@@ -179,16 +176,25 @@ pub(crate) fn request(concrete: &Concrete, marker: bool) -> Request {
             nonce: Nonce::from_u128(nonce),
             by: ["ann", "bob"][by].parse().unwrap(),
             why: ["it hangs", "drill"][by].parse().unwrap(),
+            expected: None,
             order: match *order {
                 ConcreteOrder::Revoke => Order::Revoke,
                 ConcreteOrder::HandOff { to, ttl } => Order::HandOff { to: holder(to), ttl: ttl.try_into().unwrap() },
                 ConcreteOrder::Pause => Order::Pause,
-                ConcreteOrder::Retire => Order::Retire,
-                ConcreteOrder::Resume => Order::Resume,
+                ConcreteOrder::Resume { pause } => Order::Resume { pause: Nonce::from_u128(pause) },
                 ConcreteOrder::Advance { past } => Order::Advance { past: epoch(past), lineage: None },
-                ConcreteOrder::Import { epoch: there } => {
-                    Order::Import { record: Box::new(Ownership { epoch: epoch(there), ..Ownership::default() }) }
-                }
+                ConcreteOrder::Relocate { migration, step, evict } => Order::Relocate {
+                    migration: Nonce::from_u128(migration),
+                    step: [
+                        Step::Leave { to: "elsewhere".parse().unwrap() },
+                        Step::Stay,
+                        Step::Depart,
+                        Step::Settle,
+                        Step::Withdraw,
+                    ][step]
+                        .clone(),
+                    holder: if evict { Holder::Evicted } else { Holder::Stays },
+                },
             },
         },
     }
@@ -207,6 +213,11 @@ pub(crate) fn answer(decision: &Decision) -> Answer {
             Refusal::NeverHeld => "never held",
             Refusal::NotPaused => "not paused",
             Refusal::NoSlot => "no slot",
+            Refusal::Changed { .. } => "changed",
+            Refusal::OtherPause(_) => "other pause",
+            Refusal::Elsewhere(_) => "elsewhere",
+            Refusal::NotMoving { .. } => "not moving",
+            Refusal::OtherLineage { .. } => "other lineage",
             Refusal::LineageFixed { .. } => "lineage fixed",
             Refusal::Exhausted => "exhausted",
         }),
@@ -216,7 +227,7 @@ pub(crate) fn answer(decision: &Decision) -> Answer {
 /// Plays a history and shows every decision to `look`, with what the specification answered.
 pub(crate) fn play(
     ops: &[(u64, Op)],
-    mut look: impl FnMut(&Step, Answer, &Spec) -> Result<(), TestCaseError>,
+    mut look: impl FnMut(&Decided, Answer, &Spec) -> Result<(), TestCaseError>,
 ) -> Result<(), TestCaseError> {
     let mut history = History::default();
     let mut spec = Spec::default();
@@ -227,7 +238,7 @@ pub(crate) fn play(
         let expected = spec.step(&concrete, now);
         let before = std::mem::take(&mut history.record);
         let decision = decide(&before, &request, at(now));
-        let step = Step { before, request, now: at(now), decision };
+        let step = Decided { before, request, now: at(now), decision };
         look(&step, expected, &spec)?;
         history.record = match step.decision {
             Decision::Write(next) => {
@@ -244,7 +255,7 @@ pub(crate) fn play(
 
 pub(crate) fn each_write(
     ops: &[(u64, Op)],
-    look: impl Fn(&Step, &Ownership) -> Result<(), TestCaseError>,
+    look: impl Fn(&Decided, &Ownership) -> Result<(), TestCaseError>,
 ) -> TestCaseResult {
     play(ops, |step, _, _| match &step.decision {
         Decision::Write(next) => look(step, next),

@@ -4,6 +4,7 @@ use crate::histories::{answer, each_write, ops, play};
 use crate::support::{CASES, property};
 use leasehold::codec::{self};
 use leasehold::protocol::{Decision, Order, Refusal, Request, decide};
+use leasehold::relocation;
 use leasehold::{Epoch, Ownership, Reason, SlotState, TRANSFERS_KEPT};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -43,10 +44,10 @@ fn histories_reach_every_answer() {
                     Order::Revoke => "revoke",
                     Order::HandOff { .. } => "hand off",
                     Order::Pause => "pause",
-                    Order::Retire => "retire",
-                    Order::Resume => "resume",
+                    Order::Resume { .. } => "resume",
                     Order::Advance { .. } => "advance",
-                    Order::Import { .. } => "import",
+                    Order::Relocate { .. } => "relocate",
+                    Order::Arrive { .. } => "arrive",
                 },
             };
             *seen.borrow_mut().entry(format!("{kind} {:?}", answer(&step.decision))).or_default() += 1;
@@ -83,15 +84,16 @@ fn histories_reach_every_answer() {
         "pause Write",
         "pause Already",
         "pause No(\"paused\")",
-        "retire Write",
-        "retire Already",
         "resume Write",
         "resume Already",
         "resume No(\"not paused\")",
+        "resume No(\"other pause\")",
         "advance Write",
-        "import Write",
-        "import Already",
-        "import No(\"held\")",
+        "relocate Write",
+        "relocate Already",
+        "relocate No(\"held\")",
+        "relocate No(\"elsewhere\")",
+        "acquire No(\"elsewhere\")",
     ] {
         assert!(seen.contains_key(wanted), "no history got the answer: {wanted}; there were {seen:#?}");
     }
@@ -101,18 +103,21 @@ fn histories_reach_every_answer() {
 #[test]
 fn the_epoch_rises_on_every_transfer_and_on_nothing_else() {
     property(CASES, ops(), |ops| {
-        each_write(&ops, |step, next| {
-            let transfers = match &step.request {
+        each_write(&ops, |taken, next| {
+            let transfers = match &taken.request {
                 Request::Acquire { .. } => true,
-                Request::Operate { order, .. } => !matches!(order, Order::Pause | Order::Retire | Order::Resume),
+                Request::Operate { order: Order::Relocate { step, .. }, .. } => {
+                    matches!(step, relocation::Step::Leave { .. }) && taken.before.live_tenure(taken.now).is_some()
+                }
+                Request::Operate { order, .. } => !matches!(order, Order::Pause | Order::Resume { .. }),
                 _ => false,
             };
             if transfers {
-                prop_assert!(next.epoch > step.before.epoch, "{:?}", step.request);
+                prop_assert!(next.epoch > taken.before.epoch, "{:?}", taken.request);
                 let last = next.transfers.last().unwrap();
-                prop_assert_eq!((last.epoch, last.at), (next.epoch, step.now));
+                prop_assert_eq!((last.epoch, last.at), (next.epoch, taken.now));
             } else {
-                prop_assert_eq!(next.epoch, step.before.epoch, "{:?}", step.request);
+                prop_assert_eq!(next.epoch, taken.before.epoch, "{:?}", taken.request);
             }
             Ok(())
         })
@@ -198,6 +203,7 @@ fn a_write_changes_only_what_its_request_allows() {
         each_write(&ops, |step, next| {
             let before = &step.before;
             let mut allowed = before.clone();
+            (allowed.newborn, allowed.lineage) = (next.newborn, next.lineage);
             match &step.request {
                 Request::Renew { progress, .. } => {
                     let (old, new) = (allowed.tenure.as_mut().unwrap(), next.tenure.as_ref().unwrap());
@@ -216,13 +222,17 @@ fn a_write_changes_only_what_its_request_allows() {
                         mark.state = next.slot.unwrap().state;
                     }
                 }
-                Request::Operate { order: Order::Pause | Order::Retire, .. } => allowed.paused = next.paused.clone(),
-                Request::Operate { order: Order::Resume, .. } => {
+                Request::Operate { order: Order::Pause, .. } => allowed.paused = next.paused.clone(),
+                Request::Operate { order: Order::Resume { .. }, .. } => {
                     prop_assert!(next.paused.is_none());
                     (allowed.paused, allowed.resumed) = (None, next.resumed.clone());
                 }
-                Request::Operate { order: Order::Revoke | Order::Advance { .. } | Order::Import { .. }, .. } => {
+                Request::Operate { order: Order::Revoke | Order::Advance { .. } | Order::Arrive { .. }, .. } => {
                     (allowed.epoch, allowed.tenure) = (next.epoch, None);
+                }
+                Request::Operate { order: Order::Relocate { .. }, .. } => {
+                    (allowed.epoch, allowed.tenure) = (next.epoch, None);
+                    allowed.relocation = next.relocation.clone();
                 }
                 Request::Operate { order: Order::HandOff { .. }, .. } => {
                     (allowed.epoch, allowed.tenure) = (next.epoch, next.tenure.clone());

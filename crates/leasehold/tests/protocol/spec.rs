@@ -18,6 +18,8 @@ pub(crate) struct Spec {
     pub(crate) holder: Option<(u128, u64)>,
     pub(crate) paused: Option<u128>,
     pub(crate) resumed: Option<u128>,
+    /// The migration that has it on its way, and whether it is gone.
+    pub(crate) leaving: Option<(u128, bool)>,
     /// Slot, state, epoch.
     pub(crate) slot: Option<(u64, SlotState, u64)>,
     /// The nonces of all transfers; only the last 32 are remembered.
@@ -47,6 +49,9 @@ impl Spec {
         let ours = |spec: &Spec, c: Claim| {
             spec.epoch == c.epoch.get() && spec.holder.is_some_and(|(nonce, _)| nonce == c.nonce.as_u128())
         };
+        if self.leaving.is_some() && !matches!(op, Concrete::Operate { order: ConcreteOrder::Relocate { .. }, .. }) {
+            return No("elsewhere");
+        }
         match *op {
             Concrete::Acquire { nonce, .. } if self.knows(nonce) => {
                 if self.live(now) == Some(nonce) {
@@ -131,14 +136,7 @@ impl Spec {
                 ConcreteOrder::Revoke if self.epoch == 0 => No("never held"),
                 ConcreteOrder::Revoke => self.transfer(nonce, self.epoch + 1, None),
                 ConcreteOrder::Advance { past } => self.transfer(nonce, (self.epoch + 1).max(past + 1), None),
-                ConcreteOrder::Import { epoch } if self.epoch > epoch => Already,
-                ConcreteOrder::Import { .. } if self.live(now).is_some() => No("held"),
-                ConcreteOrder::Import { epoch } => self.transfer(nonce, epoch + 1, None),
-                ConcreteOrder::Retire if self.paused == Some(nonce) => Already,
-                ConcreteOrder::Retire => {
-                    self.paused = Some(nonce);
-                    Write
-                }
+                ConcreteOrder::Relocate { migration, step, evict } => self.relocate(nonce, migration, step, evict, now),
                 ConcreteOrder::Pause => match self.paused {
                     Some(other) if other != nonce => No("paused"),
                     Some(_) => Already,
@@ -147,16 +145,44 @@ impl Spec {
                         Write
                     }
                 },
-                ConcreteOrder::Resume => match (self.paused, self.resumed) {
-                    (None, Some(before)) if before == nonce => Already,
-                    (None, _) => No("not paused"),
-                    (Some(_), _) => {
+                ConcreteOrder::Resume { .. } if self.resumed == Some(nonce) => Already,
+                ConcreteOrder::Resume { pause } => match self.paused {
+                    None => No("not paused"),
+                    Some(other) if other != pause => No("other pause"),
+                    Some(_) => {
                         self.paused = None;
                         self.resumed = Some(nonce);
                         Write
                     }
                 },
             },
+        }
+    }
+
+    fn relocate(&mut self, nonce: u128, migration: u128, step: usize, evict: bool, now: u64) -> Answer {
+        use Answer::{Already, No, Write};
+        match (step, self.leaving) {
+            (0, None) if self.live(now).is_some() && !evict => No("held"),
+            (0, None) => {
+                if self.live(now).is_some() {
+                    self.transfer(nonce, self.epoch + 1, None);
+                }
+                (self.holder, self.leaving) = (None, Some((migration, false)));
+                Write
+            }
+            (1 | 3, None) => Already,
+            (_, None) => No("not moving"),
+            (_, Some((other, _))) if other != migration => No("elsewhere"),
+            (0, Some(_)) | (2 | 4, Some((_, true))) => Already,
+            (1, Some((_, false))) => {
+                self.leaving = None;
+                Write
+            }
+            (2, Some((_, false))) => {
+                self.leaving = Some((migration, true));
+                Write
+            }
+            _ => No("elsewhere"),
         }
     }
 

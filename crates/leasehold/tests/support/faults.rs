@@ -2,12 +2,20 @@
 
 use async_trait::async_trait;
 use leasehold::clock::{Clock, ManualClock, Moment};
-use leasehold::store::{Capabilities, ClockSource, Page, Parts, Reading, Revision, Store, Swap, Watch};
+use leasehold::store::{Beside, Capabilities, ClockSource, Page, Parts, Reading, Revision, Store, Swap, Watch};
 use leasehold::{Error, Key, Kind, LeaseName, MemoryStore, Result, Shelf, Timestamp};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+#[path = "../../../leasehold-conformance/src/faulty/gate.rs"]
+mod gate;
+#[path = "../../../leasehold-conformance/src/faulty/volatile.rs"]
+mod volatile;
+
+pub use gate::Gate;
+use volatile::Volatile;
 
 /// Which call a fault is chosen for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +35,12 @@ pub enum Fault {
     LostReply,
     /// The call is not applied; its answer is lost.
     LostRequest,
+    /// The call is applied for everybody to see, but is not durable; its answer is lost. [`Faulty::crash`] takes it back.
+    Unsynced,
+    /// What the other fault does, but its answer is held back until the gate is open.
+    Held(Gate, Box<Fault>),
+    /// The call waits until the gate is open; then the other fault has it.
+    Late(Gate, Box<Fault>),
     /// A swap finds another value than expected.
     Mismatch,
     /// The clock moves before the store applies the call, and again before the answer arrives.
@@ -44,6 +58,7 @@ type Plan = Box<dyn FnMut(Call) -> Fault + Send>;
 /// A memory store behind faults.
 pub struct Faulty {
     pub inner: MemoryStore,
+    volatile: Volatile,
     pub clock: ManualClock,
     pub grain: Duration,
     pub reads: AtomicUsize,
@@ -59,8 +74,10 @@ impl fmt::Debug for Faulty {
 
 impl Faulty {
     pub fn new(clock: ManualClock) -> Self {
+        let inner = MemoryStore::with_clock(Arc::new(clock.clone()));
         Faulty {
-            inner: MemoryStore::with_clock(Arc::new(clock.clone())),
+            volatile: Volatile::new(Arc::new(inner.clone())),
+            inner,
             clock,
             grain: Duration::from_millis(1),
             reads: AtomicUsize::new(0),
@@ -89,6 +106,11 @@ impl Faulty {
         self.plan(move |call, _| if call == kind { faults.next().unwrap_or(Fault::None) } else { Fault::None });
     }
 
+    /// Takes back what was written and is not durable.
+    pub async fn crash(&self) {
+        self.volatile.crash().await;
+    }
+
     pub fn heal(&self) {
         self.plan(|_, _| Fault::None);
     }
@@ -104,11 +126,42 @@ impl Faulty {
         Timestamp::from_millis(now.as_millis() / grain * grain)
     }
 
-    /// Applies a call as the plan has it. `None` stands for a swap that found another value than expected.
-    async fn through<T>(&self, call: Call, apply: impl Future<Output = Result<T>> + Send) -> Result<Option<(T, bool)>> {
+    /// Applies a call as the plan has it, durably or not. `None` stands for a swap that found another value than expected.
+    async fn through<T>(
+        &self,
+        call: Call,
+        apply: impl Future<Output = Result<T>> + Send,
+        unsynced: impl Future<Output = Result<T>> + Send,
+    ) -> Result<Option<(T, bool)>> {
         let counter = if call == Call::Read { &self.reads } else { &self.swaps };
         counter.fetch_add(1, Ordering::SeqCst);
-        let fault = (self.plan.lock().unwrap())(call);
+        let (mut fault, mut held) = ((self.plan.lock().unwrap())(call), None);
+        loop {
+            fault = match fault {
+                Fault::Late(gate, then) => {
+                    gate.pass().await;
+                    *then
+                }
+                Fault::Held(gate, then) => {
+                    held = Some(gate);
+                    *then
+                }
+                _ => break,
+            }
+        }
+        let answer = self.as_planned(fault, apply, unsynced).await;
+        if let Some(gate) = held {
+            gate.pass().await;
+        }
+        answer
+    }
+
+    async fn as_planned<T>(
+        &self,
+        fault: Fault,
+        apply: impl Future<Output = Result<T>> + Send,
+        unsynced: impl Future<Output = Result<T>> + Send,
+    ) -> Result<Option<(T, bool)>> {
         match fault {
             Fault::None => Ok(Some((apply.await?, false))),
             Fault::Mismatch => Ok(None),
@@ -118,6 +171,10 @@ impl Faulty {
             Fault::LostReply => {
                 apply.await?;
                 Err(Error::new(Kind::Indeterminate, "no answer"))
+            }
+            Fault::Unsynced => {
+                unsynced.await?;
+                Err(Error::new(Kind::Indeterminate, "not synced"))
             }
             Fault::Slow(before, after) => {
                 self.clock.advance(before);
@@ -132,6 +189,15 @@ impl Faulty {
                 tokio::task::yield_now().await;
                 Ok(Some((answer?, false)))
             }
+            Fault::Held(..) | Fault::Late(..) => unreachable!("taken apart before"),
+        }
+    }
+
+    /// A swap's answer, as the plan left it.
+    fn swapped(&self, answer: Option<(Swap, bool)>) -> Swap {
+        match answer {
+            Some((Swap::Done { revision, now }, _)) => Swap::Done { revision, now: self.told(now) },
+            _ => Swap::Mismatch,
         }
     }
 }
@@ -143,7 +209,7 @@ impl Store for Faulty {
     }
 
     async fn read(&self, key: &Key) -> Result<Reading> {
-        let answer = self.through(Call::Read, self.inner.read(key)).await?;
+        let answer = self.through(Call::Read, self.volatile.read(key), self.volatile.read(key)).await?;
         let (mut reading, damaged) = answer.expect("a read has no mismatch");
         reading.now = self.told(reading.now);
         if let Some(value) = reading.value.as_mut().filter(|_| damaged) {
@@ -154,18 +220,38 @@ impl Store for Faulty {
     }
 
     async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
-        Ok(match self.through(Call::Swap, self.inner.swap_parts(key, expected, next)).await? {
-            Some((Swap::Done { revision, now }, _)) => Swap::Done { revision, now: self.told(now) },
-            _ => Swap::Mismatch,
-        })
+        let unsynced = self.volatile.swap_unsynced(key, expected, next);
+        let answer = self.through(Call::Swap, self.volatile.swap_parts(key, expected, next), unsynced).await?;
+        Ok(self.swapped(answer))
+    }
+
+    fn writes_beside(&self) -> bool {
+        self.volatile.writes_beside()
+    }
+
+    async fn swap_beside(
+        &self,
+        key: &Key,
+        expected: Option<&Revision>,
+        next: &[u8],
+        beside: Beside<'_>,
+    ) -> Result<Swap> {
+        let unsynced = self.volatile.swap_beside_unsynced(key, expected, next, beside);
+        let durable = self.volatile.swap_beside(key, expected, next, beside);
+        let answer = self.through(Call::Swap, durable, unsynced).await?;
+        Ok(self.swapped(answer))
     }
 
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
-        self.inner.list(shelf, after, limit).await
+        self.volatile.list(shelf, after, limit).await
+    }
+
+    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
+        self.volatile.list_skipping(shelf, after, skip, limit).await
     }
 
     async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
-        self.inner.erase(key, expected).await
+        self.volatile.erase(key, expected).await
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {

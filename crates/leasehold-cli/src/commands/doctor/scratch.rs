@@ -5,7 +5,7 @@
 
 use async_trait::async_trait;
 use leasehold::store::{
-    Capabilities, Page, Parts, Reading, Revision, Store, Survey, Swap, Watch, refuse_erasing_a_lease,
+    Beside, Capabilities, Page, Parts, Reading, Revision, Store, Survey, Swap, Watch, refuse_erasing_a_lease,
 };
 use leasehold::{
     Acquired, Ask, Coordinator, Error, Grant, HolderId, Key, Kind, LeaseName, Result, Shelf, Ttl, format_duration,
@@ -95,10 +95,7 @@ async fn on_probe_shelf(url: &StoreUrl) -> Result<Arc<dyn Store>> {
 struct OnProbeShelf(Arc<dyn Store>);
 
 fn moved(key: &Key) -> Key {
-    match key.shelf {
-        Shelf::Lease | Shelf::Fence => Key::new(Shelf::Probe, &key.name),
-        _ => key.clone(),
-    }
+    if key.shelf.is_permanent() { Key::new(Shelf::Probe, &key.name) } else { key.clone() }
 }
 
 #[async_trait]
@@ -117,6 +114,27 @@ impl Store for OnProbeShelf {
 
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
         self.0.list(shelf, after, limit).await
+    }
+
+    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
+        self.0.list_skipping(shelf, after, skip, limit).await
+    }
+
+    fn writes_beside(&self) -> bool {
+        self.0.writes_beside()
+    }
+
+    async fn swap_beside(
+        &self,
+        key: &Key,
+        expected: Option<&Revision>,
+        next: &[u8],
+        beside: Beside<'_>,
+    ) -> Result<Swap> {
+        beside.erased.map_or(Ok(()), refuse_erasing_a_lease)?;
+        let put = beside.put.map(|(key, bytes)| (moved(key), bytes));
+        let beside = Beside { put: put.as_ref().map(|(key, bytes)| (key, *bytes)), erased: beside.erased };
+        self.0.swap_beside(&moved(key), expected, next, beside).await
     }
 
     async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {

@@ -2,7 +2,7 @@
 
 use super::{Open, Target, id_of, view};
 use crate::args::{Common, HandOffItem, OperateItem};
-use crate::commands::operate::by;
+use crate::commands::operate::{by, epoch_of};
 use crate::config::{Flags, Settings};
 use crate::exit::Exit;
 use crate::output::{self, Reader};
@@ -35,6 +35,7 @@ async fn order(common: &Common, settings: &Settings, args: &OperateItem, asked: 
     let (target, id) = (Target::parse(&args.queue)?, id_of(&args.id)?);
     let (why, by) = (Why::named("--why", &args.why)?, by(args.by.as_deref())?);
     let ttl = settings.ttl.value;
+    let if_epoch = args.if_epoch.as_deref().map(|epoch| epoch_of("--if-epoch", epoch)).transpose()?;
     let done = match &asked {
         Asked::Retry => "put back in line",
         Asked::Cancel => "cancelled",
@@ -47,10 +48,19 @@ async fn order(common: &Common, settings: &Settings, args: &OperateItem, asked: 
                 Asked::Cancel => Order::Cancel,
                 Asked::HandOff(to) => Order::HandOff { to: HolderId::new(Some(to)), ttl },
             };
-            let (item, token) = queue.operate(&id, by, why, order).await?;
+            let seen = queue.inspect(&id).await?.item.epoch;
+            let (item, token) = queue.operate(&id, by, why, Some(if_epoch.unwrap_or(seen)), order).await?;
             (item.epoch, token, view::item(&queue.item(id.clone()), &item, true))
         }
         Open::Spool(spool) => {
+            let seen = spool.find(&id)?.name.epoch;
+            if let Some(expected) = if_epoch.filter(|expected| *expected != seen) {
+                let message = format!(
+                    "item `{id}` has changed: the order was decided on epoch {expected}, and it is at epoch {seen} now; nothing was \
+                     changed, look again"
+                );
+                return Err(Error::new(Kind::Invalid, message));
+            }
             let (epoch, token) = match asked {
                 Asked::Retry => (spool.retry(&id, &by, &why)?.epoch, None),
                 Asked::Cancel => (spool.cancel(&id, &by, &why)?.epoch, None),

@@ -19,8 +19,13 @@ pub fn item(name: &ItemName, item: &Item, full: bool) -> Value {
     let mut value = json!({
         "queue": name.queue.as_str(),
         "id": name.id.as_str(),
-        "state": item.state.as_str(),
+        "state": item.word(),
         "epoch": item.epoch.get(),
+        "lineage": item.lineage.to_string(),
+        "relocation": item.relocation.as_ref().map(|state| json!({
+            "state": state.as_str(),
+            "store": state.address().as_str(),
+        })),
         "priority": item.priority.get(),
         "due": rfc3339(item.due),
         "added": rfc3339(item.added),
@@ -32,7 +37,7 @@ pub fn item(name: &ItemName, item: &Item, full: bool) -> Value {
             value["holder"] = json!(tenure.holder.to_string());
             value["until"] = json!(rfc3339(tenure.deadline));
         }
-        State::Done { at } | State::Cancelled { at } => value["at"] = json!(rfc3339(*at)),
+        State::Done { at } | State::Cancelled { at } | State::Purged { at } => value["at"] = json!(rfc3339(*at)),
         State::Dead { at, why } => {
             value["at"] = json!(rfc3339(*at));
             value["why"] = json!(why.as_str());
@@ -108,15 +113,16 @@ pub fn header() -> Vec<String> {
 
 pub fn row(name: &ItemName, item: &Item, now: Timestamp) -> Vec<String> {
     let what = match &item.state {
+        _ if item.relocation.is_some() => item.relocation.as_ref().map(ToString::to_string).unwrap_or_default(),
         State::Ready if item.due > now => format!("due {}", relative(item.due, now)),
         State::Ready => format!("due since {}", relative(item.due, now)),
         State::Claimed(tenure) => format!("{}, until {}", tenure.holder, relative(tenure.deadline, now)),
-        State::Done { at } | State::Cancelled { at } => relative(*at, now),
+        State::Done { at } | State::Cancelled { at } | State::Purged { at } => relative(*at, now),
         State::Dead { at, why } => format!("{}: {why}", relative(*at, now)),
     };
     vec![
         name.id.to_string(),
-        item.state.as_str().into(),
+        item.word().into(),
         item.epoch.to_string(),
         item.priority.get().to_string(),
         format!("{}/{}", item.tried, item.attempts.most),

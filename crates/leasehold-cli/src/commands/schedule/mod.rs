@@ -11,7 +11,6 @@ use crate::args::{Common, Next, Schedule as Args, ScheduleRun, ScheduleVerb};
 use crate::config::{Flags, Settings};
 use crate::exit::Exit;
 use crate::output;
-use leasehold::protocol::Order;
 use leasehold::{Result, Timestamp};
 use leasehold_work::{Job, parse_instant, slot_text};
 use serde_json::{Value, json};
@@ -33,11 +32,11 @@ pub async fn schedule(common: &Common, args: Args) -> Result<Exit> {
         ScheduleVerb::Trigger(args) => backfill::trigger(&settings, &jobs, &args.name).await,
         ScheduleVerb::Pause(args) => {
             jobs.named(&args.name)?;
-            operate::order(common, &settings, &args, Order::Pause, "paused").await
+            operate::order(common, &settings, &args, operate::Asked::Pause, "paused").await
         }
         ScheduleVerb::Resume(args) => {
             jobs.named(&args.name)?;
-            operate::order(common, &settings, &args, Order::Resume, "resumed").await
+            operate::order(common, &settings, &args, operate::Asked::Resume, "resumed").await
         }
         ScheduleVerb::Install(_) => Ok(Exit::Done),
     }

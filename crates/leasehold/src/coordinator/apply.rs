@@ -1,0 +1,160 @@
+//! One request on one record: read, decide, swap, at most so many times.
+//!
+//! Promise and non-promise are the coordinator's: see the module above.
+
+use super::Coordinator;
+use crate::clock::Moment;
+use crate::error::{Error, Kind, Result};
+use crate::grant::{Anchor, Known};
+use crate::name::{Key, LeaseName, Shelf};
+use crate::nonce::{Jitter, Nonce};
+use crate::ownership::Ownership;
+use crate::protocol::{Decision, Fate, Refusal, Request, decide, fate};
+use crate::relocation;
+use crate::residence;
+use crate::sheet::Sheet;
+use crate::store::Swap;
+use crate::time::Timestamp;
+use std::borrow::Cow;
+use std::time::Duration;
+
+/// How often a request is decided anew when others keep writing in between.
+const MAX_ATTEMPTS: u32 = 40;
+/// The longest pause between two attempts.
+const MAX_BACKOFF: Duration = Duration::from_millis(64);
+
+/// The outcome of a request.
+pub(super) enum Applied {
+    /// Written now, or found written by this very request.
+    Yes {
+        known: Box<Known>,
+        trust_until: Option<Moment>,
+    },
+    No {
+        refusal: Box<Refusal>,
+        now: Timestamp,
+    },
+}
+
+impl Coordinator {
+    /// The loop: decide on what is known (or read), swap, and read again when somebody was faster or no answer came.
+    pub(super) async fn apply(&self, lease: &LeaseName, request: &Request, known: Option<&Known>) -> Result<Applied> {
+        let grain = self.grain();
+        let mut jitter: Option<Jitter> = None;
+        let mut unanswered: Option<Unanswered> = None;
+        let mut remembered = known;
+        for attempt in 0..MAX_ATTEMPTS {
+            let from_memory = remembered.is_some();
+            let known = match remembered.take() {
+                Some(known) => Cow::Borrowed(known),
+                None => match self.look(lease).await {
+                    Ok(known) => Cow::Owned(known),
+                    // What happened to the earlier swap is still unknown: saying "unavailable" would deny it.
+                    Err(error) => return Err(unanswered.map_or(error, |write| write.error)),
+                },
+            };
+            let fate = unanswered.as_ref().map_or(Fate::NotApplied, |write| write.fate(&known, request));
+            if let Some(write) = unanswered.take_if(|_| fate == Fate::Unknown) {
+                return Err(write.forgotten(lease, &known.record));
+            }
+            // What was just read is judged by the time it was read at; what is remembered, by the latest it can be.
+            let asked = self.clock.now();
+            let now = if from_memory { known.anchor.at_latest(asked, grain) } else { known.anchor.now };
+            let next = match decide(&known.record, request, now) {
+                Decision::Write(next) => *next,
+                // It is visible; whether it is durable, only a new write's answer can tell.
+                Decision::AlreadyApplied => known.record.clone(),
+                Decision::Refuse(_) if from_memory => continue,
+                Decision::Refuse(Refusal::AlreadyReleased { .. }) if fate == Fate::Applied => known.record.clone(),
+                Decision::Refuse(Refusal::Elsewhere(state)) => {
+                    return Err(relocation::elsewhere(&format!("lease `{lease}`"), &state));
+                }
+                Decision::Refuse(refusal) => return Ok(Applied::No { refusal: Box::new(refusal), now }),
+            };
+            match self.write(lease, &known, next, request, asked).await {
+                Ok(Some(written)) => {
+                    self.check_birth(lease, &written.record).await?;
+                    let trust_until = written.record.tenure.as_ref().map(|t| known.anchor.trust(t.deadline, grain));
+                    return Ok(Applied::Yes { known: Box::new(written), trust_until });
+                }
+                Ok(None) => {}
+                Err(error) if error.kind() == Kind::Indeterminate => {
+                    unanswered.get_or_insert_with(|| Unanswered { error, base: known.into_owned() });
+                }
+                Err(error) => return Err(unanswered.map_or(error, |write| write.error)),
+            }
+            if !from_memory {
+                let jitter = jitter.get_or_insert_with(|| Jitter::new(Nonce::random()));
+                let bound = Duration::from_millis(1 << attempt.min(6)).min(MAX_BACKOFF);
+                let pause = Duration::from_micros(jitter.below(bound.as_micros().max(1) as u64));
+                self.clock.sleep_until(self.clock.now() + pause).await;
+            }
+        }
+        Err(unanswered.map(|write| write.error).unwrap_or_else(|| {
+            let message = format!("lease `{lease}` is too busy: {MAX_ATTEMPTS} attempts were overtaken; try again");
+            Error::new(Kind::Contended, message)
+        }))
+    }
+
+    /// One swap; none if somebody was faster.
+    async fn write(
+        &self,
+        lease: &LeaseName,
+        known: &Known,
+        next: Ownership,
+        request: &Request,
+        asked: Moment,
+    ) -> Result<Option<Known>> {
+        // Nobody waits to hear that a lease was taken or is still held.
+        let is_news = matches!(request, Request::Release { .. } | Request::Operate { .. });
+        let sheet = Sheet::new(&next, &known.record, &known.old)?;
+        let key = Key::new(Shelf::Lease, lease);
+        Ok(match self.store.swap_parts(&key, known.revision.as_ref(), sheet.parts(is_news)).await? {
+            Swap::Done { revision, now } => {
+                let anchor = Anchor { now, asked };
+                Some(Known { record: next, revision: Some(revision), old: sheet.old, anchor })
+            }
+            Swap::Mismatch => None,
+        })
+    }
+
+    /// A name that has just come up may have come up in a store that everybody is leaving. The record was there before this
+    /// look: either the migration sees the record, or this look sees the migration.
+    async fn check_birth(&self, lease: &LeaseName, written: &Ownership) -> Result<()> {
+        if !written.newborn || written.relocation.is_some() {
+            return Ok(());
+        }
+        let residence = residence::look(self.store.as_ref()).await.map_err(|error| {
+            let message =
+                format!("lease `{lease}` is new, and whether its namespace was moved cannot be told; look first");
+            Error::new(Kind::Indeterminate, message).with_source(error)
+        })?;
+        residence.check(&format!("the namespace of lease `{lease}`"))
+    }
+}
+
+/// A write that got no answer, and the record that it was based on.
+struct Unanswered {
+    error: Error,
+    base: Known,
+}
+
+impl Unanswered {
+    fn fate(&self, seen: &Known, request: &Request) -> Fate {
+        // Nobody has written since: it was not applied. Should it still arrive, it finds what it expects only if ours has not.
+        if seen.revision == self.base.revision {
+            Fate::NotApplied
+        } else {
+            fate(&self.base.record, &seen.record, request)
+        }
+    }
+
+    fn forgotten(self, lease: &LeaseName, seen: &Ownership) -> Error {
+        let (base, now) = (self.base.record.epoch, seen.epoch);
+        let message = format!(
+            "no answer came, and whether it was applied to lease `{lease}` is not known: it was asked for at epoch {base}, and the \
+             record is at epoch {now} and remembers no further back; look at `{lease}` before asking again"
+        );
+        Error::new(Kind::Indeterminate, message).with_source(self.error)
+    }
+}
