@@ -132,6 +132,8 @@ pub enum Verb {
     Sql(Sql),
     /// Put an object into a bucket, unless a newer epoch has been there
     Put(Put),
+    /// Give a guarded resource to another lease: its former lease is shut out for good
+    Adopt(Adopt),
     /// Check the lease at the last moment, then run a command
     Gate(Gate),
     /// Put an HTTP service behind a fence: requests of older epochs are refused
@@ -207,7 +209,7 @@ pub struct Run {
     /// Stop the command after this long, whatever it does
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub max_runtime: Option<String>,
-    /// Shut older holders out of this resource before the command starts: file:PATH, git:REMOTE, a database, an object in a
+    /// Shut older holders out of this resource before the command starts: file:PATH, folder:PATH, git:REMOTE, a database, an object in a
     /// bucket, or http://HOST of a `leasehold proxy` (repeatable)
     #[arg(long, value_name = "RESOURCE", conflicts_with = "limit")]
     pub guard: Vec<String>,
@@ -416,7 +418,10 @@ pub struct Write {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  leasehold publish ./build /srv/www/site")]
+  leasehold publish ./build /srv/www/site
+
+A folder is published whole, or its files are written one by one with `leasehold write`: one that holds fences of its own
+is refused, and so is a write inside of a published one.")]
 pub struct Publish {
     /// The folder to publish; it is copied
     pub folder: PathBuf,
@@ -426,6 +431,27 @@ pub struct Publish {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub keep: usize,
     /// The token [default: LEASEHOLD_TOKEN]
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  token=$(leasehold acquire report-v2) && leasehold adopt file:out.json --token \"$token\" --why 'report-v2 replaces report'
+
+A resource belongs to the lease that wrote there first; every other lease is refused, also one of the same name in another
+store or namespace. If a store was lost and begun anew, do not adopt: heal the lease with `leasehold advance --lineage`.")]
+pub struct Adopt {
+    /// What to give away, as --guard names it: file:PATH, folder:PATH, git:REMOTE, a database or an object in a bucket
+    pub resource: String,
+    /// Why; it is kept with the fence
+    #[arg(long, value_name = "TEXT", required = true)]
+    pub why: String,
+    /// Who you are [default: user@host]
+    #[arg(long, value_name = "TEXT")]
+    pub by: Option<String>,
+    /// A token of the lease that gets it [default: LEASEHOLD_TOKEN]
     #[arg(long, value_name = "TOKEN")]
     pub token: Option<String>,
 }

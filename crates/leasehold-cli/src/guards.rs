@@ -2,15 +2,15 @@
 
 use crate::config::{Source, blame, blame_flag};
 use crate::targets;
-use leasehold::guard::{Guard, Policy};
-use leasehold::{Error, Kind, Result};
+use leasehold::guard::{Adopt, Guard, Policy};
+use leasehold::{Error, Kind, LeaseName, Result};
 use leasehold_guards::git::FenceNamespace;
-use leasehold_guards::{FileGuard, GitGuard};
+use leasehold_guards::{FileGuard, FolderGuard, GitGuard};
 use std::path::Path;
 use std::sync::Arc;
 
 /// What can be guarded, as `--guard` takes it.
-const FORMS: &str = "file:PATH, git:REMOTE, sqlite:PATH, postgres://host/db, mysql://user@host/database, s3://bucket/key, \
+const FORMS: &str = "file:PATH, folder:PATH, git:REMOTE, sqlite:PATH, postgres://host/db, mysql://user@host/database, s3://bucket/key, \
                      gs://bucket/key, az://container/key or http://PROXY";
 
 /// Where `run` tells its command where the fences on git remotes are.
@@ -42,6 +42,7 @@ pub fn parse(text: &str) -> Result<Arc<dyn Guard>> {
 pub fn parse_with(text: &str, namespace: &FenceNamespace) -> Result<Arc<dyn Guard>> {
     Ok(match text.split_once(':') {
         Some(("file", path)) if !path.is_empty() => Arc::new(FileGuard::new(Path::new(path), Policy::Reentrant)?),
+        Some(("folder", path)) if !path.is_empty() => Arc::new(FolderGuard::new(Path::new(path), Policy::Reentrant)?),
         Some(("git", remote)) if !remote.is_empty() => {
             Arc::new(GitGuard::new(remote, Policy::Reentrant)?.with_namespace(namespace.clone()))
         }
@@ -55,5 +56,27 @@ pub fn parse_with(text: &str, namespace: &FenceNamespace) -> Result<Arc<dyn Guar
         #[cfg(not(feature = "http"))]
         Some((scheme @ ("http" | "https"), _)) => return Err(targets::lean(scheme)),
         _ => return Err(Error::invalid("guard", text, format!("use {FORMS}"))),
+    })
+}
+
+/// The guard of the resource that `text` names, for an operator who gives it to this lease. Nothing is touched.
+pub fn adoptable(text: &str, lease: &LeaseName) -> Result<Arc<dyn Adopt>> {
+    Ok(match text.split_once(':') {
+        Some(("file", path)) if !path.is_empty() => Arc::new(FileGuard::new(Path::new(path), Policy::Reentrant)?),
+        Some(("folder", path)) if !path.is_empty() => Arc::new(FolderGuard::new(Path::new(path), Policy::Reentrant)?),
+        Some(("git", remote)) if !remote.is_empty() => {
+            let namespace = fence_namespace(None)?.unwrap_or_default();
+            let guard = GitGuard::new(remote, Policy::Reentrant)?.with_namespace(namespace);
+            // On a remote every lease has a fence of its own.
+            Arc::new(guard.of_lease(lease.clone()))
+        }
+        Some((scheme, _)) if targets::SQL.contains(&scheme) => targets::database(text, None, Policy::Reentrant)?,
+        Some((scheme, _)) if targets::OBJECT.contains(&scheme) => targets::object_guard(text)?,
+        _ => {
+            // What is no resource at all is called so.
+            let resource = parse(text)?.resource();
+            let message = format!("resource=`{resource}` cannot be adopted: its fence is in the store of its proxy");
+            return Err(Error::new(Kind::Unsupported, message));
+        }
     })
 }

@@ -3,7 +3,7 @@
 //! Promise: an address is parsed once, and nothing is touched by it; what is shown has no password. Non-promise: that it
 //! parsed does not mean that it can be reached.
 
-use leasehold::guard::{Guard, Policy};
+use leasehold::guard::{Adopt, Policy};
 use leasehold::{Error, Kind, Result};
 use leasehold_guards::SqliteGuard;
 use leasehold_guards::sql::{Resource, SqlGuard};
@@ -27,7 +27,7 @@ pub fn database(text: &str, resource: Option<&str>, policy: Policy) -> Result<Ar
     if address == "sqlite:" {
         return Err(Error::invalid("database", text, "name a file: sqlite:PATH"));
     }
-    let url: StoreUrl = address.parse().map_err(|e| renamed(&e, "database", allowed))?;
+    let url: StoreUrl = address.parse().map_err(|e| unusable(e, "database", allowed))?;
     let resource: Resource = match resource.map(ToOwned::to_owned).or(fragment).or(named) {
         Some(name) => name.parse()?,
         None => Resource::default(),
@@ -69,12 +69,12 @@ pub fn object(
     use leasehold_guards::object::{Salt, Tags, content_type_of};
     let (address, in_address) = split_option(text, "salt");
     let allowed = "use s3://bucket/key, gs://bucket/key or az://container/key";
-    let url: StoreUrl = address.parse().map_err(|e| renamed(&e, "object", allowed))?;
+    let url: StoreUrl = address.parse().map_err(|e| unusable(e, "bucket's object", allowed))?;
     let Some(address) = url.address().filter(|address| OBJECT.contains(&address.scheme.as_str())) else {
         return Err(Error::invalid("object", scheme_of(text), allowed));
     };
     let key = leasehold_guards::object::key(&address.path)
-        .map_err(|e| Error::new(Kind::Invalid, format!("invalid object `{address}`: {e}")))?;
+        .map_err(|e| Error::new(Kind::Invalid, format!("invalid object `{address}`")).with_source(e))?;
     let kind = content_type.unwrap_or_else(|| content_type_of(&address.path)).to_owned();
     let is_plain = kind.is_ascii() && !kind.is_empty() && !kind.bytes().any(|b| b.is_ascii_control());
     if !is_plain || kind.len() > 200 {
@@ -99,7 +99,7 @@ pub fn object(
 }
 
 /// The guard of an object that `--guard` names.
-pub fn object_guard(text: &str) -> Result<Arc<dyn Guard>> {
+pub fn object_guard(text: &str) -> Result<Arc<dyn Adopt>> {
     #[cfg(feature = "full")]
     return Ok(Arc::new(object(text, None, None, Policy::Reentrant)?.0));
     #[cfg(not(feature = "full"))]
@@ -120,11 +120,9 @@ pub fn lean(scheme: &str) -> Error {
     Error::new(Kind::Unsupported, format!("no driver for `{scheme}`: rebuild with the cargo feature `full`"))
 }
 
-/// What is wrong with an address, said of what it is here: not of a store, whose forms are others.
-fn renamed(error: &Error, what: &str, allowed: &str) -> Error {
-    let text = error.to_string().replacen("store url", what, 1);
-    let cause = text.split("; use `sqlite:`").next().unwrap_or_default();
-    Error::new(error.kind(), if cause.len() < text.len() { format!("{cause}; {allowed}") } else { text })
+/// What is wrong with an address: databases and buckets have those of stores, but not every store can be guarded.
+fn unusable(error: Error, what: &str, allowed: &str) -> Error {
+    Error::new(error.kind(), format!("no address of a {what}, {allowed}")).with_source(error)
 }
 
 /// Only the scheme: the rest may hold a password.

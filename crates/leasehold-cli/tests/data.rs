@@ -259,3 +259,29 @@ fn rows_come_whole_whatever_is_in_them() {
     let told: serde_json::Value = serde_json::from_str(&ask(&["--json"])).unwrap();
     assert_eq!(told["rows"], serde_json::json!([{ "n": "a\tb\nc", "n_2": "\\x00ff", "n_3": null }]));
 }
+
+/// Two stores have a lease of this name: the database belongs to one of them, and then to the other.
+#[test]
+fn a_database_is_given_to_the_lease_of_another_store() {
+    let home = Home::new(On::Sqlite);
+    home.done(&["sql", "sqlite:app.db", "--init"]).expect(0);
+    let elsewhere = ["--store", "dir:elsewhere"];
+    let acquire = ["acquire", "job", "--ttl", "24h"];
+    let first = home.done(&acquire).expect(0).stdout.trim().to_owned();
+    let second = home.done(&[&acquire[..], &elsewhere].concat()).expect(0).stdout.trim().to_owned();
+    let sql = |script: &str, token: &str, store: &[&str]| {
+        home.done(&[&["sql", "sqlite:app.db", "-c", script, "--token", token], store].concat())
+    };
+    sql("CREATE TABLE t (n INTEGER); INSERT INTO t VALUES (1)", &first, &[]).expect(0);
+    let refused = sql("UPDATE t SET n = 2", &second, &elsewhere).expect(64);
+    assert!(refused.stderr.contains("not this lease"), "{}", refused.stderr);
+    let adopt = ["adopt", "sqlite:app.db", "--token", &second, "--why", "the old store goes away", "--by", "ops"];
+    home.done(&[&adopt[..], &elsewhere].concat()).expect(0);
+    let refused = sql("UPDATE t SET n = 3", &first, &[]).expect(64);
+    assert!(refused.stderr.contains("not this lease"), "{}", refused.stderr);
+    assert_eq!(value(&home, "SELECT n FROM t"), "1");
+    sql("UPDATE t SET n = 4", &second, &elsewhere).expect(0);
+    assert_eq!(value(&home, "SELECT n FROM t"), "4");
+    let told = "SELECT adopted LIKE '%by ops: the old store goes away' FROM leasehold_fence";
+    assert_eq!(value(&home, told), "1");
+}

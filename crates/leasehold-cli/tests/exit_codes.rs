@@ -218,6 +218,7 @@ fn the_json_has_the_documented_keys() {
     look("lease", &["show", "job"], 0);
     look("write", &["write", "out", "--from", "text", "--token", token], 0);
     look("write", &["publish", "folder", "site", "--token", token], 0);
+    look("adopt", &["adopt", "file:out", "--why", "drill", "--token", token], 0);
     look("sql --init", &["sql", "sqlite:app.db", "--init"], 0);
     look("sql --column", &["sql", "sqlite:app.db", "--column", "fence", "--token", token], 0);
     let ran = look("sql", &["sql", "sqlite:app.db", "-c", "SELECT 7 AS n", "--token", token], 0);

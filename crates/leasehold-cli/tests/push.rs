@@ -8,6 +8,7 @@ use common::remote::Place;
 use common::{Done, Home, On, descendants, eventually, is_alive, signal};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 #[test]
@@ -110,12 +111,16 @@ fn a_run_shuts_older_holders_out_before_the_command_starts() {
 #[test]
 fn a_rolled_back_store_is_told_apart_and_healed() {
     let place = Place::new();
+    let (store, copy) = (place.home.path("leases"), place.home.path("copy"));
+    let restore = |from: &Path, to: &Path| {
+        let _ = fs::remove_dir_all(to);
+        assert!(Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap().success());
+    };
+    restore(&store, &copy);
     let newer = place.transfer();
     place.push(&newer, &["origin", "main"]).expect(0);
     // The store is restored from before the hand-off, and grants epoch 2 once more.
-    let store = place.home.path("leases");
-    fs::rename(&store, place.home.path("newer-leases")).unwrap();
-    place.acquire("job");
+    restore(&copy, &store);
     let again = place.transfer();
     assert!(again.starts_with("job:2:"), "{again}");
     place.commit("two");
@@ -123,13 +128,19 @@ fn a_rolled_back_store_is_told_apart_and_healed() {
     let heal = "leasehold advance job --past 2 --why";
     assert!(refused.stderr.contains("store regressed") && refused.stderr.contains(heal), "{}", refused.stderr);
     // And with a lower epoch than the fence has seen, though the store says that it holds the lease.
-    fs::remove_dir_all(&store).unwrap();
-    let first = place.acquire("job");
-    let refused = place.push(&first, &["origin", "main"]).expect(65);
+    restore(&copy, &store);
+    let refused = place.push(&place.token, &["origin", "main"]).expect(65);
     assert!(refused.stderr.contains(heal), "{}", refused.stderr);
     place.home.done(&["advance", "job", "--past", "2", "--why", "store was restored"]).expect(0);
     let healed = place.acquire("job");
     place.push(&healed, &["origin", "main"]).expect(0);
+    assert_eq!(place.subject("main"), "two");
+    // A store that was lost and begun anew has another line of epochs, whatever its number.
+    fs::remove_dir_all(&store).unwrap();
+    let begun_anew = place.acquire("job");
+    place.commit("three");
+    let refused = place.push(&begun_anew, &["origin", "main"]).expect(64);
+    assert!(refused.stderr.contains("not this lease"), "{}", refused.stderr);
     assert_eq!(place.subject("main"), "two");
 }
 
@@ -313,6 +324,61 @@ fn hooks_credentials_and_old_gits() {
     let refused =
         Done::from(command.current_dir(place.home.path("work")).env("PATH", "/nowhere").output().unwrap()).expect(78);
     assert!(refused.stderr.contains("`git` is not on the PATH"), "{}", refused.stderr);
+}
+
+#[test]
+fn a_fence_is_given_to_the_lease_of_another_store() {
+    let place = Place::new();
+    place.push(&place.token, &["origin", "main"]).expect(0);
+    let elsewhere = ["--store", "dir:elsewhere"];
+    let acquire = [&["acquire", "job", "--ttl", "24h"][..], &elsewhere].concat();
+    let in_work =
+        |words: &[&str]| Done::from(place.home.leasehold(words).current_dir(place.home.path("work")).output().unwrap());
+    let second = in_work(&acquire).expect(0).stdout.trim().to_owned();
+    place.commit("two");
+    let refused = place.push(&second, &[&["origin", "main"][..], &elsewhere].concat()).expect(64);
+    assert!(refused.stderr.contains("not this lease"), "{}", refused.stderr);
+    let adopt = ["adopt", "git:origin", "--token", &second, "--why", "the old store goes away"];
+    in_work(&[&adopt[..], &elsewhere].concat()).expect(0);
+    let refused = place.push(&place.token, &["origin", "main"]).expect(64);
+    assert!(refused.stderr.contains("not this lease"), "{}", refused.stderr);
+    assert_eq!(place.subject("main"), "one");
+    place.push(&second, &[&["origin", "main"][..], &elsewhere].concat()).expect(0);
+    assert_eq!(place.subject("main"), "two");
+}
+
+/// Some of what git says is known by its words alone: these are the words of the git at hand.
+#[test]
+fn what_git_says_is_understood() {
+    let place = Place::new();
+    place.push(&place.token, &["origin", "main"]).expect(0);
+    let blob = place.git("work", &["hash-object", "-w", "-t", "blob", "/dev/null"]);
+    let tip = place.git("work", &["rev-parse", "main"]);
+    let before = place.refs();
+    for (refspec, says) in [
+        (format!("{blob}:refs/heads/blob"), "non-commit object"),
+        (format!("{tip}:nowhere"), "not a full refname"),
+        ("main~99:main".to_owned(), "src refspec"),
+    ] {
+        let refused = place.push(&place.token, &["origin", &refspec]).expect(64);
+        assert!(refused.stderr.contains(says), "{refspec}: {}", refused.stderr);
+    }
+    place.git("remote.git", &["config", "receive.advertiseAtomic", "false"]);
+    let refused = place.push(&place.token, &["origin", "main:other"]).expect(78);
+    assert!(refused.stderr.contains("does not support --atomic"), "{}", refused.stderr);
+    let heads =
+        |refs: &str| refs.lines().filter(|line| line.contains("refs/heads")).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(heads(&place.refs()), heads(&before));
+    // Where git has to make the fence's commit and does not know who is at work, it is told.
+    place.git(".", &["init", "-q", "--bare", "--object-format=sha256", "-b", "main", "long.git"]);
+    place.git(".", &["init", "-q", "--object-format=sha256", "-b", "main", "long"]);
+    place.git(
+        "long",
+        &["-c", "user.name=a", "-c", "user.email=a@localhost", "commit", "-q", "--allow-empty", "-m", "one"],
+    );
+    place.git("long", &["config", "user.useConfigOnly", "true"]);
+    let words = ["push", "--token", &place.token, "../long.git", "main"];
+    Done::from(place.home.leasehold(&words).current_dir(place.home.path("long")).output().unwrap()).expect(0);
 }
 
 /// What git's settings said is remembered for as long as they are the same, and not a moment longer.

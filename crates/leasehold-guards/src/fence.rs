@@ -3,6 +3,8 @@
 //! Promise: damage is told apart from absence, and what is not ours is neither trusted nor touched. Non-promise: a
 //! listing is no snapshot; permit.rs says how that is lived with.
 
+use crate::adopt::{FORMER, is_staged_name};
+use crate::displaced::is_swapped;
 use crate::failure::{Scene, errno};
 use crate::place::Place;
 use crate::remains::GONE;
@@ -17,7 +19,11 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 
 pub(crate) const LEASE: &str = "lease";
+pub(crate) const SEALED: &str = "sealed";
 pub(crate) const WROTE: &str = "wrote";
+
+/// The nonce of what no grant made.
+pub(crate) const NOBODY: Nonce = Nonce::from_u128(0);
 
 /// What a fence folder holds, lowest permit first.
 #[derive(Debug, Default)]
@@ -25,18 +31,40 @@ pub(crate) struct Listing {
     pub(crate) permits: Vec<(Epoch, Nonce)>,
     /// Set-aside permits and lease staging files that somebody did not live to remove.
     pub(crate) remains: Vec<String>,
+    /// Trees of publishers that died, which displaced.rs judges.
+    pub(crate) swapped: Vec<String>,
+    /// Fence folders of leases that the artifact was taken from, as adopt.rs names them.
+    pub(crate) former: Vec<String>,
+}
+
+impl Listing {
+    /// Whether an operator has given the artifact to another lease: adopt.rs puts a permit of the last epoch of all here.
+    pub(crate) fn is_retired(&self) -> bool {
+        self.permits.last().is_some_and(|(epoch, _)| *epoch == Epoch::MAX)
+    }
 }
 
 /// The highest permit, whoever asks. Nothing is created.
 pub(crate) fn high_water(scene: &Scene<'_>, place: &Place) -> Result<Option<HighWater>> {
-    let Some(fence) = open_fence(scene, place, &place.beside(".fence")?)? else { return Ok(None) };
+    match open_fence(scene, place, &place.beside(".fence")?)? {
+        Some(fence) => high_in(scene, &fence),
+        None => Ok(None),
+    }
+}
+
+/// The highest permit in this fence folder.
+pub(crate) fn high_in(scene: &Scene<'_>, fence: &OwnedFd) -> Result<Option<HighWater>> {
     // Listed first: the lease file comes before any permit, so for a permit that is seen it is there.
-    let listing = list(scene, &fence)?;
-    let lease = read_lease(scene, &fence)?;
-    let Some(&(epoch, nonce)) = listing.permits.last() else { return Ok(None) };
+    let listing = list(scene, fence)?;
+    let lease = read_lease(scene, fence)?;
+    let Some(&(epoch, nonce)) = listing.permits.last() else {
+        // Founded by a lease that has not entered yet: it refuses every other, so it can be asked for.
+        let founded = |(lease, lineage)| HighWater { lease, lineage, epoch: Epoch::ZERO, nonce: NOBODY, seq: 0 };
+        return Ok(lease.map(founded));
+    };
     let (lease, lineage) = lease.ok_or_else(|| scene.corrupt("the fence folder has permits but no `lease` file"))?;
     let wrote = format!("{}/{WROTE}", permit_name(epoch, nonce));
-    let seq = u64::from(rustix::fs::statat(&fence, wrote, AtFlags::SYMLINK_NOFOLLOW).is_ok());
+    let seq = u64::from(rustix::fs::statat(fence, wrote, AtFlags::SYMLINK_NOFOLLOW).is_ok());
     Ok(Some(HighWater { lease, lineage, epoch, nonce, seq }))
 }
 
@@ -96,6 +124,10 @@ pub(crate) fn list(scene: &Scene<'_>, fence: &OwnedFd) -> Result<Listing> {
             listing.permits.push(permit);
         } else if is_remains(&name, kind) {
             listing.remains.push(name);
+        } else if kind == FileType::Directory && name.strip_prefix(FORMER).is_some_and(is_staged_name) {
+            listing.former.push(name);
+        } else if kind == FileType::Directory && is_swapped(&name) {
+            listing.swapped.push(name);
         }
     }
     listing.permits.sort_unstable();
@@ -113,7 +145,7 @@ fn is_remains(name: &str, kind: FileType) -> bool {
     }
 }
 
-fn names(fence: &OwnedFd) -> io::Result<Vec<(String, FileType)>> {
+pub(crate) fn names(fence: &OwnedFd) -> io::Result<Vec<(String, FileType)>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(fence)? {
         let entry = entry?;

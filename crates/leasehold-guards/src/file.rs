@@ -4,6 +4,7 @@
 //! symlinks, mode and, where permitted, the file's user and group stay as they were. Non-promise: hard links to the file
 //! keep the old content, extended attributes are not copied, and set-user-id bits are dropped.
 
+use crate::adopt;
 use crate::blocking::blocking;
 use crate::failure::Scene;
 use crate::fence;
@@ -11,8 +12,8 @@ use crate::permit::{Permits, hold};
 use crate::place::{Place, shown};
 use crate::steps::{Step, Steps, Unwatched};
 use async_trait::async_trait;
-use leasehold::guard::{Guard, HighWater, Policy, Strength};
-use leasehold::{Error, Kind, Result, Token};
+use leasehold::guard::{Adopt, Guard, HighWater, Policy, Strength};
+use leasehold::{Error, Kind, Result, Token, Who, Why};
 use rustix::fs::{Gid, Mode, Stat, Uid};
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -63,6 +64,12 @@ impl FileGuard {
     pub fn seal_now(&self, token: &Token) -> Result<HighWater> {
         let place = Place::open_followed(&self.path, &self.resource)?;
         Permits::open(self.scene(), &place, token)?.seal()
+    }
+
+    /// [`Adopt::adopt`] for callers that may block.
+    pub fn adopt_now(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
+        let place = Place::open_followed(&self.path, &self.resource)?;
+        adopt::adopt(self.scene(), &place, from, token, by, why)
     }
 
     /// [`Guard::high_water`] for callers that may block.
@@ -129,6 +136,15 @@ impl Guard for FileGuard {
     async fn high_water(&self) -> Result<Option<HighWater>> {
         let guard = self.clone();
         blocking(move || guard.high_water_now()).await
+    }
+}
+
+#[async_trait]
+impl Adopt for FileGuard {
+    async fn adopt(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
+        let (guard, from, token) = (self.clone(), from.clone(), token.clone());
+        let (by, why) = (by.clone(), why.clone());
+        blocking(move || guard.adopt_now(&from, &token, &by, &why)).await
     }
 }
 

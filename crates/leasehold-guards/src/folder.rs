@@ -7,18 +7,21 @@
 //! renamed into place. A real folder: it changes places with the staged tree. In both the rename that publishes has its
 //! source in the permit, so a stale one finds none.
 
+use crate::adopt;
 use crate::blocking::blocking;
+use crate::displaced::{DISPLACED, tree_name};
 use crate::failure::Scene;
 use crate::fence;
 use crate::generations::{self, Generations};
 use crate::permit::{Permits, hold};
 use crate::place::{Place, shown};
+use crate::remains::discard_aside;
 use crate::steps::{Step, Steps, Unwatched};
 use crate::tree;
 use async_trait::async_trait;
-use leasehold::guard::{Guard, HighWater, Policy, Strength};
-use leasehold::{Error, Kind, Result, Token};
-use rustix::fs::{FileType, Mode, OFlags};
+use leasehold::guard::{Adopt, Guard, HighWater, Policy, Strength};
+use leasehold::{Error, Kind, Result, Token, Who, Why};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -85,6 +88,12 @@ impl FolderGuard {
         Permits::open(self.scene(), &place, token)?.seal()
     }
 
+    /// [`Adopt::adopt`] for callers that may block.
+    pub fn adopt_now(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
+        let place = Place::open(&self.path, &self.resource)?;
+        adopt::adopt(self.scene(), &place, from, token, by, why)
+    }
+
     /// [`Guard::high_water`] for callers that may block.
     pub fn high_water_now(&self) -> Result<Option<HighWater>> {
         let place = Place::open(&self.path, &self.resource)?;
@@ -108,11 +117,14 @@ impl FolderGuard {
             .and_then(|()| scene.take(Step::SyncPayload, || Ok(())));
         let published = staged.and_then(|()| match way {
             Way::Symlink => self.swap_symlink(&permits, &place, token, &stage),
-            Way::Exchange => self.exchange(&permits, &place, token, &stage),
+            Way::Exchange => self.exchange(&permits, &place, token, &stage, &held),
         });
         // After an exchange the stage may hold the old tree. Failing to remove it does not undo the publish.
         if scene.take(Step::Collect, || Ok(())).is_ok() || published.is_err() {
             permits.drop_stage(&stage);
+        }
+        if published.is_ok() {
+            self.keep_rescued(&permits, &place, token);
         }
         drop(held);
         published
@@ -141,8 +153,15 @@ impl FolderGuard {
         published
     }
 
-    fn exchange(&self, permits: &Permits<'_>, place: &Place, token: &Token, stage: &str) -> Result<HighWater> {
-        let tree = format!("{stage}/tree");
+    fn exchange(
+        &self,
+        permits: &Permits<'_>,
+        place: &Place,
+        token: &Token,
+        stage: &str,
+        held: &OwnedFd,
+    ) -> Result<HighWater> {
+        let tree = name_by_inode(permits, stage, held).map_err(|e| permits.why(Step::Stage, e))?;
         let mut unsupported = false;
         let published = permits.publish(self.policy, || {
             let answer = leasehold_system::rename::exchange(
@@ -186,6 +205,21 @@ impl FolderGuard {
         }
     }
 
+    /// What publishers that died have displaced joins the generations too, after the old ones were collected: nobody was
+    /// told of it yet, so it stays for one publish more.
+    fn keep_rescued(&self, permits: &Permits<'_>, place: &Place, token: &Token) {
+        let scene = Scene { resource: &self.resource, steps: &Unwatched };
+        let Ok(found) = fence::names(permits.fence()) else { return };
+        for (name, _) in found.into_iter().filter(|(name, _)| name.starts_with(DISPLACED)) {
+            if self.keep == 0 {
+                discard_aside(&scene, permits.fence(), &name, permits.fence());
+            } else if let Ok(generations) = Generations::open(&scene, place) {
+                let generation = generations.next_name(token);
+                let _ = rustix::fs::renameat(permits.fence(), name.as_str(), generations.folder(), generation.as_str());
+            }
+        }
+    }
+
     fn way(&self, place: &Place) -> Result<Way> {
         let kind = place.found.as_ref().map(|stat| FileType::from_raw_mode(stat.st_mode));
         let allowed = match kind {
@@ -214,6 +248,16 @@ impl FolderGuard {
     }
 }
 
+/// Names the staged tree by its inode, durably: whoever finds another folder under that name knows that it was displaced.
+fn name_by_inode(permits: &Permits<'_>, stage: &str, held: &OwnedFd) -> io::Result<String> {
+    let staged = format!("{stage}/tree");
+    let inode = rustix::fs::statat(permits.fence(), staged.as_str(), AtFlags::SYMLINK_NOFOLLOW)?.st_ino;
+    let tree = format!("{stage}/{}", tree_name(inode));
+    rustix::fs::renameat(permits.fence(), staged.as_str(), permits.fence(), tree.as_str())?;
+    fence::sync(held)?;
+    Ok(tree)
+}
+
 fn open_stage(permits: &Permits<'_>, stage: &str) -> io::Result<OwnedFd> {
     rustix::fs::mkdirat(permits.fence(), stage, Mode::from_raw_mode(0o777))?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -240,5 +284,14 @@ impl Guard for FolderGuard {
     async fn high_water(&self) -> Result<Option<HighWater>> {
         let guard = self.clone();
         blocking(move || guard.high_water_now()).await
+    }
+}
+
+#[async_trait]
+impl Adopt for FolderGuard {
+    async fn adopt(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
+        let (guard, from, token) = (self.clone(), from.clone(), token.clone());
+        let (by, why) = (by.clone(), why.clone());
+        blocking(move || guard.adopt_now(&from, &token, &by, &why)).await
     }
 }

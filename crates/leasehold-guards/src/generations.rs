@@ -5,13 +5,13 @@
 
 use crate::failure::{Scene, exists, vanished};
 use crate::place::Place;
-use crate::remains::{discard, gone_name};
-use crate::steps::{Step, Unwatched};
+use crate::remains::discard_aside;
+use crate::steps::Step;
 use leasehold::{Epoch, Error, Kind, Result, Token};
 use rustix::fs::{Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 /// How many digits of the nonce are in a generation's name: enough for people to tell two grants apart.
@@ -87,11 +87,7 @@ impl<'a> Generations<'a> {
     }
 
     fn remove(&self, scene: &Scene<'_>, fence: &OwnedFd, name: &str) {
-        let aside = gone_name();
-        if rustix::fs::renameat(&self.folder, name, fence, aside.as_str()).is_ok() {
-            let quiet = Scene { resource: scene.resource, steps: &Unwatched };
-            let _ = discard(&quiet, fence.as_fd(), OsStr::new(&aside));
-        }
+        discard_aside(scene, &self.folder, name, fence);
     }
 
     /// The live generation; none if that cannot be told. An empty name if there is no symlink of ours.

@@ -5,8 +5,10 @@
 //! the remote needs no code of ours. Non-promise: who pushes without the guard is not stopped (for that there is a hook),
 //! and two leases that push to one branch do not fence each other.
 
+mod branches;
 mod cache;
 mod commit;
+mod fence_ref;
 mod hook;
 mod landing;
 mod memo;
@@ -25,10 +27,12 @@ pub use names::{FenceNamespace, Refspec, Remote};
 pub use steps::{GitStep, GitSteps};
 pub use upstream::default_push;
 
+use crate::succession;
 use async_trait::async_trait;
+use commit::Adopted;
 use landing::{Failure, Landing};
-use leasehold::guard::{Guard, HighWater, Policy, Strength};
-use leasehold::{Error, Kind, LeaseName, Result, Token};
+use leasehold::guard::{Adopt, Guard, HighWater, Policy, Strength};
+use leasehold::{Error, Kind, LeaseName, Result, Token, Who, Why};
 use program::Git;
 use site::Site;
 use std::path::PathBuf;
@@ -193,6 +197,29 @@ impl Guard for GitGuard {
         let site = Site::find(&self.git, &self.remote).await?;
         let Some(lease) = lease else { return Ok(None) };
         let fence = self.namespace.fence_of(&lease)?;
-        Ok(landing::read_fence(&site, &self.resource(), &fence, &*self.steps).await?.map(|fence| fence.high))
+        Ok(fence_ref::read_fence(&site, &self.resource(), &fence, &*self.steps).await?.map(|fence| fence.high))
+    }
+}
+
+#[async_trait]
+impl Adopt for GitGuard {
+    /// From another lease of the same name only. Leases of different names have fences of their own, and no branch belongs to
+    /// one of them: nothing could be taken from the former.
+    async fn adopt(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
+        if from.lease != token.lease {
+            let message = format!(
+                "nothing to adopt: on resource=`{}` every lease has a fence of its own, and no branch belongs to one of them. \
+                 Stop the jobs of lease `{}`, then push with `{}`. Where hooks protect the branch, change `git config \
+                 leasehold.protect` on the server",
+                self.resource(),
+                from.lease,
+                token.lease
+            );
+            return Err(Error::new(Kind::Unsupported, message));
+        }
+        succession::adopt(&self.resource(), Some(from), from, token)?;
+        let site = self.arrive(token).await?;
+        let adopted = Adopted { from: from.token(), note: format!("by {by}: {why}") };
+        self.landing(&site, token)?.adopt(from, adopted).await
     }
 }

@@ -19,8 +19,12 @@
 //! # Ok(()) }
 //! ```
 
+#[cfg(feature = "file")]
+mod adopt;
 #[cfg(any(feature = "file", feature = "sqlite"))]
 mod blocking;
+#[cfg(feature = "file")]
+mod displaced;
 #[cfg(feature = "file")]
 mod failure;
 #[cfg(feature = "file")]
@@ -41,6 +45,8 @@ mod kept;
 pub mod mcp;
 #[cfg(feature = "mysql")]
 pub mod mysql;
+#[cfg(feature = "file")]
+mod nesting;
 #[cfg(feature = "object")]
 pub mod object;
 #[cfg(feature = "file")]
@@ -59,6 +65,8 @@ pub mod sqlite;
 mod stages;
 #[cfg(feature = "file")]
 mod steps;
+#[cfg(any(feature = "git", feature = "object", feature = "sql"))]
+mod succession;
 #[cfg(feature = "folder")]
 mod tree;
 

@@ -1,12 +1,13 @@
 //! The guard of a MariaDB or MySQL database: the fence row is locked, checked and moved in one exchange.
 //!
 //! Promise: no window, at any isolation level; an older holder's session that has stopped inside its transaction is ended
-//! by the server when a newer holder comes; a commit without an answer is looked up by the number it wrote. Non-promise:
-//! the tables must be InnoDB, for others keep no transactions; `TRUNCATE` passes by triggers; a session of another user,
+//! by the server when a newer holder comes; a commit without an answer is found by the number that it left in the row, once a
+//! new write there was answered. Non-promise: the tables must be InnoDB, for others keep no transactions; `TRUNCATE` passes by triggers; a session of another user,
 //! which this one may not end, can hold a newer holder up, and that is reported.
 
 mod fenced;
 mod statements;
+mod unanswered;
 
 pub use fenced::{Fenced, begin};
 
@@ -15,13 +16,13 @@ use crate::sql::{
     judge, no_room, not_removed, not_set_up, one_line, shown,
 };
 use crate::stages::{Stage, Stages, Watched};
+use crate::succession;
 use async_trait::async_trait;
-use leasehold::guard::{Guard, HighWater, Policy, Strength};
-use leasehold::{Error, Kind, Nonce, Result, Token};
+use leasehold::guard::{Adopt, Guard, HighWater, Policy, Strength};
+use leasehold::{Error, Kind, Nonce, Result, Token, Who, Why};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Column, Conn, Row, Value};
 use statements::literal;
-use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,8 +77,29 @@ pub async fn close(transaction: &mut impl Queryable, resource: &Resource) -> Res
     closed.map(drop).map_err(|e| refused(&e, resource.as_str(), "this database"))
 }
 
-/// Ends the session of an older holder that has the fence row, if one does: for those who wait in [`admit`].
+/// Ends the session that has the fence row and is to give way, if one does: for those who wait in [`admit`]. That is an
+/// older holder's, or one of another lease where the fence is this one's.
 pub async fn evict(connection: &mut Conn, resource: &Resource, token: &Token) -> Result<()> {
+    evict_if(connection, resource, |inside| inside.gives_way_to(token)).await
+}
+
+/// A session that is in the middle of a write to the fence row.
+struct Inside {
+    lineage: String,
+    epoch: u64,
+    session: i64,
+    /// The lineage of the fence, as it is committed.
+    fence: Option<String>,
+}
+
+impl Inside {
+    fn gives_way_to(&self, token: &Token) -> bool {
+        let own = token.lineage.to_string();
+        if self.lineage == own { self.epoch < token.epoch.get() } else { self.fence == Some(own) }
+    }
+}
+
+async fn evict_if(connection: &mut Conn, resource: &Resource, gives_way: impl Fn(&Inside) -> bool) -> Result<()> {
     let fail = |e| refused(&e, resource.as_str(), "this database");
     let sets = exchange(connection, &statements::in_the_way(resource)).await.map_err(fail)?;
     let rows: Vec<Option<&Row>> = sets.iter().skip(1).step_by(2).map(|rows| rows.first()).collect();
@@ -86,11 +108,15 @@ pub async fn evict(connection: &mut Conn, resource: &Resource, token: &Token) ->
     if mark(now) != mark(still) || committed.map(mark) == Some(mark(now)) {
         return Ok(());
     }
-    if let (Some(claim), Some(session)) = (number(now, 0), number(now, 1))
-        && u64::try_from(claim).is_ok_and(|claim| claim < token.epoch.get())
-    {
+    let inside = || {
+        let claim = text(now, 0)?;
+        let (lineage, epoch) = claim.split_once(':')?;
+        let fence = committed.filter(|row| number(row, 5) != Some(0)).and_then(|row| text(row, 4));
+        Some(Inside { lineage: lineage.to_owned(), epoch: epoch.parse().ok()?, session: number(now, 1)?, fence })
+    };
+    if let Some(inside) = inside().filter(gives_way) {
         // It may have ended by itself by now.
-        let _ = exchange(connection, &format!("KILL {session}")).await;
+        let _ = exchange(connection, &format!("KILL {}", inside.session)).await;
     }
     Ok(())
 }
@@ -141,6 +167,8 @@ fn fence_of(resource: &str, row: Option<&Row>) -> Result<Option<HighWater>> {
 struct Admitted {
     high: HighWater,
     session: i64,
+    /// The numbers of the writes before.
+    trail: String,
 }
 
 /// What the statements found and did, judged by the one predicate. The last four sets are those of the admit.
@@ -163,7 +191,8 @@ fn decide(resource: &str, sets: &[Vec<Row>], token: &Token, policy: Option<Polic
     if fence_of(resource, now.first())?.as_ref() != Some(&next) {
         return Err(strange());
     }
-    Ok(Admitted { high: next, session: number(seen, 6).ok_or_else(strange)? })
+    let trail = text(seen, 7).ok_or_else(strange)?;
+    Ok(Admitted { high: next, session: number(seen, 6).ok_or_else(strange)?, trail })
 }
 
 /// What a refusal of an admit, or of a question, means: nothing was applied.
@@ -207,17 +236,18 @@ impl MysqlGuard {
         self
     }
 
-    async fn begin(&self, token: &Token, policy: Option<Policy>, id: Nonce) -> Result<(Conn, Admitted)> {
+    async fn begin(&self, token: &Token, policy: Option<Policy>, write: Nonce) -> Result<(Conn, Admitted)> {
         let resource = self.resource();
         self.stages.reach(Stage::Connect, &resource)?;
         let mut last = None;
         for _ in 0..TRIES {
             let mut conn = (self.connect)().await?;
             self.stages.reach(Stage::Admit, &resource)?;
-            let admit = statements::admit(&self.resource, token, policy, id)?;
+            let admit = statements::admit(&self.resource, token, policy, write)?;
             // Outside of any SAVEPOINT that a script may name: it tells whether the transaction is still the same.
-            let sql = format!("START TRANSACTION; SAVEPOINT leasehold_{id}; {admit}");
-            match self.patiently(exchange(&mut conn, &sql), token).await {
+            let sql = format!("START TRANSACTION; SAVEPOINT leasehold_{write}; {admit}");
+            let older = |inside: &Inside| inside.gives_way_to(token);
+            match self.patiently(exchange(&mut conn, &sql), older).await {
                 Ok(sets) => {
                     return match decide(&resource, &sets, token, policy) {
                         Ok(admitted) => Ok((conn, admitted)),
@@ -242,11 +272,11 @@ impl MysqlGuard {
         Err(last.unwrap_or_else(|| Error::new(Kind::Contended, format!("gave way too often: resource=`{resource}`"))))
     }
 
-    /// Waits for an exchange, and ends an older holder's session that holds it up.
+    /// Waits for an exchange, and ends a session that holds it up, if it is to give way.
     async fn patiently<T>(
         &self,
         exchange: impl Future<Output = mysql_async::Result<T>>,
-        token: &Token,
+        gives_way: impl Fn(&Inside) -> bool,
     ) -> mysql_async::Result<T> {
         tokio::pin!(exchange);
         loop {
@@ -255,7 +285,7 @@ impl MysqlGuard {
                 () = sleep(PATIENCE) => {
                     let eviction = async {
                         let mut other = (self.connect)().await?;
-                        evict(&mut other, &self.resource, token).await
+                        evict_if(&mut other, &self.resource, &gives_way).await
                     };
                     // If it fails, the exchange itself says why it went no further.
                     let _ = timeout(ASK, eviction).await;
@@ -278,70 +308,23 @@ impl MysqlGuard {
         error
     }
 
-    /// The transaction is still the one that was admitted, and commits; one exchange.
-    async fn commit(&self, mut conn: Conn, token: &Token, id: Nonce, admitted: &Admitted) -> Result<()> {
+    /// The transaction is still the one that was admitted, and commits; one exchange. If no answer came, why.
+    async fn commit(&self, mut conn: Conn, write: Nonce) -> Result<Option<String>> {
         self.stages.reach(Stage::Commit, &self.resource())?;
-        let sql = format!("RELEASE SAVEPOINT leasehold_{id}; {}; COMMIT", statements::close(&self.resource));
-        match exchange(&mut conn, &sql).await {
+        let sql = format!("RELEASE SAVEPOINT leasehold_{write}; {}; COMMIT", statements::close(&self.resource));
+        let answer = exchange(&mut conn, &sql).await;
+        if let Err(lost) = self.stages.reach(Stage::Reply, &self.resource()) {
+            return Ok(Some(lost.to_string()));
+        }
+        match answer {
             Ok(_) => {
                 let _ = conn.disconnect().await;
-                Ok(())
+                Ok(None)
             }
             Err(mysql_async::Error::Server(told)) if told.code == 1305 => Err(escaped(&self.resource())),
             Err(e) if is_plain(&e) => Err(refused(&e, &self.resource(), &self.place)),
-            Err(e) => {
-                drop(conn);
-                self.resolve(token, id, admitted, &e).await
-            }
+            Err(e) => Ok(Some(e.to_string())),
         }
-    }
-
-    /// No answer means unknown: the row is locked, so that nothing is under way any more, and read.
-    async fn resolve(&self, token: &Token, id: Nonce, admitted: &Admitted, error: &mysql_async::Error) -> Result<()> {
-        let resource = self.resource();
-        self.stages.reach(Stage::ReadBack, &resource)?;
-        let unknown = || {
-            let message = format!(
-                "no answer to the commit: resource=`{resource}`: others have written since, so whether it was applied is not \
-                 known; look at the data"
-            );
-            Error::new(Kind::Indeterminate, message).with_source(one_line(&error.to_string()))
-        };
-        let look = async {
-            let mut conn = (self.connect)().await?;
-            let _ = exchange(&mut conn, &format!("KILL {}", admitted.session)).await;
-            let sql = format!(
-                "SELECT epoch, nonce, seq, wrote, prior_epoch, prior_seq, prior_wrote FROM leasehold_fence WHERE resource = \
-                 {} FOR UPDATE",
-                literal(self.resource.as_str())
-            );
-            let sets = exchange(&mut conn, &sql).await.map_err(|e| refused(&e, &resource, &self.place))?;
-            Ok::<_, Error>(sets.into_iter().flatten().next())
-        };
-        let Ok(Ok(Some(row))) = timeout(ASK, look).await else { return Err(unknown()) };
-        let (Ok(epoch), Ok(seq)) = (i64::try_from(token.epoch.get()), i64::try_from(admitted.high.seq)) else {
-            return Err(unknown());
-        };
-        let id = id.to_string();
-        let is_ours = number(&row, 0) == Some(epoch) && text(&row, 1) == Some(token.nonce.to_string());
-        let was_ours = number(&row, 4) == Some(epoch);
-        let (seen_seq, wrote) =
-            if is_ours { (number(&row, 2), text(&row, 3)) } else { (number(&row, 5), text(&row, 6)) };
-        if (is_ours || was_ours) && wrote.as_ref() == Some(&id) {
-            return Ok(());
-        }
-        // Each epoch that commits is the next one's prior: one that is passed over never did.
-        let (seen, prior) = (number(&row, 0), number(&row, 4));
-        let never_seen =
-            seen.is_some_and(|seen| seen < epoch || (seen > epoch && prior.is_some_and(|prior| prior < epoch)));
-        // Every write takes the next number, so one with our number, or none, is there in place of ours.
-        let surely_not = never_seen || ((is_ours || was_ours) && seen_seq.is_some_and(|seen| seen <= seq));
-        if !surely_not {
-            return Err(unknown());
-        }
-        let message = format!("the connection broke and all was rolled back: resource=`{resource}`; try again");
-        let error = Error::new(Kind::Unavailable, message).with_source(one_line(&error.to_string()));
-        Err(self.overtaken(token, error).await)
     }
 
     async fn apply(&self, conn: &mut Conn, token: &Token, script: &Script) -> Result<(Vec<u64>, Rows)> {
@@ -420,10 +403,7 @@ impl Guard for MysqlGuard {
     }
 
     async fn seal(&self, token: &Token) -> Result<HighWater> {
-        let id = Nonce::random();
-        let (conn, admitted) = self.begin(token, None, id).await?;
-        self.commit(conn, token, id, &admitted).await?;
-        Ok(admitted.high)
+        self.settle(token, None).await
     }
 
     async fn high_water(&self) -> Result<Option<HighWater>> {
@@ -435,6 +415,15 @@ impl Guard for MysqlGuard {
         let sets = exchange(&mut conn, &sql).await.map_err(|e| refused(&e, &self.resource(), &self.place))?;
         let _ = conn.disconnect().await;
         fence_of(&self.resource(), sets.first().and_then(|rows| rows.first()))
+    }
+}
+
+#[async_trait]
+impl Adopt for MysqlGuard {
+    async fn adopt(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
+        succession::adopt(&self.resource(), Some(from), from, token)?;
+        let note = succession::note(from, by, why);
+        self.settle(token, Some((from, &note))).await
     }
 }
 
@@ -481,30 +470,23 @@ impl SqlGuard for MysqlGuard {
             Error::new(kind, message).with_source(one_line(&e.to_string()))
         };
         exchange(&mut conn, "DO GET_LOCK('leasehold_init', 20)").await.map_err(fail)?;
-        exchange(&mut conn, statements::TABLE).await.map_err(fail)?;
-        let found = exchange(&mut conn, statements::LACKS).await.map_err(fail)?;
-        if found.iter().flatten().next().and_then(|row| number(row, 0)) == Some(0) {
-            exchange(&mut conn, statements::UPGRADE).await.map_err(fail)?;
-        }
         for line in statements::set_up(&self.resource, setup) {
             exchange(&mut conn, &line).await.map_err(fail)?;
         }
-        // Also those that an earlier version protected; and this one no more, if its last table was set free.
-        let found = exchange(&mut conn, statements::TRIGGERS).await.map_err(fail)?;
-        let triggers: Vec<String> = found.iter().flatten().filter_map(|row| text(row, 0)).collect();
-        let known: BTreeSet<&str> = triggers.iter().filter_map(|text| statements::resource_of(text)).collect();
-        let own = literal(self.resource.as_str());
-        let free = (!setup.unprotect.is_empty() && !known.contains(&*own)).then(|| statements::protected(&own, false));
-        for line in known.iter().map(|resource| statements::protected(resource, true)).chain(free) {
-            exchange(&mut conn, &line).await.map_err(fail)?;
+        if !setup.unprotect.is_empty() {
+            let found = exchange(&mut conn, &statements::triggers(&self.resource)).await.map_err(fail)?;
+            if found.iter().flatten().next().and_then(|row| number(row, 0)) == Some(0) {
+                // The last of its tables was set free.
+                exchange(&mut conn, &statements::protected(&self.resource, false)).await.map_err(fail)?;
+            }
         }
         let _ = conn.disconnect().await;
         Ok(())
     }
 
     async fn run(&self, token: &Token, script: &Script) -> Result<Outcome> {
-        let id = Nonce::random();
-        let (mut conn, admitted) = self.begin(token, Some(self.policy), id).await?;
+        let write = Nonce::random();
+        let (mut conn, admitted) = self.begin(token, Some(self.policy), write).await?;
         let (counts, rows) = match self.apply(&mut conn, token, script).await {
             Ok(done) => done,
             Err(error) => {
@@ -512,7 +494,9 @@ impl SqlGuard for MysqlGuard {
                 return Err(error);
             }
         };
-        self.commit(conn, token, id, &admitted).await?;
+        if let Some(cause) = self.commit(conn, write).await? {
+            self.resolve(token, write, &admitted, &cause).await?;
+        }
         Ok(Outcome { high: admitted.high, counts, rows })
     }
 }

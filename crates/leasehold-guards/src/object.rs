@@ -1,8 +1,8 @@
 //! The guard of one object in a bucket: the fence is in its metadata, and every put is under a condition.
 //!
-//! Promise: one look and one conditional put, or the put alone where the guard itself wrote last; the service decides, so there is no window where its tags are unique to a
-//! write (Azure's ETags, Google's generations) or made so by a salt; a put without an answer is resolved by reading its
-//! own number back; a server that ignores conditions is refused before an object gets its first fence. Non-promise: S3's
+//! Promise: one look and one conditional put, or the put alone where the guard itself wrote last; the service decides, so
+//! there is no window where its tags are unique to a write (Azure's ETags, Google's generations) or made so by a salt; a put
+//! without an answer counts once its number was read back and a new put in its place was answered; a server that ignores conditions is refused before an object gets its first fence. Non-promise: S3's
 //! ETag is that of the content, and comes back with it. Without a salt a stale writer can land while the content is
 //! byte for byte what it last saw, and the guard says *check-then-act*. Whoever puts without the guard drops the fence.
 
@@ -12,10 +12,11 @@ mod salt;
 pub use salt::{Salt, content_type_of};
 
 use crate::stages::{Stage, Stages, Watched};
+use crate::succession;
 use async_trait::async_trait;
 use bytes::Bytes;
-use leasehold::guard::{self, Guard, HighWater, Policy, Strength};
-use leasehold::{Error, Kind, Nonce, Result, Token};
+use leasehold::guard::{self, Adopt, Guard, HighWater, Policy, Strength};
+use leasehold::{Error, Kind, Nonce, Result, Token, Who, Why};
 use object_store::path::Path;
 use object_store::{
     Attribute, Attributes, GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, UpdateVersion,
@@ -33,6 +34,10 @@ pub const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
 const FENCE: &str = "leaseholdfence";
 /// The name of the salt there.
 const SALT: &str = "leaseholdsalt";
+/// Who gave the object to another lease, and why: until the next put.
+const ADOPTED: &str = "leaseholdadopted";
+/// Services allow 2 KiB for all of it.
+const ADOPTED_CHARS: usize = 800;
 /// What a sealed object that nobody has written yet says that it is.
 const SEALED: &str = "application/x-leasehold-sealed";
 
@@ -96,6 +101,38 @@ struct Found {
     body: Option<Bytes>,
 }
 
+/// What a put is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Intent {
+    /// A new content.
+    Put,
+    /// The same content, under a newer fence; nothing is put if it is there already.
+    Seal,
+    /// The same content, under another lease's fence.
+    Adopt,
+}
+
+/// Puts that were not answered.
+#[derive(Debug, Default)]
+struct Unheard {
+    writes: Vec<Nonce>,
+    high: Option<HighWater>,
+    /// The tag under which the last one may still land.
+    at: Option<UpdateVersion>,
+}
+
+impl Unheard {
+    fn add(&mut self, write: Nonce, high: HighWater, at: UpdateVersion) {
+        self.writes.push(write);
+        (self.high, self.at) = (Some(high), Some(at));
+    }
+
+    /// Whether the object has another tag now, so that one of others has landed.
+    fn is_overtaken_at(&self, version: &UpdateVersion) -> bool {
+        self.at.as_ref().is_some_and(|expected| !is_same(expected, version))
+    }
+}
+
 /// What is to be put.
 struct Payload {
     body: Bytes,
@@ -141,6 +178,21 @@ fn failure(error: &object_store::Error, resource: &str, unknown: Kind) -> Error 
 fn is_full(error: &object_store::Error) -> bool {
     let causes = std::iter::successors(Some(error as &dyn std::error::Error), |cause| cause.source());
     causes.into_iter().any(|cause| cause.to_string().contains("507 Insufficient Storage"))
+}
+
+/// A text as a header may have it: what is not plain is `%` and two digits, and there is an end to it.
+fn plain(text: &str) -> String {
+    let mut plain = String::new();
+    for byte in text.bytes() {
+        if plain.len() > ADOPTED_CHARS {
+            break;
+        }
+        match byte {
+            b' '..=b'~' if byte != b'%' => plain.push(char::from(byte)),
+            _ => plain.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    plain
 }
 
 async fn in_time<T>(
@@ -197,7 +249,10 @@ impl ObjectGuard {
         }
         let attributes = Attributes::from_iter([(Attribute::ContentType, content_type.to_owned())]);
         let payload = Payload { body, attributes };
-        self.swap(token, Some(self.policy), |_| {
+        let judge = |high: Option<&HighWater>| {
+            guard::admit(high, token, self.policy).map_err(|rejection| rejection.into_error(&self.resource))
+        };
+        self.swap(Intent::Put, judge, |_| {
             Ok(Payload { body: payload.body.clone(), attributes: payload.attributes.clone() })
         })
         .await
@@ -212,15 +267,13 @@ impl ObjectGuard {
     /// Looks, judges and puts, until the service has decided.
     async fn swap(
         &self,
-        token: &Token,
-        policy: Option<Policy>,
+        intent: Intent,
+        judge: impl Fn(Option<&HighWater>) -> Result<HighWater>,
         payload: impl Fn(Option<&Found>) -> Result<Payload>,
     ) -> Result<HighWater> {
-        let write = Nonce::random();
-        // The tag under which a put went without an answer: it may still land there.
-        let mut unanswered: Option<UpdateVersion> = None;
-        let mut pending = None;
-        let mut left = policy.and_then(|_| self.left());
+        // What was put without an answer: under which numbers, as what, and the tag under which the last of them may land.
+        let mut unheard = Unheard::default();
+        let mut left = if intent == Intent::Put { self.left() } else { None };
         for pause in PAUSES {
             if pause > 0 {
                 sleep(Duration::from_millis(pause)).await;
@@ -228,35 +281,32 @@ impl ObjectGuard {
             let is_looked_up = left.is_none();
             let found = match left.take() {
                 Some(left) => Some(left),
-                None => self.look_again(policy.is_none(), pending.is_some()).await?,
+                None => self.look_again(intent != Intent::Put, unheard.high.is_some()).await?,
             };
-            if let (Some(found), Some(high)) = (&found, &pending)
-                && found.write == Some(write)
-            {
-                return Ok(HighWater::clone(high));
-            }
             let version = found.as_ref().map_or_else(|| condition(None, None), |found| found.version.clone());
-            if unanswered.as_ref().is_some_and(|expected| !is_same(expected, &version)) {
+            // Ours is there to be seen. It counts when a new put in its place was answered.
+            let seen = found.as_ref().and_then(|found| found.write).filter(|write| unheard.writes.contains(write));
+            if seen.is_none() && intent != Intent::Seal && unheard.is_overtaken_at(&version) {
                 let why = "no answer to a put; others have written since, so whether it was applied is not known";
                 return Err(self.given_up(Kind::Indeterminate, why));
             }
             let high = found.as_ref().and_then(|found| found.high.as_ref());
-            let next = match policy {
-                None => guard::seal(high, token),
-                Some(policy) => guard::admit(high, token, policy),
+            let next = match (seen, &unheard.high) {
+                (Some(_), Some(high)) => high.clone(),
+                _ => match judge(high) {
+                    Ok(next) => next,
+                    // Others may have been there since: only what the service says refuses.
+                    Err(_) if !is_looked_up => continue,
+                    Err(refused) => return Err(refused),
+                },
             };
-            let next = match next {
-                Ok(next) => next,
-                // Others may have been there since: only what the service says refuses.
-                Err(_) if !is_looked_up => continue,
-                Err(rejection) => return Err(rejection.into_error(&self.resource)),
-            };
-            if policy.is_none() && high == Some(&next) {
+            if intent == Intent::Seal && seen.is_none() && high == Some(&next) {
                 return Ok(self.leave(version, next));
             }
-            if high.is_none() && pending.is_none() {
+            if high.is_none() && unheard.high.is_none() {
                 self.prove().await?;
             }
+            let write = Nonce::random();
             let (body, options) = self.options(found.as_ref(), payload(found.as_ref())?, &next, write);
             self.stages.reach(Stage::Put, &self.resource)?;
             let call = self.store.put_opts(&self.key, body.into(), options);
@@ -271,15 +321,17 @@ impl ObjectGuard {
                 Ok(Err(object_store::Error::NotFound { .. })) if found.is_some() => {}
                 Ok(Err(e)) => {
                     let error = failure(&e, &self.resource, Kind::Indeterminate);
-                    if error.kind() != Kind::Indeterminate {
-                        return Err(error);
+                    match (error.kind(), &unheard.high) {
+                        (Kind::Indeterminate, _) => unheard.add(write, next, version),
+                        (_, None) => return Err(error),
+                        // Refused, but what became of the one before stays open.
+                        _ => {}
                     }
-                    (pending, unanswered) = (Some(next), Some(version));
                 }
-                Err(_) => (pending, unanswered) = (Some(next), Some(version)),
+                Err(_) => unheard.add(write, next, version),
             }
         }
-        Err(match pending {
+        Err(match unheard.high {
             Some(_) => {
                 self.given_up(Kind::Indeterminate, "the service did not answer; whether it was applied is not known")
             }
@@ -307,10 +359,17 @@ impl ObjectGuard {
 
     /// Looks; if it is to find out what became of a put, a failure leaves that open.
     async fn look_again(&self, with_body: bool, is_pending: bool) -> Result<Option<Found>> {
-        self.stages.reach(if is_pending { Stage::ReadBack } else { Stage::Look }, &self.resource)?;
-        self.look(with_body).await.map_err(|e| match is_pending {
-            true => Error::new(Kind::Indeterminate, e.to_string()),
-            false => e,
+        if !is_pending {
+            self.stages.reach(Stage::Look, &self.resource)?;
+            return self.look(with_body).await;
+        }
+        let looked = match self.stages.reach(Stage::ReadBack, &self.resource) {
+            Ok(()) => self.look(with_body).await,
+            Err(e) => Err(e),
+        };
+        looked.map_err(|e| {
+            let what = "no answer to a put, and it cannot be looked up, so whether it was applied is not known";
+            self.given_up(Kind::Indeterminate, what).with_source(e)
         })
     }
 
@@ -418,10 +477,29 @@ impl Guard for ObjectGuard {
     /// The same content again, under the new fence. An object that is not there yet is created empty: a stale writer that
     /// saw none would otherwise create it.
     async fn seal(&self, token: &Token) -> Result<HighWater> {
-        self.swap(token, None, |found| self.seal_payload(found)).await
+        let judge = |high: Option<&HighWater>| {
+            guard::seal(high, token).map_err(|rejection| rejection.into_error(&self.resource))
+        };
+        self.swap(Intent::Seal, judge, |found| self.seal_payload(found)).await
     }
 
     async fn high_water(&self) -> Result<Option<HighWater>> {
         Ok(self.look(false).await?.and_then(|found| found.high))
+    }
+}
+
+#[async_trait]
+impl Adopt for ObjectGuard {
+    /// Only where sealing shuts a stale writer out: not with tags of the content and no salt.
+    async fn adopt(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
+        let judge = |high: Option<&HighWater>| succession::adopt(&self.resource, high, from, token);
+        judge(Some(from))?;
+        let note = plain(&succession::note(from, by, why));
+        self.swap(Intent::Adopt, judge, |found| {
+            let mut payload = self.seal_payload(found)?;
+            payload.attributes.insert(Attribute::Metadata(ADOPTED.into()), note.clone().into());
+            Ok(payload)
+        })
+        .await
     }
 }

@@ -7,6 +7,9 @@
 //! Promise: once [`Permits::seal`] returned, nothing staged under a lower epoch is ever published, however long its
 //! writer slept and at whatever point. Non-promise: who may write to the folder may also remove the fence by hand.
 //!
+//! The permits of the highest epoch are the memory of the fence: they stay until a higher epoch clears them, also where
+//! one epoch was granted twice and both are refused.
+//!
 //! Three rules carry the proof, and each was a hole once:
 //! - *Create, then list.* Of two writers at least one sees the other.
 //! - *Anchor, then list.* What is later renamed is created, under a random name, before the listing that admits it.
@@ -15,11 +18,13 @@
 //! - *Lowest first.* A listing is no snapshot. A writer that misses a permit because it was removed during the listing
 //!   was itself removed before, if the lower go first.
 
+use crate::displaced;
 use crate::failure::{Scene, exists, vanished};
-use crate::fence::{LEASE, Listing, WROTE, list, open_fence, permit_name, read_lease, sync};
+use crate::fence::{LEASE, Listing, SEALED, WROTE, list, open_fence, permit_name, read_lease, sync};
+use crate::nesting;
 use crate::place::Place;
-use crate::remains::{discard, gone_name};
-use crate::steps::Step;
+use crate::remains::{discard, discard_aside, gone_name};
+use crate::steps::{Step, Unwatched};
 use leasehold::guard::{self, HighWater, Policy};
 use leasehold::{Epoch, Error, Kind, LeaseName, Lineage, Nonce, Result, Token, codec};
 use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags};
@@ -29,7 +34,6 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
-const SEALED: &str = "sealed";
 #[cfg(feature = "folder")]
 const TURN: &str = "turn";
 const ANCHOR: &str = "anchor-";
@@ -44,10 +48,10 @@ const FOLDER_MODE: u32 = 0o777;
 /// The fence folder of one artifact, opened on behalf of one token.
 #[derive(Debug)]
 pub(crate) struct Permits<'a> {
-    scene: Scene<'a>,
-    place: &'a Place,
-    token: &'a Token,
-    fence: OwnedFd,
+    pub(crate) scene: Scene<'a>,
+    pub(crate) place: &'a Place,
+    pub(crate) token: &'a Token,
+    pub(crate) fence: OwnedFd,
     own: String,
 }
 
@@ -56,32 +60,52 @@ impl<'a> Permits<'a> {
     /// anything is created on its behalf.
     pub(crate) fn open(scene: Scene<'a>, place: &'a Place, token: &'a Token) -> Result<Self> {
         let name = place.beside(".fence")?;
+        let mut made_here = false;
         let fence = match open_fence(&scene, place, &name)? {
             Some(fence) => fence,
             None => {
+                // Before anything is made, and once more when it is there.
+                nesting::refuse(&scene, place)?;
                 let made = scene.attempt(Step::MakeFence, || {
                     Ok(rustix::fs::mkdirat(&place.parent, &name, Mode::from_raw_mode(FOLDER_MODE as _))?)
                 });
                 match made {
                     Err(e) if !exists(&e) => return Err(scene.failed(Step::MakeFence, e)),
-                    _ => {}
+                    answer => made_here = answer.is_ok(),
                 }
                 open_fence(&scene, place, &name)?
                     .ok_or_else(|| scene.corrupt("the fence folder was removed while it was used; try again"))?
             }
         };
-        let own = permit_name(token.epoch, token.nonce);
-        let permits = Permits { scene, place, token, fence, own };
+        if let Err(refused) = nesting::refuse(&scene, place) {
+            if made_here {
+                // Only an empty one goes.
+                let _ = rustix::fs::unlinkat(&place.parent, &name, AtFlags::REMOVEDIR);
+            }
+            return Err(refused);
+        }
+        let permits = Permits::inside(scene, place, token, fence);
         let lease = match read_lease(&permits.scene, &permits.fence)? {
             Some(lease) => lease,
             None => permits.found_lease()?,
         };
-        if lease != (token.lease.clone(), token.lineage) {
-            let epoch = list(&permits.scene, &permits.fence)?.permits.last().map_or(Epoch::ZERO, |(epoch, _)| *epoch);
-            let high = HighWater { lease: lease.0, lineage: lease.1, epoch, nonce: token.nonce, seq: 0 };
-            permits.refuse_or(guard::seal(Some(&high), token))?;
-        }
+        permits.refuse_other(&permits.fence, lease)?;
         Ok(permits)
+    }
+
+    /// The permits in a fence folder that was opened already.
+    pub(crate) fn inside(scene: Scene<'a>, place: &'a Place, token: &'a Token, fence: OwnedFd) -> Self {
+        Permits { scene, place, token, fence, own: permit_name(token.epoch, token.nonce) }
+    }
+
+    /// Refuses our token if `fence` belongs to another lease.
+    pub(crate) fn refuse_other(&self, fence: &OwnedFd, (lease, lineage): (LeaseName, Lineage)) -> Result<()> {
+        if (&lease, lineage) == (&self.token.lease, self.token.lineage) {
+            return Ok(());
+        }
+        let epoch = list(&self.scene, fence)?.permits.last().map_or(Epoch::ZERO, |(epoch, _)| *epoch);
+        let high = HighWater { lease, lineage, epoch, nonce: self.token.nonce, seq: 0 };
+        self.refuse_or(guard::seal(Some(&high), self.token)).map(|_| ())
     }
 
     /// Writes down which lease fences this artifact. Whoever links first decides.
@@ -117,18 +141,30 @@ impl<'a> Permits<'a> {
 
     /// Shuts every lower epoch out; durable when it returns.
     pub(crate) fn seal(&self) -> Result<HighWater> {
+        // A look comes first, so that whoever is refused leaves nothing behind.
+        let listing = list(&self.scene, &self.fence)?;
+        let high = self.judge(&listing)?;
+        // A mount may still show the mark of a permit that is gone; what it lists is fresh.
+        if listing.permits.contains(&(self.token.epoch, self.token.nonce)) && self.marked(SEALED)? {
+            return Ok(high);
+        }
+        self.seal_anew(&|| self.settle())
+    }
+
+    /// The same when no mark is trusted. `last` is done when every lower epoch is gone, before the permit is marked.
+    pub(crate) fn seal_anew(&self, last: &dyn Fn() -> Result<()>) -> Result<HighWater> {
         for _ in 0..MAX_ENTRIES {
-            if self.marked(SEALED)? {
-                return self.judge(&list(&self.scene, &self.fence)?);
-            }
             let made = self.make_own()?;
             let anchor = format!("{}/{ANCHOR}{}", self.own, Nonce::random());
             match self.scene.attempt(Step::Anchor, || self.create(&anchor, 0o666)) {
-                Err(e) if vanished(&e) => continue,
+                Err(e) if vanished(&e) => {
+                    self.look_again()?;
+                    continue;
+                }
                 Err(e) => return Err(self.scene.failed(Step::Anchor, e)),
                 Ok(_) => {}
             }
-            let cleared = self.clear_lower();
+            let cleared = self.clear_lower().and_then(|high| last().map(|()| high));
             let marked = match cleared {
                 Ok(_) => self.scene.attempt(Step::MarkSealed, || {
                     let sealed = format!("{}/{SEALED}", self.own);
@@ -140,16 +176,17 @@ impl<'a> Permits<'a> {
                 let _ = rustix::fs::unlinkat(&self.fence, anchor.as_str(), AtFlags::empty());
             }
             match (cleared, marked) {
-                (Ok(_), Err(e)) if vanished(&e) => {}
+                (Ok(_), Err(e)) if vanished(&e) => self.look_again()?,
                 (Ok(_), Err(e)) => return Err(self.scene.failed(Step::MarkSealed, e)),
                 (Ok(high), Ok(())) => {
                     self.remove_anchors();
                     return Ok(high);
                 }
                 (Err(refused), _) => {
-                    // Only what this call created: another process of our tenure may have sealed what was there. And
-                    // only an empty one: then it may be in the middle of it.
-                    if made && matches!(refused.kind(), Kind::Fenced | Kind::Regressed) {
+                    // Only for a higher epoch: two grants of one epoch would each withdraw for the other, and leave a
+                    // fence that remembers neither. Only what this call created: another process of our tenure may have
+                    // sealed what was there. And only an empty one: then it may be in the middle of it.
+                    if made && refused.kind() == Kind::Fenced {
                         let _ = rustix::fs::unlinkat(&self.fence, self.own.as_str(), AtFlags::REMOVEDIR);
                     }
                     return Err(refused);
@@ -157,6 +194,13 @@ impl<'a> Permits<'a> {
             }
         }
         Err(self.contended("our own permit keeps vanishing"))
+    }
+
+    /// Refuses if a newer epoch is why our permit has vanished. Over NFS it also makes the mount forget the names that
+    /// it remembers: a stat of what another machine has removed is answered from memory for up to a minute, a listing
+    /// asks the server.
+    fn look_again(&self) -> Result<()> {
+        self.judge(&list(&self.scene, &self.fence)?).map(|_| ())
     }
 
     fn make_own(&self) -> Result<bool> {
@@ -187,12 +231,16 @@ impl<'a> Permits<'a> {
                 durable = true;
             }
             let lower = listing.permits.iter().filter(|(epoch, _)| *epoch < self.token.epoch);
-            let mut torn = !listing.remains.is_empty();
+            let mut torn = !listing.remains.is_empty() || !listing.swapped.is_empty();
             for (epoch, nonce) in lower {
                 torn = true;
                 self.tear_down(&permit_name(*epoch, *nonce))?;
             }
+            for name in &listing.swapped {
+                displaced::judge(&self.scene, &self.fence, name)?;
+            }
             for name in &listing.remains {
+                displaced::rescue_from_permit(&self.scene, &self.fence, name)?;
                 discard(&self.scene, self.fence.as_fd(), OsStr::new(name))?;
             }
             clean = if torn { 0 } else { clean + 1 };
@@ -211,20 +259,28 @@ impl<'a> Permits<'a> {
         match renamed {
             Err(e) if vanished(&e) => Ok(()),
             Err(e) => Err(self.scene.failed(Step::SetAside, e)),
-            Ok(()) => discard(&self.scene, self.fence.as_fd(), OsStr::new(&aside)),
+            Ok(()) => {
+                displaced::rescue_from_permit(&self.scene, &self.fence, &aside)?;
+                discard(&self.scene, self.fence.as_fd(), OsStr::new(&aside))
+            }
         }
     }
 
     /// A file or folder of ours, in our own permit, with everything checked that must be checked after it exists.
     /// `make` creates what it is given the name of.
     pub(crate) fn anchored<T>(&self, policy: Policy, make: impl Fn(&str) -> io::Result<T>) -> Result<(String, T)> {
+        let mut trusted = true;
         for _ in 0..MAX_ENTRIES {
-            if !self.marked(SEALED)? {
+            if !trusted || !self.marked(SEALED)? {
                 self.seal()?;
             }
             let stage = format!("{}/{STAGE}{}", self.own, Nonce::random());
             let made = match self.scene.attempt(Step::Anchor, || make(&stage)) {
-                Err(e) if vanished(&e) => continue,
+                Err(e) if vanished(&e) => {
+                    self.look_again()?;
+                    trusted = false;
+                    continue;
+                }
                 Err(e) => return Err(self.scene.failed(Step::Anchor, e)),
                 Ok(made) => made,
             };
@@ -253,8 +309,16 @@ impl<'a> Permits<'a> {
         if !first && policy == Policy::OncePerEpoch {
             return self.refuse_or(Err(guard::Rejection::Spent { epoch: self.token.epoch }));
         }
-        if let Err(e) = self.scene.attempt(Step::Publish, &mut rename) {
-            let why = self.why(Step::Publish, e);
+        // Before what it marks: a machine that crashes must not come up with the one write and without its mark.
+        let marked = match policy {
+            Policy::OncePerEpoch => self.scene.attempt(Step::SyncMark, || self.sync_own()),
+            _ => Ok(()),
+        };
+        let failed = match marked {
+            Err(e) => Some(self.why(Step::SyncMark, e)),
+            Ok(()) => self.scene.attempt(Step::Publish, &mut rename).err().map(|e| self.why(Step::Publish, e)),
+        };
+        if let Some(why) = failed {
             // A source that is gone though nobody newer was here may have been renamed by a call whose answer was lost
             // (NFS): then the one write of this epoch may have been made, and the mark must stay.
             if first && why.kind() != Kind::Indeterminate {
@@ -273,6 +337,12 @@ impl<'a> Permits<'a> {
             Err(e) if exists(&e) => Ok(false),
             Err(e) => Err(self.why(Step::MarkWrote, e)),
         }
+    }
+
+    /// An empty file has nothing to sync but its name, which is in the permit.
+    fn sync_own(&self) -> io::Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        sync(&rustix::fs::openat(&self.fence, self.own.as_str(), flags, Mode::empty())?)
     }
 
     /// Why a step inside our own permit failed: a newer epoch has removed it, if one is there.
@@ -302,6 +372,9 @@ impl<'a> Permits<'a> {
     }
 
     fn judge(&self, listing: &Listing) -> Result<HighWater> {
+        if listing.is_retired() && self.token.epoch < Epoch::MAX {
+            return Err(self.adopted());
+        }
         let mut high = self.refuse_or(guard::seal(Some(&self.high(listing)?), self.token))?;
         high.seq = u64::from(self.marked(WROTE)?);
         Ok(high)
@@ -361,10 +434,10 @@ impl<'a> Permits<'a> {
     /// Removes what one call staged; what cannot be removed now goes with the permit.
     pub(crate) fn drop_stage(&self, stage: &str) {
         if rustix::fs::unlinkat(&self.fence, stage, AtFlags::empty()).is_err() {
-            let aside = gone_name();
-            if rustix::fs::renameat(&self.fence, stage, &self.fence, aside.as_str()).is_ok() {
-                let quiet = Scene { resource: self.scene.resource, steps: &crate::steps::Unwatched };
-                let _ = discard(&quiet, self.fence.as_fd(), OsStr::new(&aside));
+            let quiet = Scene { resource: self.scene.resource, steps: &Unwatched };
+            // What may have displaced something is left to the next seal if that cannot be saved now.
+            if displaced::rescue_from_stage(&quiet, &self.fence, stage).is_ok() {
+                discard_aside(&quiet, &self.fence, stage, &self.fence);
             }
         }
     }
@@ -399,7 +472,7 @@ impl<'a> Permits<'a> {
         names.filter(|name| name.starts_with(prefix)).collect()
     }
 
-    fn contended(&self, what: &str) -> Error {
+    pub(crate) fn contended(&self, what: &str) -> Error {
         Error::new(Kind::Contended, format!("{what}: resource=`{}`; try again", self.scene.resource))
     }
 }

@@ -32,7 +32,7 @@ pub(crate) struct Place {
 fn is_a_guards_own(name: &OsStr) -> bool {
     let name = name.as_bytes();
     name.starts_with(b".")
-        && [&b".fence"[..], b".generations"].iter().any(|end| name.len() > end.len() && name.ends_with(end))
+        && [&b".fence"[..], b".adopt", b".generations"].iter().any(|end| name.len() > end.len() && name.ends_with(end))
 }
 
 impl Place {
@@ -120,11 +120,17 @@ impl Place {
 
     /// The hidden name beside the artifact that ends in `suffix`: `.out.json.fence`.
     pub(crate) fn beside(&self, suffix: &str) -> Result<OsString> {
-        let mut hidden = OsString::from(".");
-        hidden.push(&self.name);
-        hidden.push(suffix);
+        let hidden = hidden(&self.name, suffix);
         if hidden.len() > MAX_NAME_BYTES { Err(too_long(&self.name)) } else { Ok(hidden) }
     }
+}
+
+/// `.NAMEsuffix`.
+pub(crate) fn hidden(name: &OsStr, suffix: &str) -> OsString {
+    let mut hidden = OsString::from(".");
+    hidden.push(name);
+    hidden.push(suffix);
+    hidden
 }
 
 /// How messages name a path: escaped, and not too long.

@@ -2,7 +2,7 @@
 //!
 //! Promise: no window, at any isolation level; the admit is one exchange, sent together with `BEGIN`; an older holder's
 //! session that has stopped inside its transaction is ended by the server when a newer holder comes; a commit without an
-//! answer is looked up by its transaction id. Non-promise: a session of another role, which this one may not end, can
+//! answer is found by the number that it left in the row, once a new write there was answered. Non-promise: a session of another role, which this one may not end, can
 //! hold a newer holder up for as long as it lasts; that is reported, and docs/guards/sql.md says which grant is missing.
 
 mod fenced;
@@ -10,13 +10,14 @@ mod fenced;
 pub use fenced::{Fenced, begin};
 
 use crate::sql::{
-    Connect, Dialect, Name, Outcome, Resource, Rows, Script, Setup, SqlGuard, escaped, failed_statement, high_water,
-    judge, mode, no_room, not_removed, not_set_up, one_line, sequence,
+    Connect, Dialect, Fate, Name, Outcome, Resource, Rows, Script, Setup, SqlGuard, escaped, failed_statement, fate,
+    high_water, judge, mode, no_room, not_removed, not_set_up, one_line, sequence, undone, unknown,
 };
 use crate::stages::{Stage, Stages, Watched};
+use crate::succession;
 use async_trait::async_trait;
-use leasehold::guard::{Guard, HighWater, Policy, Strength};
-use leasehold::{Error, Kind, Result, Token};
+use leasehold::guard::{Adopt, Guard, HighWater, Policy, Strength};
+use leasehold::{Error, Kind, Nonce, Result, Token, Who, Why};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,9 +35,11 @@ const GLANCES: u32 = 4;
 const GLANCE: Duration = Duration::from_millis(50);
 /// How long a question about the past may take.
 const ASK: Duration = Duration::from_secs(5);
-/// How often, and how far apart, it is asked what became of a transaction that is still open.
-const LOOKS: u32 = 30;
+/// How often, and how far apart, it is tried to find out what became of a transaction.
+const LOOKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(100);
+/// How often a seal or an adoption is tried: doing it again is how one without an answer is made sure.
+const TRIES: u32 = 5;
 
 /// Guards a database, or a part of it.
 #[derive(Clone)]
@@ -66,21 +69,22 @@ pub async fn admit(
     token: &Token,
     policy: Policy,
 ) -> Result<HighWater> {
-    let asked = transaction.simple_query(&call(resource, token, Some(policy))?).await;
+    let asked = transaction.simple_query(&call(resource, token, mode(Some(policy)), Nonce::random())?).await;
     let messages = asked.map_err(|e| refused(&e, resource.as_str(), "this database"))?;
-    Ok(decide(resource.as_str(), &messages, token, Some(policy))?.0)
+    let judge = |high: Option<&HighWater>| judge(resource.as_str(), high, token, Some(policy));
+    Ok(decide(resource.as_str(), &messages, judge)?.high)
 }
 
-fn call(resource: &Resource, token: &Token, policy: Option<Policy>) -> Result<String> {
+/// Calls the function; what an adoption gives besides can be put before the last bracket.
+fn call(resource: &Resource, token: &Token, mode: &str, write: Nonce) -> Result<String> {
     Ok(format!(
-        "SELECT * FROM leasehold_admit({}, {}, '{}', {}, '{}', {}, '{}')",
+        "SELECT * FROM leasehold_admit({}, {}, '{}', {}, '{}', {}, '{mode}', '{write}')",
         literal(resource.as_str()),
         literal(token.lease.as_str()),
         token.lineage,
         token.epoch,
         token.nonce,
         sequence(token)?,
-        mode(policy)
     ))
 }
 
@@ -94,31 +98,43 @@ fn literal(text: &str) -> String {
     format!("convert_from(decode('{digits}', 'hex'), 'UTF8')")
 }
 
-/// What the function found, judged by the one predicate; and the id of the transaction.
+/// An admit that went well.
+struct Admitted {
+    high: HighWater,
+    /// The id of the transaction.
+    transaction: i64,
+    /// The numbers of the writes before.
+    trail: String,
+}
+
+/// What the function found, judged by the one predicate.
 fn decide(
     resource: &str,
     messages: &[SimpleQueryMessage],
-    token: &Token,
-    policy: Option<Policy>,
-) -> Result<(HighWater, i64)> {
-    let row = messages.iter().rev().find_map(|message| match message {
-        SimpleQueryMessage::Row(row) => Some(row),
-        _ => None,
-    });
+    judge: impl FnOnce(Option<&HighWater>) -> Result<HighWater>,
+) -> Result<Admitted> {
     let strange = || {
         let message = format!("resource=`{resource}`: leasehold_admit is not the function that `--init` installs");
         Error::new(Kind::Unsupported, format!("{message}; run: leasehold sql URL --init"))
     };
-    let row = row.ok_or_else(strange)?;
-    let number = |name: &str| row.try_get(name).ok().flatten().and_then(|text| text.parse::<i64>().ok());
-    let verdict = row.try_get("verdict").ok().flatten().ok_or_else(strange)?;
-    let transaction = number("in_transaction").ok_or_else(strange)?;
-    let high = fence_of(resource, row, ["seen_lease", "seen_lineage", "seen_epoch", "seen_nonce", "seen_seq"])?;
-    let next = judge(resource, high.as_ref(), token, policy)?;
+    let row = last_row(messages).ok_or_else(strange)?;
+    let text = |name: &str| row.try_get(name).ok().flatten().map(ToOwned::to_owned);
+    let verdict = text("verdict").ok_or_else(strange)?;
+    let transaction = text("in_transaction").and_then(|text| text.parse().ok()).ok_or_else(strange)?;
+    let trail = text("seen_trail").ok_or_else(strange)?;
+    let seen = fence_of(resource, row, ["seen_lease", "seen_lineage", "seen_epoch", "seen_nonce", "seen_seq"])?;
+    let high = judge(seen.as_ref())?;
     if verdict != "admitted" {
         return Err(strange());
     }
-    Ok((next, transaction))
+    Ok(Admitted { high, transaction, trail })
+}
+
+fn last_row(messages: &[SimpleQueryMessage]) -> Option<&SimpleQueryRow> {
+    messages.iter().rev().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    })
 }
 
 fn fence_of(resource: &str, row: &SimpleQueryRow, names: [&str; 5]) -> Result<Option<HighWater>> {
@@ -175,24 +191,55 @@ impl PostgresGuard {
         self
     }
 
-    async fn begin(&self, token: &Token, policy: Option<Policy>) -> Result<(Client, HighWater, i64)> {
+    async fn begin(
+        &self,
+        token: &Token,
+        call: &str,
+        judge: impl FnOnce(Option<&HighWater>) -> Result<HighWater>,
+    ) -> Result<(Client, Admitted)> {
         let resource = self.resource();
         self.stages.reach(Stage::Connect, &resource)?;
         let client = (self.connect)().await?;
         self.stages.reach(Stage::Admit, &resource)?;
-        let sql = format!("{BEGIN}{}", call(&self.resource, token, policy)?);
-        let messages = match client.simple_query(&sql).await {
+        let messages = match client.simple_query(&format!("{BEGIN}{call}")).await {
             Ok(messages) => messages,
             Err(e) if is_plain(&e) => return Err(refused(&e, &resource, &self.place)),
             Err(e) => return Err(self.overtaken(token, refused(&e, &resource, &self.place)).await),
         };
-        match decide(&resource, &messages, token, policy) {
-            Ok((high, transaction)) => Ok((client, high, transaction)),
+        match decide(&resource, &messages, judge) {
+            Ok(admitted) => Ok((client, admitted)),
             Err(refused) => {
                 undo(&client).await;
                 Err(refused)
             }
         }
+    }
+
+    /// Moves the fence without any other write, until that was answered.
+    async fn settle(
+        &self,
+        token: &Token,
+        call: &str,
+        judge: impl Fn(Option<&HighWater>) -> Result<HighWater>,
+    ) -> Result<HighWater> {
+        let mut lost = None;
+        for attempt in 0..TRIES {
+            if attempt > 0 {
+                sleep(PAUSE).await;
+            }
+            let tried = async {
+                let (client, admitted) = self.begin(token, call, &judge).await?;
+                Ok::<_, Error>((admitted.high, self.commit(&client, admitted.transaction).await?))
+            };
+            match (tried.await, &lost) {
+                (Ok((high, None)), _) => return Ok(high),
+                (Ok((_, Some(cause))), _) => lost = Some(cause),
+                // What became of the first attempt stays open.
+                (Err(e), Some(_)) if matches!(e.kind(), Kind::Contended | Kind::Unavailable) => {}
+                (Err(e), _) => return Err(e),
+            }
+        }
+        Err(unknown(&self.resource(), "the server does not answer", lost.unwrap_or_default()))
     }
 
     /// A session that was ended in the middle was most likely ended by a newer holder, who may still be at it: then that is
@@ -209,58 +256,57 @@ impl PostgresGuard {
         error
     }
 
-    /// The transaction is still the one that was admitted, and commits; one exchange.
-    async fn commit(&self, client: &Client, token: &Token, transaction: i64) -> Result<()> {
+    /// The transaction is still the one that was admitted, and commits; one exchange. If no answer came, why.
+    async fn commit(&self, client: &Client, transaction: i64) -> Result<Option<String>> {
         self.stages.reach(Stage::Commit, &self.resource())?;
         let same = "CASE WHEN pg_catalog.txid_current() OPERATOR(pg_catalog.=)";
         let sql = format!("SELECT 1 OPERATOR(pg_catalog./) ({same} {transaction} THEN 1 ELSE 0 END); COMMIT");
-        let error = match client.simple_query(&sql).await {
-            Ok(_) => return Ok(()),
-            Err(error) => error,
-        };
-        if is_plain(&error) {
-            return Err(match error.as_db_error().map(|told| told.code().code()) {
+        let answer = client.simple_query(&sql).await;
+        if let Err(lost) = self.stages.reach(Stage::Reply, &self.resource()) {
+            return Ok(Some(lost.to_string()));
+        }
+        match answer {
+            Ok(_) => Ok(None),
+            Err(e) if is_plain(&e) => Err(match e.as_db_error().map(|told| told.code().code()) {
                 Some("22012" | "25P02") => escaped(&self.resource()),
-                _ => refused(&error, &self.resource(), &self.place),
-            });
+                _ => refused(&e, &self.resource(), &self.place),
+            }),
+            Err(e) => Ok(Some(cause(&e))),
         }
-        self.resolve(token, transaction, &error).await
     }
 
-    /// No answer means unknown: the server is asked what became of the transaction.
-    async fn resolve(&self, token: &Token, transaction: i64, error: &tokio_postgres::Error) -> Result<()> {
-        self.stages.reach(Stage::ReadBack, &self.resource())?;
+    /// No answer means unknown. A new write to the row waits until nothing of ours is under way there, and when it was
+    /// answered, what the row says is sure, on whichever server is the primary by now.
+    async fn resolve(&self, token: &Token, write: Nonce, admitted: &Admitted, cause: &str) -> Result<()> {
         for _ in 0..LOOKS {
-            match timeout(ASK, self.status(transaction)).await {
-                Ok(Ok(status)) if status == "committed" => return Ok(()),
-                Ok(Ok(status)) if status == "aborted" => {
-                    let message = format!(
-                        "the connection broke and all was rolled back: resource=`{}`; try again",
-                        self.resource()
-                    );
-                    let error = Error::new(Kind::Unavailable, message).with_source(cause(error));
-                    return Err(self.overtaken(token, error).await);
-                }
-                _ => sleep(PAUSE).await,
+            if self.stages.reach(Stage::ReadBack, &self.resource()).is_err() {
+                break;
             }
+            let Ok(Ok(trail)) = timeout(ASK, self.confirm()).await else {
+                sleep(PAUSE).await;
+                continue;
+            };
+            return match fate(&trail, write, &admitted.trail) {
+                Fate::Applied => Ok(()),
+                Fate::NotApplied => Err(self.overtaken(token, undone(&self.resource(), cause)).await),
+                Fate::Unknown => Err(unknown(&self.resource(), "others have written many times since", cause)),
+            };
         }
-        let message = format!(
-            "no answer to the commit: resource=`{}`: whether transaction {transaction} was applied is not known; ask the \
-             server with: SELECT txid_status({transaction})",
-            self.resource()
-        );
-        Err(Error::new(Kind::Indeterminate, message).with_source(cause(error)))
+        Err(unknown(&self.resource(), "the server does not answer", cause))
     }
 
-    async fn status(&self, transaction: i64) -> Result<String> {
+    /// Writes the row as it is, and gives its trail.
+    async fn confirm(&self) -> Result<String> {
         let client = (self.connect)().await?;
-        let asked = client.simple_query(&format!("SELECT txid_status({transaction})")).await;
-        let messages = asked.map_err(|e| refused(&e, &self.resource(), &self.place))?;
-        let found = messages.iter().find_map(|message| match message {
-            SimpleQueryMessage::Row(row) => row.get(0).map(ToOwned::to_owned),
-            _ => None,
-        });
-        found.ok_or_else(|| Error::new(Kind::Indeterminate, "the transaction is too long ago"))
+        let sql = format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = '500ms'; SET LOCAL synchronous_commit = \
+             on; INSERT INTO leasehold_fence AS f (resource, lease, lineage, epoch, nonce, seq) VALUES ({}, '', '', 0, '', 0) \
+             ON CONFLICT (resource) DO UPDATE SET trail = f.trail RETURNING trail; COMMIT",
+            literal(self.resource.as_str())
+        );
+        let messages = client.simple_query(&sql).await.map_err(|e| refused(&e, &self.resource(), &self.place))?;
+        let trail = last_row(&messages).and_then(|row| row.try_get("trail").ok().flatten().map(ToOwned::to_owned));
+        trail.ok_or_else(|| Error::new(Kind::Indeterminate, "the fence row cannot be read"))
     }
 
     async fn apply(&self, client: &Client, token: &Token, script: &Script) -> Result<(Vec<u64>, Rows)> {
@@ -322,9 +368,8 @@ impl Guard for PostgresGuard {
     }
 
     async fn seal(&self, token: &Token) -> Result<HighWater> {
-        let (client, high, transaction) = self.begin(token, None).await?;
-        self.commit(&client, token, transaction).await?;
-        Ok(high)
+        let sql = call(&self.resource, token, mode(None), Nonce::random())?;
+        self.settle(token, &sql, |high| judge(&self.resource(), high, token, None)).await
     }
 
     async fn high_water(&self) -> Result<Option<HighWater>> {
@@ -334,11 +379,20 @@ impl Guard for PostgresGuard {
             literal(self.resource.as_str())
         );
         let messages = client.simple_query(&sql).await.map_err(|e| refused(&e, &self.resource(), &self.place))?;
-        let row = messages.iter().find_map(|message| match message {
-            SimpleQueryMessage::Row(row) => Some(row),
-            _ => None,
-        });
-        row.map_or(Ok(None), |row| fence_of(&self.resource(), row, ["lease", "lineage", "epoch", "nonce", "seq"]))
+        last_row(&messages)
+            .map_or(Ok(None), |row| fence_of(&self.resource(), row, ["lease", "lineage", "epoch", "nonce", "seq"]))
+    }
+}
+
+#[async_trait]
+impl Adopt for PostgresGuard {
+    async fn adopt(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
+        let token = &Token { seq: 0, ..token.clone() };
+        succession::adopt(&self.resource(), Some(from), from, token)?;
+        let sql = call(&self.resource, token, "adopt", Nonce::random())?;
+        let (seen, note) = (literal(&from.token().wire()), literal(&succession::note(from, by, why)));
+        let sql = format!("{}, {seen}, {note})", sql.trim_end_matches(')'));
+        self.settle(token, &sql, |high| succession::adopt(&self.resource(), high, from, token)).await
     }
 }
 
@@ -390,7 +444,10 @@ impl SqlGuard for PostgresGuard {
     }
 
     async fn run(&self, token: &Token, script: &Script) -> Result<Outcome> {
-        let (client, high, transaction) = self.begin(token, Some(self.policy)).await?;
+        let write = Nonce::random();
+        let sql = call(&self.resource, token, mode(Some(self.policy)), write)?;
+        let judge = |high: Option<&HighWater>| judge(&self.resource(), high, token, Some(self.policy));
+        let (client, admitted) = self.begin(token, &sql, judge).await?;
         let (counts, rows) = match self.apply(&client, token, script).await {
             Ok(done) => done,
             Err(error) => {
@@ -398,17 +455,19 @@ impl SqlGuard for PostgresGuard {
                 return Err(error);
             }
         };
-        self.commit(&client, token, transaction).await?;
-        Ok(Outcome { high, counts, rows })
+        if let Some(cause) = self.commit(&client, admitted.transaction).await? {
+            drop(client);
+            self.resolve(token, write, &admitted, &cause).await?;
+        }
+        Ok(Outcome { high: admitted.high, counts, rows })
     }
 }
 
 /// What takes the fence table and its functions away, if it is empty and no trigger uses them.
 const REMOVE: &str = "BEGIN; LOCK TABLE leasehold_fence IN ACCESS EXCLUSIVE MODE; \
      DO $leasehold$ BEGIN IF NOT EXISTS (SELECT 1 FROM leasehold_fence) AND NOT EXISTS (SELECT 1 FROM pg_trigger t JOIN pg_proc \
-     p ON p.oid = t.tgfoid WHERE p.proname = 'leasehold_protect') THEN DROP FUNCTION leasehold_protect(); DROP FUNCTION \
-     leasehold_require(text, text, text); DROP FUNCTION leasehold_admit(text, text, bigint, text, bigint, text); DROP TABLE \
-     leasehold_fence; END IF; END $leasehold$; COMMIT";
+     p ON p.oid = t.tgfoid WHERE p.proname = 'leasehold_protect') THEN DROP FUNCTION leasehold_protect; DROP FUNCTION \
+     leasehold_require; DROP FUNCTION leasehold_admit; DROP TABLE leasehold_fence; END IF; END $leasehold$; COMMIT";
 
 /// The fence's statements without any table, for tests and documents.
 pub const fn fence_statements() -> &'static str {

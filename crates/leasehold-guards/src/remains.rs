@@ -4,13 +4,13 @@
 //! what was staged in there is gone; it was refused anyway.
 
 use crate::failure::{Scene, errno, vanished};
-use crate::steps::Step;
+use crate::steps::{Step, Unwatched};
 use leasehold::{Error, Kind, Nonce, Result};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::{CStr, OsStr};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 /// How often a directory is emptied before somebody else is thought to be filling it on purpose. A writer has at most
@@ -40,6 +40,16 @@ pub(crate) fn discard(scene: &Scene<'_>, fence: BorrowedFd<'_>, name: &OsStr) ->
     }
     let message = format!("a lower permit fills up as fast as it is emptied: resource=`{}`; try again", scene.resource);
     Err(Error::new(Kind::Contended, message))
+}
+
+/// Removes `name` from the folder `at`, by way of `fence`; what cannot be removed now is left to the next seal. Nobody
+/// watches: nothing is decided by it.
+pub(crate) fn discard_aside(scene: &Scene<'_>, at: &OwnedFd, name: &str, fence: &OwnedFd) {
+    let aside = gone_name();
+    if rustix::fs::renameat(at, name, fence, aside.as_str()).is_ok() {
+        let quiet = Scene { resource: scene.resource, steps: &Unwatched };
+        let _ = discard(&quiet, fence.as_fd(), OsStr::new(&aside));
+    }
 }
 
 fn remove(at: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {

@@ -9,7 +9,7 @@ mod script;
 pub use script::{MAX_SCRIPT_BYTES, Script, Statement};
 
 use async_trait::async_trait;
-use leasehold::guard::{self, Guard, HighWater, Policy};
+use leasehold::guard::{self, Adopt, HighWater, Policy};
 use leasehold::{Epoch, Error, Kind, LeaseName, Nonce, Result, Token};
 use std::fmt::{self, Write as _};
 use std::future::Future;
@@ -161,7 +161,7 @@ pub struct Rows {
 
 /// A database that is guarded.
 #[async_trait]
-pub trait SqlGuard: Guard {
+pub trait SqlGuard: Adopt {
     /// Whose SQL it speaks.
     fn dialect(&self) -> Dialect;
 
@@ -186,7 +186,7 @@ pub trait SqlGuard: Guard {
 ///
 /// ```
 /// use leasehold_guards::sql::{Dialect, fencing_column};
-/// let token: leasehold::Token = "daily:42:0123456789abcdef0123456789abcdef:0".parse()?;
+/// let token: leasehold::Token = "daily:42:0000000000000000000000000000000a:0123456789abcdef0123456789abcdef:0".parse()?;
 /// let (set, condition) = fencing_column(Dialect::Postgres, &"fence".parse()?, &token);
 /// assert_eq!(set, "\"fence\" = 42");
 /// assert_eq!(condition, "(\"fence\" IS NULL OR \"fence\" <= 42)");
@@ -251,6 +251,49 @@ pub(crate) fn sequence(token: &Token) -> Result<i64> {
     i64::try_from(token.seq).map_err(|_| Error::invalid("token's sequence", token.seq, "use at most 2^63 - 1"))
 }
 
+/// How many writes a fence row remembers.
+const TRAIL: usize = 8;
+/// How long the column `trail` is then: 32 digits each, a blank in between.
+pub(crate) const TRAIL_CHARS: usize = 33 * TRAIL - 1;
+
+/// What became of a write whose commit was not answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Applied,
+    NotApplied,
+    Unknown,
+}
+
+/// Judges by the trail of the row, read under its lock when nothing of ours was under way any more: whether the write is in
+/// there, or the trail goes back to where it was `before` and shows that it is not.
+pub(crate) fn fate(trail: &str, write: Nonce, before: &str) -> Fate {
+    let write = write.to_string();
+    let last = before.split(' ').next().filter(|last| !last.is_empty());
+    let numbers: Vec<&str> = trail.split(' ').filter(|number| !number.is_empty()).collect();
+    if numbers.contains(&&*write) {
+        Fate::Applied
+    } else if numbers.len() < TRAIL || last.is_some_and(|last| numbers.contains(&last)) {
+        Fate::NotApplied
+    } else {
+        Fate::Unknown
+    }
+}
+
+/// The error for a write that may or may not have been applied.
+pub(crate) fn unknown(resource: &str, what: &str, why: impl fmt::Display) -> Error {
+    let message = format!(
+        "no answer to the commit: resource=`{resource}`: {what}, so whether it was applied is not known; look at the data \
+         before you try again"
+    );
+    Error::new(Kind::Indeterminate, message).with_source(one_line(&why.to_string()))
+}
+
+/// The error for a write that a broken connection undid.
+pub(crate) fn undone(resource: &str, why: impl fmt::Display) -> Error {
+    let message = format!("the connection broke and all was rolled back: resource=`{resource}`; try again");
+    Error::new(Kind::Unavailable, message).with_source(one_line(&why.to_string()))
+}
+
 /// The error for a database that was never set up.
 pub(crate) fn not_set_up(resource: &str, place: &str) -> Error {
     let message = format!(
@@ -313,4 +356,24 @@ pub(crate) fn failed_statement(resource: &str, statement: &Statement, why: impl 
         one_line(&why.to_string())
     );
     Error::new(Kind::Invalid, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fate_of_a_write_is_known_as_far_as_the_trail_goes_back() {
+        let number = Nonce::from_u128;
+        let trail = |numbers: &[u128]| numbers.iter().map(|n| number(*n).to_string()).collect::<Vec<_>>().join(" ");
+        assert_eq!(fate("", number(9), ""), Fate::NotApplied);
+        assert_eq!(fate(&trail(&[9]), number(9), ""), Fate::Applied);
+        assert_eq!(fate(&trail(&[12, 11, 9, 8]), number(9), &trail(&[8])), Fate::Applied);
+        assert_eq!(fate(&trail(&[12, 11, 8]), number(9), &trail(&[8])), Fate::NotApplied);
+        let full = trail(&[27, 26, 25, 24, 23, 22, 21, 20]);
+        assert_eq!(full.len(), TRAIL_CHARS);
+        assert_eq!(fate(&full, number(9), &trail(&[20, 19])), Fate::NotApplied);
+        assert_eq!(fate(&full, number(9), &trail(&[19, 18])), Fate::Unknown);
+        assert_eq!(fate(&full, number(9), ""), Fate::Unknown);
+    }
 }

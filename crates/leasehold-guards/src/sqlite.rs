@@ -7,13 +7,14 @@
 
 use crate::blocking::blocking;
 use crate::sql::{
-    Dialect, FenceRow, Outcome, Resource, Rows, Script, Setup, SqlGuard, Statement, escaped, failed_statement, hex,
-    high_water, judge, no_room, not_removed, not_set_up, one_line, shown,
+    Dialect, Fate, FenceRow, Outcome, Resource, Rows, Script, Setup, SqlGuard, Statement, TRAIL_CHARS, escaped,
+    failed_statement, fate, hex, high_water, judge, no_room, not_removed, not_set_up, one_line, shown, undone, unknown,
 };
 use crate::stages::{Stage, Stages, Watched};
+use crate::succession;
 use async_trait::async_trait;
-use leasehold::guard::{Guard, HighWater, Policy, Strength};
-use leasehold::{Error, Kind, Nonce, Result, Token};
+use leasehold::guard::{Adopt, Guard, HighWater, Policy, Strength};
+use leasehold::{Error, Kind, Nonce, Result, Token, Who, Why};
 use leasehold_system::critical;
 use leasehold_system::volume::SecondName;
 use rusqlite::types::ValueRef;
@@ -24,14 +25,24 @@ use std::time::Duration;
 
 /// How long a call waits for other processes' writes, unless told otherwise.
 const BUSY: Duration = Duration::from_secs(5);
+/// How often a seal, or the question what became of a commit, is tried when the disk fails.
+const TRIES: u32 = 3;
 
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS leasehold_fence (
     resource TEXT PRIMARY KEY, lease TEXT NOT NULL, lineage TEXT NOT NULL, epoch INTEGER NOT NULL, nonce TEXT NOT NULL,
-    seq INTEGER NOT NULL, admitted INTEGER)";
+    seq INTEGER NOT NULL, trail TEXT NOT NULL DEFAULT '', confirmed TEXT NOT NULL DEFAULT '', adopted TEXT NOT NULL DEFAULT '',
+    admitted INTEGER)";
 const READ: &str = "SELECT lease, lineage, epoch, nonce, seq FROM main.leasehold_fence WHERE resource = ?1";
 const MOVE: &str = "INSERT INTO main.leasehold_fence (resource, lease, lineage, epoch, nonce, seq, admitted)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (resource) DO UPDATE
     SET lease = ?2, lineage = ?3, epoch = ?4, nonce = ?5, seq = ?6, admitted = ?7";
+/// The number of a write, at the head of the trail.
+const MARK: &str =
+    "UPDATE main.leasehold_fence SET trail = rtrim(substr(?2 || ' ' || trail, 1, ?3)) WHERE resource = ?1";
+/// A change without a meaning: when its commit was answered, what was seen with it is sure.
+const CONFIRM: &str = "INSERT INTO main.leasehold_fence (resource, lease, lineage, epoch, nonce, seq, confirmed)
+    VALUES (?1, '', '', 0, '', 0, ?2) ON CONFLICT (resource) DO UPDATE SET confirmed = ?2 RETURNING trail";
+const NOTE: &str = "UPDATE main.leasehold_fence SET adopted = ?2 WHERE resource = ?1";
 const CLOSE: &str = "UPDATE main.leasehold_fence SET admitted = NULL WHERE resource = ?1";
 const EVENTS: [&str; 3] = ["INSERT", "UPDATE", "DELETE"];
 
@@ -52,7 +63,7 @@ pub struct SqliteGuard {
 /// [`Kind::Fenced`] and the other refusals of [`leasehold::guard::admit`]: roll back. [`Kind::Contended`] when others
 /// write: begin again.
 pub fn admit(transaction: &Connection, resource: &Resource, token: &Token, policy: Policy) -> Result<HighWater> {
-    move_fence(transaction, resource, token, Some(policy), "this database", resource.as_str())
+    move_fence(transaction, resource, token, Some(policy), Nonce::random(), "this database", resource.as_str())
 }
 
 /// Ends what [`admit`] began: without it, protected tables stay open to everybody until the next admit.
@@ -66,6 +77,7 @@ fn move_fence(
     resource: &Resource,
     token: &Token,
     policy: Option<Policy>,
+    write: Nonce,
     place: &str,
     shown: &str,
 ) -> Result<HighWater> {
@@ -76,12 +88,23 @@ fn move_fence(
     let fail = |e| failed(e, place, shown);
     let high = high_water(shown, read(db, resource).map_err(fail)?)?;
     let next = judge(shown, high.as_ref(), token, policy)?;
+    set_fence(db, resource, &next, policy.map(|_| 1))?.map_err(fail)?;
+    if policy.is_some() {
+        db.execute(MARK, params![resource.as_str(), write.to_string(), TRAIL_CHARS as i64]).map_err(fail)?;
+    }
+    Ok(next)
+}
+
+fn set_fence(
+    db: &Connection,
+    resource: &Resource,
+    next: &HighWater,
+    admitted: Option<i64>,
+) -> Result<rusqlite::Result<usize>> {
     let number = |n: u64| i64::try_from(n).map_err(|_| Error::invalid("token's sequence", n, "use at most 2^63 - 1"));
     let (epoch, seq) = (number(next.epoch.get())?, number(next.seq)?);
-    let admitted = policy.map(|_| 1);
     let (lease, lineage, nonce) = (next.lease.as_str(), next.lineage.to_string(), next.nonce.to_string());
-    db.execute(MOVE, params![resource.as_str(), lease, lineage, epoch, nonce, seq, admitted]).map_err(fail)?;
-    Ok(next)
+    Ok(db.execute(MOVE, params![resource.as_str(), lease, lineage, epoch, nonce, seq, admitted]))
 }
 
 fn read(db: &Connection, resource: &Resource) -> rusqlite::Result<Option<FenceRow>> {
@@ -91,6 +114,18 @@ fn read(db: &Connection, resource: &Resource) -> rusqlite::Result<Option<FenceRo
             Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
         })
         .optional()
+}
+
+fn trail(db: &Connection, resource: &Resource) -> rusqlite::Result<String> {
+    let sql = "SELECT trail FROM main.leasehold_fence WHERE resource = ?1";
+    let found = db.query_row(sql, params![resource.as_str()], |row| row.get(0)).optional()?;
+    Ok(found.unwrap_or_default())
+}
+
+/// Whether a commit failed before anything could be taken for done.
+fn is_refused(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error_code();
+    matches!(code, Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::DiskFull))
 }
 
 /// The driver's error as ours; nothing was committed.
@@ -164,7 +199,23 @@ impl SqliteGuard {
     /// [`Guard::seal`] for callers that may block.
     pub fn seal_now(&self, token: &Token) -> Result<HighWater> {
         let db = self.open(false)?;
-        self.within(&db, token, None, || Ok(())).map(|(high, ())| high)
+        let seal = || move_fence(&db, &self.resource, token, None, Nonce::random(), &self.place(), &self.resource());
+        self.settle(&db, seal)
+    }
+
+    /// [`Adopt::adopt`] for callers that may block.
+    pub fn adopt_now(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
+        let shown = self.resource();
+        let fail = |e| failed(e, &self.place(), &shown);
+        succession::adopt(&shown, Some(from), from, token)?;
+        let db = self.open(false)?;
+        self.settle(&db, || {
+            let high = high_water(&shown, read(&db, &self.resource).map_err(fail)?)?;
+            let next = succession::adopt(&shown, high.as_ref(), from, token)?;
+            set_fence(&db, &self.resource, &next, None)?.map_err(fail)?;
+            db.execute(NOTE, params![self.resource.as_str(), succession::note(from, by, why)]).map_err(fail)?;
+            Ok(next)
+        })
     }
 
     /// [`Guard::high_water`] for callers that may block.
@@ -176,39 +227,89 @@ impl SqliteGuard {
     /// [`SqlGuard::run`] for callers that may block.
     pub fn run_now(&self, token: &Token, script: &Script) -> Result<Outcome> {
         let db = self.open(false)?;
-        let (high, (counts, rows)) = self.within(&db, token, Some(self.policy), || self.apply(&db, script))?;
+        let write = Nonce::random();
+        let (place, shown) = (self.place(), self.resource());
+        let fail = |e| failed(e, &place, &shown);
+        let mut before = String::new();
+        let ((high, counts, rows), lost) = self.within(&db, || {
+            before = trail(&db, &self.resource).map_err(fail)?;
+            let high = move_fence(&db, &self.resource, token, Some(self.policy), write, &place, &shown)?;
+            // A savepoint goes with its transaction: that is how we know that it is still the same.
+            db.execute_batch(&format!("SAVEPOINT leasehold_{write}")).map_err(fail)?;
+            let (counts, rows) = self.apply(&db, script)?;
+            db.execute_batch(&format!("RELEASE leasehold_{write}")).map_err(|_| escaped(&shown))?;
+            db.execute(CLOSE, params![self.resource.as_str()]).map_err(fail)?;
+            Ok((high, counts, rows))
+        })?;
+        if let Some(cause) = lost {
+            drop(db);
+            self.resolve(write, &before, &cause)?;
+        }
         Ok(Outcome { high, counts, rows })
     }
 
-    /// Admits and acts in one transaction. Whatever fails on the way is rolled back.
-    fn within<T>(
-        &self,
-        db: &Connection,
-        token: &Token,
-        policy: Option<Policy>,
-        act: impl FnOnce() -> Result<T>,
-    ) -> Result<(HighWater, T)> {
+    /// Acts in one transaction. Whatever fails on the way is rolled back; if the commit may or may not have been done, that
+    /// is told, with the reason.
+    fn within<T>(&self, db: &Connection, act: impl FnOnce() -> Result<T>) -> Result<(T, Option<String>)> {
         let (place, shown) = (self.place(), self.resource());
         let fail = |e| failed(e, &place, &shown);
-        let mark = format!("leasehold_{}", Nonce::random());
         self.stages.reach(Stage::Admit, &shown)?;
         let _inside = critical::enter();
         db.execute_batch("BEGIN IMMEDIATE").map_err(fail)?;
-        let tried = (|| {
-            let high = move_fence(db, &self.resource, token, policy, &place, &shown)?;
-            // A savepoint goes with its transaction: that is how we know that it is still the same.
-            db.execute_batch(&format!("SAVEPOINT {mark}")).map_err(fail)?;
-            let done = act()?;
+        let tried = act().and_then(|done| {
             self.stages.reach(Stage::Commit, &shown)?;
-            db.execute_batch(&format!("RELEASE {mark}")).map_err(|_| escaped(&shown))?;
-            db.execute(CLOSE, params![self.resource.as_str()]).map_err(fail)?;
-            db.execute_batch("COMMIT").map_err(fail)?;
-            Ok((high, done))
-        })();
+            match db.execute_batch("COMMIT") {
+                Ok(()) => Ok((done, self.stages.reach(Stage::Reply, &shown).err().map(|lost| lost.to_string()))),
+                // Not begun, or given up before the end was written.
+                Err(e) if is_refused(&e) || !db.is_autocommit() => Err(fail(e)),
+                // It failed on the way to the disk, and may be found there after a crash all the same.
+                Err(e) => Ok((done, Some(e.to_string()))),
+            }
+        });
         if tried.is_err() && !db.is_autocommit() {
             let _ = db.execute_batch("ROLLBACK");
         }
         tried
+    }
+
+    /// Repeats what only moves the fence, until that was answered.
+    fn settle(&self, db: &Connection, act: impl Fn() -> Result<HighWater>) -> Result<HighWater> {
+        let mut lost = None;
+        for _ in 0..TRIES {
+            match (self.within(db, &act), &lost) {
+                (Ok((high, None)), _) => return Ok(high),
+                (Ok((_, Some(cause))), _) => lost = Some(cause),
+                // What became of the first attempt stays open.
+                (Err(e), Some(_)) if matches!(e.kind(), Kind::Contended | Kind::Unavailable) => {}
+                (Err(e), _) => return Err(e),
+            }
+        }
+        Err(unknown(&self.resource(), "the disk does not take it", lost.unwrap_or_default()))
+    }
+
+    /// A new write takes the place of what was left in the log, and when it was answered, what the row says is sure.
+    fn resolve(&self, write: Nonce, before: &str, cause: &str) -> Result<()> {
+        for _ in 0..TRIES {
+            if self.stages.reach(Stage::ReadBack, &self.resource()).is_err() {
+                break;
+            }
+            let confirmed = self.open(false).and_then(|db| {
+                let fail = |e| failed(e, &self.place(), &self.resource());
+                self.within(&db, || {
+                    let number = Nonce::random().to_string();
+                    let read = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
+                    db.query_row(CONFIRM, params![self.resource.as_str(), number], read).map_err(fail)
+                })
+            });
+            if let Ok((trail, None)) = confirmed {
+                return match fate(&trail, write, before) {
+                    Fate::Applied => Ok(()),
+                    Fate::NotApplied => Err(undone(&self.resource(), cause)),
+                    Fate::Unknown => Err(unknown(&self.resource(), "others have written many times since", cause)),
+                };
+            }
+        }
+        Err(unknown(&self.resource(), "the disk does not take a new write", cause))
     }
 
     fn apply(&self, db: &Connection, script: &Script) -> Result<(Vec<u64>, Rows)> {
@@ -325,6 +426,14 @@ impl Guard for SqliteGuard {
     async fn high_water(&self) -> Result<Option<HighWater>> {
         let guard = self.clone();
         blocking(move || guard.high_water_now()).await
+    }
+}
+
+#[async_trait]
+impl Adopt for SqliteGuard {
+    async fn adopt(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
+        let (guard, from, token, by, why) = (self.clone(), from.clone(), token.clone(), by.clone(), why.clone());
+        blocking(move || guard.adopt_now(&from, &token, &by, &why)).await
     }
 }
 

@@ -24,7 +24,9 @@ pub enum Stage {
     Look,
     /// The object is put, under a condition.
     Put,
-    /// What became of a write without an answer is read back.
+    /// The answer to a commit is heard; if this fails, it is lost.
+    Reply,
+    /// What became of a write without an answer is found out, by a new write.
     ReadBack,
 }
 

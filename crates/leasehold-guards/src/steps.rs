@@ -38,6 +38,8 @@ pub enum Step {
     SyncPayload,
     /// Our permit is marked: this tenure has written.
     MarkWrote,
+    /// That mark is synced, where a tenure may write once.
+    SyncMark,
     /// The staged tree joins the generations beside the folder.
     MoveGeneration,
     /// The one rename that publishes.
@@ -46,11 +48,17 @@ pub enum Step {
     SyncParent,
     /// What was published before, or was left behind by others, is removed.
     Collect,
+    /// A fence of another lease is made, to take the place of the one that is there.
+    StageFence,
+    /// The two change places.
+    ExchangeFence,
+    /// The former fence is shut for good.
+    Retire,
 }
 
 impl Step {
-    /// Every step, in the order in which a first write takes them.
-    pub const ALL: [Step; 18] = [
+    /// Every step, in the order in which a first write takes them, then those of an adoption.
+    pub const ALL: [Step; 22] = [
         Step::MakeFence,
         Step::StageLease,
         Step::LinkLease,
@@ -65,10 +73,14 @@ impl Step {
         Step::Stage,
         Step::SyncPayload,
         Step::MarkWrote,
+        Step::SyncMark,
         Step::MoveGeneration,
         Step::Publish,
         Step::SyncParent,
         Step::Collect,
+        Step::StageFence,
+        Step::ExchangeFence,
+        Step::Retire,
     ];
 
     /// What the step does, for messages: "cannot ...".
@@ -88,10 +100,14 @@ impl Step {
             Step::Stage => "stage the payload",
             Step::SyncPayload => "sync the payload",
             Step::MarkWrote => "mark the permit as written",
+            Step::SyncMark => "sync the mark of the permit",
             Step::MoveGeneration => "move the tree to the generations",
             Step::Publish => "publish",
             Step::SyncParent => "sync the folder",
             Step::Collect => "remove what was replaced",
+            Step::StageFence => "make a fence of the new lease",
+            Step::ExchangeFence => "put the fence of the new lease in place",
+            Step::Retire => "shut the fence of the former lease",
         }
     }
 }

@@ -1,9 +1,10 @@
 //! A whole tree, copied into a permit.
 //!
 //! Promise: files are synced, symlinks stay symlinks, modes are kept, the source is only read. Non-promise: times, users,
-//! extended attributes and hard links within the tree are not kept; devices, pipes and sockets are refused.
+//! extended attributes and hard links within the tree are not kept, fences in it stay where they are; devices, pipes and sockets are refused.
 
 use crate::failure::{Scene, vanished};
+use crate::nesting;
 use crate::permit::Permits;
 use crate::place::shown;
 use crate::steps::Step;
@@ -47,6 +48,10 @@ impl Copier<'_> {
             let path = entry.path();
             let stat = path.symlink_metadata().map_err(|e| unreadable(self.scene, &path, e))?;
             let into = into.join(entry.file_name());
+            if stat.is_dir() && nesting::is_fence(&path) {
+                // It fences a file of the source, and would fence one of the target.
+                continue;
+            }
             if stat.is_dir() {
                 self.folder(&path, &stat, &into, depth + 1)?;
             } else if stat.is_symlink() {

@@ -6,12 +6,14 @@ mod common;
 use common::{token, token_of, tree};
 use leasehold::Kind;
 use leasehold::guard::{Guard, Policy};
-use leasehold_guards::FileGuard;
+use leasehold_guards::{FileGuard, Step, Steps};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
 
 fn guard(path: &Path) -> FileGuard {
     FileGuard::new(path, Policy::Reentrant).unwrap()
@@ -325,6 +327,75 @@ impl leasehold_guards::Steps for OvertakesOnce {
             self.guard.write_from(&self.newer, &b"new"[..]).map_err(std::io::Error::other)?;
         }
         Ok(())
+    }
+}
+
+/// Two writers in lock step: both have looked before either makes its permit, both have made it before either lists.
+#[derive(Debug)]
+struct InStep {
+    together: Barrier,
+    reached: [AtomicUsize; 2],
+}
+
+impl Steps for InStep {
+    fn reach(&self, step: Step) -> std::io::Result<()> {
+        let Some(n) = [Step::MakePermit, Step::Anchor].iter().position(|known| *known == step) else { return Ok(()) };
+        if self.reached[n].fetch_add(1, Ordering::SeqCst) < 2 {
+            self.together.wait();
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn rival_grants_of_one_epoch_are_both_refused_and_stay_until_a_higher_one_comes() {
+    for round in 0..20 {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        write(&path, 5, "five").unwrap();
+        let steps = Arc::new(InStep { together: Barrier::new(2), reached: Default::default() });
+        let rivals = [1, 2].map(|number| {
+            let rival = guard(&path).with_steps(steps.clone());
+            std::thread::spawn(move || rival.write_from(&token(7, number), &b"rival"[..]))
+        });
+        for answer in rivals.map(|rival| rival.join().unwrap()) {
+            assert_eq!(answer.unwrap_err().kind(), Kind::Regressed, "round {round}");
+        }
+        assert_eq!(write(&path, 6, "stale").unwrap_err().kind(), Kind::Fenced, "round {round}");
+        for rival in [1, 2] {
+            let again = guard(&path).write_from(&token(7, rival), &b"again"[..]).unwrap_err();
+            assert_eq!(again.kind(), Kind::Regressed, "round {round}");
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), "five");
+        write(&path, 8, "healed").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "healed");
+    }
+}
+
+/// Notes which steps were taken.
+#[derive(Debug, Default)]
+struct Notes(Mutex<Vec<Step>>);
+
+impl Steps for Notes {
+    fn reach(&self, step: Step) -> std::io::Result<()> {
+        self.0.lock().unwrap().push(step);
+        Ok(())
+    }
+}
+
+#[test]
+fn the_mark_of_the_one_write_is_synced_before_the_write_is_published() {
+    for (policy, expected) in [
+        (Policy::OncePerEpoch, &[Step::MarkWrote, Step::SyncMark, Step::Publish][..]),
+        (Policy::Reentrant, &[Step::MarkWrote, Step::Publish]),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let notes = Arc::new(Notes::default());
+        let once = FileGuard::new(folder.path().join("out"), policy).unwrap().with_steps(notes.clone());
+        once.write_from(&token(1, 0), &b"x"[..]).unwrap();
+        let taken = notes.0.lock().unwrap();
+        let from = taken.iter().position(|step| *step == Step::MarkWrote).unwrap();
+        assert!(taken[from..].starts_with(expected), "{policy:?}: {taken:?}");
     }
 }
 

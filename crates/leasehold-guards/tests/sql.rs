@@ -149,29 +149,6 @@ fn setting_up_is_repeatable_and_safe_beside_others() {
 }
 
 #[test]
-fn a_fence_of_an_earlier_version_goes_on_and_is_brought_up_to_date() {
-    databases::block_on(async {
-        for db in databases::bare().await {
-            db.with_an_earlier_fence().await;
-            db.writes(5).await;
-            for epoch in [6, 7] {
-                db.guard("other", Policy::Reentrant).init(&Setup::default()).await.unwrap();
-                db.writes(epoch).await;
-            }
-            assert_eq!(db.ask("SELECT count(*) FROM kept").await, "9", "{:?}", db.engine);
-            let free = Setup { protect: vec![], unprotect: vec!["kept".parse().unwrap()] };
-            if db.engine == Engine::Mysql {
-                let flags = "SELECT group_concat(protected ORDER BY resource) FROM leasehold_fence";
-                assert_eq!(db.ask(flags).await, "1,0", "kept, open");
-                db.execute("DROP TRIGGER leasehold_insert_kept_c36d6ea4b2bbd5c5").await;
-                db.guard("kept", Policy::Reentrant).init(&free).await.unwrap();
-                assert_eq!(db.ask(flags).await, "0,0");
-            }
-        }
-    });
-}
-
-#[test]
 fn a_protected_table_refuses_whoever_did_not_admit() {
     on_each(async |db| {
         let table = if db.engine == Engine::Sqlite { "odd \"quotes\"" } else { "odd \"quotes\" `here`" };

@@ -1,6 +1,7 @@
 //! One verb, one file. What several share is here.
 
 mod acquire;
+mod adopt;
 mod advance;
 mod advise;
 mod completions;
@@ -78,6 +79,7 @@ pub async fn execute(cli: Cli) -> Result<Exit> {
         Verb::GitHook(args) => git_hook::git_hook(&args).await,
         Verb::Sql(args) => sql::sql(common, &args).await,
         Verb::Put(args) => put::put(common, &args).await,
+        Verb::Adopt(args) => adopt::adopt(common, &args).await,
         Verb::Gate(args) => gate::gate(common, args).await,
         #[cfg(feature = "http")]
         Verb::Proxy(args) => proxy::proxy(common, &args).await,

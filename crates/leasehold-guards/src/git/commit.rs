@@ -4,7 +4,7 @@
 //! was written is read back, and anything else is told apart. Non-promise: the commits have no history of their own.
 
 use leasehold::guard::HighWater;
-use leasehold::{Error, Kind, Nonce, Result};
+use leasehold::{Error, Kind, Nonce, Result, Token};
 
 /// How many of the fence's earlier commits are named.
 pub(crate) const TRAIL: usize = 16;
@@ -31,6 +31,15 @@ impl Oid {
     }
 }
 
+/// That a fence was given to another lease of its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Adopted {
+    /// What the fence was.
+    pub(crate) from: Token,
+    /// Who did it, and why: one line for people.
+    pub(crate) note: String,
+}
+
 /// What a fence commit says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Inscription {
@@ -38,13 +47,20 @@ pub(crate) struct Inscription {
     /// The commits that the fence pointed at before, the latest first; tells whether a push whose answer was lost had
     /// landed.
     pub(crate) after: Vec<Oid>,
+    /// Said by the commit that gives the fence away, and by no later one.
+    pub(crate) adopted: Option<Adopted>,
     /// Makes the commit its own.
     pub(crate) push: Nonce,
 }
 
 impl Inscription {
     pub(crate) fn new(high: HighWater, after: Vec<Oid>) -> Self {
-        Inscription { high, after, push: Nonce::random() }
+        Inscription { high, after, adopted: None, push: Nonce::random() }
+    }
+
+    pub(crate) fn adopted(mut self, adopted: Option<Adopted>) -> Self {
+        self.adopted = adopted;
+        self
     }
 
     /// The message of the commit.
@@ -52,10 +68,12 @@ impl Inscription {
         let HighWater { lease, lineage, epoch, nonce, seq } = &self.high;
         let after = self.after.iter().map(Oid::as_str).collect::<Vec<_>>().join(" ");
         let after = if after.is_empty() { "-" } else { &after };
+        let adopted = self.adopted.as_ref();
+        let adopted = adopted.map_or("-".to_owned(), |adopted| format!("{} {}", adopted.from.wire(), adopted.note));
         let push = self.push;
         format!(
-            "{TITLE}\n\nlease: {lease}\nlineage: {lineage}\nepoch: {epoch}\nnonce: {nonce}\nseq: {seq}\nafter: {after}\npush: \
-             {push}\n"
+            "{TITLE}\n\nlease: {lease}\nlineage: {lineage}\nepoch: {epoch}\nnonce: {nonce}\nseq: {seq}\nafter: \
+             {after}\nadopted: {adopted}\npush: {push}\n"
         )
     }
 
@@ -98,7 +116,14 @@ impl Inscription {
             "-" => Vec::new(),
             oids => oids.split(' ').map(Oid::parse).collect::<Option<_>>().ok_or_else(|| wrong("after"))?,
         };
-        Ok(Inscription { high, after, push: field("push")?.parse().map_err(|_| wrong("push"))? })
+        let adopted = match field("adopted")? {
+            "-" => None,
+            text => {
+                let (from, note) = text.split_once(' ').ok_or_else(|| wrong("adopted"))?;
+                Some(Adopted { from: from.parse().map_err(|_| wrong("adopted"))?, note: note.to_owned() })
+            }
+        };
+        Ok(Inscription { high, after, adopted, push: field("push")?.parse().map_err(|_| wrong("push"))? })
     }
 }
 
@@ -121,8 +146,9 @@ mod tests {
     #[test]
     fn what_was_inscribed_is_read_back_and_nothing_else() {
         let oids = [Oid::parse(&"a1".repeat(20)), Oid::parse(&"0f".repeat(32))].map(Option::unwrap);
-        for after in [&oids[..0], &oids[..1], &oids] {
-            let inscription = Inscription::new(high(), after.to_vec());
+        let adopted = Adopted { from: high().token(), note: "by ops: moved to another store".into() };
+        for (after, adopted) in [(&oids[..0], None), (&oids[..1], Some(adopted)), (&oids, None)] {
+            let inscription = Inscription::new(high(), after.to_vec()).adopted(adopted);
             let commit = format!("tree x\nauthor y\n\n{}", inscription.message());
             assert_eq!(Inscription::read(&commit, "refs/fence/x").unwrap(), inscription);
             for at in 0..commit.len() {

@@ -7,6 +7,7 @@
 use super::commit::{Inscription, Oid};
 use super::names::{FenceNamespace, Refspec};
 use super::program::{Git, HOOKABLE};
+use crate::succession;
 use leasehold::guard;
 use leasehold::{Error, Kind, LeaseName, Result};
 use std::collections::HashMap;
@@ -284,7 +285,7 @@ impl Hooks {
         let Some(new) = &change.new else {
             return Err(Error::new(Kind::Fenced, format!("refused: fence `{}` is never deleted", change.name)));
         };
-        let new = self.inscription(new, &change.name).await?.high;
+        let Inscription { high: new, adopted, .. } = self.inscription(new, &change.name).await?;
         if namespace.fence_of(&new.lease)? != change.name {
             let message = format!("refused: `{}` is not the fence of lease `{}`", change.name, new.lease);
             return Err(Error::new(Kind::Invalid, message));
@@ -294,6 +295,13 @@ impl Hooks {
             None => None,
         };
         let (seq, token) = (new.seq, new.token());
+        // Given to another lease of this name, on purpose and by somebody who saw this very fence.
+        if let (Some(adopted), Some(old)) = (&adopted, &old)
+            && succession::adopt(&resource, Some(old), old, &token).is_ok_and(|next| next == new)
+            && adopted.from == old.token()
+        {
+            return Ok((token.lease, false));
+        }
         let sealed = guard::seal(old.as_ref(), &token).map_err(|why| why.into_error(&resource))?;
         // Of one tenure the count stays, for a fence that only bars an older push, or rises, for one with branches.
         if seq < sealed.seq {

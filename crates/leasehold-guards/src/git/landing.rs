@@ -1,19 +1,22 @@
 //! One fenced push: the fence and the branches move together, or nothing does.
 //!
 //! Promise: a push is sent with the fence's expected value, known from before or read; the remote's comparison is the only
-//! one that decides. An answer that was lost is resolved by the fence itself: it points at our commit, or past it, or it
-//! is moved so that our push can never land any more. Non-promise: after that, no retry with the branches; that is asked for
+//! one that decides. An answer that was lost is resolved by the refs themselves: the fence points at our commit, or past it,
+//! and the branches at what was pushed, or past that; or the fence is moved so that our push can never land any more. A git
+//! server syncs a ref before it shows it, and answers after that: an answer promises no more than the sight. Non-promise: after that, no retry with the branches; that is asked for
 //! anew.
 
 use super::Pushed;
 use super::cache::{Fence, Note};
-use super::commit::{Inscription, Oid};
+use super::commit::{Adopted, Inscription, Oid};
 use super::names::Refspec;
-use super::program::{Answer, NOTHING_ELSE, QUIET_FETCH, plain};
+use super::program::{Answer, NOTHING_ELSE, plain};
 use super::report::{Verdict, judge};
 use super::site::Site;
 use super::steps::{GitStep, GitSteps};
 use super::trace::Trace;
+use super::{branches, fence_ref};
+use crate::succession;
 use leasehold::guard::{self, HighWater, Policy};
 use leasehold::{Error, Kind, Result, Token};
 use std::ffi::OsString;
@@ -84,10 +87,28 @@ impl<'a> Landing<'a> {
             if high == Some(&next) {
                 return Ok(next);
             }
-            match self.send(&[], found.as_ref(), next.clone()).await {
+            match self.send(&[], found.as_ref(), next.clone(), None).await {
                 Ok(Outcome::Landed(_)) => return Ok(next),
                 Ok(Outcome::Moved | Outcome::Behind(_)) => {}
                 Err(error) => return Err(error),
+            }
+        }
+        Err(self.contended())
+    }
+
+    /// Gives the fence to another lease of its name, unless it has moved.
+    pub(super) async fn adopt(&self, from: &HighWater, adopted: Adopted) -> Result<HighWater> {
+        for attempt in 0..TRIES {
+            pause(attempt).await;
+            let found = self.read().await?;
+            let high = found.as_ref().map(|fence| &fence.high);
+            let next = succession::adopt(&self.resource, high, from, self.token)?;
+            if high == Some(&next) {
+                return Ok(next);
+            }
+            match self.send(&[], found.as_ref(), next.clone(), Some(adopted.clone())).await? {
+                Outcome::Landed(_) => return Ok(next),
+                Outcome::Moved | Outcome::Behind(_) => {}
             }
         }
         Err(self.contended())
@@ -117,7 +138,7 @@ impl<'a> Landing<'a> {
                 is_fresh = true;
                 continue;
             }
-            match self.send(refspecs, found.as_ref(), next.clone()).await? {
+            match self.send(refspecs, found.as_ref(), next.clone(), None).await? {
                 Outcome::Landed(said) => return Ok(Pushed { high: next, said }),
                 Outcome::Moved => {}
                 Outcome::Behind(names) => return Err(self.behind(names)),
@@ -136,9 +157,15 @@ impl<'a> Landing<'a> {
     }
 
     /// Sends one push. A refusal that is final is an error.
-    async fn send(&self, refspecs: &[Refspec], found: Option<&Fence>, next: HighWater) -> Result<Outcome> {
+    async fn send(
+        &self,
+        refspecs: &[Refspec],
+        found: Option<&Fence>,
+        next: HighWater,
+        adopted: Option<Adopted>,
+    ) -> Result<Outcome> {
         let expected = found.map(|fence| &fence.oid);
-        let oid = self.make(Inscription::new(next.clone(), Fence::trail(found))).await?;
+        let oid = self.make(Inscription::new(next.clone(), Fence::trail(found)).adopted(adopted)).await?;
         let trace = Trace::new();
         let answer = self.run_push(&oid, expected, refspecs, &trace).await?;
         let stdout = String::from_utf8_lossy(&answer.stdout).into_owned();
@@ -164,7 +191,7 @@ impl<'a> Landing<'a> {
             Verdict::Refused { name, reason } => self.refused(found, &name, &reason, &answer).await,
             Verdict::Torn(names) => Err(self.torn(&names)),
             Verdict::Unknown if !trace.shows_a_pack() => Err(self.not_sent(&answer).await),
-            Verdict::Unknown => self.resolve(oid, found, next, &answer, refspecs.is_empty()).await,
+            Verdict::Unknown => self.resolve(oid, found, next, &answer, refspecs).await,
         }
     }
 
@@ -191,7 +218,7 @@ impl<'a> Landing<'a> {
         found: Option<&Fence>,
         next: HighWater,
         answer: &Answer,
-        is_seal: bool,
+        refspecs: &[Refspec],
     ) -> Result<Outcome> {
         self.note.forget();
         let unknown = |why: &str| {
@@ -209,21 +236,38 @@ impl<'a> Landing<'a> {
             let now = self.read().await.map_err(|e| unknown("it cannot be asked").with_source(e))?;
             let was = found.map(|fence| &fence.oid);
             match &now {
-                Some(fence) if fence.oid == oid => {
-                    self.write_down(oid, next, found);
+                // It is ours, or somebody moved it on from ours. A remote that crashed in the middle has moved the fence alone.
+                Some(fence) if fence.oid == oid || fence.after.contains(&oid) => {
+                    let theirs = branches::fates(self.site, refspecs).await;
+                    if let Some(name) = theirs.map_err(|e| unknown("it cannot be asked").with_source(e))? {
+                        let why = format!(
+                            "the fence has moved, but `{name}` is neither what was pushed nor built upon it: the remote broke \
+                             off in between, or others have overwritten it since"
+                        );
+                        return Err(unknown(&why));
+                    }
+                    if fence.oid == oid {
+                        self.write_down(oid, next, found);
+                    }
                     return Ok(Outcome::Landed(told(answer)));
                 }
-                // Somebody moved it on from ours: it had landed.
-                Some(fence) if fence.after.contains(&oid) => return Ok(Outcome::Landed(told(answer))),
                 // Somebody moved it on from where it was, and not by ours: that can land no more.
                 Some(fence) if Some(&fence.oid) != was && fence.passed(was) => return Ok(Outcome::Moved),
                 Some(fence) if Some(&fence.oid) != was => return Err(unknown("the fence was moved many times since")),
                 None if was.is_some() => return Err(unknown("its fence is gone")),
                 // A seal may simply be sent again: whichever lands, the other cannot.
-                _ if is_seal => return Ok(Outcome::Moved),
+                _ if refspecs.is_empty() => return Ok(Outcome::Moved),
                 // It may still be on its way. Once the fence has moved, it cannot land.
                 _ => match self.bar(found).await {
-                    Some(true) => return Err(self.not_applied(answer)),
+                    Some(true) => {
+                        // Where the fence sorts last, a crash in the middle leaves it behind.
+                        let first: Vec<Refspec> =
+                            refspecs.iter().filter(|refspec| refspec.sorts_before(&self.fence)).cloned().collect();
+                        if !first.is_empty() && !matches!(branches::fates(self.site, &first).await, Ok(Some(_))) {
+                            return Err(unknown("the fence did not move, but the branches are as they were pushed"));
+                        }
+                        return Err(self.not_applied(answer));
+                    }
                     Some(false) => {}
                     None => return Err(unknown("it does not answer any more")),
                 },
@@ -355,12 +399,12 @@ impl<'a> Landing<'a> {
     }
 
     async fn read(&self) -> Result<Option<Fence>> {
-        read_fence(self.site, &self.resource, &self.fence, self.steps).await
+        fence_ref::read_fence(self.site, &self.resource, &self.fence, self.steps).await
     }
 
     async fn make(&self, inscription: Inscription) -> Result<Oid> {
         self.reach(GitStep::MakeFence)?;
-        make_commit(self.site, &self.resource, &inscription).await
+        fence_ref::make_commit(self.site, &self.resource, &inscription).await
     }
 
     /// A note that cannot be written costs the next push a question, and nothing else.
@@ -371,14 +415,8 @@ impl<'a> Landing<'a> {
     }
 
     fn reach(&self, step: GitStep) -> Result<()> {
-        reach(self.steps, step, &self.resource)
+        fence_ref::reach(self.steps, step, &self.resource)
     }
-}
-
-fn reach(steps: &dyn GitSteps, step: GitStep, resource: &str) -> Result<()> {
-    steps
-        .reach(step)
-        .map_err(|e| Error::unavailable(format!("cannot {step}: resource=`{resource}`: nothing was pushed"), e))
 }
 
 async fn pause(attempt: u32) {
@@ -391,89 +429,4 @@ async fn pause(attempt: u32) {
 fn told(answer: &Answer) -> String {
     let is_ours = |line: &&str| !line.starts_with("hint:");
     answer.said.lines().filter(is_ours).map(|line| format!("{line}\n")).collect()
-}
-
-/// Makes the commit that the fence will point at.
-async fn make_commit(site: &Site, resource: &str, inscription: &Inscription) -> Result<Oid> {
-    let message = inscription.message();
-    // If it cannot be written by hand, git says why.
-    if let Some(oid) = site.pen.as_ref().and_then(|pen| pen.write(site.empty_tree, &message).ok()) {
-        return Ok(oid);
-    }
-    let words = ["commit-tree", site.empty_tree, "-m", message.trim_end()];
-    let mut answer = site.git.run(words).await?;
-    if !answer.succeeded && (answer.said.contains("ident") || answer.said.contains("tell me who you are")) {
-        // Nobody has told git who they are: CI machines. The fence needs no author.
-        let mut command = site.git.command(words);
-        for who in ["AUTHOR", "COMMITTER"] {
-            command.env(format!("GIT_{who}_NAME"), "leasehold").env(format!("GIT_{who}_EMAIL"), "leasehold@localhost");
-        }
-        answer = site.git.finish(command).await?;
-    }
-    Oid::parse(&answer.text()).filter(|_| answer.succeeded).ok_or_else(|| {
-        Error::new(
-            Kind::Unavailable,
-            format!("cannot make the fence commit: resource=`{resource}`: {}", answer.complaint()),
-        )
-    })
-}
-
-/// Reads the fence as the remote has it now.
-pub(super) async fn read_fence(
-    site: &Site,
-    resource: &str,
-    fence: &str,
-    steps: &dyn GitSteps,
-) -> Result<Option<Fence>> {
-    let failed = |answer: &Answer| {
-        let message = format!("cannot read the fence: resource=`{resource}`: {}", answer.complaint());
-        Error::new(Kind::Unavailable, message)
-    };
-    for _ in 0..TRIES {
-        reach(steps, GitStep::ReadFence, resource)?;
-        let answer = site.git.run(["ls-remote", "--refs", "--", site.address(), fence]).await?;
-        if !answer.succeeded {
-            return Err(failed(&answer));
-        }
-        // The name is matched from its end: `x/refs/fence/job` would be too.
-        let text = answer.text();
-        let line = text.lines().filter_map(|line| line.split_once('\t')).find(|(_, name)| *name == fence);
-        let Some((oid, _)) = line else {
-            // The empty tree goes with the first fence; git knows it without having it, other servers may not.
-            site.git.run(["hash-object", "-w", "-t", "tree", "--stdin"]).await?;
-            return Ok(None);
-        };
-        let oid = Oid::parse(oid).ok_or_else(|| failed(&answer))?;
-        if let Some(commit) = read_commit(site, &oid).await? {
-            return Fence::read(oid, &commit, fence).map(Some);
-        }
-        let quiet = (site.version >= QUIET_FETCH).then_some("--no-write-fetch-head");
-        let words = ["fetch", "--quiet", "--no-tags", "--no-auto-gc", "--no-recurse-submodules", "--refmap="];
-        let words = words.into_iter().chain(quiet).chain(["--", site.address(), fence]);
-        let fetched = site.git.run(words).await?;
-        if !fetched.succeeded && !fetched.said.contains("couldn't find remote ref") {
-            return Err(failed(&fetched));
-        }
-        match read_commit(site, &oid).await? {
-            Some(commit) => return Fence::read(oid, &commit, fence).map(Some),
-            None if site.git.run(["cat-file", "-e", oid.as_str()]).await?.succeeded => {
-                // Not a commit.
-                return Fence::read(oid, "", fence).map(Some);
-            }
-            // It has moved on in between.
-            None => {}
-        }
-    }
-    let message =
-        format!("given up after {TRIES} tries: resource=`{resource}`: the fence moves faster than it can be read");
-    Err(Error::new(Kind::Contended, message))
-}
-
-/// A commit that is here already; none if it is not, or is no commit.
-pub(super) async fn read_commit(site: &Site, oid: &Oid) -> Result<Option<String>> {
-    let mut command = site.git.command(["cat-file", "commit", oid.as_str()]);
-    // In a partial clone git would go and ask for it.
-    command.env("GIT_NO_LAZY_FETCH", "1");
-    let answer = site.git.finish(command).await?;
-    Ok(answer.succeeded.then(|| String::from_utf8_lossy(&answer.stdout).into_owned()))
 }

@@ -34,7 +34,6 @@ impl fmt::Debug for Fenced {
 /// # Errors
 /// Those of [`super::admit`]; the connection is closed then.
 pub async fn begin(mut conn: Conn, resource: &Resource, token: &Token, policy: Policy) -> Result<Fenced> {
-    const UNKNOWN_COLUMN: u16 = 1054;
     let high = HighWater::of(token, token.seq);
     // From here on whatever goes wrong, or is given up, is undone.
     conn.reset_connection(true);
@@ -42,8 +41,6 @@ pub async fn begin(mut conn: Conn, resource: &Resource, token: &Token, policy: P
     let sql = statements::admit_again(resource, token, policy, Nonce::random())?;
     let moved = match exchange(&mut *fenced, &sql).await {
         Ok(_) => fenced.last_insert_id().filter(|seq| *seq > 0),
-        // A table of an earlier version: the transaction has begun nevertheless.
-        Err(mysql_async::Error::Server(told)) if told.code == UNKNOWN_COLUMN => None,
         Err(e) => return Err(refused(&e, resource.as_str(), "this database")),
     };
     if let Some(seq) = moved {

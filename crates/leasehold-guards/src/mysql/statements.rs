@@ -3,7 +3,7 @@
 //! Promise: one exchange admits, one commits; there is nothing to escape. Non-promise: they decide nothing that the one
 //! predicate does not decide again.
 
-use crate::sql::{Dialect, Name, Resource, Setup, sequence};
+use crate::sql::{Dialect, Name, Resource, Setup, TRAIL_CHARS, sequence};
 use leasehold::guard::Policy;
 use leasehold::{Nonce, Result, Token};
 
@@ -15,23 +15,14 @@ pub(super) const TABLE: &str = "CREATE TABLE IF NOT EXISTS leasehold_fence (
     epoch BIGINT NOT NULL,
     nonce VARBINARY(32) NOT NULL,
     seq BIGINT NOT NULL,
-    wrote VARBINARY(32) NOT NULL DEFAULT '',
-    prior_epoch BIGINT NOT NULL DEFAULT 0,
-    prior_seq BIGINT NOT NULL DEFAULT 0,
-    prior_wrote VARBINARY(32) NOT NULL DEFAULT '',
-    claim BIGINT NULL,
+    trail VARBINARY(263) NOT NULL DEFAULT '',
+    confirmed VARBINARY(32) NOT NULL DEFAULT '',
+    adopted VARBINARY(2000) NOT NULL DEFAULT '',
+    claim VARBINARY(64) NULL,
     session BIGINT UNSIGNED NULL,
     admitted BIGINT UNSIGNED NULL,
     protected TINYINT NOT NULL DEFAULT 0
 ) ENGINE=InnoDB";
-
-/// Whether a table of an earlier version is here, which lacks what [`admit_again`] asks for; and what adds it.
-pub(super) const LACKS: &str = "SELECT COUNT(*) FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE() AND \
-                                TABLE_NAME = 'leasehold_fence' AND COLUMN_NAME = 'protected'";
-pub(super) const UPGRADE: &str = "ALTER TABLE leasehold_fence ADD COLUMN protected TINYINT NOT NULL DEFAULT 0";
-/// The triggers of protected tables, whatever version made them.
-pub(super) const TRIGGERS: &str = "SELECT ACTION_STATEMENT FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = DATABASE() \
-                                   AND ACTION_STATEMENT LIKE '%FROM leasehold_fence WHERE resource = x''%'";
 
 /// Bytes as SQL.
 pub(super) fn literal(text: &str) -> String {
@@ -39,12 +30,33 @@ pub(super) fn literal(text: &str) -> String {
     format!("x'{digits}'")
 }
 
-/// Locks the fence row, says what was there, moves it on if the token may, and says what is there now.
-///
-/// `claim` and `session` are for a newer holder, who reads them uncommitted when this session has stopped; `admitted` is
-/// never 0 in what is committed, so that one who is in here is told from one who was. In an UPDATE the assignments count
-/// from left to right, so what needs the old epoch comes first.
-pub(super) fn admit(resource: &Resource, token: &Token, policy: Option<Policy>, wrote: Nonce) -> Result<String> {
+/// Enters: the row is locked, and there if it was not. `claim` and `session` are for a newer holder, who reads them
+/// uncommitted when this session has stopped; `admitted` is never 0 in what is committed, so that one who is in here is told
+/// from one who was.
+fn enter(resource: &Resource, token: &Token) -> String {
+    let (r, lease, lineage, claim) =
+        (literal(resource.as_str()), literal(token.lease.as_str()), token.lineage, claim(token));
+    format!(
+        "INSERT INTO leasehold_fence (resource, lease, lineage, epoch, nonce, seq, claim, session, admitted) VALUES ({r}, \
+         {lease}, '{lineage}', 0, '', 0, {claim}, CONNECTION_ID(), 0) ON DUPLICATE KEY UPDATE claim = {claim}, session = \
+         CONNECTION_ID(), admitted = 0; SELECT lease, lineage, epoch, nonce, seq, @@sql_mode, CONNECTION_ID(), trail FROM \
+         leasehold_fence WHERE resource = {r} FOR UPDATE"
+    )
+}
+
+/// What a session says of itself while it is in here: its lineage and epoch.
+fn claim(token: &Token) -> String {
+    format!("'{}:{}'", token.lineage, token.epoch)
+}
+
+/// The trail with one more number at its head.
+fn longer(write: Nonce) -> String {
+    format!("LEFT(CONCAT('{write}', IF(trail = '', '', ' '), trail), {TRAIL_CHARS})")
+}
+
+/// Locks the fence row, says what was there, moves it on if the token may, and says what is there now. In an UPDATE the
+/// assignments count from left to right, so what needs the old epoch comes first.
+pub(super) fn admit(resource: &Resource, token: &Token, policy: Option<Policy>, write: Nonce) -> Result<String> {
     let (r, lease) = (literal(resource.as_str()), literal(token.lease.as_str()));
     let (epoch, lineage, nonce, given) = (token.epoch, token.lineage, token.nonce, sequence(token)?);
     let last = format!("IF(epoch = {epoch}, seq, 0)");
@@ -55,18 +67,15 @@ pub(super) fn admit(resource: &Resource, token: &Token, policy: Option<Policy>, 
         Some(Policy::OncePerEpoch) => ("1".to_owned(), format!("{last} = 0")),
     };
     let written = match policy {
-        None => format!("wrote = IF(epoch < {epoch}, '', wrote)"),
-        Some(_) => format!("wrote = '{wrote}', admitted = CONNECTION_ID()"),
+        None => String::new(),
+        Some(_) => format!("trail = {}, admitted = CONNECTION_ID(), ", longer(write)),
     };
-    let seen = format!("FROM leasehold_fence WHERE resource = {r} FOR UPDATE");
     Ok(format!(
-        "INSERT INTO leasehold_fence (resource, lease, lineage, epoch, nonce, seq, claim, session, admitted) VALUES ({r}, \
-         {lease}, '{lineage}', 0, '', 0, {epoch}, CONNECTION_ID(), 0) ON DUPLICATE KEY UPDATE claim = {epoch}, session = CONNECTION_ID(), admitted = 0; \
-         SELECT lease, lineage, epoch, nonce, seq, @@sql_mode, CONNECTION_ID() {seen}; \
-         UPDATE leasehold_fence SET prior_wrote = IF(epoch < {epoch}, wrote, prior_wrote), prior_seq = IF(epoch < \
-         {epoch}, seq, prior_seq), prior_epoch = IF(epoch < {epoch}, epoch, prior_epoch), {written}, seq = {seq}, lease = \
-         {lease}, lineage = '{lineage}', nonce = '{nonce}', epoch = {epoch} WHERE resource = {r} AND (epoch = 0 OR (lease = {lease} AND lineage = '{lineage}' AND (epoch < \
-         {epoch} OR (epoch = {epoch} AND nonce = '{nonce}')))) AND {condition}; SELECT lease, lineage, epoch, nonce, seq {seen}"
+        "{}; UPDATE leasehold_fence SET {written}seq = {seq}, lease = {lease}, lineage = '{lineage}', nonce = '{nonce}', epoch = \
+         {epoch} WHERE resource = {r} AND (epoch = 0 OR (lease = {lease} AND lineage = '{lineage}' AND (epoch < {epoch} OR \
+         (epoch = {epoch} AND nonce = '{nonce}')))) AND {condition}; SELECT lease, lineage, epoch, nonce, seq FROM \
+         leasehold_fence WHERE resource = {r} FOR UPDATE",
+        enter(resource, token)
     ))
 }
 
@@ -74,9 +83,9 @@ pub(super) fn admit(resource: &Resource, token: &Token, policy: Option<Policy>, 
 /// comes back as the last inserted id; if none does, [`admit`] has to find out why.
 ///
 /// Nothing needs to be closed then: `claim` and `session` stay, and [`in_the_way`] tells them from those of one who is in
-/// here by `wrote`, which is another one every time. Otherwise it is `admitted` that tells: whatever is found, this session
-/// has the row from here on, and a newer holder must see whose it is.
-pub(super) fn admit_again(resource: &Resource, token: &Token, policy: Policy, wrote: Nonce) -> Result<String> {
+/// here by the trail, which is another one every time. Otherwise it is `admitted` that tells: whatever is found, this
+/// session has the row from here on, and a newer holder must see whose it is.
+pub(super) fn admit_again(resource: &Resource, token: &Token, policy: Policy, write: Nonce) -> Result<String> {
     let (r, lease) = (literal(resource.as_str()), literal(token.lease.as_str()));
     let (epoch, lineage, nonce, given) = (token.epoch, token.lineage, token.nonce, sequence(token)?);
     let (seq, condition) = match policy {
@@ -87,13 +96,41 @@ pub(super) fn admit_again(resource: &Resource, token: &Token, policy: Policy, wr
     let is_known = format!(
         "lease = {lease} AND lineage = '{lineage}' AND epoch = {epoch} AND nonce = '{nonce}' AND protected = 0{condition}"
     );
+    let claim = claim(token);
     // `seq` is changed last, so that the condition sees what was there.
     Ok(format!(
-        "START TRANSACTION; INSERT INTO leasehold_fence (resource, lease, lineage, epoch, nonce, seq, claim, session, admitted) VALUES \
-         ({r}, {lease}, '{lineage}', 0, '', 0, {epoch}, CONNECTION_ID(), 0) ON DUPLICATE KEY UPDATE admitted = IF({is_known}, NULL, 0), \
-         wrote = IF({is_known}, '{wrote}', wrote), claim = {epoch}, session = CONNECTION_ID(), seq = IF({is_known}, \
-         LAST_INSERT_ID({seq}), seq)"
+        "START TRANSACTION; INSERT INTO leasehold_fence (resource, lease, lineage, epoch, nonce, seq, claim, session, admitted) \
+         VALUES ({r}, {lease}, '{lineage}', 0, '', 0, {claim}, CONNECTION_ID(), 0) ON DUPLICATE KEY UPDATE admitted = \
+         IF({is_known}, NULL, 0), trail = IF({is_known}, {}, trail), claim = {claim}, session = CONNECTION_ID(), seq = \
+         IF({is_known}, LAST_INSERT_ID({seq}), seq)",
+        longer(write)
     ))
+}
+
+/// Locks the row and says what is there, for [`adopt`] to follow.
+pub(super) fn look(resource: &Resource, token: &Token) -> String {
+    enter(resource, token)
+}
+
+/// Gives the row to the token's lease. It changes the row in any case, so that its commit is flushed.
+pub(super) fn adopt(resource: &Resource, token: &Token, note: &str, write: Nonce) -> String {
+    let (r, lease, note) = (literal(resource.as_str()), literal(token.lease.as_str()), literal(note));
+    let (epoch, lineage, nonce) = (token.epoch, token.lineage, token.nonce);
+    format!(
+        "UPDATE leasehold_fence SET lease = {lease}, lineage = '{lineage}', epoch = {epoch}, nonce = '{nonce}', seq = 0, adopted = \
+         {note}, confirmed = '{write}' WHERE resource = {r}"
+    )
+}
+
+/// Changes the row without any meaning, as soon as nobody is in here, and says what its trail is. InnoDB lets others see a
+/// commit before it is flushed; when this one was answered, so were all that it saw.
+pub(super) fn confirm(resource: &Resource, write: Nonce) -> String {
+    let r = literal(resource.as_str());
+    format!(
+        "START TRANSACTION; INSERT INTO leasehold_fence (resource, lease, lineage, epoch, nonce, seq, confirmed) VALUES ({r}, '', \
+         '', 0, '', 0, '{write}') ON DUPLICATE KEY UPDATE confirmed = '{write}'; SELECT trail FROM leasehold_fence WHERE \
+         resource = {r} FOR UPDATE; COMMIT"
+    )
 }
 
 /// Asks who is in the way: the row as it is being written, as it was committed, and as it is being written again. If the
@@ -102,7 +139,7 @@ pub(super) fn in_the_way(resource: &Resource) -> String {
     let look = |level: &str| {
         let r = literal(resource.as_str());
         format!(
-            "SET TRANSACTION ISOLATION LEVEL READ {level}; SELECT claim, session, wrote, admitted FROM leasehold_fence \
+            "SET TRANSACTION ISOLATION LEVEL READ {level}; SELECT claim, session, trail, admitted, lineage, epoch FROM leasehold_fence \
              WHERE resource = {r}"
         )
     };
@@ -110,20 +147,21 @@ pub(super) fn in_the_way(resource: &Resource) -> String {
 }
 
 /// Says that tables are protected under a resource: from then on whoever admits also opens them.
-pub(super) fn protected(resource: &str, is_protected: bool) -> String {
-    let flag = u8::from(is_protected);
+pub(super) fn protected(resource: &Resource, is_protected: bool) -> String {
+    let (resource, flag) = (literal(resource.as_str()), u8::from(is_protected));
     format!(
         "INSERT INTO leasehold_fence (resource, lease, lineage, epoch, nonce, seq, protected) VALUES ({resource}, '', '', 0, '', 0, \
          {flag}) ON DUPLICATE KEY UPDATE protected = {flag}"
     )
 }
 
-/// The resource that a trigger asks about, as the literal that it is there.
-pub(super) fn resource_of(trigger: &str) -> Option<&str> {
-    let (_, rest) = trigger.split_once("FROM leasehold_fence WHERE resource = x'")?;
-    let digits = rest.split('\'').next()?;
-    let is_hex = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_hex.then(|| &trigger[trigger.len() - rest.len() - 2..trigger.len() - rest.len() + digits.len() + 1])
+/// How many triggers of protected tables ask about a resource.
+pub(super) fn triggers(resource: &Resource) -> String {
+    let asked = literal(resource.as_str()).replace('\'', "''");
+    format!(
+        "SELECT COUNT(*) FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = DATABASE() AND ACTION_STATEMENT LIKE '%FROM \
+         leasehold_fence WHERE resource = {asked}%'"
+    )
 }
 
 /// Nobody is in here any more: the last act of a transaction.
@@ -139,7 +177,7 @@ pub(super) fn set_up(resource: &Resource, setup: &Setup) -> Vec<String> {
     let mut lines = vec![TABLE.to_owned()];
     if !setup.protect.is_empty() {
         // Before the triggers: no transaction that does not know of them is left when they come.
-        lines.push(protected(&literal(resource.as_str()), true));
+        lines.push(protected(resource, true));
     }
     let name =
         |table: &Name, event: &str| table.derived(&format!("leasehold_{}", event.to_lowercase()), Dialect::Mysql);
@@ -159,21 +197,4 @@ pub(super) fn set_up(resource: &Resource, setup: &Setup) -> Vec<String> {
         }
     }
     lines
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_trigger_tells_its_resource() {
-        let setup = Setup { protect: vec!["totals".parse().unwrap()], unprotect: Vec::new() };
-        let lines = set_up(&"it's".parse().unwrap(), &setup);
-        assert_eq!(lines.iter().filter_map(|line| resource_of(line)).collect::<Vec<_>>(), ["x'69742773'"; 3]);
-        for strange in
-            ["", "FROM leasehold_fence WHERE resource = x'", "FROM leasehold_fence WHERE resource = x'0; DROP'"]
-        {
-            assert_eq!(resource_of(strange), None, "{strange}");
-        }
-    }
 }

@@ -4,9 +4,9 @@
 //! dropped. Non-promise: it is at the session's own isolation level; for another, begin by hand and [`super::admit`].
 
 use super::{call, cause, decide, is_plain, refused, undo};
-use crate::sql::Resource;
+use crate::sql::{Resource, judge, mode};
 use leasehold::guard::{HighWater, Policy};
-use leasehold::{Error, Kind, Result, Token};
+use leasehold::{Error, Kind, Nonce, Result, Token};
 use std::fmt;
 use std::future::Future;
 use std::ops::Deref;
@@ -38,13 +38,14 @@ pub async fn begin<'a>(
     token: &Token,
     policy: Policy,
 ) -> Result<Fenced<'a>> {
-    let sql = format!("BEGIN; {}", call(resource, token, Some(policy))?);
+    let sql = format!("BEGIN; {}", call(resource, token, mode(Some(policy)), Nonce::random())?);
     let high = HighWater::of(token, token.seq);
     // From here on whatever goes wrong, or is given up, is rolled back.
     let mut fenced = Fenced { client, resource, high, is_open: true };
     let asked = fenced.client.simple_query(&sql).await.map_err(|e| refused(&e, resource.as_str(), "this database"));
-    match asked.and_then(|messages| decide(resource.as_str(), &messages, token, Some(policy))) {
-        Ok((high, _)) => fenced.high = high,
+    let judge = |high: Option<&HighWater>| judge(resource.as_str(), high, token, Some(policy));
+    match asked.and_then(|messages| decide(resource.as_str(), &messages, judge)) {
+        Ok(admitted) => fenced.high = admitted.high,
         Err(refused) => {
             undo(fenced.client).await;
             fenced.is_open = false;

@@ -20,6 +20,11 @@ pub fn token_of(lease: &str, epoch: u64, rival: u64) -> Token {
     }
 }
 
+/// A token of a lease of the same name in another store.
+pub fn theirs(epoch: u64) -> Token {
+    Token { lineage: leasehold::Lineage::from_u128(2), ..token(epoch, 77) }
+}
+
 /// Every path below `folder`, with its size; for "nothing was left" and "nothing was changed".
 pub fn tree(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();

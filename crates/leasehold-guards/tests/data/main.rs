@@ -311,7 +311,10 @@ fn rounds(
         let mut reply = successor.run(&order(epoch + 1));
         result.worst_ms = result.worst_ms.max(clock::now().saturating_since(sent).as_millis());
         let mut resumed = !stop;
-        if is_local && (reply.starts_with("contended") || reply.contains("database is locked")) {
+        if is_local
+            && (reply.starts_with("contended")
+                || ["database is locked", "locking protocol"].iter().any(|says| reply.contains(says)))
+        {
             assert!(stop, "round {round}: blocked by a writer that runs: {reply}");
             result.blocked += 1;
             zombie.resume();

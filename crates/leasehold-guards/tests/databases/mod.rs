@@ -1,7 +1,6 @@
 //! Real databases, each with a fence, and the guards for them.
 #![allow(dead_code, unused_imports, clippy::unwrap_used)]
 
-mod earlier;
 mod full;
 mod own;
 

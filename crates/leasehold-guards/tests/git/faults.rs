@@ -94,6 +94,8 @@ pub fn at_our_steps(backend: Backend) -> usize {
         };
         if let Some(answer) = answer {
             let expected = match (has_landed, fault, transfer_first) {
+                // The answer was lost, and the next holder has overwritten the branch.
+                (true, "fail", true) if step_name == GitStep::Reply => "indeterminate",
                 (true, ..) | (false, "stop", false) => "pushed",
                 (false, "stop", true) => "fenced",
                 _ => "unavailable",
@@ -164,6 +166,8 @@ pub fn at_the_remotes_points(backend: Backend) -> usize {
             Some(victim) => {
                 victim.resume();
                 let expected = match (has_landed, transfer_first, side) {
+                    // The next holder has overwritten the branch: whether this push was there before, nobody can tell.
+                    (true, true, Side::KillRemote) => "indeterminate",
                     (true, ..) | (false, false, Side::StopUs) => "pushed",
                     (false, true, _) => "fenced",
                     _ => "unavailable",
@@ -189,6 +193,35 @@ pub fn at_the_remotes_points(backend: Backend) -> usize {
         cell.end();
     });
     cells.len()
+}
+
+/// A remote that breaks down between the fence and the branch, as the files back end can: the fence alone is no proof.
+pub fn torn_by_a_crash(backend: Backend) {
+    for transfer_first in [false, true] {
+        let cell = Cell::new(backend, true, format!("{backend:?} torn, transfer first {transfer_first}"));
+        let old = cell.field.git(&cell.field.bare, &["rev-parse", "refs/heads/main"]);
+        let trap = Trap::set(&cell.field, Point::Applied);
+        let victim = Pusher::start(&cell.field, &cell.victim, &Order::push(5).mark(2));
+        let remote = trap.sprung();
+        // What the crash leaves behind.
+        let back = ["-c", "core.hooksPath=/dev/null", "update-ref", "refs/heads/main", &old];
+        cell.field.git(&cell.field.bare, &back);
+        if transfer_first {
+            victim.stop();
+            trap.kill(remote);
+            cell.transfer();
+            victim.resume();
+            cell.expect(&victim.line(), "indeterminate");
+        } else {
+            trap.kill(remote);
+            cell.expect(&victim.line(), "indeterminate");
+            cell.shows(5, 9);
+            cell.expect(&Pusher::run(&cell.field, &cell.victim, &Order::push(5).mark(3)), "pushed");
+            cell.shows(5, 3);
+            cell.transfer();
+        }
+        cell.end();
+    }
 }
 
 /// Two at a time; a panic of one is a panic of all.

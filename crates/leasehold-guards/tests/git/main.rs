@@ -33,6 +33,8 @@ fn main() {
         play(&name, "git", seed, || {
             println!("{backend:?}: {} cells at the remote's points", faults::at_the_remotes_points(backend));
         });
+        let name = format!("a_push_that_a_crash_tore_is_not_said_to_have_landed_{backend:?}").to_lowercase();
+        play(&name, "git", seed, || faults::torn_by_a_crash(backend));
         let name = format!("the_controls_are_caught_and_ours_is_not_{backend:?}").to_lowercase();
         play(&name, "git", seed, || races::controls(backend));
     }

@@ -39,6 +39,7 @@ fn across(mounts: &str, seed: u64) {
         assert_eq!(result.stale, 0, "{result:?}");
         assert!(result.landed_stopped < result.stopped, "no zombie was ever stopped in time: {result:?}");
     });
+    play("a_name_that_a_mount_remembers_is_no_permit", "races", seed, || remembered_name(&paths("remembered")));
     play("the_naive_fence_file_is_caught_across_two_mounts", "races", seed, || {
         let result = rounds(How::Naive, &paths("naive"), seed, ROUNDS_ACROSS);
         println!("naive fence file (control), two mounts: {result:?}");
@@ -86,6 +87,7 @@ fn main() {
         assert!(backward > 0, "the control passed");
     });
     play("a_second_grant_of_an_epoch_is_regressed", "races", seed, second_grant);
+    play("rival_grants_of_one_epoch_leave_a_fence_that_refuses_older_ones", "races", seed, rivals);
 }
 
 #[derive(Debug, Default)]
@@ -256,4 +258,54 @@ fn second_grant() {
         assert_eq!(second.is("regressed"), how == How::File, "{second}");
         assert_eq!(read(how, &path), Some(expected), "{how:?}: the control must be caught, ours must refuse");
     }
+}
+
+/// The zombie has sealed, and its mount still shows the mark when the successor has removed it: it is told *fenced*, not to
+/// try again.
+fn remembered_name(paths: &Paths) {
+    const ROUNDS: u64 = 20;
+    let anchor = leasehold_guards::Step::ALL.iter().position(|step| *step == leasehold_guards::Step::Anchor).unwrap();
+    let (mut zombie, mut successor) = (Worker::start(), Worker::start());
+    for epoch in (1..=2 * ROUNDS).step_by(2) {
+        assert_eq!(zombie.run(&Order::new(How::Seal, &paths.zombie, epoch)), Reply::Written);
+        assert_eq!(zombie.run(&Order::new(How::File, &paths.zombie, epoch).with(Fault::Stop, anchor)), Reply::At);
+        zombie.wait_stopped();
+        assert_eq!(successor.run(&Order::new(How::File, &paths.successor, epoch + 1)), Reply::Written);
+        zombie.resume();
+        let refused = zombie.reply();
+        assert!(refused.is("fenced"), "epoch {epoch}: {refused}");
+        assert_eq!(read(How::File, &paths.judge), Some((epoch + 1, 0)));
+    }
+}
+
+/// Two grants of one epoch at once: at most one of them writes, and whatever they did to each other, an older epoch finds a
+/// fence. Both have looked when they are let go together; that they surely meet is a test of its own, in file.rs.
+fn rivals() {
+    const ROUNDS: u64 = 500;
+    let folder = scratch();
+    let make = leasehold_guards::Step::ALL.iter().position(|step| *step == leasehold_guards::Step::MakePermit).unwrap();
+    let [mut one, mut other, mut older] = [(); 3].map(|()| Worker::start());
+    let mut both_refused = 0;
+    for round in 0..ROUNDS {
+        let path = folder.path().join(format!("out-{round}"));
+        for (worker, rival) in [(&mut one, 1), (&mut other, 2)] {
+            let order = Order::new(How::File, &path, 7).rival(rival).with(Fault::Stop, make);
+            assert_eq!(worker.run(&order), Reply::At);
+            worker.wait_stopped();
+        }
+        one.resume();
+        other.resume();
+        let replies = [one.reply(), other.reply()];
+        for refused in replies.iter().filter(|reply| **reply != Reply::Written) {
+            assert!(refused.is("regressed"), "round {round}: {refused}");
+        }
+        let written = replies.iter().filter(|reply| **reply == Reply::Written).count();
+        assert!(written < 2, "round {round}: both have written");
+        both_refused += u64::from(written == 0);
+        let before = read(How::File, &path);
+        let stale = older.run(&Order::new(How::File, &path, 6));
+        assert!(stale.is("fenced"), "round {round}: {stale}");
+        assert_eq!(read(How::File, &path), before, "round {round}");
+    }
+    println!("two grants of one epoch: {ROUNDS} rounds, both refused in {both_refused}, an older epoch refused in all");
 }

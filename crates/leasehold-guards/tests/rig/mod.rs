@@ -20,6 +20,10 @@ pub enum How {
     Folder,
     /// Only the seal of the file guard.
     Seal,
+    /// The file guard, under another lease.
+    Theirs,
+    /// The file guard's adoption by that other lease.
+    Adopt,
     /// The control: read the fence file, compare, write, rename.
     Naive,
 }

@@ -3,7 +3,7 @@
 use super::artifact::{source, text};
 use super::control;
 use super::dice::Dice;
-use crate::common::token;
+use crate::common::{theirs, token};
 use leasehold::guard::Policy;
 use leasehold_guards::{FileGuard, FolderGuard, Step, Steps};
 use rustix::io::Errno;
@@ -52,6 +52,11 @@ fn obey(order: &str) -> String {
     let answer = match how {
         "Naive" => return control::write(path, epoch, rival, pause).err().unwrap_or("written".into()),
         "Seal" => file().seal_now(&token),
+        "Theirs" => file().write_from(&theirs(epoch), text(epoch, rival).as_bytes()),
+        "Adopt" => file().high_water_now().and_then(|from| {
+            let from = from.expect("somebody has fenced it");
+            file().adopt_now(&from, &theirs(epoch), &"ann".parse()?, &"a drill".parse()?)
+        }),
         "File" => file().write_from(&token, text(epoch, rival).as_bytes()),
         _ => {
             let from = source(path, epoch, rival);

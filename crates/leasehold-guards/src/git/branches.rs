@@ -1,0 +1,94 @@
+//! Whether a remote's branches are as a push without an answer would have left them.
+//!
+//! Promise: a branch that is at what was pushed, or descends from it, has it. Non-promise: where others have overwritten it
+//! since, nobody can tell, and it counts as missing; so does what was pushed from a branch that has moved here meanwhile.
+
+use super::commit::Oid;
+use super::names::Refspec;
+use super::program::QUIET_FETCH;
+use super::site::Site;
+use leasehold::{Error, Kind, Result};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// A push may be half done when it is looked at: how often, and how far apart, it is looked again.
+const LOOKS: u32 = 6;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The first branch that does not have what was pushed to it, if there is one.
+pub(super) async fn fates(site: &Site, refspecs: &[Refspec]) -> Result<Option<String>> {
+    let mut wanted = Vec::new();
+    for refspec in refspecs {
+        wanted.push((names(site, refspec).await?, pushed(site, refspec).await?));
+    }
+    let mut missing = None;
+    for attempt in 0..LOOKS {
+        tokio::time::sleep(PAUSE * attempt).await;
+        let tips = tips(site, wanted.iter().flat_map(|(names, _)| names)).await?;
+        missing = None;
+        for (names, oid) in &wanted {
+            if !has(site, &tips, names, oid.as_ref()).await? {
+                missing = names.first().cloned();
+                break;
+            }
+        }
+        if missing.is_none() {
+            break;
+        }
+    }
+    Ok(missing)
+}
+
+/// What the destination may be called on the remote: git finds the one that is there.
+async fn names(site: &Site, refspec: &Refspec) -> Result<Vec<String>> {
+    let name = refspec.destination();
+    if name.starts_with("refs/") {
+        return Ok(vec![name.to_owned()]);
+    }
+    let name = if matches!(name, "HEAD" | "@") {
+        site.git.run(["rev-parse", "--symbolic-full-name", "HEAD"]).await?.text()
+    } else {
+        name.to_owned()
+    };
+    Ok(["refs/heads/", "refs/tags/", "refs/"]
+        .map(|start| format!("{start}{}", name.trim_start_matches(start)))
+        .to_vec())
+}
+
+/// What was pushed; none for a deletion.
+async fn pushed(site: &Site, refspec: &Refspec) -> Result<Option<Oid>> {
+    if refspec.source().is_empty() {
+        return Ok(None);
+    }
+    let answer = site.git.run(["rev-parse", "--verify", "--quiet", "--end-of-options", refspec.source()]).await?;
+    let unreadable = || Error::new(Kind::Unavailable, format!("cannot tell what `{}` is", refspec.source()));
+    Oid::parse(answer.text().trim()).map(Some).ok_or_else(unreadable)
+}
+
+/// Where the remote has these refs.
+async fn tips<'a>(site: &Site, names: impl Iterator<Item = &'a String>) -> Result<HashMap<String, Oid>> {
+    let words = ["ls-remote", "--refs", "--", site.address()].map(str::to_owned);
+    let answer = site.git.run(words.into_iter().chain(names.cloned())).await?;
+    if !answer.succeeded {
+        return Err(Error::new(Kind::Unavailable, format!("cannot read the branches: {}", answer.complaint())));
+    }
+    let text = answer.text();
+    let lines = text.lines().filter_map(|line| line.split_once('\t'));
+    Ok(lines.filter_map(|(oid, name)| Some((name.to_owned(), Oid::parse(oid)?))).collect())
+}
+
+async fn has(site: &Site, tips: &HashMap<String, Oid>, names: &[String], oid: Option<&Oid>) -> Result<bool> {
+    let Some(oid) = oid else { return Ok(!names.iter().any(|name| tips.contains_key(name))) };
+    for (name, tip) in names.iter().filter_map(|name| tips.get_key_value(name)) {
+        if tip == oid {
+            return Ok(true);
+        }
+        let quiet = (site.version >= QUIET_FETCH).then_some("--no-write-fetch-head");
+        let words = ["fetch", "--quiet", "--no-tags", "--no-auto-gc", "--no-recurse-submodules", "--refmap="];
+        site.git.run(words.into_iter().chain(quiet).chain(["--", site.address(), name])).await?;
+        if site.git.run(["merge-base", "--is-ancestor", oid.as_str(), tip.as_str()]).await?.succeeded {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

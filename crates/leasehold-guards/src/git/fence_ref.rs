@@ -1,0 +1,106 @@
+//! The fence on the remote, read and made: a ref, and the commit that it points at.
+//!
+//! Promise: what is read is what the remote has now, fetched if it is not here yet. Non-promise: it may have moved when the
+//! answer comes; the push compares.
+
+use super::cache::Fence;
+use super::commit::{Inscription, Oid};
+use super::program::{Answer, QUIET_FETCH};
+use super::site::Site;
+use super::steps::{GitStep, GitSteps};
+use leasehold::{Error, Kind, Result};
+
+/// How often a fence that moves while it is read is read again.
+const TRIES: u32 = 24;
+
+/// Announces a step, and fails with whoever watches.
+pub(super) fn reach(steps: &dyn GitSteps, step: GitStep, resource: &str) -> Result<()> {
+    steps
+        .reach(step)
+        .map_err(|e| Error::unavailable(format!("cannot {step}: resource=`{resource}`: nothing was pushed"), e))
+}
+
+/// Makes the commit that the fence will point at.
+pub(super) async fn make_commit(site: &Site, resource: &str, inscription: &Inscription) -> Result<Oid> {
+    let message = inscription.message();
+    // If it cannot be written by hand, git says why.
+    if let Some(oid) = site.pen.as_ref().and_then(|pen| pen.write(site.empty_tree, &message).ok()) {
+        return Ok(oid);
+    }
+    let words = ["commit-tree", site.empty_tree, "-m", message.trim_end()];
+    let mut answer = site.git.run(words).await?;
+    if !answer.succeeded && (answer.said.contains("ident") || answer.said.contains("tell me who you are")) {
+        // Nobody has told git who they are: CI machines. The fence needs no author.
+        let mut command = site.git.command(words);
+        for who in ["AUTHOR", "COMMITTER"] {
+            command.env(format!("GIT_{who}_NAME"), "leasehold").env(format!("GIT_{who}_EMAIL"), "leasehold@localhost");
+        }
+        answer = site.git.finish(command).await?;
+    }
+    Oid::parse(&answer.text()).filter(|_| answer.succeeded).ok_or_else(|| {
+        Error::new(
+            Kind::Unavailable,
+            format!("cannot make the fence commit: resource=`{resource}`: {}", answer.complaint()),
+        )
+    })
+}
+
+/// Reads the fence as the remote has it now.
+pub(super) async fn read_fence(
+    site: &Site,
+    resource: &str,
+    fence: &str,
+    steps: &dyn GitSteps,
+) -> Result<Option<Fence>> {
+    let failed = |answer: &Answer| {
+        let message = format!("cannot read the fence: resource=`{resource}`: {}", answer.complaint());
+        Error::new(Kind::Unavailable, message)
+    };
+    for _ in 0..TRIES {
+        reach(steps, GitStep::ReadFence, resource)?;
+        let answer = site.git.run(["ls-remote", "--refs", "--", site.address(), fence]).await?;
+        if !answer.succeeded {
+            return Err(failed(&answer));
+        }
+        // The name is matched from its end: `x/refs/fence/job` would be too.
+        let text = answer.text();
+        let line = text.lines().filter_map(|line| line.split_once('\t')).find(|(_, name)| *name == fence);
+        let Some((oid, _)) = line else {
+            // The empty tree goes with the first fence; git knows it without having it, other servers may not.
+            site.git.run(["hash-object", "-w", "-t", "tree", "--stdin"]).await?;
+            return Ok(None);
+        };
+        let oid = Oid::parse(oid).ok_or_else(|| failed(&answer))?;
+        if let Some(commit) = read_commit(site, &oid).await? {
+            return Fence::read(oid, &commit, fence).map(Some);
+        }
+        let quiet = (site.version >= QUIET_FETCH).then_some("--no-write-fetch-head");
+        let words = ["fetch", "--quiet", "--no-tags", "--no-auto-gc", "--no-recurse-submodules", "--refmap="];
+        let words = words.into_iter().chain(quiet).chain(["--", site.address(), fence]);
+        let fetched = site.git.run(words).await?;
+        if !fetched.succeeded && !fetched.said.contains("couldn't find remote ref") {
+            return Err(failed(&fetched));
+        }
+        match read_commit(site, &oid).await? {
+            Some(commit) => return Fence::read(oid, &commit, fence).map(Some),
+            None if site.git.run(["cat-file", "-e", oid.as_str()]).await?.succeeded => {
+                // Not a commit.
+                return Fence::read(oid, "", fence).map(Some);
+            }
+            // It has moved on in between.
+            None => {}
+        }
+    }
+    let message =
+        format!("given up after {TRIES} tries: resource=`{resource}`: the fence moves faster than it can be read");
+    Err(Error::new(Kind::Contended, message))
+}
+
+/// A commit that is here already; none if it is not, or is no commit.
+async fn read_commit(site: &Site, oid: &Oid) -> Result<Option<String>> {
+    let mut command = site.git.command(["cat-file", "commit", oid.as_str()]);
+    // In a partial clone git would go and ask for it.
+    command.env("GIT_NO_LAZY_FETCH", "1");
+    let answer = site.git.finish(command).await?;
+    Ok(answer.succeeded.then(|| String::from_utf8_lossy(&answer.stdout).into_owned()))
+}
