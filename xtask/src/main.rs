@@ -4,9 +4,11 @@
 //! it shows every one that does.
 
 mod lanes;
+mod licences;
 mod nfs;
 mod servers;
 mod tidy;
+mod watch;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -16,7 +18,8 @@ const USAGE: &str = "usage:
   cargo xtask test --quick   the inner loop: format, tidy, unit tests, the disaster; under 2 minutes warm
   cargo xtask nfs            the directory store and the file guard on a real NFS server; `test` does so too
   cargo xtask servers        install the servers that the tests start; `test` does so too
-  cargo xtask tidy           layers, sizes, checklists";
+  cargo xtask tidy           layers, sizes, checklists
+  cargo xtask watch COMMAND  run a command as `test` runs the tests: red if it leaves processes or files behind";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -24,9 +27,17 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["test"] => test(),
         ["test", "--quick"] => quick(),
-        ["nfs"] => nfs::test(&root()),
+        ["nfs"] => watch::tests("nfs"),
+        [watch::INNER, "all"] => all_tests(),
+        [watch::INNER, "quick"] => quick_tests(),
+        [watch::INNER, "nfs"] => nfs::test(&root()),
         ["servers"] => servers::install(&root()),
         ["tidy"] => tidied(),
+        ["watch", program, ref args @ ..] => {
+            let mut command = with_signals(program);
+            command.args(args);
+            watch::run(command)
+        }
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(64);
@@ -56,9 +67,14 @@ fn test() -> Result<(), String> {
     )?;
     cargo("the lean build stands by itself", &["check", "--package", "leasehold-cli"])?;
     documented()?;
-    licensed()?;
+    licences::check(&root())?;
     servers::install(&root())?;
     cargo("every test builds", &["test", "--no-run", "--workspace", "--all-features"])?;
+    watch::tests("all")
+}
+
+/// What runs under watch.
+fn all_tests() -> Result<(), String> {
     lanes::test(&root())?;
     cargo("every example in the documentation passes", &["test", "--doc", "--workspace", "--all-features"])
 }
@@ -66,6 +82,11 @@ fn test() -> Result<(), String> {
 fn quick() -> Result<(), String> {
     tidied()?;
     cargo("the format is rustfmt's", &["fmt", "--all", "--check"])?;
+    cargo("the tests build", &["test", "--no-run", "--workspace", "--lib", "--bins"])?;
+    watch::tests("quick")
+}
+
+fn quick_tests() -> Result<(), String> {
     cargo("unit tests pass", &["test", "--workspace", "--lib", "--bins"])?;
     cargo("the disaster is harmless", &["test", "--package", "leasehold-cli", "--test", "disaster", "--test", "run"])
 }
@@ -84,17 +105,6 @@ fn documented() -> Result<(), String> {
         .args(["doc", "--workspace", "--all-features", "--no-deps", "--document-private-items"])
         .env("RUSTDOCFLAGS", "-D warnings");
     run("the documentation builds without warnings", command)
-}
-
-/// Licences and sources. The advisory database is on a host that not every machine can reach, so `cargo deny check`
-/// with advisories is left to those that can.
-fn licensed() -> Result<(), String> {
-    let present = Command::new(env!("CARGO")).args(["deny", "--version"]).output().is_ok_and(|o| o.status.success());
-    if !present {
-        println!("xtask: cargo-deny is not here, so licences are not checked; get it with: cargo install cargo-deny");
-        return Ok(());
-    }
-    cargo("licences and sources are allowed", &["deny", "--offline", "check", "licenses", "bans", "sources"])
 }
 
 fn cargo(what: &str, args: &[&str]) -> Result<(), String> {

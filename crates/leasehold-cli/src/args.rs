@@ -367,6 +367,9 @@ pub struct Doctor {
     /// Test the file guard on this folder too
     #[arg(long, value_name = "PATH")]
     pub folder: Option<PathBuf>,
+    /// Give up, and remove what was made, when it has taken so long [default: 5m]
+    #[arg(long, value_name = "DURATION")]
+    pub timeout: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -1,8 +1,9 @@
-//! Work that a signal ends, together with every process that it has started.
+//! Work that a signal, or the end of its time, ends together with every process that it has started.
 //!
 //! Promise: when the work is given up, nothing that was started for it is left running, as far as this user may end it.
 //! Non-promise: what it had done by then is not undone; that is for its caller.
 
+use crate::patience::Patience;
 use crate::supervise::{Signals, unwatchable};
 use leasehold::{Error, Kind, Result};
 use leasehold_system::process::{Signal, Tree};
@@ -24,6 +25,15 @@ pub struct Watch {
     tree: Tree,
 }
 
+/// Why work ended before it was done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// By the signal of this number.
+    Signal(i32),
+    /// Its time was up.
+    OutOfTime,
+}
+
 /// Turns true when work that blocks is to end.
 pub type Stop = watch::Receiver<bool>;
 
@@ -34,35 +44,39 @@ impl Watch {
         Ok(Watch { signals: Signals::listen_to_ending()?, tree })
     }
 
-    /// Does the work, or gives the number of the signal that ended it.
-    pub async fn over<T>(&mut self, work: impl Future<Output = T>) -> Result<T, i32> {
+    /// Does the work, or says what ended it.
+    pub async fn over<T>(&mut self, patience: &Patience, work: impl Future<Output = T>) -> Result<T, Cut> {
         let mut work = pin!(work);
-        let number = tokio::select! {
+        let cut = tokio::select! {
             biased;
-            number = self.signals.next_ending() => number,
+            number = self.signals.next_ending() => Cut::Signal(number),
             done = &mut work => return Ok(done),
+            () = patience.run_out() => Cut::OutOfTime,
         };
         // It is not polled any more, so it starts nothing new.
         self.end_processes().await;
-        Err(number)
+        Err(cut)
     }
 
-    /// Does work that blocks. After so many signals that are spared, one more sets its `Stop` and ends its processes until
-    /// it returns. The first one's number is given too.
+    /// Does work that blocks. The end of its time, or one signal more than those that are spared, sets its `Stop` and ends its
+    /// processes until it returns. The first signal's number is given too, or that its time was up.
     pub async fn beside<T: Send + 'static>(
         &mut self,
         spared: u32,
+        patience: &Patience,
         work: impl FnOnce(Stop) -> T + Send + 'static,
-    ) -> Result<(T, Option<i32>)> {
+    ) -> Result<(T, Option<Cut>)> {
         let broken = |e| Error::new(Kind::Unavailable, "a part of the work broke down").with_source(e);
         let (stop, told) = watch::channel(false);
         let mut work = tokio::task::spawn_blocking(move || work(told));
-        let mut numbers = Vec::new();
-        while numbers.len() <= spared as usize {
+        let mut cuts = Vec::new();
+        let mut end = pin!(patience.run_out());
+        while cuts.len() <= spared as usize && !cuts.contains(&Cut::OutOfTime) {
             tokio::select! {
                 biased;
-                number = self.signals.next_ending() => numbers.push(number),
-                done = &mut work => return Ok((done.map_err(broken)?, numbers.first().copied())),
+                number = self.signals.next_ending() => cuts.push(Cut::Signal(number)),
+                done = &mut work => return Ok((done.map_err(broken)?, cuts.first().copied())),
+                () = &mut end => cuts.push(Cut::OutOfTime),
             }
         }
         stop.send_replace(true);
@@ -76,7 +90,7 @@ impl Watch {
             }
         };
         self.end_processes().await;
-        Ok((done.map_err(broken)?, numbers.first().copied()))
+        Ok((done.map_err(broken)?, cuts.first().copied()))
     }
 
     async fn end_processes(&self) {

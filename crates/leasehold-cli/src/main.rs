@@ -7,6 +7,7 @@ mod exit;
 mod guards;
 mod interrupt;
 mod output;
+mod patience;
 mod stopping;
 mod supervise;
 mod targets;

@@ -47,6 +47,17 @@ fn a_git_remote_withstands_a_drill_and_has_no_refs_left_of_it() {
     assert!(refs.status.success() && refs.stdout.is_empty(), "{refs:?}");
 }
 
+/// JGit is the engine of Gerrit, and shares no code with git.
+#[test]
+fn a_remote_of_jgit_withstands_a_drill_and_has_no_refs_left_of_it() {
+    let home = Home::new(On::Sqlite);
+    let (remote, server) = (home.path("remote.git"), leasehold_testbed::git_jgit());
+    assert!(Command::new("git").args(["init", "-q", "--bare"]).arg(&remote).status().unwrap().success());
+    drilled(&home, &format!("git:{}", server.url(&remote)));
+    let refs = Command::new("git").arg("-C").arg(&remote).arg("for-each-ref").output().unwrap();
+    assert!(refs.status.success() && refs.stdout.is_empty(), "{refs:?}");
+}
+
 /// As for `push`, the fences may be elsewhere; and git takes a relative address from where the repository is.
 #[test]
 fn a_remote_is_found_and_fenced_as_git_and_the_flags_have_it() {

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Home, On, eventually};
+use common::{Home, On, descendants, eventually, signal};
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -70,6 +70,11 @@ impl Drop for Session {
             && let Ok(screen) = self.screen.lock()
         {
             println!("the terminal: {screen:?}");
+        }
+        // After a failure it still runs, and what runs in it too.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            descendants(self.child.id() as i32).into_iter().for_each(|pid| signal(pid, "KILL"));
+            let _ = self.child.kill().and_then(|()| self.child.wait());
         }
     }
 }

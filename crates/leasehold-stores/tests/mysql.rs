@@ -7,7 +7,7 @@ use leasehold::{Acquired, Ask, Coordinator, Error, Grant, HolderId, Key, Kind, L
 use leasehold_conformance::{Bench, Effort, exercise};
 use leasehold_stores::{StoreUrl, open};
 use leasehold_testbed::{
-    Opener, Server, mariadb, mariadb_run, mariadb_with, namespaces_are_apart, program, suite, wait_until,
+    FakeTime, Opener, Server, mariadb, mariadb_run, mariadb_with, namespaces_are_apart, program, suite, wait_until,
 };
 use mysql_async::prelude::Queryable;
 use std::path::Path;
@@ -302,13 +302,13 @@ async fn odd_defaults_and_folded_hours_change_nothing() {
     // Half past midnight in UTC on the day on which summer time ends: 2:30 there, for the first time of two.
     const FIRST_FOLD: u64 = 1_792_888_200;
     let folder = Server::folder_for("mysql");
-    let file = folder.path().join("faketime").display().to_string();
+    let file = folder.path().join("faketime");
     let set_clock = |seconds: u64| {
         let offset = seconds.cast_signed() - (leasehold_system::clock::wall_ms() / 1000).cast_signed();
         std::fs::write(&file, format!("{offset:+}\n")).unwrap();
     };
     set_clock(FIRST_FOLD);
-    let library = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
+    let clock = FakeTime::file(&file);
     let server = mariadb_with(
         &[
             "--autocommit=0",
@@ -319,13 +319,7 @@ async fn odd_defaults_and_folded_hours_change_nothing() {
             "--log-bin=log",
             "--sync-binlog=0",
         ],
-        &[
-            ("LD_PRELOAD", library),
-            ("FAKETIME_TIMESTAMP_FILE", &file),
-            ("FAKETIME_NO_CACHE", "1"),
-            ("DONT_FAKE_MONOTONIC", "1"),
-            ("TZ", "Europe/Berlin"),
-        ],
+        &[&clock.env()[..], &[("TZ", "Europe/Berlin")]].concat(),
     );
     let store = store(&at(&server, "root", "leases")).await;
     let mut local_times_wrong = 0;

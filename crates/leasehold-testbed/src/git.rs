@@ -1,6 +1,6 @@
-//! Git remotes behind real servers: sshd, and lighttpd with git's own CGI program.
+//! Git remotes behind real servers: sshd, lighttpd with git's own CGI program, and JGit's daemon.
 
-use crate::{Server, Spec, free_port, program};
+use crate::{Server, Spec, free_port, jar, program};
 use std::path::Path;
 use std::process::Command;
 
@@ -78,5 +78,35 @@ setenv.set-environment = ("GIT_PROJECT_ROOT" => "/", "GIT_HTTP_EXPORT_ALL" => "1
     std::fs::write(&file, config).unwrap();
     let spec = Spec::new(program("lighttpd"), port).args(["-D".into(), "-f".into(), file.display().to_string()]);
     let base = format!("http://127.0.0.1:{port}/git");
+    GitServer { server: Server::start(spec, folder), base, env: Vec::new() }
+}
+
+/// What JGit's daemon needs. The launcher of the package misses one of them.
+const JARS: [&str; 7] = [
+    "org.eclipse.jgit.pgm",
+    "org.eclipse.jgit",
+    "org.eclipse.jgit.lfs",
+    "org.eclipse.jgit.http.apache",
+    "args4j",
+    "slf4j-api",
+    "slf4j-simple",
+];
+
+/// JGit's daemon, the engine of Gerrit; anybody may push.
+///
+/// # Panics
+/// If one of its jars is missing; the message says how to install it.
+pub fn git_jgit() -> GitServer {
+    let folder = tempfile::Builder::new().prefix("leasehold-server-").tempdir().unwrap();
+    let jars = JARS.map(|name| jar(name).display().to_string()).join(":");
+    let port = free_port();
+    let spec = Spec::new(program("java"), port)
+        // Its figures would stay in /tmp.
+        .args(["-XX:-UsePerfData", "-XX:TieredStopAtLevel=1", "-Xmx256m"])
+        .args(["-cp", &jars, "org.eclipse.jgit.pgm.Main", "daemon"])
+        .args(["--listen", "127.0.0.1", "--port", &port.to_string()])
+        .args(["--export-all", "--enable=receive-pack", "/"])
+        .env("HOME", folder.path().display().to_string());
+    let base = format!("git://127.0.0.1:{port}");
     GitServer { server: Server::start(spec, folder), base, env: Vec::new() }
 }

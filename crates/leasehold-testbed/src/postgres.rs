@@ -4,7 +4,7 @@ use crate::programs::program;
 use crate::server::{Server, Spec, free_port, wait_until};
 use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 /// Servers and poolers refuse to be root.
@@ -77,7 +77,11 @@ impl Postgres {
         let spec = Spec::new(program("postgres"), port)
             .args(["-D", &data, "-p", &port.to_string(), "-k", &sockets])
             .args(["-c", "listen_addresses=127.0.0.1", "-c", "shared_buffers=16MB"])
+            // In its folder, and gone with it.
+            .args(["-c", "dynamic_shared_memory_type=mmap"])
             .args(settings.iter().flat_map(|setting| ["-c", setting]))
+            // Killed, it would leave shared memory behind.
+            .ends_by("QUIT")
             .user(USER);
         let spec = env.iter().fold(spec, |spec, (name, value)| spec.env(*name, *value));
         let server = Postgres(Server::start(spec, folder));
@@ -118,6 +122,20 @@ impl Postgres {
     /// Its configuration folder, for certificates and `pg_hba.conf`.
     pub fn data(&self) -> PathBuf {
         self.folder().join("data")
+    }
+}
+
+impl Drop for Postgres {
+    /// One that was killed, and not started again, has left the memory by which it would have noticed its own kind.
+    fn drop(&mut self) {
+        if self.pid().is_some() {
+            return;
+        }
+        let file = std::fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
+        // Its seventh line is a key and a number.
+        if let Some(number) = file.lines().nth(6).and_then(|line| line.split_whitespace().nth(1)) {
+            let _ = Command::new("ipcrm").args(["-m", number]).stderr(Stdio::null()).status();
+        }
     }
 }
 

@@ -1,9 +1,10 @@
 //! A process that plays a part in a test: it takes orders over a pipe, answers in lines, and can be stopped, resumed and
 //! killed.
 //!
-//! Promise: it is gone when the test lets go of it, stopped or not. Non-promise: what it has started in turn is the test's to
-//! end.
+//! Promise: it is gone when the test lets go of it, stopped or not, and with it what it has started. Non-promise: orphans of
+//! one that had ended before are the test's to end.
 
+use crate::server::kill_tree;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -91,8 +92,11 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // A stopped process would never see the end of its orders.
-        let _ = self.child.kill();
+        // A stopped process would never see the end of its orders. One that was waited for may have lent its number to
+        // another.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            kill_tree(self.pid());
+        }
         let _ = self.child.wait();
     }
 }

@@ -44,3 +44,12 @@ pub fn node_module(file: &str) -> PathBuf {
     let path = folder().join("node/node_modules").join(file);
     if path.is_file() { path } else { missing(file) }
 }
+
+/// A library of a Debian package for Java.
+///
+/// # Panics
+/// If it is not installed; the message says how to install it.
+pub fn jar(name: &str) -> PathBuf {
+    let path = Path::new("/usr/share/java").join(format!("{name}.jar"));
+    if path.is_file() { path } else { missing(name) }
+}

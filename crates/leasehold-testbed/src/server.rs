@@ -3,7 +3,7 @@
 use leasehold::Nonce;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashSet;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -16,8 +16,19 @@ use tempfile::TempDir;
 /// How long a server may take until it answers.
 const READY: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(20);
-/// Starts the server, says its pid, and kills it when the test process is gone and with it the other end of the pipe.
-const GUARDIAN: &str = r#""$@" </dev/null >>"$LEASEHOLD_LOG" 2>&1 & echo $!; read -r _; kill -9 $! 2>/dev/null; wait"#;
+/// Starts the server, says its pid, and ends it when the test process lets go of the other end of the pipe. If that is
+/// because it is gone (a server that is kept in a static, a kill, Ctrl-C, which it hears itself), it removes the server's
+/// files too: nobody else will.
+const GUARDIAN: &str = r#"trap : HUP INT TERM
+"$@" </dev/null >>"$LEASEHOLD_LOG" 2>&1 & echo $!
+read -r word
+exec 2>/dev/null
+tries=0
+[ "$LEASEHOLD_END" = KILL ] || kill -s "$LEASEHOLD_END" $! || tries=100
+while [ "$LEASEHOLD_END" != KILL ] && [ $tries -lt 100 ] && kill -0 $!; do sleep 0.05; tries=$((tries+1)); done
+kill -9 $!
+wait
+[ "$word" = keep ] || rm -rf "$LEASEHOLD_FOLDER" "$LEASEHOLD_LOG""#;
 
 static PORTS: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
 
@@ -58,13 +69,14 @@ pub struct Spec {
     args: Vec<String>,
     env: Vec<(String, String)>,
     user: Option<&'static str>,
+    end: &'static str,
     port: u16,
 }
 
 impl Spec {
     /// This program, which will listen on this port of the loopback address.
     pub fn new(program: PathBuf, port: u16) -> Self {
-        Spec { program, args: Vec::new(), env: Vec::new(), user: None, port }
+        Spec { program, args: Vec::new(), env: Vec::new(), user: None, end: "KILL", port }
     }
 
     /// Adds arguments.
@@ -85,6 +97,13 @@ impl Spec {
     #[must_use]
     pub const fn user(mut self, user: &'static str) -> Self {
         self.user = Some(user);
+        self
+    }
+
+    /// Ends it by this signal when the test is over: killed, some leave behind what outlives their processes.
+    #[must_use]
+    pub const fn ends_by(mut self, signal: &'static str) -> Self {
+        self.end = signal;
         self
     }
 
@@ -125,8 +144,8 @@ pub struct Server {
 #[derive(Debug)]
 struct Running {
     guardian: Child,
-    // Held: when it closes, the guardian kills the server.
-    _lifeline: ChildStdin,
+    // When it closes, the guardian ends the server.
+    lifeline: ChildStdin,
     pid: Pid,
 }
 
@@ -182,8 +201,12 @@ impl Server {
         let mut guardian = Command::new("sh")
             .args(["-c", GUARDIAN, "guardian"])
             .args(self.spec.words())
+            // What it does not remove itself goes with its folder.
+            .env("TMPDIR", self.folder())
             .envs(self.spec.env.clone())
             .env("LEASEHOLD_LOG", self.log_file())
+            .env("LEASEHOLD_FOLDER", self.folder())
+            .env("LEASEHOLD_END", self.spec.end)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -192,7 +215,7 @@ impl Server {
         let mut line = String::new();
         BufReader::new(guardian.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let pid = Pid::from_raw(line.trim().parse().unwrap()).unwrap();
-        self.running = Some(Running { guardian, _lifeline: lifeline, pid });
+        self.running = Some(Running { guardian, lifeline, pid });
         for _ in 0..READY.as_millis() / PAUSE.as_millis() {
             if TcpStream::connect(("127.0.0.1", self.spec.port)).is_ok() {
                 return;
@@ -205,11 +228,18 @@ impl Server {
 
     /// Kills it and all its processes, as a power cut would.
     pub fn kill(&mut self) {
+        if let Some(running) = &self.running {
+            kill_tree(running.pid);
+        }
+        self.end();
+    }
+
+    /// Has it end as it should.
+    fn end(&mut self) {
+        self.resume();
         let Some(mut running) = self.running.take() else { return };
-        // Stopped first, so that none can start another in between.
-        signal(running.pid, Signal::STOP);
-        signal(running.pid, Signal::KILL);
-        drop(running._lifeline);
+        let _ = writeln!(running.lifeline, "keep");
+        drop(running.lifeline);
         let _ = running.guardian.wait();
     }
 
@@ -232,7 +262,10 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.kill();
+        match self.spec.end {
+            "KILL" => self.kill(),
+            _ => self.end(),
+        }
         let _ = std::fs::remove_file(self.log_file());
     }
 }
@@ -240,6 +273,19 @@ impl Drop for Server {
 fn signal(pid: Pid, signal: Signal) {
     for pid in children_and_self(pid).into_iter().flatten() {
         let _ = kill_process(pid, signal);
+    }
+}
+
+/// Kills a process and all below it. Each is stopped first, so that none can start another in between; and listed before
+/// the first is killed, for then nobody knows any more whose children the others were.
+pub(crate) fn kill_tree(root: Pid) {
+    let mut stopped = Vec::new();
+    while let Some(pid) = children_and_self(root).into_iter().flatten().find(|pid| !stopped.contains(pid)) {
+        let _ = kill_process(pid, Signal::STOP);
+        stopped.push(pid);
+    }
+    for pid in stopped {
+        let _ = kill_process(pid, Signal::KILL);
     }
 }
 

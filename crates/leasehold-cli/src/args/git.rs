@@ -31,6 +31,9 @@ pub struct Push {
     /// Admit one push per epoch
     #[arg(long)]
     pub once: bool,
+    /// Give up when it has taken so long: exit code 69 if nothing was pushed, 70 if that is unknown [default: 10m]
+    #[arg(long, value_name = "DURATION")]
+    pub timeout: Option<String>,
     /// The token [default: LEASEHOLD_TOKEN]
     #[arg(long, value_name = "TOKEN")]
     pub token: Option<String>,

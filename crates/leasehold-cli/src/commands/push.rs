@@ -4,18 +4,26 @@ use super::tokens::overtaken;
 use super::{admitted, token};
 use crate::args::{Common, Push as Args};
 use crate::exit::Exit;
-use crate::interrupt::{Watch, exit_by};
+use crate::interrupt::{Cut, Watch, exit_by};
+use crate::patience::Patience;
 use crate::{guards, output};
-use leasehold::Result;
 use leasehold::guard::Policy;
 use leasehold::secret::redacted;
+use leasehold::{Error, Kind, Result};
 use leasehold_guards::GitGuard;
-use leasehold_guards::git::{PushOptions, Refspec, default_push};
+use leasehold_guards::git::{GitStep, GitSteps, PushOptions, Refspec, default_push};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// A large push over a slow line takes its time.
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 pub async fn push(common: &Common, args: &Args) -> Result<Exit> {
     let token = token(args.token.as_deref())?;
     let mut refspecs: Vec<Refspec> = args.refspecs.iter().map(|text| text.parse()).collect::<Result<_>>()?;
     let namespace = guards::fence_namespace(args.fence_namespace.as_deref())?;
+    let patience = Patience::from_flag(args.timeout.as_deref(), TIMEOUT, "the store")?;
     let remote = match &args.remote {
         Some(remote) if !refspecs.is_empty() => remote.clone(),
         remote => {
@@ -29,17 +37,35 @@ pub async fn push(common: &Common, args: &Args) -> Result<Exit> {
     if let Some(folder) = &args.repo {
         guard = guard.in_repository(folder);
     }
-    overtaken(common, &guard, &token).await?;
+    let steps =
+        Arc::new(Told { resource: redacted(&remote), patience: patience.clone(), is_sent: AtomicBool::new(false) });
+    let guard = guard.with_steps(steps.clone());
     let options = PushOptions { rebases: args.rebase.unwrap_or(0) };
-    let pushing = guard.push(&token, &refspecs, options, async || overtaken(common, &guard, &token).await);
-    let pushed = match Watch::begin()?.over(pushing).await {
+    let pushing = async {
+        overtaken(common, &guard, &token).await?;
+        guard.push(&token, &refspecs, options, async || overtaken(common, &guard, &token).await).await
+    };
+    let pushed = match Watch::begin()?.over(&patience, pushing).await {
         Ok(pushed) => pushed,
-        Err(number) => {
-            output::say(&format!(
-                "told to end, and git was ended too; whether the push had landed by then: git ls-remote {}",
-                redacted(&remote)
-            ));
-            return Ok(exit_by(number));
+        Err(cut) => {
+            let look = format!("git ls-remote {}", redacted(&remote));
+            let is_sent = steps.is_sent.load(Ordering::SeqCst);
+            let outcome = if is_sent {
+                format!("whether the push had landed by then: {look}")
+            } else {
+                "nothing had been pushed".to_owned()
+            };
+            match cut {
+                Cut::Signal(number) => {
+                    output::say(&format!("told to end, and git was ended too; {outcome}"));
+                    return Ok(exit_by(number));
+                }
+                Cut::OutOfTime => {
+                    let kind = if is_sent { Kind::Indeterminate } else { Kind::Unavailable };
+                    let why = patience.gave_up(kind);
+                    return Err(Error::new(kind, format!("{why}; git was ended; {outcome}")));
+                }
+            }
         }
     };
     let pushed = pushed.map(|pushed| {
@@ -47,4 +73,26 @@ pub async fn push(common: &Common, args: &Args) -> Result<Exit> {
         pushed.high
     });
     admitted(common, &guard, &token, pushed).await
+}
+
+/// Tells how far a push has come.
+#[derive(Debug)]
+struct Told {
+    resource: String,
+    patience: Patience,
+    is_sent: AtomicBool,
+}
+
+impl GitSteps for Told {
+    fn reach(&self, step: GitStep) -> std::io::Result<()> {
+        match step {
+            GitStep::ReadFence => self.patience.at(format!("`git:{}` to show its fence", self.resource)),
+            GitStep::Push => {
+                self.is_sent.store(true, Ordering::SeqCst);
+                self.patience.at(format!("`git:{}` to take the push", self.resource));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
 }

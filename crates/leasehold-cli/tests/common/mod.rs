@@ -68,6 +68,7 @@ impl Home {
             .env_clear()
             .env("PATH", format!("{bin}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"))
             .env("HOME", self.folder.path())
+            .env("TMPDIR", std::env::temp_dir())
             .env("LEASEHOLD_STORE", &self.store)
             .env("LEASEHOLD_CGROUP", if self.way == Way::Walk { "off" } else { "auto" })
             .stdin(Stdio::null());

@@ -6,7 +6,7 @@
 
 use crate::common::{Done, Home, Running, within};
 use crate::{Engine, at};
-use leasehold_testbed::Postgres;
+use leasehold_testbed::{FakeTime, Postgres};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -14,25 +14,13 @@ const AHEAD: &str = "+3600";
 const BEHIND: &str = "-3600";
 const HOUR_MS: u64 = 3_600_000;
 
-fn faketime(offset: &str) -> Vec<(&'static str, String)> {
-    vec![
-        ("LD_PRELOAD", "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1".into()),
-        ("FAKETIME", offset.into()),
-        // Each process its own: a cache in shared memory would tie them together.
-        ("FAKETIME_NO_CACHE", "1".into()),
-        ("FAKETIME_DISABLE_SHM", "1".into()),
-        ("DONT_FAKE_MONOTONIC", "1".into()),
-        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
-    ]
-}
-
 /// The binary on a machine whose clock is off.
-struct Machine<'a>(&'a Home, &'static str);
+struct Machine<'a>(&'a Home, FakeTime);
 
 impl Machine<'_> {
     fn command(&self, args: &[&str]) -> std::process::Command {
         let mut command = self.0.leasehold(args);
-        command.envs(faketime(self.1));
+        command.envs(self.1.env());
         command
     }
 
@@ -47,7 +35,7 @@ impl Machine<'_> {
 
 /// Whoever holds, and whoever asks: no early transfer, no stuck lease, and renewals count.
 fn nobodys_own_hour_matters(home: &Home, holder: &'static str, other: &'static str) {
-    let (holder, other) = (Machine(home, holder), Machine(home, other));
+    let (holder, other) = (Machine(home, FakeTime::offset(holder)), Machine(home, FakeTime::offset(other)));
     let wall = holder.done(&["run", "control", "--", "date", "+%s"]).expect(0).stdout;
     let off = (wall.trim().parse::<u64>().unwrap() * 1000).abs_diff(leasehold_system::clock::wall_ms());
     assert!(off.abs_diff(HOUR_MS) < 60_000, "the clocks are not an hour off, but {off} ms");
@@ -83,9 +71,8 @@ fn on_redis_machines_an_hour_apart_share_a_lease() {
 
 /// A server that is an hour off, as doctor sees, and clients that are two hours apart.
 fn the_servers_hour_is_the_only_one(offset: &'static str, other: &'static str, says: &str) {
-    let env = faketime(offset);
-    let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    let server = Postgres::seeing(&env);
+    let clock = FakeTime::offset(offset);
+    let server = Postgres::seeing(&clock.env());
     let home = at(Postgres::url(server.port()));
     let report = home.done(&["doctor"]).expect(0).stdout;
     let clock = report.lines().find(|line| line.contains("  clock")).unwrap_or_default();
@@ -99,7 +86,7 @@ fn slots_go_by_the_store(home: &Home, store_is_off_by_ms: i64) {
     let mut round = 0;
     within(Duration::from_secs(60), "four slots were run", || {
         round += 1;
-        let machine = Machine(home, if round % 2 == 0 { AHEAD } else { BEHIND });
+        let machine = Machine(home, FakeTime::offset(if round % 2 == 0 { AHEAD } else { BEHIND }));
         machine.done(&["run", "tick", "--slot", "@every 1s", "--", "sh", "-c", job]).expect(0);
         home.read("ran").lines().count() >= 4
     });
@@ -117,9 +104,8 @@ fn slots_go_by_the_store(home: &Home, store_is_off_by_ms: i64) {
 
 #[test]
 fn slots_are_told_by_the_store_whatever_the_machines_clocks_show() {
-    let (redis, server) = (Engine::redis(), faketime(AHEAD));
-    let server: Vec<(&str, &str)> = server.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    let server = Postgres::seeing(&server);
+    let (redis, clock) = (Engine::redis(), FakeTime::offset(AHEAD));
+    let server = Postgres::seeing(&clock.env());
     std::thread::scope(|scope| {
         scope.spawn(|| slots_go_by_the_store(&redis.room("slots", redis.port()), 0));
         scope.spawn(|| slots_go_by_the_store(&at(Postgres::url(server.port())), HOUR_MS as i64));

@@ -114,14 +114,15 @@ pub(crate) async fn a_zombie_cannot_renew(bench: Bench) -> Verdict {
 
 pub(crate) async fn one_of_many_gets_the_lease(bench: Bench) -> Verdict {
     let lease = fresh_name("many")?;
-    let mut clients = Vec::new();
+    // Ended with us: one who gives up waiting for this promise clears the store up.
+    let mut clients = tokio::task::JoinSet::new();
     for _ in 0..bench.effort.clients {
         let (leases, lease) = (bench.coordinator().await?, lease.clone());
-        clients.push(tokio::spawn(async move { leases.acquire(&lease, &Ask::new(HolderId::new(None), LONG)).await }));
+        clients.spawn(async move { leases.acquire(&lease, &Ask::new(HolderId::new(None), LONG)).await });
     }
     let mut granted = Vec::new();
-    for client in clients {
-        match client.await.map_err(|e| Broken(format!("a client panicked: {e}")))? {
+    while let Some(client) = clients.join_next().await {
+        match client.map_err(|e| Broken(format!("a client panicked: {e}")))? {
             Ok(Acquired::Granted(grant)) => granted.push(grant.token().clone()),
             Ok(Acquired::Refused { .. }) => {}
             Err(e) if e.is_retryable() => {}

@@ -169,13 +169,14 @@ struct Tally {
 
 pub(crate) async fn contended_swaps_have_one_winner_each(bench: Bench) -> Verdict {
     let key = fresh_key("contended")?;
-    let mut clients = Vec::new();
+    // Ended with us: one who gives up waiting for this promise clears the store up.
+    let mut clients = tokio::task::JoinSet::new();
     for _ in 0..bench.effort.clients {
-        clients.push(tokio::spawn(contend(bench.open().await?, key.clone(), bench.effort.swaps_each)));
+        clients.spawn(contend(bench.open().await?, key.clone(), bench.effort.swaps_each));
     }
     let mut total = Tally::default();
-    for client in clients {
-        let tally = client.await.map_err(|e| Broken(format!("a client panicked: {e}")))??;
+    while let Some(client) = clients.join_next().await {
+        let tally = client.map_err(|e| Broken(format!("a client panicked: {e}")))??;
         total.wins += tally.wins;
         total.unknown += tally.unknown;
     }

@@ -1,6 +1,6 @@
 //! A remote, and the repositories of those who push to it.
 
-use leasehold_testbed::{GitServer, git_http, git_ssh};
+use leasehold_testbed::{GitServer, git_http, git_jgit, git_ssh};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
@@ -18,6 +18,8 @@ pub enum Way {
     File,
     Ssh,
     Http,
+    /// The engine of Gerrit.
+    Jgit,
 }
 
 pub struct Field {
@@ -36,6 +38,7 @@ impl Field {
             Way::File => None,
             Way::Ssh => Some(git_ssh()),
             Way::Http => Some(git_http()),
+            Way::Jgit => Some(git_jgit()),
         };
         let url = server.as_ref().map_or_else(|| bare.display().to_string(), |server| server.url(&bare));
         let mut env: Vec<(String, String)> = [

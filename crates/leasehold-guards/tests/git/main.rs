@@ -41,7 +41,7 @@ fn main() {
     play("every_step_of_ours_survives_every_fault", "git", seed, || {
         println!("{} cells at our steps", faults::at_our_steps(Backend::Files));
     });
-    for (way, rounds) in [(Way::File, 200), (Way::Ssh, 40), (Way::Http, 40)] {
+    for (way, rounds) in [(Way::File, 200), (Way::Ssh, 40), (Way::Http, 40), (Way::Jgit, 40)] {
         for &backend in backends.iter().filter(|backend| way == Way::File || **backend == Backend::Files) {
             // Half of the file rounds are on either back end.
             let rounds = rounds / if way == Way::File { backends.len() as u64 } else { 1 };

@@ -82,34 +82,50 @@ impl Pusher {
 
     /// Stops it and what it has started, wherever they are. The remote's git is the remote, even when it is our child.
     pub fn stop(&self) {
-        self.signal(Signal::STOP);
+        self.stop_all();
     }
 
+    fn stop_all(&self) -> Vec<u32> {
+        let mut stopped = Vec::new();
+        // Again and again, for one that was not stopped yet may have started another.
+        while let Some(pid) = self.below(|pid| !is_remote(pid)).into_iter().find(|pid| !stopped.contains(pid)) {
+            send(pid, Signal::STOP);
+            stopped.push(pid);
+        }
+        stopped
+    }
+
+    /// One that was stopped on its way to becoming the remote's git has to be resumed too.
     pub fn resume(&self) {
-        self.signal(Signal::CONT);
+        // Listed before the first goes on, and perhaps ends: its children would be nobody's.
+        self.below(|_| true).into_iter().for_each(|pid| send(pid, Signal::CONT));
     }
 
     /// Kills it and what it has started.
     pub fn kill(mut self) {
-        self.signal(Signal::STOP);
-        self.signal(Signal::KILL);
+        self.stop_all().into_iter().for_each(|pid| send(pid, Signal::KILL));
         self.wait_killed();
     }
 
-    fn signal(&self, signal: Signal) {
-        let mut queue = vec![self.id()];
-        while let Some(pid) = queue.pop() {
-            // Stopped first, so that nothing new comes while the children are listed.
-            let _ = kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal);
-            let children = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-            for thread in children {
+    /// It, and those below it that are wanted, without what is below others.
+    fn below(&self, is_wanted: impl Fn(u32) -> bool) -> Vec<u32> {
+        let mut found = vec![self.id()];
+        let mut at = 0;
+        while at < found.len() {
+            let threads = std::fs::read_dir(format!("/proc/{}/task", found[at])).into_iter().flatten().flatten();
+            for thread in threads {
                 let children = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
                 let children = children.split_whitespace().filter_map(|word| word.parse().ok());
-                // One that was stopped on its way to becoming the remote's git has to be resumed too.
-                queue.extend(children.filter(|child| signal == Signal::CONT || !is_remote(*child)));
+                found.extend(children.filter(|child| is_wanted(*child)));
             }
+            at += 1;
         }
+        found
     }
+}
+
+fn send(pid: u32, signal: Signal) {
+    let _ = kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal);
 }
 
 fn is_remote(pid: u32) -> bool {

@@ -60,7 +60,7 @@ const fn head_start(way: Way) -> u64 {
     match way {
         Way::File => 90,
         Way::Ssh => 1_400,
-        Way::Http => 300,
+        Way::Http | Way::Jgit => 300,
     }
 }
 

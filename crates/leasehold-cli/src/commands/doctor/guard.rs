@@ -4,15 +4,21 @@ use super::{Finding, Verdict, finding};
 use leasehold::guard::{Guard, Policy};
 use leasehold::{Epoch, Error, Kind, LeaseName, Nonce, Result, Token};
 use leasehold_guards::{FileGuard, Step, Steps};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tokio::runtime::Handle;
 
-/// A writer that passed its check and is overtaken must not publish.
-pub async fn guard(folder: &Path) -> Result<Vec<Finding>> {
+/// A writer that passed its check and is overtaken must not publish. In a thread of its own: a network mount may block.
+pub async fn guard(folder: PathBuf) -> Result<Vec<Finding>> {
+    let tried = tokio::task::spawn_blocking(move || tried_in(&folder)).await;
+    tried.map_err(|e| Error::new(Kind::Unavailable, "the test of the folder broke down").with_source(e))?
+}
+
+fn tried_in(folder: &Path) -> Result<Vec<Finding>> {
     let scratch = folder.join(format!(".leasehold-doctor-{}", Nonce::random()));
     std::fs::create_dir(&scratch)
         .map_err(|e| Error::new(Kind::Unsupported, format!("cannot write in `{}`", folder.display())).with_source(e))?;
-    let findings = overtake(&scratch).await;
+    let findings = Handle::current().block_on(overtake(&scratch));
     let removed = std::fs::remove_dir_all(&scratch);
     let mut findings = findings?;
     if let Err(error) = removed {

@@ -14,10 +14,21 @@ use super::coordinator;
 use crate::args::{Common, Doctor as Args};
 use crate::config::{Setting, Settings, Source};
 use crate::exit::Exit;
+use crate::interrupt::{Cut, Watch, exit_by};
 use crate::output;
+use crate::patience::Patience;
 use leasehold::{Error, Kind, Result};
+use leasehold_stores::StoreUrl;
 use scratch::Scratch;
 use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Mutex;
+
+/// The whole examination, where `--timeout` says nothing: as long as the doctor's lease on its room.
+const TIMEOUT: Duration = Duration::from_secs(300);
+/// Emptying the scratch room.
+const CLEARING: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
@@ -26,7 +37,7 @@ enum Verdict {
     Bad,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Finding {
     verdict: Verdict,
     what: String,
@@ -45,30 +56,74 @@ pub async fn doctor(common: &Common, args: &Args) -> Result<Exit> {
     if let Some(folder) = args.folder.as_ref().filter(|folder| !folder.is_dir()) {
         return Err(Error::invalid("--folder", folder.display(), "it is not a folder"));
     }
-    let coordinator = coordinator(&settings).await?;
-    let mut findings = vec![finding(Verdict::Good, "store", settings.store.value.to_string())];
+    let patience = Patience::from_flag(args.timeout.as_deref(), TIMEOUT, format!("`{}`", settings.store.value))?;
+    let (mut watch, room) = (Watch::begin()?, Room::default());
+    let examined = watch.over(&patience, examine(&settings, args, &patience, &room)).await;
+    let left = clear(&mut watch, &room).await;
+    match examined {
+        Ok(findings) => report(common, &[findings?, left].concat()),
+        Err(cut) => {
+            left.iter().for_each(|left| output::say(&left.detail));
+            match cut {
+                Cut::Signal(number) => Ok(exit_by(number)),
+                Cut::OutOfTime => Err(patience.gave_up(Kind::Unavailable)),
+            }
+        }
+    }
+}
+
+/// The scratch room, once there is one. Locked while it is being made.
+type Room = Arc<Mutex<Option<Scratch>>>;
+
+/// Everything that is looked at and tried. The scratch room is left in `room`.
+async fn examine(settings: &Settings, args: &Args, patience: &Patience, room: &Room) -> Result<Vec<Finding>> {
+    let url = &settings.store.value;
+    let coordinator = coordinator(settings).await?;
+    let mut findings = vec![finding(Verdict::Good, "store", url.to_string())];
     findings.extend(store::describe(&**coordinator.store()).await?);
     findings.push(store::clock(&**coordinator.store()).await?);
     findings.push(store::records(&coordinator).await?);
-    let scratch = Scratch::set_up(&settings.store.value).await?;
-    let tried = try_out(&scratch).await;
-    let cleared = scratch.clear().await;
-    findings.extend(tried?);
-    if let Err(error) = cleared {
-        findings.push(finding(Verdict::Note, "scratch", format!("not everything could be taken away: {error}")));
-    }
+    patience.at(format!("a scratch room in `{url}`"));
+    let scratch = set_up(url.clone(), room.clone()).await?;
+    findings.push(store::round_trips(&scratch).await?);
+    patience.at(format!("the promises that are tested on `{url}`"));
+    findings.extend(store::promises(&scratch).await);
+    patience.at(format!("processes that race on `{url}`"));
+    findings.push(race::race(&scratch).await?);
     findings.push(processes::processes()?);
     if let Some(folder) = &args.folder {
-        findings.extend(guard::guard(folder).await?);
+        patience.at(format!("the folder `{}`", folder.display()));
+        findings.extend(guard::guard(folder.clone()).await?);
     }
-    report(common, &findings)
+    Ok(findings)
 }
 
-async fn try_out(scratch: &Scratch) -> Result<Vec<Finding>> {
-    let mut findings = vec![store::round_trips(scratch).await?];
-    findings.extend(store::promises(scratch).await);
-    findings.push(race::race(scratch).await?);
-    Ok(findings)
+/// Makes the scratch room, whoever gives up waiting for it: a lease that was granted and is known to nobody would keep the
+/// next doctor out.
+async fn set_up(url: StoreUrl, room: Room) -> Result<Scratch> {
+    let making = tokio::spawn(async move {
+        let mut room = room.lock().await;
+        let scratch = Scratch::set_up(&url).await?;
+        Ok(room.insert(scratch).clone())
+    });
+    making.await.map_err(|e| Error::new(Kind::Unavailable, "the scratch room could not be made").with_source(e))?
+}
+
+/// Empties the scratch room, and says what could not be taken away.
+async fn clear(watch: &mut Watch, room: &Room) -> Vec<Finding> {
+    let clearing = async {
+        match room.lock().await.take() {
+            Some(room) => room.clear().await,
+            None => Ok(()),
+        }
+    };
+    let patience = Patience::new(CLEARING, "the scratch room to be emptied");
+    let why = match watch.over(&patience, clearing).await {
+        Ok(Ok(())) => return Vec::new(),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "there was no answer in time; the next doctor does it".to_owned(),
+    };
+    vec![finding(Verdict::Note, "scratch", format!("not everything could be taken away: {why}"))]
 }
 
 fn report(common: &Common, findings: &[Finding]) -> Result<Exit> {

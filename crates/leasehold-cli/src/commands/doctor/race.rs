@@ -8,7 +8,8 @@ use leasehold::store::Swap;
 use leasehold::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf};
 use leasehold_stores::StoreUrl;
 use std::ffi::OsString;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
+use tokio::process::Command;
 
 /// The first argument that makes this binary a contender in the race. Not for people.
 pub const CONTENDER: &str = "__contend";
@@ -29,12 +30,13 @@ pub async fn race(scratch: &Scratch) -> Result<Finding> {
             .args([CONTENDER, key.name.as_str()])
             .env("LEASEHOLD_STORE", url.portable())
             .stdout(Stdio::piped())
+            .kill_on_drop(true)
             .spawn()
     };
     let contenders = (0..CONTENDERS).map(start).collect::<std::io::Result<Vec<_>>>().map_err(cannot)?;
     let mut wins = 0;
     for contender in contenders {
-        let output = contender.wait_with_output().map_err(cannot)?;
+        let output = contender.wait_with_output().await.map_err(cannot)?;
         match String::from_utf8_lossy(&output.stdout).trim().parse::<u32>() {
             Ok(own) if output.status.success() => wins += own,
             _ => return Ok(finding(Verdict::Bad, "race", "a racing process failed: see its message above")),

@@ -9,10 +9,11 @@ mod place;
 
 use crate::args::{Common, Drill as Args};
 use crate::exit::Exit;
-use crate::interrupt::{Stop, Watch, exit_by};
+use crate::interrupt::{Cut, Stop, Watch, exit_by};
+use crate::patience::Patience;
 use crate::{guards, output};
 use leasehold::clock::{Clock, SystemClock};
-use leasehold::guard::{Guard, Strength};
+use leasehold::guard::{Guard, HighWater, Strength};
 use leasehold::protocol::Order;
 use leasehold::{
     Acquired, Ask, Coordinator, Error, HolderId, Kind, LeaseName, MemoryStore, Nonce, Operated, Result, Token,
@@ -26,6 +27,10 @@ use tokio::runtime::Handle;
 
 /// How long a writer that nobody stops may take.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The whole drill, where `--timeout` says nothing.
+const TIMEOUT: Duration = Duration::from_secs(300);
+/// Removing what was made, after a drill that ended early: most likely nobody answers then.
+const CLEANING: Duration = Duration::from_secs(30);
 
 /// What should come of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,18 +57,22 @@ pub async fn drill(common: &Common, args: Args) -> Result<Exit> {
     let lease: LeaseName = format!("{SCRATCH}{}", &number[..8]).parse()?;
     let namespace = guards::fence_namespace(args.fence_namespace.as_deref())?.unwrap_or_default();
     let place = Place::parse(&args.guard, &number[..8], namespace)?;
+    let patience = Patience::from_flag(args.timeout.as_deref(), TIMEOUT, format!("{place} (the drill is set up)"))?;
     if !common.json {
         output::say(&format!("drill on {place}"));
     }
     let mut watch = Watch::begin()?;
-    let scratch = lease.clone();
-    let ((place, held), told) = watch.beside(0, move |stop| hold(place, &scratch, stop)).await?;
-    let (place, cleaned, told) = tidy_up(&mut watch, place, &lease, told).await?;
-    if let Some(number) = told {
-        if let Err(error) = cleaned {
-            output::say(&format!("told to end, and not everything could be removed: {error}"));
+    let (scratch, own) = (lease.clone(), patience.clone());
+    let ((place, held), cut) = watch.beside(0, &patience, move |stop| hold(place, &scratch, stop, &own)).await?;
+    let (place, cleaned, cut) = tidy_up(&mut watch, place, &lease, cut).await?;
+    if let Some(cut) = cut {
+        if let Err(error) = &cleaned {
+            output::say(&format!("not everything could be removed: {error}"));
         }
-        return Ok(exit_by(number));
+        return match cut {
+            Cut::Signal(number) => Ok(exit_by(number)),
+            Cut::OutOfTime => Err(patience.gave_up(Kind::Unavailable)),
+        };
     }
     let (strength, attempts) = held?;
     let is_safe = attempts.iter().all(|attempt| attempt.is_right);
@@ -85,12 +94,17 @@ pub async fn drill(common: &Common, args: Args) -> Result<Exit> {
 }
 
 /// Holds the drill, in a thread that may block, until it is over or is told to stop.
-fn hold(mut place: Place, lease: &LeaseName, stop: Stop) -> (Place, Result<(Strength, Vec<Attempt>)>) {
+fn hold(
+    mut place: Place,
+    lease: &LeaseName,
+    stop: Stop,
+    patience: &Patience,
+) -> (Place, Result<(Strength, Vec<Attempt>)>) {
     place.heed(stop.clone());
     let held = unless_told(stop, async {
         place.prepare().await?;
         let guard = place.guard()?;
-        Ok((guard.strength(), play(&place, &*guard, lease).await?))
+        Ok((guard.strength(), play(&Stage { place: &place, guard: &*guard, patience }, lease).await?))
     });
     (place, held)
 }
@@ -100,18 +114,23 @@ async fn tidy_up(
     watch: &mut Watch,
     place: Place,
     lease: &LeaseName,
-    told: Option<i32>,
-) -> Result<(Place, Result<()>, Option<i32>)> {
+    cut: Option<Cut>,
+) -> Result<(Place, Result<()>, Option<Cut>)> {
+    let limit = if cut.is_some() { CLEANING } else { TIMEOUT };
+    let patience = Patience::new(limit, format!("{place} (what the drill made is removed)"));
     let clean = |place: Place| {
         let name = lease.clone();
         move |stop| (unless_told(stop, place.clean(&name)), place)
     };
-    let ((cleaned, place), now) = watch.beside(u32::from(told.is_none()), clean(place)).await?;
-    if told.is_some() || now.is_none() || cleaned.is_ok() {
-        return Ok((place, cleaned, told.or(now)));
+    let ((cleaned, place), now) = watch.beside(u32::from(cut.is_none()), &patience, clean(place)).await?;
+    if now == Some(Cut::OutOfTime) {
+        return Ok((place, cleaned.map_err(|_| patience.gave_up(Kind::Unavailable)), cut));
+    }
+    if cut.is_some() || now.is_none() || cleaned.is_ok() {
+        return Ok((place, cleaned, cut.or(now)));
     }
     // A key reaches the processes that clean up, too: once more.
-    let ((cleaned, place), _) = watch.beside(0, clean(place)).await?;
+    let ((cleaned, place), _) = watch.beside(0, &patience, clean(place)).await?;
     Ok((place, cleaned, now))
 }
 
@@ -125,14 +144,14 @@ fn unless_told<T>(mut stop: Stop, work: impl Future<Output = Result<T>>) -> Resu
     })
 }
 
-async fn play(place: &Place, guard: &dyn Guard, lease: &LeaseName) -> Result<Vec<Attempt>> {
+async fn play(stage: &Stage<'_>, lease: &LeaseName) -> Result<Vec<Attempt>> {
     // A resource that is none, or out of reach, is told as such before anybody writes.
-    guard.high_water().await?;
+    stage.high_water().await?;
     // Grants as a store gives them. The writers do not see this store, so none of them is warned by it.
     let leases = Coordinator::new(Arc::new(MemoryStore::default()));
     let (one, two) = (grant(&leases, lease).await?, hand_off(&leases, lease).await?);
     let forged = Token { nonce: Nonce::random(), ..two.clone() };
-    let first = written(place, &one, "the first holder writes", Should::Pass)?;
+    let first = stage.written(&one, "the first holder writes", Should::Pass)?;
     if !first.is_right {
         // Nobody can write here at all, so there is nothing to be learned about stale writers.
         return Err(Error::new(
@@ -141,19 +160,21 @@ async fn play(place: &Place, guard: &dyn Guard, lease: &LeaseName) -> Result<Vec
         ));
     }
     let mut attempts = vec![first];
-    let stopped = Writer::stopped(place, &one)?;
+    stage.at("it is about to be stopped in the middle of a write");
+    let stopped = Writer::stopped(stage.place, &one)?;
     attempts
-        .push(sealed(guard, &two, "it is stopped in the middle of a write; the next holder seals", Should::Pass).await);
-    attempts.push(written(place, &two, "and writes", Should::Pass)?);
+        .push(stage.sealed(&two, "it is stopped in the middle of a write; the next holder seals", Should::Pass).await);
+    attempts.push(stage.written(&two, "and writes", Should::Pass)?);
     let started = SystemClock.now();
+    stage.at("the zombie ends its write");
     let ended = stopped.resume(PATIENCE)?;
     attempts.push(Attempt::new("the zombie is resumed and ends its write", Should::Fail, &ended, started));
-    attempts.push(written(place, &one, "it writes again, from the start", Should::Fail)?);
-    attempts.push(sealed(guard, &one, "it seals", Should::Fail).await);
+    attempts.push(stage.written(&one, "it writes again, from the start", Should::Fail)?);
+    attempts.push(stage.sealed(&one, "it seals", Should::Fail).await);
     let what = "another grant of the new epoch writes, as after a store was restored";
-    attempts.push(written(place, &forged, what, Should::Alarm)?);
-    attempts.push(written(place, &two, "the next holder writes once more", Should::Pass)?);
-    let high = guard.high_water().await?;
+    attempts.push(stage.written(&forged, what, Should::Alarm)?);
+    attempts.push(stage.written(&two, "the next holder writes once more", Should::Pass)?);
+    let high = stage.high_water().await?;
     let is_right = high.as_ref().is_some_and(|high| high.epoch == two.epoch && high.nonce == two.nonce);
     let came = high.map_or_else(|| "no epoch".to_owned(), |high| format!("epoch {}", high.epoch));
     attempts.push(Attempt {
@@ -163,7 +184,7 @@ async fn play(place: &Place, guard: &dyn Guard, lease: &LeaseName) -> Result<Vec
         is_right,
         took: Duration::ZERO,
     });
-    if let Some(content) = place.read()? {
+    if let Some(content) = stage.place.read()? {
         let is_right = content.trim_end() == place::text(&two);
         attempts.push(Attempt {
             what: "what is there is".to_owned(),
@@ -193,19 +214,40 @@ async fn hand_off(leases: &Coordinator, lease: &LeaseName) -> Result<Token> {
     }
 }
 
-fn written(place: &Place, token: &Token, what: &str, should: Should) -> Result<Attempt> {
-    let started = SystemClock.now();
-    let ended = Writer::start(place, token, &place::text(token))?.wait(PATIENCE)?;
-    Ok(Attempt::new(what, should, &ended, started))
+/// Where the drill is played, and how long it may take.
+struct Stage<'a> {
+    place: &'a Place,
+    guard: &'a dyn Guard,
+    patience: &'a Patience,
 }
 
-async fn sealed(guard: &dyn Guard, token: &Token, what: &str, should: Should) -> Attempt {
-    let started = SystemClock.now();
-    let ended = match guard.seal(token).await {
-        Ok(_) => place::Ended { code: 0, said: String::new() },
-        Err(error) => place::Ended { code: i32::from(Exit::from(&error).code()), said: error.to_string() },
-    };
-    Attempt::new(what, should, &ended, started)
+impl Stage<'_> {
+    /// What is waited for from now on.
+    fn at(&self, what: &str) {
+        self.patience.at(format!("{} ({what})", self.place));
+    }
+
+    async fn high_water(&self) -> Result<Option<HighWater>> {
+        self.at("the guard is asked what it remembers");
+        self.guard.high_water().await
+    }
+
+    fn written(&self, token: &Token, what: &str, should: Should) -> Result<Attempt> {
+        self.at(what);
+        let started = SystemClock.now();
+        let ended = Writer::start(self.place, token, &place::text(token))?.wait(PATIENCE)?;
+        Ok(Attempt::new(what, should, &ended, started))
+    }
+
+    async fn sealed(&self, token: &Token, what: &str, should: Should) -> Attempt {
+        self.at(what);
+        let started = SystemClock.now();
+        let ended = match self.guard.seal(token).await {
+            Ok(_) => place::Ended { code: 0, said: String::new() },
+            Err(error) => place::Ended { code: i32::from(Exit::from(&error).code()), said: error.to_string() },
+        };
+        Attempt::new(what, should, &ended, started)
+    }
 }
 
 impl Attempt {

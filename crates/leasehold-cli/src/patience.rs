@@ -1,0 +1,107 @@
+//! How long a verb waits for a remote that may not answer.
+//!
+//! Promise: whoever waits longer than five seconds for one thing is told what for, on standard error, once; and no wait
+//! outlasts the limit. Non-promise: work that a thread does without ever letting go (a dead network mount) is not cut off.
+
+use crate::config::duration_of;
+use crate::output;
+use leasehold::{Error, Kind, Result, format_duration};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+/// Nobody wonders before.
+const QUIET: Duration = Duration::from_secs(5);
+
+/// A limit on the whole, and what is waited for at the moment. Copies share both.
+#[derive(Debug, Clone)]
+pub struct Patience {
+    limit: Duration,
+    step: Arc<watch::Sender<String>>,
+}
+
+impl Patience {
+    /// As `--timeout` has it, or else the default; beginning with a wait for `step`.
+    pub fn from_flag(timeout: Option<&str>, default: Duration, step: impl Into<String>) -> Result<Self> {
+        let limit = duration_of("--timeout", timeout)?.unwrap_or(default);
+        if limit.is_zero() {
+            return Err(Error::invalid("--timeout", "0", "use a duration such as 90s or 10m"));
+        }
+        Ok(Patience::new(limit, step))
+    }
+
+    /// With this limit.
+    pub fn new(limit: Duration, step: impl Into<String>) -> Self {
+        Patience { limit, step: Arc::new(watch::Sender::new(step.into())) }
+    }
+
+    /// From now on this is waited for: a noun, as in "still waiting for ...".
+    pub fn at(&self, step: impl Into<String>) {
+        self.step.send_replace(step.into());
+    }
+
+    /// Returns when the time is up. Until then it says what takes long.
+    pub async fn run_out(&self) {
+        let mut step = self.step.subscribe();
+        let mut end = pin!(sleep(self.limit));
+        loop {
+            tokio::select! {
+                () = &mut end => return,
+                Ok(()) = step.changed() => continue,
+                () = sleep(QUIET) => {}
+            }
+            let (what, limit) = (step.borrow_and_update().clone(), format_duration(self.limit));
+            output::say(&format!("still waiting for {what}; gives up after {limit} in all (see --timeout)"));
+            tokio::select! {
+                () = &mut end => return,
+                Ok(()) = step.changed() => {}
+            }
+        }
+    }
+
+    /// Does the work unless the time is up before. For work that starts no processes; else there is
+    /// [`crate::interrupt::Watch::over`].
+    #[allow(dead_code, reason = "for `migrate`, which only talks to stores")]
+    pub async fn over<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            biased;
+            done = work => done,
+            () = self.run_out() => Err(self.gave_up(Kind::Unavailable)),
+        }
+    }
+
+    /// What the user is told when the time was up.
+    pub fn gave_up(&self, kind: Kind) -> Error {
+        let (step, limit) = (self.step.borrow().clone(), format_duration(self.limit));
+        Error::new(kind, format!("gave up after {limit}, still waiting for {step}; --timeout gives it more time"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn work_that_takes_too_long_is_cut_off_and_named() {
+        let patience = Patience::new(Duration::from_millis(50), "the first step");
+        patience.at("a server that never answers");
+        let error = patience.over(std::future::pending::<Result<()>>()).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Unavailable);
+        let text = error.to_string();
+        assert!(text.contains("after 50ms") && text.contains("a server that never answers"), "{text}");
+        assert_eq!(patience.over(async { Ok(7) }).await.unwrap(), 7);
+    }
+
+    #[test]
+    fn the_limit_is_the_flags_or_the_default() {
+        let limit = |flag| Patience::from_flag(flag, Duration::from_secs(60), "x").map(|patience| patience.limit);
+        assert_eq!(limit(None).unwrap(), Duration::from_secs(60));
+        assert_eq!(limit(Some("2s")).unwrap(), Duration::from_secs(2));
+        for wrong in ["", "soon", "0s", "-1s"] {
+            let error = limit(Some(wrong)).unwrap_err();
+            assert!(error.kind() == Kind::Invalid && error.to_string().contains("--timeout"), "{wrong}: {error}");
+        }
+    }
+}
