@@ -1,6 +1,7 @@
 //! `adopt`: a guarded resource is given to another lease.
 
-use super::{operate, overtaken, token};
+use super::tokens::overtaken;
+use super::{operate, token};
 use crate::args::{Adopt as Args, Common};
 use crate::exit::Exit;
 use crate::{guards, output};

@@ -108,7 +108,8 @@ async fn a_pause_that_is_ordered_during_the_wait_holds_for_every_seat() {
     bench.leases.release(&second, Outcome::Succeeded).await.unwrap();
     settle().await;
     assert!(!waiter.is_finished(), "a seat was taken while the lease is paused");
-    bench.operate(Order::Resume).await.unwrap();
+    let pause = bench.record().await.paused.unwrap().nonce;
+    bench.operate(Order::Resume { pause }).await.unwrap();
     assert_eq!(granted(waiter.await.unwrap()).token().lease, seats[1]);
 }
 
@@ -126,7 +127,8 @@ async fn a_pause_between_the_look_and_the_grant_gives_the_seat_back() {
     let seat = bench.leases.inspect(&seats[1]).await.unwrap().record;
     assert!(seat.tenure.is_none(), "{seat:?}");
     // Whoever waits on asks under a fresh nonce.
-    bench.operate(Order::Resume).await.unwrap();
+    let pause = bench.record().await.paused.unwrap().nonce;
+    bench.operate(Order::Resume { pause }).await.unwrap();
     granted(bench.leases.acquire_seat(&seats, &ask(3), seconds(60)).await);
 }
 

@@ -337,7 +337,7 @@ fn advance_past_a_lower_number_still_advances() {
 #[test]
 fn the_last_epoch_is_never_passed() {
     let last = Ownership { epoch: Epoch::MAX, ..write(&Ownership::default(), &operate(50, Order::Pause), 5) };
-    let last = write(&last, &operate(51, Order::Resume), 5);
+    let last = write(&last, &operate(51, resume(50)), 5);
     assert_eq!(refused(&last, &acquire(1), 6), Refusal::Exhausted);
     assert_eq!(refused(&last, &operate(52, Order::Revoke), 6), Refusal::Exhausted);
     let low = Order::Advance { past: epoch(7), lineage: None };
