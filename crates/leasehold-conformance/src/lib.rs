@@ -19,6 +19,7 @@
 //! ```
 
 mod bench;
+pub mod counting;
 pub mod faulty;
 mod promises;
 
@@ -48,6 +49,7 @@ pub const PROMISES: &[Promise] = promises![
     swapping::absent_means_never_written,
     swapping::a_swap_needs_the_expected_revision,
     swapping::a_done_swap_is_there,
+    swapping::a_swap_of_equal_bytes_is_a_write,
     swapping::a_read_sees_every_answered_swap,
     swapping::values_come_back_byte_for_byte,
     swapping::names_never_collide,
@@ -59,6 +61,7 @@ pub const PROMISES: &[Promise] = promises![
     listing::looking_changes_nothing,
     listing::skipping_leaves_out_the_first,
     beside::what_lies_beside_goes_with_the_swap,
+    beside::a_swap_and_what_lies_beside_it_are_one_step,
     swapping::a_tail_stays_or_goes_with_its_head,
     timing::time_never_goes_back,
     timing::time_goes_on,

@@ -32,6 +32,10 @@
 //! opening it, and over two NFS mounts it once answered one win too many; most likely the client opened a cached `N`.)
 //! A folder must not be mounted with `nocto`.
 //!
+//! Each version also names the one that it follows, by its tag. A sync that failed may leave a version that everybody sees
+//! and a crash takes back, after another has followed it; whoever then links that number a second time finds that what
+//! follows does not follow *it*, and is not told that it won.
+//!
 //! A link whose answer was lost (NFS) shows as "exists already"; then the tag in that file tells whether it is ours.
 //!
 //! # Time
@@ -41,6 +45,7 @@
 //! this machine's time, to be able to look. Where files are stamped with whole seconds, the clock's grain is 2 s.
 
 mod attempt;
+mod folders;
 mod layout;
 mod room;
 #[cfg(test)]

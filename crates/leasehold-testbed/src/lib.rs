@@ -22,6 +22,7 @@ mod server;
 mod small_disk;
 mod stand_in;
 pub mod suite;
+mod sync_trace;
 mod workerd;
 
 pub use buckets::{BUCKET, azurite, moto, moto_tls, seaweed};
@@ -41,4 +42,5 @@ pub use server::{Server, Spec, free_port, wait_until};
 pub use small_disk::SmallDisk;
 pub use stand_in::{Flaw, StandIn};
 pub use suite::{Opener, namespaces_are_apart};
+pub use sync_trace::{Disk, Entry, SyncTrace};
 pub use workerd::{Transport, durable_worker, set_durable_token};

@@ -1,9 +1,13 @@
 //! Writing beside a swap. If that is broken, an item is in line that nobody may have, or in no line at all.
 
 use crate::bench::{done, ensure, fresh_key, fresh_name};
-use crate::{Bench, Verdict};
+use crate::{Bench, Broken, Verdict};
 use leasehold::store::{Beside, Store, Swap};
-use leasehold::{Key, Kind, Shelf};
+use leasehold::{Key, Kind, LeaseName, Shelf};
+
+/// How many clients write beside their swaps of one key, and how often each.
+const CLIENTS: usize = 3;
+const TURNS: usize = 12;
 
 pub(crate) async fn what_lies_beside_goes_with_the_swap(bench: Bench) -> Verdict {
     let store = bench.open().await?;
@@ -47,6 +51,66 @@ pub(crate) async fn what_lies_beside_goes_with_the_swap(bench: Bench) -> Verdict
     }
     let found = store.read(&key).await?.value;
     ensure!(found.is_some_and(|v| v.bytes == b"3" && v.revision == third), "a refused swap changed the value");
+    Ok(())
+}
+
+pub(crate) async fn a_swap_and_what_lies_beside_it_are_one_step(bench: Bench) -> Verdict {
+    if !bench.open().await?.writes_beside() {
+        return Ok(());
+    }
+    let key = fresh_key("one-step")?;
+    let mut clients = Vec::new();
+    for client in 0..CLIENTS {
+        let (bench, key) = (bench.clone(), key.clone());
+        clients.push(tokio::spawn(async move { take_turns(bench, key, client).await }));
+    }
+    let store = bench.open().await?;
+    while clients.iter().any(|client| !client.is_finished()) {
+        look(&*store, &key).await?;
+        // A store in memory never waits, and the clients need their turn.
+        tokio::task::yield_now().await;
+    }
+    for client in clients {
+        client.await.map_err(|e| Broken(format!("a client panicked: {e}")))??;
+    }
+    look(&*store, &key).await
+}
+
+/// The key that a client puts beside its swap. The value of the swapped key names it.
+fn put_by(key: &Key, client: usize, turn: usize) -> leasehold::Result<Key> {
+    Ok(Key::new(Shelf::Probe, &LeaseName::new(format!("{}/{client}-{turn}", key.name))?))
+}
+
+async fn take_turns(bench: Bench, key: Key, client: usize) -> Verdict {
+    let store = bench.open().await?;
+    for turn in 0..TURNS {
+        let put = put_by(&key, client, turn)?;
+        let value = store.read(&key).await?.value;
+        let last = value.as_ref().and_then(|value| String::from_utf8(value.bytes.clone()).ok());
+        let last = last.map(|last| LeaseName::new(last).map(|name| Key::new(Shelf::Probe, &name))).transpose()?;
+        let beside = Beside { put: Some((&put, b"x")), erased: last.as_ref() };
+        let next = put.name.as_str().as_bytes();
+        let swap = store.swap_beside(&key, value.as_ref().map(|value| &value.revision), next, beside).await;
+        match swap {
+            Ok(Swap::Done { .. }) => {}
+            Ok(Swap::Mismatch) => {
+                ensure!(!is_there(&*store, &put).await?, "a swap that was refused wrote `{put}` beside it");
+            }
+            Err(e) if matches!(e.kind(), Kind::Unavailable | Kind::Contended | Kind::Indeterminate) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+/// What was put beside the last swap is there, unless another swap came in between.
+async fn look(store: &dyn Store, key: &Key) -> Verdict {
+    let Some(value) = store.read(key).await?.value else { return Ok(()) };
+    let name = LeaseName::new(String::from_utf8_lossy(&value.bytes))?;
+    if !is_there(store, &Key::new(Shelf::Probe, &name)).await? {
+        let again = store.read(key).await?.value.map(|value| value.revision);
+        ensure!(again != Some(value.revision), "a swap was seen without `{name}`, which was put beside it");
+    }
     Ok(())
 }
 

@@ -55,6 +55,29 @@ pub(crate) async fn a_done_swap_is_there(bench: Bench) -> Verdict {
     Ok(())
 }
 
+/// After an answer that was lost, the same record is written again: that this was answered must mean that it is durable
+/// now. A store that finds nothing to change and says that it is done would vouch for what it never made durable.
+pub(crate) async fn a_swap_of_equal_bytes_is_a_write(bench: Bench) -> Verdict {
+    let (store, other) = (bench.open().await?, bench.open().await?);
+    let key = fresh_key("equal")?;
+    let (new, kept) = (Tail::New(b"-tail"), Tail::Kept(b"-tail"));
+    let mut last: Option<Revision> = None;
+    for (turn, tail) in [new, kept, kept, new, new].into_iter().enumerate() {
+        let parts = Parts { head: b"same", tail, is_news: turn % 2 == 0 };
+        let (revision, _) = done(store.swap_parts(&key, last.as_ref(), parts).await?, "a swap of equal bytes")?;
+        ensure!(last.as_ref() != Some(&revision), "a swap of equal bytes gave the revision that was there: no write");
+        if let Some(old) = &last {
+            let swap = other.swap_parts(&key, Some(old), parts).await?;
+            ensure!(swap == Swap::Mismatch, "the revision before a swap of equal bytes won");
+        }
+        let found = other.read(&key).await?.value.map(|value| (value.bytes, value.revision));
+        let expected = (b"same-tail".to_vec(), revision.clone());
+        ensure!(found.as_ref() == Some(&expected), "after a swap of equal bytes {found:?} was read");
+        last = Some(revision);
+    }
+    Ok(())
+}
+
 pub(crate) async fn a_tail_stays_or_goes_with_its_head(bench: Bench) -> Verdict {
     let (store, other) = (bench.open().await?, bench.open().await?);
     let key = fresh_key("tail")?;

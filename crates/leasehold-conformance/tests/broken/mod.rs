@@ -23,6 +23,7 @@ flaws![
     TakesAnyRevisionForAbsent,
     IgnoresTheExpectedRevision,
     SaysDoneWithoutWriting,
+    WritesOnlyWhatDiffers,
     TakesErrorsForApplied,
     ReadsFromACache,
     CutsLongValues,
@@ -37,8 +38,10 @@ flaws![
     ListsOutOfOrder,
     TouchesWhatItLists,
     SkipsOneTooMany,
+    SkipsWithinOnePage,
     WritesBesideWhatItRefused,
     ForgetsWhatLiesBeside,
+    WritesBesideInASecondStep,
     ErasesLeasesBeside,
     ClockRunsBackwards,
     ClockStandsStill,
@@ -55,6 +58,8 @@ const CUT: usize = 64 * 1024;
 const CIRCLE: u64 = 40;
 /// Every so many swaps, something goes wrong in a store where errors happen.
 const HICCUP: u64 = 7;
+/// The most that a store lists at once which gives short pages.
+const SHORT_PAGE: usize = 4;
 
 #[derive(Debug)]
 pub struct BrokenStore {
@@ -185,6 +190,11 @@ impl Store for BrokenStore {
             return Ok(Swap::Mismatch);
         }
         tokio::task::yield_now().await;
+        if let (Flaw::WritesOnlyWhatDiffers, Some((revision, bytes))) = (self.flaw, self.current(&key))
+            && bytes == next
+        {
+            return Ok(Swap::Done { revision: Revision(revision.to_string()), now });
+        }
         let unwritten = Revision("1000000".into());
         match self.flaw {
             Flaw::SaysDoneWithoutWriting if expected.is_none() && key.name.as_str().contains("/done/") => {
@@ -209,6 +219,7 @@ impl Store for BrokenStore {
     }
 
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
+        let limit = if self.flaw == Flaw::SkipsWithinOnePage { limit.min(SHORT_PAGE) } else { limit };
         let any = Key::new(shelf, &"any".parse()?);
         let now = self.now(&any).await;
         let mut records = self.room.records.lock().unwrap();
@@ -257,6 +268,9 @@ impl Store for BrokenStore {
             (Swap::Mismatch, flaw) => flaw == Flaw::WritesBesideWhatItRefused,
             (Swap::Done { .. }, _) => true,
         };
+        if self.flaw == Flaw::WritesBesideInASecondStep {
+            tokio::time::sleep(std::time::Duration::from_millis(3)).await;
+        }
         if is_due {
             let mut records = self.room.records.lock().unwrap();
             let revision = records.get(&self.key(key)).map_or(0, |(revision, _)| *revision);

@@ -3,8 +3,9 @@
 //! The steps are apart so that tests can let a process sleep between any two of them.
 
 use super::KEPT;
+use super::folders::sync_folder;
 use super::layout::{self, Mark, Version};
-use super::room::{Room, Staged, failed, make_folder, sync_folder};
+use super::room::{Room, Staged, failed};
 use leasehold::store::{Revision, Swap};
 use leasehold::{Error, Key, Kind, Nonce, Result};
 use std::fs;
@@ -71,15 +72,10 @@ impl<'room> Attempt<'room> {
         })?;
         let next_mark = Mark { number, tag: Nonce::random() };
         if base.is_none() {
-            make_folders(&folder)
-                .or_else(|e| match e.kind() {
-                    ErrorKind::NotFound => room.add_shelf(key.shelf).and_then(|()| make_folders(&folder)),
-                    _ => Err(e),
-                })
-                .map_err(|e| failed(e, "cannot create", &folder))?;
+            room.make_folder(key)?;
         }
         let staged = room
-            .stage(&Version::encode(next_mark, next))
+            .stage(&Version::encode(next_mark, base.map(|base| base.tag), next))
             .map_err(|e| failed(e, "cannot write a new version for", &folder))?;
         Ok(Some(Attempt { room, folder, next: next_mark, staged }))
     }
@@ -119,6 +115,13 @@ impl<'room> Attempt<'room> {
         if !numbers.contains(&self.next.number) || highest >= self.next.number.saturating_add(KEPT) {
             let message = format!("others went on to version {highest} while this process slept");
             return Err(self.unknown(message));
+        }
+        if highest > self.next.number {
+            let following = self.room.version(&self.folder, self.next.number + 1).map_err(|e| self.unknown(e))?;
+            // If what follows does not follow ours, another stood at this number and was lost in a crash.
+            if following.is_none_or(|following| following.follows != Some(self.next.tag)) {
+                return Err(self.unknown("another version of that number was followed"));
+            }
         }
         numbers.retain(|number| number.saturating_add(KEPT) <= self.next.number);
         let swap = Swap::Done { revision: self.next.revision(), now: self.staged.now };
@@ -160,23 +163,6 @@ impl Old {
             // What cannot be removed now, the next swap removes.
             let _ = fs::remove_file(self.folder.join(layout::file_of(*number)));
         }
-    }
-}
-
-/// Makes the key's folder, and those above it up to the shelf.
-fn make_folders(folder: &std::path::Path) -> io::Result<()> {
-    match make_folder(folder) {
-        Err(e) if e.kind() == ErrorKind::NotFound => {
-            // Long names have a few components, and a namespace's shelf is made by the first write to it; a missing
-            // share has none of them.
-            let above = folder.parent().ok_or(e)?;
-            if above.file_name().and_then(|name| name.to_str()).is_some_and(layout::may_be_made) {
-                make_folders(above)?;
-                return make_folder(folder);
-            }
-            Err(ErrorKind::NotFound.into())
-        }
-        other => other,
     }
 }
 

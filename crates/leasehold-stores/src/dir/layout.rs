@@ -102,17 +102,22 @@ impl Mark {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version {
     pub mark: Mark,
+    /// The tag of the version that this one replaced; none for a key's first.
+    pub follows: Option<Nonce>,
     /// The value, or none where an erase left its trace.
     pub value: Option<Vec<u8>>,
 }
 
 const MAGIC: &str = "leasehold-version-1";
+/// Stands for the tag that a key's first version does not have before it.
+const FIRST: &str = "-";
 
 impl Version {
-    pub fn encode(mark: Mark, value: Option<&[u8]>) -> Vec<u8> {
+    pub fn encode(mark: Mark, follows: Option<Nonce>, value: Option<&[u8]>) -> Vec<u8> {
         let state = if value.is_some() { "live" } else { "erased" };
+        let follows = follows.map_or_else(|| FIRST.to_owned(), |tag| tag.to_string());
         let body = value.unwrap_or_default();
-        let mut bytes = format!("{MAGIC} {} {} {state} {}\n", mark.number, mark.tag, body.len()).into_bytes();
+        let mut bytes = format!("{MAGIC} {} {} {follows} {state} {}\n", mark.number, mark.tag, body.len()).into_bytes();
         bytes.extend_from_slice(body);
         bytes
     }
@@ -133,14 +138,15 @@ impl Version {
         let head = std::str::from_utf8(&bytes[..end]).ok()?;
         let body = &bytes[end + 1..];
         let words: Vec<&str> = head.split(' ').collect();
-        let [MAGIC, found, tag, state, len] = words[..] else { return None };
+        let [MAGIC, found, tag, follows, state, len] = words[..] else { return None };
         let mark = Mark { number, tag: tag.parse().ok()? };
+        let follows = if follows == FIRST { None } else { Some(follows.parse().ok()?) };
         let value = match state {
             "live" => Some(body.to_vec()),
             "erased" if body.is_empty() => None,
             _ => return None,
         };
-        (found == number.to_string() && len == body.len().to_string()).then_some(Version { mark, value })
+        (found == number.to_string() && len == body.len().to_string()).then_some(Version { mark, follows, value })
     }
 }
 
@@ -178,15 +184,16 @@ mod tests {
     #[test]
     fn a_version_survives_its_file_and_damage_is_noticed() {
         let mark = Mark { number: 7, tag: Nonce::from_u128(9) };
-        let bytes = Version::encode(mark, Some(b"hello\nworld"));
+        let bytes = Version::encode(mark, Some(Nonce::from_u128(8)), Some(b"hello\nworld"));
         let place = Path::new("x");
-        assert_eq!(Version::decode(7, &bytes, place).unwrap().value.unwrap(), b"hello\nworld");
+        let decoded = Version::decode(7, &bytes, place).unwrap();
+        assert_eq!((decoded.follows, &*decoded.value.unwrap()), (Some(Nonce::from_u128(8)), &b"hello\nworld"[..]));
         assert_eq!(Mark::of(&mark.revision()), Some(mark));
         for len in 0..bytes.len() {
             assert_eq!(Version::decode(7, &bytes[..len], place).unwrap_err().kind(), Kind::Corrupt);
         }
         assert!(Version::decode(8, &bytes, place).is_err());
-        let erased = Version::encode(mark, None);
+        let erased = Version::encode(mark, None, None);
         assert_eq!(Version::decode(7, &erased, place).unwrap().value, None);
     }
 

@@ -1,5 +1,6 @@
 //! The folder itself: opening, looking, listing and the clock.
 
+use super::folders::{Folders, sync_folder};
 use super::layout::{self, Version};
 use crate::namespace::Namespace;
 use leasehold::store::{Page, Reading, Revision, Versioned};
@@ -32,6 +33,7 @@ const MAX_DEPTH: usize = 3;
 #[derive(Debug)]
 pub struct Room {
     root: PathBuf,
+    folders: Folders,
     namespace: Namespace,
     volume: Volume,
     grain: Duration,
@@ -53,8 +55,9 @@ impl Drop for Staged {
 
 impl Room {
     pub fn open(root: PathBuf, namespace: Namespace) -> Result<Self> {
-        match fs::create_dir(&root) {
-            Ok(()) => sync_folder(root.parent().unwrap_or(&root)).map_err(|e| failed(e, "cannot store", &root))?,
+        let folders = Folders::default();
+        match folders.create(&root) {
+            Ok(()) => {}
             // Whether it can be used shows below; on a read-only file system even an existing folder gives an error.
             Err(_) if root.is_dir() => {}
             Err(e) if e.kind() == ErrorKind::NotFound => {
@@ -65,7 +68,7 @@ impl Room {
             Err(e) => return Err(failed(e, "cannot create the folder", &root)),
         }
         let volume = volume::of(&root).map_err(|e| failed(e, "cannot look at", &root))?;
-        let mut room = Room { root, namespace, volume, grain: FINE_GRAIN };
+        let mut room = Room { root, folders, namespace, volume, grain: FINE_GRAIN };
         room.check_marker()?;
         room.learn_clock();
         Ok(room)
@@ -85,12 +88,24 @@ impl Room {
 
     /// Makes a shelf that the version which made this store did not have yet. Only beside the marker: below a mount point
     /// whose share is not mounted there is none. Every version made the shelf of leases; without it, epochs were lost.
-    pub fn add_shelf(&self, shelf: Shelf) -> io::Result<()> {
+    fn add_shelf(&self, shelf: Shelf) -> io::Result<()> {
         if shelf == Shelf::Lease {
             return Err(ErrorKind::NotFound.into());
         }
         fs::metadata(self.root.join(MARKER))?;
-        make_folder(&self.shelf(shelf))
+        self.folders.make(&self.shelf(shelf))
+    }
+
+    /// Makes the folder of a key that has no version yet, durable with every folder above it.
+    pub fn make_folder(&self, key: &Key) -> Result<()> {
+        let folder = self.folder(key);
+        let lead = || self.folders.lead_to(&self.root, &folder);
+        lead()
+            .or_else(|e| match e.kind() {
+                ErrorKind::NotFound => self.add_shelf(key.shelf).and_then(|()| lead()),
+                _ => Err(e),
+            })
+            .map_err(|e| failed(e, "cannot create", &folder))
     }
 
     /// The folder of a key's versions.
@@ -142,7 +157,7 @@ impl Room {
     /// Makes the inner folders and, last, the marker; any number of processes may do so at once.
     fn furnish(&self) -> io::Result<()> {
         for folder in Shelf::ALL.iter().map(|shelf| shelf.as_str()).chain([STAGING]) {
-            make_folder(&self.root.join(folder))?;
+            self.folders.make(&self.root.join(folder))?;
         }
         let staged = self.stage(FORMAT.as_bytes())?;
         match fs::hard_link(&staged.path, self.root.join(MARKER)) {
@@ -298,7 +313,7 @@ impl Room {
         let mut entries = Vec::new();
         for name in names {
             let (bytes, revision) = match self.newest(&self.folder(&Key::new(shelf, &name))) {
-                Ok(Some(Version { mark, value: Some(bytes) })) => (bytes, mark.revision()),
+                Ok(Some(Version { mark, value: Some(bytes), .. })) => (bytes, mark.revision()),
                 Ok(_) => continue,
                 // A damaged file must not hide the others. No record decodes from nothing, and no swap expects this.
                 Err(e) if e.kind() == Kind::Corrupt => (Vec::new(), Revision("damaged".into())),
@@ -338,24 +353,6 @@ impl Room {
             above.pop();
         }
         Ok(())
-    }
-}
-
-/// Makes a folder inside an existing one, durably. Folders above it are made too.
-pub fn make_folder(folder: &Path) -> io::Result<()> {
-    match fs::create_dir(folder) {
-        Ok(()) => sync_folder(folder.parent().unwrap_or(folder)),
-        Err(_) if folder.is_dir() => Ok(()),
-        Err(e) => Err(e),
-    }
-}
-
-/// Makes the folder's entries durable.
-pub fn sync_folder(folder: &Path) -> io::Result<()> {
-    match File::open(folder)?.sync_all() {
-        // Some network file systems have no such call, because their servers write entries at once.
-        Err(e) if matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),
-        other => other,
     }
 }
 

@@ -126,6 +126,25 @@ fn a_link_whose_answer_was_lost_is_recognised() {
 }
 
 #[test]
+fn a_number_that_a_crash_freed_is_not_won_again_once_it_was_followed() {
+    for lost in 1..4 {
+        let folder = folder();
+        let room = room(&folder);
+        go_on(&room, 3);
+        let sleeper = prepare(&room, current(&room).as_ref());
+        go_on(&room, lost + 1);
+        let seen = newest(&room);
+        // Their folder's sync failed, they were followed by one that is durable, and then the power went.
+        for number in 4..4 + lost {
+            std::fs::remove_file(room.folder(&key()).join(layout::file_of(number))).unwrap();
+        }
+        assert!(sleeper.publish().unwrap(), "the number is free");
+        assert_eq!(sleeper.confirm().unwrap_err().kind(), Kind::Indeterminate, "{lost} lost");
+        assert_eq!(newest(&room), seen);
+    }
+}
+
+#[test]
 fn nothing_is_left_in_the_staging_folder() {
     let folder = folder();
     let room = room(&folder);

@@ -65,7 +65,7 @@ impl Scratch {
                 .map_err(|e| Error::unavailable(format!("cannot remove {}", folder.display()), e));
         }
         let own = &self.grant.token().lease;
-        for shelf in Shelf::ALL.into_iter().filter(|shelf| *shelf != Shelf::Lease) {
+        for shelf in Shelf::ALL.into_iter().filter(|shelf| !shelf.is_permanent()) {
             let mut after = None;
             loop {
                 let page = self.store.list(shelf, after.as_ref(), PAGE).await?;
@@ -148,5 +148,28 @@ impl Store for OnProbeShelf {
 
     async fn survey(&self) -> Result<Survey> {
         self.0.survey().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold::MemoryStore;
+    use leasehold_conformance::counting::{CountingStore, Counts};
+    use leasehold_conformance::{Bench, Effort, exercise};
+
+    #[tokio::test]
+    async fn the_doctor_tries_every_call_of_the_store_itself() {
+        let (store, counts) = (MemoryStore::default(), Counts::default());
+        let counted = counts.clone();
+        let effort = Effort { clients: 2, swaps_each: 4, tenures: 4 };
+        let bench = Bench::new(effort, move || {
+            let handle = CountingStore::new(Arc::new(store.clone()), &counted);
+            async move { Ok(Arc::new(OnProbeShelf(Arc::new(handle))) as _) }
+        });
+        exercise(&bench).await.assert_kept();
+        bench.open().await.unwrap().survey().await.unwrap();
+        assert_eq!(counts.missed(), [""; 0]);
+        assert!(counts.of("swap_beside") > 3 && counts.of("list_skipping") > 3, "{counts:?}");
     }
 }

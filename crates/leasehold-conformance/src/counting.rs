@@ -1,0 +1,117 @@
+//! A store in front of another, that counts which of its calls are reached.
+//!
+//! Promise: every call goes to the same call of the store behind, and is counted under its name. It shows that a wrapper,
+//! or a suite, reaches the store's own code and not something that stands in for it.
+
+use async_trait::async_trait;
+use leasehold::store::{Beside, Capabilities, Page, Parts, Reading, Store, Survey, Swap, Watch};
+use leasehold::{Key, LeaseName, Result, Revision, Shelf};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Every call of a [`Store`], by the name under which it is counted.
+pub const CALLS: [&str; 10] = [
+    "capabilities",
+    "erase",
+    "list",
+    "list_skipping",
+    "read",
+    "survey",
+    "swap_beside",
+    "swap_parts",
+    "watch",
+    "writes_beside",
+];
+
+/// How often each call was reached. Clones share the numbers.
+#[derive(Debug, Clone, Default)]
+pub struct Counts(Arc<Mutex<BTreeMap<&'static str, u64>>>);
+
+impl Counts {
+    /// How often this call was reached.
+    pub fn of(&self, call: &str) -> u64 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(call).copied().unwrap_or(0)
+    }
+
+    /// The calls that were never reached.
+    pub fn missed(&self) -> Vec<&'static str> {
+        CALLS.into_iter().filter(|call| self.of(call) == 0).collect()
+    }
+
+    fn count(&self, call: &'static str) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(call).or_default() += 1;
+    }
+}
+
+/// A store whose calls are counted.
+#[derive(Debug)]
+pub struct CountingStore {
+    inner: Arc<dyn Store>,
+    counts: Counts,
+}
+
+impl CountingStore {
+    /// Counts the calls to `inner` in `counts`, which several stores may share.
+    pub fn new(inner: Arc<dyn Store>, counts: &Counts) -> Self {
+        CountingStore { inner, counts: counts.clone() }
+    }
+}
+
+#[async_trait]
+impl Store for CountingStore {
+    fn capabilities(&self) -> Capabilities {
+        self.counts.count("capabilities");
+        self.inner.capabilities()
+    }
+
+    async fn read(&self, key: &Key) -> Result<Reading> {
+        self.counts.count("read");
+        self.inner.read(key).await
+    }
+
+    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
+        self.counts.count("swap_parts");
+        self.inner.swap_parts(key, expected, next).await
+    }
+
+    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
+        self.counts.count("list");
+        self.inner.list(shelf, after, limit).await
+    }
+
+    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
+        self.counts.count("list_skipping");
+        self.inner.list_skipping(shelf, after, skip, limit).await
+    }
+
+    fn writes_beside(&self) -> bool {
+        self.counts.count("writes_beside");
+        self.inner.writes_beside()
+    }
+
+    async fn swap_beside(
+        &self,
+        key: &Key,
+        expected: Option<&Revision>,
+        next: &[u8],
+        beside: Beside<'_>,
+    ) -> Result<Swap> {
+        self.counts.count("swap_beside");
+        self.inner.swap_beside(key, expected, next, beside).await
+    }
+
+    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
+        self.counts.count("erase");
+        self.inner.erase(key, expected).await
+    }
+
+    async fn watch(&self, key: &Key) -> Result<Watch> {
+        self.counts.count("watch");
+        self.inner.watch(key).await
+    }
+
+    async fn survey(&self) -> Result<Survey> {
+        self.counts.count("survey");
+        self.inner.survey().await
+    }
+}

@@ -1,0 +1,108 @@
+//! The folders on the way to a key's versions, and that they are still there after a crash.
+//!
+//! Promise: a key's first version is linked only when every folder on the way to it is durable, whoever made it and
+//! whatever became of that one. So whoever sees a version relies on its folders without a sync of its own. Non-promise:
+//! folders above the one in which the store lies are the user's.
+
+use super::layout;
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// The folders that this process found or made durable in the folder above: the store's own, its shelves, and those in
+/// which long names go on. They are never removed, so once is enough.
+#[derive(Debug, Default)]
+pub struct Folders {
+    durable: Mutex<HashSet<(u64, u64)>>,
+}
+
+impl Folders {
+    /// Makes the folder of the store, which must not be there.
+    pub fn create(&self, root: &Path) -> io::Result<()> {
+        create_durable(root)?;
+        self.remember(root)
+    }
+
+    /// Makes a shelf, unless it is there; durable in either case.
+    pub fn make(&self, folder: &Path) -> io::Result<()> {
+        make_durable(folder)?;
+        self.remember(folder)
+    }
+
+    /// The store's folder was made by somebody else. Whether that one lived to sync it is not known.
+    fn find_root(&self, root: &Path) -> io::Result<()> {
+        match sync_folder(above(root)) {
+            // Then it was made by somebody with more rights, who gave it to us.
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => {}
+            other => other?,
+        }
+        self.remember(root)
+    }
+
+    /// Makes the folder of a key that has no version yet. It and every folder above it are durable then. A folder above
+    /// that is missing is made only if a first write makes such folders: a share that is not mounted has none.
+    pub fn lead_to(&self, root: &Path, key_folder: &Path) -> io::Result<()> {
+        let mut way: Vec<&Path> = key_folder.ancestors().skip(1).take_while(|path| path.starts_with(root)).collect();
+        way.reverse();
+        for folder in way {
+            match fs::metadata(folder) {
+                Ok(metadata) if self.is_durable(&metadata) => {}
+                Ok(_) if folder == root => self.find_root(root)?,
+                Ok(_) => self.make(folder)?,
+                Err(e) if e.kind() == ErrorKind::NotFound && may_be_made(folder) => self.make(folder)?,
+                Err(e) => return Err(e),
+            }
+        }
+        make_durable(key_folder)
+    }
+
+    fn is_durable(&self, metadata: &fs::Metadata) -> bool {
+        let durable = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
+        durable.contains(&(metadata.dev(), metadata.ino()))
+    }
+
+    fn remember(&self, folder: &Path) -> io::Result<()> {
+        let metadata = fs::metadata(folder)?;
+        let mut durable = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
+        durable.insert((metadata.dev(), metadata.ino()));
+        Ok(())
+    }
+}
+
+fn may_be_made(folder: &Path) -> bool {
+    folder.file_name().and_then(|name| name.to_str()).is_some_and(layout::may_be_made)
+}
+
+/// Makes a folder inside an existing one.
+fn create_durable(folder: &Path) -> io::Result<()> {
+    fs::create_dir(folder)?;
+    sync_folder(above(folder)).inspect_err(|_| {
+        // A second sync proves nothing after one that failed. If the folder is made anew, its sync does.
+        let _ = fs::remove_dir(folder);
+    })
+}
+
+/// The same, unless it is there. Then the folder above is synced all the same: whoever made it may have died before its
+/// sync, or may not have come to it yet.
+fn make_durable(folder: &Path) -> io::Result<()> {
+    match create_durable(folder) {
+        Err(_) if folder.is_dir() => sync_folder(above(folder)),
+        other => other,
+    }
+}
+
+fn above(folder: &Path) -> &Path {
+    folder.parent().unwrap_or(folder)
+}
+
+/// Makes the folder's entries durable.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    match File::open(folder)?.sync_all() {
+        // Some network file systems have no such call, because their servers write entries at once.
+        Err(e) if matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),
+        other => other,
+    }
+}
