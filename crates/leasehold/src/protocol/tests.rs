@@ -1,3 +1,5 @@
+//! Unit tests of the protocol: moves, lineages, and what became of lost answers.
+
 use super::*;
 use crate::nonce::Lineage;
 use crate::ownership::Slot;
