@@ -90,11 +90,11 @@ impl SqliteStore {
             // Nobody waits any more for some of them, and they were not begun.
             let (changes, tell): (Vec<_>, Vec<_>) =
                 pending.into_iter().filter(|p| !p.tell.is_closed()).map(|p| (p.change, p.tell)).unzip();
-            let mut tell = tell.into_iter();
-            for some in changes.chunks(MOST_TOGETHER) {
-                for (answer, tell) in room.make(some).into_iter().zip(&mut tell) {
-                    let _ = tell.send(answer);
-                }
+            let answers: Vec<_> = changes.chunks(MOST_TOGETHER).flat_map(|some| room.make(some)).collect();
+            // Before anybody is told: whoever drops the store after its answer has closed the file.
+            drop(room);
+            for (tell, answer) in tell.into_iter().zip(answers) {
+                let _ = tell.send(answer);
             }
         });
         answer.await.unwrap_or_else(|_| Err(broken_off()))
