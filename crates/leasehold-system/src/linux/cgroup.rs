@@ -7,9 +7,11 @@
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstatfs, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 use rustix::process::Pid;
-use std::io;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -73,7 +75,13 @@ impl Cgroup {
     }
 
     /// Starts a command inside. The outer error says that none can be started there, the inner one is the command's.
+    ///
+    /// What the kernel cannot run by itself is not started there: `Command::exec`, which the child calls, would hand it to
+    /// a shell, and `Command::spawn` refuses it. Commands are to behave alike with a group and without.
     pub(crate) fn spawn(&self, command: &mut Command) -> io::Result<io::Result<Pid>> {
+        if !is_binary_or_script(command.get_program()) {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "neither a binary nor a script with a first line"));
+        }
         crate::descriptor::spawn_into(self.folder.as_fd(), command)
     }
 
@@ -81,6 +89,17 @@ impl Cgroup {
     pub(crate) fn kill(&self) -> io::Result<()> {
         Ok(rustix::io::write(&self.kill, b"1").map(drop)?)
     }
+}
+
+fn is_binary_or_script(program: &OsStr) -> bool {
+    let search = std::env::var_os("PATH").unwrap_or_default();
+    let file = match program.as_bytes().contains(&b'/') {
+        true => File::open(program).ok(),
+        false => std::env::split_paths(&search).find_map(|folder| File::open(folder.join(program)).ok()),
+    };
+    let mut start = [0; 4];
+    let length = file.and_then(|mut file| file.read(&mut start).ok()).unwrap_or(0);
+    start[..length].starts_with(b"#!") || start[..length].starts_with(b"\x7fELF")
 }
 
 impl Drop for Cgroup {
@@ -195,6 +214,24 @@ fn unescaped(field: &[u8]) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_kernel_runs_by_itself_is_told_from_what_needs_a_shell() {
+        let folder = tempfile::tempdir().unwrap();
+        let plain = folder.path().join("plain");
+        std::fs::write(&plain, "exit 3\n").unwrap();
+        let script = folder.path().join("script");
+        std::fs::write(&script, "#!/bin/sh\n").unwrap();
+        for (program, is_so) in [
+            (plain.as_os_str(), false),
+            (script.as_os_str(), true),
+            (OsStr::new("sh"), true),
+            (OsStr::new("no-such-command"), false),
+            (OsStr::new("/"), false),
+        ] {
+            assert_eq!(is_binary_or_script(program), is_so, "{program:?}");
+        }
+    }
 
     #[test]
     fn our_group_is_found_by_the_mounts() {
