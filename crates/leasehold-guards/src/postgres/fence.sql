@@ -27,8 +27,8 @@ DECLARE
     high leasehold_fence%ROWTYPE;
     digest text := left(encode(sha256(convert_to(p_resource, 'UTF8')), 'hex'), 16);
     room text := 'leasehold ' || digest || ' ';
-    -- As much of the lineage as there is room for in a name.
-    line text := left(p_lineage, 16);
+    -- As much of the lineage as an application_name has room for.
+    line text := right(p_lineage, 16);
     door bigint := ('x' || digest)::bit(64)::bigint;
     patience text;
     said text;
