@@ -19,7 +19,7 @@
 //! # Ok(()) }
 //! ```
 
-#[cfg(any(feature = "file", feature = "sqlite"))]
+#[cfg(any(feature = "file", feature = "sqlite", feature = "http", feature = "mcp"))]
 mod blocking;
 #[cfg(feature = "file")]
 mod failure;
@@ -57,6 +57,8 @@ pub mod sql;
 pub mod sqlite;
 #[cfg(any(feature = "sql", feature = "object"))]
 mod stages;
+#[cfg(any(feature = "http", feature = "mcp"))]
+mod state_folder;
 #[cfg(feature = "file")]
 mod steps;
 #[cfg(feature = "folder")]
@@ -70,6 +72,8 @@ pub use folder::FolderGuard;
 pub use git::GitGuard;
 #[cfg(feature = "http")]
 pub use http::HttpGuard;
+#[cfg(any(feature = "http", feature = "mcp"))]
+pub use kept::StoreFence;
 #[cfg(feature = "mysql")]
 pub use mysql::MysqlGuard;
 #[cfg(feature = "object")]
