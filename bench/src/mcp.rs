@@ -54,7 +54,8 @@ pub fn compare(scratch: &Scratch, leasehold: &Path, limit: Duration) -> Result<V
     let acquired = Command::new(leasehold).args(["acquire", "agent", "--ttl", "1h", "--store", &store]).output()?;
     let token = String::from_utf8(acquired.stdout)?.trim().to_owned();
     let mut gated = Command::new(leasehold);
-    gated.args(["mcp-gate", "--guard", "bench", "--store", &store, "--", "cat"]).env("LEASEHOLD_TOKEN", token);
+    gated.args(["mcp-gate", "--guard", "bench", "--store", &store, "--state"]).arg(folder.join("state"));
+    gated.args(["--", "cat"]).env("LEASEHOLD_TOKEN", token);
     let (mut gated, mut plain) = (Server::start(gated)?, Server::start(Command::new("cat"))?);
     for _ in 0..50 {
         gated.call()?;

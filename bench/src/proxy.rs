@@ -104,7 +104,11 @@ fn nginx(folder: &Path, upstream: SocketAddr, plain: SocketAddr) -> Result<Serve
 fn proxy(leasehold: &Path, store: &str, upstream: SocketAddr) -> Result<(Server, SocketAddr)> {
     let url = format!("http://{upstream}");
     let args = ["proxy", "--listen", "127.0.0.1:0", "--upstream", &url, "--resource", "bench", "--store", store];
-    let mut child = Command::new(leasehold).args(args).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    // Not the user's: every measurement has a store of its own.
+    let state = Path::new(store.trim_start_matches("sqlite:")).with_extension("state");
+    let mut command = Command::new(leasehold);
+    command.args(args).arg("--state").arg(state).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn()?;
     let mut line = String::new();
     if let Some(output) = child.stdout.as_mut() {
         BufReader::new(output).read_line(&mut line)?;

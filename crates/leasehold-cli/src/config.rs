@@ -57,6 +57,7 @@ struct File {
     label: Option<String>,
     grace: Option<String>,
     held_exit_code: Option<u8>,
+    state: Option<String>,
     /// `leasehold schedule` reads these.
     #[serde(default, rename = "job")]
     _job: serde::de::IgnoredAny,
@@ -73,6 +74,8 @@ pub struct Flags<'a> {
     pub grace: Option<&'a str>,
     /// `--held-exit-code`
     pub held_exit_code: Option<&'a str>,
+    /// `--state`
+    pub state: Option<&'a str>,
     /// Whoever started this has read the files, and they may have changed since.
     pub no_files: bool,
 }
@@ -90,6 +93,8 @@ pub struct Settings {
     pub grace: Setting<Option<Duration>>,
     /// The exit code of a skipped run.
     pub held_exit_code: Setting<u8>,
+    /// Where guards that keep their fence in the store keep their high water too; the user's state folder if none.
+    pub state: Setting<Option<PathBuf>>,
 }
 
 impl Settings {
@@ -129,14 +134,44 @@ impl Settings {
         let held = parsed(held, "held_exit_code", |t| {
             t.parse::<u8>().map_err(|_| Error::invalid("exit code", t, "use a whole number from 0 to 255"))
         })?;
+        let state = files.pick(flags.state, "LEASEHOLD_STATE", |f| f.state.clone())?;
+        let state = state.map(|(text, source)| folder(&text, source)).transpose()?;
         Ok(Settings {
             store,
             ttl: ttl.map_or_else(|| Ttl::new(DEFAULT_TTL).map(default), Ok)?,
             label: optional(label),
             grace: optional(grace),
             held_exit_code: held.unwrap_or_else(|| default(0)),
+            state: optional(state),
         })
     }
+
+    /// The folder in which a guard keeps its high water; none if it was told to go without.
+    pub fn state_folder(&self, is_refused: bool) -> Result<Option<PathBuf>> {
+        if is_refused {
+            return Ok(None);
+        }
+        if let Some(folder) = &self.state.value {
+            return Ok(Some(folder.clone()));
+        }
+        leasehold_system::paths::state_dir().map(Some).map_err(|error| {
+            let message = "cannot tell where this user's state is kept; give a folder with --state, or go without one by \
+                           --no-state";
+            Error::new(Kind::Unsupported, message).with_source(error)
+        })
+    }
+}
+
+/// A folder, meant from the file that names it.
+fn folder(text: &str, source: Source) -> Result<Setting<PathBuf>> {
+    let base = match &source {
+        Source::File(path) => path.parent().map(Path::to_path_buf),
+        _ => None,
+    };
+    let from_base = base.map_or_else(|| PathBuf::from(text), |base| base.join(text));
+    let value = std::path::absolute(from_base)
+        .map_err(|_| blame(Error::invalid("folder", text, "use the path of a folder"), "state", &source))?;
+    Ok(Setting { value, source })
 }
 
 fn default<T>(value: T) -> Setting<T> {

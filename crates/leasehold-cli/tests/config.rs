@@ -48,7 +48,7 @@ fn without_settings_the_defaults_hold() {
 fn the_nearer_setting_wins() {
     let home = Home::new(On::Sqlite);
     let user = home.path(".config/leasehold/leasehold.toml");
-    write(&user, "store = 'dir:/user'\nttl = '1m'\nlabel = 'user'\ngrace = '1s'\nheld_exit_code = 1\n");
+    write(&user, "store = 'dir:/user'\nttl = '1m'\nlabel = 'user'\ngrace = '1s'\nheld_exit_code = 1\nstate = 'here'\n");
     let outer = home.path("project/leasehold.toml");
     write(&outer, "store = 'dir:/outer'\nttl = '2m'\nlabel = 'outer'\ngrace = '2s'\n");
     write(&home.path("project/deep/er/here/note"), "");
@@ -63,6 +63,8 @@ fn the_nearer_setting_wins() {
         // An empty variable is none.
         ("grace", "2s", file(&outer)),
         ("held_exit_code", "1", file(&user)),
+        // Meant from the file that says it.
+        ("state", &home.path(".config/leasehold/here").display().to_string(), file(&user)),
     ] {
         assert_eq!(found[key]["value"], value, "{key}");
         assert_eq!(found[key]["source"], source, "{key}");

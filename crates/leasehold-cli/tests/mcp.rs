@@ -580,6 +580,45 @@ fn a_store_that_went_back_is_told_apart() {
     refused(&answer, &json!(1), "leasehold advance agent --past 3");
 }
 
+/// The whole store is set back, with the gate's fence in it, and then lost.
+#[test]
+fn a_gate_remembers_though_its_store_was_restored() {
+    let home = Home::new(On::Dir);
+    let copy = |from: &str, to: &str| {
+        let _ = std::fs::remove_dir_all(home.path(to));
+        let mut copy = std::process::Command::new("cp");
+        assert!(copy.args(["-a", from, to]).current_dir(home.folder.path()).status().unwrap().success());
+    };
+    let answer = |token: &str, extra: &[&str]| {
+        let mut client = Client::start(&home, &gate(extra), Some(token));
+        client.send(format!("{}\n", call(&json!(1), "write")).as_bytes());
+        client.line()
+    };
+    let old = home.done(&["acquire", "agent"]).expect(0).stdout.trim().to_owned();
+    copy("leases", "backup");
+    home.done(&["revoke", "agent", "--why", "test"]).expect(0);
+    let new = home.done(&["acquire", "agent"]).expect(0).stdout.trim().to_owned();
+    assert_eq!(answer(&new, &[])["method"], "tools/call");
+    copy("backup", "leases");
+    let told = answer(&old, &[]);
+    refused(&told, &json!(1), "store regressed");
+    refused(&told, &json!(1), "leasehold advance agent --past 3");
+    // Whoever goes without is not told.
+    assert_eq!(answer(&old, &["--no-state"])["method"], "tools/call");
+    let other = Home::new(On::Dir);
+    for _ in 0..3 {
+        other.done(&["acquire", "agent"]).expect(0);
+        other.done(&["revoke", "agent", "--why", "test"]).expect(0);
+    }
+    let foreign = other.done(&["acquire", "agent"]).expect(0).stdout.trim().to_owned();
+    refused(&answer(&foreign, &[]), &json!(1), "not this lease");
+    std::fs::remove_dir_all(home.path("leases")).unwrap();
+    let again = home.done(&["acquire", "agent"]).expect(0).stdout.trim().to_owned();
+    let told = answer(&again, &[]);
+    refused(&told, &json!(1), "not this lease");
+    refused(&told, &json!(1), "leasehold advance agent --past 3 --lineage ");
+}
+
 /// A client that is not ours: the Python SDK's, on the server and through the gate.
 const SDK: &str = r#"
 import asyncio, json, os, sys

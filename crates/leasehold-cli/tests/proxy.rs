@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used)]
 #![cfg(feature = "http")]
 
+#[path = "http/command.rs"]
+#[allow(dead_code)]
+mod command;
 mod common;
 #[path = "http/peer.rs"]
 #[allow(dead_code)]
@@ -10,80 +13,14 @@ mod peer;
 #[allow(dead_code)]
 mod upstream;
 
+use command::{Proxy, acquire};
 use common::{Home, On, eventually};
 use leasehold::clock::{Clock, SystemClock};
-use peer::{Answer, Peer, once, post};
+use peer::{Peer, once, post};
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use upstream::Upstream;
-
-struct Proxy {
-    child: Child,
-    address: SocketAddr,
-}
-
-impl Proxy {
-    fn start(home: &Home, upstream: &Upstream, extra: &[&str]) -> Self {
-        Proxy::to(home, &upstream.url(), extra, None)
-    }
-
-    /// To any upstream, trusting the certificates in this file if it is given.
-    fn to(home: &Home, url: &str, extra: &[&str], trusted: Option<&str>) -> Self {
-        let mut args = vec!["proxy", "--listen", "127.0.0.1:0", "--upstream", url, "--resource", "api", "--json"];
-        args.extend(extra);
-        let mut child = home
-            .leasehold(&args)
-            .envs(trusted.map(|file| ("SSL_CERT_FILE", file)))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        let told: serde_json::Value = serde_json::from_str(&line).unwrap();
-        assert_eq!(told["strength"], "atomic");
-        Proxy { child, address: told["listen"].as_str().unwrap().parse().unwrap() }
-    }
-
-    fn active(self) -> Self {
-        eventually("the proxy is active", || self.get("/.well-known/leasehold/health").status == 200);
-        self
-    }
-
-    fn get(&self, target: &str) -> Answer {
-        once(self.address, format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).unwrap()
-    }
-
-    fn write(&self, token: &str, body: &str) -> Answer {
-        once(self.address, &post("/write", token, body.as_bytes())).unwrap()
-    }
-
-    fn keyed(&self, token: &str, key: &str, target: &str, body: &str) -> Answer {
-        let head = format!(
-            "POST {target} HTTP/1.1\r\nHost: x\r\nLeasehold-Token: {token}\r\nIdempotency-Key: {key}\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        once(self.address, head.as_bytes()).unwrap()
-    }
-
-    fn signal(&self, name: &str) {
-        assert!(Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap().success());
-    }
-}
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn acquire(home: &Home) -> String {
-    let _ = home.done(&["revoke", "job", "--why", "test"]);
-    home.done(&["acquire", "job", "--ttl", "10m"]).expect(0).stdout.trim().to_owned()
-}
 
 #[test]
 fn a_newer_epoch_shuts_the_older_out() {
@@ -127,7 +64,7 @@ fn run_seals_through_the_proxy() {
     assert_eq!(proxy.write(&home.read("token"), "new").status, 200);
     let high: serde_json::Value = serde_json::from_str(&proxy.get("/.well-known/leasehold/high-water").body).unwrap();
     assert_eq!((high["lease"].as_str(), high["epoch"].as_u64()), (Some("job"), Some(2)));
-    let nonce = home.read("token").split(':').nth(2).unwrap().to_owned();
+    let nonce = home.read("token").split(':').nth(3).unwrap().to_owned();
     assert!(!high.to_string().contains(&nonce), "the holder's secret is told: {high}");
     // Another lease's run is refused before it starts.
     let foreign = home.done(&["run", "other", "--guard", &url, "--", "touch", "ran"]).expect(64);

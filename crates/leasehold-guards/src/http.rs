@@ -12,17 +12,20 @@ mod client;
 mod fence;
 mod flight;
 mod forward;
+mod horizon;
 mod problem;
 mod replay;
 mod request;
 mod settings;
 mod station;
+mod verdict;
 
 pub use client::HttpGuard;
 pub use fence::OnStage;
 pub use settings::{Limits, Replay, Settings, Upstream};
 
 use crate::kept::{KeptFence, named};
+use crate::state_folder::StateFolder;
 use body::Outgoing;
 use fence::{Fence, State};
 use hyper::body::Incoming;
@@ -50,6 +53,8 @@ use tokio::sync::{Semaphore, watch};
 pub enum Stage {
     /// Older requests are drained; the fence is about to be moved.
     Swap,
+    /// The fence was moved in the store, and is about to be in the files of this machine.
+    File,
     /// The fence was moved.
     Swapped,
     /// The request is about to be sent on.
@@ -62,7 +67,8 @@ pub enum Stage {
 
 impl Stage {
     /// Every step.
-    pub const ALL: [Stage; 5] = [Stage::Swap, Stage::Swapped, Stage::Upstream, Stage::Body, Stage::Respond];
+    pub const ALL: [Stage; 6] =
+        [Stage::Swap, Stage::File, Stage::Swapped, Stage::Upstream, Stage::Body, Stage::Respond];
 }
 
 /// What every connection shares.
@@ -88,8 +94,8 @@ impl fmt::Debug for Proxy {
 }
 
 impl Proxy {
-    /// A proxy that keeps its fence in the coordinator's store. `tokens` finds the records that tokens are of; `say` is
-    /// told what people should know.
+    /// A proxy that keeps its fence in the coordinator's store, and its high water in [`Settings::state`] too. `tokens` finds
+    /// the records that tokens are of; `say` is told what people should know.
     pub fn new(
         settings: Settings,
         coordinator: Coordinator,
@@ -103,7 +109,8 @@ impl Proxy {
         let standby = format!("resource=`http:{}` has no proxy that answers for it yet; try again", settings.resource);
         let fence = Arc::new(Fence {
             resource: format!("http:{}", settings.resource),
-            kept: KeptFence::new(coordinator.store().clone(), &name),
+            kept: KeptFence::new(&coordinator, &name),
+            state_folder: state_folder(&settings)?,
             coordinator,
             tokens,
             policy: settings.policy,
@@ -113,8 +120,18 @@ impl Proxy {
             on_stage,
             state: State::standing_by(standby).into(),
             turn: tokio::sync::Mutex::new(()),
+            writing: tokio::sync::Mutex::new(()),
             settled: tokio::sync::Notify::new(),
+            horizon_wanted: tokio::sync::Notify::new(),
+            horizon_moved: tokio::sync::Notify::new(),
         });
+        if let Some(folder) = &fence.state_folder {
+            say(&format!(
+                "keeping the high water of resource=`{}` in `{}` too",
+                fence.resource,
+                folder.path().display()
+            ));
+        }
         let station = Station {
             fence: fence.clone(),
             lease,
@@ -131,6 +148,13 @@ impl Proxy {
         let places = Arc::new(Semaphore::new(limits.max_requests));
         let replays = settings.replay.clone().map(Cache::new);
         Ok(Proxy { shared: Arc::new(Shared { settings, fence, client, replays, places, say }), station })
+    }
+
+    /// Sees that the store still knows what this machine's files say about the resource: the error of a store that was
+    /// restored from an old copy, or lost. A store that is away is none: it is waited for later.
+    pub async fn check(&self) -> Result<()> {
+        let filed = self.station.filed().await?;
+        self.station.check(filed.as_ref()).await.unwrap_or(Ok(()))
     }
 
     /// Serves connections until `stop` says true; then ends what is under way, and gives the proxy's lease back.
@@ -166,6 +190,11 @@ impl Proxy {
         let _ = tokio::time::timeout(limits.drain, connections.acquire_many(all)).await;
         Ok(())
     }
+}
+
+fn state_folder(settings: &Settings) -> Result<Option<StateFolder>> {
+    let resource = format!("http:{}", settings.resource);
+    settings.state.as_deref().map(|parent| StateFolder::open(parent, &resource)).transpose()
 }
 
 fn server(limits: &Limits) -> auto::Builder<TokioExecutor> {

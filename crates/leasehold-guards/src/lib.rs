@@ -21,7 +21,7 @@
 
 #[cfg(feature = "file")]
 mod adopt;
-#[cfg(any(feature = "file", feature = "sqlite"))]
+#[cfg(any(feature = "file", feature = "sqlite", feature = "http", feature = "mcp"))]
 mod blocking;
 #[cfg(feature = "file")]
 mod displaced;
@@ -63,6 +63,8 @@ pub mod sql;
 pub mod sqlite;
 #[cfg(any(feature = "sql", feature = "object"))]
 mod stages;
+#[cfg(any(feature = "http", feature = "mcp"))]
+mod state_folder;
 #[cfg(feature = "file")]
 mod steps;
 #[cfg(any(feature = "git", feature = "object", feature = "sql"))]
@@ -78,6 +80,8 @@ pub use folder::FolderGuard;
 pub use git::GitGuard;
 #[cfg(feature = "http")]
 pub use http::HttpGuard;
+#[cfg(any(feature = "http", feature = "mcp"))]
+pub use kept::StoreFence;
 #[cfg(feature = "mysql")]
 pub use mysql::MysqlGuard;
 #[cfg(feature = "object")]

@@ -10,13 +10,16 @@ mod judge;
 
 pub use judge::{Judge, Verdict};
 
-use crate::kept::{KeptFence, named};
+use crate::blocking::blocking;
+use crate::kept::{Content, KeptFence, Merged, named};
+use crate::state_folder::StateFolder;
 use leasehold::clock::Moment;
 use leasehold::guard::{self, HighWater, Rejection, Strength};
 use leasehold::store::Watching;
 use leasehold::{
-    Coordinator, Epoch, Error, Kind, LeaseName, Live, Resolved, Resolver, Result, Store, Token, TokenState,
+    Coordinator, Epoch, Error, Kind, LeaseName, Lineage, Live, Resolved, Resolver, Result, Store, Token, TokenState,
 };
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -61,26 +64,36 @@ pub struct Gate {
     token: Token,
     resource: String,
     fence: KeptFence,
+    /// The gate's own memory; none if it was told to go without.
+    state_folder: Option<StateFolder>,
+    /// What is surely in there.
+    filed: Mutex<Option<HighWater>>,
     view: Mutex<View>,
     ttl: Mutex<Duration>,
 }
 
 impl Gate {
     /// A gate that is closed until the first look at the store. The fence is kept in the coordinator's store; `tokens`
-    /// finds the record that the token is of.
+    /// finds the record that the token is of. It keeps its high water in the folder `state` too, so that it does not forget
+    /// together with its store; without one it relies on a store that never goes back.
     pub fn new(
         coordinator: Coordinator,
         tokens: Arc<dyn Resolver>,
         token: Token,
         resource: &LeaseName,
+        state: Option<&Path>,
     ) -> Result<Self> {
-        let fence = KeptFence::new(coordinator.store().clone(), &named("mcp", resource)?);
+        let fence = KeptFence::new(&coordinator, &named("mcp", resource)?);
+        let resource = format!("mcp:{resource}");
+        let state_folder = state.map(|parent| StateFolder::open(parent, &resource)).transpose()?;
         Ok(Gate {
             coordinator,
             tokens,
             token,
-            resource: format!("mcp:{resource}"),
+            resource,
             fence,
+            state_folder,
+            filed: Mutex::new(None),
             view: Mutex::new(View::Until(None, None)),
             ttl: Mutex::new(Duration::from_secs(3)),
         })
@@ -89,6 +102,11 @@ impl Gate {
     /// The resource, as messages name it.
     pub fn resource(&self) -> &str {
         &self.resource
+    }
+
+    /// Where the gate keeps its high water, unless it goes without.
+    pub fn state(&self) -> Option<&Path> {
+        self.state_folder.as_ref().map(StateFolder::path)
     }
 
     /// Whether a call may pass now. No exchange with the store.
@@ -145,33 +163,79 @@ impl Gate {
         let live = found.in_force(&self.token).map_err(|error| self.lost(&found, &error))?;
         for _ in 0..MAX_ATTEMPTS {
             let seen = self.fence.look().await.map_err(Trouble::Passing)?;
-            let next = guard::seal(seen.high.as_ref(), &self.token).map_err(|rejection| self.refused(rejection))?;
-            if seen.high.as_ref() == Some(&next) {
-                return Ok(live);
+            let Merged { high, is_adopted, .. } = self.merged(&seen.content).await?;
+            let next = guard::seal(high.as_ref(), &self.token).map_err(|rejection| self.refused(rejection))?;
+            if seen.content.high.as_ref() != Some(&next) {
+                let content = Content { high: Some(next.clone()), ..seen.content.clone() };
+                if self.fence.put(&seen, content).await.map_err(Trouble::Passing)?.is_none() {
+                    continue;
+                }
             }
-            if self.fence.put(&seen, Some(next), seen.by).await.map_err(Trouble::Passing)?.is_some() {
-                return Ok(live);
-            }
+            self.file(next, is_adopted).await?;
+            return Ok(live);
         }
         Err(Trouble::Passing(Error::new(Kind::Contended, format!("fence of `{}` keeps changing", self.resource))))
     }
 
+    /// What the resource has seen, by the store and by the files of this machine.
+    async fn merged(&self, stored: &Content) -> Result<Merged, Trouble> {
+        let filed = match self.state_folder.clone() {
+            Some(folder) => blocking(move || folder.high()).await.map_err(Trouble::Passing)?,
+            None => None,
+        };
+        stored.merged(&self.resource, filed.as_ref()).map_err(|error| self.closed(&error, None))
+    }
+
+    /// Takes what was sealed over into the files, once.
+    async fn file(&self, next: HighWater, is_adopted: bool) -> Result<(), Trouble> {
+        let Some(folder) = self.state_folder.clone() else { return Ok(()) };
+        if self.filed.lock().unwrap_or_else(PoisonError::into_inner).as_ref() == Some(&next) {
+            return Ok(());
+        }
+        let sealed = next.clone();
+        let raised = blocking(move || {
+            if is_adopted {
+                folder.replace(folder.high()?.as_ref(), &sealed)?;
+            }
+            folder.raise(&sealed)
+        });
+        raised.await.map_err(Trouble::Passing)?.map_err(|rejection| self.refused(rejection))?;
+        *self.filed.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
+        Ok(())
+    }
+
     /// The record says that this token is not in force.
     fn lost(&self, found: &Resolved, error: &Error) -> Trouble {
+        if let TokenState::OtherLineage { seen } = found.state {
+            return self.not_this_lease(seen);
+        }
         let (held, seen) = (self.token.epoch, found.epoch);
         let message = format!("tool call refused: resource=`{}` held={held} seen={seen}; {error}", self.resource);
         let kind = if matches!(found.state, TokenState::Superseded { .. }) { Kind::Fenced } else { error.kind() };
         Trouble::Final(Closed { kind, message, held, seen: Some(seen) })
     }
 
+    fn not_this_lease(&self, lineage: Lineage) -> Trouble {
+        let message = format!(
+            "not this lease: resource=`{}` the token is of a lease `{}` of lineage {}, and the store's is of lineage \
+             {lineage}; use the store that the token came from",
+            self.resource, self.token.lease, self.token.lineage
+        );
+        self.closed(&Error::new(Kind::Invalid, message), None)
+    }
+
     /// The store says that the lease is ours, and the fence that it is not the newest: the store went back in time.
     fn refused(&self, rejection: Rejection) -> Trouble {
-        let held = self.token.epoch;
         let (seen, error) = match rejection {
             Rejection::Stale { seen, .. } => (Some(seen), guard::regressed(&self.resource, &self.token.lease, seen)),
             Rejection::Regressed { seen, .. } => (Some(seen), rejection.into_error(&self.resource)),
             other => (None, other.into_error(&self.resource)),
         };
+        self.closed(&error, seen)
+    }
+
+    fn closed(&self, error: &Error, seen: Option<Epoch>) -> Trouble {
+        let held = self.token.epoch;
         let message = match seen {
             Some(seen) => format!("{error} (held={held} seen={seen})"),
             None => error.to_string(),
@@ -181,7 +245,7 @@ impl Gate {
 
     /// The highest token that has sealed the resource.
     pub async fn high_water(&self) -> Result<Option<HighWater>> {
-        Ok(self.fence.look().await?.high)
+        Ok(self.fence.look().await?.content.high)
     }
 
     /// Looks every third of the TTL, and when the store hints, until dropped. `said` is told of every change for the worse.

@@ -61,9 +61,16 @@ pub struct Proxy {
     /// How long a client may take to send a head, or between two pieces of a body
     #[arg(long, value_name = "DURATION", default_value = "30s", allow_hyphen_values = true)]
     pub client_timeout: String,
-    /// How long the upstream may take to begin its answer
+    /// How long the upstream may take to begin its answer; a request that was sent counts as at work for as long
     #[arg(long, value_name = "DURATION", default_value = "30s", allow_hyphen_values = true)]
     pub upstream_timeout: String,
+    /// Keep the high water in this folder too, so that a store which is restored from an old copy is noticed [default:
+    /// LEASEHOLD_STATE, the setting `state`, or the user's state folder]
+    #[arg(long, value_name = "FOLDER", conflicts_with = "no_state")]
+    pub state: Option<String>,
+    /// Keep no files: then a store that went back in time is not noticed
+    #[arg(long)]
+    pub no_state: bool,
     /// How long after this proxy's death another may take over (1s to 24h)
     #[arg(long, value_name = "DURATION", default_value = "10s", allow_hyphen_values = true)]
     pub ttl: String,
@@ -85,6 +92,13 @@ pub struct McpGate {
     /// Gate this tool only (repeatable) [default: all]
     #[arg(long, value_name = "TOOL")]
     pub tool: Vec<String>,
+    /// Keep the high water in this folder too, so that a store which is restored from an old copy is noticed [default:
+    /// LEASEHOLD_STATE, the setting `state`, or the user's state folder]
+    #[arg(long, value_name = "FOLDER", conflicts_with = "no_state")]
+    pub state: Option<String>,
+    /// Keep no files: then a store that went back in time is not noticed
+    #[arg(long)]
+    pub no_state: bool,
     /// Ask the store before every gated call, instead of relying on the last heartbeat
     #[arg(long)]
     pub every_call: bool,

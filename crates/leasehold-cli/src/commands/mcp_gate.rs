@@ -4,9 +4,9 @@
 //! its lines. Non-promise: the gate does not outlive its server, nor end it before its input ends.
 
 use super::relay::{Relay, exit_of};
-use super::{token, tokens};
+use super::{rely_on_the_store, token, tokens};
 use crate::args::{Common, McpGate as Args};
-use crate::config::{Settings, blame_flag};
+use crate::config::{Flags, Settings, blame_flag};
 use crate::exit::Exit;
 use crate::output;
 use leasehold::{Error, Kind, LeaseName, Result};
@@ -20,9 +20,22 @@ use tokio::runtime::Handle;
 pub async fn mcp_gate(common: &Common, args: Args) -> Result<Exit> {
     let token = token(args.token.as_deref())?;
     let resource = LeaseName::new(&args.guard).map_err(|e| blame_flag(e, "--guard"))?;
+    let settings = Settings::gather_with(common, Flags { state: args.state.as_deref(), ..Flags::default() })?;
+    let state = settings.state_folder(args.no_state)?;
     let opened = tokens::open(common, &token).await?;
-    let coordinator = tokens::fence_store(&Settings::gather(common)?, &token).await?;
-    let gate = Arc::new(Gate::new(coordinator, Arc::new(opened.tokens.clone()), token.clone(), &resource)?);
+    let coordinator = tokens::fence_store(&settings, &token).await?;
+    let known = Arc::new(opened.tokens.clone());
+    let gate = Arc::new(Gate::new(coordinator.clone(), known, token.clone(), &resource, state.as_deref())?);
+    match gate.state() {
+        Some(folder) => {
+            output::say(&format!(
+                "keeping the high water of resource=`{}` in `{}` too",
+                gate.resource(),
+                folder.display()
+            ));
+        }
+        None => rely_on_the_store(&coordinator, gate.resource()),
+    }
     let relay = Relay::listen()?;
     gate.refresh().await;
     let mut server = match start(&args) {

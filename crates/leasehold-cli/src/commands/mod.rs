@@ -121,6 +121,16 @@ async fn of_token(settings: &Settings) -> Result<Coordinator> {
     })
 }
 
+/// Says what a guard without files of its own cannot promise.
+fn rely_on_the_store(coordinator: &Coordinator, resource: &str) {
+    let capabilities = coordinator.store().capabilities();
+    let (name, class) = (capabilities.name, capabilities.class);
+    output::say(&format!(
+        "no state folder: resource=`{resource}` relies on its store alone, so a restored or lost store lets an older epoch in \
+         again. That takes a store of class A that is never restored from an old copy; `{name}` is of class {class:?}"
+    ));
+}
+
 /// The token from the flag, or from the environment that `run` set.
 fn token(flag: Option<&str>) -> Result<Token> {
     const VARIABLE: &str = "LEASEHOLD_TOKEN";

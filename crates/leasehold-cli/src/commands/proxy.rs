@@ -1,9 +1,9 @@
 //! `proxy`: an HTTP service behind a fence.
 
 use super::queue::Target;
-use super::{coordinator, tokens};
+use super::{coordinator, rely_on_the_store, tokens};
 use crate::args::{Common, Proxy as Args};
-use crate::config::{Settings, blame_flag, duration_of};
+use crate::config::{Flags, Settings, blame_flag, duration_of};
 use crate::exit::Exit;
 use crate::output;
 use leasehold::guard::{Policy, Strength};
@@ -19,7 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 pub async fn proxy(common: &Common, args: &Args) -> Result<Exit> {
-    let settings = Settings::gather(common)?;
+    let settings = Settings::gather_with(common, Flags { state: args.state.as_deref(), ..Flags::default() })?;
     let plan = plan(args, &settings)?;
     let spools = spools(args)?;
     let form = "use ADDRESS:PORT, such as 127.0.0.1:8080 or [::1]:8080";
@@ -34,11 +34,15 @@ pub async fn proxy(common: &Common, args: &Args) -> Result<Exit> {
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let (upstream, resource, policy) = (plan.upstream.to_string(), plan.resource.clone(), plan.policy);
+    if plan.state.is_none() {
+        rely_on_the_store(&coordinator, &format!("http:{resource}"));
+    }
     let mut known = tokens::in_store(coordinator.clone(), &settings);
     for path in &spools {
         known = known.with_spool(tokens::existing_spool(path)?);
     }
     let proxy = Proxy::new(plan, coordinator, Arc::new(known), None, Arc::new(|text: &str| output::say(text)))?;
+    proxy.check().await?;
     if common.json {
         output::json(&json!({
             "listen": listen.to_string(), "upstream": upstream, "resource": resource.as_str(),
@@ -110,5 +114,6 @@ fn plan(args: &Args, settings: &Settings) -> Result<ProxySettings> {
         },
         ttl,
         label: settings.label.value.clone(),
+        state: settings.state_folder(args.no_state)?,
     })
 }

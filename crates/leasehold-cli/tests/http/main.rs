@@ -1,12 +1,14 @@
 //! The proxy under fire: real processes, stopped and killed at every step, raced, and fed what no client should send.
 #![allow(clippy::unwrap_used)]
 
+mod adopt;
 mod hostile;
 mod naive;
 mod peer;
 mod races;
 mod rig;
 mod steps;
+#[allow(dead_code)] // The tests of the binary use the rest.
 mod upstream;
 
 fn main() {
@@ -32,5 +34,6 @@ fn main() {
     play("the_naive_proxy_is_caught", races::the_naive_proxy_is_caught);
     play("every_step_and_fault_and_transfer", steps::every_case);
     play("a_rolled_back_store_is_told_apart", steps::a_rolled_back_store);
+    play("a_running_proxy_follows_an_adoption", adopt::a_running_proxy_follows);
     play("hostile_requests_are_refused", hostile::all);
 }

@@ -10,6 +10,7 @@ use leasehold_testbed::Process;
 use rustix::process::{Signal, getpid, kill_process};
 use std::net::SocketAddr;
 use std::ops::Deref;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -142,7 +143,9 @@ pub fn eventually(what: &str, so: impl Fn() -> bool) {
     }
 }
 
-pub fn settings(upstream: &str, resource: &str) -> Settings {
+pub fn settings(store: &str, upstream: &str, resource: &str) -> Settings {
+    // Beside the store: all proxies of it are on one machine.
+    let state = Path::new(store.split_once(':').unwrap().1).parent().unwrap().join("state");
     Settings {
         resource: resource.parse().unwrap(),
         upstream: upstream.parse().unwrap(),
@@ -158,6 +161,7 @@ pub fn settings(upstream: &str, resource: &str) -> Settings {
         },
         ttl: "1s".parse().unwrap(),
         label: None,
+        state: Some(state),
     }
 }
 
@@ -189,7 +193,7 @@ pub fn proxy_main(args: &[String]) {
         println!("{}", listener.local_addr().unwrap());
         let say = Arc::new(|text: &str| eprintln!("proxy: {text}"));
         let tokens = Arc::new(leases.clone());
-        let proxy = Proxy::new(settings(upstream, resource), leases, tokens, Some(on_stage), say).unwrap();
+        let proxy = Proxy::new(settings(store, upstream, resource), leases, tokens, Some(on_stage), say).unwrap();
         let (_stop, stopped) = tokio::sync::watch::channel(false);
         proxy.serve(listener, stopped).await.unwrap();
     });

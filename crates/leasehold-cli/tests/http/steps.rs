@@ -44,7 +44,7 @@ pub fn every_case() {
         }
     });
     println!("{total} cases, 0 stale, no new holder blocked");
-    assert_eq!(total, 40);
+    assert_eq!(total, 48);
 }
 
 fn case(stage: Stage, fault: Fault, transfer: Transfer) {
@@ -59,7 +59,7 @@ fn case(stage: Stage, fault: Fault, transfer: Transfer) {
     let old = store.transfer(&lease);
     // With the transfer before, the fence stands at the old epoch, so that its next request passes; the fence's own
     // steps are then the new holder's.
-    let moves = matches!(stage, Stage::Swap | Stage::Swapped);
+    let moves = matches!(stage, Stage::Swap | Stage::File | Stage::Swapped);
     let mut new = None;
     if transfer == Transfer::Before {
         assert_eq!(struck.write(&old, "/write").unwrap().status, 200, "{what}");
@@ -142,13 +142,24 @@ pub fn a_rolled_back_store() {
             assert_eq!(log, [author(&first)]);
             // And one that is below: the store says it is the holder's, the fence has seen more.
             let now = store.run(store.leases.store().read(&key)).unwrap().value.unwrap();
-            let empty = leasehold::codec::encode("ownership", &leasehold::Ownership::default()).unwrap();
+            let lineage = Some(first.lineage);
+            let empty = leasehold::Ownership { lineage, ..leasehold::Ownership::default() };
+            let empty = leasehold::codec::encode("ownership", &empty).unwrap();
             store.run(store.leases.store().swap(&key, Some(&now.revision), &empty)).unwrap();
             let third = store.transfer(&lease);
             assert_eq!(third.epoch.get(), 1);
             let answer = proxy.write(&third, "/write").unwrap();
             assert_eq!(answer.status, 409, "{answer:?}");
             assert!(answer.body.contains("store regressed"), "{answer:?}");
+            // And one that has begun anew: the store says that it is held, but it is another lease.
+            let now = store.run(store.leases.store().read(&key)).unwrap().value.unwrap();
+            let empty = leasehold::codec::encode("ownership", &leasehold::Ownership::default()).unwrap();
+            store.run(store.leases.store().swap(&key, Some(&now.revision), &empty)).unwrap();
+            let fourth = store.transfer(&lease);
+            assert_ne!(fourth.lineage, first.lineage);
+            let answer = proxy.write(&fourth, "/write").unwrap();
+            assert_eq!(answer.status, 403, "{answer:?}");
+            assert!(answer.body.contains("not this lease"), "{answer:?}");
             assert_eq!(upstream.count(), 1);
         } else {
             assert_eq!(log, [author(&first), author(&second)], "the epoch-only control passed");

@@ -1,8 +1,10 @@
 //! An upstream that applies a write when the whole of it has come, and remembers the order.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// What was applied, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,17 +31,20 @@ impl Applied {
 pub struct Upstream {
     pub address: SocketAddr,
     pub log: Arc<Mutex<Vec<Applied>>>,
+    /// How many whole requests have come, applied or not.
+    pub received: Arc<AtomicUsize>,
 }
 
 impl Upstream {
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let upstream = Upstream { address: listener.local_addr().unwrap(), log: Arc::default() };
-        let log = upstream.log.clone();
+        let upstream =
+            Upstream { address: listener.local_addr().unwrap(), log: Arc::default(), received: Arc::default() };
+        let (log, received) = (upstream.log.clone(), upstream.received.clone());
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let log = log.clone();
-                std::thread::spawn(move || converse(&stream, &log));
+                let (log, received) = (log.clone(), received.clone());
+                std::thread::spawn(move || converse(&stream, &log, &received));
             }
         });
         upstream
@@ -53,16 +58,40 @@ impl Upstream {
         self.log.lock().unwrap().clone()
     }
 
+    /// Waits until so many whole requests have come.
+    pub fn wait_received(&self, count: usize) {
+        for _ in 0..3000 {
+            if self.received.load(Ordering::SeqCst) >= count {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("{count} requests did not come");
+    }
+
+    /// The bodies of what was applied, in order.
+    pub fn bodies(&self) -> Vec<String> {
+        self.applied().into_iter().map(|applied| String::from_utf8_lossy(&applied.body).into_owned()).collect()
+    }
+
     pub fn count(&self) -> usize {
         self.log.lock().unwrap().len()
     }
 }
 
-fn converse(stream: &TcpStream, log: &Mutex<Vec<Applied>>) {
+fn converse(stream: &TcpStream, log: &Mutex<Vec<Applied>>, received: &AtomicUsize) {
     let _ = stream.set_nodelay(true);
     let mut reader = BufReader::new(stream);
     while let Some(request) = read(&mut reader) {
         let path = request.target.clone();
+        received.fetch_add(1, Ordering::SeqCst);
+        // `/late/MS` is applied after a while and then answered; `/cut/MS` too, but its connection is cut at once.
+        if let Some(wait) = path.strip_prefix("/cut/").or_else(|| path.strip_prefix("/late/")) {
+            if path.starts_with("/cut/") {
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+            std::thread::sleep(Duration::from_millis(wait.parse().unwrap()));
+        }
         if path.starts_with("/fail") {
             return;
         }

@@ -26,12 +26,17 @@ pub(crate) struct Outgoing {
     idle_limit: Duration,
     idle: Option<Pin<Box<Sleep>>>,
     hash: Option<(Digest, HashSlot)>,
+    /// What makes the request whole, while the horizon has to be moved for it.
+    held: Option<Held>,
     done: bool,
 }
 
+/// The last piece, or the end after the last piece.
+type Held = Option<Bytes>;
+
 impl Outgoing {
     pub(crate) fn new(inner: Incoming, ticket: Option<Arc<Ticket>>, max: u64, idle_limit: Duration) -> Self {
-        Outgoing { inner, ticket, seen: 0, max, idle_limit, idle: None, hash: None, done: false }
+        Outgoing { inner, ticket, seen: 0, max, idle_limit, idle: None, hash: None, held: None, done: false }
     }
 
     /// Hashes what passes, beginning with `head`, and leaves the hash there.
@@ -42,17 +47,37 @@ impl Outgoing {
         self
     }
 
-    /// Before the head is sent: a request without a body is whole with its head.
-    pub(crate) fn begin(&mut self) -> Result<(), Fault> {
+    /// Before the head is sent: a request without a body is whole with its head. False if the horizon has to be moved
+    /// for it first.
+    pub(crate) fn begin(&mut self) -> Result<bool, Fault> {
         let whole = self.inner.is_end_stream();
-        if let Err(fault) = self.may_pass(whole) {
-            let _ = self.fail(fault);
-            return Err(fault);
+        match self.may_pass(whole) {
+            Err(fault) => {
+                let _ = self.fail(fault);
+                return Err(fault);
+            }
+            Ok(false) => return Ok(false),
+            Ok(true) => {}
         }
         if whole {
             self.finish();
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// Hands on what makes the request whole, or keeps it until the horizon has moved.
+    fn hand_last(&mut self, held: Held) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+        match self.may_pass(true) {
+            Err(fault) => self.fail(fault),
+            Ok(false) => {
+                self.held = Some(held);
+                Poll::Pending
+            }
+            Ok(true) => {
+                self.finish();
+                Poll::Ready(held.map(|data| Ok(Frame::data(data))))
+            }
+        }
     }
 
     fn fail(&mut self, fault: Fault) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
@@ -63,19 +88,23 @@ impl Outgoing {
         Poll::Ready(Some(Err(fault)))
     }
 
-    /// Whether a piece may be handed on; `last` if it makes the request whole.
-    fn may_pass(&self, last: bool) -> Result<(), Fault> {
-        let Some(ticket) = &self.ticket else { return Ok(()) };
+    /// Whether a piece may be handed on; `last` if it makes the request whole, which has to wait while nobody after this
+    /// proxy would know that it may be at work.
+    fn may_pass(&self, last: bool) -> Result<bool, Fault> {
+        let Some(ticket) = &self.ticket else { return Ok(true) };
         let flight = ticket.flight();
         if flight.is_cut() {
             return Err(flight.fault().unwrap_or(Fault::Deposed));
         }
         // At each piece: a proxy that slept past its deadline must not go on where it was.
         let now = ticket.still_trusted().ok_or(Fault::Deposed)?;
+        if last && !ticket.is_covered(now) {
+            return Ok(false);
+        }
         if last && !flight.send_last(now) {
             return Err(flight.fault().unwrap_or(Fault::Deposed));
         }
-        Ok(())
+        Ok(true)
     }
 
     fn finish(&mut self) {
@@ -98,11 +127,14 @@ impl Body for Outgoing {
             return Poll::Ready(None);
         }
         if let Some(ticket) = &this.ticket {
-            ticket.flight().wake_on_cut(context);
+            ticket.flight().wake_on_change(context);
             if ticket.flight().is_cut() {
                 let fault = ticket.flight().fault().unwrap_or(Fault::Deposed);
                 return this.fail(fault);
             }
+        }
+        if let Some(held) = this.held.take() {
+            return this.hand_last(held);
         }
         loop {
             match Pin::new(&mut this.inner).poll_frame(context) {
@@ -129,28 +161,21 @@ impl Body for Outgoing {
                         digest.update(&data);
                     }
                     // With a stated length the last piece makes it whole, without any further sign.
-                    let last = this.inner.is_end_stream();
-                    if let Err(fault) = this.may_pass(last) {
-                        return this.fail(fault);
+                    if this.inner.is_end_stream() {
+                        return this.hand_last(Some(data));
                     }
-                    if last {
-                        this.finish();
+                    if let Err(fault) = this.may_pass(false) {
+                        return this.fail(fault);
                     }
                     return Poll::Ready(Some(Ok(Frame::data(data))));
                 }
-                Poll::Ready(None) => {
-                    if let Err(fault) = this.may_pass(true) {
-                        return this.fail(fault);
-                    }
-                    this.finish();
-                    return Poll::Ready(None);
-                }
+                Poll::Ready(None) => return this.hand_last(None),
             }
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.done || self.inner.is_end_stream()
+        self.done
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -124,7 +124,7 @@ impl HttpGuard {
 }
 
 fn kind(word: &str) -> Kind {
-    const KINDS: [Kind; 9] = [
+    const KINDS: [Kind; 10] = [
         Kind::Lost,
         Kind::Fenced,
         Kind::Contended,
@@ -134,6 +134,7 @@ fn kind(word: &str) -> Kind {
         Kind::Unsupported,
         Kind::Corrupt,
         Kind::Regressed,
+        Kind::Moved,
     ];
     KINDS.into_iter().find(|kind| kind.as_str() == word).unwrap_or(Kind::Unavailable)
 }

@@ -5,16 +5,20 @@
 //! looked up in the store, waits for older requests in flight, and is let in when the fence has moved, durably.
 //!
 //! Promise: once a newer epoch was let in, no older request becomes whole at the upstream through this proxy, and none is
-//! at work there that had not been answered. Non-promise: what an upstream does with a request later than
-//! [`super::Limits::upstream_timeout`] after it was sent.
+//! at work there that had not been answered. Nothing passes before its epoch is in the files of this machine, too, where
+//! the proxy has such. Non-promise: what an upstream does with a request later than [`super::Limits::upstream_timeout`]
+//! after it was sent.
 
 use super::Stage;
-use super::flight::{Fault, Flight};
+use super::flight::{Fault, Flight, LineEpoch};
+use super::horizon::Inherited;
 use super::problem::Problem;
-use crate::kept::{Kept, KeptFence};
+use crate::blocking::blocking;
+use crate::kept::{Content, Kept, KeptFence};
+use crate::state_folder::StateFolder;
 use leasehold::clock::Moment;
 use leasehold::guard::{self, HighWater, Policy, Rejection};
-use leasehold::{Claim, Coordinator, Epoch, Event, LeaseName, Resolver, Right, Token, TokenState};
+use leasehold::{Claim, Coordinator, Epoch, Error, Kind, LeaseName, Resolver, Token};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,6 +37,8 @@ pub(crate) struct Fence {
     /// Finds the records that tokens are of.
     pub(crate) tokens: Arc<dyn Resolver>,
     pub(crate) kept: KeptFence,
+    /// The proxy's own memory; none if it was told to go without.
+    pub(crate) state_folder: Option<StateFolder>,
     pub(crate) policy: Policy,
     pub(crate) lease: Option<LeaseName>,
     pub(crate) drain: Duration,
@@ -42,7 +48,11 @@ pub(crate) struct Fence {
     pub(crate) state: Mutex<State>,
     /// One newer epoch at a time.
     pub(crate) turn: tokio::sync::Mutex<()>,
+    /// One write to the fence at a time, from the look in memory to the answer.
+    pub(crate) writing: tokio::sync::Mutex<()>,
     pub(crate) settled: Notify,
+    pub(crate) horizon_wanted: Notify,
+    pub(crate) horizon_moved: Notify,
 }
 
 impl fmt::Debug for Fence {
@@ -51,17 +61,19 @@ impl fmt::Debug for Fence {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct State {
     /// This proxy's tenure, while it answers for the resource.
     pub(crate) active: Option<Active>,
     /// Why it does not, for those who ask.
-    pub(crate) standby: String,
+    standby: (Kind, String),
     /// The newer epoch that the store has confirmed and that older requests are drained for.
     closing: Option<Epoch>,
-    flights: HashMap<u64, Arc<Flight>>,
+    pub(crate) flights: HashMap<u64, Arc<Flight>>,
+    /// Until when requests may be at work that were sent and never answered.
+    pub(crate) unanswered: HashMap<LineEpoch, Moment>,
     next_flight: u64,
-    counted: Option<Epoch>,
+    pub(crate) counted: Option<Epoch>,
 }
 
 #[derive(Debug)]
@@ -69,8 +81,12 @@ pub(crate) struct Active {
     pub(crate) claim: Claim,
     pub(crate) trust_until: Moment,
     pub(crate) kept: Kept,
-    /// A proxy before this one died or was stopped: what it had sent may be at work until then.
-    pub(crate) haunted_until: Option<Moment>,
+    /// What is surely in the files of this machine.
+    pub(crate) filed: Option<HighWater>,
+    /// Until when requests may be made whole, by the horizon in the fence.
+    pub(crate) send_until: Moment,
+    /// What others have sent.
+    pub(crate) inherited: Option<Inherited>,
 }
 
 /// The right of one request to pass; in flight until it is dropped.
@@ -86,6 +102,10 @@ impl Ticket {
         &self.flight
     }
 
+    pub(crate) fn fence(&self) -> &Fence {
+        &self.fence
+    }
+
     /// The present moment, if this proxy may still let anything pass at it.
     pub(crate) fn still_trusted(&self) -> Option<Moment> {
         let now = self.fence.coordinator.clock().now();
@@ -99,14 +119,34 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.fence.state().flights.remove(&self.id);
+        let mut state = self.fence.state();
+        state.flights.remove(&self.id);
+        // The connection broke, or its task was dropped: the upstream knows nothing of that.
+        if let Some(sent_at) = self.flight.unanswered_since() {
+            let until = sent_at + self.fence.upstream_timeout;
+            let known = state.unanswered.entry(self.flight.of).or_insert(until);
+            *known = until.max(*known);
+        }
         self.fence.settled.notify_waiters();
     }
 }
 
 impl State {
-    pub(crate) fn standing_by(standby: String) -> Self {
-        State { standby, ..State::default() }
+    pub(crate) fn standing_by(text: String) -> Self {
+        State {
+            active: None,
+            standby: (Kind::Unavailable, text),
+            closing: None,
+            flights: HashMap::new(),
+            unanswered: HashMap::new(),
+            next_flight: 0,
+            counted: None,
+        }
+    }
+
+    fn problem(&self) -> Problem {
+        let (kind, text) = &self.standby;
+        Problem::from(Error::new(*kind, text.clone()))
     }
 }
 
@@ -122,8 +162,15 @@ enum Look {
     Pass(Ticket),
     Refused(Rejection),
     Problem(Problem),
-    /// The fence must move first, from what was seen to this.
-    Move(Kept, HighWater),
+    /// The fence must move first.
+    Move(Move),
+}
+
+struct Move {
+    seen: Kept,
+    next: HighWater,
+    /// No request of this epoch was here yet.
+    is_new: bool,
 }
 
 impl Fence {
@@ -151,8 +198,8 @@ impl Fence {
     pub(crate) fn high_water(&self) -> Result<Option<HighWater>, Problem> {
         let state = self.state();
         match &state.active {
-            Some(active) => Ok(active.kept.high.clone()),
-            None => Err(Problem::unavailable(state.standby.clone())),
+            Some(active) => Ok(active.kept.content.high.clone()),
+            None => Err(state.problem()),
         }
     }
 
@@ -161,38 +208,63 @@ impl Fence {
             Look::Pass(ticket) => return Ok(ticket),
             Look::Refused(rejection) => return Err(self.explain(token, rejection).await),
             Look::Problem(problem) => return Err(problem),
-            Look::Move(..) => {}
+            Look::Move(_) => {}
         }
         let busy = || Problem::unavailable(format!("resource=`{}` is being handed over; try again", self.resource));
         let _turn =
             tokio::time::timeout(self.drain + self.upstream_timeout, self.turn.lock()).await.map_err(|_| busy())?;
         for _ in 0..MAX_ATTEMPTS {
-            let (seen, next) = match self.look(token, purpose) {
+            let is_new = match self.look(token, purpose) {
                 Look::Pass(ticket) => return Ok(ticket),
                 Look::Refused(rejection) => return Err(self.explain(token, rejection).await),
                 Look::Problem(problem) => return Err(problem),
-                Look::Move(seen, next) => (seen, next),
+                Look::Move(Move { is_new, .. }) => is_new,
             };
-            let newer = seen.high.as_ref().is_none_or(|high| high.epoch < next.epoch);
-            if newer {
+            if is_new {
                 self.confirm(token).await?;
                 self.state().closing = Some(token.epoch);
-                self.drain(token.epoch).await?;
             }
-            self.at(Stage::Swap);
-            // The tenure in the fence is this proxy's, or the fence is not this proxy's to move.
-            match self.kept.put(&seen, Some(next), seen.by).await? {
-                Some(kept) => {
-                    self.at(Stage::Swapped);
-                    self.remember(&seen, kept, token)?;
-                    if purpose == Purpose::Write && self.policy == Policy::OncePerEpoch {
-                        return self.take_off(token);
-                    }
-                }
-                None => self.read_again(&seen).await?,
+            self.drain(token.into()).await?;
+            let _writing = self.writing.lock().await;
+            // The horizon may have moved meanwhile, and the fence with it.
+            let Look::Move(Move { seen, next, .. }) = self.look(token, purpose) else { continue };
+            if !self.advance(&seen, &next, token).await? {
+                self.read_again(&seen).await?;
+            } else if purpose == Purpose::Write && self.policy == Policy::OncePerEpoch {
+                return self.take_off(token);
             }
         }
         Err(busy())
+    }
+
+    /// Moves the fence in the store, then in the files of this machine; false if somebody else has moved it.
+    async fn advance(self: &Arc<Self>, seen: &Kept, next: &HighWater, token: &Token) -> Result<bool, Problem> {
+        if seen.content.high.as_ref() != Some(next) {
+            self.at(Stage::Swap);
+            let ahead = self.ahead(seen, token.into());
+            // The tenure in the fence is this proxy's, or the fence is not this proxy's to move.
+            let content = Content { high: Some(next.clone()), horizon: Some(ahead.horizon), ..seen.content.clone() };
+            let Some(kept) = self.kept.put(seen, content).await? else { return Ok(false) };
+            let send_until = self.send_until(&ahead, &kept);
+            self.remember(seen, |active| {
+                active.kept = kept;
+                active.send_until = send_until;
+            })?;
+        }
+        if let Some(folder) = self.state_folder.clone() {
+            self.at(Stage::File);
+            let filed = next.clone();
+            if let Err(rejection) = blocking(move || folder.raise(&filed)).await? {
+                return Err(self.explain(token, rejection).await);
+            }
+        }
+        self.at(Stage::Swapped);
+        self.remember(seen, |active| active.filed = Some(next.clone()))?;
+        let mut state = self.state();
+        if state.closing.is_some_and(|closing| closing <= token.epoch) {
+            state.closing = None;
+        }
+        Ok(true)
     }
 
     /// By what is in memory alone.
@@ -204,9 +276,9 @@ impl Fence {
         let now = self.coordinator.clock().now();
         let mut state = self.state();
         let Some(active) = state.active.as_ref().filter(|active| now < active.trust_until) else {
-            return Look::Problem(Problem::unavailable(state.standby.clone()));
+            return Look::Problem(state.problem());
         };
-        let high = active.kept.high.as_ref();
+        let high = active.kept.content.high.as_ref();
         let next = match purpose {
             Purpose::Seal => guard::seal(high, token),
             Purpose::Write => guard::admit(high, token, self.policy),
@@ -218,22 +290,25 @@ impl Fence {
         if let Some(seen) = state.closing.filter(|closing| *closing > token.epoch) {
             return Look::Refused(Rejection::Stale { held: token.epoch, seen });
         }
-        let same = high.is_some_and(|high| high.epoch == next.epoch);
-        if same && (purpose == Purpose::Seal || self.policy != Policy::OncePerEpoch) {
-            return Look::Pass(self.ticket(&mut state, token.epoch));
+        let own = LineEpoch::from(token);
+        let is_new = high.is_none_or(|high| LineEpoch::from(high) != own);
+        let is_clear = active.inherited.is_none_or(|inherited| inherited.of == own || now >= inherited.until);
+        let is_filed = self.state_folder.is_none()
+            || active.filed.as_ref().is_some_and(|filed| HighWater { seq: next.seq, ..filed.clone() } == next);
+        let is_numbered = purpose == Purpose::Write && self.policy == Policy::OncePerEpoch;
+        if !is_new && is_clear && is_filed && !is_numbered {
+            return Look::Pass(self.ticket(&mut state, own));
         }
-        Look::Move(active.kept.clone(), HighWater { seq: self.seq(&next, purpose), ..next })
+        // Reentrant writes are not numbered in the store: they would cost an exchange each.
+        let is_reentrant = purpose == Purpose::Write && self.policy != Policy::OncePerEpoch;
+        let seq = if is_reentrant { high.filter(|_| !is_new).map_or(0, |high| high.seq) } else { next.seq };
+        Look::Move(Move { seen: active.kept.clone(), next: HighWater { seq, ..next }, is_new })
     }
 
-    /// Reentrant writes are not numbered in the store: they would cost an exchange each.
-    fn seq(&self, next: &HighWater, purpose: Purpose) -> u64 {
-        if purpose == Purpose::Write && self.policy == Policy::OncePerEpoch { next.seq } else { 0 }
-    }
-
-    fn ticket(self: &Arc<Self>, state: &mut State, epoch: Epoch) -> Ticket {
+    fn ticket(self: &Arc<Self>, state: &mut State, of: LineEpoch) -> Ticket {
         let id = state.next_flight;
         state.next_flight = id.wrapping_add(1);
-        let flight = Arc::new(Flight::new(epoch));
+        let flight = Arc::new(Flight::new(of));
         state.flights.insert(id, flight.clone());
         Ticket { fence: self.clone(), id, flight }
     }
@@ -242,108 +317,47 @@ impl Fence {
     fn take_off(self: &Arc<Self>, token: &Token) -> Result<Ticket, Problem> {
         let mut state = self.state();
         if state.active.is_none() {
-            return Err(Problem::unavailable(state.standby.clone()));
+            return Err(state.problem());
         }
-        Ok(self.ticket(&mut state, token.epoch))
+        Ok(self.ticket(&mut state, token.into()))
     }
 
-    /// Takes a moved fence over into memory, unless this proxy was replaced meanwhile.
-    fn remember(&self, seen: &Kept, kept: Kept, token: &Token) -> Result<(), Problem> {
-        let mut state = self.state();
-        match &mut state.active {
-            Some(active) if Some(active.claim) == seen.by => active.kept = kept,
+    /// Takes what was written over into memory, unless this proxy was replaced meanwhile.
+    fn remember(&self, seen: &Kept, change: impl FnOnce(&mut Active)) -> Result<(), Problem> {
+        match &mut self.state().active {
+            Some(active) if Some(active.claim) == seen.content.by => change(active),
             _ => return Err(Problem::unavailable("this proxy was replaced; try again")),
-        }
-        if state.closing.is_some_and(|closing| closing <= token.epoch) {
-            state.closing = None;
         }
         Ok(())
     }
 
     /// Somebody else moved the fence: an older one is a store that went back, another watcher's ends this proxy's say.
-    async fn read_again(&self, seen: &Kept) -> Result<(), Problem> {
+    pub(crate) async fn read_again(&self, seen: &Kept) -> Result<(), Problem> {
         let found = self.kept.look().await?;
         let mut state = self.state();
-        if found.by != seen.by {
-            if state.active.as_ref().is_some_and(|active| Some(active.claim) == seen.by) {
-                self.stand_down(&mut state, "another proxy answers for this resource now");
+        if found.content.by != seen.content.by {
+            if state.active.as_ref().is_some_and(|active| Some(active.claim) == seen.content.by) {
+                self.stand_down(&mut state, "has another proxy now, or was given to another lease");
             }
-            return Err(Problem::unavailable(state.standby.clone()));
+            return Err(state.problem());
         }
-        let Some(active) = &mut state.active else { return Err(Problem::unavailable(state.standby.clone())) };
-        let back = match (&active.kept.high, &found.high) {
+        let standby = state.problem();
+        let Some(active) = &mut state.active else { return Err(standby) };
+        let back = match (&active.kept.content.high, &found.content.high) {
             (Some(known), Some(found)) => (found.epoch, found.seq) < (known.epoch, known.seq),
             (known, found) => known.is_some() && found.is_none(),
         };
-        if let (true, Some(known)) = (back, &active.kept.high) {
+        if let (true, Some(known)) = (back, &active.kept.content.high) {
             return Err(guard::regressed(&self.resource, &known.lease, known.epoch).into());
         }
         active.kept = found;
         Ok(())
     }
 
-    /// Asks the store whether it granted this token and has granted no other since: a client's word moves no fence.
-    async fn confirm(&self, token: &Token) -> Result<(), Problem> {
-        let found = self.tokens.resolve(token).await?;
-        let refuse = |status, kind| {
-            let refusal = found.refusal(token);
-            Err(Problem::new(status, kind, format!("token refused: resource=`{}` {refusal}", self.resource)))
-        };
-        match &found.state {
-            TokenState::Live(_) | TokenState::Expired => Ok(()),
-            TokenState::Moved(_) => refuse(hyper::StatusCode::FORBIDDEN, leasehold::Kind::Moved),
-            _ if found.epoch > token.epoch && !matches!(found.state, TokenState::OtherLineage { .. }) => {
-                let stale = Rejection::Stale { held: token.epoch, seen: found.epoch };
-                self.count(token);
-                Err(Problem::rejection(stale, &self.resource))
-            }
-            TokenState::Ended { .. } => refuse(hyper::StatusCode::PRECONDITION_FAILED, leasehold::Kind::Lost),
-            TokenState::NeverGranted if found.epoch == token.epoch => {
-                let lease = token.lease.clone();
-                Err(Problem::rejection(Rejection::Regressed { lease, seen: token.epoch }, &self.resource))
-            }
-            // Anybody can make a token up: nobody is called for it.
-            _ => refuse(hyper::StatusCode::FORBIDDEN, leasehold::Kind::Invalid),
-        }
-    }
-
-    /// A stale token is the holder's all the same if the store went back in time.
-    async fn explain(self: &Arc<Self>, token: &Token, rejection: Rejection) -> Problem {
-        let found = match &rejection {
-            Rejection::Stale { .. } | Rejection::Regressed { .. } => self.tokens.resolve(token).await.ok(),
-            _ => None,
-        };
-        let holder = found.map(|found| found.is_newest());
-        match (&rejection, holder) {
-            (Rejection::Stale { seen, .. }, Some(true)) => {
-                return Problem::rejection_of_store(&self.resource, &token.lease, token.epoch, *seen);
-            }
-            (Rejection::Stale { .. }, _) => self.count(token),
-            // The store does not know this grant of the epoch either: somebody made it up, and nobody is called for it.
-            (Rejection::Regressed { seen, .. }, Some(false)) => {
-                let detail = format!(
-                    "token refused: resource=`{}` has let another grant of epoch {seen} in, and the store does not know \
-                     this one",
-                    self.resource
-                );
-                return Problem::new(hyper::StatusCode::FORBIDDEN, leasehold::Kind::Invalid, detail);
-            }
-            _ => {}
-        }
-        Problem::rejection(rejection, &self.resource)
-    }
-
-    /// Counts a refusal, once for each stale epoch: a zombie that knocks all day is one event.
-    fn count(&self, token: &Token) {
-        if Right::of(&token.lease) == Right::Lease && self.state().counted.replace(token.epoch) != Some(token.epoch) {
-            let (coordinator, lease) = (self.coordinator.clone(), token.lease.clone());
-            tokio::spawn(async move { coordinator.count(&lease, Event::Fenced).await });
-        }
-    }
-
-    /// Waits until no older request is in flight. At the limit those are cut that were not sent whole, which is always
-    /// safe; one that was is at work upstream, and is waited for as long as the upstream may take.
-    async fn drain(&self, below: Epoch) -> Result<(), Problem> {
+    /// Waits until no request of another epoch is in flight or may be at work. At the limit those are cut that were not
+    /// sent whole, which is always safe; one that was is at work upstream, and is waited for as long as the upstream may
+    /// take.
+    async fn drain(&self, own: LineEpoch) -> Result<(), Problem> {
         let clock = self.coordinator.clock().clone();
         let limit = clock.now() + self.drain;
         let end = limit + self.upstream_timeout;
@@ -352,52 +366,81 @@ impl Fence {
             tokio::pin!(settled);
             settled.as_mut().enable();
             let now = clock.now();
-            let (waiting, wake) = self.older(below, now >= limit, if now >= limit { end } else { limit });
+            let (waiting, wake) = self.older(own, now, now >= limit);
             if waiting == 0 {
                 return Ok(());
             }
             if now >= end {
                 return Err(Problem::unavailable(format!(
-                    "resource=`{}` the upstream has not answered {waiting} older request(s) yet; try again",
+                    "resource=`{}` {waiting} older request(s) may still be at work upstream; try again",
                     self.resource
                 )));
             }
             tokio::select! {
                 () = &mut settled => {}
-                () = clock.sleep_until(wake) => {}
+                () = clock.sleep_until(wake.min(if now >= limit { end } else { limit })) => {}
             }
         }
     }
 
-    /// How many older requests have to be waited for, and when to look again.
-    fn older(&self, below: Epoch, late: bool, limit: Moment) -> (usize, Moment) {
-        let now = self.coordinator.clock().now();
+    /// How many older requests have to be waited for, and when the next of them is over by itself.
+    fn older(&self, own: LineEpoch, now: Moment, is_late: bool) -> (usize, Moment) {
         let mut state = self.state();
-        let mut waiting = 0;
-        for flight in state.flights.values().filter(|flight| flight.epoch < below) {
-            if late {
-                flight.cut(Fault::Overtaken(below));
+        let (mut waiting, mut wake) = (0, now + self.drain + self.upstream_timeout);
+        for flight in state.flights.values().filter(|flight| flight.of != own) {
+            if is_late {
+                flight.cut(Fault::Overtaken(own.epoch));
             }
             waiting += usize::from(!flight.is_cut());
         }
-        let Some(active) = &mut state.active else { return (waiting, limit) };
-        match active.haunted_until {
-            Some(until) if now < until => (waiting + 1, until.min(limit)),
-            _ => {
-                active.haunted_until = None;
-                (waiting, limit)
+        if is_late {
+            // Some may wait for the horizon.
+            self.horizon_moved.notify_waiters();
+        }
+        state.unanswered.retain(|_, until| now < *until);
+        let inherited = state.active.as_ref().and_then(|active| active.inherited);
+        let inherited = inherited.map(|inherited| (inherited.of, inherited.until));
+        for (of, until) in state.unanswered.iter().map(|(of, until)| (*of, *until)).chain(inherited) {
+            if of != own && now < until {
+                waiting += 1;
+                wake = wake.min(until);
             }
         }
+        (waiting, wake)
     }
 
     /// Ends this proxy's say: nothing more is let in, and what is not whole is cut.
     pub(crate) fn stand_down(&self, state: &mut State, why: &str) {
+        self.depose(state, (Kind::Unavailable, format!("resource=`{}` {why}; try again", self.resource)));
+    }
+
+    /// The same, because this proxy cannot answer for the resource. What a person has to mend is told to every client.
+    pub(crate) fn fail(&self, error: &Error) {
+        let mut state = self.state();
+        match error.kind() {
+            kind @ (Kind::Regressed | Kind::Corrupt | Kind::Invalid | Kind::Unsupported) => {
+                self.depose(&mut state, (kind, error.to_string()));
+            }
+            _ => self.stand_down(&mut state, &format!("has no proxy: {error}")),
+        }
+    }
+
+    fn depose(&self, state: &mut State, standby: (Kind, String)) {
         state.active = None;
         state.closing = None;
-        state.standby = format!("resource=`{}` {why}; try again", self.resource);
+        state.standby = standby;
         for flight in state.flights.values() {
             flight.cut(Fault::Deposed);
         }
+        self.wake(state);
+    }
+
+    /// Wakes whoever waits for the horizon.
+    pub(crate) fn wake(&self, state: &State) {
+        for flight in state.flights.values() {
+            flight.wake();
+        }
+        self.horizon_moved.notify_waiters();
     }
 
     /// Waits until nothing is in flight, at most this long; says whether that is so.

@@ -127,13 +127,16 @@ impl Shared {
         if name.is_some() {
             outgoing = outgoing.hashed(&described, slot.clone());
         }
-        let begun = outgoing.begin();
-        let sent = match begun {
+        let sent = match begin(&mut outgoing, ticket.as_deref()).await {
             Ok(()) => self.send(Request::from_parts(head, outgoing), ticket.as_deref()).await,
             Err(_) => Err(None),
         };
         if let Some(ticket) = &ticket {
             ticket.at(Stage::Respond);
+            // Otherwise it may be at work, and is counted so for as long as the upstream may take.
+            if sent.as_ref().map_or_else(|e| e.as_ref().is_some_and(|e| e.is_connect()), |_| true) {
+                ticket.flight().settle();
+            }
         }
         match sent {
             Ok(response) => Ok(self.respond(response, name, &slot).await),
@@ -221,7 +224,7 @@ impl Shared {
         let slot = HashSlot::default();
         let mut body =
             Outgoing::new(body, None, limits.max_body, limits.client_timeout).hashed(&describe(head), slot.clone());
-        body.begin().map_err(|_| Problem::bad("the body broke off"))?;
+        begin(&mut body, None).await.map_err(|_| Problem::bad("the body broke off"))?;
         while let Some(frame) = body.frame().await {
             frame.map_err(|fault| match fault {
                 Fault::TooLarge => too_large(limits.max_body),
@@ -261,6 +264,18 @@ impl Shared {
             "seq": high.as_ref().map(|high| high.seq),
             "strength": Strength::Atomic.to_string(),
         }))
+    }
+}
+
+/// Waits until the request may be sent: whoever comes after this proxy knows by then how long it may be at work.
+async fn begin(outgoing: &mut Outgoing, ticket: Option<&Ticket>) -> Result<(), Fault> {
+    loop {
+        if let Some(ticket) = ticket {
+            ticket.covered().await?;
+        }
+        if outgoing.begin()? {
+            return Ok(());
+        }
     }
 }
 

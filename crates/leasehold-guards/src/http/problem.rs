@@ -18,7 +18,7 @@ pub(crate) const FENCED: HeaderName = HeaderName::from_static("leasehold-fenced"
 #[derive(Debug)]
 pub(crate) struct Problem {
     status: StatusCode,
-    kind: &'static str,
+    kind: Kind,
     detail: String,
     numbers: Option<(Epoch, Epoch)>,
     retry_after: Option<u64>,
@@ -27,7 +27,7 @@ pub(crate) struct Problem {
 impl Problem {
     pub(crate) fn new(status: StatusCode, kind: Kind, detail: impl Into<String>) -> Self {
         let retry_after = (status == StatusCode::SERVICE_UNAVAILABLE).then_some(1);
-        Problem { status, kind: kind.as_str(), detail: detail.into(), numbers: None, retry_after }
+        Problem { status, kind, detail: detail.into(), numbers: None, retry_after }
     }
 
     pub(crate) fn bad(detail: impl Into<String>) -> Self {
@@ -64,14 +64,14 @@ impl Problem {
     }
 
     pub(crate) fn is_loud(&self) -> bool {
-        self.kind == Kind::Regressed.as_str()
+        self.kind == Kind::Regressed
     }
 
     pub(crate) fn response(&self) -> Response<Reply> {
         let mut body = json!({
             "title": self.status.canonical_reason().unwrap_or("refused"),
             "status": self.status.as_u16(),
-            "kind": self.kind,
+            "kind": self.kind.as_str(),
             "detail": self.detail,
         });
         let mut response = Response::new(Reply::empty());
@@ -102,6 +102,7 @@ impl From<Error> for Problem {
             Kind::Unsupported => StatusCode::NOT_IMPLEMENTED,
             Kind::Corrupt => StatusCode::INTERNAL_SERVER_ERROR,
             Kind::Regressed => StatusCode::CONFLICT,
+            Kind::Moved => StatusCode::GONE,
             // Nothing was forwarded, whatever became of the fence: to ask again is safe.
             _ => StatusCode::SERVICE_UNAVAILABLE,
         };

@@ -6,6 +6,7 @@ use hyper::header::HeaderValue;
 use hyper::http::uri::{Authority, PathAndQuery, Scheme};
 use leasehold::guard::Policy;
 use leasehold::{Error, Label, LeaseName, Result, Ttl};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -151,6 +152,9 @@ pub struct Settings {
     pub ttl: Ttl,
     /// What the proxy calls itself in its lease.
     pub label: Option<Label>,
+    /// The folder in which the proxy keeps its high water, so that it does not forget together with its store. Without one
+    /// it relies on a store that never goes back (class A, and never restored from an old copy).
+    pub state: Option<PathBuf>,
 }
 
 #[cfg(test)]

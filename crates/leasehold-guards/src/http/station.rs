@@ -1,13 +1,17 @@
 //! The proxy's own lease on its resource: one proxy at a time answers for it, others stand by.
 //!
 //! Promise: a proxy lets nothing pass from the end of its trust window on, and its successor's tenure is in the fence
-//! before that one lets anything pass; so the fence has one writer, and its copy in memory is true. Non-promise: a proxy
+//! before that one lets anything pass; so the fence has one writer, and its copy in memory is true. What the files of
+//! this machine know is in the fence by then, too, and what others have sent is known. Non-promise: a proxy
 //! that was stopped between its last look at the clock and handing a piece to the network hands it on when it is resumed.
 
 use super::fence::{Active, Fence};
-use crate::kept::Kept;
+use super::horizon::Inherited;
+use crate::blocking::blocking;
+use crate::kept::{Content, Kept, Merged, behind};
+use leasehold::guard::HighWater;
 use leasehold::{
-    Acquired, Ask, Error, Grant, HolderId, Keeper, Kind, Label, LeaseName, Outcome, Reason, Result, Standing, Ttl,
+    Acquired, Ask, Claim, Error, Grant, HolderId, Keeper, Kind, Label, LeaseName, Outcome, Result, Standing, Ttl,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,9 +33,9 @@ pub(crate) struct Station {
 }
 
 impl Station {
-    /// Answers for the resource whenever nobody else does, until told to stop; then gives the lease back, if nothing is
-    /// in flight.
+    /// Answers for the resource whenever nobody else does, until told to stop; then gives the lease back.
     pub(crate) async fn run(self, mut stop: watch::Receiver<bool>) {
+        let mut said = None;
         while !*stop.borrow() {
             let ask = Ask::new(HolderId::new(self.label.clone()), self.ttl);
             let names = [self.lease.clone()];
@@ -49,8 +53,13 @@ impl Station {
                 Err(error) => Some(error),
             };
             if let Some(error) = failed {
-                (self.say)(&format!("standing by: {error}"));
-                self.fence.stand_down(&mut self.fence.state(), &format!("has no proxy: {error}"));
+                self.fence.fail(&error);
+                // Tried again every second, said once.
+                let text = error.to_string();
+                if said.as_ref() != Some(&text) {
+                    (self.say)(&format!("standing by: {text}"));
+                    said = Some(text);
+                }
                 tokio::select! {
                     () = tokio::time::sleep(PAUSE) => {}
                     _ = stop.changed() => {}
@@ -62,24 +71,45 @@ impl Station {
     async fn serve(&self, grant: Grant, stop: &mut watch::Receiver<bool>) -> Result<()> {
         let coordinator = &self.fence.coordinator;
         let claim = grant.token().claim();
-        // A proxy that released had nothing in flight; of any other nobody knows.
-        let reason = grant.record().transfers.last().map(|transfer| transfer.reason);
-        let clean = matches!(reason, Some(Reason::First | Reason::Released));
         let trust_until = grant.trust_until();
         let keeper = Keeper::start(coordinator.clone(), grant);
         let mut standing = keeper.standing();
-        let kept = match self.sign(claim).await {
-            Ok(kept) => kept,
+        let signed = match self.sign(claim).await {
+            Ok(signed) => signed,
             Err(error) => {
                 let _ = coordinator.release(&keeper.stop().await, Outcome::Failed).await;
                 return Err(error);
             }
         };
-        let haunted_until = (!clean).then(|| coordinator.clock().now() + self.upstream_timeout);
-        let seen =
-            kept.high.as_ref().map_or_else(|| "none yet".into(), |high| format!("{}:{}", high.lease, high.epoch));
-        self.fence.state().active = Some(Active { claim, trust_until, kept, haunted_until });
+        let Signed { kept, filed, inherited } = signed;
+        let high = kept.content.high.clone();
+        let seen = high.as_ref().map_or_else(|| "none yet".into(), |high| format!("{}:{}", high.lease, high.epoch));
+        // Nothing may be sent before the horizon is in the fence.
+        let send_until = coordinator.clock().now();
+        self.fence.state().active = Some(Active { claim, trust_until, kept, filed, send_until, inherited });
         (self.say)(&format!("answering for resource=`{}`, high water {seen}", self.fence.resource));
+        if let Some(Err(error)) = self.check(high.as_ref()).await {
+            (self.say)(&error.to_string());
+        }
+        let horizon = tokio::spawn(self.fence.clone().keep_horizon());
+        let ended = self.watch(&mut standing, stop).await;
+        if ended {
+            self.fence.empty(self.fence.drain + self.upstream_timeout).await;
+            // Left as it is where it fails, or where something may be at work: whoever comes next waits for it.
+            let _ = self.fence.withdraw_horizon().await;
+            let why = if *stop.borrow() { "has a proxy that is shutting down" } else { "has no proxy yet" };
+            self.fence.stand_down(&mut self.fence.state(), why);
+        }
+        horizon.abort();
+        let grant = keeper.stop().await;
+        if ended {
+            coordinator.release(&grant, Outcome::Succeeded).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the end of this proxy's say: true if it is to give its lease back, false if the lease was lost.
+    async fn watch(&self, standing: &mut watch::Receiver<Standing>, stop: &mut watch::Receiver<bool>) -> bool {
         loop {
             let now = standing.borrow_and_update().clone();
             match now {
@@ -87,44 +117,99 @@ impl Station {
                     // Gone when the fence was found to be another proxy's.
                     match &mut self.fence.state().active {
                         Some(active) => active.trust_until = trust_until,
-                        None => break,
+                        None => return true,
                     }
                 }
                 Standing::Lost(loss) => {
                     self.fence.stand_down(&mut self.fence.state(), "lost its proxy");
                     (self.say)(&format!("standing by: the proxy's lease was lost: {loss}"));
-                    return Ok(());
+                    return false;
                 }
             }
             tokio::select! {
-                changed = standing.changed() => if changed.is_err() { break },
-                _ = stop.changed() => break,
+                changed = standing.changed() => if changed.is_err() { return true },
+                _ = stop.changed() => return true,
+                // Found to be another proxy's.
+                () = self.deposed() => return true,
             }
         }
-        let limit = self.fence.drain + self.upstream_timeout;
-        let empty = self.fence.empty(limit).await;
-        self.fence.stand_down(&mut self.fence.state(), "has a proxy that is shutting down");
-        let grant = keeper.stop().await;
-        if empty {
-            coordinator.release(&grant, Outcome::Succeeded).await?;
-        } else {
-            (self.say)("requests were still in flight: the proxy's lease is left to expire");
-        }
-        Ok(())
     }
 
-    /// Puts this proxy's tenure into the fence: from then on no earlier one can move it.
-    async fn sign(&self, claim: leasehold::Claim) -> Result<Kept> {
-        for _ in 0..MAX_ATTEMPTS {
-            let seen = self.fence.kept.look().await?;
-            if seen.by.is_some_and(|by| by.epoch > claim.epoch) {
-                let epoch = seen.by.map_or(claim.epoch, |by| by.epoch);
-                return Err(leasehold::guard::regressed(&self.fence.resource, &self.lease, epoch));
+    async fn deposed(&self) {
+        loop {
+            let moved = self.fence.horizon_moved.notified();
+            tokio::pin!(moved);
+            moved.as_mut().enable();
+            if self.fence.state().active.is_none() {
+                return;
             }
-            if let Some(kept) = self.fence.kept.put(&seen, seen.high.clone(), Some(claim)).await? {
-                return Ok(kept);
+            moved.await;
+        }
+    }
+
+    /// Whether the store still knows what the resource has seen; none if it does not answer.
+    pub(crate) async fn check(&self, high: Option<&HighWater>) -> Option<Result<()>> {
+        let high = high?;
+        let record = self.fence.coordinator.inspect(&high.lease).await.ok()?.record;
+        Some(behind(&self.fence.resource, high, &record).map_or(Ok(()), Err))
+    }
+
+    /// Puts this proxy's tenure into the fence, and whatever the files of this machine know and the store does not: from
+    /// then on no earlier proxy can move it.
+    async fn sign(&self, claim: Claim) -> Result<Signed> {
+        let fence = &self.fence;
+        for _ in 0..MAX_ATTEMPTS {
+            let seen = fence.kept.look().await?;
+            if let Some(by) = seen.content.by.filter(|by| by.epoch > claim.epoch) {
+                return Err(leasehold::guard::regressed(&fence.resource, &self.lease, by.epoch));
+            }
+            let filed = self.filed().await?;
+            let Merged { high, is_behind, is_adopted } = seen.content.merged(&fence.resource, filed.as_ref())?;
+            let inherited = match &high {
+                Some(high) if is_behind => Some(fence.inherited_unknown(high)),
+                _ => fence.inherited(&seen),
+            };
+            let content = Content { high: high.clone(), by: Some(claim), ..seen.content.clone() };
+            if let Some(kept) = fence.kept.put(&seen, content).await? {
+                let filed = self.file(filed, high, is_adopted).await?;
+                return Ok(Signed { kept, filed, inherited });
             }
         }
-        Err(Error::new(Kind::Contended, format!("fence of `{}` keeps changing", self.fence.resource)))
+        Err(Error::new(Kind::Contended, format!("fence of `{}` keeps changing", fence.resource)))
     }
+
+    /// What the files of this machine remember.
+    pub(crate) async fn filed(&self) -> Result<Option<HighWater>> {
+        match self.fence.state_folder.clone() {
+            Some(folder) => blocking(move || folder.high()).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Takes the fence over into the files.
+    async fn file(
+        &self,
+        filed: Option<HighWater>,
+        high: Option<HighWater>,
+        is_adopted: bool,
+    ) -> Result<Option<HighWater>> {
+        let (Some(folder), Some(high)) = (self.fence.state_folder.clone(), high) else { return Ok(None) };
+        let resource = self.fence.resource.clone();
+        blocking(move || {
+            if is_adopted {
+                folder.replace(filed.as_ref(), &high)?;
+            } else {
+                folder.raise(&high)?.map_err(|rejection| rejection.into_error(&resource))?;
+            }
+            Ok(Some(high))
+        })
+        .await
+    }
+}
+
+/// A fence that is this proxy's to move.
+struct Signed {
+    kept: Kept,
+    filed: Option<HighWater>,
+    inherited: Option<Inherited>,
 }

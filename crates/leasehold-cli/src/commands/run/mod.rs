@@ -60,6 +60,7 @@ impl Plan {
                 label: args.label.as_deref(),
                 grace: args.grace.as_deref(),
                 held_exit_code: args.held_exit_code.as_deref(),
+                state: None,
                 no_files: args.slot.adopt,
             },
         )?;
