@@ -391,6 +391,9 @@ pub struct Migrate {
     /// Only say how many leases would be moved
     #[arg(long)]
     pub dry_run: bool,
+    /// Give up waiting after this long; what was begun is finished by the same command, or given up with --abort [default: 1h]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
+    pub timeout: Option<String>,
     /// Give up a migration that was begun and broken off: everything stays in the old store
     #[arg(long, conflicts_with_all = ["revoke_held", "dry_run"])]
     pub abort: bool,

@@ -105,7 +105,7 @@ pub async fn arrived(store: &dyn Store, migration: Nonce, came: Came) -> Result<
     change(store, |seen| {
         let is_ours = seen.arriving.as_ref().is_some_and(|state| state.migration() == migration);
         let leaving = if came == Came::ToStay { None } else { seen.leaving.clone() };
-        Ok(is_ours.then(|| Residence { arriving: None, leaving, tag: None }))
+        Ok(is_ours.then_some(Residence { arriving: None, leaving, tag: None }))
     })
     .await
 }

@@ -1,19 +1,25 @@
 //! `adopt`: a guarded resource is given to another lease.
 
 use super::tokens::overtaken;
-use super::{operate, token};
+use super::{coordinator, operate, token};
 use crate::args::{Adopt as Args, Common};
+use crate::config::Settings;
 use crate::exit::Exit;
 use crate::{guards, output};
-use leasehold::guard::HighWater;
-use leasehold::{Error, Kind, Result, Why};
+use leasehold::guard::{Adopt, HighWater};
+use leasehold::{Error, Kind, LeaseName, Result, Why};
+use leasehold_guards::StoreFence;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 pub async fn adopt(common: &Common, args: &Args) -> Result<Exit> {
     let token = token(args.token.as_deref())?;
     let why = Why::named("--why", &args.why)?;
     let by = operate::by(args.by.as_deref())?;
-    let guard = guards::adoptable(&args.resource, &token.lease)?;
+    let guard = match kept(common, &args.resource).await? {
+        Some(guard) => guard,
+        None => guards::adoptable(&args.resource, &token.lease)?,
+    };
     let resource = guard.resource();
     overtaken(common, &*guard, &token).await?;
     let Some(before) = guard.high_water().await? else {
@@ -30,6 +36,26 @@ pub async fn adopt(common: &Common, args: &Args) -> Result<Exit> {
         output::say(&format!("resource=`{resource}` was fenced by {}, and is by {} now", line(&before), line(&after)));
     }
     Ok(Exit::Done)
+}
+
+/// A resource whose fence is in the store: `http:NAME` of a proxy, `mcp:NAME` of a gate.
+async fn kept(common: &Common, resource: &str) -> Result<Option<Arc<dyn Adopt>>> {
+    let Some((scheme @ ("http" | "mcp"), name)) = resource.split_once(':').filter(|(_, name)| !name.starts_with("//"))
+    else {
+        return Ok(None);
+    };
+    let name = LeaseName::new(name)?;
+    let settings = Settings::gather(common)?;
+    let state = settings.state_folder(false)?;
+    let coordinator = coordinator(&settings).await?;
+    #[cfg(feature = "http")]
+    if scheme == "http" {
+        return Ok(Some(Arc::new(StoreFence::http(coordinator, &name, state.as_deref())?)));
+    }
+    if scheme == "mcp" {
+        return Ok(Some(Arc::new(StoreFence::mcp(coordinator, &name, state.as_deref())?)));
+    }
+    Ok(None)
 }
 
 fn line(high: &HighWater) -> String {

@@ -13,6 +13,7 @@ use crate::args::{Common, Migrate as Args};
 use crate::config::{Setting, Settings, Source};
 use crate::exit::Exit;
 use crate::output;
+use crate::patience::Patience;
 use leasehold::protocol::Holder;
 use leasehold::relocation::{Address, Relocation, Step};
 use leasehold::residence::{self, Came, Residence};
@@ -20,6 +21,7 @@ use leasehold::store::Swap;
 use leasehold::{Coordinator, Error, Key, Kind, LeaseName, Nonce, Result, Shelf, Who, Why};
 use leasehold_stores::StoreUrl;
 use serde_json::json;
+use std::time::Duration;
 
 /// One migration.
 pub(super) struct Move {
@@ -46,8 +48,18 @@ enum Stage {
     Over,
 }
 
+/// The whole migration, where `--timeout` says nothing.
+const TIMEOUT: Duration = Duration::from_secs(3_600);
+
 pub async fn migrate(common: &Common, args: &Args) -> Result<Exit> {
+    let patience = Patience::from_flag(args.timeout.as_deref(), TIMEOUT, "the two stores")?;
+    // Cut off, it is somewhere in between: the same command carries it on.
+    patience.over(Kind::Indeterminate, migrate_patiently(common, args, &patience)).await
+}
+
+async fn migrate_patiently(common: &Common, args: &Args, patience: &Patience) -> Result<Exit> {
     let (from, to): (StoreUrl, StoreUrl) = (args.from.parse()?, args.to.parse()?);
+    patience.at(format!("`{from}`"));
     if from == to {
         return Err(Error::invalid("TO", &to, "it is the store to move from"));
     }
@@ -64,6 +76,7 @@ pub async fn migrate(common: &Common, args: &Args) -> Result<Exit> {
         return Ok(Exit::Done);
     }
     settings.store = Setting { value: to.clone(), source: Source::Flag };
+    patience.at(format!("`{to}`"));
     let to_store = coordinator(&settings).await?;
     let stage = match stage {
         Stage::Moved(migration) if !is_arriving(&to_store, migration).await? => Stage::Over,
@@ -83,6 +96,7 @@ pub async fn migrate(common: &Common, args: &Args) -> Result<Exit> {
         migration,
         holder: if args.revoke_held { Holder::Evicted } else { Holder::Stays },
     };
+    patience.at(format!("the leases and queues between `{from}` and `{to}`"));
     match (stage, args.abort) {
         (Stage::New, true) => {
             Err(Error::invalid("FROM", &from, "it is not being moved, so there is nothing to give up"))

@@ -11,7 +11,7 @@ use crate::blocking::blocking;
 use crate::kept::{Content, Kept, Merged, behind};
 use leasehold::guard::HighWater;
 use leasehold::{
-    Acquired, Ask, Claim, Error, Grant, HolderId, Keeper, Kind, Label, LeaseName, Outcome, Result, Standing, Ttl,
+    Acquired, Ask, Claim, Error, Grant, HolderId, Keeper, Kind, Label, LeaseName, Outcome, Result, Right, Standing, Ttl,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -149,7 +149,8 @@ impl Station {
 
     /// Whether the store still knows what the resource has seen; none if it does not answer.
     pub(crate) async fn check(&self, high: Option<&HighWater>) -> Option<Result<()>> {
-        let high = high?;
+        // An item of a queue ends with its work, and is erased one day: that the store has forgotten it says nothing.
+        let high = high.filter(|high| Right::of(&high.lease) == Right::Lease)?;
         let record = self.fence.coordinator.inspect(&high.lease).await.ok()?.record;
         Some(behind(&self.fence.resource, high, &record).map_or(Ok(()), Err))
     }
