@@ -81,6 +81,10 @@ fn every_exit_code_is_reached() {
     let elsewhere = format!("dir:{}", home.path("elsewhere").display());
     reach(69, &["renew", "--token", &new, "--store", &elsewhere]);
     reach(75, &["run", "lost", "--ttl", "2s", "--", "sh", "-c", "leasehold revoke lost --why drill; exec sleep 1000"]);
+    // A store that takes the connection and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = (format!("redis://{}", silent.local_addr().unwrap()), silent);
+    reach(70, &["migrate", &home.store, &silent.0, "--timeout", "1s"]);
     home.done(&["acquire", "damaged"]).expect(0);
     tamper(&home, "damaged", |bytes| bytes.truncate(bytes.len() - 1));
     reach(65, &["show", "damaged"]);
@@ -259,7 +263,7 @@ fn what_fails_prints_no_data_with_json_either() {
         (&["show", "nobody"][..], 64),
         (&["acquire", "held"], 11),
         (&["acquire", "a b"], 64),
-        (&["renew", "--token", &token], 12),
+        (&["renew", "--token", &token], 65),
         (&["write", "no/such", "--token", &token], 65),
         (&["ls", "--store", "ftp:/x"], 64),
         (&["ls", "--no-such-flag"], 64),

@@ -710,5 +710,5 @@ fn a_measured_gate_says_that_the_lease_was_lost_in_its_window() {
     let script = "leasehold revoke job --why test; exit 9";
     let done = home.done(&["gate", "api", "--measure", "--token", &token, "--", "sh", "-c", script]).expect(9);
     assert!(done.stderr.contains("from the check to the start of the command"), "{done:?}");
-    assert!(done.stderr.contains("LOST in it: held=1 seen=2"), "{done:?}");
+    assert!(done.stderr.contains("LOST in it: lease `job` was lost: held=1 seen=2"), "{done:?}");
 }

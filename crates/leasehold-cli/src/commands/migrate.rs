@@ -18,7 +18,7 @@ use leasehold::protocol::Holder;
 use leasehold::relocation::{Address, Relocation, Step};
 use leasehold::residence::{self, Came, Residence};
 use leasehold::store::Swap;
-use leasehold::{Coordinator, Error, Key, Kind, LeaseName, Nonce, Result, Shelf, Who, Why};
+use leasehold::{Coordinator, Error, Inspection, Key, Kind, LeaseName, Nonce, Result, Shelf, Who, Why};
 use leasehold_stores::StoreUrl;
 use serde_json::json;
 use std::time::Duration;
@@ -75,6 +75,10 @@ async fn migrate_patiently(common: &Common, args: &Args, patience: &Patience) ->
         output::say(&format!("{what} would be moved from `{from}` to `{to}`; nothing changed"));
         return Ok(Exit::Done);
     }
+    let holder = if args.revoke_held { Holder::Evicted } else { Holder::Stays };
+    if let (Stage::New, false, Some(held)) = (&stage, args.abort, held_up(&old, holder).await?) {
+        return Ok(held.say());
+    }
     settings.store = Setting { value: to.clone(), source: Source::Flag };
     patience.at(format!("`{to}`"));
     let to_store = coordinator(&settings).await?;
@@ -94,7 +98,7 @@ async fn migrate_patiently(common: &Common, args: &Args, patience: &Patience) ->
         old: old_address,
         new: new_address,
         migration,
-        holder: if args.revoke_held { Holder::Evicted } else { Holder::Stays },
+        holder,
     };
     patience.at(format!("the leases and queues between `{from}` and `{to}`"));
     match (stage, args.abort) {
@@ -115,9 +119,7 @@ async fn migrate_patiently(common: &Common, args: &Args, patience: &Patience) ->
             Ok(Exit::Done)
         }
         (Stage::New, false) => {
-            if let Some(held) = work.check().await? {
-                return Ok(held.say());
-            }
+            work.check().await?;
             work.begin().await?;
             work.carry(common, &from, &to).await
         }
@@ -156,6 +158,20 @@ fn address(url: &StoreUrl) -> Result<Address> {
     Address::named("store", url.to_string())
 }
 
+/// What is held in the old store, if that is in the way.
+async fn held_up(store: &Coordinator, holder: Holder) -> Result<Option<HeldUp>> {
+    if holder == Holder::Evicted {
+        return Ok(None);
+    }
+    let is_held = |lease: &Inspection| lease.record.live_tenure(lease.now).is_some();
+    let held: Vec<Inspection> = leases::all(store).await?.into_iter().filter(is_held).collect();
+    let claimed = Items::read(store.store()).await?.claimed;
+    let names =
+        held.iter().map(|lease| lease.lease.to_string()).chain(claimed.iter().map(ToString::to_string)).collect();
+    let held_up = HeldUp { leases: held.len(), items: claimed.len(), names };
+    Ok(Some(held_up).filter(|held| !held.names.is_empty()))
+}
+
 /// What somebody holds, so that nothing can be moved yet.
 pub(super) struct HeldUp {
     pub(super) leases: usize,
@@ -186,25 +202,12 @@ fn counted(count: usize, items: usize) -> String {
 }
 
 impl Move {
-    /// Looks at everything before anything is changed: what cannot be read, what is held, what is in the way.
-    async fn check(&self) -> Result<Option<HeldUp>> {
+    /// Looks at everything before anything is changed: what cannot be read, what is in the way.
+    async fn check(&self) -> Result<()> {
         self.refuse_one_store().await?;
-        let all = leases::all(&self.from).await?;
-        let items = Items::read(self.from.store()).await?;
-        let held: Vec<String> = all
-            .iter()
-            .filter(|lease| lease.record.live_tenure(lease.now).is_some())
-            .map(|lease| lease.lease.to_string())
-            .collect();
-        if self.holder == Holder::Stays && (!held.is_empty() || !items.claimed.is_empty()) {
-            let claimed = items.claimed.iter().map(ToString::to_string);
-            let names = held.iter().cloned().chain(claimed).collect();
-            return Ok(Some(HeldUp { leases: held.len(), items: items.claimed.len(), names }));
-        }
-        self.refuse_strangers(&all).await?;
-        self.refuse_items(&items).await?;
-        self.refuse_fences().await?;
-        Ok(None)
+        self.refuse_strangers(&leases::all(&self.from).await?).await?;
+        self.refuse_items(&Items::read(self.from.store()).await?).await?;
+        self.refuse_fences().await
     }
 
     /// Two URLs may lead to one store: what is written through one is then seen through the other.

@@ -13,7 +13,7 @@ fn two_teams_hold_a_lease_of_the_same_name() {
         team.done(&["acquire", "job"]).expect(11);
         team.done(&["renew", "--token", token.trim()]).expect(0);
     }
-    teams[0].done(&["renew", "--token", tokens[1].trim()]).expect(12);
+    teams[0].done(&["renew", "--token", tokens[1].trim()]).expect(64);
     teams[0].done(&["release", "--token", tokens[0].trim()]).expect(0);
     assert_eq!(teams.each_ref().map(|team| team.show("job")["state"].clone()), ["free", "held"]);
     engine.home().done(&["show", "job"]).expect(64);
@@ -42,7 +42,7 @@ fn epochs_go_up_through_two_moves() {
         } else {
             refused.expect(0);
         }
-        let gone = pair[0].done(&["acquire", "job"]).expect(11);
+        let gone = pair[0].done(&["acquire", "job"]).expect(78);
         assert!(gone.stderr.contains("moved to"), "{gone:?}");
         seen.extend([epoch(pair[1]), epoch(pair[1])]);
         assert_eq!(pair[1].show("held")["state"], "free");

@@ -55,7 +55,7 @@ fn nothing_shows_it(port: u16, url: impl Fn(&str, u16) -> String) {
         (&["release", "--token", token.trim()], 0),
         (&["migrate", &home.store, &elsewhere, "--dry-run"], 0),
         (&["migrate", &home.store, &elsewhere, "--json"], 0),
-        (&["acquire", "job"], 11),
+        (&["acquire", "job"], 78),
         (&["history", "job", "--json"], 0),
         (&["show", "job", "--json", "--store", &elsewhere], 0),
         (&["history", "job", "--store", &elsewhere], 0),
