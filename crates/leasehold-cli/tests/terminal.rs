@@ -115,29 +115,6 @@ fn a_job_that_was_suspended_goes_on_with_fg() {
 }
 
 #[test]
-fn a_command_that_reads_from_the_terminal_is_suspended_and_goes_on() {
-    let home = Home::new(On::Sqlite);
-    let mut session = Session::start(&home, "bash --norc --noprofile -i");
-    session.types("set -b; leasehold queue add mail --each-line\n");
-    session.types("one\n");
-    session.shows("one\r\n");
-    session.types("\x1a");
-    session.shows("Stopped");
-    session.types("leasehold queue add mail --text two >/dev/null && echo ad''ded\n");
-    session.shows("added");
-    session.types("bg\n");
-    eventually("it is stopped for reading", || session.screen.lock().unwrap().matches("Stopped").count() > 1);
-    session.types("fg\n");
-    session.types("three\n\x04");
-    session.types("leasehold queue ls mail | wc -l | sed s/^/items:/\n");
-    session.shows("items:");
-    session.types("exit\n");
-    session.end();
-    let items = home.done(&["queue", "ls", "mail", "--json"]).expect(0).stdout;
-    assert_eq!(serde_json::from_str::<Vec<serde_json::Value>>(&items).unwrap().len(), 3, "{items}");
-}
-
-#[test]
 fn a_job_that_was_started_in_the_background_can_be_brought_to_the_front() {
     let home = Home::new(On::Sqlite);
     let mut session = Session::start(&home, "bash --norc --noprofile -i");
