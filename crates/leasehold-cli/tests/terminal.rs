@@ -144,6 +144,21 @@ fn a_job_that_asks_from_the_background_waits_to_be_brought_to_the_front() {
 }
 
 #[test]
+fn a_job_that_is_not_stopped_for_reaching_takes_the_terminal_from_nobody() {
+    let home = Home::new(On::Sqlite);
+    let mut session = Session::start(&home, "bash --norc --noprofile -i");
+    session.types("set -b; (trap '' TTOU; exec leasehold run job --ttl 5m -- sh -c 'read a; echo \"got $a.\"') &\n");
+    session.shows("Stopped");
+    session.types("echo shell ans''wers\n");
+    session.shows("shell answers");
+    session.types("fg\n");
+    session.types("hello\n");
+    session.shows("got hello.");
+    session.types("exit\n");
+    session.end();
+}
+
+#[test]
 fn a_job_that_reaches_for_a_terminal_that_nobody_can_give_it_ends() {
     let home = Home::new(On::Sqlite);
     let mut session = Session::start(&home, "bash --norc --noprofile -i");
