@@ -128,8 +128,7 @@ impl Disk {
     /// The last entry of a folder, in the order of names, and every folder on the way to it below `base`. None if the
     /// folder is empty, or not there.
     pub fn way_to_last(&self, base: &Path, folder: &Path) -> Option<Vec<(PathBuf, Entry)>> {
-        let (last, _) =
-            self.entries.range(folder.to_path_buf()..).filter(|(path, _)| path.parent() == Some(folder)).last()?;
+        let (last, _) = self.entries.range(folder.to_path_buf()..).rfind(|(path, _)| path.parent() == Some(folder))?;
         let way = last.ancestors().take_while(|path| *path != base);
         Some(way.map(|path| (path.to_path_buf(), self.entries[path])).collect())
     }

@@ -163,7 +163,7 @@ enum Look {
     Refused(Rejection),
     Problem(Problem),
     /// The fence must move first.
-    Move(Move),
+    Move(Box<Move>),
 }
 
 struct Move {
@@ -218,7 +218,7 @@ impl Fence {
                 Look::Pass(ticket) => return Ok(ticket),
                 Look::Refused(rejection) => return Err(self.explain(token, rejection).await),
                 Look::Problem(problem) => return Err(problem),
-                Look::Move(Move { is_new, .. }) => is_new,
+                Look::Move(change) => change.is_new,
             };
             if is_new {
                 self.confirm(token).await?;
@@ -227,7 +227,8 @@ impl Fence {
             self.drain(token.into()).await?;
             let _writing = self.writing.lock().await;
             // The horizon may have moved meanwhile, and the fence with it.
-            let Look::Move(Move { seen, next, .. }) = self.look(token, purpose) else { continue };
+            let Look::Move(change) = self.look(token, purpose) else { continue };
+            let Move { seen, next, .. } = *change;
             if !self.advance(&seen, &next, token).await? {
                 self.read_again(&seen).await?;
             } else if purpose == Purpose::Write && self.policy == Policy::OncePerEpoch {
@@ -302,7 +303,7 @@ impl Fence {
         // Reentrant writes are not numbered in the store: they would cost an exchange each.
         let is_reentrant = purpose == Purpose::Write && self.policy != Policy::OncePerEpoch;
         let seq = if is_reentrant { high.filter(|_| !is_new).map_or(0, |high| high.seq) } else { next.seq };
-        Look::Move(Move { seen: active.kept.clone(), next: HighWater { seq, ..next }, is_new })
+        Look::Move(Box::new(Move { seen: active.kept.clone(), next: HighWater { seq, ..next }, is_new }))
     }
 
     fn ticket(self: &Arc<Self>, state: &mut State, of: LineEpoch) -> Ticket {
