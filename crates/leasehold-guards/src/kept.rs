@@ -164,6 +164,7 @@ impl KeptFence {
     }
 
     /// How far a told store time may be from the true one.
+    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) fn grain(&self) -> Duration {
         match self.store.capabilities().clock {
             ClockSource::Store { grain } => grain,
@@ -249,6 +250,7 @@ impl Content {
 pub(crate) struct Merged {
     pub(crate) high: Option<HighWater>,
     /// The files know more than the store.
+    #[cfg_attr(not(feature = "http"), allow(dead_code))]
     pub(crate) is_behind: bool,
     /// The files are of the lease before.
     pub(crate) is_adopted: bool,
@@ -256,6 +258,7 @@ pub(crate) struct Merged {
 
 /// The error if the store's record of a lease is behind what the resource has seen of it: the store went back in time, or
 /// was lost and begun anew.
+#[cfg_attr(not(feature = "http"), allow(dead_code))]
 pub(crate) fn behind(resource: &str, high: &HighWater, record: &Ownership) -> Option<Error> {
     let HighWater { lease, lineage, epoch, .. } = high;
     if record.lineage != Some(*lineage) {

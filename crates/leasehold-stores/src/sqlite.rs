@@ -5,7 +5,7 @@
 //! systems (WAL needs shared memory) and says so instead of trying. Its clock is the machine's wall clock: there is only
 //! one machine. A process that is stopped in the middle of a write blocks every other: a program whose users may stop it
 //! handles the signal and takes a [pause](leasehold_system::critical::pause) first, as the command does; what cannot be
-//! handled is found out by [`blocker`].
+//! handled is found out by [`blocker()`].
 //!
 //! Every write has a random revision, so none ever comes back, not even where a copy of the file was put back. A
 //! short-lived process does not checkpoint when it ends, which would cost two more fsyncs: whoever fills the log does.

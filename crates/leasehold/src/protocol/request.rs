@@ -147,7 +147,7 @@ pub struct Report {
     pub checkpoint: Option<Checkpoint>,
 }
 
-/// The answer of [`decide`].
+/// The answer of [`decide`](super::decide).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
     /// Store this record; if the swap succeeds, the request is granted.
