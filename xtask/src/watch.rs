@@ -25,7 +25,9 @@ const OURS: [&str; 5] = ["leasehold", "faketime", "PostgreSQL.", "seaweedfs", "p
 /// Runs the tests that this word names, in a process below this one.
 pub(crate) fn tests(word: &str) -> Result<(), String> {
     let myself = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
-    let mut command = with_signals(myself.to_str().ok_or("this program's path is not valid UTF-8")?);
+    let myself = myself.to_str().ok_or("this program's path is not valid UTF-8")?;
+    // Building the tests may have put a new program in the place of this one, which Linux then calls so.
+    let mut command = with_signals(myself.strip_suffix(" (deleted)").unwrap_or(myself));
     command.args([INNER, word]);
     run(command)
 }

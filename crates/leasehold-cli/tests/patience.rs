@@ -31,7 +31,7 @@ impl Silent {
     }
 }
 
-/// Starts a command that will wait in vain, with a folder for temporary files of its own.
+/// Starts a command that waits for an answer that never comes, with a folder for temporary files of its own.
 fn start(home: &Home, args: &[&str]) -> Running {
     let _ = std::fs::create_dir(home.path("tmp"));
     let mut command = home.leasehold(args);

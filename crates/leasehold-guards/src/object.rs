@@ -114,14 +114,14 @@ enum Intent {
 
 /// Puts that were not answered.
 #[derive(Debug, Default)]
-struct Unheard {
+struct Unanswered {
     writes: Vec<Nonce>,
     high: Option<HighWater>,
     /// The tag under which the last one may still land.
     at: Option<UpdateVersion>,
 }
 
-impl Unheard {
+impl Unanswered {
     fn add(&mut self, write: Nonce, high: HighWater, at: UpdateVersion) {
         self.writes.push(write);
         (self.high, self.at) = (Some(high), Some(at));
@@ -272,7 +272,7 @@ impl ObjectGuard {
         payload: impl Fn(Option<&Found>) -> Result<Payload>,
     ) -> Result<HighWater> {
         // What was put without an answer: under which numbers, as what, and the tag under which the last of them may land.
-        let mut unheard = Unheard::default();
+        let mut unanswered = Unanswered::default();
         let mut left = if intent == Intent::Put { self.left() } else { None };
         for pause in PAUSES {
             if pause > 0 {
@@ -281,17 +281,17 @@ impl ObjectGuard {
             let is_looked_up = left.is_none();
             let found = match left.take() {
                 Some(left) => Some(left),
-                None => self.look_again(intent != Intent::Put, unheard.high.is_some()).await?,
+                None => self.look_again(intent != Intent::Put, unanswered.high.is_some()).await?,
             };
             let version = found.as_ref().map_or_else(|| condition(None, None), |found| found.version.clone());
             // Ours is there to be seen. It counts when a new put in its place was answered.
-            let seen = found.as_ref().and_then(|found| found.write).filter(|write| unheard.writes.contains(write));
-            if seen.is_none() && intent != Intent::Seal && unheard.is_overtaken_at(&version) {
+            let seen = found.as_ref().and_then(|found| found.write).filter(|write| unanswered.writes.contains(write));
+            if seen.is_none() && intent != Intent::Seal && unanswered.is_overtaken_at(&version) {
                 let why = "no answer to a put; others have written since, so whether it was applied is not known";
                 return Err(self.given_up(Kind::Indeterminate, why));
             }
             let high = found.as_ref().and_then(|found| found.high.as_ref());
-            let next = match (seen, &unheard.high) {
+            let next = match (seen, &unanswered.high) {
                 (Some(_), Some(high)) => high.clone(),
                 _ => match judge(high) {
                     Ok(next) => next,
@@ -303,7 +303,7 @@ impl ObjectGuard {
             if intent == Intent::Seal && seen.is_none() && high == Some(&next) {
                 return Ok(self.leave(version, next));
             }
-            if high.is_none() && unheard.high.is_none() {
+            if high.is_none() && unanswered.high.is_none() {
                 self.prove().await?;
             }
             let write = Nonce::random();
@@ -321,17 +321,17 @@ impl ObjectGuard {
                 Ok(Err(object_store::Error::NotFound { .. })) if found.is_some() => {}
                 Ok(Err(e)) => {
                     let error = failure(&e, &self.resource, Kind::Indeterminate);
-                    match (error.kind(), &unheard.high) {
-                        (Kind::Indeterminate, _) => unheard.add(write, next, version),
+                    match (error.kind(), &unanswered.high) {
+                        (Kind::Indeterminate, _) => unanswered.add(write, next, version),
                         (_, None) => return Err(error),
                         // Refused, but what became of the one before stays open.
                         _ => {}
                     }
                 }
-                Err(_) => unheard.add(write, next, version),
+                Err(_) => unanswered.add(write, next, version),
             }
         }
-        Err(match unheard.high {
+        Err(match unanswered.high {
             Some(_) => {
                 self.given_up(Kind::Indeterminate, "the service did not answer; whether it was applied is not known")
             }

@@ -333,7 +333,7 @@ impl dyn Store + '_ {
 }
 
 /// [`Store::list_skipping`] for a store that passes over entries by reading them. A page may be shorter than was asked
-/// for, so this goes on until there is something after the skipped ones, or nothing more.
+/// for, so this reads on until there is something after the skipped ones, or nothing more.
 pub async fn list_by_reading(
     store: &dyn Store,
     shelf: Shelf,

@@ -142,7 +142,7 @@ mod tests {
         other.kill().unwrap();
         other.wait().unwrap();
 
-        // This test program, waiting in vain for a file that is a pipe.
+        // This test program, waiting for a file that is a pipe.
         let start = || {
             let mut own = std::process::Command::new(std::env::current_exe().unwrap());
             own.args(["--exact", "linux::locks::tests::waits_to_be_ended", "--nocapture"]).env(WAITS, "1");
