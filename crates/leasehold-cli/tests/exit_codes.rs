@@ -84,7 +84,7 @@ fn every_exit_code_is_reached() {
     // A store that takes the connection and says nothing.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = (format!("redis://{}", silent.local_addr().unwrap()), silent);
-    reach(70, &["migrate", &home.store, &silent.0, "--timeout", "1s"]);
+    reach(70, &["migrate", &home.store, &silent.0, "--revoke-held", "--timeout", "1s"]);
     home.done(&["acquire", "damaged"]).expect(0);
     tamper(&home, "damaged", |bytes| bytes.truncate(bytes.len() - 1));
     reach(65, &["show", "damaged"]);
