@@ -30,8 +30,8 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Every fault that a crash does not make worse.
-    pub const ALL: [Fault; 3] = [Fault::Refused, Fault::ReplyLost, Fault::RequestLost];
+    /// Every fault.
+    pub const ALL: [Fault; 4] = [Fault::Refused, Fault::ReplyLost, Fault::RequestLost, Fault::Unsynced];
 }
 
 /// A store whose n-th call fails.

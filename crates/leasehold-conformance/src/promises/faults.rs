@@ -15,7 +15,8 @@ const MAX_CALLS: u64 = 12;
 const MAX_POLLS: u32 = 12;
 
 pub(crate) async fn a_lost_reply_is_resolved_by_the_nonce(bench: Bench) -> Verdict {
-    for fault in [Fault::ReplyLost, Fault::RequestLost] {
+    // What is only visible through the fault store is not in the store behind it, where the outcome is looked up.
+    for fault in [Fault::ReplyLost, Fault::RequestLost, Fault::Unsynced] {
         let store = bench.open().await?;
         let lease = fresh_name("lost-reply")?;
         // The first call is the read, the second the swap.
