@@ -100,9 +100,9 @@ pub enum Verb {
     /// Let holders in again
     #[command(after_help = "Examples:\n  leasehold resume daily-publish --why 'the database has moved'")]
     Resume(Operate),
-    /// Move a lease's epoch past a number, to heal a store that was restored from an old copy
+    /// Move a lease's epoch past a number, to heal a store that was restored from an old copy; whoever holds it loses it
     #[command(
-        after_help = "Examples:\n  leasehold advance daily-publish --past 41 --why 'the store was restored from an old copy'\n  leasehold advance daily-publish --past 41 --lineage 9f2c... --why 'the store was lost'"
+        after_help = "Examples:\n  leasehold advance daily-publish --past 41 --why 'the store was restored from an old copy'\n  leasehold advance daily-publish --past 41 --lineage 9f2c... --if-lineage 07aa... --why 'the store was lost'"
     )]
     Advance(Advance),
     /// Run jobs on a schedule, each slot once in the whole fleet
@@ -337,6 +337,9 @@ pub struct Advance {
     /// The lineage that the guard knows, if the store was lost and the lease has begun a new one; possible once
     #[arg(long, value_name = "LINEAGE")]
     pub lineage: Option<String>,
+    /// Only if this is the lineage that the lease has now (`none` if there is no such lease yet); --lineage needs it
+    #[arg(long, value_name = "LINEAGE")]
+    pub if_lineage: Option<String>,
     /// Jump over more than 1,000,000 epochs
     #[arg(long)]
     pub force: bool,

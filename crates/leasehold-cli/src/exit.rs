@@ -62,7 +62,7 @@ pub const TABLE: &[(Exit, &str)] = &[
     (Exit::LostInRun, "`run`: the lease was lost while the command ran, and the command was stopped"),
     (
         Exit::Misconfigured,
-        "this set-up cannot do it: unsupported or misconfigured, or the lease or queue has moved to another store",
+        "this set-up cannot do it: unsupported or misconfigured, or the lease or queue has moved to another store; for `drill`, that a stale write got through",
     ),
 ];
 

@@ -75,7 +75,10 @@ pub fn adoptable(text: &str, lease: &LeaseName) -> Result<Arc<dyn Adopt>> {
         _ => {
             // What is no resource at all is called so.
             let resource = parse(text)?.resource();
-            let message = format!("resource=`{resource}` cannot be adopted: its fence is in the store of its proxy");
+            let message = format!(
+                "resource=`{resource}` cannot be adopted by its address: its fence is in the store of its proxy; on the machine \
+                 of the proxy, with its --store and --state, adopt `http:NAME`, where NAME is the proxy's --resource"
+            );
             return Err(Error::new(Kind::Unsupported, message));
         }
     })

@@ -21,6 +21,14 @@ pub fn state(lease: &Inspection) -> &'static str {
     }
 }
 
+/// The same for people, who should also see that nobody will follow the holder.
+fn told_state(lease: &Inspection) -> String {
+    match (state(lease), &lease.record.paused) {
+        ("held", Some(_)) => "held, paused".into(),
+        (state, _) => state.into(),
+    }
+}
+
 /// A lease as JSON.
 pub fn lease_json(lease: &Inspection) -> Value {
     let record = &lease.record;
@@ -102,7 +110,7 @@ pub fn lease_row(lease: &Inspection) -> Vec<String> {
     let tenure = lease.record.tenure.as_ref();
     vec![
         lease.lease.to_string(),
-        state(lease).into(),
+        told_state(lease),
         lease.record.epoch.to_string(),
         tenure.map_or("-".into(), |t| t.holder.to_string()),
         tenure.map_or("-".into(), |t| relative(t.granted_at, lease.now)),
@@ -186,7 +194,7 @@ pub fn refusal_line(lease: &LeaseName, refusal: &Refusal, now: Timestamp) -> Str
 pub fn lease_page(lease: &Inspection) -> String {
     let (record, now) = (&lease.record, lease.now);
     let mut rows: Vec<(&str, String)> =
-        vec![("name", lease.lease.to_string()), ("state", state(lease).into()), ("epoch", record.epoch.to_string())];
+        vec![("name", lease.lease.to_string()), ("state", told_state(lease)), ("epoch", record.epoch.to_string())];
     if let Some(tenure) = &record.tenure {
         rows.push(("holder", tenure.holder.to_string()));
         rows.push(("since", format!("{} ({})", relative(tenure.granted_at, now), rfc3339(tenure.granted_at))));
@@ -216,7 +224,7 @@ pub fn lease_page(lease: &Inspection) -> String {
         rows.push(("slot", format!("{} {} under epoch {}", rfc3339(mark.slot.0), slot_state(mark.state), mark.epoch)));
     }
     if let Some(last) = record.transfers.last() {
-        rows.push(("moved", format!("{}, {}", last.reason.as_str(), relative(last.at, now))));
+        rows.push(("last", format!("{}, {}", last.reason.as_str(), relative(last.at, now))));
     }
     rows.into_iter().map(|(key, value)| format!("{key:<10}  {value}\n")).collect()
 }

@@ -228,7 +228,7 @@ fn what_a_killed_pair_left_goes_with_the_next_run() {
         return;
     }
     let home = Home::new(On::Sqlite);
-    let run = home.start(&["run", "job", "--ttl", "1s", "--", "sh", "-c", "echo $$ > started; exec sleep 1000"]);
+    let run = home.start(&["run", "job", "--ttl", "1m", "--", "sh", "-c", "echo $$ > started; exec sleep 1000"]);
     let pid: i32 = home.words("started")[0].parse().unwrap();
     let (supervisor, dead_man) = (run.pid(), descendants(run.pid())[0]);
     // Stopped first, so that neither sees the other die.

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Home, On, descendants, eventually, is_alive, signal};
+use common::{Done, Home, On, descendants, eventually, is_alive, signal};
 
 /// Writes its epoch to `out` once `go` is there, and notes how that went.
 const WRITER: &str = "echo $$ $LEASEHOLD_EPOCH > started; while [ ! -e go ]; do sleep 0.02; done; \
@@ -77,6 +77,15 @@ fn a_sealed_zombie_cannot_write_even_before_the_new_holder_has_written() {
     assert!(!home.path("out").exists());
 }
 
+/// What a person does who pastes a line into a shell.
+fn pasted(home: &Home, line: &str) -> Done {
+    let words = home.leasehold(&[]);
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", line]).current_dir(home.folder.path()).env_clear();
+    shell.envs(words.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    Done::from(shell.output().unwrap())
+}
+
 #[test]
 fn a_store_that_was_lost_is_told_apart_from_a_stale_token_and_can_be_healed_once() {
     let home = Home::new(On::Sqlite);
@@ -90,15 +99,26 @@ fn a_store_that_was_lost_is_told_apart_from_a_stale_token_and_can_be_healed_once
     let refused = home.done(&run).expect(64);
     assert!(refused.stderr.contains("not this lease"), "{refused:?}");
     assert_eq!(home.read("out"), "old\n");
-    // The message has the command that heals.
-    let heal = refused.stderr.split("heal with: leasehold ").nth(1).unwrap().trim().replace("'store was lost'", "lost");
-    assert!(heal.starts_with("advance job --past 3 --lineage "), "{heal}");
-    home.done(&heal.split(' ').collect::<Vec<_>>()).expect(0);
+    // The message has the command that heals, as it can be pasted, and it heals that store: in another one it changes nothing.
+    let heal = refused.stderr.split("heal with: ").nth(1).unwrap().trim();
+    assert!(heal.starts_with("leasehold advance job --past 3 --lineage "), "{heal}");
+    let elsewhere = Home::new(On::Sqlite);
+    elsewhere.done(&["run", "job", "--", "true"]).expect(0);
+    let before = elsewhere.show("job")["lineage"].clone();
+    let there = pasted(&elsewhere, &heal.replace(&home.store, &elsewhere.store)).expect(64);
+    assert!(there.stderr.contains("nothing was changed"), "{there:?}");
+    assert_eq!((&elsewhere.show("job")["lineage"], &elsewhere.show("job")["epoch"]), (&before, &1.into()));
+    let healed = pasted(&elsewhere, heal).expect(0);
+    assert!(healed.stderr.contains(&home.store), "{healed:?}");
     home.done(&run).expect(0);
     assert_eq!(home.read("out"), "new\n");
     assert_eq!(home.show("job")["epoch"], 5);
     let other = "7".repeat(32);
-    let twice = home.done(&["advance", "job", "--past", "9", "--lineage", &other, "--why", "again"]).expect(64);
+    let again = ["advance", "job", "--past", "9", "--lineage", &other, "--why", "again"];
+    let unsaid = home.done(&again).expect(64);
+    assert!(unsaid.stderr.contains("add --if-lineage"), "{unsaid:?}");
+    let now = home.show("job")["lineage"].as_str().unwrap().to_owned();
+    let twice = home.done(&[&again[..], &["--if-lineage", &now]].concat()).expect(64);
     assert!(twice.stderr.contains("that can be done once"), "{twice:?}");
     home.done(&run).expect(0);
 }

@@ -125,7 +125,7 @@ fn a_rolled_back_store_is_told_apart_and_healed() {
     assert!(again.starts_with("job:2:"), "{again}");
     place.commit("two");
     let refused = place.push(&again, &["origin", "main"]).expect(65);
-    let heal = "leasehold advance job --past 2 --why";
+    let heal = "leasehold advance job --past 2 --store ";
     assert!(refused.stderr.contains("store regressed") && refused.stderr.contains(heal), "{}", refused.stderr);
     // And with a lower epoch than the fence has seen, though the store says that it holds the lease.
     restore(&copy, &store);

@@ -119,24 +119,36 @@ fn at_most_the_limit_run_at_once_each_with_its_own_lease() {
 #[test]
 fn progress_keeps_a_run_alive_and_its_absence_ends_it() {
     let home = Home::new(On::Sqlite);
-    let job = "for i in 1 2 3 4 5 6; do sleep 0.25; leasehold progress \"step $i\"; done";
-    home.done(&["run", "job", "--ttl", "3s", "--progress-timeout", "1s", "--", "sh", "-c", job]).expect(0);
+    let job = "for i in 1 2 3 4 5 6; do sleep 0.9; leasehold progress \"step $i\"; done";
+    home.done(&["run", "job", "--ttl", "20s", "--progress-timeout", "4s", "--", "sh", "-c", job]).expect(0);
     assert_eq!(home.show("job")["progress"]["marker"], "step 6");
 
-    let prints = "for i in 1 2 3 4 5 6; do sleep 0.25; echo $i; done";
+    let prints = "for i in 1 2 3 4 5 6; do sleep 0.9; echo $i; done";
     let printing =
-        ["run", "job", "--ttl", "3s", "--progress-timeout", "1s", "--progress-output", "--", "sh", "-c", prints];
+        ["run", "job", "--ttl", "20s", "--progress-timeout", "4s", "--progress-output", "--", "sh", "-c", prints];
     assert_eq!(home.done(&printing).expect(0).stdout, "1\n2\n3\n4\n5\n6\n");
     // A spinner is no progress unless output was said to count.
-    home.done(&["run", "job", "--ttl", "3s", "--progress-timeout", "1s", "--", "sh", "-c", prints]).expect(75);
+    home.done(&["run", "job", "--ttl", "20s", "--progress-timeout", "4s", "--", "sh", "-c", prints]).expect(75);
 
-    let touches = "for i in 1 2 3 4 5 6; do sleep 0.25; echo $i > mark; done";
-    let touching =
-        ["run", "job", "--ttl", "3s", "--progress-timeout", "1s", "--progress-file", "mark", "--", "sh", "-c", touches];
+    let touches = "for i in 1 2 3 4 5 6; do sleep 0.9; echo $i > mark; done";
+    let touching = [
+        "run",
+        "job",
+        "--ttl",
+        "20s",
+        "--progress-timeout",
+        "4s",
+        "--progress-file",
+        "mark",
+        "--",
+        "sh",
+        "-c",
+        touches,
+    ];
     home.done(&touching).expect(0);
 
     let wedged =
-        home.done(&["run", "job", "--ttl", "3s", "--progress-timeout", "1s", "--", "sleep", "1000"]).expect(75);
+        home.done(&["run", "job", "--ttl", "20s", "--progress-timeout", "4s", "--", "sleep", "1000"]).expect(75);
     assert!(wedged.stderr.contains("no progress was seen for"), "{wedged:?}");
     assert_eq!(home.show("job")["state"], "free");
 }
@@ -262,4 +274,20 @@ fn a_command_that_was_cut_off_has_not_succeeded() {
     let job = "trap 'exit 0' TERM; while :; do sleep 0.02; done";
     home.done(&["run", "job", "--ttl", "3s", "--max-runtime", "300ms", "--", "sh", "-c", job]).expect(124);
     assert_eq!(home.history("job")[0]["outcome"], "failed");
+}
+
+#[test]
+fn the_evicted_are_told_who_and_why() {
+    let home = Home::new(On::Sqlite);
+    let run = home.start(&["run", "job", "--ttl", "1m", "--", "sh", "-c", "echo $$ > started; exec sleep 1000"]);
+    home.words("started");
+    home.done(&["pause", "job", "--why", "maintenance"]).expect(0);
+    let listed = home.done(&["ls"]).expect(0);
+    assert!(listed.stdout.contains("held, paused"), "{listed:?}");
+    let told = home.done(&["revoke", "job", "--by", "ann", "--why", "it hangs"]).expect(0);
+    assert!(told.stderr.contains("has lost it"), "{told:?}");
+    let ended = run.end().expect(75);
+    assert!(ended.stderr.contains("revoked by ann (it hangs)"), "{ended:?}");
+    let again = home.done(&["revoke", "job", "--by", "ann", "--why", "to be sure"]).expect(0);
+    assert!(again.stderr.contains("nobody held it"), "{again:?}");
 }

@@ -60,7 +60,7 @@ fn a_slot_that_failed_has_been_run_and_a_run_that_died_has_not() {
     let home = Home::new(On::Sqlite);
     let line = rare_slot();
     let run = |job: &'static str| {
-        ["run", "job", "--ttl", "1s", "--slot", &line, "--slot-max-age", "100d", "--", "sh", "-c", job]
+        ["run", "job", "--ttl", "5s", "--slot", &line, "--slot-max-age", "100d", "--", "sh", "-c", job]
             .map(String::from)
     };
     let args = run("echo $$ > pid; echo $LEASEHOLD_IDEMPOTENCY_KEY >> keys; exec sleep 100");

@@ -12,8 +12,8 @@ use leasehold::clock::Clock;
 use leasehold::guard::{self, HighWater};
 use leasehold::store::{ClockSource, Store, Swap};
 use leasehold::{
-    Anchor, Claim, Coordinator, Epoch, Error, Key, Kind, LeaseName, Lineage, Nonce, Ownership, Result, Revision, Shelf,
-    Timestamp, Who, Why, codec,
+    Anchor, Claim, Coordinator, Epoch, Error, Found, Key, Kind, LeaseName, Lineage, Nonce, Ownership, Remedy, Result,
+    Revision, Shelf, Timestamp, Who, Why, codec,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -269,10 +269,11 @@ pub(crate) fn behind(resource: &str, high: &HighWater, record: &Ownership) -> Op
         let message = format!(
             "store regressed: resource=`{resource}` has seen epoch {epoch} of lease `{lease}` with lineage {lineage}, and \
              the store {found}: it was lost and begun anew, or it is another store. Use the store that the resource \
-             belongs to; if that was lost, stop the job, then heal with: leasehold advance {lease} --past {epoch} \
-             --lineage {lineage} --why 'store was lost'"
+             belongs to; if that was lost, stop the job, then heal with"
         );
-        return Some(Error::new(Kind::Regressed, message));
+        let found = record.lineage.map_or(Found::Nothing, Found::Lineage);
+        let remedy = Remedy::lost(resource, lease, *epoch, *lineage, found);
+        return Some(Error::new(Kind::Regressed, message).with_remedy(remedy));
     }
     let is_other_grant = record.tenure.as_ref().is_some_and(|tenure| tenure.holder.nonce != high.nonce);
     let is_behind = record.epoch < high.epoch || (record.epoch == high.epoch && is_other_grant);

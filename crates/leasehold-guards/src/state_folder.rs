@@ -228,8 +228,12 @@ impl StateFolder {
     }
 
     fn corrupt(&self, what: &str) -> Error {
-        let message =
-            format!("corrupt high water of resource=`{}` in `{}`: {what}", self.resource, self.folder.display());
+        let message = format!(
+            "corrupt high water of resource=`{}` in `{}`: {what}. If the store was not restored or lost since, the file can \
+                 be removed: the store has the same number",
+            self.resource,
+            self.folder.display()
+        );
         Error::new(Kind::Corrupt, message)
     }
 

@@ -47,10 +47,17 @@ impl SecondName {
     pub fn advice(self, path: &Path) -> String {
         let file = path.display();
         match self {
-            SecondName::Links(count) => format!(
-                "{file} has {count} names (hard links), and each would have a log of its own; find the others with `find FOLDER \
-                 -samefile {file}` and remove them, or use symbolic links instead"
-            ),
+            SecondName::Links(count) => {
+                let log = path.with_file_name(format!("{}-wal", path.file_name().unwrap_or_default().display()));
+                let keep = match log.exists() {
+                    true => format!("keep this one, which has its log beside it ({})", log.display()),
+                    false => "remove this one and keep the one that has its log beside it (its name and `-wal`)".into(),
+                };
+                format!(
+                    "{file} has {count} names (hard links), and each would have a log of its own; find the others with `find \
+                     FOLDER -samefile {file}`, and {keep}: what was written last is in the log. Use symbolic links instead"
+                )
+            }
             SecondName::Mount => format!(
                 "{file} is mounted as a single file, so the log beside it would not be the one that others use; mount the folder \
                  that it is in instead"

@@ -61,12 +61,20 @@ pub fn seaweed() -> Server {
     let mut args = vec!["server".to_owned(), "-ip=127.0.0.1".into(), "-s3".into(), "-volume.max=8".into()];
     args.push(format!("-dir={}", folder.path().display()));
     args.push(format!("-s3.port={port}"));
-    for part in ["master.port", "volume.port", "filer.port"] {
-        args.push(format!("-{part}={}", free_port()));
-        args.push(format!("-{part}.grpc={}", free_port()));
+    for part in ["filer", "s3"] {
+        args.push(format!("-{part}.localSocket={}", folder.path().join(part).display()));
     }
-    args.push(format!("-s3.port.grpc={}", free_port()));
-    let server = Server::start(Spec::new(python_program("weed"), port).args(args), folder);
+    let mut sockets = Vec::new();
+    for part in ["master", "volume", "filer", "s3"] {
+        if part != "s3" {
+            args.push(format!("-{part}.port={}", free_port()));
+        }
+        let grpc = free_port();
+        args.push(format!("-{part}.port.grpc={grpc}"));
+        sockets.push(format!("/tmp/seaweedfs-{part}-grpc-{grpc}.sock"));
+    }
+    let spec = Spec::new(python_program("weed"), port).args(args).sockets(&sockets);
+    let server = Server::start(spec, folder);
     make_bucket(port, &format!("/{BUCKET}"));
     server
 }

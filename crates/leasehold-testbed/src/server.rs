@@ -28,6 +28,7 @@ tries=0
 while [ "$LEASEHOLD_END" != KILL ] && [ $tries -lt 100 ] && kill -0 $!; do sleep 0.05; tries=$((tries+1)); done
 kill -9 $!
 wait
+rm -f $LEASEHOLD_SOCKETS
 [ "$word" = keep ] || rm -rf "$LEASEHOLD_FOLDER" "$LEASEHOLD_LOG""#;
 
 static PORTS: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
@@ -70,13 +71,14 @@ pub struct Spec {
     env: Vec<(String, String)>,
     user: Option<&'static str>,
     end: &'static str,
+    sockets: String,
     port: u16,
 }
 
 impl Spec {
     /// This program, which will listen on this port of the loopback address.
     pub fn new(program: PathBuf, port: u16) -> Self {
-        Spec { program, args: Vec::new(), env: Vec::new(), user: None, end: "KILL", port }
+        Spec { program, args: Vec::new(), env: Vec::new(), user: None, end: "KILL", sockets: String::new(), port }
     }
 
     /// Adds arguments.
@@ -104,6 +106,14 @@ impl Spec {
     #[must_use]
     pub const fn ends_by(mut self, signal: &'static str) -> Self {
         self.end = signal;
+        self
+    }
+
+    /// Removes these sockets when it has ended: some are made outside of its folder, whatever it is told. No path has a
+    /// blank in it.
+    #[must_use]
+    pub fn sockets(mut self, paths: &[String]) -> Self {
+        self.sockets = paths.join(" ");
         self
     }
 
@@ -207,6 +217,7 @@ impl Server {
             .env("LEASEHOLD_LOG", self.log_file())
             .env("LEASEHOLD_FOLDER", self.folder())
             .env("LEASEHOLD_END", self.spec.end)
+            .env("LEASEHOLD_SOCKETS", &self.spec.sockets)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -13,7 +13,7 @@ use crate::holder::HolderId;
 use crate::name::{Key, LeaseName, Shelf};
 use crate::nonce::{Lineage, Nonce};
 use crate::ownership::Ownership;
-use crate::protocol::{Order, Refusal, Report, Request, SlotClaim};
+use crate::protocol::{self, Order, Refusal, Report, Request, SlotClaim};
 use crate::recall::Recall;
 use crate::sheet::{self, Old};
 use crate::store::{ClockSource, Store};
@@ -167,14 +167,7 @@ impl Coordinator {
                 let (holder, ttl) = (tenure.holder.clone(), tenure.ttl);
                 self.granted(&token.lease, &holder, ttl, known)
             }
-            None => Err(lost_error(
-                token,
-                &Refusal::Lost {
-                    seen: known.record.epoch,
-                    holder: known.record.tenure.as_ref().map(|t| t.holder.clone()),
-                    reason: known.record.transfers.last().map(|t| t.reason),
-                },
-            )),
+            None => Err(lost_error(token, &protocol::lost(&known.record))),
         }
     }
 
@@ -386,17 +379,16 @@ fn no_lineage(lease: &LeaseName) -> Error {
 
 fn lost_error(token: &Token, refusal: &Refusal) -> Error {
     let message = match refusal {
-        Refusal::Lost { seen, holder: Some(holder), .. } if *seen != token.epoch => {
-            format!("lease `{}` was lost: held={} seen={seen}, now held by {holder}", token.lease, token.epoch)
+        Refusal::Lost { seen, holder, last } if *seen != token.epoch => {
+            let how = last.as_ref().map(|transfer| transfer.order_told()).unwrap_or_default();
+            let now = holder.as_ref().map_or("free now".into(), |holder| format!("now held by {holder}"));
+            format!("lease `{}` was lost: held={} seen={seen}, {how}{now}", token.lease, token.epoch)
         }
-        Refusal::Lost { seen, holder: None, .. } if *seen == token.epoch => {
+        Refusal::Lost { seen, holder: None, .. } => {
             format!("lease `{}` was lost: epoch {seen} was released before", token.lease)
         }
-        Refusal::Lost { seen, .. } if *seen == token.epoch => {
-            format!("lease `{}` was lost: epoch {seen} ran out before it was renewed", token.lease)
-        }
         Refusal::Lost { seen, .. } => {
-            format!("lease `{}` was lost: held={} seen={seen}, free now", token.lease, token.epoch)
+            format!("lease `{}` was lost: epoch {seen} ran out before it was renewed", token.lease)
         }
         Refusal::NoSlot => {
             let message = format!("lease `{}` has no slot to complete", token.lease);

@@ -3,6 +3,7 @@
 //! Promise: a message is one lower-case line that names the thing, its value and the allowed form or the next step.
 //! Non-promise: that somebody else holds a lease is not an error; it is an outcome (see [`crate::Acquired`]).
 
+use crate::remedy::Remedy;
 use crate::secret::redacted;
 use std::error::Error as StdError;
 use std::fmt;
@@ -61,12 +62,13 @@ pub struct Error {
     kind: Kind,
     message: String,
     source: Option<Box<dyn StdError + Send + Sync>>,
+    remedy: Option<Box<Remedy>>,
 }
 
 impl Error {
     /// An error of this kind with a one-line message.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Error { kind, message: message.into(), source: None }
+        Error { kind, message: message.into(), source: None, remedy: None }
     }
 
     /// Shorthand for [`Kind::Invalid`]: ``invalid FIELD `VALUE`: ALLOWED``.
@@ -84,6 +86,29 @@ impl Error {
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
+    }
+
+    /// Attaches the command that heals it; it is printed after the message, which leads up to it.
+    #[must_use]
+    pub fn with_remedy(mut self, remedy: Remedy) -> Self {
+        self.remedy = Some(Box::new(remedy));
+        self
+    }
+
+    /// Fills the store's address into the command that heals this, if there is one.
+    #[must_use]
+    pub fn in_store(mut self, address: &str) -> Self {
+        self.fill_in(address);
+        self
+    }
+
+    fn fill_in(&mut self, address: &str) {
+        if let Some(remedy) = self.remedy.take() {
+            self.remedy = Some(Box::new(remedy.in_store(address)));
+        }
+        if let Some(cause) = self.source.as_mut().and_then(|source| source.downcast_mut::<Error>()) {
+            cause.fill_in(address);
+        }
     }
 
     /// What caused it, for whoever looks for an error of their own. Its text is part of this one's.
@@ -105,6 +130,9 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = self.message.clone();
+        if let Some(remedy) = &self.remedy {
+            text.push_str(&format!(": {remedy}"));
+        }
         let mut source = self.cause();
         while let Some(cause) = source {
             // Many drivers' errors print their own causes, which then come once more.

@@ -8,6 +8,7 @@ use crate::epoch::Epoch;
 use crate::error::{Error, Kind, Result};
 use crate::name::LeaseName;
 use crate::nonce::{Lineage, Nonce};
+use crate::remedy::{Found, Remedy};
 use crate::resolve::Right;
 use crate::text::{Who, Why};
 use crate::token::Token;
@@ -111,23 +112,34 @@ impl Rejection {
             Rejection::Stale { held, seen } => {
                 Error::new(Kind::Fenced, format!("stale epoch refused: resource=`{resource}` held={held} seen={seen}"))
             }
-            Rejection::Foreign { held, seen } => Error::new(
-                Kind::Invalid,
-                format!(
-                    "token of another lease refused: resource=`{resource}` is fenced by lease `{seen}`, the token is \
-                     of `{held}`; write with a token of `{seen}`"
-                ),
-            ),
-            Rejection::OtherLineage { lease, held, seen, high } => Error::new(
-                Kind::Invalid,
-                format!(
+            Rejection::Foreign { held, seen } => {
+                let what = format!(
+                    "token of another lease refused: resource=`{resource}` is fenced by lease `{seen}`, the token is of \
+                     `{held}`"
+                );
+                let next = match Right::of(&seen) {
+                    Right::Lease => format!(
+                        "write with a token of `{seen}`, or give the resource to `{held}` with `leasehold adopt`"
+                    ),
+                    // Each item is a lease of its own, and is over when its work is.
+                    Right::Item | Right::SpoolFile => {
+                        "what several items write to needs a lease of its own: run the write \
+                        with `leasehold run NAME --wait 1m -- leasehold write ...`"
+                            .into()
+                    }
+                };
+                Error::new(Kind::Invalid, format!("{what}; {next}"))
+            }
+            Rejection::OtherLineage { lease, held, seen, high } => {
+                let message = format!(
                     "not this lease: resource=`{resource}` is fenced by a lease `{lease}` of lineage {seen} (epoch {high}), \
                      the token is of a lease `{lease}` of lineage {held}, from another store or namespace; nothing was \
-                     written. Use the store that the resource belongs to. If that store was lost and begun anew, stop the \
-                     job, then heal with: {}",
-                    heal(&lease, high, Some(seen))
-                ),
-            ),
+                     written. Use the store that the resource belongs to, or give the resource to this lease with \
+                     `leasehold adopt`. If its store was lost and begun anew, stop the job, then heal with"
+                );
+                let found = Found::Lineage(held);
+                Error::new(Kind::Invalid, message).with_remedy(Remedy::lost(resource, &lease, high, seen, found))
+            }
             Rejection::Regressed { lease, seen } => regressed(resource, &lease, seen),
             Rejection::Replayed { held, seen } => Error::new(
                 Kind::Fenced,
@@ -143,33 +155,12 @@ impl Rejection {
 
 /// The error for a guard that knows a newer epoch than the store: loud, and with the command that heals it.
 pub fn regressed(resource: &str, lease: &LeaseName, seen: Epoch) -> Error {
-    Error::new(
-        Kind::Regressed,
-        format!(
-            "store regressed: resource=`{resource}` has seen epoch {seen} of lease `{lease}`, which the store does not \
-             know: it was restored from an old copy, or it is not the store that this token is of. If it was restored, \
-             stop the job, then heal with: {}",
-            heal(lease, seen, None)
-        ),
-    )
-}
-
-/// The command that moves a record past an epoch that a guard has seen, and back into the lineage that the guard knows if
-/// one is given.
-pub fn heal(lease: &LeaseName, seen: Epoch, lineage: Option<Lineage>) -> String {
-    let parts: Vec<&str> = lease.as_str().split('/').collect();
-    match (Right::of(lease), &parts[..], lineage) {
-        (Right::Lease, _, None) => format!("leasehold advance {lease} --past {seen} --why 'store was restored'"),
-        (Right::Lease, _, Some(lineage)) => {
-            format!("leasehold advance {lease} --past {seen} --lineage {lineage} --why 'store was lost'")
-        }
-        // An item has no `advance`: it has a short life, and nothing is lost by giving its work to a new one.
-        (_, [_, queue, id], _) => format!("leasehold queue cancel {queue} {id} --why ... and add the work anew"),
-        (_, parts, _) => {
-            let id = parts.last().copied().unwrap_or_default();
-            format!("leasehold queue cancel spool:PATH {id} --why ... and add the work anew")
-        }
-    }
+    let message = format!(
+        "store regressed: resource=`{resource}` has seen epoch {seen} of lease `{lease}`, which the store does not know: it \
+         was restored from an old copy, or it is not the store that this token is of. If it was restored, stop the job, then \
+         heal with"
+    );
+    Error::new(Kind::Regressed, message).with_remedy(Remedy::restored(lease, seen))
 }
 
 /// What the resource should remember once this token has sealed it. Sealing again under the same grant changes nothing.
@@ -318,7 +309,7 @@ mod tests {
         let high = seal(None, &token(5, 1, 0)).unwrap();
         let error = admit(Some(&high), &token(5, 2, 0), Policy::Reentrant).unwrap_err().into_error("file:out");
         assert_eq!(error.kind(), Kind::Regressed);
-        assert!(error.to_string().contains("leasehold advance x --past 5"));
+        assert!(error.to_string().contains("leasehold advance x --past 5 --store STORE"));
     }
 
     #[test]

@@ -346,11 +346,12 @@ fn why_free(record: &Ownership) -> Reason {
     }
 }
 
-fn lost(record: &Ownership) -> Refusal {
+/// The answer to one who is not the holder of this record.
+pub(crate) fn lost(record: &Ownership) -> Refusal {
     Refusal::Lost {
         seen: record.epoch,
         holder: record.tenure.as_ref().map(|t| t.holder.clone()),
-        reason: record.transfers.last().map(|t| t.reason),
+        last: record.transfers.last().cloned(),
     }
 }
 

@@ -11,15 +11,14 @@ use crate::coordinator::{Coordinator, Inspection};
 use crate::epoch::Epoch;
 use crate::error::{Error, Kind, Result};
 use crate::grant::Anchor;
-use crate::guard;
 use crate::name::{Key, LeaseName, Shelf};
 use crate::nonce::Lineage;
 use crate::ownership::Ownership;
 use crate::relocation::{Relocation, elsewhere};
+use crate::remedy::Remedy;
 use crate::store::Store;
 use crate::time::Ttl;
 use crate::token::Token;
-use crate::transfer::Transfer;
 use async_trait::async_trait;
 use std::fmt;
 use std::sync::Arc;
@@ -173,20 +172,10 @@ fn state_of(seen: &Inspection, token: &Token) -> TokenState {
 /// How the lease left an epoch, and where it is now.
 fn succession(record: &Ownership, held: Epoch) -> String {
     let next = record.transfers.iter().find(|transfer| transfer.epoch > held);
-    let how = next.map(|transfer| order_of(transfer)).unwrap_or_default();
+    let how = next.map(|transfer| transfer.order_told()).unwrap_or_default();
     match &record.tenure {
         Some(tenure) => format!("{how}now held by {}", tenure.holder),
         None => format!("{how}free now"),
-    }
-}
-
-/// An operator's order, if that is how it went.
-fn order_of(transfer: &Transfer) -> String {
-    match (&transfer.by, &transfer.why) {
-        (Some(by), Some(why)) => {
-            format!("{} by {by} ({why}), ", transfer.reason.as_str().replace('_', " "))
-        }
-        _ => String::new(),
     }
 }
 
@@ -217,7 +206,7 @@ impl Resolved {
             }
             _ => {
                 let refusal = self.refusal(token);
-                Err(Error::new(refusal.kind(), format!("resource=`{resource}` was not written: {refusal}")))
+                Err(Error::new(refusal.kind(), format!("resource=`{resource}` was not written")).with_source(refusal))
             }
         }
     }
@@ -244,11 +233,10 @@ impl Resolved {
                 };
                 let message = format!(
                     "store regressed: token `{token}` was never granted by {}, {what}, and yet it is of its lineage: the store \
-                     was restored from an old copy. Stop the job, then heal with: {}",
-                    self.place,
-                    guard::heal(lease, held, None)
+                     was restored from an old copy. Stop the job, then heal with",
+                    self.place
                 );
-                Error::new(Kind::Regressed, message)
+                Error::new(Kind::Regressed, message).with_remedy(Remedy::restored(lease, held))
             }
             TokenState::OtherLineage { seen: lineage } => {
                 let message = format!(

@@ -113,6 +113,16 @@ pub struct Transfer {
     pub outcome: Option<Outcome>,
 }
 
+impl Transfer {
+    /// An operator's order, if that is how it went, in words that others can follow.
+    pub(crate) fn order_told(&self) -> String {
+        match (&self.by, &self.why) {
+            (Some(by), Some(why)) => format!("{} by {by} ({why}), ", self.reason.as_str().replace('_', " ")),
+            _ => String::new(),
+        }
+    }
+}
+
 /// How many places of a row are always there.
 const LEAST: usize = 4;
 

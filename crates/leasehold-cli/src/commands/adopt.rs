@@ -23,7 +23,14 @@ pub async fn adopt(common: &Common, args: &Args) -> Result<Exit> {
     let resource = guard.resource();
     overtaken(common, &*guard, &token).await?;
     let Some(before) = guard.high_water().await? else {
-        let message = format!("resource=`{resource}` has no fence: nothing to adopt, any lease may write there first");
+        let message = match resource.starts_with("git:") {
+            true => format!(
+                "resource=`{resource}` has no fence of lease `{}`: nothing to adopt, because on a git remote each lease has a \
+                 fence of its own and guards the branches that it pushes",
+                token.lease
+            ),
+            false => format!("resource=`{resource}` has no fence: nothing to adopt, any lease may write there first"),
+        };
         return Err(Error::new(Kind::Invalid, message));
     };
     let after = guard.adopt(&before, &token, &by, &why).await?;

@@ -5,7 +5,7 @@ use super::operate::{Asked, order};
 use crate::args::{Advance as Args, Common};
 use crate::config::{Settings, blame_flag};
 use crate::exit::Exit;
-use leasehold::{Epoch, Error, LeaseName, Lineage, Result};
+use leasehold::{Epoch, Error, Found, Kind, LeaseName, Lineage, Ownership, Result};
 
 /// A longer jump is most likely a typing error, and epochs never come back.
 const LONGEST_JUMP: u64 = 1_000_000;
@@ -14,16 +14,56 @@ pub async fn advance(common: &Common, args: &Args) -> Result<Exit> {
     let past: Epoch = args.past.parse().map_err(|e| blame_flag(e, "--past"))?;
     let lineage = args.lineage.as_deref().map(str::parse::<Lineage>).transpose();
     let lineage = lineage.map_err(|e| blame_flag(e, "--lineage"))?;
+    let if_lineage = args.if_lineage.as_deref().map(expected).transpose()?;
     let settings = Settings::gather(common)?;
     let lease = LeaseName::new(&args.operate.name)?.of_a_lease()?;
+    let now = match existing(&settings).await? {
+        Some(coordinator) => coordinator.inspect(&lease).await?.record,
+        None => Ownership::default(),
+    };
     if !args.force {
-        let now = match existing(&settings).await? {
-            Some(coordinator) => coordinator.inspect(&lease).await?.record.epoch,
-            None => Epoch::ZERO,
-        };
-        check_jump(&lease, now, past)?;
+        check_jump(&lease, now.epoch, past)?;
     }
+    let found = now.lineage.map_or(Found::Nothing, Found::Lineage);
+    check_lineage(&settings, &lease, found, if_lineage, lineage)?;
     order(common, &settings, &args.operate, Asked::Advance { past, lineage }, "advanced").await
+}
+
+fn expected(text: &str) -> Result<Found> {
+    match text {
+        "none" => Ok(Found::Nothing),
+        text => text.parse().map(Found::Lineage).map_err(|e| blame_flag(e, "--if-lineage")),
+    }
+}
+
+/// A lineage can be given once, and a line that was meant for another store would take it from a lease that is well. The
+/// order itself is refused if the epoch has changed since, and no lineage changes without that.
+fn check_lineage(
+    settings: &Settings,
+    lease: &LeaseName,
+    found: Found,
+    expected: Option<Found>,
+    next: Option<Lineage>,
+) -> Result<()> {
+    let store = &settings.store.value;
+    match expected {
+        Some(expected) if expected != found => {
+            let message = format!(
+                "lease `{lease}` has lineage {found} in store `{store}`, not {expected}; nothing was changed. Is this the store \
+                 that the message was about?"
+            );
+            Err(Error::new(Kind::Invalid, message))
+        }
+        None if next.is_some_and(|next| found != Found::Lineage(next)) => {
+            let allowed = format!(
+                "say which lineage it takes the place of, for this can be done once: lease `{lease}` has {found} in store \
+                 `{store}`, so if that is the lease that was lost and begun anew, add --if-lineage {found}; nothing was \
+                 changed"
+            );
+            Err(Error::invalid("--lineage", next.map(|next| next.to_string()).unwrap_or_default(), allowed))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check_jump(lease: &LeaseName, now: Epoch, past: Epoch) -> Result<()> {

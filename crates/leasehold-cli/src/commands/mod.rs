@@ -44,15 +44,23 @@ use crate::config::{Settings, Source, blame};
 use crate::exit::Exit;
 use crate::output;
 use leasehold::guard::{Guard, HighWater};
-use leasehold::{Coordinator, Error, Inspection, Kind, LeaseName, Ownership, Result, Token};
+use leasehold::{Coordinator, Error, Inspection, Kind, LeaseName, Ownership, Result, Right, Token};
 use leasehold_stores::open;
 use serde_json::json;
 use tokens::explain;
 
 /// Does what the command line says.
 pub async fn execute(cli: Cli) -> Result<Exit> {
-    let common = &cli.common;
-    match cli.verb {
+    let Cli { common, verb } = cli;
+    // A command that heals goes to the store that this one used.
+    perform(&common, verb).await.map_err(|error| match Settings::gather(&common) {
+        Ok(settings) => error.in_store(&settings.store.value.to_string()),
+        Err(_) => error,
+    })
+}
+
+async fn perform(common: &Common, verb: Verb) -> Result<Exit> {
+    match verb {
         Verb::Run(args) => run::run(common, *args).await,
         Verb::Acquire(args) => acquire::acquire(common, &args).await,
         Verb::Renew(args) => renew::renew(common, &args).await,
@@ -157,7 +165,16 @@ async fn known(settings: &Settings, lease: &LeaseName) -> Result<Inspection> {
             return Ok(inspection);
         }
     }
-    let message = format!("nobody ever held a lease `{lease}`; see `leasehold ls` for those there are");
+    let parts: Vec<&str> = lease.as_str().split('/').collect();
+    let message = match (Right::of(lease), &parts[..]) {
+        (Right::Item, [_, queue, id]) => {
+            format!("`{lease}` is an item of a queue; see `leasehold queue show {queue} {id}`")
+        }
+        (Right::SpoolFile, [_, id]) => {
+            format!("`{lease}` is an item of a spool; see `leasehold queue show spool:PATH {id}`")
+        }
+        _ => format!("nobody ever held a lease `{lease}`; see `leasehold ls` for those there are"),
+    };
     Err(Error::new(Kind::Invalid, message))
 }
 

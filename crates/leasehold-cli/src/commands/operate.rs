@@ -7,7 +7,9 @@ use crate::exit::Exit;
 use crate::{output, view};
 use leasehold::protocol::{Order, Refusal};
 use leasehold::relocation::elsewhere;
-use leasehold::{Epoch, Error, HolderId, Kind, Label, LeaseName, Lineage, Operated, Ownership, Result, Ttl, Who, Why};
+use leasehold::{
+    Epoch, Error, HolderId, Inspection, Kind, Label, LeaseName, Lineage, Operated, Ownership, Result, Ttl, Who, Why,
+};
 
 pub async fn revoke(common: &Common, args: &Operate) -> Result<Exit> {
     order(common, &Settings::gather(common)?, args, Asked::Revoke, "revoked").await
@@ -62,6 +64,7 @@ pub async fn order(common: &Common, settings: &Settings, args: &Operate, asked: 
     }
     let coordinator = coordinator(settings).await?;
     let seen = coordinator.inspect(&lease).await?;
+    let takes_away = matches!(asked, Asked::Revoke | Asked::Advance { .. });
     let (expected, order) = decided(asked, &seen.record, if_epoch);
     let operated = match (order, &seen.record.relocation) {
         (Some(order), _) => coordinator.operate_if(&lease, by, why, expected, order).await?,
@@ -91,11 +94,21 @@ pub async fn order(common: &Common, settings: &Settings, args: &Operate, asked: 
         }
         Operated::Done(record) => {
             if common.json {
-                output::json(&view::lease_json(&coordinator.inspect(&lease).await?))?;
+                // From what the order's own write answered: a second look could fail, and the order would be taken for refused.
+                output::json(&view::lease_json(&Inspection { lease: lease.clone(), record: *record, now: seen.now }))?;
             } else {
-                let never =
-                    if record.epoch == Epoch::ZERO { "; nobody has held it yet, is the name right?" } else { "" };
-                output::say(&format!("{done} `{lease}`, epoch {}{never}", record.epoch));
+                let told = match (&seen.record.tenure, takes_away) {
+                    _ if record.epoch == Epoch::ZERO || seen.record.epoch == Epoch::ZERO => {
+                        "; nobody has held it yet, is the name right?".into()
+                    }
+                    (Some(tenure), true) if seen.now < tenure.deadline => format!("; {} has lost it", tenure.holder),
+                    (_, true) => "; nobody held it".into(),
+                    _ => String::new(),
+                };
+                output::say(&format!(
+                    "{done} `{lease}` in store `{}`, epoch {}{told}",
+                    settings.store.value, record.epoch
+                ));
             }
             Ok(Exit::Done)
         }

@@ -5,7 +5,7 @@ use super::{coordinator, of_token};
 use crate::args::Common;
 use crate::config::{Settings, Source};
 use leasehold::guard::{self, Guard, HighWater};
-use leasehold::{Coordinator, Error, Event, Kind, Resolver, Result, Right, Token, TokenState};
+use leasehold::{Coordinator, Error, Event, Found, Kind, Remedy, Resolver, Result, Right, Token, TokenState};
 use leasehold_work::Tokens;
 use leasehold_work::spool::Spool;
 use std::path::{Path, PathBuf};
@@ -103,13 +103,13 @@ pub async fn overtaken(common: &Common, guard: &dyn Guard, token: &Token) -> Res
     {
         let message = format!(
             "store regressed: resource=`{}` has seen epoch {epoch} of {}, which {} does not know at all: name the store that \
-             the token came from; if that is this one and it was lost, stop the job, then heal with: {}",
+             the token came from; if that is this one and it was lost, stop the job, then heal with",
             guard.resource(),
             token.lease,
             found.place,
-            guard::heal(&lease, epoch, Some(lineage))
         );
-        return Err(Error::new(Kind::Regressed, message));
+        let remedy = Remedy::lost(&guard.resource(), &lease, epoch, lineage, Found::Nothing);
+        return Err(Error::new(Kind::Regressed, message).with_remedy(remedy));
     }
     let checked = found.may_write(token, &guard.resource());
     if checked.as_ref().is_err_and(|e| e.kind() == Kind::Fenced) {

@@ -9,7 +9,8 @@ use crate::relocation::{self, Address, Relocation};
 use crate::text::{Checkpoint, Marker, Who, Why};
 use crate::time::Ttl;
 use crate::token::Claim;
-use crate::transfer::{Outcome, Reason};
+use crate::transfer::{Outcome, Transfer};
+use std::sync::Arc;
 
 /// What somebody asks of a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -178,8 +179,8 @@ pub enum Refusal {
         seen: Epoch,
         /// Who holds it now, if anyone.
         holder: Option<HolderId>,
-        /// Why the epoch last moved, if it did.
-        reason: Option<Reason>,
+        /// How the epoch last moved, if it did.
+        last: Option<Arc<Transfer>>,
     },
     /// The tenure had been released by the one who asks.
     AlreadyReleased {
