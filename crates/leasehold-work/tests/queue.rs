@@ -67,6 +67,26 @@ impl Bench {
     }
 }
 
+/// The store's clock is set forward just before a renewal: by less than the TTL, and by more.
+#[tokio::test]
+async fn an_items_renewal_is_trusted_by_the_answers_own_time() {
+    let (own, its) = (ManualClock::default(), ManualClock::default());
+    let store = Arc::new(MemoryStore::with_clock(Arc::new(its.clone())));
+    let queue = Queue::with_clock(store, "mail".parse().unwrap(), Arc::new(own.clone()));
+    queue.add(item("x")).await.unwrap();
+    let Claimed::Item(mut grant) = Claimer::new(queue.clone(), None, ttl()).unwrap().claim().await.unwrap() else {
+        panic!("there is one")
+    };
+    its.advance(TTL * 2 / 3);
+    queue.renew(&mut grant).await.unwrap();
+    assert_eq!(grant.trust_until(), own.now() + TTL / 3);
+    queue.renew(&mut grant).await.unwrap();
+    assert_eq!(grant.trust_until(), own.now() + TTL);
+    its.advance(TTL + Duration::from_secs(1));
+    let error = queue.renew(&mut grant).await.unwrap_err();
+    assert!(error.kind() == Kind::Lost && error.to_string().contains("set forward"), "{error}");
+}
+
 #[tokio::test]
 async fn items_come_by_priority_then_in_the_order_they_were_added_and_never_before_they_are_due() {
     let mut bench = bench();

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 mod apply;
 
-use apply::Applied;
+use apply::{Applied, Unanswered};
 
 /// Acquires, renews and releases leases in a store.
 #[derive(Debug, Clone)]
@@ -205,14 +205,19 @@ impl Coordinator {
 
     /// Stops being the holder. Releasing twice, or after the loss, changes nothing and says so.
     pub async fn release(&self, grant: &Grant, outcome: Outcome) -> Result<Released> {
+        self.releasing(grant, outcome).attempt().await
+    }
+
+    /// A release that is tried again when the store is away, until somebody gives it up.
+    pub fn releasing<'a>(&'a self, grant: &'a Grant, outcome: Outcome) -> Releasing<'a> {
         let request = Request::Release { claim: grant.token.claim(), outcome };
-        self.release_as(&grant.token.lease, &request, Some(&grant.known)).await
+        Releasing { coordinator: self, grant, request, unanswered: None }
     }
 
     /// Releases by token alone, as a process does that was not the one to acquire.
     pub async fn release_by_token(&self, token: &Token, outcome: Outcome) -> Result<Released> {
         let request = Request::Release { claim: token.claim(), outcome };
-        self.release_as(&token.lease, &request, None).await
+        Ok(self.released(&token.lease, self.apply(&token.lease, &request, None).await?))
     }
 
     /// Carries out an operator's order, decided on the record as it is now. Gives the grant for a hand-off.
@@ -269,16 +274,18 @@ impl Coordinator {
     async fn apply_held(&self, grant: &mut Grant, request: &Request) -> Result<()> {
         match self.apply(&grant.token.lease, request, Some(&grant.known)).await? {
             Applied::Yes { known, trust_until } => {
+                let is_renewal = matches!(request, Request::Renew { .. });
                 if let Some(trust_until) = trust_until {
-                    grant.trust_until = trust_until;
+                    // What does not move the deadline makes nothing longer.
+                    grant.trust_until = if is_renewal { trust_until } else { grant.trust_until.min(trust_until) };
                 }
-                grant.known = *known;
+                let before = std::mem::replace(&mut grant.known, *known).anchor;
                 // As for a grant: an exchange that outlived the window it bought has bought nothing. Checkpoints and
                 // completions count by the epoch alone, whatever the time.
-                if matches!(request, Request::Renew { .. }) && self.clock.now() >= grant.trust_until {
-                    let (lease, ttl) = (&grant.token.lease, grant.ttl);
-                    let message = format!("lease `{lease}` was renewed too late: the answer took longer than {ttl}");
-                    return Err(Error::new(Kind::Lost, message));
+                if is_renewal && self.clock.now() >= grant.trust_until {
+                    let latest = before.at_latest(self.clock.now(), self.grain());
+                    let (lease, why) = (&grant.token.lease, grant.known.anchor.why_too_late(latest, grant.ttl));
+                    return Err(Error::new(Kind::Lost, format!("lease `{lease}` was renewed too late: {why}")));
                 }
                 Ok(())
             }
@@ -286,16 +293,16 @@ impl Coordinator {
         }
     }
 
-    async fn release_as(&self, lease: &LeaseName, request: &Request, known: Option<&Known>) -> Result<Released> {
-        match self.apply(lease, request, known).await? {
+    fn released(&self, lease: &LeaseName, applied: Applied) -> Released {
+        match applied {
             Applied::Yes { known, .. } => {
                 self.recall.keep(lease, *known);
-                Ok(Released::Now)
+                Released::Now
             }
-            Applied::No { refusal, .. } => Ok(match *refusal {
+            Applied::No { refusal, .. } => match *refusal {
                 Refusal::AlreadyReleased { outcome } => Released::Already(outcome),
                 other => Released::Lost(other),
-            }),
+            },
         }
     }
 
@@ -349,6 +356,27 @@ impl Coordinator {
             ClockSource::Store { grain } => grain,
             ClockSource::Local { margin } => margin,
         }
+    }
+}
+
+/// A release that may take several attempts.
+///
+/// Promise: what became of an attempt that got no answer is found out by the next one, and what is found is confirmed by a
+/// new write. Non-promise: an attempt whose future is dropped is forgotten; that is for giving up.
+#[derive(Debug)]
+pub struct Releasing<'a> {
+    coordinator: &'a Coordinator,
+    grant: &'a Grant,
+    request: Request,
+    unanswered: Option<Unanswered>,
+}
+
+impl Releasing<'_> {
+    /// Tries once. After [`Kind::Unavailable`], [`Kind::Contended`] or [`Kind::Indeterminate`] it may be tried again.
+    pub async fn attempt(&mut self) -> Result<Released> {
+        let (leases, lease) = (self.coordinator, &self.grant.token.lease);
+        let applied = leases.apply_again(lease, &self.request, Some(&self.grant.known), &mut self.unanswered).await?;
+        Ok(leases.released(lease, applied))
     }
 }
 

@@ -4,13 +4,15 @@
 //! Deadlines are in the store's clock, which only the store reads. The holder gets a time `now` with every answer, and
 //! knows the local moment at which it asked. When it asked, the store's clock showed at most `now` plus the clock's
 //! grain; so until `asked + (deadline - now) - grain` on the local clock, the store's clock has not reached the
-//! deadline, however slow the network was. That moment is [`Grant::trust_until`]; the rule is [`Anchor::trust`].
+//! deadline, however slow the network was. That moment is [`Grant::trust_until`]; the rule is [`Anchor::trust`]. A renewal's
+//! deadline is reckoned from the answer before it and trusted by both answers, whichever ends sooner: the store's clock may
+//! have been set forward in between.
 
 use crate::clock::Moment;
 use crate::ownership::Ownership;
 use crate::sheet::Old;
 use crate::store::Revision;
-use crate::time::{Timestamp, Ttl};
+use crate::time::{Timestamp, Ttl, format_duration};
 use crate::token::Token;
 use std::time::Duration;
 
@@ -32,6 +34,16 @@ impl Anchor {
     /// A store time that is surely not behind the store's clock at the local moment `at`.
     pub fn at_latest(self, at: Moment, grain: Duration) -> Timestamp {
         self.now.plus(at.saturating_since(self.asked) + grain)
+    }
+
+    /// Why a renewal with this answer leaves no time, where the store's clock should have shown at most `latest` by now.
+    pub fn why_too_late(self, latest: Timestamp, ttl: Ttl) -> String {
+        if self.now > latest {
+            let by = format_duration(self.now.saturating_since(latest));
+            format!("the store's clock was set forward by {by} or more, and by its own time the deadline has passed")
+        } else {
+            format!("the answer took too long for a ttl of {ttl}")
+        }
     }
 }
 

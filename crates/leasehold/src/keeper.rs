@@ -10,6 +10,8 @@
 //!   the store would have said.
 //! - *The store says that the lease has moved*: lost at once. Where the store can push, the keeper hears of it when it
 //!   happens; elsewhere, with the next renewal.
+//! - *The store's clock is set forward*: the answer to a renewal tells the new time, and the window ends by that. If it
+//!   has ended already, the lease is lost at once; if it is shorter, the keeper renews at once.
 //! - *The machine slept past the window*: the boot clock fires at the resume; lost before anything else runs.
 //! - *The work is wedged*: with a [`ProgressGate`], renewal depends on evidence of progress and not on this task being
 //!   alive. When there was none on this machine for the whole timeout, the store is read before that is called a stall.
@@ -322,7 +324,7 @@ impl<T: Tenancy> Renewals<T> {
                 Ok(()) => {
                     self.publish.send_replace(Standing::Held { trust_until: self.tenancy.trust_until() });
                     self.trouble.send_replace(None);
-                    next = asked + period;
+                    next = self.after_renewal(asked, period);
                     // The hint of our own write is on its way.
                     deaf_until = clock.now() + DEAF;
                 }
@@ -333,6 +335,14 @@ impl<T: Tenancy> Renewals<T> {
                 }
             }
         }
+    }
+
+    /// When the next renewal is due. A window that is far too short, because the store's clock was set forward, is made whole
+    /// at once. (That of a store that is slow to answer is so short only if each answer takes longer than a period.)
+    fn after_renewal(&self, asked: Moment, period: Duration) -> Moment {
+        let (now, end) = (self.tenancy.clock().now(), self.tenancy.trust_until());
+        let missing = (asked + self.tenancy.ttl().get()).saturating_since(end);
+        if missing > period { now } else { (asked + period).min(now + end.saturating_since(now) / 3) }
     }
 
     /// Whether the record shows that the lease is no longer ours. What cannot be read says nothing.

@@ -61,7 +61,7 @@ mod token;
 mod transfer;
 mod waiting;
 
-pub use coordinator::{Acquired, Ask, Coordinator, Inspection, Listing, Operated, Released};
+pub use coordinator::{Acquired, Ask, Coordinator, Inspection, Listing, Operated, Released, Releasing};
 pub use counters::{Counters, Event};
 pub use epoch::Epoch;
 pub use error::{Error, Kind, Result, printable};

@@ -226,6 +226,38 @@ async fn an_answer_that_was_slept_over_does_not_bring_the_lease_back() {
     }
 }
 
+/// Set forward past the deadline, in the very exchange that renews it: by the answer's own time it has run out.
+#[tokio::test]
+async fn a_clock_set_forward_past_the_deadline_loses_the_lease_with_the_answer() {
+    for ahead in [TTL + 1, 365 * 86_400] {
+        let bench = bench().await;
+        let keeper = bench.keep();
+        bench.store.next(Call::Swap, &[Fault::StepsForward(seconds(ahead))]);
+        bench.pass(seconds(TTL / 3)).await;
+        let rival = Coordinator::with_clock(bench.store.clone(), Arc::new(bench.clock.clone()));
+        let rival = rival.acquire(&name(), &Ask::new(holder(2), ttl(TTL))).await.unwrap();
+        assert!(matches!(rival, Acquired::Granted(_)), "{rival:?}");
+        let said = loss(&keeper).map(|loss| loss.to_string()).unwrap_or_default();
+        assert!(said.contains("set forward"), "{ahead} s: {said:?}");
+    }
+}
+
+/// Set forward by less: the window is shorter by as much, and the next renewal makes it whole.
+#[tokio::test]
+async fn a_clock_set_forward_by_less_shortens_the_window_and_it_renews_at_once() {
+    let bench = bench().await;
+    let keeper = bench.keep();
+    // The renewal that follows the step does not get through.
+    bench.store.next(Call::Swap, &[Fault::StepsForward(seconds(50)), Fault::Fails(Kind::Unavailable)]);
+    bench.pass(seconds(TTL / 3)).await;
+    let short = Standing::Held { trust_until: bench.clock.now() + seconds(TTL - 50) };
+    assert_eq!(*keeper.standing().borrow(), short);
+    assert_eq!(bench.store.round_trips().1, 2, "it did not renew at once");
+    bench.pass(seconds(10)).await;
+    let whole = Standing::Held { trust_until: bench.clock.now() + seconds(TTL) };
+    assert_eq!(*keeper.standing().borrow(), whole);
+}
+
 #[tokio::test]
 async fn without_evidence_it_stalls() {
     let bench = bench().await;

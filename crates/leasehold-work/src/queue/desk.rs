@@ -169,12 +169,13 @@ impl Queue {
         match self.apply(&grant.name, &request, Some(grant.known.clone())).await? {
             Applied::Yes(known) => {
                 let asked = known.anchor.asked;
+                // By the answer's own time: the store's clock may have been set forward since the last one.
                 grant.trust_until = known.trust(self.grain()).min(asked + grant.ttl.get());
-                grant.known = *known;
+                let before = std::mem::replace(&mut grant.known, *known).anchor;
                 if self.clock.now() >= grant.trust_until {
-                    let (name, ttl) = (&grant.name, grant.ttl);
-                    let message = format!("item `{name}` was renewed too late: the answer took longer than {ttl}");
-                    return Err(Error::new(Kind::Lost, message));
+                    let latest = before.at_latest(self.clock.now(), self.grain());
+                    let (name, why) = (&grant.name, grant.known.anchor.why_too_late(latest, grant.ttl));
+                    return Err(Error::new(Kind::Lost, format!("item `{name}` was renewed too late: {why}")));
                 }
                 Ok(())
             }

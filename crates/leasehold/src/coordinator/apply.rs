@@ -37,11 +37,22 @@ pub(super) enum Applied {
 }
 
 impl Coordinator {
-    /// The loop: decide on what is known (or read), swap, and read again when somebody was faster or no answer came.
+    /// Applies a request that is not made again if it fails.
     pub(super) async fn apply(&self, lease: &LeaseName, request: &Request, known: Option<&Known>) -> Result<Applied> {
+        self.apply_again(lease, request, known, &mut None).await
+    }
+
+    /// The loop: decide on what is known (or read), swap, and read again when somebody was faster or no answer came.
+    /// Whoever makes the same request again passes on what an earlier call left `unanswered`.
+    pub(super) async fn apply_again(
+        &self,
+        lease: &LeaseName,
+        request: &Request,
+        known: Option<&Known>,
+        unanswered: &mut Option<Unanswered>,
+    ) -> Result<Applied> {
         let grain = self.grain();
         let mut jitter: Option<Jitter> = None;
-        let mut unanswered: Option<Unanswered> = None;
         let mut remembered = known;
         for attempt in 0..MAX_ATTEMPTS {
             let from_memory = remembered.is_some();
@@ -50,11 +61,11 @@ impl Coordinator {
                 None => match self.look(lease).await {
                     Ok(known) => Cow::Owned(known),
                     // What happened to the earlier swap is still unknown: saying "unavailable" would deny it.
-                    Err(error) => return Err(unanswered.map_or(error, |write| write.error)),
+                    Err(error) => return Err(unanswered.as_ref().map_or(error, Unanswered::error)),
                 },
             };
             let fate = unanswered.as_ref().map_or(Fate::NotApplied, |write| write.fate(&known, request));
-            if let Some(write) = unanswered.take_if(|_| fate == Fate::Unknown) {
+            if let Some(write) = unanswered.as_ref().filter(|_| fate == Fate::Unknown) {
                 return Err(write.forgotten(lease, &known.record));
             }
             // What was just read is judged by the time it was read at; what is remembered, by the latest it can be.
@@ -74,14 +85,18 @@ impl Coordinator {
             match self.write(lease, &known, next, request, asked).await {
                 Ok(Some(written)) => {
                     self.check_birth(lease, &written.record).await?;
-                    let trust_until = written.record.tenure.as_ref().map(|t| known.anchor.trust(t.deadline, grain));
+                    // By the anchor that the deadline was reckoned from, and by the answer's own: a store whose clock was set
+                    // forward in between has used up part of the time, or all of it.
+                    let trust =
+                        |deadline| known.anchor.trust(deadline, grain).min(written.anchor.trust(deadline, grain));
+                    let trust_until = written.record.tenure.as_ref().map(|tenure| trust(tenure.deadline));
                     return Ok(Applied::Yes { known: Box::new(written), trust_until });
                 }
                 Ok(None) => {}
                 Err(error) if error.kind() == Kind::Indeterminate => {
                     unanswered.get_or_insert_with(|| Unanswered { error, base: known.into_owned() });
                 }
-                Err(error) => return Err(unanswered.map_or(error, |write| write.error)),
+                Err(error) => return Err(unanswered.as_ref().map_or(error, Unanswered::error)),
             }
             if !from_memory {
                 let jitter = jitter.get_or_insert_with(|| Jitter::new(Nonce::random()));
@@ -90,7 +105,7 @@ impl Coordinator {
                 self.clock.sleep_until(self.clock.now() + pause).await;
             }
         }
-        Err(unanswered.map(|write| write.error).unwrap_or_else(|| {
+        Err(unanswered.as_ref().map(Unanswered::error).unwrap_or_else(|| {
             let message = format!("lease `{lease}` is too busy: {MAX_ATTEMPTS} attempts were overtaken; try again");
             Error::new(Kind::Contended, message)
         }))
@@ -134,12 +149,18 @@ impl Coordinator {
 }
 
 /// A write that got no answer, and the record that it was based on.
-struct Unanswered {
+#[derive(Debug)]
+pub(super) struct Unanswered {
     error: Error,
     base: Known,
 }
 
 impl Unanswered {
+    /// What to say for as long as nothing more is known.
+    fn error(&self) -> Error {
+        Error::new(self.error.kind(), self.error.to_string())
+    }
+
     fn fate(&self, seen: &Known, request: &Request) -> Fate {
         // Nobody has written since: it was not applied. Should it still arrive, it finds what it expects only if ours has not.
         if seen.revision == self.base.revision {
@@ -149,12 +170,12 @@ impl Unanswered {
         }
     }
 
-    fn forgotten(self, lease: &LeaseName, seen: &Ownership) -> Error {
+    fn forgotten(&self, lease: &LeaseName, seen: &Ownership) -> Error {
         let (base, now) = (self.base.record.epoch, seen.epoch);
         let message = format!(
             "no answer came, and whether it was applied to lease `{lease}` is not known: it was asked for at epoch {base}, and the \
              record is at epoch {now} and remembers no further back; look at `{lease}` before asking again"
         );
-        Error::new(Kind::Indeterminate, message).with_source(self.error)
+        Error::new(Kind::Indeterminate, message).with_source(self.error())
     }
 }

@@ -5,7 +5,7 @@ use crate::support::seconds;
 use crate::{Bench, TTL, ask, bench, granted, name};
 use leasehold::protocol::Order;
 use leasehold::relocation::{Address, Relocation, Step};
-use leasehold::{Acquired, Kind, Nonce, Operated, Outcome, TRANSFERS_KEPT, residence};
+use leasehold::{Acquired, Kind, Nonce, Operated, Outcome, Released, TRANSFERS_KEPT, residence};
 
 /// So many holders take the lease and give it back, by a coordinator of their own.
 async fn others(bench: &Bench, from: u128, count: usize) {
@@ -78,6 +78,47 @@ async fn a_release_that_is_only_visible_is_confirmed_by_a_new_write() {
     bench.leases.release(&grant, Outcome::Succeeded).await.unwrap();
     bench.store.crash().await;
     assert!(bench.record().await.tenure.is_none());
+}
+
+/// The store went away in the middle of the release, and comes back.
+#[tokio::test]
+async fn a_release_that_is_tried_again_confirms_what_an_earlier_attempt_left() {
+    for fault in [Fault::Unsynced, Fault::LostRequest, Fault::Fails(Kind::Unavailable)] {
+        let bench = bench();
+        let grant = bench.grant(1).await;
+        let first = fault.clone();
+        bench
+            .store
+            .plan(move |call, _| if call == Call::Swap { first.clone() } else { Fault::Fails(Kind::Unavailable) });
+        let mut releasing = bench.leases.releasing(&grant, Outcome::Succeeded);
+        for _ in 0..3 {
+            let error = releasing.attempt().await.unwrap_err();
+            // Once it is unknown it stays so, whatever the later attempts meet.
+            let kind = if let Fault::Fails(kind) = fault { kind } else { Kind::Indeterminate };
+            assert_eq!(error.kind(), kind, "{fault:?}: {error}");
+        }
+        bench.store.heal();
+        assert_eq!(releasing.attempt().await.unwrap(), Released::Now, "{fault:?}");
+        bench.store.crash().await;
+        let record = bench.record().await;
+        assert!(record.tenure.is_none(), "{fault:?}: what was only visible counted");
+        assert_eq!(record.transfers.len(), 1);
+    }
+}
+
+/// Others had the lease in the meantime: it was released once, and nobody is evicted.
+#[tokio::test]
+async fn a_release_that_is_tried_again_after_others_had_it_harms_nobody() {
+    let bench = bench();
+    let grant = bench.grant(1).await;
+    bench.store.plan(|call, _| if call == Call::Swap { Fault::LostReply } else { Fault::Fails(Kind::Unavailable) });
+    let mut releasing = bench.leases.releasing(&grant, Outcome::Succeeded);
+    assert_eq!(releasing.attempt().await.unwrap_err().kind(), Kind::Indeterminate);
+    bench.store.heal();
+    others(&bench, 2_000, 3).await;
+    let innocent = bench.grant(77).await;
+    assert_eq!(releasing.attempt().await.unwrap(), Released::Now);
+    assert!(bench.record().await.is_held_by(innocent.token().claim()));
 }
 
 #[tokio::test]

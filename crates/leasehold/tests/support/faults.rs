@@ -5,7 +5,7 @@ use leasehold::clock::{Clock, ManualClock, Moment};
 use leasehold::store::{Beside, Capabilities, ClockSource, Page, Parts, Reading, Revision, Store, Swap, Watch};
 use leasehold::{Error, Key, Kind, LeaseName, MemoryStore, Result, Shelf, Timestamp};
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -45,6 +45,8 @@ pub enum Fault {
     Mismatch,
     /// The clock moves before the store applies the call, and again before the answer arrives.
     Slow(Duration, Duration),
+    /// The store's clock is set forward before the call is applied, and stays so.
+    StepsForward(Duration),
     /// No answer ever comes; the call is not applied.
     Hangs,
     /// The runtime gets control before and after the store applies the call.
@@ -63,6 +65,8 @@ pub struct Faulty {
     pub grain: Duration,
     pub reads: AtomicUsize,
     pub swaps: AtomicUsize,
+    /// How far the store's clock was set forward.
+    pub ahead_ms: AtomicU64,
     plan: Mutex<Plan>,
 }
 
@@ -82,6 +86,7 @@ impl Faulty {
             grain: Duration::from_millis(1),
             reads: AtomicUsize::new(0),
             swaps: AtomicUsize::new(0),
+            ahead_ms: AtomicU64::new(0),
             plan: Mutex::new(Box::new(|_| Fault::None)),
         }
     }
@@ -120,10 +125,11 @@ impl Faulty {
         (self.reads.swap(0, Ordering::SeqCst), self.swaps.swap(0, Ordering::SeqCst))
     }
 
-    /// The store's time as it tells it: cut down to its grain.
+    /// The store's time as it tells it: as far ahead as it was set, cut down to its grain.
     fn told(&self, now: Timestamp) -> Timestamp {
         let grain = (self.grain.as_millis() as u64).max(1);
-        Timestamp::from_millis(now.as_millis() / grain * grain)
+        let now = now.as_millis() + self.ahead_ms.load(Ordering::SeqCst);
+        Timestamp::from_millis(now / grain * grain)
     }
 
     /// Applies a call as the plan has it, durably or not. `None` stands for a swap that found another value than expected.
@@ -181,6 +187,10 @@ impl Faulty {
                 let answer = apply.await;
                 self.clock.advance(after);
                 Ok(Some((answer?, false)))
+            }
+            Fault::StepsForward(by) => {
+                self.ahead_ms.fetch_add(by.as_millis() as u64, Ordering::SeqCst);
+                Ok(Some((apply.await?, false)))
             }
             Fault::Hangs => std::future::pending().await,
             Fault::Yields => {
