@@ -203,13 +203,13 @@ pub fn blame(error: Error, field: &str, source: &Source) -> Error {
     match source {
         Source::Default => error,
         Source::Flag => blame_flag(error, &format!("--{}", field.replace('_', "-"))),
-        _ => Error::new(error.kind(), format!("{error} (setting `{field}`, from {source})")),
+        _ => error.with_origin(format!("setting `{field}`, from {source}")),
     }
 }
 
 /// Says which flag had the wrong value.
 pub fn blame_flag(error: Error, flag: &str) -> Error {
-    Error::new(error.kind(), format!("{error} (from {flag})"))
+    error.with_origin(format!("from {flag}"))
 }
 
 /// The duration that a flag gives, if it is given.

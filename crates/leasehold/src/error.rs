@@ -63,12 +63,13 @@ pub struct Error {
     message: String,
     source: Option<Box<dyn StdError + Send + Sync>>,
     remedy: Option<Box<Remedy>>,
+    origin: Option<String>,
 }
 
 impl Error {
     /// An error of this kind with a one-line message.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Error { kind, message: message.into(), source: None, remedy: None }
+        Error { kind, message: message.into(), source: None, remedy: None, origin: None }
     }
 
     /// Shorthand for [`Kind::Invalid`]: ``invalid FIELD `VALUE`: ALLOWED``.
@@ -111,6 +112,14 @@ impl Error {
         }
     }
 
+    /// Names where a wrong value came from, as in `--tz`; it is printed last. What is closest to the value counts, so an
+    /// error that has an origin keeps it.
+    #[must_use]
+    pub fn with_origin(mut self, origin: impl Into<String>) -> Self {
+        self.origin.get_or_insert_with(|| origin.into());
+        self
+    }
+
     /// What caused it, for whoever looks for an error of their own. Its text is part of this one's.
     pub fn cause(&self) -> Option<&(dyn StdError + 'static)> {
         self.source.as_ref().map(|source| source.as_ref() as _)
@@ -143,7 +152,8 @@ impl fmt::Display for Error {
             }
             source = cause.source();
         }
-        f.write_str(&text)
+        f.write_str(&text)?;
+        self.origin.as_ref().map_or(Ok(()), |origin| write!(f, " ({origin})"))
     }
 }
 
@@ -173,6 +183,14 @@ mod tests {
         assert_eq!(shown("http://u:hun@ter:2@h"), "invalid guard `http://u:***@h`: x");
         assert_eq!(shown("ssh://u@h/a:b@c"), "invalid guard `ssh://u@h/a:b@c`: x");
         assert_eq!(shown("a \"b\" 'c'\n"), "invalid guard `a \"b\" 'c'\\n`: x");
+    }
+
+    #[test]
+    fn the_origin_of_a_wrong_value_is_printed_last_and_once() {
+        let error = Error::invalid("ttl", "x", "use 90s").with_source("no digit").with_origin("from --ttl");
+        assert_eq!(error.to_string(), "invalid ttl `x`: use 90s: no digit (from --ttl)");
+        assert!(error.cause().is_some() && error.kind() == Kind::Invalid);
+        assert_eq!(error.with_origin("from a file").to_string(), "invalid ttl `x`: use 90s: no digit (from --ttl)");
     }
 
     #[test]
