@@ -22,7 +22,8 @@ const MOST_LOOKS: u32 = 500;
 #[derive(Debug)]
 pub struct Watch {
     signals: Signals,
-    tree: Tree,
+    /// None where processes cannot be watched over.
+    tree: Option<Tree>,
 }
 
 /// Why work ended before it was done.
@@ -41,7 +42,12 @@ impl Watch {
     /// From now on such a signal ends the work, and not this process.
     pub fn begin() -> Result<Self> {
         let tree = Tree::begin().map_err(unwatchable)?;
-        Ok(Watch { signals: Signals::listen_to_ending()?, tree })
+        Ok(Watch { signals: Signals::listen_to_ending()?, tree: Some(tree) })
+    }
+
+    /// The same, also where processes cannot be watched over: then only those are ended whose handles do it when dropped.
+    pub fn begin_anyway() -> Result<Self> {
+        Ok(Watch { signals: Signals::listen_to_ending()?, tree: Tree::begin().ok() })
     }
 
     /// Does the work, or says what ended it.
@@ -94,8 +100,9 @@ impl Watch {
     }
 
     async fn end_processes(&self) {
+        let Some(tree) = &self.tree else { return };
         for looks in 0..MOST_LOOKS {
-            if self.tree.pids().is_ok_and(|pids| pids.is_empty()) {
+            if tree.pids().is_ok_and(|pids| pids.is_empty()) {
                 return;
             }
             self.end_once(looks);
@@ -105,8 +112,10 @@ impl Watch {
 
     fn end_once(&self, looks: u32) {
         let signal = if looks < POLITE_LOOKS { Signal::TERM } else { Signal::KILL };
-        // One that is stopped hears of it when it goes on.
-        let _ = self.tree.signal(signal).and_then(|()| self.tree.signal(Signal::CONT));
+        if let Some(tree) = &self.tree {
+            // One that is stopped hears of it when it goes on.
+            let _ = tree.signal(signal).and_then(|()| tree.signal(Signal::CONT));
+        }
     }
 }
 

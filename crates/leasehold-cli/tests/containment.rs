@@ -341,7 +341,9 @@ fn nothing_is_run_where_the_process_table_is_another_namespaces() {
         assert_eq!(changes(&before, &state(home.folder.path())), [] as [String; 0]);
     }
     let sick = in_namespace(&home, &[], &["doctor"]).expect(78);
-    assert!(sick.stderr.contains("/proc shows the processes of another PID namespace"), "{sick:?}");
+    let row = diagnosis(&sick);
+    assert!(row.starts_with("bad") && row.contains("/proc shows the processes of another PID namespace"), "{sick:?}");
+    assert!(sick.stdout.contains("  promises"), "the rest is looked at all the same: {sick:?}");
     in_namespace(&home, &["--mount-proc"], &["run", "job", "--", "touch", "ran"]).expect(0);
     assert!(home.path("ran").exists());
 }

@@ -153,8 +153,7 @@ fn a_doctor_that_is_told_to_end_empties_its_room() {
     // It may have ended by itself meanwhile.
     assert!([0, 143].contains(&done.code), "{done:?}");
     // Not "another doctor is at work", nor "has leases".
-    let next = home.done(&["doctor"]);
-    assert!(next.stdout.contains("  promises") || next.stdout.contains("  race"), "{next:?}");
+    home.done(&["doctor"]).expect(0);
 }
 
 fn walk(folder: &std::path::Path) -> Vec<String> {

@@ -57,7 +57,8 @@ pub async fn doctor(common: &Common, args: &Args) -> Result<Exit> {
         return Err(Error::invalid("--folder", folder.display(), "it is not a folder"));
     }
     let patience = Patience::from_flag(args.timeout.as_deref(), TIMEOUT, format!("`{}`", settings.store.value))?;
-    let (mut watch, room) = (Watch::begin()?, Room::default());
+    // Where processes cannot be watched over is one of the findings; those of the race end with their handles.
+    let (mut watch, room) = (Watch::begin_anyway()?, Room::default());
     let examined = watch.over(&patience, examine(&settings, args, &patience, &room)).await;
     let left = clear(&mut watch, &room).await;
     match examined {
