@@ -15,6 +15,9 @@ use std::time::Duration;
 const POLL: Duration = Duration::from_secs(1);
 /// The longest that a waiter stays away after it was outrun.
 const MAX_REST: Duration = Duration::from_secs(1);
+/// How long a waiter stays away from a store that has no room for it, the first time and at most.
+const FIRST_RETREAT: Duration = Duration::from_millis(250);
+const MAX_RETREAT: Duration = Duration::from_secs(5);
 /// What a waiter that was outrun begins with.
 const MIN_REST: Duration = Duration::from_millis(1);
 /// From here on a waiter stops watching while it rests: being told of every release costs more than coming back.
@@ -61,6 +64,26 @@ impl Crowd {
         let jitter = self.jitter.get_or_insert_with(|| Jitter::new(Nonce::random()));
         let span = u64::try_from((self.rest.saturating_sub(least)).as_micros()).unwrap_or(u64::MAX);
         least + Duration::from_micros(jitter.below(span.max(1)))
+    }
+}
+
+/// How long a waiter stays away from a store that is away, or that has no room for one more: a server with as many
+/// connections as it allows. For the latter up to twice as long each time, by chance, so that not all come back at once.
+#[derive(Debug, Default)]
+struct Retreat {
+    last: Duration,
+    jitter: Option<Jitter>,
+}
+
+impl Retreat {
+    fn after(&mut self, kind: Kind) -> Duration {
+        if kind != Kind::Contended {
+            return POLL;
+        }
+        self.last = (self.last * 2).clamp(FIRST_RETREAT, MAX_RETREAT);
+        let jitter = self.jitter.get_or_insert_with(|| Jitter::new(Nonce::random()));
+        let half = self.last / 2;
+        half + Duration::from_micros(jitter.below(half.as_micros() as u64))
     }
 }
 
@@ -112,8 +135,9 @@ impl Coordinator {
     /// looks once a second and when a deadline comes.
     ///
     /// A refusal that waiting does not end, such as a slot that has been run, is given at once. A store that is away in
-    /// between is waited for; one that is away at the first look is an error. The limit bounds the waiting, not a call
-    /// to the store that hangs.
+    /// between, or has no room for one more client, is waited for; one that is away at the first look is an error. What a
+    /// request without an answer came to is found out by the next, which has the same nonce. The limit bounds the waiting,
+    /// not a call to the store that hangs.
     ///
     /// Dropping the future leaves nothing held, or a grant that expires by itself.
     ///
@@ -181,9 +205,17 @@ impl Coordinator {
     async fn wait_for(&self, group: Group<'_>, ask: &Ask, limit: Duration) -> Result<Acquired> {
         let leases = group.names();
         let give_up = self.clock().now() + limit;
-        let mut answer = match self.attempt(group, ask).await? {
-            Attempt::Answered(answer) => answer,
-            Attempt::GivenBack(paused) => return Ok(paused),
+        let mut retreat = Retreat::default();
+        let mut answer = loop {
+            match self.attempt(group, ask).await {
+                Ok(Attempt::Answered(answer)) => break answer,
+                Ok(Attempt::GivenBack(paused)) => return Ok(paused),
+                Err(error) if error.kind() == Kind::Contended && self.clock().now() < give_up => {
+                    let pause = retreat.after(error.kind());
+                    self.clock().sleep_until((self.clock().now() + pause).min(give_up)).await;
+                }
+                Err(error) => return Err(error),
+            }
         };
         let mut watches: Option<Vec<Watch>> = None;
         let mut crowd = Crowd::default();
@@ -240,11 +272,16 @@ impl Coordinator {
             }
             // Refused requests were not applied, so the nonce is still unused.
             match self.attempt(group, ask).await {
-                Ok(Attempt::Answered(next)) => answer = next,
+                Ok(Attempt::Answered(next)) => (answer, retreat.last) = (next, Duration::ZERO),
                 Ok(Attempt::GivenBack(paused)) => return Ok(paused),
                 // The store may be back before the limit; the first look above has shown that the set-up is right.
-                Err(error) if error.is_retryable() && self.clock().now() < give_up => {
-                    self.clock().sleep_until((self.clock().now() + POLL).min(give_up)).await;
+                Err(error) if passes(error.kind()) && self.clock().now() < give_up => {
+                    if error.kind() == Kind::Contended {
+                        // A watch is one connection more.
+                        watches = None;
+                    }
+                    let pause = retreat.after(error.kind());
+                    self.clock().sleep_until((self.clock().now() + pause).min(give_up)).await;
                 }
                 Err(error) => return Err(error),
             }
@@ -264,6 +301,11 @@ impl Coordinator {
         }
         Ok(())
     }
+}
+
+/// Whether a waiter tries again.
+const fn passes(kind: Kind) -> bool {
+    matches!(kind, Kind::Unavailable | Kind::Contended | Kind::Indeterminate)
 }
 
 fn frees_before(a: &Acquired, b: &Acquired) -> bool {

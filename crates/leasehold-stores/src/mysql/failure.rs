@@ -143,7 +143,11 @@ fn refused(error: &ServerError, doing: Doing, place: &str) -> Stop {
             Kind::Unavailable,
             format!("no space left at {place}; nothing was changed, free some and try again"),
         )),
-        // Too many connections, or a node that has not joined its cluster or rolled back at its behest.
+        // Too many connections: whoever waits comes back.
+        1040 | 1203 | 1226 if doing == Doing::Connecting => {
+            Stop::Failed(fail(Kind::Contended, format!("{place} has as many clients as it allows; try again")))
+        }
+        // The same of a question, or a node that has not joined its cluster or rolled back at its behest.
         1040 | 1203 | 1226 | 1047 | 3100 | 3101 => {
             Stop::Failed(fail(Kind::Unavailable, format!("{place} cannot serve now; try again")))
         }

@@ -80,6 +80,10 @@ pub(super) fn failed(error: tokio_postgres::Error, doing: Doing, place: &str, se
         "3F000" => {
             unsupported(format!("the schema is missing at {place}; let an administrator run: {}", table.advice(role)))
         }
+        // Said before anything was asked: whoever waits comes back.
+        "53300" if doing == Doing::Connecting => {
+            Final(Error::new(Kind::Contended, format!("{place} has as many clients as it allows: {says}; try again")))
+        }
         "42P01" if is_plain => MissingTable,
         "42703" | "42804" | "42809" | "42883" => {
             unsupported(format!("{table} at {place} is not a leasehold table: {says}; name another with `?table=`"))

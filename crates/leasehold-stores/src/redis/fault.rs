@@ -47,6 +47,9 @@ impl Trouble {
     }
 }
 
+/// What a server says that has as many clients as it allows.
+const CROWDED: &str = "max number of clients";
+
 /// States of the server that pass. In each it answers without having run the script.
 const PASSING: &[(&str, &str)] = &[
     ("LOADING", "is still loading its data; try again"),
@@ -58,7 +61,7 @@ const PASSING: &[(&str, &str)] = &[
     ("MISCONF", "cannot save to its disk and takes no writes; see its log"),
     ("OOM", "is out of memory (`maxmemory`); free some or raise it"),
     ("BUSY", "is busy with a long script; try again"),
-    ("max number of clients", "has too many clients (`maxclients`); try again"),
+    (CROWDED, "has too many clients (`maxclients`); try again"),
 ];
 
 /// Those after which another server may be the right one.
@@ -108,6 +111,8 @@ pub(super) fn judge(error: RedisError, doing: Doing, name: &str) -> Trouble {
     if !code.is_empty() {
         return match PASSING.iter().find(says) {
             Some((word, what)) if ELSEWHERE.contains(word) => Trouble::Elsewhere(made(Kind::Unavailable, what)),
+            // Whoever waits comes back.
+            Some((CROWDED, what)) => Trouble::Refused(made(Kind::Contended, what)),
             Some((_, what)) => Trouble::Refused(made(Kind::Unavailable, what)),
             None => Trouble::Refused(made(Kind::Unsupported, "refused the call; leasehold needs Redis 6 or newer")),
         };

@@ -93,15 +93,24 @@ impl Claimer {
     }
 
     /// Waits for an item, for this long at most. What is there already is claimed however short that is, and a claim that
-    /// was begun is ended.
+    /// was begun is ended. A store that is away in between, or has no room for one more client, is waited for; one that is
+    /// away at the first look is an error.
     pub async fn next_within(&mut self, limit: Duration) -> Result<Option<ItemGrant>> {
         let clock = self.queue.clock().clone();
         let until = clock.now() + limit;
+        let mut is_first = true;
         loop {
-            let look_again = match self.claim().await? {
-                Claimed::Item(grant) => return Ok(Some(*grant)),
-                Claimed::Nothing { look_again } => look_again,
+            let look_again = match self.claim().await {
+                Ok(Claimed::Item(grant)) => return Ok(Some(*grant)),
+                Ok(Claimed::Nothing { look_again }) => look_again,
+                Err(error) if clock.now() < until && passes(error.kind(), is_first) => {
+                    // Also where a watch is to be set up: that may have to wait for the store too.
+                    clock.sleep_until((clock.now() + POLL).min(until)).await;
+                    continue;
+                }
+                Err(error) => return Err(error),
             };
+            is_first = false;
             if clock.now() >= until {
                 return Ok(None);
             }
@@ -220,5 +229,14 @@ impl Claimer {
                 Ok(None)
             }
         }
+    }
+}
+
+/// Whether whoever waits looks again.
+const fn passes(kind: Kind, is_first: bool) -> bool {
+    match kind {
+        Kind::Contended => true,
+        Kind::Unavailable | Kind::Indeterminate => !is_first,
+        _ => false,
     }
 }

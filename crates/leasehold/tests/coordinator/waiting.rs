@@ -132,6 +132,47 @@ async fn a_pause_between_the_look_and_the_grant_gives_the_seat_back() {
     granted(bench.leases.acquire_seat(&seats, &ask(3), seconds(60)).await);
 }
 
+/// From the first look on: it was answered, if only that there is no room.
+#[tokio::test]
+async fn a_waiter_comes_back_to_a_store_that_has_no_room() {
+    let bench = bench();
+    bench.store.plan(|_, n| if n < 20 { Fault::Fails(Kind::Contended) } else { Fault::None });
+    let begun = bench.clock.now();
+    granted(bench.leases.acquire_within(&[name()], &ask(2), seconds(600)).await);
+    let waited = bench.clock.now().saturating_since(begun);
+    assert!(waited > seconds(30) && waited < seconds(100), "19 times {waited:?}");
+    // Who does not wait does not come back.
+    bench.store.plan(|_, _| Fault::Fails(Kind::Contended));
+    let error = bench.leases.acquire_within(&[name()], &ask(3), Duration::ZERO).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Contended);
+    let error = bench.leases.acquire_within(&[name()], &ask(3), seconds(9)).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Contended);
+}
+
+/// What it was granted unheard is its own, and is not taken a second time.
+#[tokio::test]
+async fn a_waiter_outlasts_requests_without_an_answer() {
+    for fault in [Fault::LostReply, Fault::LostRequest, Fault::Unsynced] {
+        let bench = bench();
+        bench.grant(1).await;
+        bench.clock.advance(seconds(TTL - 1));
+        let mut lost = 0;
+        bench.store.plan(move |call, n| {
+            lost += usize::from(call == Call::Swap);
+            match call {
+                Call::Swap if lost == 1 => fault.clone(),
+                // What became of it cannot be looked at either, for a while.
+                Call::Read if lost == 1 && n < 12 => Fault::Fails(Kind::Unavailable),
+                _ => Fault::None,
+            }
+        });
+        let grant = granted(bench.leases.acquire_within(&[name()], &ask(2), seconds(600)).await);
+        assert_eq!(grant.token().epoch.get(), 2);
+        bench.store.crash().await;
+        assert!(bench.record().await.is_held_by(grant.token().claim()));
+    }
+}
+
 #[tokio::test]
 async fn a_waiter_recovers_when_the_store_does() {
     let bench = bench();
