@@ -65,6 +65,25 @@ async fn acquire(leases: &Coordinator, lease: &LeaseName) -> Result<Grant, Error
     }
 }
 
+/// What confirms a write without an answer: InnoDB may show a commit before it has flushed it, and an update that changes
+/// nothing is no commit at all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn equal_bytes_are_a_new_commit_that_is_flushed() {
+    let server = mariadb();
+    let leases = store(&at(&server, "root", "leases")).await;
+    write(&leases, "equal", b"same").await.unwrap();
+    let log = |name: &str| -> u64 {
+        let told = mariadb_run(&server, &format!("SHOW GLOBAL STATUS LIKE '{name}'"));
+        told.split_whitespace().last().unwrap().parse().unwrap()
+    };
+    for _ in 0..5 {
+        let written = log("Innodb_lsn_current");
+        write(&leases, "equal", b"same").await.unwrap();
+        let flushed = log("Innodb_lsn_flushed");
+        assert!(flushed > written, "the log was written up to {written} before, and is flushed up to {flushed}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mysql_keeps_every_promise() {
     let server = mariadb();
