@@ -23,8 +23,9 @@ pub enum Exit {
     Unavailable,
     /// No answer came: perhaps applied, perhaps not.
     Unknown,
-    /// It was done, and standard output did not take what there was to say.
-    Unheard,
+    /// It was done, and could not be told: standard output did not take what there was to print, or the store not how a run
+    /// ended.
+    Untold,
     /// `run`: the lease was lost while the command ran.
     LostInRun,
     /// This set-up cannot do it.
@@ -58,7 +59,11 @@ pub const TABLE: &[(Exit, &str)] = &[
         "the store or resource could not be reached or written, and surely nothing was applied: try again",
     ),
     (Exit::Unknown, "no answer came: perhaps it was applied, perhaps not; look before trying again"),
-    (Exit::Unheard, "it was done, but what there was to print could not be written to standard output"),
+    (
+        Exit::Untold,
+        "it was done, but could not be told: what there was to print could not be written to standard output; `run`, \
+         `work --items`: the store could not be told how it ended, and it may be run again",
+    ),
     (Exit::LostInRun, "`run`: the lease was lost while the command ran, and the command was stopped"),
     (
         Exit::Misconfigured,
@@ -78,7 +83,7 @@ impl Exit {
             Exit::Corrupt => 65,
             Exit::Unavailable => 69,
             Exit::Unknown => 70,
-            Exit::Unheard => 74,
+            Exit::Untold => 74,
             Exit::LostInRun => 75,
             Exit::Misconfigured => 78,
             Exit::Code(code) => code,
@@ -90,7 +95,7 @@ impl Exit {
 impl From<&Error> for Exit {
     fn from(error: &Error) -> Exit {
         if error.cause().is_some_and(|cause| cause.is::<Unheard>()) {
-            return Exit::Unheard;
+            return Exit::Untold;
         }
         match error.kind() {
             Kind::Lost => Exit::Lost,

@@ -4,8 +4,9 @@
 
 mod common;
 
-use common::{Home, On, eventually, is_alive, signal};
+use common::{Home, On, Running, descendants, eventually, is_alive, signal};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 #[test]
 fn the_exit_code_is_the_commands_own() {
@@ -150,6 +151,38 @@ fn progress_keeps_a_run_alive_and_its_absence_ends_it() {
     let wedged =
         home.done(&["run", "job", "--ttl", "20s", "--progress-timeout", "4s", "--", "sleep", "1000"]).expect(75);
     assert!(wedged.stderr.contains("no progress was seen for"), "{wedged:?}");
+    assert_eq!(home.show("job")["state"], "free");
+}
+
+/// Both pipes and the buffer between them hold what the command prints, so that it ends long before anybody reads.
+fn printing_without_a_reader(home: &Home) -> std::process::Child {
+    let prints = "head -c 130000 /dev/zero; echo > ended";
+    let words = ["run", "job", "--progress-timeout", "10m", "--progress-output", "--", "sh", "-c", prints];
+    let child = home.leasehold(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    eventually("the command has ended", || home.path("ended").exists());
+    child
+}
+
+#[test]
+fn a_slow_reader_gets_all_of_the_output() {
+    let home = Home::new(On::Sqlite);
+    let child = printing_without_a_reader(&home);
+    // As slow as it takes for a pipe to count as silent, and slower.
+    std::thread::sleep(Duration::from_millis(2_500));
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 130_000), "{output:?}");
+    assert_eq!(home.show("job")["state"], "free");
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_a_reader() {
+    let home = Home::new(On::Sqlite);
+    let mut run = Running::from(printing_without_a_reader(&home));
+    eventually("nothing runs below it", || !descendants(run.pid()).into_iter().any(is_alive));
+    signal(run.pid(), "TERM");
+    eventually("it has ended", || run.is_over());
+    let done = run.end().expect(143);
+    assert!(done.stderr.contains("before everything that the command had printed was passed on"), "{}", done.stderr);
     assert_eq!(home.show("job")["state"], "free");
 }
 

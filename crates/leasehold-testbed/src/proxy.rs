@@ -38,6 +38,7 @@ struct Control {
     connections: AtomicU64,
     frozen: AtomicBool,
     refusing: AtomicBool,
+    refused: AtomicU64,
     thawed: Notify,
     cut_all: watch::Sender<u64>,
     armed: Mutex<Option<Armed>>,
@@ -61,6 +62,7 @@ impl Proxy {
             connections: AtomicU64::new(0),
             frozen: AtomicBool::new(false),
             refusing: AtomicBool::new(false),
+            refused: AtomicU64::new(0),
             thawed: Notify::new(),
             cut_all: watch::Sender::new(0),
             armed: Mutex::new(None),
@@ -96,6 +98,11 @@ impl Proxy {
     /// How many connections were made.
     pub fn connections(&self) -> u64 {
         self.control.connections.load(Ordering::SeqCst)
+    }
+
+    /// How many connections were cut as soon as they were made.
+    pub fn refused(&self) -> u64 {
+        self.control.refused.load(Ordering::SeqCst)
     }
 
     /// One exchange fails so: the one after the next `spared` ones, on any connection.
@@ -166,6 +173,7 @@ async fn serve(listener: std::net::TcpListener, control: Arc<Control>, mut stop:
             },
         };
         if control.refusing.load(Ordering::SeqCst) {
+            control.refused.fetch_add(1, Ordering::SeqCst);
             reset(client);
             continue;
         }

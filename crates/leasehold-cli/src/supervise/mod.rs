@@ -12,11 +12,12 @@ mod evidence;
 pub mod rescue;
 mod signals;
 mod standby;
+pub mod telling;
 pub mod trial;
 pub mod windows;
 mod wire;
 
-pub use evidence::{Evidence, Output};
+pub use evidence::{Copying, Evidence, Output};
 pub use signals::Signals;
 pub use standby::{Feed, Standby, check, unwatchable};
 
@@ -34,9 +35,6 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::signal::unix::{SignalKind, signal};
 use windows::Windows;
 use wire::{Order, Report};
-
-/// How long what is left in the output pipes may take to arrive once everything that could write is dead.
-const DRAIN: Duration = Duration::from_secs(1);
 
 /// What the command is given, and how it is kept.
 #[derive(Debug)]
@@ -86,8 +84,14 @@ pub struct Finished<G = Grant> {
     pub survivors: Vec<i32>,
     /// The grant, to be released.
     pub grant: G,
+    /// Until when it is trusted.
+    pub trust_until: Moment,
     /// Lines for people, in order.
     pub notes: Vec<String>,
+    /// Output that has not arrived yet; to be waited for at the very end.
+    pub output: Option<Copying>,
+    /// The signal that came before all output had arrived: the rest is lost.
+    pub cut: Option<i32>,
     /// The dead-man, which has nothing left to do but to exit; to be waited for once the lease is released.
     pub dead_man: Child,
 }
@@ -114,30 +118,40 @@ pub async fn supervise<T: Tenancy>(
         blocked: None,
         survivors: Vec::new(),
         notes: Vec::new(),
+        cut: None,
     };
-    let copying = task.evidence.map(|evidence| evidence.copy_output(&mut child));
+    let mut copying = task.evidence.map(|evidence| evidence.copy_output(&mut child));
     supervisor.begin(task.environment, &keeper).await;
     supervisor.attend(reports, signals, &keeper, task.max_runtime, task.store).await;
-    if let Some(copying) = copying {
-        // A process that is not below us may hold the other end for ever.
-        let _ = tokio::time::timeout(DRAIN, copying).await;
+    // As it was when the command had ended: what its output takes to arrive is not its own time.
+    let trust_until = held_until(&keeper.standing().borrow());
+    if supervisor.lost.is_none() && trust_until.is_none_or(|end| SystemClock.now() >= end) {
+        supervisor.lost = Some("its time ran out while the command ran".into());
+    }
+    if let Some(copying) = &mut copying {
+        tokio::select! {
+            biased;
+            () = copying.arrive() => {}
+            // The end is told in time, and the rest of the output arrives after that.
+            _ = keeper.lost() => {}
+            number = signals.next_ending() => supervisor.cut = Some(number),
+        }
     }
     if let Some(terminal) = &supervisor.terminal {
         terminal.take_back();
     }
-    let standing = keeper.standing();
+    let trust_until = held_until(&keeper.standing().borrow()).or(trust_until);
     let grant = keeper.stop().await;
-    let trust_until = held_until(&standing.borrow());
-    if supervisor.lost.is_none() && trust_until.is_none_or(|end| SystemClock.now() >= end) {
-        supervisor.lost = Some("its time ran out while the command ran".into());
-    }
     Finished {
         ended: supervisor.ended.unwrap_or(Ended::Killed(9)),
         course: supervisor.course,
         lost: supervisor.lost,
         survivors: supervisor.survivors,
         grant,
+        trust_until: trust_until.unwrap_or_else(|| SystemClock.now()),
         notes: supervisor.notes,
+        output: copying.filter(|copying| supervisor.cut.is_none() && !copying.has_arrived()),
+        cut: supervisor.cut,
         dead_man: child,
     }
 }
@@ -157,6 +171,7 @@ struct Supervisor {
     blocked: Option<String>,
     survivors: Vec<i32>,
     notes: Vec<String>,
+    cut: Option<i32>,
 }
 
 impl Supervisor {

@@ -6,7 +6,9 @@
 mod common;
 
 mod clocks;
+mod crowds;
 mod doctor;
+mod endings;
 mod rooms;
 mod runs;
 mod secrets;

@@ -1,5 +1,6 @@
 //! `run`: a command under a lease.
 
+mod ending;
 mod slot;
 mod take;
 
@@ -10,18 +11,17 @@ use crate::exit::Exit;
 use crate::supervise::windows::Windows;
 use crate::supervise::{self, Course, Ended, Evidence, Finished, Output, Signals, Standby, Task};
 use crate::{guards, output, view};
-use leasehold::clock::{Clock, SystemClock};
+use leasehold::clock::{Clock, Moment, SystemClock};
 use leasehold::guard::{self, Guard, Rejection};
 use leasehold::protocol::Refusal;
 use leasehold::{
-    Ask, Coordinator, Error, Event, Grant, HolderId, Keeper, Kind, LeaseName, Outcome, ProgressGate, Released, Result,
-    Slot, Token,
+    Ask, Coordinator, Error, Event, Grant, HolderId, Keeper, Kind, LeaseName, Outcome, ProgressGate, Result, Slot,
+    Token,
 };
 use leasehold_guards::git::FenceNamespace;
 use leasehold_work::{Fate, RunEnd, idempotency_key, slot_text};
 use slot::{Found, SlotPlan};
 use std::ffi::OsString;
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -177,7 +177,7 @@ struct Run {
     slot: Option<Slot>,
     recorded: bool,
     signals: Signals,
-    begun: leasehold::clock::Moment,
+    begun: Moment,
     tries: u32,
 }
 
@@ -301,64 +301,6 @@ impl Run {
         if going_on { Ok(finished.grant) } else { Err(Box::new(finished)) }
     }
 
-    /// Gives the lease back, counts, and says what people should know.
-    async fn settle(&self, finished: Finished) -> Exit {
-        let (coordinator, plan) = (&self.coordinator, &self.plan);
-        let Finished { ended, course, mut lost, survivors, grant, notes, mut dead_man } = finished;
-        for note in notes {
-            output::say(&note);
-        }
-        let outcome = match (&lost, &ended, course) {
-            (Some(_), ..) => Outcome::Lost,
-            (None, Ended::Exited(0), Course::Whole) => Outcome::Succeeded,
-            _ => Outcome::Failed,
-        };
-        if survivors.is_empty() {
-            match tokio::time::timeout(PATIENCE, coordinator.release(&grant, outcome)).await {
-                Ok(Ok(Released::Lost(_))) => {
-                    lost.get_or_insert_with(|| "it was taken away while the command ran".into());
-                }
-                Ok(Ok(_)) => {}
-                _ if lost.is_some() => {}
-                Ok(Err(error)) => {
-                    output::say(&format!("could not release `{}`, it expires by itself: {error}", grant.token()));
-                }
-                Err(_) => {
-                    output::say(&format!("could not release `{}`, it expires by itself: no answer", grant.token()))
-                }
-            }
-            let _ = dead_man.wait();
-        } else {
-            output::say(&format!(
-                "these processes could not be ended, they are another user's or wait for a disk: {survivors:?}; `{}` is not \
-                 released, it expires by itself",
-                grant.token()
-            ));
-        }
-        let (exit, event) = match lost {
-            Some(lost) => {
-                let done = if survivors.is_empty() { "the command was stopped" } else { "the command was not stopped" };
-                output::say(&format!("lost `{}`, {done}: {lost}", grant.token()));
-                (Exit::LostInRun, Some(Event::Lost))
-            }
-            None => {
-                let exit = own_exit(ended, course, &plan.command[0].to_string_lossy());
-                (exit, (exit.code() != 0).then_some(Event::Failed))
-            }
-        };
-        let fate = match outcome {
-            Outcome::Succeeded if event.is_none() => Fate::Succeeded,
-            Outcome::Lost => Fate::Lost,
-            _ if matches!(event, Some(Event::Lost)) => Fate::Lost,
-            _ => Fate::Failed,
-        };
-        self.note_end(grant.token(), fate, (fate != Fate::Lost).then_some(exit.code())).await;
-        if let Some(event) = event {
-            let _ = tokio::time::timeout(PATIENCE, coordinator.count(&plan.leases[0], event)).await;
-        }
-        exit
-    }
-
     async fn note_end(&self, token: &Token, fate: Fate, exit: Option<u8>) {
         let ran_for_ms = SystemClock.now().saturating_since(self.begun).as_millis() as u64;
         let end = RunEnd { fate, exit, ran_for_ms, tries: self.tries };
@@ -454,21 +396,6 @@ fn environment(token: &Token, slot: Option<Slot>) -> Vec<(&'static str, String)>
     ];
     environment.extend(slot.map(|slot| ("LEASEHOLD_SLOT", slot_text(slot))));
     environment
-}
-
-/// The command's own exit code, as a shell would show it.
-fn own_exit(ended: Ended, course: Course, program: &str) -> Exit {
-    match ended {
-        // As timeout(1) does: a command that was cut off has not succeeded, however it says it ended.
-        Ended::Exited(0) if course == Course::CutOff => Exit::Code(124),
-        Ended::Exited(code) => Exit::Code(u8::try_from(code & 0xff).unwrap_or(1)),
-        Ended::Killed(signal @ (2 | 3)) if std::io::stdin().is_terminal() => Exit::Signal(signal as u8),
-        Ended::Killed(signal) => by_signal(signal),
-        Ended::NotStarted(kind, message) => {
-            output::say(&format!("cannot run `{program}`: {message}"));
-            Exit::Code(if kind == std::io::ErrorKind::NotFound { 127 } else { 126 })
-        }
-    }
 }
 
 /// The counter for a refusal.

@@ -4,6 +4,7 @@ use super::bench::{Bench, cannot};
 use super::source::{Fate, Grant, Job, Source};
 use crate::exit::Exit;
 use crate::output;
+use crate::supervise::telling::{self, Telling, Untold};
 use crate::supervise::windows::Windows;
 use crate::supervise::{Course, Ended, Feed, Finished, Signals, Standby, Task, supervise};
 use leasehold::clock::{Clock, SystemClock};
@@ -40,7 +41,7 @@ pub async fn run<S: Source>(mut source: S, plan: Plan) -> Result<Exit> {
         end_with_manager(asked.clone());
     }
     let bench = Bench::new()?;
-    let (mut left, mut failures, mut lost) = (plan.items, 0, false);
+    let (mut left, mut failures, mut exit) = (plan.items, 0, Exit::Done);
     while *asked.borrow() == 0 && left != Some(0) {
         // What came while the last step kept this thread is heard first.
         tokio::task::yield_now().await;
@@ -99,14 +100,15 @@ pub async fn run<S: Source>(mut source: S, plan: Plan) -> Result<Exit> {
             store: plan.store.clone(),
         };
         let finished = supervise(keeper, standby, task, &mut signals).await;
-        let ended_by_us = *asked.borrow() > 1;
-        match settle(&source, &plan, &bench, &job, finished, ended_by_us).await? {
+        match settle(&source, &plan, &bench, &job, finished, &asked).await? {
             Settled::Over => {}
-            Settled::Lost => lost = true,
+            Settled::Lost => exit = Exit::LostInRun,
+            Settled::Unrecorded if exit == Exit::Done => exit = Exit::Untold,
+            Settled::Unrecorded => {}
             Settled::CannotRun(exit) => return Ok(exit),
         }
     }
-    Ok(if lost && plan.items.is_some() { Exit::LostInRun } else { Exit::Done })
+    Ok(if plan.items.is_some() { exit } else { Exit::Done })
 }
 
 async fn claim<S: Source>(source: &mut S, plan: &Plan) -> Result<Option<S::Tenancy>> {
@@ -160,19 +162,21 @@ fn stand_by(plan: &Plan, bench: &Bench, job: &Job) -> Result<Standby> {
 enum Settled {
     Over,
     Lost,
+    /// It was worked on, and the queue could not be told.
+    Unrecorded,
     CannotRun(Exit),
 }
 
-/// Says what became of the item, and tells the queue.
+/// Says what became of the item, and tells the queue, as long as it takes while the item is trusted.
 async fn settle<S: Source>(
     source: &S,
     plan: &Plan,
     bench: &Bench,
     job: &Job,
     finished: Finished<Grant<S>>,
-    ended_by_us: bool,
+    asked: &watch::Sender<u32>,
 ) -> Result<Settled> {
-    let Finished { ended, course, lost, survivors, grant, notes, mut dead_man } = finished;
+    let Finished { ended, course, lost, survivors, grant, trust_until, notes, mut dead_man, .. } = finished;
     notes.iter().for_each(|note| output::say(note));
     let id = &job.id;
     if !survivors.is_empty() {
@@ -184,44 +188,60 @@ async fn settle<S: Source>(
         let _ = dead_man.wait();
         return Ok(Settled::Lost);
     }
-    let settled = match (&ended, course) {
+    let ended_by_us = *asked.borrow() > 1;
+    let failure = match (&ended, course) {
         (Ended::NotStarted(kind, message), _) => {
             output::say(&format!("cannot run `{}`: {message}", plan.command[0].to_string_lossy()));
             let _ = source.give_back(&grant).await;
             let code = if *kind == std::io::ErrorKind::NotFound { 127 } else { 126 };
             return Ok(Settled::CannotRun(Exit::Code(code)));
         }
-        (Ended::Exited(0), Course::Whole) => {
-            match source.complete(&grant, &bench.result(), &bench.follow_ups()).await {
-                Ok(()) => Ok(()),
-                // What the command left cannot be kept: that attempt has failed.
-                Err(error) if error.kind() == Kind::Invalid => {
-                    attempt_failed(source, &grant, id, &error.to_string()).await
-                }
-                Err(error) => Err(error),
-            }
-        }
-        _ if ended_by_us => source.give_back(&grant).await,
+        (Ended::Exited(0), Course::Whole) => None,
         (_, Course::CutOff) => {
             let limit = plan.max_runtime.map(format_duration).unwrap_or_default();
-            attempt_failed(source, &grant, id, &format!("it ran for longer than {limit}")).await
+            Some(format!("it ran for longer than {limit}"))
         }
-        (Ended::Exited(code), _) => attempt_failed(source, &grant, id, &format!("it exited with {code}")).await,
-        (Ended::Killed(signal), _) => attempt_failed(source, &grant, id, &format!("signal {signal} ended it")).await,
+        (Ended::Exited(code), _) => Some(format!("it exited with {code}")),
+        (Ended::Killed(signal), _) => Some(format!("signal {signal} ended it")),
     };
+    let telling = Telling { what: format!("the end of `{id}`"), trust_until };
+    let told = telling::tell(&telling, asked_again(asked), async || match &failure {
+        None => match source.complete(&grant, &bench.result(), &bench.follow_ups()).await {
+            // What the command left cannot be kept: that attempt has failed.
+            Err(error) if error.kind() == Kind::Invalid => attempt_failed(source, &grant, id, &error.to_string()).await,
+            completed => completed,
+        },
+        Some(_) if ended_by_us => source.give_back(&grant).await,
+        Some(why) => attempt_failed(source, &grant, id, why).await,
+    });
+    let told = told.await;
     let _ = dead_man.wait();
-    match settled {
+    match told {
         Ok(()) => Ok(Settled::Over),
-        Err(error) if matches!(error.kind(), Kind::Fenced | Kind::Lost) => {
+        Err(Untold::Refused(error)) if matches!(error.kind(), Kind::Fenced | Kind::Lost) => {
             output::say(&error.to_string());
             Ok(Settled::Lost)
         }
         // It expires by itself, and is tried again.
-        Err(error) => {
-            output::say(&format!("cannot tell what became of `{id}`: {error}"));
-            Ok(Settled::Over)
+        Err(untold) => {
+            let why = match untold {
+                Untold::Refused(error) => error.to_string(),
+                Untold::Unrecorded(why) => why,
+            };
+            let how = failure.map_or_else(|| "is done".to_owned(), |why| format!("failed ({why})"));
+            output::say(&format!(
+                "not recorded: `{id}`, epoch {}, {how}, but the queue could not be told; it is tried again when its time is up: {why}",
+                job.token.epoch
+            ));
+            Ok(Settled::Unrecorded)
         }
     }
+}
+
+/// Waits until this worker is asked to end once more than it has been.
+async fn asked_again(asked: &watch::Sender<u32>) {
+    let before = *asked.borrow();
+    let _ = asked.subscribe().wait_for(|count| *count > before).await;
 }
 
 async fn attempt_failed<S: Source>(source: &S, grant: &Grant<S>, id: &str, why: &str) -> Result<()> {
