@@ -119,3 +119,30 @@ fn on_a_postgres_whose_clock_is_an_hour_off_a_lease_is_granted_neither_early_nor
         scope.spawn(|| the_servers_hour_is_the_only_one(BEHIND, AHEAD, "behind"));
     });
 }
+
+/// The server's clock is set forward by an hour between two renewals of a run: by the answer's own time its lease has run
+/// out, and others can have it. So it ends with that answer, and not when the next renewal is refused.
+#[test]
+fn on_mariadb_a_clock_that_is_set_forward_ends_a_run_with_its_next_renewal() {
+    let folder = leasehold_testbed::Server::folder_for("mysql");
+    let file = folder.path().join("clock");
+    let set = |offset: &str| {
+        // In one step: a file that is empty for a moment is no time at all.
+        let next = folder.path().join("next");
+        std::fs::write(&next, format!("{offset}\n")).unwrap();
+        std::fs::rename(&next, &file).unwrap();
+    };
+    set("+0");
+    let clock = FakeTime::file(&file);
+    let server = leasehold_testbed::mariadb_with(&[], &clock.env());
+    let home = at(format!("mysql://root@127.0.0.1:{}/leases", server.port()));
+    let run = home.start(&["run", "job", "--ttl", "9s", "--", "sh", "-c", "echo > started; exec sleep 1000"]);
+    home.words("started");
+    set(AHEAD);
+    let done = run.end().expect(75);
+    assert!(
+        done.stderr.contains("the store's clock was set forward by 59m") || done.stderr.contains("by 1h"),
+        "{done:?}"
+    );
+    home.done(&["run", "job", "--", "true"]).expect(0);
+}
