@@ -69,7 +69,7 @@ pub fn check(address: &Address) -> Result<()> {
 /// A connection to the database at this address, for what is not a store. Settings and TLS are found as for one.
 pub async fn connect(address: &Address) -> Result<tokio_postgres::Client> {
     let pool = Pool::new(Arc::new(Settings::read(address, |name| std::env::var(name).ok())?));
-    pool.connect(None).await.map(pool::Connection::into_client).map_err(Failure::into_error)
+    pool.connect().await.map(pool::Connection::into_client).map_err(Failure::into_error)
 }
 
 impl PostgresStore {
@@ -116,6 +116,14 @@ impl PostgresStore {
             }
         }
         Err(last.unwrap_or_else(|| strange("its table is there and is not")))
+    }
+
+    /// Hints those who watch by this handle at a swap that was done by it.
+    fn told(&self, key: &Key, swap: Swap) -> Swap {
+        if let Swap::Done { .. } = &swap {
+            self.listener.echo(key);
+        }
+        swap
     }
 
     /// Makes the table. Gives the error that another process doing the same may cause.
@@ -230,7 +238,8 @@ impl Store for PostgresStore {
             (&next.tail(), Type::BYTEA),
         ];
         let params = if sql == &statements.amend { &params[..params.len() - 1] } else { params };
-        self.write(sql, params, missing).await
+        let swap = self.write(sql, params, missing).await?;
+        Ok(if next.is_news { self.told(key, swap) } else { swap })
     }
 
     fn writes_beside(&self) -> bool {
@@ -274,7 +283,7 @@ impl Store for PostgresStore {
             (&put_name, Type::TEXT),
             (&bytes, Type::BYTEA),
         ];
-        self.write(sql, params, missing).await
+        Ok(self.told(key, self.write(sql, params, missing).await?))
     }
 
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
@@ -325,7 +334,7 @@ impl Store for PostgresStore {
             (&tag, Type::INT8),
             (&channel, Type::TEXT),
         ];
-        self.write(&self.statements.delete, params, Missing::Mismatch).await
+        Ok(self.told(key, self.write(&self.statements.delete, params, Missing::Mismatch).await?))
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {

@@ -81,6 +81,29 @@ async fn a_waiter_is_woken_also_after_its_session_was_ended() {
     wait_until("the listener has ended", || server.sql(held) == "0");
 }
 
+/// A fleet that waits for one lease must not use up the server's connections.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_watches_has_one_connection_and_is_hinted_at_its_own_swaps() {
+    let server = postgres();
+    let store = store(&Postgres::url(server.port())).await;
+    let key = probe("one");
+    let mut revision = write(&*store, &key, None, b"0").await;
+    let mut watch = store.watch(&key).await.unwrap();
+    let backends =
+        "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
+    for round in 0..3 {
+        revision = write(&*store, &key, Some(&revision), b"x").await;
+        tokio::time::timeout(Duration::from_secs(5), watch.hint()).await.expect("its own swap is hinted at");
+        watch.forget();
+        store.read(&key).await.unwrap();
+        assert_eq!(server.sql(backends), "1", "round {round}");
+    }
+    // Another's swap is hinted at too, though its session is not ours.
+    let other = self::store(&Postgres::url(server.port())).await;
+    write(&*other, &key, Some(&revision), b"y").await;
+    tokio::time::timeout(Duration::from_secs(5), watch.hint()).await.expect("another's swap is hinted at");
+}
+
 async fn write(store: &dyn Store, key: &Key, expected: Option<&Revision>, value: &[u8]) -> Revision {
     match store.swap(key, expected, value).await.unwrap() {
         Swap::Done { revision, .. } => revision,

@@ -1,5 +1,6 @@
 //! Waiting for a lease: one of several names, woken by the store where it can push.
 
+use crate::clock::Moment;
 use crate::coordinator::{Acquired, Ask, Coordinator};
 use crate::epoch::Epoch;
 use crate::error::{Error, Kind, Result};
@@ -202,20 +203,32 @@ impl Coordinator {
         Ok(seen.record.paused.map(refused))
     }
 
-    async fn wait_for(&self, group: Group<'_>, ask: &Ask, limit: Duration) -> Result<Acquired> {
-        let leases = group.names();
-        let give_up = self.clock().now() + limit;
-        let mut retreat = Retreat::default();
-        let mut answer = loop {
+    /// The first try that is answered. Only a store that says itself that it has no room is waited for.
+    async fn first_attempt(
+        &self,
+        group: Group<'_>,
+        ask: &Ask,
+        give_up: Moment,
+        retreat: &mut Retreat,
+    ) -> Result<Attempt> {
+        loop {
             match self.attempt(group, ask).await {
-                Ok(Attempt::Answered(answer)) => break answer,
-                Ok(Attempt::GivenBack(paused)) => return Ok(paused),
                 Err(error) if error.kind() == Kind::Contended && self.clock().now() < give_up => {
                     let pause = retreat.after(error.kind());
                     self.clock().sleep_until((self.clock().now() + pause).min(give_up)).await;
                 }
-                Err(error) => return Err(error),
+                attempted => return attempted,
             }
+        }
+    }
+
+    async fn wait_for(&self, group: Group<'_>, ask: &Ask, limit: Duration) -> Result<Acquired> {
+        let leases = group.names();
+        let give_up = self.clock().now() + limit;
+        let mut retreat = Retreat::default();
+        let mut answer = match self.first_attempt(group, ask, give_up, &mut retreat).await? {
+            Attempt::Answered(answer) => answer,
+            Attempt::GivenBack(paused) => return Ok(paused),
         };
         let mut watches: Option<Vec<Watch>> = None;
         let mut crowd = Crowd::default();

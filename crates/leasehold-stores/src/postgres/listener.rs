@@ -12,7 +12,7 @@
 
 use super::direct::is_direct;
 use super::failure::Doing;
-use super::pool::{Connection, Pool};
+use super::pool::Pool;
 use super::sql::{self, Tag};
 use leasehold::Key;
 use leasehold::clock::{Clock, Moment, SystemClock};
@@ -26,6 +26,8 @@ use tokio_postgres::types::Type;
 
 /// How often a lost session is looked for again, and watches that are gone are cleared away.
 const TURN: Duration = Duration::from_secs(1);
+/// How long it is left alone at most: a server may have no room for one more client.
+const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 /// How long a session is kept after the last watch: who waits in turns does not connect for each.
 const LINGER: Duration = Duration::from_secs(5);
 /// How long a new watch waits until it is in force.
@@ -121,8 +123,9 @@ impl Listener {
     }
 
     async fn listen(self: Arc<Self>) {
+        let mut pause = TURN;
         loop {
-            match self.session().await {
+            match self.session(&mut pause).await {
                 Ended::Unwanted => return,
                 Ended::Pooled => {
                     let mut shared = self.shared();
@@ -131,7 +134,10 @@ impl Listener {
                     shared.watched.clear();
                     return;
                 }
-                Ended::Cut => sleep(TURN).await,
+                Ended::Cut => {
+                    sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
             }
             if self.watched(true).is_empty() {
                 return;
@@ -139,17 +145,40 @@ impl Listener {
         }
     }
 
-    /// One connection, from its beginning to its end.
-    async fn session(&self) -> Ended {
-        let (sender, mut notifications) = mpsc::unbounded_channel();
-        let Ok(mut connection) = self.pool.connect(Some(&sender)).await else { return Ended::Cut };
-        // The connection's own end is the last: with it the notifications end.
-        drop(sender);
+    /// One connection, from its beginning to its end. It is one of the pool's, and serves the pool's calls meanwhile.
+    async fn session(&self, pause: &mut Duration) -> Ended {
+        let connection = match self.pool.take_idle() {
+            Some(connection) => connection,
+            None => match self.pool.connect().await {
+                Ok(connection) => connection,
+                Err(_) => return Ended::Cut,
+            },
+        };
+        *pause = TURN;
         match is_direct(&connection.client).await {
             Some(true) => {}
-            Some(false) => return Ended::Pooled,
+            Some(false) => {
+                self.pool.keep(connection);
+                return Ended::Pooled;
+            }
             None => return Ended::Cut,
         }
+        let mut connection = connection;
+        let Some(mut notifications) = connection.notices.take() else { return Ended::Cut };
+        *self.pool.session.lock().await = Some(connection);
+        let ended = self.attend(&mut notifications).await;
+        if let Some(mut connection) = self.pool.session.lock().await.take()
+            && let Ended::Unwanted = ended
+        {
+            // It listens to nothing any more.
+            connection.notices = Some(notifications);
+            self.pool.keep(connection);
+        }
+        ended
+    }
+
+    /// Listens, until nobody watches or the connection is gone.
+    async fn attend(&self, notifications: &mut mpsc::UnboundedReceiver<String>) -> Ended {
         let mut audience = Audience::default();
         let mut idle_since: Option<Moment> = None;
         let mut is_changed = true;
@@ -162,7 +191,7 @@ impl Listener {
                 if watched.is_empty() && may_end {
                     return Ended::Unwanted;
                 }
-                if self.hold(&mut connection, &mut audience, watched).await.is_none() {
+                if self.hold(&mut audience, watched).await.is_none() {
                     return Ended::Cut;
                 }
             }
@@ -178,25 +207,32 @@ impl Listener {
     }
 
     /// Takes the tags that are newly watched and lets go of those that are not any more. Listens while there is any.
-    async fn hold(&self, connection: &mut Connection, audience: &mut Audience, watched: HashSet<i64>) -> Option<()> {
+    async fn hold(&self, audience: &mut Audience, watched: HashSet<i64>) -> Option<()> {
         let Audience { held, is_listening } = audience;
         let new: Vec<i64> = watched.difference(held).copied().collect();
         let old: Vec<i64> = held.difference(&watched).copied().collect();
-        let settings = &self.pool.settings;
-        if *is_listening == watched.is_empty() {
-            let verb = if *is_listening { "UNLISTEN" } else { "LISTEN" };
-            let sql = format!("{verb} \"{}\"", self.channel);
-            connection.run(Doing::Reading, &sql, &[], settings).await.ok()?;
-            *is_listening = !*is_listening;
-        }
-        for (sql, tags) in [
-            ("SELECT pg_advisory_lock_shared(tag) FROM unnest($1) tag", &new),
-            ("SELECT pg_advisory_unlock_shared(tag) FROM unnest($1) tag", &old),
-        ] {
-            if !tags.is_empty() {
-                let params: &super::Params<'_> = &[(tags, Type::INT8_ARRAY)];
-                connection.run(Doing::Reading, sql, params, settings).await.ok()?;
+        // Without need it is left to those who call.
+        if *is_listening == watched.is_empty() || !new.is_empty() || !old.is_empty() {
+            let mut session = self.pool.session.lock().await;
+            // Not to be used again if this does not go well.
+            let mut connection = session.take()?;
+            let settings = &self.pool.settings;
+            if *is_listening == watched.is_empty() {
+                let verb = if *is_listening { "UNLISTEN" } else { "LISTEN" };
+                let sql = format!("{verb} \"{}\"", self.channel);
+                connection.run(Doing::Reading, &sql, &[], settings).await.ok()?;
+                *is_listening = !*is_listening;
             }
+            for (sql, tags) in [
+                ("SELECT pg_advisory_lock_shared(tag) FROM unnest($1) tag", &new),
+                ("SELECT pg_advisory_unlock_shared(tag) FROM unnest($1) tag", &old),
+            ] {
+                if !tags.is_empty() {
+                    let params: &super::Params<'_> = &[(tags, Type::INT8_ARRAY)];
+                    connection.run(Doing::Reading, sql, params, settings).await.ok()?;
+                }
+            }
+            *session = Some(connection);
         }
         *held = watched;
         let mut shared = self.shared();
@@ -212,6 +248,12 @@ impl Listener {
             }
         }
         Some(())
+    }
+
+    /// Hints at a swap of this handle's own: the session that made it may be the one that listens, and is not notified if it
+    /// is the only one.
+    pub(super) fn echo(&self, key: &Key) {
+        self.hint(self.tag(key).number);
     }
 
     /// Passes a hint on; whether there was anybody to pass it on to.

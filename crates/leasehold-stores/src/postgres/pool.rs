@@ -13,7 +13,7 @@ use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
+use tokio::sync::{Mutex as Shared, MutexGuard as SharedGuard, Semaphore, SemaphorePermit, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::error::SqlState;
@@ -43,6 +43,8 @@ pub(super) struct Connection {
     place: Arc<str>,
     used: Moment,
     habits: Habits,
+    /// What it was notified of, unless a listener has taken that up.
+    pub(super) notices: Option<mpsc::UnboundedReceiver<String>>,
 }
 
 /// What a connection that is used again and again has come to.
@@ -131,6 +133,9 @@ pub(super) struct Pool {
     pub(super) settings: Arc<Settings>,
     // The last used at the end.
     idle: Mutex<Vec<Connection>>,
+    /// The listener's connection, which serves calls too: who waits for a lease needs one connection and not two. Locked
+    /// while it is in use, and empty if that was not ended as it should.
+    pub(super) session: Shared<Option<Connection>>,
     permits: Semaphore,
     /// The server that was the primary when last seen.
     primary: AtomicUsize,
@@ -139,13 +144,15 @@ pub(super) struct Pool {
 struct Lent<'a> {
     connection: Connection,
     is_new: bool,
+    /// Where it goes back to if it is the listener's.
+    session: Option<SharedGuard<'a, Option<Connection>>>,
     _permit: SemaphorePermit<'a>,
 }
 
 impl Pool {
     pub(super) fn new(settings: Arc<Settings>) -> Self {
-        let (idle, permits) = (Mutex::new(Vec::new()), Semaphore::new(MOST));
-        Pool { settings, idle, permits, primary: AtomicUsize::new(0) }
+        let (idle, session, permits) = (Mutex::new(Vec::new()), Shared::new(None), Semaphore::new(MOST));
+        Pool { settings, idle, session, permits, primary: AtomicUsize::new(0) }
     }
 
     /// Runs a statement whose second column says whether the server is a standby. Sent again once if the connection was
@@ -190,19 +197,38 @@ impl Pool {
     async fn lend(&self) -> Result<Lent<'_>, Failure> {
         let lend = async {
             let permit = self.permits.acquire().await.map_err(|_| silent(Doing::Connecting, &self.settings.shown))?;
-            while let Some(connection) = { self.idle().pop() } {
-                if !connection.client.is_closed() {
-                    return Ok(Lent { connection, is_new: false, _permit: permit });
-                }
+            if let Ok(mut session) = self.session.try_lock()
+                && let Some(connection) = session.take_if(|connection| !connection.client.is_closed())
+            {
+                return Ok(Lent { connection, is_new: false, session: Some(session), _permit: permit });
             }
-            let connection = self.connect(None).await?;
-            Ok(Lent { connection, is_new: true, _permit: permit })
+            if let Some(connection) = self.take_idle() {
+                return Ok(Lent { connection, is_new: false, session: None, _permit: permit });
+            }
+            let connection = self.connect().await?;
+            Ok(Lent { connection, is_new: true, session: None, _permit: permit })
         };
         timeout(CONNECT, lend).await.unwrap_or_else(|_| Err(silent(Doing::Connecting, &self.settings.shown)))
     }
 
     fn give_back(&self, lent: Lent<'_>) {
-        let Lent { mut connection, .. } = lent;
+        let Lent { connection, session, .. } = lent;
+        match session {
+            Some(mut session) if !connection.client.is_closed() => *session = Some(connection),
+            Some(_) => {}
+            None => self.keep(connection),
+        }
+    }
+
+    /// A connection that nobody uses, if there is one.
+    pub(super) fn take_idle(&self) -> Option<Connection> {
+        let mut idle = self.idle();
+        idle.retain(|connection| !connection.client.is_closed());
+        idle.pop()
+    }
+
+    /// Takes in a connection that nobody uses.
+    pub(super) fn keep(&self, mut connection: Connection) {
         if connection.client.is_closed() {
             return;
         }
@@ -221,10 +247,13 @@ impl Pool {
 
     fn forget_all(&self) {
         self.idle().clear();
+        if let Ok(mut session) = self.session.try_lock() {
+            *session = None;
+        }
     }
 
     /// Connects to the primary among the servers named, beginning with the one that was it last.
-    pub(super) async fn connect(&self, notices: Option<&mpsc::UnboundedSender<String>>) -> Result<Connection, Failure> {
+    pub(super) async fn connect(&self) -> Result<Connection, Failure> {
         let places = &self.settings.places;
         let first = self.primary.load(Ordering::Relaxed);
         let mut errors: Vec<Error> = Vec::new();
@@ -232,7 +261,7 @@ impl Pool {
             let at = (first + turn) % places.len();
             // One that does not answer must leave time for the others.
             let share = CONNECT / u32::try_from(places.len()).unwrap_or(u32::MAX);
-            let connected = timeout(share, self.connect_to(&places[at], notices)).await;
+            let connected = timeout(share, self.connect_to(&places[at])).await;
             match connected.unwrap_or_else(|_| Err(silent(Doing::Connecting, &places[at].shown))) {
                 Ok(connection) => {
                     self.primary.store(at, Ordering::Relaxed);
@@ -244,11 +273,7 @@ impl Pool {
         Err(Failure::Final(all_failed(errors)))
     }
 
-    async fn connect_to(
-        &self,
-        place: &Place,
-        notices: Option<&mpsc::UnboundedSender<String>>,
-    ) -> Result<Connection, Failure> {
+    async fn connect_to(&self, place: &Place) -> Result<Connection, Failure> {
         let settings = &self.settings;
         let (client, mut connection) = place
             .config
@@ -257,17 +282,19 @@ impl Pool {
             .map_err(|e| failed(e, Doing::Connecting, &place.shown, settings))?;
         // Told from version 14 on, and not by every pooler.
         let in_hot_standby = connection.parameter("in_hot_standby").map(|value| value == "on");
-        let notices = notices.cloned();
+        // With the driver's end the notices end.
+        let (sender, notices) = mpsc::unbounded_channel();
         let driver = tokio::spawn(async move {
             while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
-                if let (AsyncMessage::Notification(notification), Some(notices)) = (message, &notices) {
-                    let _ = notices.send(notification.payload().to_owned());
+                if let AsyncMessage::Notification(notification) = message {
+                    let _ = sender.send(notification.payload().to_owned());
                 }
             }
         });
         let (place_shown, used) = (place.shown.clone(), SystemClock.now());
         let driver = Driver(Some(driver));
-        let mut connection = Connection { client, driver, place: place_shown, used, habits: Habits::New(0) };
+        let (habits, notices) = (Habits::New(0), Some(notices));
+        let mut connection = Connection { client, driver, place: place_shown, used, habits, notices };
         let is_standby = match in_hot_standby {
             Some(is_standby) => is_standby,
             // With one server, the statements themselves tell.
