@@ -253,7 +253,10 @@ impl Listener {
     /// Hints at a swap of this handle's own: the session that made it may be the one that listens, and is not notified if it
     /// is the only one.
     pub(super) fn echo(&self, key: &Key) {
-        self.hint(self.tag(key).number);
+        if !self.hint(self.tag(key).number) {
+            // Nobody watches it any more: the listener lets go of it.
+            self.changed.notify_one();
+        }
     }
 
     /// Passes a hint on; whether there was anybody to pass it on to.
