@@ -407,6 +407,8 @@ fn wrong_jobs_are_refused_with_job_field_value_and_form() {
         (job("every = '1h'\nargv = []"), "field `command`: give either"),
         (job("cron = '@daily'\ntz = 'Mars'\ncommand = 'true'"), "field `tz`: invalid time zone `Mars`"),
         (job("cron = '@daily'\ndst = 'maybe'\ncommand = 'true'"), "field `dst`: invalid dst `maybe`: use shift"),
+        (job("cron = '@daily'\ntz = 'localtime'\ncommand = 'true'"), "`localtime` is no name of IANA's"),
+        (job("cron = '@daily'\ntz = 'posixrules'\ncommand = 'true'"), "`posixrules` is no name of IANA's"),
         (job("cron = '@daily'\ndst_fold = 'x'\ncommand = 'true'"), "invalid dst_fold `x`: use first"),
         (job("every = '1h'\ntz = 'UTC'\ncommand = 'true'"), "go with `cron`"),
         (job("cron = '@every 1h'\ntz = 'Asia/Tokyo'\ncommand = 'true'"), "invalid cron `@every 1h`: it is counted in"),

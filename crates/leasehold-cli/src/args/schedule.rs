@@ -13,10 +13,12 @@ pub struct RunSlot {
     /// The time zone of --slot, by its IANA name [default: UTC]
     #[arg(long, value_name = "ZONE", requires = "slot")]
     pub tz: Option<String>,
-    /// For a slot in an hour that does not exist: `shift` to the end of the gap (default) or `skip`
+    /// For a slot in an hour that does not exist: `shift` to the end of the gap, or `skip` [default: as Debian's cron does:
+    /// shift, or skip if the minute or the hour begins with `*`]
     #[arg(long, value_name = "POLICY", requires = "slot")]
     pub dst: Option<String>,
-    /// For a slot in an hour that comes twice: `first` or `both` [default: first, or both for a wildcard hour]
+    /// For a slot in an hour that comes twice: `first` or `both` [default: as Debian's cron does: first, or both if the minute
+    /// or the hour begins with `*`]
     #[arg(long, value_name = "POLICY", requires = "slot")]
     pub dst_fold: Option<String>,
     /// Leave the slot out when it is older than this [default: 1d]
