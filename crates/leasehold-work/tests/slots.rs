@@ -188,17 +188,6 @@ fn a_year_forwards_runs_one_slot_and_a_year_backwards_runs_none() {
 }
 
 #[test]
-fn a_run_that_was_broken_off_is_due_again_unless_a_newer_slot_stands_in_for_it() {
-    let hourly = cron("@hourly", "UTC");
-    let broken = Slot(at("2026-11-15T03:00"));
-    let soon = all(&hourly, at("2026-11-15T03:20"), Last::Interrupted(broken), CatchUp::default());
-    assert_eq!(soon.run, [broken]);
-    let late = all(&hourly, at("2026-11-15T04:20"), Last::Interrupted(broken), CatchUp::default());
-    assert_eq!(texts(late.run.iter().copied()), ["2026-11-15T04:00"]);
-    assert_eq!((late.dropped[0].first, late.dropped[0].reason), (broken, Drop::Coalesced));
-}
-
-#[test]
 fn a_job_that_is_new_has_its_newest_slot_at_most() {
     let hourly = cron("@hourly", "UTC");
     let now = at("2026-11-15T03:20");
@@ -262,16 +251,14 @@ proptest! {
     #[test]
     fn nothing_due_is_lost_and_nothing_is_beyond_the_bounds(
         line in 0..LINES.len(), zone in 0..ZONES.len(), now in 0u64..60 * 24 * 30, back in -1_000i64..60 * 24 * 20,
-        count in 1u32..6, age in 1u64..60 * 24 * 10, broken in any::<bool>(), done in 0usize..5,
+        count in 1u32..6, age in 1u64..60 * 24 * 10, done in 0usize..5,
     ) {
         let schedule = cron(LINES[line], ZONES[zone]);
         let now = Timestamp::from_millis(at("2026-03-15T00:00").as_millis() + now * MINUTE);
         let since = Timestamp::from_millis((now.as_millis() as i64 - back * MINUTE as i64) as u64);
         let policy = CatchUp::new(count, Duration::from_secs(age * 60)).unwrap();
-        let interrupted = schedule.latest(since).filter(|_| broken);
-        let last = interrupted.map_or(Last::Settled(since), Last::Interrupted);
-        let every: Vec<Slot> = interrupted.into_iter().chain(schedule.between(since, now))
-            .filter(|slot| slot.0 <= now).collect();
+        let last = Last::Settled(since);
+        let every: Vec<Slot> = schedule.between(since, now).filter(|slot| slot.0 <= now).collect();
         let settled: BTreeSet<u64> = every.iter().rev().step_by(3).take(done).map(|s| s.0.as_millis()).collect();
         let found = due(&schedule, now, last, policy, |slot| settled.contains(&slot.0.as_millis()));
         prop_assert!(found.run.len() <= count as usize);

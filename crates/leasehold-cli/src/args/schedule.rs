@@ -36,6 +36,9 @@ pub struct RunSlot {
     /// Name this slot to the command without claiming it
     #[arg(long, value_name = "INSTANT", hide = true, conflicts_with_all = ["slot", "slot_at"])]
     pub as_slot: Option<String>,
+    /// Do nothing if the slot has succeeded by the time the lease is held
+    #[arg(long, hide = true, requires = "as_slot")]
+    pub unless_succeeded: bool,
     /// Leave no trace of the slot in the journal
     #[arg(long, hide = true, requires = "slot_at")]
     pub unrecorded: bool,
@@ -142,6 +145,9 @@ pub struct Backfill {
     /// Do not ask first
     #[arg(long)]
     pub yes: bool,
+    /// Also run slots of which the journal no longer knows what became of them: they may have succeeded
+    #[arg(long)]
+    pub again_if_forgotten: bool,
 }
 
 #[derive(Debug, Args)]
