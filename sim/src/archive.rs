@@ -139,6 +139,7 @@ impl Archive {
                 Refusal::Lost { .. } => No::Lost,
                 Refusal::AlreadyReleased { .. } => No::AlreadyReleased,
                 Refusal::NeverHeld
+                | Refusal::Interrupted(_)
                 | Refusal::NotPaused
                 | Refusal::NoSlot
                 | Refusal::LineageFixed { .. }

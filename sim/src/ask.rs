@@ -124,7 +124,11 @@ impl Ask {
                 lineage: LINEAGE,
                 holder: texts.holder(name),
                 ttl: Ttl::MIN,
-                slot: (slot > 0).then(|| SlotClaim { slot: slot_of(slot), after_failure: after.after_failure() }),
+                slot: (slot > 0).then(|| {
+                    // Who retries failures also knows that the slot before was given up, if its run died.
+                    let gives_up = (after == Again::Retry).then(|| slot_of(slot - 1));
+                    SlotClaim { gives_up, ..SlotClaim::new(slot_of(slot), after.after_failure()) }
+                }),
             },
             Ask::Renew(title) => Request::Renew { claim: title.claim(), ttl: Ttl::MIN, progress: None },
             Ask::Checkpoint(title) => Request::Checkpoint { claim: title.claim(), report: Report::default() },

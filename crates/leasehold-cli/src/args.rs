@@ -107,6 +107,13 @@ pub enum Verb {
         after_help = "Examples:\n  leasehold advance daily-publish --past 41 --why 'the store was restored from an old copy'\n  leasehold advance daily-publish --past 41 --lineage 9f2c... --if-lineage 07aa... --why 'the store was lost'"
     )]
     Advance(Advance),
+    /// Set a job's slots back to the store's time, after the store's clock was ahead
+    #[command(
+        after_help = "Slots that were claimed or dropped while the clock was ahead are still to come, and can then run when \
+                      their time comes. Whoever holds the lease is evicted.\n\nExamples:\n  \
+                      leasehold rewind nightly-report --why 'the database server was a year ahead'"
+    )]
+    Rewind(Operate),
     /// Run jobs on a schedule, each slot once in the whole fleet
     Schedule(Schedule),
     /// Show every due slot of a scheduled job and what became of it

@@ -67,6 +67,7 @@ fn slot_state(state: SlotState) -> &'static str {
         SlotState::Running => "running",
         SlotState::Done => "done",
         SlotState::Failed => "failed",
+        SlotState::Rewound => "rewound",
     }
 }
 
@@ -154,6 +155,11 @@ pub fn refusal_line(lease: &LeaseName, refusal: &Refusal, now: Timestamp) -> Str
         Refusal::AlreadyRun(mark) => {
             format!("`{lease}` has run slot {} already, under epoch {}", rfc3339(mark.slot.0), mark.epoch)
         }
+        Refusal::Interrupted(mark) => format!(
+            "slot {} of `{lease}` was interrupted under epoch {}: it is run again, or given up, before a newer one",
+            rfc3339(mark.slot.0),
+            mark.epoch
+        ),
         Refusal::Lost { seen, .. } => format!("`{lease}` was lost before it was held: seen={seen}"),
         Refusal::AlreadyReleased { outcome } => format!("`{lease}` had been released ({})", outcome.as_str()),
         Refusal::NeverHeld => format!("nobody ever held a lease `{lease}`; see `leasehold ls` for those there are"),

@@ -239,6 +239,7 @@ fn verbs(token: &str) -> Vec<Vec<String>> {
         "pause job --why x",
         "resume job --why x",
         "advance job --past 9 --why x",
+        "rewind job --why x",
         "run brand-new -- true",
         "queue claim mail",
         "queue add mail --text x",

@@ -48,15 +48,16 @@ impl Default for CatchUp {
     }
 }
 
-/// Where a job stands.
+/// Up to where a job's slots are settled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Last {
     /// It was never run, and nobody knows since when it is there: only its newest slot can be due.
     Never,
     /// Every slot up to this time is settled, or was before the job's time.
     Settled(Timestamp),
-    /// Every slot before this one is settled; this one's run was broken off.
-    Interrupted(Slot),
+    /// Slots were claimed or settled while the store's clock was ahead of what it shows now, so none can be claimed
+    /// until then. Those that came due after this time have no fate yet.
+    Ahead(Timestamp),
 }
 
 /// Why a slot is dropped.
@@ -66,6 +67,8 @@ pub enum Drop {
     TooOld,
     /// A newer slot stands in for it.
     Coalesced,
+    /// A slot that is still to come was claimed while the store's clock was ahead.
+    ClockAhead,
 }
 
 impl Drop {
@@ -74,6 +77,7 @@ impl Drop {
         match self {
             Drop::TooOld => Event::DroppedTooOld,
             Drop::Coalesced => Event::DroppedCoalesced,
+            Drop::ClockAhead => Event::DroppedClockAhead,
         }
     }
 }
@@ -91,6 +95,8 @@ pub struct Dropped {
     pub more: bool,
     /// Why.
     pub reason: Drop,
+    /// The slot before the oldest, so that spans that follow each other are written as one.
+    pub before: Option<Slot>,
 }
 
 /// What is to be done about the slots that are due.
@@ -106,9 +112,9 @@ pub struct Due {
 pub fn due(schedule: &Schedule, now: Timestamp, last: Last, policy: CatchUp, settled: impl Fn(Slot) -> bool) -> Due {
     let after = match last {
         Last::Never => None,
-        Last::Settled(at) => Some(at),
-        Last::Interrupted(slot) => Some(Timestamp::from_millis(slot.0.as_millis().saturating_sub(1))),
+        Last::Settled(at) | Last::Ahead(at) => Some(at),
     };
+    let is_ahead = matches!(last, Last::Ahead(_));
     let mut due = Due::default();
     let mut counted = 0;
     let mut next = schedule.latest(now);
@@ -118,20 +124,27 @@ pub fn due(schedule: &Schedule, now: Timestamp, last: Last, policy: CatchUp, set
             continue;
         }
         let too_old = now.saturating_since(slot.0) > policy.max_age;
-        if !too_old && due.run.len() < policy.count as usize {
+        if !is_ahead && !too_old && due.run.len() < policy.count as usize {
             due.run.push(slot);
             continue;
         }
-        let reason = if too_old { Drop::TooOld } else { Drop::Coalesced };
+        let reason = match (is_ahead, too_old) {
+            (true, _) => Drop::ClockAhead,
+            (false, true) => Drop::TooOld,
+            (false, false) => Drop::Coalesced,
+        };
         counted += 1;
         let more = counted == COUNTED && next.is_some_and(|next| after.is_none_or(|after| next.0 > after));
         match due.dropped.last_mut().filter(|dropped| dropped.reason == reason) {
             Some(dropped) => (dropped.first, dropped.count, dropped.more) = (slot, dropped.count + 1, more),
-            None => due.dropped.push(Dropped { first: slot, last: slot, count: 1, more, reason }),
+            None => due.dropped.push(Dropped { first: slot, last: slot, count: 1, more, reason, before: None }),
         }
         if counted == COUNTED {
             break;
         }
+    }
+    for dropped in &mut due.dropped {
+        dropped.before = schedule.before(dropped.first);
     }
     due.run.reverse();
     due.dropped.reverse();

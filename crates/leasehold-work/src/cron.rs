@@ -76,11 +76,13 @@ pub struct Cron {
 }
 
 impl Cron {
-    /// Whether the hour field is a wildcard: such a line goes by elapsed time more than by the clock on the wall.
-    pub fn is_by_the_hour(&self) -> bool {
+    /// Whether a field of the time of day begins with `*`. Debian's cron runs such a line whenever the clock on the wall
+    /// shows a time that it names, and only the others are put right when clocks are changed.
+    pub fn is_wildcard(&self) -> bool {
         let line = expand(&self.text);
         let fields: Vec<&str> = line.split_whitespace().collect();
-        fields.get(fields.len().saturating_sub(4)).is_some_and(|hour| hour.starts_with('*'))
+        let time_of_day = fields.len().saturating_sub(3);
+        fields.iter().take(time_of_day).any(|field| field.starts_with('*'))
     }
 
     /// The first wall-clock time at or after this one.
@@ -133,7 +135,8 @@ impl std::str::FromStr for Cron {
             }
         };
         let start = DateTime::constant(2000, 1, 1, 0, 0, 0, 0);
-        let fields = Fields::from(&parsed.pattern);
+        let days = &fields[fields.len() - 3..];
+        let fields = Fields::new(&parsed.pattern, days[0], days[2]);
         if fields.at_or_after(start).is_none() {
             let allowed = "this day never comes; see the day of month and the month";
             return Err(Error::invalid("cron", text, allowed));
@@ -277,11 +280,12 @@ mod tests {
     }
 
     #[test]
-    fn a_wildcard_hour_is_told_from_a_fixed_one() {
-        let by_the_hour = |line: &str| line.parse::<Cron>().unwrap().is_by_the_hour();
-        assert!(by_the_hour("*/30 * * * *") && by_the_hour("0 */2 * * *") && by_the_hour("0 0 * * * *"));
-        assert!(!by_the_hour("30 2 * * *") && !by_the_hour("0 30 2 * * *") && !by_the_hour("@daily"));
-        assert!(by_the_hour("@hourly"));
+    fn a_wildcard_time_is_told_from_a_fixed_one() {
+        let wildcard = |line: &str| line.parse::<Cron>().unwrap().is_wildcard();
+        assert!(wildcard("*/30 * * * *") && wildcard("0 */2 * * *") && wildcard("0 0 * * * *"));
+        assert!(wildcard("* 2 * * *") && wildcard("*/10 30 2 * * *") && wildcard("@hourly"));
+        assert!(!wildcard("30 2 * * *") && !wildcard("0 30 2 * * *") && !wildcard("@daily"));
+        assert!(!wildcard("0-59 2 * * *") && !wildcard("30 2 */2 */2 */2"));
     }
 
     /// A field as people write it: all, one, a list, a range, a step.

@@ -34,8 +34,12 @@ pub enum Fate {
     DroppedTooOld,
     /// A newer slot stood in for it.
     DroppedCoalesced,
+    /// Slots that are still to come had been claimed while the store's clock was ahead.
+    DroppedClockAhead,
     /// An operator had paused the job.
     Paused,
+    /// Its run died, as often as it was run, or until it was too old to be run again.
+    Died,
 }
 
 impl Fate {
@@ -49,7 +53,9 @@ impl Fate {
             Fate::SkippedOverlap => "skipped_overlap",
             Fate::DroppedTooOld => "dropped_too_old",
             Fate::DroppedCoalesced => "dropped_coalesced",
+            Fate::DroppedClockAhead => "dropped_clock_ahead",
             Fate::Paused => "paused",
+            Fate::Died => "died",
         }
     }
 
@@ -64,8 +70,9 @@ impl Fate {
             Fate::SkippedOverlap => Some(Event::SkippedOverlap),
             Fate::DroppedTooOld => Some(Event::DroppedTooOld),
             Fate::DroppedCoalesced => Some(Event::DroppedCoalesced),
+            Fate::DroppedClockAhead => Some(Event::DroppedClockAhead),
             Fate::Paused => Some(Event::Paused),
-            Fate::Running | Fate::Succeeded | Fate::Failed | Fate::Lost => None,
+            Fate::Running | Fate::Succeeded | Fate::Failed | Fate::Lost | Fate::Died => None,
         }
     }
 }
@@ -75,11 +82,12 @@ impl From<Drop> for Fate {
         match reason {
             Drop::TooOld => Fate::DroppedTooOld,
             Drop::Coalesced => Fate::DroppedCoalesced,
+            Drop::ClockAhead => Fate::DroppedClockAhead,
         }
     }
 }
 
-/// One slot, or several that were dropped together.
+/// One slot, or several that follow each other and were passed over for the same reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
@@ -135,6 +143,11 @@ impl Entry {
             ran_for_ms: None,
         }
     }
+
+    /// The slot; of several, the last.
+    pub fn end(&self) -> Slot {
+        self.last.unwrap_or(self.slot)
+    }
 }
 
 /// How a run of a slot ended.
@@ -160,6 +173,10 @@ pub struct Journal {
     /// Every slot up to this one that was not run is settled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled_to: Option<Slot>,
+    /// Up to this slot entries were dropped to keep the journal small: what became of a slot without an entry is no longer
+    /// known, only that something did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forgotten_to: Option<Slot>,
     /// Oldest slot first, at most [`ENTRIES_KEPT`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<Entry>,
@@ -168,35 +185,87 @@ pub struct Journal {
 impl Journal {
     /// Whether the fate of this slot is known for good.
     pub fn is_settled(&self, slot: Slot) -> bool {
-        self.entries.iter().any(|e| e.slot <= slot && slot <= e.last.unwrap_or(e.slot) && e.fate.is_final())
+        self.entries.iter().any(|e| e.slot <= slot && slot <= e.end() && e.fate.is_final())
+    }
+
+    /// Whether the slot was run to a good end.
+    pub fn has_succeeded(&self, slot: Slot) -> bool {
+        self.single(slot).is_some_and(|entry| entry.fate == Fate::Succeeded)
+    }
+
+    /// Whether something became of this slot that is no longer known.
+    pub fn has_forgotten(&self, slot: Slot) -> bool {
+        let has_entry = self.entries.iter().any(|e| e.slot <= slot && slot <= e.end());
+        !has_entry && self.forgotten_to.is_some_and(|forgotten| slot <= forgotten)
+    }
+
+    /// The newest slot up to which slots that were not run are settled.
+    pub fn settled_until(&self) -> Option<Slot> {
+        [self.settled_to, self.forgotten_to, self.since.map(Slot)].into_iter().flatten().max()
+    }
+
+    /// Up to where the fate of slots is told, as far as that was not told ahead of its time.
+    pub(crate) fn told_until(&self, now: Timestamp) -> Timestamp {
+        let ends = self.entries.iter().map(|entry| entry.end().0);
+        ends.chain(self.since).filter(|at| *at <= now).max().unwrap_or(now)
     }
 
     /// Writes down what was dropped, unless it was before; gives what is new.
     pub fn drop_slots(&mut self, dropped: &[Dropped], at: Timestamp, host: &str) -> Vec<Dropped> {
         let settled_to = self.settled_to;
-        let new: Vec<Dropped> =
-            dropped.iter().filter(|d| settled_to.is_none_or(|settled| d.first > settled)).copied().collect();
+        let is_new = |d: &&Dropped| match d.reason {
+            // What is settled was settled ahead of its time.
+            Drop::ClockAhead => !self.is_settled(d.first),
+            Drop::TooOld | Drop::Coalesced => settled_to.is_none_or(|settled| d.first > settled),
+        };
+        let new: Vec<Dropped> = dropped.iter().filter(is_new).copied().collect();
         for dropped in &new {
             let entry = Entry::new(dropped.first, dropped.reason.into(), at, host);
             let many = dropped.count > 1 || dropped.more;
-            // A run that was broken off has an entry, which is closed by this.
-            self.put(Entry {
-                last: many.then_some(dropped.last),
-                count: many.then_some(dropped.count),
-                more: dropped.more,
-                ..entry
-            });
-            self.settled_to = self.settled_to.max(Some(dropped.last));
+            let (last, count) = (many.then_some(dropped.last), many.then_some(dropped.count));
+            self.follow(dropped.before, Entry { last, count, more: dropped.more, ..entry });
+            if dropped.reason != Drop::ClockAhead {
+                self.settled_to = self.settled_to.max(Some(dropped.last));
+            }
         }
         new
     }
 
-    /// Writes down that a slot was passed over, unless its fate is known; says whether that is new.
-    pub fn pass_over(&mut self, slot: Slot, fate: Fate, at: Timestamp, host: &str) -> bool {
-        if self.single(slot).is_some() || self.is_settled(slot) {
+    /// Writes down that a slot whose run died is not run again, unless its fate is known; says whether that is new.
+    pub fn give_up(&mut self, slot: Slot, at: Timestamp, host: &str) -> bool {
+        if self.is_settled(slot) {
             return false;
         }
-        self.put(Entry::new(slot, fate, at, host));
+        let died = Entry::new(slot, Fate::Died, at, host);
+        self.put(match self.single(slot).cloned() {
+            // The machine and the epoch of its last run are worth more than ours.
+            Some(old) => Entry { fate: Fate::Died, ..old },
+            None => died,
+        });
+        true
+    }
+
+    /// Takes back what was written down for slots after this time, because the clock was ahead: what was run stays.
+    pub fn rewind(&mut self, now: Timestamp) {
+        self.entries.retain_mut(|entry| {
+            if entry.end().0 > now && entry.slot.0 <= now {
+                // The schedule is not known here, so neither is how many of them have come due.
+                (entry.last, entry.count, entry.more) = (Some(Slot(now)), Some(1), true);
+            }
+            entry.end().0 <= now || entry.fate.passed_over().is_none()
+        });
+        let back = |slot: Option<Slot>| slot.map(|slot| slot.min(Slot(now)));
+        (self.settled_to, self.forgotten_to) = (back(self.settled_to), back(self.forgotten_to));
+        self.since = self.since.map(|since| since.min(now));
+    }
+
+    /// Writes down that a slot was passed over, unless its fate is known; says whether that is new. `before` is the slot
+    /// before it: those that are passed over one after the other share an entry.
+    pub fn pass_over(&mut self, slot: Slot, before: Option<Slot>, fate: Fate, at: Timestamp, host: &str) -> bool {
+        if self.single(slot).is_some() || self.is_settled(slot) || self.has_forgotten(slot) {
+            return false;
+        }
+        self.follow(before, Entry::new(slot, fate, at, host));
         true
     }
 
@@ -214,6 +283,10 @@ impl Journal {
     pub fn end(&mut self, slot: Slot, epoch: Epoch, end: RunEnd, at: Timestamp, host: &str) {
         let old = self.single(slot).cloned();
         if old.as_ref().is_some_and(|old| old.epoch > Some(epoch)) {
+            return;
+        }
+        // Given up by another, and lost by its own account: nobody will run it any more.
+        if end.fate == Fate::Lost && old.as_ref().is_some_and(|old| old.fate == Fate::Died) {
             return;
         }
         let same = old.as_ref().filter(|old| old.epoch == Some(epoch));
@@ -236,15 +309,33 @@ impl Journal {
         self.entries.iter().find(|entry| entry.slot == slot && entry.last.is_none())
     }
 
+    /// Adds slots that were not run to the entry that ends just before them, if it says the same.
+    fn follow(&mut self, before: Option<Slot>, entry: Entry) {
+        let goes_on = |old: &&mut Entry| Some(old.end()) == before && old.fate == entry.fate && old.epoch.is_none();
+        match self.entries.iter_mut().find(goes_on).filter(|_| !entry.more) {
+            Some(old) => {
+                old.count = Some(old.count.unwrap_or(1).saturating_add(entry.count.unwrap_or(1)));
+                (old.last, old.at, old.host) = (Some(entry.end()), entry.at, entry.host);
+            }
+            None => self.put(entry),
+        }
+    }
+
     fn put(&mut self, entry: Entry) {
         // A span of dropped slots stays when one of them is run after all.
         self.entries.retain(|old| old.slot != entry.slot || old.last.is_some() != entry.last.is_some());
         let place = self.entries.partition_point(|old| old.slot < entry.slot);
         self.entries.insert(place, entry);
-        let excess = self.entries.len().saturating_sub(ENTRIES_KEPT);
-        self.entries.drain(..excess);
+        if self.entries.len() > ENTRIES_KEPT {
+            // The oldest goes, but never what was just said.
+            let gone = self.entries.remove(usize::from(place == 0));
+            self.forgotten_to = self.forgotten_to.max(Some(gone.end()));
+        }
     }
 }
+
+/// A job and its journal, or what is wrong with that.
+pub type Listed = (LeaseName, Result<Journal>);
 
 /// The journals in a store.
 #[derive(Debug, Clone)]
@@ -265,15 +356,15 @@ impl Journals {
         Ok((decode(job, reading.value.as_ref())?, reading.now))
     }
 
-    /// Journals from just after a name, a page at a time, and whether there may be more.
-    pub async fn list(&self, after: Option<&LeaseName>, limit: usize) -> Result<(Vec<(LeaseName, Journal)>, bool)> {
+    /// Journals from just after a name, a page at a time, and whether there may be more. A damaged one is an error of its
+    /// own: it hides no other.
+    pub async fn list(&self, after: Option<&LeaseName>, limit: usize) -> Result<(Vec<Listed>, bool)> {
         let page = self.coordinator.store().list(Shelf::Runs, after, limit).await?;
-        let entries: Result<Vec<_>> = page
-            .entries
-            .into_iter()
-            .map(|(job, value)| decode(&job, Some(&value)).map(|journal| (job, journal)))
-            .collect();
-        Ok((entries?, page.more))
+        let entry = |(job, value): (LeaseName, Versioned)| {
+            let journal = decode(&job, Some(&value));
+            (job, journal)
+        };
+        Ok((page.entries.into_iter().map(entry).collect(), page.more))
     }
 
     /// Notes that this job is known from now on, unless it was; gives since when it is.
@@ -291,12 +382,22 @@ impl Journals {
     }
 
     /// See [`Journal::pass_over`]; counts it if it is new.
-    pub async fn pass_over(&self, job: &LeaseName, slot: Slot, fate: Fate) -> Result<bool> {
-        let new = self.edit(job, |journal, now| journal.pass_over(slot, fate, now, &self.host)).await?;
+    pub async fn pass_over(&self, job: &LeaseName, slot: Slot, before: Option<Slot>, fate: Fate) -> Result<bool> {
+        let new = self.edit(job, |journal, now| journal.pass_over(slot, before, fate, now, &self.host)).await?;
         if let Some(event) = fate.passed_over().filter(|_| new) {
             self.coordinator.count(job, event).await?;
         }
         Ok(new)
+    }
+
+    /// See [`Journal::give_up`].
+    pub async fn give_up(&self, job: &LeaseName, slot: Slot) -> Result<bool> {
+        self.edit(job, |journal, now| journal.give_up(slot, now, &self.host)).await
+    }
+
+    /// See [`Journal::rewind`].
+    pub async fn rewind(&self, job: &LeaseName) -> Result<()> {
+        self.edit(job, Journal::rewind).await
     }
 
     /// See [`Journal::begin`].
@@ -366,7 +467,7 @@ mod tests {
         let entry = &journal.entries[0];
         assert_eq!((entry.fate, entry.host.as_str(), entry.attempts), (Fate::Succeeded, "b", 2));
         assert!(journal.is_settled(slot(1_000)) && !journal.is_settled(slot(2_000)));
-        assert!(!journal.pass_over(slot(1_000), Fate::SkippedOverlap, at, "c"));
+        assert!(!journal.pass_over(slot(1_000), None, Fate::SkippedOverlap, at, "c"));
     }
 
     #[test]
@@ -378,6 +479,7 @@ mod tests {
             count,
             more: false,
             reason: Drop::TooOld,
+            before: None,
         };
         let mut journal = Journal::default();
         assert_eq!(journal.drop_slots(&[dropped(1_000, 3_000, 3)], at, "a").len(), 1);

@@ -7,10 +7,12 @@
 mod catch_up;
 mod cron;
 mod slots;
+mod standing;
 
 pub use catch_up::{COUNTED, CatchUp, Drop, Dropped, Due, Last, due};
 pub use cron::Cron;
 pub use slots::{Fold, Gap, Schedule, Zone};
+pub use standing::{Interrupted, Standing, has_succeeded};
 mod job;
 mod journal;
 mod scheduler;

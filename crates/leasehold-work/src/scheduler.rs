@@ -256,11 +256,9 @@ impl Scheduler {
     /// Asks the store for the time.
     async fn ask_time(&self) -> Result<(Timestamp, Moment)> {
         let asked = self.desk.clock().now();
-        let name: LeaseName = match self.jobs.first() {
-            Some(job) => job.name.clone(),
-            None => "schedule".parse()?,
-        };
-        let reading = self.desk.coordinator().store().read(&Key::new(Shelf::Runs, &name)).await?;
+        // No job's own record: one that is damaged stops its own job only.
+        let key = Key::new(Shelf::Probe, &"schedule/clock".parse()?);
+        let reading = self.desk.coordinator().store().read(&key).await?;
         Ok((reading.now, asked))
     }
 
@@ -288,6 +286,7 @@ impl Scheduler {
     /// readings of the store show to be open.
     async fn survey(&mut self) -> Result<()> {
         if self.jobs.len() < MANY {
+            self.desk.check_journal_of(self.jobs.iter().map(|job| job.name.clone()));
             self.arm_all();
             return Ok(());
         }
@@ -297,6 +296,11 @@ impl Scheduler {
             let (page, more) = self.desk.journals().list(after.as_ref(), PAGE).await?;
             after = page.last().map(|(name, _)| name.clone());
             for (name, journal) in page {
+                // A damaged one is looked at, told and tried again with its own job.
+                let Ok(journal) = journal else {
+                    self.desk.check_journal_of([name]);
+                    continue;
+                };
                 let settled = journal.settled_to.map(|slot| slot.0);
                 if let Some(at) = settled.max(journal.since) {
                     known.insert(name, at);
@@ -324,8 +328,10 @@ impl Scheduler {
         }
         let now = self.desk.now();
         for (index, job) in (0..).zip(&self.jobs) {
-            let next = job.schedule.next_after(known.get(&job.name).copied().unwrap_or(now));
-            match (known.contains_key(&job.name), next) {
+            // Slots that are settled ahead of their time are to be told about.
+            let settled = known.get(&job.name).filter(|at| **at <= now);
+            let next = job.schedule.next_after(settled.copied().unwrap_or(now));
+            match (settled.is_some(), next) {
                 (true, Some(slot)) => self.agenda.arm(index, slot.0.plus(job.delay(slot))),
                 (true, None) => {}
                 (false, _) => self.agenda.arm(index, now),

@@ -18,12 +18,17 @@ use std::time::Duration;
 /// the week forty.
 const MAX_CHANGES: usize = 400;
 
+/// A gap of so many seconds or more, or a longer fold, is no change to or from summer time: a zone has moved, perhaps by a
+/// day.
+const MOVED: i64 = 3 * 3_600;
+
 /// What becomes of a slot whose wall-clock time does not exist, because the clock is set forward past it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Gap {
     /// It is due at the first instant after the gap.
-    #[default]
     Shift,
+    /// As Debian's cron has it: like `Shift` after less than three hours, else it is not due.
+    ShiftBriefly,
     /// It is not due that day.
     Skip,
 }
@@ -33,6 +38,8 @@ pub enum Gap {
 pub enum Fold {
     /// It is due the first time only.
     First,
+    /// As Debian's cron has it: like `First` in a fold of up to three hours, else it is due both times.
+    FirstBriefly,
     /// It is due both times, as two slots.
     Both,
 }
@@ -102,6 +109,12 @@ impl FromStr for Zone {
         if text.starts_with(['/', ':']) || text.contains("..") || text.contains(',') {
             return Err(Error::invalid("time zone", text, form));
         }
+        // So would files that lie beside the zones and are this machine's own choice, or count leap seconds.
+        let lower = text.to_ascii_lowercase();
+        let is_foreign = |name: &&&str| lower == **name || lower.starts_with(&format!("{name}/"));
+        if let Some(name) = ["localtime", "posixrules", "posix", "right"].iter().find(is_foreign) {
+            return Err(Error::invalid("time zone", text, format!("`{name}` is no name of IANA's; {form}")));
+        }
         match jiff::tz::db().get(text) {
             Ok(zone) => Ok(Zone(zone)),
             Err(_) => Err(Error::invalid("time zone", text, format!("it is not known here; {form}"))),
@@ -128,8 +141,9 @@ pub enum Schedule {
 }
 
 impl Schedule {
-    /// By a cron line, or by `@every 45m`. Without a word on folds a line with a fixed hour is due once and one with a
-    /// wildcard hour both times, as people know it from cron.
+    /// By a cron line, or by `@every 45m`. Without a word on changes of the clock it is as in Debian's cron: a line with a
+    /// fixed time of day is due once, at the end of a gap or the first time in a fold; one whose minute or hour begins with
+    /// `*` goes by the clock on the wall.
     pub fn new(text: &str, zone: Zone, gap: Option<Gap>, fold: Option<Fold>) -> Result<Self> {
         if let Some(interval) = text.trim().strip_prefix("@every ") {
             if zone != Zone::UTC || gap.is_some() || fold.is_some() {
@@ -139,8 +153,8 @@ impl Schedule {
             return Schedule::every(parse_duration(interval.trim())?);
         }
         let cron: Cron = text.parse()?;
-        let usual = if cron.is_by_the_hour() { Fold::Both } else { Fold::First };
-        Ok(Schedule::Cron { cron, zone, gap: gap.unwrap_or_default(), fold: fold.unwrap_or(usual) })
+        let usual = if cron.is_wildcard() { (Gap::Skip, Fold::Both) } else { (Gap::ShiftBriefly, Fold::FirstBriefly) };
+        Ok(Schedule::Cron { cron, zone, gap: gap.unwrap_or(usual.0), fold: fold.unwrap_or(usual.1) })
     }
 
     /// At every multiple of this interval: whole seconds, from one second to a year.
@@ -238,10 +252,23 @@ impl Change {
     /// Where a stretch that begins with this change begins to count: past the hour that comes a second time, if only the
     /// first time counts.
     fn counts_from(&self, fold: Fold) -> i64 {
+        let length = (self.before - self.after).max(0);
         match fold {
-            Fold::First => self.at + (self.before - self.after).max(0),
-            Fold::Both => self.at,
+            Fold::First => self.at + length,
+            Fold::FirstBriefly if length <= MOVED => self.at + length,
+            Fold::FirstBriefly | Fold::Both => self.at,
         }
+    }
+
+    /// Whether this wall-clock time never comes because of the change, and is due at the end of the gap instead.
+    fn shifts(&self, wall: i64, gap: Gap) -> bool {
+        let is_missing = wall >= self.at + self.before && wall < self.at + self.after;
+        is_missing
+            && match gap {
+                Gap::Shift => true,
+                Gap::ShiftBriefly => self.after - self.before < MOVED,
+                Gap::Skip => false,
+            }
     }
 }
 
@@ -260,7 +287,7 @@ impl Search<'_> {
                 return Some(wall - offset);
             }
             // The wall clock jumps from `at + before` to `at + after`: a time in between never comes.
-            if self.gap == Gap::Shift && wall < change.at + change.after {
+            if change.shifts(wall, self.gap) {
                 return Some(change.at);
             }
             from = change.counts_from(self.fold);
@@ -276,8 +303,7 @@ impl Search<'_> {
             if wall - offset >= change.counts_from(self.fold) {
                 return Some(wall - offset);
             }
-            let in_gap = wall >= change.at + change.before && wall < change.at + change.after;
-            if self.gap == Gap::Shift && in_gap {
+            if change.shifts(wall, self.gap) {
                 return Some(change.at);
             }
             until = change.at - 1;

@@ -111,6 +111,8 @@ fn runs() -> Journal {
         Fate::DroppedTooOld,
         Fate::DroppedCoalesced,
         Fate::Paused,
+        Fate::DroppedClockAhead,
+        Fate::Died,
     ];
     let entries = (0..).zip(fates).map(|(n, fate)| Entry {
         slot: Slot(at(n * 60_000)),
@@ -125,7 +127,12 @@ fn runs() -> Journal {
         exit: (n == 2).then_some(137),
         ran_for_ms: (n == 1 || n == 2).then_some(4_321),
     });
-    Journal { since: Some(at(0)), settled_to: Some(Slot(at(420_000))), entries: entries.collect() }
+    Journal {
+        since: Some(at(0)),
+        settled_to: Some(Slot(at(420_000))),
+        forgotten_to: Some(Slot(at(0))),
+        entries: entries.collect(),
+    }
 }
 
 #[track_caller]

@@ -29,6 +29,8 @@ pub enum Event {
     DroppedTooOld,
     /// A newer slot stood in for it.
     DroppedCoalesced,
+    /// The slot came due while slots that are still to come were claimed: the store's clock had been ahead.
+    DroppedClockAhead,
     /// An operator had paused it.
     Paused,
     /// The lease was lost while the work ran.
@@ -41,12 +43,13 @@ pub enum Event {
 
 impl Event {
     /// Every event, in the order in which they are shown.
-    pub const ALL: [Event; 9] = [
+    pub const ALL: [Event; 10] = [
         Event::Granted,
         Event::SkippedOverlap,
         Event::AlreadyRun,
         Event::DroppedTooOld,
         Event::DroppedCoalesced,
+        Event::DroppedClockAhead,
         Event::Paused,
         Event::Lost,
         Event::Fenced,
@@ -61,6 +64,7 @@ impl Event {
             Event::AlreadyRun => "already_run",
             Event::DroppedTooOld => "dropped_too_old",
             Event::DroppedCoalesced => "dropped_coalesced",
+            Event::DroppedClockAhead => "dropped_clock_ahead",
             Event::Paused => "paused",
             Event::Lost => "lost",
             Event::Fenced => "fenced",

@@ -71,7 +71,7 @@ pub use keeper::{Keeper, Loss, ProgressGate, Standing};
 pub use memory::MemoryStore;
 pub use name::{Key, LeaseName, MAX_NAME_BYTES, PROXY_FOLDER, Shelf};
 pub use nonce::{Jitter, Lineage, Nonce};
-pub use ownership::{OperatorMark, Ownership, Progress, Slot, SlotMark, SlotState, TRANSFERS_KEPT, Tenure};
+pub use ownership::{OperatorMark, Ownership, Progress, SLOT_RUNS, Slot, SlotMark, SlotState, TRANSFERS_KEPT, Tenure};
 pub use remedy::{Found, Remedy};
 pub use resolve::{Live, Resolved, Resolver, Right, TokenState};
 pub use store::{Capabilities, Revision, Store};

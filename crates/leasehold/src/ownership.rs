@@ -92,6 +92,12 @@ impl Ownership {
         self.epoch == claim.epoch && self.tenure.as_ref().is_some_and(|t| t.holder.nonce == claim.nonce)
     }
 
+    /// The slot whose run died: it was claimed, never ended, and nobody is at it.
+    pub fn interrupted_slot(&self, now: Timestamp) -> Option<SlotMark> {
+        let is_at_work = |mark: &SlotMark| mark.epoch == self.epoch && self.live_tenure(now).is_some();
+        self.slot.filter(|mark| mark.state == SlotState::Running && !is_at_work(mark))
+    }
+
     /// The transfer that this nonce caused, if it is still remembered.
     pub fn transfer_by(&self, nonce: Nonce) -> Option<&Transfer> {
         self.transfers.iter().rev().map(Arc::as_ref).find(|t| t.nonce == nonce)
@@ -127,6 +133,8 @@ pub enum SlotState {
     Done,
     /// Ran and failed.
     Failed,
+    /// No run: an operator set the mark back to this instant, because a clock was ahead. Slots up to it are settled.
+    Rewound,
 }
 
 impl SlotState {
@@ -136,9 +144,13 @@ impl SlotState {
             SlotState::Running => "running",
             SlotState::Done => "done",
             SlotState::Failed => "failed",
+            SlotState::Rewound => "rewound",
         }
     }
 }
+
+/// How often a slot is run, with the first time, when its run dies each time.
+pub const SLOT_RUNS: u32 = 3;
 
 /// A claimed slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -150,6 +162,18 @@ pub struct SlotMark {
     pub state: SlotState,
     /// The epoch whose holder claimed it.
     pub epoch: Epoch,
+    /// How often it was claimed. More than once means that a run of it died, or failed and was asked for again.
+    #[serde(default = "once", skip_serializing_if = "is_once")]
+    pub runs: u32,
+}
+
+const fn once() -> u32 {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)]
+const fn is_once(runs: &u32) -> bool {
+    *runs == 1
 }
 
 /// Evidence that the work moves, apart from the heartbeat.

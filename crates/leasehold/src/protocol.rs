@@ -21,7 +21,9 @@ pub use request::{AfterFailure, Decision, Order, Refusal, Report, Request, SlotC
 use crate::epoch::Epoch;
 use crate::holder::HolderId;
 use crate::nonce::Nonce;
-use crate::ownership::{OperatorMark, Ownership, Progress, SlotMark, SlotState, TRANSFERS_KEPT, Tenure};
+use crate::ownership::{
+    OperatorMark, Ownership, Progress, SLOT_RUNS, Slot, SlotMark, SlotState, TRANSFERS_KEPT, Tenure,
+};
 use crate::time::{Timestamp, Ttl};
 use crate::token::Claim;
 use crate::transfer::{Outcome, Reason, Transfer};
@@ -75,9 +77,9 @@ fn acquire(record: &Ownership, holder: &HolderId, ttl: Ttl, slot: Option<SlotCla
     if record.transfer_by(holder.nonce).is_some() {
         return found_own_grant(record, holder.nonce, now);
     }
-    let recovers = match slot {
-        Some(claim) => slot_is_open(record, claim)?,
-        None => false,
+    let runs = match slot {
+        Some(claim) => runs_so_far(record, claim)?,
+        None => 0,
     };
     if let Some(tenure) = record.live_tenure(now) {
         return Err(Refusal::Held { tenure: tenure.clone(), epoch: record.epoch });
@@ -85,11 +87,15 @@ fn acquire(record: &Ownership, holder: &HolderId, ttl: Ttl, slot: Option<SlotCla
     if let Some(mark) = &record.paused {
         return Err(Refusal::Paused(mark.clone()));
     }
-    let reason = if recovers { Reason::Recovered } else { why_free(record) };
+    if let Some(claim) = slot {
+        interrupted_comes_first(record, claim, now)?;
+    }
+    let reason = if runs > 0 { Reason::Recovered } else { why_free(record) };
     let mut next = transfer(record, now, holder.nonce, reason, Outcome::Expired)?;
     grant(&mut next, holder, ttl, now);
     if let Some(claim) = slot {
-        next.slot = Some(SlotMark { slot: claim.slot, state: SlotState::Running, epoch: next.epoch });
+        let runs = runs.saturating_add(1);
+        next.slot = Some(SlotMark { slot: claim.slot, state: SlotState::Running, epoch: next.epoch, runs });
         next.amend_last(|last| last.slot = Some(claim.slot));
     }
     Ok(Some(next))
@@ -102,19 +108,29 @@ fn found_own_grant(record: &Ownership, nonce: Nonce, now: Timestamp) -> Decided 
     if still_ours { Ok(None) } else { Err(lost(record)) }
 }
 
-/// Whether a slot may be claimed, and if so whether that recovers a run that died.
-fn slot_is_open(record: &Ownership, claim: SlotClaim) -> Result<bool, Refusal> {
-    let Some(mark) = record.slot else { return Ok(false) };
+/// How often a slot that may be claimed was claimed before; a refusal if it may not.
+fn runs_so_far(record: &Ownership, claim: SlotClaim) -> Result<u32, Refusal> {
+    let Some(mark) = record.slot else { return Ok(0) };
     if claim.slot > mark.slot {
-        return Ok(false);
+        return Ok(0);
     }
     if claim.slot < mark.slot {
         return Err(Refusal::AlreadyRun(mark));
     }
     match (mark.state, claim.after_failure) {
-        (SlotState::Running, _) | (SlotState::Failed, AfterFailure::Retry) => Ok(true),
-        (SlotState::Done, _) | (SlotState::Failed, AfterFailure::Leave) => Err(Refusal::AlreadyRun(mark)),
+        (SlotState::Running, _) | (SlotState::Failed, AfterFailure::Retry) => Ok(mark.runs),
+        (SlotState::Done | SlotState::Rewound, _) | (SlotState::Failed, AfterFailure::Leave) => {
+            Err(Refusal::AlreadyRun(mark))
+        }
     }
+}
+
+/// A newer slot waits for one whose run died; that one is not run for ever.
+fn interrupted_comes_first(record: &Ownership, claim: SlotClaim, now: Timestamp) -> Result<(), Refusal> {
+    let Some(mark) = record.interrupted_slot(now) else { return Ok(()) };
+    let is_worn_out = mark.runs >= SLOT_RUNS && claim.after_failure == AfterFailure::Leave;
+    let refused = if claim.slot == mark.slot { is_worn_out } else { claim.gives_up != Some(mark.slot) };
+    if refused { Err(Refusal::Interrupted(mark)) } else { Ok(()) }
 }
 
 fn renew(record: &Ownership, claim: Claim, ttl: Ttl, progress: Option<&Report>, now: Timestamp) -> Decided {
@@ -229,6 +245,15 @@ fn operate(record: &Ownership, mark: OperatorMark, expected: Option<Epoch>, orde
                     return Err(Refusal::LineageFixed { lineage: record.lineage });
                 }
                 (next.lineage, next.healed) = (Some(lineage), record.lineage.is_some());
+            }
+            Ok(Some(next))
+        }
+        Order::Rewind if record.epoch == Epoch::ZERO => Err(Refusal::NeverHeld),
+        Order::Rewind => {
+            let mut next = transfer(record, now, nonce, Reason::Rewound, Outcome::Evicted)?;
+            sign(&mut next, mark);
+            if next.slot.is_some_and(|mark| mark.slot.0 > now) {
+                next.slot = Some(SlotMark { slot: Slot(now), state: SlotState::Rewound, epoch: next.epoch, runs: 1 });
             }
             Ok(Some(next))
         }

@@ -40,6 +40,8 @@ pub enum Reason {
     Recovered,
     /// An operator moved the epoch past a guard's high water.
     Advanced,
+    /// An operator set the mark of the newest slot back to the store's time.
+    Rewound,
 }
 
 impl Reason {
@@ -53,6 +55,7 @@ impl Reason {
             Reason::HandedOff => "handed_off",
             Reason::Recovered => "recovered",
             Reason::Advanced => "advanced",
+            Reason::Rewound => "rewound",
         }
     }
 }

@@ -96,7 +96,7 @@ fn full() -> Ownership {
             deadline: at(T0 + 90_041),
             ttl: ttl(90),
         }),
-        slot: Some(SlotMark { slot: Slot(at(T0 + 60_000)), state: SlotState::Running, epoch: epoch(41) }),
+        slot: Some(SlotMark { slot: Slot(at(T0 + 60_000)), state: SlotState::Running, epoch: epoch(41), runs: 1 }),
         progress: Some(Progress {
             at: at(T0 + 77),
             epoch: epoch(41),
@@ -415,6 +415,7 @@ fn transfers() -> impl Strategy<Value = Arc<Transfer>> {
         Reason::HandedOff,
         Reason::Recovered,
         Reason::Advanced,
+        Reason::Rewound,
     ]);
     let outcomes = prop::sample::select(vec![
         Outcome::Succeeded,

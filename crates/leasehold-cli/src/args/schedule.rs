@@ -13,10 +13,12 @@ pub struct RunSlot {
     /// The time zone of --slot, by its IANA name [default: UTC]
     #[arg(long, value_name = "ZONE", requires = "slot")]
     pub tz: Option<String>,
-    /// For a slot in an hour that does not exist: `shift` to the end of the gap (default) or `skip`
+    /// For a slot in an hour that does not exist: `shift` to the end of the gap, or `skip` [default: as Debian's cron does:
+    /// shift, or skip if the minute or the hour begins with `*`]
     #[arg(long, value_name = "POLICY", requires = "slot")]
     pub dst: Option<String>,
-    /// For a slot in an hour that comes twice: `first` or `both` [default: first, or both for a wildcard hour]
+    /// For a slot in an hour that comes twice: `first` or `both` [default: as Debian's cron does: first, or both if the minute
+    /// or the hour begins with `*`]
     #[arg(long, value_name = "POLICY", requires = "slot")]
     pub dst_fold: Option<String>,
     /// Leave the slot out when it is older than this [default: 1d]
@@ -34,6 +36,9 @@ pub struct RunSlot {
     /// Name this slot to the command without claiming it
     #[arg(long, value_name = "INSTANT", hide = true, conflicts_with_all = ["slot", "slot_at"])]
     pub as_slot: Option<String>,
+    /// Do nothing if the slot has succeeded by the time the lease is held
+    #[arg(long, hide = true, requires = "as_slot")]
+    pub unless_succeeded: bool,
     /// Leave no trace of the slot in the journal
     #[arg(long, hide = true, requires = "slot_at")]
     pub unrecorded: bool,
@@ -140,6 +145,9 @@ pub struct Backfill {
     /// Do not ask first
     #[arg(long)]
     pub yes: bool,
+    /// Also run slots of which the journal no longer knows what became of them: they may have succeeded
+    #[arg(long)]
+    pub again_if_forgotten: bool,
 }
 
 #[derive(Debug, Args)]

@@ -29,6 +29,7 @@ mod queue;
 mod relay;
 mod release;
 mod renew;
+mod rewind;
 mod run;
 mod runs;
 mod schedule;
@@ -74,6 +75,7 @@ async fn perform(common: &Common, verb: Verb) -> Result<Exit> {
         Verb::Pause(args) => operate::pause(common, &args).await,
         Verb::Resume(args) => operate::resume(common, &args).await,
         Verb::Advance(args) => advance::advance(common, &args).await,
+        Verb::Rewind(args) => rewind::rewind(common, &args).await,
         Verb::Schedule(args) => schedule::schedule(common, args).await,
         Verb::Runs(args) => runs::runs(common, &args).await,
         Verb::Stats(args) => stats::stats(common, &args).await,

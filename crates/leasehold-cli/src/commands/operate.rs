@@ -37,6 +37,7 @@ pub enum Asked {
     Pause,
     Resume,
     Advance { past: Epoch, lineage: Option<Lineage> },
+    Rewind,
 }
 
 /// The order as it is decided on this record: it says which pause it ends, and for the rest on which epoch it was decided.
@@ -46,6 +47,7 @@ fn decided(asked: Asked, record: &Ownership, if_epoch: Option<Epoch>) -> (Option
         Asked::Revoke => (seen, Some(Order::Revoke)),
         Asked::HandOff { to, ttl } => (seen, Some(Order::HandOff { to, ttl })),
         Asked::Advance { past, lineage } => (seen, Some(Order::Advance { past, lineage })),
+        Asked::Rewind => (seen, Some(Order::Rewind)),
         Asked::Pause => (if_epoch, Some(Order::Pause)),
         Asked::Resume => (if_epoch, record.paused.as_ref().map(|mark| Order::Resume { pause: mark.nonce })),
     }

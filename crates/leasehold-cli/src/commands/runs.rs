@@ -56,6 +56,8 @@ fn rows(mut journal: Journal, seen: &Inspection) -> Vec<Row> {
         match known {
             Some(entry) if entry.epoch == Some(transfer.epoch) && entry.fate == Fate::Running => entry.fate = fate,
             Some(entry) if entry.epoch >= Some(transfer.epoch) => {}
+            // Written after the run had died: what the journal says of it stands.
+            Some(entry) if entry.epoch.is_none() && entry.fate.is_final() => {}
             other => {
                 let attempts = other.as_ref().map_or(0, |entry| entry.attempts) + 1;
                 let entry = Entry {
@@ -88,7 +90,11 @@ fn fate(entry: &Entry, seen: &Inspection) -> &'static str {
     match seen.record.slot.filter(|mark| mark.slot == entry.slot && Some(mark.epoch) == entry.epoch) {
         Some(mark) if mark.state == SlotState::Done => Fate::Succeeded.as_str(),
         Some(mark) if mark.state == SlotState::Failed => Fate::Failed.as_str(),
-        _ if entry.fate == Fate::Running && !goes_on => "died",
+        // Another takes it up, unless a newer slot was claimed since.
+        _ if entry.fate == Fate::Running && !goes_on => {
+            let is_open = seen.record.interrupted_slot(seen.now).is_some_and(|mark| mark.slot == entry.slot);
+            if is_open { "interrupted" } else { Fate::Died.as_str() }
+        }
         _ => entry.fate.as_str(),
     }
 }

@@ -4,9 +4,9 @@
 //! commands are an hour off. So PostgreSQL's clock is moved too (Redis's allocator does not bear it), and then everything
 //! that the client could read is an hour off from what counts.
 
-use crate::common::{Done, Home, Running, within};
+use crate::common::{Done, Home, Running, eventually, signal, within};
 use crate::{Engine, at};
-use leasehold_testbed::{FakeTime, Postgres};
+use leasehold_testbed::{FakeTime, Postgres, Server};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -145,4 +145,42 @@ fn on_mariadb_a_clock_that_is_set_forward_ends_a_run_with_its_next_renewal() {
         "{done:?}"
     );
     home.done(&["run", "job", "--", "true"]).expect(0);
+}
+
+/// From then on no slot of this year could run, in silence.
+#[test]
+fn a_postgres_whose_clock_was_a_year_ahead_for_some_seconds_is_told_for_each_job_and_healed() {
+    let folder = Server::folder_for("postgres");
+    let file = folder.path().join("faketime");
+    let set_clock = |offset: &str| std::fs::write(&file, format!("{offset}\n")).unwrap();
+    set_clock("+0");
+    let clock = FakeTime::file(&file);
+    let server = Postgres::seeing(&clock.env());
+    let home = at(Postgres::url(server.port()));
+    let jobs = ["a", "b"].map(|name| {
+        format!("[[job]]\nname = '{name}'\nevery = '1s'\nttl = '10s'\ncommand = 'echo $LEASEHOLD_SLOT >> {name}'\n")
+    });
+    std::fs::write(home.path("leasehold.toml"), jobs.concat()).unwrap();
+    let log = std::fs::File::create(home.path("log")).unwrap();
+    let scheduler = Running::from(home.leasehold(&["schedule", "run", "--quiet"]).stderr(log).spawn().unwrap());
+    let year = |job: &str| home.read(job).lines().last().unwrap_or_default().get(..4).map(String::from);
+    eventually("both run", || year("a").is_some() && year("b").is_some());
+    let (this, ahead) = (year("a").unwrap(), "+31536000");
+    set_clock(ahead);
+    eventually("both ran a slot of the next year", || year("a") > Some(this.clone()) && year("b") > Some(this.clone()));
+    let report = home.done(&["doctor"]).expect(0).stdout;
+    assert!(report.contains("see which of the two is wrong, and set it"), "{report}");
+    set_clock("+0");
+    for job in ["a", "b"] {
+        eventually("it is told", || home.read("log").contains(&format!("no slot of `{job}` can run until")));
+    }
+    for job in ["a", "b"] {
+        let before = home.read(job).lines().count();
+        home.done(&["rewind", job, "--why", "the clock was a year ahead"]).expect(0);
+        eventually("it runs again", || home.read(job).lines().count() > before && year(job) == Some(this.clone()));
+    }
+    signal(scheduler.pid(), "TERM");
+    scheduler.end().expect(0);
+    let told = home.read("log");
+    assert_eq!(told.matches("can run until").count(), 2, "once for each job: {told}");
 }

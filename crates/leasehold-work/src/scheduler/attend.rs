@@ -4,17 +4,19 @@
 //! lease in whose record it was claimed in the same swap. Non-promise: skips are judged by whoever looks first.
 
 use super::{Launcher, News, Settings, Start};
-use crate::catch_up::{Dropped, Due, Last, due};
+use crate::catch_up::{Dropped, Last, due};
 use crate::job::{Busy, Job};
-use crate::journal::{Fate, Journal, Journals};
+use crate::journal::{Fate, Journals};
+use crate::standing::{Interrupted, Standing};
 use leasehold::clock::{Clock, Moment};
 use leasehold::protocol::{AfterFailure, SlotClaim};
 use leasehold::{
-    Acquired, Ask, Coordinator, Epoch, Error, HolderId, Inspection, LeaseName, Outcome, Result, Slot, SlotState,
-    Timestamp,
+    Acquired, Ask, Coordinator, Epoch, Error, HolderId, Inspection, LeaseName, Outcome, Result, Slot, SlotMark,
+    SlotState, Timestamp,
 };
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 
@@ -44,6 +46,14 @@ pub enum Decided {
     PassedOver(Slot, Fate),
     /// These slots are not caught up on.
     Dropped(Dropped),
+    /// No slot can be run until this one's time has come, or an operator sets the mark back: it was claimed while the
+    /// store's clock was ahead of what it shows now. Told once.
+    Ahead {
+        /// The slot that is still to come.
+        until: Slot,
+        /// The store's time.
+        now: Timestamp,
+    },
     /// The store or the machine did not do as asked; it is looked at again soon.
     Trouble(Error),
 }
@@ -67,6 +77,16 @@ pub(super) struct Desk {
     running: Arc<Semaphore>,
     anchor: Mutex<(Timestamp, Moment)>,
     set_back: AtomicBool,
+    told: Mutex<Told>,
+}
+
+/// What was told of a job and is not told again until it changes, and what is still to be found out.
+#[derive(Debug, Default)]
+struct Told {
+    trouble: HashMap<LeaseName, String>,
+    ahead: HashMap<LeaseName, Slot>,
+    /// Jobs whose journal is to be read before anything is run, whatever the lease's record says.
+    unread: HashSet<LeaseName>,
 }
 
 impl std::fmt::Debug for News {
@@ -82,6 +102,15 @@ enum Way {
     Later(Timestamp),
     /// The slot is left out.
     Over(Fate),
+}
+
+/// The first slot with nothing in its way.
+enum First {
+    Clear(Slot),
+    /// None; look again at this time, if at any.
+    Later(Option<Timestamp>),
+    /// What was passed over is written down: look again.
+    Written,
 }
 
 /// Whether a slot was claimed.
@@ -106,7 +135,8 @@ impl Desk {
         let anchor = Mutex::new((Timestamp::from_millis(0), coordinator.clock().now()));
         let asking = Semaphore::new(ASKING);
         let set_back = AtomicBool::new(false);
-        Desk { coordinator, journals, launcher, watcher, settings, tell, asking, running, anchor, set_back }
+        let told = Mutex::default();
+        Desk { coordinator, journals, launcher, watcher, settings, tell, asking, running, anchor, set_back, told }
     }
 
     pub(super) fn coordinator(&self) -> &Coordinator {
@@ -154,11 +184,37 @@ impl Desk {
     /// Settles what is due of this job and says when to look again.
     pub(super) async fn attend(self: &Arc<Self>, job: &Arc<Job>) -> Option<Timestamp> {
         match self.settle(job).await {
-            Ok(again) => again,
+            Ok(again) => {
+                self.told().trouble.remove(&job.name);
+                again
+            }
             Err(error) => {
-                self.watcher.decided(job, Decided::Trouble(error));
+                let text = error.to_string();
+                if self.told().trouble.insert(job.name.clone(), text.clone()).as_ref() != Some(&text) {
+                    self.watcher.decided(job, Decided::Trouble(error));
+                }
                 Some(self.now().plus(AFTER_TROUBLE))
             }
+        }
+    }
+
+    /// Reads the journals of these jobs before anything of them is run: one that is damaged stops its job.
+    pub(super) fn check_journal_of(&self, jobs: impl IntoIterator<Item = LeaseName>) {
+        self.told().unread.extend(jobs);
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells of a job whose slots are claimed ahead of their time.
+    fn tell_ahead(&self, job: &Job, ahead: Option<Slot>, now: Timestamp) {
+        let Some(until) = ahead else {
+            self.told().ahead.remove(&job.name);
+            return;
+        };
+        if self.told().ahead.insert(job.name.clone(), until) != Some(until) {
+            self.watcher.decided(job, Decided::Ahead { until, now });
         }
     }
 
@@ -168,35 +224,33 @@ impl Desk {
             let asked = self.clock().now();
             let seen = self.coordinator.inspect(&job.name).await?;
             self.learn(seen.now, asked);
-            let (due, recheck) = self.decide(job, &seen).await?;
-            if !due.dropped.is_empty() {
-                let new = self.journals.drop_slots(&job.name, &due.dropped).await?;
+            let standing = self.decide(job, &seen).await?;
+            self.tell_ahead(job, standing.ahead, seen.now);
+            if let Some(Interrupted::Died(slot)) = standing.interrupted {
+                if self.journals.give_up(&job.name, slot).await? {
+                    self.watcher.decided(job, Decided::PassedOver(slot, Fate::Died));
+                }
+                continue;
+            }
+            let dropped = &standing.due.dropped;
+            if !dropped.is_empty() {
+                let new = self.journals.drop_slots(&job.name, dropped).await?;
                 new.iter().for_each(|d| self.watcher.decided(job, Decided::Dropped(*d)));
-                if new != due.dropped {
+                if new != *dropped {
                     // Another was at it too: what is left is decided on what it wrote.
                     continue;
                 }
             }
             let next = job.schedule.next_after(seen.now).map(|slot| slot.0.plus(job.delay(slot)));
-            let next = next.into_iter().chain(recheck).min();
-            let Some(slot) = due.run.first().copied() else { return Ok(next) };
-            let start = slot.0.plus(job.delay(slot));
-            if start > seen.now {
-                return Ok(next.into_iter().chain([start]).min());
-            }
-            match way(job, slot, &seen) {
-                Way::Later(at) => return Ok(next.into_iter().chain([at]).min()),
-                Way::Over(fate) => {
-                    if self.journals.pass_over(&job.name, slot, fate).await? {
-                        self.watcher.decided(job, Decided::PassedOver(slot, fate));
-                    }
-                    continue;
-                }
-                Way::Clear => {}
-            }
+            let next = next.into_iter().chain(recheck(&seen)).min();
+            let slot = match self.first_clear(job, &standing, &seen).await? {
+                First::Clear(slot) => slot,
+                First::Later(at) => return Ok(next.into_iter().chain(at).min()),
+                First::Written => continue,
+            };
             self.watcher.decided(job, Decided::Due(slot));
             drop(asking);
-            match self.claim(job, slot).await? {
+            match self.claim(job, SlotClaim { gives_up: standing.gives_up(), ..claim_on(slot) }).await? {
                 Claimed::Ours => return Ok(next),
                 Claimed::NoSeat => return Ok(Some(self.now().plus(FOR_A_SEAT))),
                 Claimed::NotOurs => {}
@@ -205,45 +259,68 @@ impl Desk {
         Ok(Some(self.now().plus(POLL)))
     }
 
-    /// What is due by what was seen, and when to look whether a run that goes on has died.
-    async fn decide(&self, job: &Job, seen: &Inspection) -> Result<(Due, Option<Timestamp>)> {
-        let live = seen.record.live_tenure(seen.now);
-        let mark = seen.record.slot;
-        let goes_on = mark.filter(|mark| mark.state == SlotState::Running && live.is_some());
-        let recheck = goes_on.and(live).map(|tenure| tenure.deadline);
+    /// Where the job stands by what was seen.
+    async fn decide(&self, job: &Job, seen: &Inspection) -> Result<Standing> {
         // The usual case needs no journal: the slot before is settled, and this one has just come.
-        if let Some(mark) = mark.filter(|mark| mark.state != SlotState::Running) {
+        let is_usual = |mark: &SlotMark| {
+            let is_settled = mark.state != SlotState::Running && mark.slot.0 <= seen.now;
+            is_settled && !self.told().unread.contains(&job.name)
+        };
+        if let Some(mark) = seen.record.slot.filter(is_usual) {
             let due = due(&job.schedule, seen.now, Last::Settled(mark.slot.0), job.catch_up, |_| false);
             let fresh = |slot: &Slot| seen.now.saturating_since(slot.0) < FRESH;
             if due.dropped.is_empty() && due.run.iter().all(fresh) {
-                return Ok((due, recheck));
+                return Ok(Standing { interrupted: None, due, ahead: None });
             }
         }
-        let journal: Journal = self.journals.read(&job.name).await?.0;
-        let since = match journal.since {
-            Some(since) => since,
-            None => self.journals.register(&job.name).await?,
-        };
-        let floor = journal.settled_to.map_or(since, |slot| slot.0.max(since));
-        let last = match mark {
-            Some(mark) if mark.state == SlotState::Running && live.is_none() && mark.slot.0 > floor => {
-                Last::Interrupted(mark.slot)
+        let mut journal = self.journals.read(&job.name).await?.0;
+        self.told().unread.remove(&job.name);
+        if journal.since.is_none() {
+            journal.since = Some(self.journals.register(&job.name).await?);
+        }
+        Ok(Standing::of(&job.schedule, &seen.record, &journal, job.catch_up, seen.now))
+    }
+
+    /// The first slot with nothing in the way; the slot whose run died is the first of all. Those that are passed over
+    /// because of what is in the way are written down.
+    async fn first_clear(&self, job: &Job, standing: &Standing, seen: &Inspection) -> Result<First> {
+        let mut later = None;
+        if let (Some(Interrupted::Again(slot)), None) = (standing.interrupted, &seen.record.paused) {
+            match seen.record.live_tenure(seen.now) {
+                None => return Ok(First::Clear(slot)),
+                Some(tenure) => later = Some(seen.now.plus(POLL).min(tenure.deadline)),
             }
-            Some(mark) => Last::Settled(mark.slot.0.max(floor)),
-            None => Last::Settled(floor),
-        };
-        let due = due(&job.schedule, seen.now, last, job.catch_up, |slot| journal.is_settled(slot));
-        Ok((due, recheck))
+        }
+        let mut written = false;
+        for slot in standing.due.run.iter().copied() {
+            let start = slot.0.plus(job.delay(slot));
+            if start > seen.now {
+                later = later.into_iter().chain([start]).min();
+                break;
+            }
+            match way(job, slot, seen) {
+                Way::Clear => return Ok(First::Clear(slot)),
+                Way::Later(at) => later = later.into_iter().chain([at]).min(),
+                Way::Over(fate) => {
+                    if self.journals.pass_over(&job.name, slot, job.schedule.before(slot), fate).await? {
+                        self.watcher.decided(job, Decided::PassedOver(slot, fate));
+                        written = true;
+                    }
+                }
+            }
+        }
+        Ok(if written { First::Written } else { First::Later(later) })
     }
 
     /// Claims the slot in the same swap as the lease and starts it.
-    async fn claim(self: &Arc<Self>, job: &Arc<Job>, slot: Slot) -> Result<Claimed> {
+    async fn claim(self: &Arc<Self>, job: &Arc<Job>, claim: SlotClaim) -> Result<Claimed> {
         let Ok(seat) = self.running.clone().try_acquire_owned() else { return Ok(Claimed::NoSeat) };
         let ask = Ask {
             holder: HolderId::new(self.settings.label.clone()),
             ttl: job.ttl.unwrap_or(self.settings.ttl),
-            slot: Some(SlotClaim { slot, after_failure: AfterFailure::Leave }),
+            slot: Some(claim),
         };
+        let slot = claim.slot;
         let Acquired::Granted(grant) = self.coordinator.acquire(&job.name, &ask).await? else {
             return Ok(Claimed::NotOurs);
         };
@@ -264,6 +341,16 @@ impl Desk {
         });
         Ok(Claimed::Ours)
     }
+}
+
+const fn claim_on(slot: Slot) -> SlotClaim {
+    SlotClaim::new(slot, AfterFailure::Leave)
+}
+
+/// When to look whether a run that goes on has died.
+fn recheck(seen: &Inspection) -> Option<Timestamp> {
+    let is_running = seen.record.slot.is_some_and(|mark| mark.state == SlotState::Running);
+    seen.record.live_tenure(seen.now).filter(|_| is_running).map(|tenure| tenure.deadline)
 }
 
 /// What stands in the way of this slot.

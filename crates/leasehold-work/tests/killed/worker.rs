@@ -139,7 +139,7 @@ async fn control(runner: &Runner) {
         }
         // So that the test can tell that it is through.
         let past = Slot(Timestamp::from_millis(u64::from(u32::MAX) * 1000));
-        let claim = SlotClaim { slot: past, after_failure: AfterFailure::Leave };
+        let claim = SlotClaim::new(past, AfterFailure::Leave);
         let ask = Ask { slot: Some(claim), ..Ask::new(HolderId::new(None), Ttl::MIN) };
         let _ = runner.coordinator.acquire(&job.name, &ask).await;
     }

@@ -39,7 +39,7 @@ pub fn fate(base: &Ownership, seen: &Ownership, request: &Request) -> Fate {
             }
         }
         Request::Operate { nonce, order, .. } => match order {
-            Order::Revoke | Order::Advance { .. } => transferred(base, seen, *nonce),
+            Order::Revoke | Order::Advance { .. } | Order::Rewind => transferred(base, seen, *nonce),
             Order::HandOff { to, .. } => transferred(base, seen, to.nonce),
             Order::Pause => paused(base, seen, *nonce),
             Order::Resume { pause } => resumed(seen, *nonce, *pause),

@@ -101,6 +101,9 @@ pub enum Order {
         /// The lineage that guards know, where the record was lost and has begun a line of its own.
         lineage: Option<Lineage>,
     },
+    /// Take the lease from whoever holds it, and set the mark of the newest slot back to the store's time if it is ahead
+    /// of it: repairs a job whose slots were claimed while the store's clock was ahead.
+    Rewind,
     /// One step of a migration, on a record that is there.
     Relocate {
         /// The migration's own number.
@@ -128,6 +131,16 @@ pub struct SlotClaim {
     pub slot: Slot,
     /// What to do when that slot already ran and failed.
     pub after_failure: AfterFailure,
+    /// The older slot whose run died and that is not run again: whoever asks has written down that it died. Without this
+    /// an interrupted slot keeps newer ones out, so that none is passed over in silence.
+    pub gives_up: Option<Slot>,
+}
+
+impl SlotClaim {
+    /// This slot, with nothing given up for it.
+    pub const fn new(slot: Slot, after_failure: AfterFailure) -> Self {
+        SlotClaim { slot, after_failure, gives_up: None }
+    }
 }
 
 /// What a failed run of a slot means for a new claim on it.
@@ -173,6 +186,9 @@ pub enum Refusal {
     Paused(OperatorMark),
     /// That slot has run, or a later one was claimed; or the slot was completed with another outcome.
     AlreadyRun(SlotMark),
+    /// The run of this slot died. It is run again, or given up, before a newer one is claimed; and it is not run more often
+    /// than [`SLOT_RUNS`](crate::SLOT_RUNS) times unless somebody asks for it by name.
+    Interrupted(SlotMark),
     /// The one who asks is not, or no longer, the holder.
     Lost {
         /// The record's epoch.

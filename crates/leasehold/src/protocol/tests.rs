@@ -171,7 +171,7 @@ fn a_withdrawn_copy_belongs_to_the_store_that_it_came_from() {
 #[test]
 fn a_slot_that_ran_before_the_move_does_not_run_again_after_it() {
     let at = Timestamp::from_millis;
-    let claim = |slot| SlotClaim { slot: Slot(at(slot)), after_failure: AfterFailure::Retry };
+    let claim = |slot| SlotClaim::new(Slot(at(slot)), AfterFailure::Retry);
     let ask = |nonce, slot| Request::Acquire {
         lineage: Lineage::from_u128(1),
         holder: holder(nonce),

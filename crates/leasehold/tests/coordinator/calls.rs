@@ -183,7 +183,7 @@ async fn a_lost_reply_on_release_is_recognised_even_after_somebody_else_acquired
 async fn a_lost_reply_on_renewal_checkpoint_and_completion_is_resolved() {
     for fault in [Fault::LostReply, Fault::LostRequest] {
         let bench = bench();
-        let slot = SlotClaim { slot: Slot(at(5)), after_failure: AfterFailure::Leave };
+        let slot = SlotClaim::new(Slot(at(5)), AfterFailure::Leave);
         let mut grant = granted(bench.leases.acquire(&name(), &Ask { slot: Some(slot), ..ask(1) }).await);
         bench.clock.advance(seconds(30));
         let again = || bench.store.next(Call::Swap, std::slice::from_ref(&fault));

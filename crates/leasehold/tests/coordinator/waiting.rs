@@ -85,7 +85,7 @@ async fn a_waiter_outlasts_a_pause_but_not_a_slot_that_was_run() {
     let pause = bench.record().await.paused.unwrap().nonce;
     bench.operate(Order::Resume { pause }).await.unwrap();
     let mut grant = granted(waiter.await.unwrap());
-    let slot = Some(SlotClaim { slot: Slot(at(5)), after_failure: AfterFailure::Leave });
+    let slot = Some(SlotClaim::new(Slot(at(5)), AfterFailure::Leave));
     let error = bench.leases.complete(&mut grant, Outcome::Succeeded).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid, "there is no slot to complete");
     bench.leases.release(&grant, Outcome::Succeeded).await.unwrap();

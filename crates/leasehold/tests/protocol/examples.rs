@@ -4,7 +4,7 @@ use crate::support::{at, claim, epoch, holder, ttl};
 use leasehold::codec::{self, MAX_RECORD_BYTES};
 use leasehold::protocol::{AfterFailure, Decision, Order, Refusal, Report, Request, SlotClaim, decide};
 use leasehold::{
-    Checkpoint, Claim, Epoch, HolderId, Nonce, Outcome, Ownership, Reason, Slot, SlotState, TRANSFERS_KEPT,
+    Checkpoint, Claim, Epoch, HolderId, Nonce, Outcome, Ownership, Reason, SLOT_RUNS, Slot, SlotState, TRANSFERS_KEPT,
 };
 use std::sync::Arc;
 
@@ -15,8 +15,16 @@ fn acquire(nonce: u128) -> Request {
 }
 
 fn acquire_slot(nonce: u128, slot: u64, after_failure: AfterFailure) -> Request {
-    let slot = Some(SlotClaim { slot: Slot(at(slot)), after_failure });
-    Request::Acquire { lineage: leasehold::Lineage::from_u128(1), holder: holder(nonce), ttl: ttl(TTL), slot }
+    acquire_claim(nonce, claim_of(slot, after_failure))
+}
+
+fn acquire_claim(nonce: u128, slot: SlotClaim) -> Request {
+    let (lineage, slot) = (leasehold::Lineage::from_u128(1), Some(slot));
+    Request::Acquire { lineage, holder: holder(nonce), ttl: ttl(TTL), slot }
+}
+
+fn claim_of(slot: u64, after_failure: AfterFailure) -> SlotClaim {
+    SlotClaim::new(Slot(at(slot)), after_failure)
 }
 
 fn renew(epoch: u64, nonce: u128) -> Request {
@@ -394,6 +402,69 @@ fn a_slot_that_was_let_go_as_lost_stays_open() {
 }
 
 #[test]
+fn an_interrupted_slot_comes_before_newer_ones_unless_it_is_given_up() {
+    let record = write(&Ownership::default(), &acquire_slot(1, 100, AfterFailure::Leave), 0);
+    let newer = |gives_up: Option<u64>| {
+        let claim = SlotClaim { gives_up: gives_up.map(|slot| Slot(at(slot))), ..claim_of(200, AfterFailure::Leave) };
+        acquire_claim(2, claim)
+    };
+    // As long as it goes on, it is waited for.
+    assert!(matches!(refused(&record, &newer(None), 5), Refusal::Held { .. }));
+    let dead = TTL * 1000;
+    for gives_up in [None, Some(99), Some(200)] {
+        assert_eq!(refused(&record, &newer(gives_up), dead), Refusal::Interrupted(record.slot.unwrap()));
+    }
+    let next = write(&record, &newer(Some(100)), dead);
+    assert_eq!((next.slot.unwrap().slot, next.slot.unwrap().runs), (Slot(at(200)), 1));
+    // A lease that is taken without a slot in between changes nothing about that.
+    let between = write(&record, &acquire(3), dead);
+    assert_eq!(between.interrupted_slot(at(dead + 1)), record.slot);
+    let between = write(&between, &release(2, 3, Outcome::Succeeded), dead + 1);
+    assert_eq!(refused(&between, &newer(None), dead + 2), Refusal::Interrupted(record.slot.unwrap()));
+}
+
+#[test]
+fn a_slot_is_recovered_so_often_and_by_name_as_often_as_somebody_likes() {
+    let mut record = Ownership::default();
+    let mut now = 0;
+    for run in 1..=u128::from(SLOT_RUNS) {
+        record = write(&record, &acquire_slot(run, 100, AfterFailure::Leave), now);
+        assert_eq!(u128::from(record.slot.unwrap().runs), run);
+        now += TTL * 1000;
+    }
+    let refusal = refused(&record, &acquire_slot(9, 100, AfterFailure::Leave), now);
+    assert_eq!(refusal, Refusal::Interrupted(record.slot.unwrap()));
+    assert_eq!(write(&record, &acquire_slot(9, 100, AfterFailure::Retry), now).slot.unwrap().runs, SLOT_RUNS + 1);
+}
+
+#[test]
+fn an_order_sets_a_mark_that_is_ahead_back_to_the_stores_time() {
+    let ahead = write(&Ownership::default(), &acquire_slot(1, 9_000_000, AfterFailure::Leave), 5);
+    let rewound = write(&ahead, &operate(50, Order::Rewind), 7_000);
+    let mark = rewound.slot.unwrap();
+    assert_eq!((mark.slot, mark.state, mark.epoch), (Slot(at(7_000)), SlotState::Rewound, epoch(2)));
+    let last = rewound.transfers.last().unwrap();
+    assert_eq!((last.reason, last.by.is_some(), last.why.is_some()), (Reason::Rewound, true, true));
+    assert!(rewound.tenure.is_none(), "whoever held it is fenced");
+    // Nothing up to that time is run again; what comes after it is.
+    for slot in [6_999, 7_000] {
+        assert!(matches!(
+            refused(&rewound, &acquire_slot(2, slot, AfterFailure::Retry), 7_001),
+            Refusal::AlreadyRun(_)
+        ));
+    }
+    assert_eq!(write(&rewound, &acquire_slot(2, 7_001, AfterFailure::Leave), 7_001).epoch, epoch(3));
+    // A mark that is not ahead stays.
+    let done = write(
+        &write(&Ownership::default(), &acquire_slot(1, 100, AfterFailure::Leave), 100),
+        &release(1, 1, Outcome::Succeeded),
+        101,
+    );
+    assert_eq!(write(&done, &operate(50, Order::Rewind), 200).slot, done.slot);
+    assert_eq!(refused(&Ownership::default(), &operate(50, Order::Rewind), 200), Refusal::NeverHeld);
+}
+
+#[test]
 fn a_failed_slot_is_run_again_only_if_asked() {
     let record = write(&Ownership::default(), &acquire_slot(1, 100, AfterFailure::Leave), 0);
     let failed = write(&record, &release(1, 1, Outcome::Failed), 5);
@@ -461,7 +532,7 @@ fn the_largest_possible_record_still_encodes() {
         order,
     };
     let long = u64::MAX - 90_000_000_000;
-    let slot = SlotClaim { slot: Slot(at(u64::MAX)), after_failure: AfterFailure::Retry };
+    let slot = SlotClaim::new(Slot(at(u64::MAX)), AfterFailure::Retry);
     let request = Request::Acquire {
         lineage: leasehold::Lineage::from_u128(1),
         holder: worst(1000),

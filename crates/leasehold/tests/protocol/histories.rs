@@ -20,13 +20,14 @@ pub(crate) enum Op {
     Pause { by: usize, again: bool },
     Resume { by: usize, again: bool, earlier: bool },
     Advance { by: usize, past: u64 },
+    Rewind { by: usize },
     Relocate { by: usize, migration: u128, step: usize, evict: bool },
 }
 
 /// The same with every nonce and claim filled in.
 #[derive(Debug, Clone)]
 pub(crate) enum Concrete {
-    Acquire { nonce: u128, ttl: u64, slot: Option<(u64, bool)> },
+    Acquire { nonce: u128, ttl: u64, slot: Option<(u64, bool)>, gives_up: Option<u64> },
     Renew(Claim, u64),
     Release(Claim, Outcome),
     Checkpoint(Claim),
@@ -41,6 +42,7 @@ pub(crate) enum ConcreteOrder {
     Pause,
     Resume { pause: u128 },
     Advance { past: u64 },
+    Rewind,
     Relocate { migration: u128, step: usize, evict: bool },
 }
 
@@ -64,6 +66,7 @@ pub(crate) fn ops() -> impl Strategy<Value = Vec<(u64, Op)>> {
         4 => (by.clone(), any::<bool>(), prop::bool::weighted(0.2))
             .prop_map(|(by, again, earlier)| Op::Resume { by, again, earlier }),
         1 => (by.clone(), 0..90_u64).prop_map(|(by, past)| Op::Advance { by, past }),
+        1 => by.clone().prop_map(|by| Op::Rewind { by }),
         2 => (by, 1..3_u128, prop::sample::select([vec![0; 12], vec![1; 6], vec![2, 3, 4]].concat()), any::<bool>())
             .prop_map(|(by, migration, step, evict)| Op::Relocate { by, migration, step, evict }),
     ];
@@ -124,7 +127,12 @@ impl History {
         let given_up = given_up.map(|migration| Op::Relocate { by: 0, migration, step: 1, evict: false });
         let op = given_up.as_ref().unwrap_or(op);
         let concrete = match *op {
-            Op::Acquire { again, ttl, slot } => Concrete::Acquire { nonce: self.holder_nonce(again), ttl, slot },
+            Op::Acquire { again, ttl, slot } => {
+                let nonce = self.holder_nonce(again);
+                // Some know of the slot whose run died, and give it up.
+                let gives_up = self.record.slot.filter(|_| ttl == 5_000).map(|mark| mark.slot.0.as_millis());
+                Concrete::Acquire { nonce, ttl, slot, gives_up }
+            }
             Op::Renew { which, ttl, .. } => Concrete::Renew(self.claim(which), ttl),
             Op::Release { which, outcome } => Concrete::Release(self.claim(which), outcome),
             Op::Checkpoint { which } => Concrete::Checkpoint(self.claim(which)),
@@ -157,6 +165,7 @@ impl History {
             Op::Advance { by, past } => {
                 Concrete::Operate { nonce: self.fresh(), by, order: ConcreteOrder::Advance { past } }
             }
+            Op::Rewind { by } => Concrete::Operate { nonce: self.fresh(), by, order: ConcreteOrder::Rewind },
         };
         let marker = matches!(op, Op::Renew { marker: true, .. });
         let request = request(&concrete, marker);
@@ -167,13 +176,14 @@ impl History {
 pub(crate) fn request(concrete: &Concrete, marker: bool) -> Request {
     let report = || Report { marker: Some("half".parse().unwrap()), checkpoint: Some(Checkpoint::new("x").unwrap()) };
     match *concrete {
-        Concrete::Acquire { nonce, ttl, slot } => Request::Acquire {
+        Concrete::Acquire { nonce, ttl, slot, gives_up } => Request::Acquire {
             lineage: leasehold::Lineage::from_u128(1),
             holder: holder(nonce),
             ttl: ttl.try_into().unwrap(),
             slot: slot.map(|(slot, retry)| SlotClaim {
                 slot: Slot(at(slot)),
                 after_failure: if retry { AfterFailure::Retry } else { AfterFailure::Leave },
+                gives_up: gives_up.map(|slot| Slot(at(slot))),
             }),
         },
         Concrete::Renew(claim, ttl) => {
@@ -194,6 +204,7 @@ pub(crate) fn request(concrete: &Concrete, marker: bool) -> Request {
                 ConcreteOrder::Pause => Order::Pause,
                 ConcreteOrder::Resume { pause } => Order::Resume { pause: Nonce::from_u128(pause) },
                 ConcreteOrder::Advance { past } => Order::Advance { past: epoch(past), lineage: None },
+                ConcreteOrder::Rewind => Order::Rewind,
                 ConcreteOrder::Relocate { migration, step, evict } => Order::Relocate {
                     migration: Nonce::from_u128(migration),
                     step: [
@@ -219,6 +230,7 @@ pub(crate) fn answer(decision: &Decision) -> Answer {
             Refusal::Held { .. } => "held",
             Refusal::Paused(_) => "paused",
             Refusal::AlreadyRun(_) => "already run",
+            Refusal::Interrupted(_) => "interrupted",
             Refusal::Lost { .. } => "lost",
             Refusal::AlreadyReleased { .. } => "already released",
             Refusal::NeverHeld => "never held",

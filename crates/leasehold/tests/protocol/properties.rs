@@ -22,6 +22,7 @@ fn every_answer_is_the_specifications() {
             prop_assert_eq!(next.paused.is_some(), spec.paused.is_some());
             let slot = next.slot.map(|m| (m.slot.0.as_millis(), m.state, m.epoch.get()));
             prop_assert_eq!(slot, spec.slot);
+            prop_assert_eq!(next.slot.map_or(0, |m| m.runs), spec.runs);
             Ok(())
         })
     });
@@ -46,6 +47,7 @@ fn histories_reach_every_answer() {
                     Order::Pause => "pause",
                     Order::Resume { .. } => "resume",
                     Order::Advance { .. } => "advance",
+                    Order::Rewind => "rewind",
                     Order::Relocate { .. } => "relocate",
                     Order::Arrive { .. } => "arrive",
                 },
@@ -63,6 +65,9 @@ fn histories_reach_every_answer() {
         "acquire No(\"lost\")",
         "acquire No(\"paused\")",
         "acquire No(\"already run\")",
+        "acquire No(\"interrupted\")",
+        "rewind Write",
+        "rewind No(\"never held\")",
         "renew Write",
         "renew No(\"lost\")",
         "release Write",
@@ -230,6 +235,12 @@ fn a_write_changes_only_what_its_request_allows() {
                 Request::Operate { order: Order::Revoke | Order::Advance { .. } | Order::Arrive { .. }, .. } => {
                     (allowed.epoch, allowed.tenure) = (next.epoch, None);
                 }
+                Request::Operate { order: Order::Rewind, .. } => {
+                    (allowed.epoch, allowed.tenure) = (next.epoch, None);
+                    if allowed.slot.is_some_and(|mark| mark.slot.0 > step.now) {
+                        allowed.slot = next.slot;
+                    }
+                }
                 Request::Operate { order: Order::Relocate { .. }, .. } => {
                     (allowed.epoch, allowed.tenure) = (next.epoch, None);
                     allowed.relocation = next.relocation.clone();
@@ -274,6 +285,12 @@ fn a_slot_is_done_at_most_once_and_never_goes_back() {
     property(CASES, ops(), |ops| {
         let done = std::cell::RefCell::new(Vec::new());
         each_write(&ops, |step, next| {
+            if matches!(step.request, Request::Operate { order: Order::Rewind, .. }) {
+                // What an operator sets back, and only what was still to come, may be run when its time has come.
+                prop_assert!(next.slot == step.before.slot || next.slot.is_some_and(|mark| mark.slot.0 == step.now));
+                done.borrow_mut().retain(|slot: &leasehold::Slot| slot.0 <= step.now);
+                return Ok(());
+            }
             if let (Some(old), Some(new)) = (step.before.slot, next.slot) {
                 prop_assert!(new.slot >= old.slot);
                 prop_assert!(old.state != SlotState::Done || new.slot > old.slot || new == old);

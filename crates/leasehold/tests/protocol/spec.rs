@@ -22,6 +22,8 @@ pub(crate) struct Spec {
     pub(crate) leaving: Option<(u128, bool)>,
     /// Slot, state, epoch.
     pub(crate) slot: Option<(u64, SlotState, u64)>,
+    /// How often that slot was claimed.
+    pub(crate) runs: u32,
     /// The nonces of all transfers; only the last 32 are remembered.
     pub(crate) nonces: Vec<u128>,
     /// Tenures whose holder gave them back.
@@ -60,9 +62,10 @@ impl Spec {
                     No("lost")
                 }
             }
-            Concrete::Acquire { nonce, ttl, slot } => {
+            Concrete::Acquire { nonce, ttl, slot, gives_up } => {
                 if let (Some((wanted, retry)), Some((last, state, _))) = (slot, self.slot) {
-                    let over = state == SlotState::Done || (state == SlotState::Failed && !retry);
+                    let over =
+                        matches!(state, SlotState::Done | SlotState::Rewound) || (state == SlotState::Failed && !retry);
                     if wanted < last || (wanted == last && over) {
                         return No("already run");
                     }
@@ -73,7 +76,15 @@ impl Spec {
                 if self.paused.is_some() {
                     return No("paused");
                 }
+                // Nobody holds it by now, so a slot that is said to be running is not.
+                if let (Some((wanted, retry)), Some((last, SlotState::Running, _))) = (slot, self.slot)
+                    && (wanted == last && self.runs >= 3 && !retry || wanted > last && gives_up != Some(last))
+                {
+                    return No("interrupted");
+                }
                 if let Some((wanted, _)) = slot {
+                    let again = self.slot.is_some_and(|(last, ..)| last == wanted);
+                    self.runs = if again { self.runs + 1 } else { 1 };
                     self.slot = Some((wanted, SlotState::Running, self.epoch + 1));
                 }
                 self.transfer(nonce, self.epoch + 1, Some(now + ttl))
@@ -136,6 +147,13 @@ impl Spec {
                 ConcreteOrder::Revoke if self.epoch == 0 => No("never held"),
                 ConcreteOrder::Revoke => self.transfer(nonce, self.epoch + 1, None),
                 ConcreteOrder::Advance { past } => self.transfer(nonce, (self.epoch + 1).max(past + 1), None),
+                ConcreteOrder::Rewind if self.epoch == 0 => No("never held"),
+                ConcreteOrder::Rewind => {
+                    if self.slot.is_some_and(|(slot, ..)| slot > now) {
+                        (self.slot, self.runs) = (Some((now, SlotState::Rewound, self.epoch + 1)), 1);
+                    }
+                    self.transfer(nonce, self.epoch + 1, None)
+                }
                 ConcreteOrder::Relocate { migration, step, evict } => self.relocate(nonce, migration, step, evict, now),
                 ConcreteOrder::Pause => match self.paused {
                     Some(other) if other != nonce => No("paused"),

@@ -20,6 +20,7 @@ use leasehold::{
 };
 use leasehold_guards::git::FenceNamespace;
 use leasehold_work::{Fate, RunEnd, idempotency_key, slot_text};
+pub use slot::ahead_line;
 use slot::{Found, SlotPlan};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -132,7 +133,7 @@ impl Plan {
 }
 
 pub async fn run(common: &Common, args: Args) -> Result<Exit> {
-    let unrecorded = args.slot.unrecorded;
+    let (unrecorded, unless_succeeded) = (args.slot.unrecorded, args.slot.unless_succeeded);
     let plan = Plan::new(common, args)?;
     supervise::check()?;
     check(&plan.guards, &plan.leases[0]).await?;
@@ -147,36 +148,60 @@ pub async fn run(common: &Common, args: Args) -> Result<Exit> {
         tokio::join!(opening, async { plan.stands_by_early().then(|| plan.stand_by()).transpose() });
     let (coordinator, early) = (coordinator?, early?);
     let mut signals = Signals::listen()?;
-    let slot = match plan.slot.find(&coordinator, &plan.leases[0], &mut signals).await? {
-        Found::Go(slot) => slot,
-        Found::Signal(number) => return Ok(by_signal(number)),
-        Found::Nothing(why, event) => return Ok(wave_off(&coordinator, &plan, &why, Some(event)).await),
-    };
-    let mut ask = Ask::new(HolderId::new(plan.settings.label.value.clone()), plan.settings.ttl.value);
-    ask.slot = plan.slot.claim(slot);
-    let taken = tokio::select! {
-        taken = take(&coordinator, &plan, &mut ask) => taken?,
-        number = signals.next_ending() => {
-            // The request may have been on its way: give back what it may have been granted.
-            let _ = tokio::time::timeout(PATIENCE, coordinator.withdraw(&plan.leases, &ask)).await;
-            return Ok(by_signal(number));
+    let (mut early, mut before) = (early, None);
+    loop {
+        let chosen = match plan.slot.find(&coordinator, &plan.leases[0], &mut signals).await? {
+            Found::Go(chosen) => chosen,
+            Found::Signal(number) => return Ok(by_signal(number)),
+            Found::Nothing(why, event) => match before {
+                None => return Ok(wave_off(&coordinator, &plan, &why, Some(event)).await),
+                Some(exit) => return Ok(exit),
+            },
+        };
+        let slot = chosen.map(|chosen| chosen.slot);
+        let mut ask = Ask::new(HolderId::new(plan.settings.label.value.clone()), plan.settings.ttl.value);
+        ask.slot = plan.slot.claim(chosen);
+        let taken = tokio::select! {
+            taken = take(&coordinator, &plan, &mut ask) => taken?,
+            number = signals.next_ending() => {
+                // The request may have been on its way: give back what it may have been granted.
+                let _ = tokio::time::timeout(PATIENCE, coordinator.withdraw(&plan.leases, &ask)).await;
+                return Ok(by_signal(number));
+            }
+        };
+        let (grant, _flock) = match taken {
+            Taken::Granted(grant, flock) => (grant, flock),
+            // A run died while this one waited: that slot comes first.
+            Taken::Refused(_, refusal, _) if plan.slot.finds(&refusal) => continue,
+            busy => {
+                let skipped = skip(&coordinator, &plan, slot, busy).await;
+                return Ok(before.unwrap_or(skipped));
+            }
+        };
+        if unless_succeeded && slot::is_over(&coordinator, &plan.leases[0], slot).await? {
+            coordinator.release(&grant, Outcome::Succeeded).await?;
+            return Ok(Exit::Code(0));
         }
-    };
-    let (grant, _flock) = match taken {
-        Taken::Granted(grant, flock) => (grant, flock),
-        busy => return Ok(skip(&coordinator, &plan, slot, busy).await),
-    };
-    let recorded = !unrecorded;
-    Run { coordinator, plan, slot, recorded, signals, begun: SystemClock.now(), tries: 0 }.under(*grant, early).await
+        let recorded = !unrecorded;
+        let (coordinator, begun) = (coordinator.clone(), SystemClock.now());
+        let run = Run { coordinator, plan: &plan, slot, recorded, signals: &mut signals, begun, tries: 0 };
+        let exit = run.under(*grant, early.take()).await?;
+        let worst = before.filter(|before: &Exit| before.code() != 0 && exit.code() == 0).unwrap_or(exit);
+        let goes_on = chosen.is_some_and(|chosen| chosen.is_recovery) && exit != Exit::LostInRun;
+        if !goes_on || signals.told_to_end() {
+            return Ok(worst);
+        }
+        before = Some(worst);
+    }
 }
 
 /// A run under a lease that is held.
-struct Run {
+struct Run<'a> {
     coordinator: Coordinator,
-    plan: Plan,
+    plan: &'a Plan,
     slot: Option<Slot>,
     recorded: bool,
-    signals: Signals,
+    signals: &'a mut Signals,
     begun: Moment,
     tries: u32,
 }
@@ -188,7 +213,7 @@ enum Tried {
     Stopped(Result<Exit>),
 }
 
-impl Run {
+impl Run<'_> {
     /// Tries as often as it may.
     async fn under(mut self, grant: Grant, early: Option<Standby>) -> Result<Exit> {
         let windows = Windows::new(grant.ttl(), self.plan.settings.grace.value)
@@ -227,7 +252,7 @@ impl Run {
 
     async fn once(&mut self, grant: Grant, early: Option<Standby>, windows: Windows) -> Tried {
         let token = grant.token().clone();
-        let plan = &self.plan;
+        let plan = self.plan;
         let gate = plan
             .progress
             .as_ref()
@@ -255,7 +280,7 @@ impl Run {
         environment.extend(plan.fences.iter().map(|fences| (guards::FENCE_NAMESPACE, fences.to_string())));
         let store = plan.settings.store.value.clone();
         let task = Task { environment, windows, evidence, max_runtime: plan.max_runtime, store };
-        Tried::Ended(Box::new(supervise::supervise(keeper, standby, task, &mut self.signals).await))
+        Tried::Ended(Box::new(supervise::supervise(keeper, standby, task, &mut *self.signals).await))
     }
 
     /// A slot that was not even begun stays open for another.
@@ -324,7 +349,7 @@ async fn skip(coordinator: &Coordinator, plan: &Plan, slot: Option<Slot>, busy: 
     let (why, event) = match &busy {
         Taken::Refused(lease, refusal, now) => {
             let event = match slot.filter(|_| !matches!(plan.slot, SlotPlan::Named(_))) {
-                Some(slot) => slot::pass_over(coordinator, lease, slot, refusal).await,
+                Some(slot) => slot::pass_over(coordinator, &plan.slot, lease, slot, refusal).await,
                 None => Some(skip_event(refusal)),
             };
             (view::refusal_line(lease, refusal, *now), event)

@@ -10,8 +10,10 @@ use crate::output;
 use crate::supervise::Signals;
 use leasehold::clock::{Clock, SystemClock};
 use leasehold::protocol::{AfterFailure, Refusal, SlotClaim};
-use leasehold::{Coordinator, Epoch, Event, Inspection, LeaseName, Result, Slot, SlotState, Timestamp};
-use leasehold_work::{CatchUp, Due, Fate, Journals, Last, RunEnd, Schedule, Zone, due, parse_instant, slot_text};
+use leasehold::{Coordinator, Epoch, Event, Inspection, Kind, LeaseName, Result, Slot, SlotState, Timestamp};
+use leasehold_work::{
+    CatchUp, Fate, Interrupted, Journals, RunEnd, Schedule, Standing, Zone, has_succeeded, parse_instant, slot_text,
+};
 use std::time::Duration;
 
 /// A trigger that fires a little early, because its machine's clock is ahead, means the slot that is about to come.
@@ -30,10 +32,26 @@ pub enum SlotPlan {
     Named(Slot),
 }
 
+/// A slot to run, and what comes before and after it.
+#[derive(Debug, Clone, Copy)]
+pub struct Chosen {
+    pub slot: Slot,
+    /// The older slot whose run died and that is not run again.
+    pub gives_up: Option<Slot>,
+    /// Whether its run died before: then it is run in addition to the newest that is due, which comes next.
+    pub is_recovery: bool,
+}
+
+impl Chosen {
+    const fn only(slot: Slot) -> Self {
+        Chosen { slot, gives_up: None, is_recovery: false }
+    }
+}
+
 /// What was found due.
 pub enum Found {
     /// Go on, for this slot if any.
-    Go(Option<Slot>),
+    Go(Option<Chosen>),
     /// Nothing is to be done, and why.
     Nothing(String, Event),
     /// This signal came while the slot was waited for.
@@ -60,34 +78,61 @@ impl SlotPlan {
     }
 
     /// What to claim with the lease.
-    pub fn claim(&self, found: Option<Slot>) -> Option<SlotClaim> {
-        let slot = found.filter(|_| !matches!(self, SlotPlan::Named(_)))?;
+    pub fn claim(&self, found: Option<Chosen>) -> Option<SlotClaim> {
+        let Chosen { slot, gives_up, .. } = found.filter(|_| !matches!(self, SlotPlan::Named(_)))?;
         // Whoever names a slot, as `backfill` does, means it.
         let after_failure = if let SlotPlan::At(_) = self { AfterFailure::Retry } else { AfterFailure::Leave };
-        Some(SlotClaim { slot, after_failure })
+        Some(SlotClaim { slot, after_failure, gives_up })
+    }
+
+    /// Whether looking again finds what this refusal is about.
+    pub const fn finds(&self, refusal: &Refusal) -> bool {
+        matches!((self, refusal), (SlotPlan::Newest(..), Refusal::Interrupted(_)))
+    }
+
+    /// The slot before this one, by the schedule that is known.
+    fn before(&self, slot: Slot) -> Option<Slot> {
+        if let SlotPlan::Newest(schedule, _) = self { schedule.before(slot) } else { None }
     }
 
     /// Finds the slot to run, by the store's clock.
     pub async fn find(&self, coordinator: &Coordinator, lease: &LeaseName, signals: &mut Signals) -> Result<Found> {
         let (schedule, policy) = match self {
             SlotPlan::Unscheduled => return Ok(Found::Go(None)),
-            SlotPlan::At(slot) | SlotPlan::Named(slot) => return Ok(Found::Go(Some(*slot))),
+            SlotPlan::At(slot) | SlotPlan::Named(slot) => return Ok(Found::Go(Some(Chosen::only(*slot)))),
             SlotPlan::Newest(schedule, policy) => (schedule, *policy),
         };
         let journals = Journals::new(coordinator.clone());
         loop {
             let (journal, _) = journals.read(lease).await?;
             let seen = coordinator.inspect(lease).await?;
-            let last = last_of(&seen, journal.settled_to);
-            let Due { run, dropped } = due(schedule, seen.now, last, policy, |slot| journal.is_settled(slot));
+            let standing = Standing::of(schedule, &seen.record, &journal, policy, seen.now);
+            if let Some(Interrupted::Died(slot)) = standing.interrupted
+                && journals.give_up(lease, slot).await?
+            {
+                output::say(&format!("died: slot {} of `{lease}`; it is not run again", slot_text(slot)));
+            }
+            let dropped = &standing.due.dropped;
             if !dropped.is_empty() {
-                for dropped in journals.drop_slots(lease, &dropped).await? {
+                for dropped in journals.drop_slots(lease, dropped).await? {
                     let (reason, count) = (Fate::from(dropped.reason).as_str(), dropped.count);
                     output::say(&format!("{reason}: {count} slots of `{lease}` up to {}", slot_text(dropped.last)));
                 }
             }
-            if let Some(slot) = run.first() {
-                return Ok(Found::Go(Some(*slot)));
+            if let Some(until) = standing.ahead {
+                let line = ahead_line(lease, until, seen.now);
+                // Once, whatever was asked for; after that only to those who want to hear of what is skipped.
+                let past = journal.entries.iter().filter(|entry| entry.end().0 <= seen.now);
+                if past.max_by_key(|entry| entry.end()).is_none_or(|last| last.fate != Fate::DroppedClockAhead) {
+                    output::say(&line);
+                }
+                return Ok(Found::Nothing(line, Event::AlreadyRun));
+            }
+            if let (Some(Interrupted::Again(slot)), None) = (standing.interrupted, &seen.record.paused) {
+                return Ok(Found::Go(Some(Chosen { slot, gives_up: None, is_recovery: true })));
+            }
+            if let Some(slot) = standing.due.run.first().copied() {
+                return Ok(Found::Go(Some(Chosen { slot, gives_up: standing.gives_up(), is_recovery: false })));
             }
             let Some(wait) = soon(schedule, seen.now) else {
                 return Ok(nothing(schedule, lease, &seen));
@@ -108,22 +153,19 @@ fn soon(schedule: &Schedule, now: Timestamp) -> Option<Duration> {
     (wait <= (interval / 10).min(EARLY_AT_MOST)).then_some(wait)
 }
 
-fn last_of(seen: &Inspection, settled_to: Option<Slot>) -> Last {
-    let Some(mark) = seen.record.slot else { return settled_to.map_or(Last::Never, |slot| Last::Settled(slot.0)) };
-    let died = mark.state == SlotState::Running && seen.record.live_tenure(seen.now).is_none();
-    if died && settled_to.is_none_or(|settled| mark.slot > settled) {
-        return Last::Interrupted(mark.slot);
-    }
-    Last::Settled(settled_to.map_or(mark.slot, |settled| settled.max(mark.slot)).0)
+/// For a job whose slots were claimed while the store's clock was ahead.
+pub fn ahead_line(lease: &LeaseName, until: Slot, now: Timestamp) -> String {
+    format!(
+        "no slot of `{lease}` can run until {until}: slots up to then were claimed or settled while the store's clock was \
+         ahead, and it shows {now} now. If that is right, set the job back: leasehold rewind '{lease}' --why '...'",
+        until = slot_text(until),
+        now = slot_text(Slot(now)),
+    )
 }
 
 fn nothing(schedule: &Schedule, lease: &LeaseName, seen: &Inspection) -> Found {
     let newest = schedule.latest(seen.now).map_or("none".into(), slot_text);
     let line = match seen.record.slot {
-        Some(mark) if mark.slot.0 > seen.now => format!(
-            "`{lease}` has run slot {}, which is still to come by the store's clock; was that set back?",
-            slot_text(mark.slot)
-        ),
         Some(mark) if mark.state == SlotState::Running => {
             format!("slot {} of `{lease}` is being run under epoch {}", slot_text(mark.slot), mark.epoch)
         }
@@ -134,7 +176,13 @@ fn nothing(schedule: &Schedule, lease: &LeaseName, seen: &Inspection) -> Found {
 }
 
 /// Writes down that a slot was passed over, and says how that counts; none if it has been counted.
-pub async fn pass_over(coordinator: &Coordinator, lease: &LeaseName, slot: Slot, refusal: &Refusal) -> Option<Event> {
+pub async fn pass_over(
+    coordinator: &Coordinator,
+    plan: &SlotPlan,
+    lease: &LeaseName,
+    slot: Slot,
+    refusal: &Refusal,
+) -> Option<Event> {
     let fate = match refusal {
         Refusal::Held { .. } => Fate::SkippedOverlap,
         Refusal::Paused(_) => Fate::Paused,
@@ -144,14 +192,24 @@ pub async fn pass_over(coordinator: &Coordinator, lease: &LeaseName, slot: Slot,
     if running.is_some_and(|mark| mark.slot == slot) {
         return Some(Event::AlreadyRun);
     }
-    let _ = Journals::new(coordinator.clone()).pass_over(lease, slot, fate).await;
+    let _ = Journals::new(coordinator.clone()).pass_over(lease, slot, plan.before(slot), fate).await;
     None
+}
+
+/// Whether the slot is known to have succeeded, now that nobody else can be at it.
+pub async fn is_over(coordinator: &Coordinator, lease: &LeaseName, slot: Option<Slot>) -> Result<bool> {
+    let (journal, _) = Journals::new(coordinator.clone()).read(lease).await?;
+    let record = coordinator.inspect(lease).await?.record;
+    Ok(slot.is_some_and(|slot| has_succeeded(&record, &journal, slot)))
 }
 
 /// Writes down that a run of the slot began.
 pub async fn note_begin(coordinator: &Coordinator, lease: &LeaseName, slot: Option<Slot>, epoch: Epoch) {
-    if let Some(slot) = slot {
-        let _ = Journals::new(coordinator.clone()).begin(lease, slot, epoch).await;
+    let Some(slot) = slot else { return };
+    if let Err(error) = Journals::new(coordinator.clone()).begin(lease, slot, epoch).await
+        && error.kind() == Kind::Corrupt
+    {
+        output::say(&format!("slot {} of `{lease}` is not written down: {error}", slot_text(slot)));
     }
 }
 

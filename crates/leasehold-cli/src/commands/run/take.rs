@@ -88,6 +88,10 @@ const fn is_paused(refusal: &Refusal) -> bool {
 
 async fn once(coordinator: &Coordinator, plan: &Plan, ask: &Ask, give_up: Moment) -> Result<Taken> {
     let left = give_up.saturating_since(SystemClock.now());
+    // A slot that is claimed and given back again has used up one of its runs.
+    if ask.slot.is_some() && flock(plan.flock.as_deref())?.is_none() {
+        return Ok(Taken::FlockHeld(plan.flock.clone().unwrap_or_default()));
+    }
     let acquired = match (plan.seats, plan.busy) {
         (Seats::OfOneLease, _) => coordinator.acquire_seat(&plan.leases, ask, left).await?,
         (Seats::Apart, Busy::Wait(_)) => coordinator.acquire_within(&plan.leases, ask, left).await?,

@@ -1,11 +1,11 @@
 //! `schedule backfill` and `schedule trigger`: runs that an operator asks for.
 //!
-//! A backfill claims each slot under a lease of its own, named after the span, so that it can be broken off, taken up
-//! again and shared by machines without running a slot twice; each run also holds the job's own lease, so that it never
-//! overlaps a regular one and the job's guards admit it.
+//! A backfill claims each slot under a lease of its own, named after the slot, so that it can be broken off, taken up again
+//! and shared by machines, with whatever span: what succeeded is not run again, what failed or was never run is. Each run
+//! also holds the job's own lease, so that it never overlaps a regular one and the job's guards admit it.
 //!
-//! Promise: as many slots as were shown are run, each once, oldest first. Non-promise: a slot that was run by its
-//! schedule is run again only if the journal has forgotten it.
+//! Promise: no slot is run of which anybody knows that it succeeded, and none of which the journal no longer knows what
+//! became of it unless that is asked for. Non-promise: a slot whose success could not be written down may run again.
 
 use super::launch::{run, words};
 use super::table::Jobs;
@@ -14,13 +14,17 @@ use crate::commands::coordinator;
 use crate::config::Settings;
 use crate::exit::Exit;
 use crate::output;
-use leasehold::{Error, Kind, LeaseName, Result, Slot, Timestamp};
-use leasehold_work::{Busy, Job, Journals, parse_instant, slot_text};
+use leasehold::{Coordinator, Error, Kind, LeaseName, Result, Slot, SlotState, Timestamp};
+use leasehold_work::{Busy, Job, Journals, has_succeeded, parse_instant, slot_text};
 use std::io::{BufRead, IsTerminal, Write};
 use std::process::Command;
 
 /// How long a backfill waits for a regular run to end.
 const PATIENCE: &str = "1d";
+/// How many slots are named one by one.
+const NAMED: usize = 10;
+/// Each of them is looked up.
+const FORGOTTEN_AT_MOST: usize = 10_000;
 
 pub async fn trigger(settings: &Settings, jobs: &Jobs, name: &str) -> Result<Exit> {
     let job = jobs.named(name)?;
@@ -55,30 +59,36 @@ pub async fn backfill(settings: &Settings, jobs: &Jobs, args: &Backfill) -> Resu
             format!("it is still to come; the store's clock shows {}", slot_text(Slot(now))),
         ));
     }
-    let (journal, _) = Journals::new(coordinator).read(&job.name).await?;
-    let ran =
-        |slot: &Slot| journal.entries.iter().any(|e| e.slot == *slot && e.fate == leasehold_work::Fate::Succeeded);
-    let after = Timestamp::from_millis(from.0.as_millis().saturating_sub(1));
-    let slots: Vec<Slot> =
-        job.schedule.between(after, to.0).filter(|slot| !ran(slot)).take(args.max as usize + 1).collect();
-    let (Some(first), Some(last)) = (slots.first(), slots.last()) else {
+    let Found { mut slots, forgotten } = find(&coordinator, job, from, to, args.max as usize).await?;
+    let mut left_out = !forgotten.is_empty();
+    if left_out && (args.again_if_forgotten || can_ask(args) && agreed(&forgotten_line(job, &forgotten))?) {
+        left_out = false;
+        slots.extend(&forgotten);
+        slots.sort();
+    }
+    if left_out {
+        output::say(&format!(
+            "left out: {}. They may have succeeded; to run them all the same, add --again-if-forgotten",
+            forgotten_line(job, &forgotten)
+        ));
+    }
+    let nothing_else = if left_out { Exit::Usage } else { Exit::Done };
+    if slots.is_empty() {
         output::say(&format!("no slot of `{}` in that span is left to run", job.name));
-        return Ok(Exit::Done);
-    };
+        return Ok(nothing_else);
+    }
     if slots.len() > args.max as usize {
         let message = format!("there are more than {} slots in that span; narrow it, or raise --max", args.max);
         return Err(Error::new(Kind::Invalid, message));
     }
-    let what = format!("{} slots of `{}` from {} to {}", slots.len(), job.name, slot_text(*first), slot_text(*last));
+    let what = span_line(job, &slots);
     if !args.yes && !agreed(&what)? {
         output::say("nothing was run");
-        return Ok(Exit::Done);
+        return Ok(nothing_else);
     }
-    let compact = |slot: Slot| slot_text(slot).replace(['-', ':'], "");
-    let claims = LeaseName::new(format!("{}/backfill/{}-{}", job.name, compact(from), compact(to)))?;
-    let mut worst = Exit::Done;
+    let mut worst = nothing_else;
     for slot in &slots {
-        let exit = one(settings, job, &claims, *slot).await?;
+        let exit = one(settings, job, &claims(job, *slot)?, *slot).await?;
         if exit != Exit::Code(0) {
             output::say(&format!("slot {} of `{}` ended with exit code {}", slot_text(*slot), job.name, exit.code()));
             worst = exit;
@@ -87,12 +97,73 @@ pub async fn backfill(settings: &Settings, jobs: &Jobs, args: &Backfill) -> Resu
     Ok(worst)
 }
 
+/// The slots of a span that are left to run.
+struct Found {
+    /// Those that failed or were never run.
+    slots: Vec<Slot>,
+    /// Those of which the journal no longer knows what became of them.
+    forgotten: Vec<Slot>,
+}
+
+async fn find(coordinator: &Coordinator, job: &Job, from: Slot, to: Slot, max: usize) -> Result<Found> {
+    let (journal, _) = Journals::new(coordinator.clone()).read(&job.name).await?;
+    let record = coordinator.inspect(&job.name).await?.record;
+    let mut found = Found { slots: Vec::new(), forgotten: Vec::new() };
+    let after = Timestamp::from_millis(from.0.as_millis().saturating_sub(1));
+    for slot in job.schedule.between(after, to.0).filter(|slot| !has_succeeded(&record, &journal, *slot)) {
+        match coordinator.inspect(&claims(job, slot)?).await?.record.slot.map(|mark| mark.state) {
+            Some(SlotState::Done) => {}
+            // A backfill was at it before, and did not succeed.
+            Some(_) => found.slots.push(slot),
+            None if journal.has_forgotten(slot) => found.forgotten.push(slot),
+            None => found.slots.push(slot),
+        }
+        if found.slots.len() > max {
+            break;
+        }
+        if found.forgotten.len() > FORGOTTEN_AT_MOST {
+            let message = format!(
+                "of more than {FORGOTTEN_AT_MOST} slots in that span the journal no longer knows what \
+                                   became of them; narrow it"
+            );
+            return Err(Error::new(Kind::Invalid, message));
+        }
+    }
+    Ok(found)
+}
+
+/// The lease under which a slot is claimed, whatever span it was asked for with.
+fn claims(job: &Job, slot: Slot) -> Result<LeaseName> {
+    LeaseName::new(format!("{}/backfill/{}", job.name, slot_text(slot).replace(['-', ':'], "")))
+}
+
+fn span_line(job: &Job, slots: &[Slot]) -> String {
+    let ends = slots.first().zip(slots.last());
+    let (first, last) = ends.map_or_else(Default::default, |(first, last)| (slot_text(*first), slot_text(*last)));
+    format!("{} slots of `{}` from {first} to {last}", slots.len(), job.name)
+}
+
+fn forgotten_line(job: &Job, slots: &[Slot]) -> String {
+    let named: Vec<String> = slots.iter().take(NAMED).map(|slot| slot_text(*slot)).collect();
+    let more = if slots.len() > NAMED { ", ..." } else { "" };
+    format!(
+        "{}, of which the journal no longer knows what became of them ({}{more})",
+        span_line(job, slots),
+        named.join(", ")
+    )
+}
+
+/// Whether there is somebody to ask about slots that the journal has forgotten.
+fn can_ask(args: &Backfill) -> bool {
+    !args.yes && std::io::stdin().is_terminal()
+}
+
 /// Outside the claim on the slot, inside the job's own lease.
 async fn one(settings: &Settings, job: &Job, claims: &LeaseName, slot: Slot) -> Result<Exit> {
     let store = settings.store.value.portable();
     let at = slot_text(slot);
     let mut inner = run(job, job.name.as_str(), &store)?;
-    inner.arg(format!("--as-slot={at}")).arg(format!("--wait={PATIENCE}"));
+    inner.arg(format!("--as-slot={at}")).arg("--unless-succeeded").arg(format!("--wait={PATIENCE}"));
     if let Some(ttl) = job.ttl {
         inner.arg(format!("--ttl={ttl}"));
     }

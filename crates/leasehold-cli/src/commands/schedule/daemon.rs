@@ -7,6 +7,7 @@ use super::coordinator;
 use super::launch::Processes;
 use super::table::Jobs;
 use crate::args::{Common, ScheduleRun};
+use crate::commands::run::ahead_line;
 use crate::config::{Flags, Settings};
 use crate::exit::Exit;
 use crate::output;
@@ -34,6 +35,7 @@ impl Watcher for Voice {
         match decided {
             Decided::Due(_) => {}
             Decided::Trouble(error) => output::say(&format!("trouble with job `{name}`: {error}")),
+            Decided::Ahead { until, now } => output::say(&ahead_line(name, until, now)),
             _ if self.quiet => {}
             Decided::Started(slot, epoch) => {
                 output::say(&format!("started `{name}` for slot {} under epoch {epoch}", slot_text(slot)));
