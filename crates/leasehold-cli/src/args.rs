@@ -362,9 +362,10 @@ pub struct Stats {
 Examples:
   leasehold doctor                              the store in force
   leasehold doctor postgres://db.internal/jobs  another one, before you move to it
-  leasehold doctor --folder /srv/www            and the file guard on a folder")]
+  leasehold doctor --folder /srv/www            and the file guard on a folder
+  leasehold doctor spool:/srv/mail              a spool, as the user who asks")]
 pub struct Doctor {
-    /// The store to test, instead of the one in force
+    /// The store or spool to test, instead of the store in force
     #[arg(conflicts_with = "store")]
     pub url: Option<String>,
     /// Test the file guard on this folder too

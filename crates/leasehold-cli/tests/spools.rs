@@ -4,10 +4,13 @@
 mod common;
 
 use common::{Home, On, descendants, eventually, is_alive, signal};
+use leasehold_work::spool::Spool;
 use serde_json::Value;
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::symlink;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 fn spool(home: &Home) -> String {
     format!("spool:{}", home.path("mail").display())
@@ -34,7 +37,9 @@ fn what_is_no_item_does_not_keep_anybody_busy() {
     eventually("the worker ends", || work.is_over());
     let done = work.end().expect(0);
     assert_eq!(done.stdout, "first");
-    assert_eq!(done.stderr.matches("passed over").count(), 1, "{}", done.stderr);
+    for odd in ["`lost+found`", "`a-link`", "`b-link`", "`pipe`"] {
+        assert_eq!(done.stderr.matches(odd).count(), 1, "{odd}: {}", done.stderr);
+    }
     let mut claim = home.start(&["queue", "claim", &spool]);
     eventually("the claim ends", || claim.is_over());
     claim.end().expect(11);
@@ -183,4 +188,70 @@ fn what_a_killed_worker_left_of_payloads_goes_with_the_next_ones_start() {
     assert!(kept.join("alive").exists() && temp.join("leasehold-work-mine/alive").exists());
     living.kill().unwrap();
     living.wait().unwrap();
+}
+
+#[test]
+fn a_slow_producer_keeps_its_file_and_a_dead_ones_is_removed() {
+    let home = Home::new(On::Sqlite);
+    let spool = spool(&home);
+    home.done(&["queue", "add", &spool, "--text", "first"]).expect(0);
+    let staged = || fs::read_dir(home.path("mail/tmp")).unwrap().flatten().next().map(|entry| entry.path());
+    let begin = || {
+        let mut command = home.leasehold(&["queue", "add", &spool]);
+        let mut producer = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut input = producer.stdin.take().unwrap();
+        input.write_all(b"half ").unwrap();
+        eventually("it is being written", || {
+            staged().is_some_and(|path| fs::metadata(path).is_ok_and(|m| m.len() == 5))
+        });
+        (producer, input)
+    };
+    let silence = Duration::from_millis(200);
+    let janitor = Spool::open(&home.path("mail")).unwrap().abandoning_after(silence);
+    let (mut slow, mut input) = begin();
+    let path = staged().unwrap();
+    // A stopped producer lives too.
+    for how in ["CONT", "STOP", "STOP"] {
+        signal(slow.id() as i32, how);
+        std::thread::sleep(silence * 2);
+        janitor.clean().unwrap();
+        assert!(path.exists(), "the file of a living producer was removed ({how})");
+    }
+    signal(slow.id() as i32, "CONT");
+    input.write_all(b"a letter").unwrap();
+    drop(input);
+    assert!(slow.wait().unwrap().success());
+    let (mut dead, _input) = begin();
+    dead.kill().unwrap();
+    dead.wait().unwrap();
+    eventually("a dead producer's file is removed", || {
+        janitor.clean().unwrap();
+        staged().is_none()
+    });
+    let done = home.done(&["work", &spool, "--until-empty", "--", "cat"]).expect(0);
+    assert_eq!(done.stdout, "firsthalf a letter");
+}
+
+#[test]
+fn a_payload_of_any_size_is_claimed_by_hand_and_shown_in_part() {
+    let home = Home::new(On::Sqlite);
+    let spool = spool(&home);
+    home.done(&["queue", "add", &spool, "--text", "", "--key", "empty"]).expect(0);
+    home.done(&["queue", "claim", &spool, "--payload", "payload"]).expect(0);
+    assert_eq!(fs::metadata(home.path("payload")).unwrap().len(), 0);
+    let large = fs::File::create(home.path("mail/ready/large")).unwrap();
+    large.set_len(3 << 20).unwrap();
+    drop(large);
+    let claimed = home.done(&["queue", "claim", &spool, "--payload", "payload", "--json"]).expect(0);
+    assert_eq!(fs::metadata(home.path("payload")).unwrap().len(), 3 << 20);
+    let claimed: Value = serde_json::from_str(&claimed.stdout).unwrap();
+    assert_eq!(claimed["payload"]["bytes"], 3 << 20);
+    // As long as the disk is wide: looking reads no more than can be shown.
+    let huge = fs::File::create(home.path("mail/ready/huge")).unwrap();
+    huge.set_len(1 << 40).unwrap();
+    drop(huge);
+    home.done(&["queue", "claim", &spool]).expect(0);
+    let shown = home.done(&["queue", "show", &spool, "k.huge", "--json"]).expect(0);
+    let shown: Value = serde_json::from_str(&shown.stdout).unwrap();
+    assert_eq!(shown["payload"]["bytes"].as_u64(), Some(1 << 40));
 }

@@ -70,3 +70,10 @@ impl SecondName {
 pub fn of(path: &Path) -> io::Result<Volume> {
     native::volume::of(path)
 }
+
+/// When a file, or a link itself, was last changed, in milliseconds of the clock that stamps it. A file server is asked
+/// again, whatever this machine remembers.
+pub fn changed_ms(path: &Path) -> io::Result<u64> {
+    let (seconds, nanos) = native::volume::changed(path)?;
+    Ok((seconds.max(0) as u64).saturating_mul(1000).saturating_add(u64::from(nanos) / 1_000_000))
+}

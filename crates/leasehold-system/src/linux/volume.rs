@@ -4,6 +4,7 @@ use crate::volume::Volume;
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Magic numbers of file systems that other machines may write to (linux/magic.h and the drivers' own headers).
@@ -39,6 +40,19 @@ pub(crate) fn of(path: &Path) -> io::Result<Volume> {
         None if UNKNOWN.contains(&magic) => Volume::Unknown,
         None => Volume::Local,
     })
+}
+
+pub(crate) fn changed(path: &Path) -> io::Result<(i64, u32)> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
+    match rustix::fs::statx(rustix::fs::CWD, path, flags, StatxFlags::CTIME) {
+        Ok(found) => Ok((found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec)),
+        // Some sandboxes refuse the call.
+        Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => {
+            let found = std::fs::symlink_metadata(path)?;
+            Ok((found.ctime(), u32::try_from(found.ctime_nsec()).unwrap_or(0)))
+        }
+        Err(e) => Err(e.into()),
+    }
 }
 
 pub(crate) fn is_mount_point(file: &Path) -> io::Result<bool> {

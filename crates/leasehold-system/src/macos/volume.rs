@@ -2,6 +2,7 @@
 
 use crate::volume::Volume;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// `MNT_LOCAL` of sys/mount.h: the file system is stored on this machine.
@@ -10,6 +11,11 @@ const LOCAL: u32 = 0x1000;
 pub(crate) fn of(path: &Path) -> io::Result<Volume> {
     let flags = rustix::fs::statfs(path)?.f_flags;
     Ok(if flags & LOCAL != 0 { Volume::Local } else { Volume::Network("network") })
+}
+
+pub(crate) fn changed(path: &Path) -> io::Result<(i64, u32)> {
+    let found = std::fs::symlink_metadata(path)?;
+    Ok((found.ctime(), u32::try_from(found.ctime_nsec()).unwrap_or(0)))
 }
 
 /// Darwin mounts file systems on folders only.

@@ -1,10 +1,13 @@
 //! Claiming from a spool, and staying the one who did.
 //!
-//! Promise: claiming is one rename, of which exactly one of any number succeeds; the epoch in the name rises with it.
-//! Non-promise: with several workers the order holds roughly.
+//! Promise: claiming is one rename, of which exactly one of any number succeeds; the epoch in the name rises with it. A
+//! worker alone claims in order: it looks at the line before each claim while that is short, and often when it is long.
+//! What it may not claim is named once and passed over. Non-promise: with several workers the order holds roughly.
 
-use super::folder::{Spool, Where, changed, failed, listing, make, same_file, sync};
+use super::folder::{Spool, Where, make, same_file, sync};
+use super::listing::{Told, folders, listing};
 use super::name::FileName;
+use super::signs::changed;
 use super::steps::SpoolStep;
 use crate::queue::{DedupeKey, ItemId, Priority};
 use async_trait::async_trait;
@@ -14,8 +17,7 @@ use leasehold::{
     parse_duration,
 };
 use leasehold_system::watch::PathWatch;
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, utimensat};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -26,6 +28,14 @@ use std::time::Duration;
 pub(super) const DEFAULT_TTL: Duration = Duration::from_secs(900);
 /// How many names are remembered from one listing.
 const BATCH: usize = 16_384;
+/// Up to how many files a look costs less than the claim that follows, and is taken before each.
+const SHORT: usize = 1_024;
+/// How much longer than a look takes its outcome is relied on, where the line is longer.
+const LOOKS: u32 = 20;
+/// How many looks one claim takes at most, while others claim all that it saw.
+const MOST_LOOKS: u32 = 100;
+/// When a file that could not be claimed is tried again.
+const REFUSED: Duration = Duration::from_secs(30);
 /// How far the workers of a spool spread out at most.
 const MAX_SPREAD: u64 = 64;
 /// How often an idle worker looks, where the system does not tell it.
@@ -106,15 +116,14 @@ impl Spool {
     pub fn adopt(&self, token: &Token) -> Result<SpoolGrant> {
         let id = id_of(token)?;
         let nonce = token.nonce.to_string();
-        for worker in self.workers()?.into_iter().filter(|worker| worker.contains(&nonce)) {
+        for worker in folders(&self.path("claimed"))?.into_iter().filter(|worker| worker.contains(&nonce)) {
             let place = Where::Claimed(worker.clone());
             let found = self.items(&place)?.into_iter().find(|name| name.id == id && name.epoch == token.epoch);
             if let Some(name) = found {
                 let ttl = Ttl::new(ttl_of(&worker))?;
                 let path = self.path(place.folder()).join(name.to_string());
                 let asked = SystemClock.now();
-                let metadata = fs::metadata(&path).map_err(|e| failed(e, "look at", &path))?;
-                let silent = self.now()?.saturating_since(changed(&metadata));
+                let silent = self.now()?.saturating_since(self.last_sign(&path)?);
                 let trust_until = asked + ttl.get().saturating_sub(silent) - self.grain();
                 return Ok(SpoolGrant { name, worker, token: token.clone(), ttl, trust_until, path });
             }
@@ -131,28 +140,6 @@ impl Spool {
         );
         Error::new(Kind::Fenced, format!("stale epoch refused: resource=`spool:{id}` held={held} {seen}"))
     }
-
-    /// Gives a sign of life. An error of kind [`Kind::Lost`] is final.
-    pub fn renew(&self, grant: &mut SpoolGrant) -> Result<()> {
-        let asked = SystemClock.now();
-        if asked >= grant.trust_until {
-            return Err(Error::new(Kind::Lost, format!("item `{}` ran out before it was renewed", grant.name.id)));
-        }
-        self.reach(SpoolStep::Touch);
-        let now = |nsec| Timespec { tv_sec: 0, tv_nsec: nsec };
-        // The payload's own times stay; it is the change time that counts, and any change of times moves it.
-        let times = Timestamps { last_access: now(UTIME_NOW), last_modification: now(UTIME_OMIT) };
-        match utimensat(CWD, &grant.path, &times, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(()) => {
-                grant.trust_until = asked + grant.ttl.get() - self.grain();
-                Ok(())
-            }
-            Err(e) if e == rustix::io::Errno::NOENT => {
-                Err(Error::new(Kind::Lost, format!("item `{}` was lost: somebody moved it", grant.name.id)))
-            }
-            Err(e) => Err(failed(e.into(), "touch", &grant.path)),
-        }
-    }
 }
 
 /// Claims items of one spool, one after the other.
@@ -163,12 +150,31 @@ pub struct SpoolClaimer {
     nonce: Nonce,
     ttl: Ttl,
     candidates: VecDeque<String>,
-    listed: Option<(Moment, Duration)>,
+    listed: Option<Look>,
+    refused: HashMap<String, Moment>,
     cleaned: Option<Moment>,
     swept: Option<Moment>,
     spread: u64,
     jitter: Jitter,
-    warn: Option<fn(&Error)>,
+    told: Told,
+}
+
+/// A look at the line.
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    at: Moment,
+    took: Duration,
+    found: usize,
+}
+
+/// What came of an attempt to claim a file.
+enum Taken {
+    /// It is ours.
+    Ours(Box<SpoolGrant>),
+    /// Somebody was faster.
+    Gone,
+    /// Nobody may, or this user may not.
+    Refused(Error),
 }
 
 impl SpoolClaimer {
@@ -182,9 +188,10 @@ impl SpoolClaimer {
                 format!("this volume stamps files to {grain}; use more than twice that"),
             ));
         }
+        spool.check_rights()?;
         let nonce = Nonce::random();
         let worker = worker_name(label, nonce, ttl);
-        make(&spool.path("claimed").join(&worker))?;
+        make(&spool.path("claimed").join(&worker), spool.rights())?;
         sync(&spool.path("claimed"))?;
         let jitter = Jitter::new(Nonce::random());
         Ok(SpoolClaimer {
@@ -194,18 +201,19 @@ impl SpoolClaimer {
             ttl,
             candidates: VecDeque::new(),
             listed: None,
+            refused: HashMap::new(),
             cleaned: None,
             swept: None,
             spread: 1,
             jitter,
-            warn: None,
+            told: Told::default(),
         })
     }
 
-    /// Tells, once, of what lies in `ready/` and cannot be an item.
+    /// Tells, once each, of what cannot be claimed, put back or looked at, and is passed over.
     #[must_use]
     pub fn warning(mut self, warn: fn(&Error)) -> Self {
-        self.warn = Some(warn);
+        self.told.by(warn);
         self
     }
 
@@ -236,11 +244,14 @@ impl SpoolClaimer {
     /// Claims the first item that may be claimed, if there is one. It goes on only while others claim what it saw.
     pub fn claim(&mut self) -> Result<Option<SpoolGrant>> {
         self.clean()?;
+        let mut looks = 0;
         loop {
-            if self.is_stale() {
+            if self.candidates.is_empty() || looks == 0 && self.is_stale() {
                 self.list()?;
+                looks += 1;
             }
-            if self.candidates.is_empty() {
+            // A file server may go on listing what is long gone.
+            if self.candidates.is_empty() || looks > MOST_LOOKS {
                 self.listed = None;
                 return Ok(None);
             }
@@ -248,11 +259,15 @@ impl SpoolClaimer {
             let at = self.jitter.below(among) as usize;
             let Some(text) = self.candidates.remove(at) else { continue };
             match self.take(&text)? {
-                Some(grant) => {
+                Taken::Ours(grant) => {
                     self.spread = (self.spread / 2).max(1);
-                    return Ok(Some(grant));
+                    return Ok(Some(*grant));
                 }
-                None => self.spread = (self.spread * 2).min(MAX_SPREAD),
+                Taken::Gone => self.spread = (self.spread * 2).min(MAX_SPREAD),
+                Taken::Refused(error) => {
+                    self.told.tell(&error);
+                    self.refused.insert(text, SystemClock.now());
+                }
             }
         }
     }
@@ -263,75 +278,71 @@ impl SpoolClaimer {
         let pause = (self.ttl.get() / 3).min(POLL);
         if self.cleaned.is_none_or(|cleaned| now >= cleaned + pause) {
             self.cleaned = Some(now);
-            self.spool.tend()?;
+            let (spool, told) = (&self.spool, &mut self.told);
+            spool.tend(&mut |error| told.tell(&error))?;
         }
         if self.swept.is_none_or(|swept| now >= swept + SWEEP) {
             self.swept = Some(now);
-            self.spool.clean()?;
+            let (spool, told) = (&self.spool, &mut self.told);
+            spool.clean_telling(&mut |error| told.tell(&error))?;
         }
         Ok(())
     }
 
-    /// Whether to look again: something more urgent may have come. Looking takes a small part of the time at most.
+    /// Whether to look again: something more urgent may have come. Looking at a long line takes a small part of the time.
     fn is_stale(&self) -> bool {
-        match self.listed {
-            None => true,
-            Some((at, took)) => {
-                self.candidates.is_empty() || SystemClock.now() >= at + (took * 20).max(Duration::from_secs(1))
-            }
-        }
+        self.listed.is_none_or(|last| {
+            last.found <= SHORT || SystemClock.now() >= last.at + (last.took * LOOKS).max(Duration::from_millis(1))
+        })
     }
 
     fn list(&mut self) -> Result<()> {
         let began = SystemClock.now();
         let ready = self.spool.path("ready");
         let all = listing(&ready)?;
-        if let Some(odd) = all.folders.iter().chain(&all.others).next()
-            && let Some(warn) = self.warn.take()
-        {
-            let (count, odd) = (all.folders.len() + all.others.len(), leasehold::printable(odd));
-            let shown = ready.display();
-            warn(&Error::new(
-                Kind::Invalid,
-                format!(
-                    "passed over in {shown}: {count} that are no plain files with a name in UTF-8, such as `{odd}`; remove them"
-                ),
-            ));
-        }
+        all.tell_odd(&ready, &mut |odd| self.told.tell(&odd));
         let mut found = all.files;
+        let count = found.len();
+        self.refused.retain(|_, at| began < *at + REFUSED);
+        if !self.refused.is_empty() {
+            found.retain(|name| !self.refused.contains_key(name));
+        }
         if found.len() > BATCH {
             found.select_nth_unstable(BATCH);
             found.truncate(BATCH);
         }
         found.sort_unstable();
         self.candidates = found.into();
-        self.listed = Some((began, SystemClock.now().saturating_since(began)));
+        self.listed = Some(Look { at: began, took: SystemClock.now().saturating_since(began), found: count });
         Ok(())
     }
 
-    fn take(&mut self, text: &str) -> Result<Option<SpoolGrant>> {
+    fn take(&mut self, text: &str) -> Result<Taken> {
         let from = self.spool.path("ready").join(text);
         let name = match FileName::parse(text) {
             Some(name) => name.raised(),
             None => match self.stranger(text, &from)? {
                 Some(name) => name.raised(),
-                None => return Ok(None),
+                None => return Ok(Taken::Gone),
             },
         };
         let folder = self.spool.path(Where::Claimed(self.worker.clone()).folder());
         let path = folder.join(name.to_string());
         let mut asked = SystemClock.now();
-        if !self.spool.shift(&from, &path, SpoolStep::Claim, SpoolStep::SyncClaimed)? {
-            if folder.symlink_metadata().is_ok() {
-                return Ok(None);
-            }
+        let claim = || self.spool.shift(&from, &path, SpoolStep::Claim, SpoolStep::SyncClaimed);
+        let mut moved = claim();
+        if matches!(moved, Ok(false)) && folder.symlink_metadata().is_err() {
             // It was not the file that was missing: a janitor removed this worker's folder, which had long been empty.
-            make(&folder)?;
+            make(&folder, self.spool.rights())?;
             sync(&self.spool.path("claimed"))?;
             asked = SystemClock.now();
-            if !self.spool.shift(&from, &path, SpoolStep::Claim, SpoolStep::SyncClaimed)? {
-                return Ok(None);
-            }
+            moved = claim();
+        }
+        match moved {
+            Ok(true) => {}
+            Ok(false) => return Ok(Taken::Gone),
+            Err(error) if error.kind() == Kind::Unsupported => return Ok(Taken::Refused(error)),
+            Err(error) => return Err(error),
         }
         let token = Token {
             lease: lease_of(&name.id)?,
@@ -342,7 +353,7 @@ impl SpoolClaimer {
         };
         let trust_until = asked + self.ttl.get() - self.spool.grain();
         let (worker, ttl) = (self.worker.clone(), self.ttl);
-        Ok(Some(SpoolGrant { name, worker, token, ttl, trust_until, path }))
+        Ok(Taken::Ours(Box::new(SpoolGrant { name, worker, token, ttl, trust_until, path })))
     }
 
     /// A file that somebody put into `ready/` under a name of their own: it becomes an item of that key, or,

@@ -5,13 +5,15 @@
 //! laid out lies about until it is purged.
 
 use super::claiming::SpoolGrant;
-use super::folder::{Spool, SpoolFollowUp, Where, failed, is_folder, make, names, same_file, sync};
+use super::folder::{Spool, SpoolFollowUp, Where, failed, is_folder, make, same_file, sync};
+use super::listing::names;
 use super::name::FileName;
+use super::signs::sign_of;
 use super::steps::SpoolStep;
 use crate::queue::{Attempts, Payload, Reason};
 use leasehold::{Checkpoint, Error, Kind, Result};
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,10 +23,10 @@ const REMEMBERED: usize = 64;
 impl Spool {
     /// Publishes a note under the item's id and epoch.
     pub(super) fn note(&self, name: &FileName, kind: &str, content: &[u8]) -> Result<()> {
-        let staged = self.stage(&mut &*content)?;
+        let staged = self.stage(content)?;
         self.reach(SpoolStep::Note);
         let path = self.path("notes").join(name.note(kind));
-        fs::rename(&staged, &path).map_err(|e| failed(e, "publish", &path))?;
+        fs::rename(staged.path(), &path).map_err(|e| failed(e, "publish", &path))?;
         sync(&self.path("notes"))
     }
 
@@ -37,21 +39,17 @@ impl Spool {
         self.note(&grant.name, "checkpoint", checkpoint.as_str().as_bytes())
     }
 
-    /// The checkpoint that an attempt under this name gets: the newest of those before it.
-    pub fn checkpoint_for(&self, name: &FileName) -> Result<Option<Checkpoint>> {
+    /// The checkpoint that an attempt under this name gets: the newest that can be read of those before it.
+    pub fn checkpoint_for(&self, name: &FileName) -> Option<Checkpoint> {
         // By name and not by listing: there may be a note for each of a million items.
         let epochs = (1..=name.epoch.get()).rev().take(REMEMBERED);
-        for epoch in epochs {
-            let path = self.path("notes").join(format!("{}.e{epoch}.checkpoint", name.id));
-            // A link, or a pipe that nobody writes to, is no note.
+        epochs.map(|epoch| self.path("notes").join(format!("{}.e{epoch}.checkpoint", name.id))).find_map(|path| {
+            // A link, or a pipe that nobody writes to, is no note. One that is damaged, too long or closed to this user
+            // costs an attempt that begins earlier, not the attempt.
             let plain = fs::symlink_metadata(&path).is_ok_and(|m| m.is_file());
-            match if plain { fs::read_to_string(&path) } else { continue } {
-                Ok(text) => return Checkpoint::new(text).map(Some),
-                Err(e) if e.kind() == ErrorKind::NotFound => {}
-                Err(e) => return Err(failed(e, "read", &path)),
-            }
-        }
-        Ok(None)
+            let bytes = if plain { read_at_most(&path, Checkpoint::MAX_BYTES).ok()? } else { return None };
+            Checkpoint::new(String::from_utf8(bytes).ok()?).ok()
+        })
     }
 
     /// Completes an item: the result, and what it adds, count if and only if this succeeds.
@@ -68,6 +66,7 @@ impl Spool {
             let _ = fs::remove_dir_all(&outbox);
             return Err(self.stale(&grant.name.id, &grant.token));
         }
+        let _ = fs::remove_file(sign_of(grant.path()));
         self.fan_out(&outbox)
     }
 
@@ -83,11 +82,11 @@ impl Spool {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(failed(e, "empty", outbox)),
             _ => {}
         }
-        make(outbox)?;
+        make(outbox, self.rights())?;
         for follow_up in add {
-            let staged = self.stage(&mut follow_up.payload.bytes())?;
+            let staged = self.stage(follow_up.payload.bytes())?;
             let path = outbox.join(self.name_for(&follow_up.new)?.to_string());
-            fs::rename(&staged, &path).map_err(|e| failed(e, "lay out", &path))?;
+            fs::rename(staged.path(), &path).map_err(|e| failed(e, "lay out", &path))?;
         }
         sync(outbox)?;
         sync(&self.path("outbox"))
@@ -109,6 +108,8 @@ impl Spool {
                         let _ = fs::remove_file(&from);
                         continue;
                     }
+                    // Without its key it could be added twice: it waits for somebody who may link it.
+                    Err(e) if e.kind() == ErrorKind::PermissionDenied => return Err(failed(e, "take the key", &taken)),
                     _ => {}
                 }
             }
@@ -130,6 +131,7 @@ impl Spool {
     pub fn give_back(&self, grant: &SpoolGrant) -> Result<()> {
         let to = self.path("ready").join(grant.name.raised().to_string());
         if self.shift(grant.path(), &to, SpoolStep::End, SpoolStep::SyncEnded)? {
+            let _ = fs::remove_file(sign_of(grant.path()));
             return Ok(());
         }
         Err(self.stale(&grant.name.id, &grant.token))
@@ -139,6 +141,7 @@ impl Spool {
         let (place, name) = self.after_failure(&grant.name, is_final, retry_in)?;
         let to = self.path(place.folder()).join(name.to_string());
         if self.shift(grant.path(), &to, SpoolStep::End, SpoolStep::SyncEnded)? {
+            let _ = fs::remove_file(sign_of(grant.path()));
             return Ok(place);
         }
         Err(self.stale(&grant.name.id, &grant.token))
@@ -163,4 +166,11 @@ impl Spool {
         next.due = self.now()?.plus(pause);
         Ok((Where::Later, next))
     }
+}
+
+/// Reads a file that should not be longer than this; what is longer is cut off right after.
+pub(super) fn read_at_most(path: &Path, most: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(most as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }

@@ -4,6 +4,9 @@
 //! durable as its volume's fsync.
 
 use super::name::FileName;
+use super::rights::{Rights, is_sticky};
+use super::signs::changed;
+use super::staging::{ABANDONED, Staged};
 use super::steps::{SpoolStep, SpoolSteps, Unwatched};
 use crate::queue::{Attempts, DedupeKey, ItemId, Payload, Priority};
 use leasehold::{Epoch, Error, Kind, Lineage, Nonce, Result, Timestamp};
@@ -30,7 +33,9 @@ const REMOTE_GRAIN: Duration = Duration::from_millis(1_100);
 pub struct Spool {
     root: Arc<Path>,
     volume: Volume,
+    rights: Rights,
     lineage: Lineage,
+    abandoned: Duration,
     steps: Arc<dyn SpoolSteps>,
 }
 
@@ -113,8 +118,26 @@ pub struct SpoolItem {
     pub place: Where,
 }
 
+/// Whether an entry of a spool's own folder belongs there.
+pub(super) fn is_known(name: &str) -> bool {
+    FOLDERS.contains(&name) || name.starts_with('.') || name == "lost+found"
+}
+
+/// Refuses to make a spool of a folder that holds something else.
+fn check_empty(root: &Path) -> Result<()> {
+    for entry in fs::read_dir(root).map_err(|e| failed(e, "list the spool", root))? {
+        let name = entry.map_err(|e| failed(e, "list the spool", root))?.file_name();
+        if !name.to_str().is_some_and(is_known) {
+            let (shown, stranger) = (root.display(), leasehold::printable(&name.to_string_lossy()));
+            let message = format!("folder {shown} is not a spool and holds `{stranger}`; give an empty or new one");
+            return Err(Error::new(Kind::Invalid, message));
+        }
+    }
+    Ok(())
+}
+
 /// The lineage of a spool: read, or written by whoever comes first.
-fn lineage(root: &Path) -> Result<Lineage> {
+fn lineage(root: &Path, rights: Rights) -> Result<Lineage> {
     let path = root.join(LINEAGE);
     let read = || match fs::read_to_string(&path) {
         Ok(text) => text.trim_end().parse::<Lineage>().map(Some).map_err(|e| {
@@ -130,6 +153,7 @@ fn lineage(root: &Path) -> Result<Lineage> {
     let staged = root.join("tmp").join(format!("lineage-{}", Nonce::random()));
     let made = || {
         let mut file = File::create_new(&staged)?;
+        rights.share(&file)?;
         file.write_all(format!("{}\n", Lineage::random()).as_bytes())?;
         file.sync_all()?;
         match fs::hard_link(&staged, &path) {
@@ -162,28 +186,32 @@ impl Spool {
             }
             _ => {}
         }
-        let known = |name: &str| FOLDERS.contains(&name) || name.starts_with('.') || name == "lost+found";
-        for entry in fs::read_dir(root).map_err(|e| failed(e, "list the spool", root))? {
-            let name = entry.map_err(|e| failed(e, "list the spool", root))?.file_name();
-            if !name.to_str().is_some_and(known) {
-                let stranger = leasehold::printable(&name.to_string_lossy());
-                let message = format!("folder {shown} is not a spool and holds `{stranger}`; give an empty or new one");
-                return Err(Error::new(Kind::Invalid, message));
-            }
+        // What somebody left in a spool's own folder stops nobody; `doctor` names it.
+        if root.join(LINEAGE).symlink_metadata().is_err() {
+            check_empty(root)?;
         }
+        let rights = Rights::of(&fs::metadata(root).map_err(|e| failed(e, "look at", root))?);
         for folder in FOLDERS {
-            make(&root.join(folder))?;
+            make(&root.join(folder), rights)?;
         }
         sync(root)?;
         let volume = volume::of(root).map_err(|e| failed(e, "look at", root))?;
-        let lineage = lineage(root)?;
-        Ok(Spool { root: root.into(), volume, lineage, steps: Arc::new(Unwatched) })
+        let lineage = lineage(root, rights)?;
+        let steps = Arc::new(Unwatched);
+        Ok(Spool { root: root.into(), volume, rights, lineage, abandoned: ABANDONED, steps })
     }
 
     /// The same, watched by a test.
     #[must_use]
     pub fn with_steps(mut self, steps: Arc<dyn SpoolSteps>) -> Self {
         self.steps = steps;
+        self
+    }
+
+    /// The same, for tests that cannot wait a minute until a silent producer may be dead.
+    #[must_use]
+    pub fn abandoning_after(mut self, silence: Duration) -> Self {
+        self.abandoned = silence;
         self
     }
 
@@ -194,6 +222,19 @@ impl Spool {
 
     pub(super) fn path(&self, below: impl AsRef<Path>) -> PathBuf {
         self.root.join(below)
+    }
+
+    pub(super) fn rights(&self) -> Rights {
+        self.rights
+    }
+
+    pub(super) fn volume(&self) -> Volume {
+        self.volume
+    }
+
+    /// For how long a producer, or a completion, may be silent before what it left may be removed.
+    pub(super) fn abandoned(&self) -> Duration {
+        self.abandoned
     }
 
     pub(super) fn reach(&self, step: SpoolStep) {
@@ -216,18 +257,26 @@ impl Spool {
         Ok(changed(&stamp.map_err(|e| failed(e, "tell the time of", &self.root))?))
     }
 
-    /// Adds an item; gives its name, and whether it is new.
-    pub fn add(&self, new: &SpoolNew, payload: &mut dyn io::Read) -> Result<(ItemId, bool)> {
-        let staged = self.stage(payload)?;
+    /// Adds an item with what comes from `input`, which may take its time; gives its name, and whether it is new.
+    pub fn add(&self, new: &SpoolNew, input: &mut dyn io::Read) -> Result<(ItemId, bool)> {
+        self.add_staged(new, self.stage_from(input)?)
+    }
+
+    /// The same with what is at hand.
+    pub fn add_bytes(&self, new: &SpoolNew, payload: &[u8]) -> Result<(ItemId, bool)> {
+        self.add_staged(new, self.stage(payload)?)
+    }
+
+    fn add_staged(&self, new: &SpoolNew, staged: Staged) -> Result<(ItemId, bool)> {
         let name = self.name_for(new)?;
         let added = match &new.key {
-            Some(key) => self.take_key(key, &staged, &name)?,
+            Some(key) => self.take_key(key, staged.path(), &name)?,
             None => true,
         };
         if added {
-            self.enter(&staged, &name)?;
+            self.enter(staged.path(), &name)?;
         } else {
-            let _ = fs::remove_file(&staged);
+            staged.remove();
         }
         Ok((name.id, added))
     }
@@ -237,23 +286,6 @@ impl Spool {
         let id = new.key.as_ref().map_or_else(|| ItemId::fresh(now), ItemId::keyed);
         let (priority, most) = (new.priority, new.most);
         Ok(FileName { priority, due: now.plus(new.delay), id, tried: 0, most, epoch: Epoch::ZERO })
-    }
-
-    /// Writes a file under a name that nobody looks at, and syncs it.
-    pub(super) fn stage(&self, payload: &mut dyn io::Read) -> Result<PathBuf> {
-        self.reach(SpoolStep::Stage);
-        let path = self.path("tmp").join(Nonce::random().to_string());
-        let mut write = || {
-            let mut file = File::create_new(&path)?;
-            io::copy(payload, &mut file)?;
-            file.flush()?;
-            file.sync_all()
-        };
-        write().map_err(|e| {
-            let _ = fs::remove_file(&path);
-            failed(e, "write", &path)
-        })?;
-        Ok(path)
     }
 
     /// Takes a key for a staged file. False if it was taken before.
@@ -283,17 +315,25 @@ impl Spool {
         }
     }
 
-    /// Whether this file is still among those that nobody looks at.
-    pub(super) fn is_staged(&self, inode: u64) -> bool {
-        let staged = fs::read_dir(self.path("tmp")).into_iter().flatten().flatten();
-        staged.filter_map(|entry| entry.metadata().ok()).any(|found| found.ino() == inode)
-    }
-
     pub(super) fn enter(&self, staged: &Path, name: &FileName) -> Result<()> {
         let folder = if name.due > self.now()? { "later" } else { "ready" };
         self.reach(SpoolStep::Enter);
         let path = self.path(folder).join(name.to_string());
-        fs::rename(staged, &path).map_err(|e| failed(e, "add", &path))?;
+        match fs::rename(staged, &path) {
+            Ok(()) => {}
+            // A file server's second answer to a request that it has heard before.
+            Err(e) if e.kind() == ErrorKind::NotFound && path.symlink_metadata().is_ok() => {}
+            Err(e) if e.kind() == ErrorKind::NotFound && self.path(folder).is_dir() => {
+                let message = format!(
+                    "nothing was added: a janitor took this process for dead, after {} without a sign of life, and removed \
+                     {} (was it stopped, or the machine asleep?); add it again",
+                    leasehold::format_duration(self.abandoned),
+                    staged.display()
+                );
+                return Err(Error::new(Kind::Unavailable, message));
+            }
+            Err(e) => return Err(failed(e, "add", &path)),
+        }
         self.reach(SpoolStep::SyncEntered);
         sync(&self.path(folder))
     }
@@ -306,10 +346,7 @@ impl Spool {
             // A file server's second answer to a request that it has heard before.
             Err(e) if e.kind() == ErrorKind::NotFound && to.symlink_metadata().is_ok() => {}
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
-            Err(e) => {
-                let message = format!("no answer to the rename of {}; look again", from.display());
-                return Err(Error::new(Kind::Indeterminate, message).with_source(e));
-            }
+            Err(e) => return Err(unmoved(e, from, to)),
         }
         self.reach(after);
         sync(to.parent().unwrap_or(to))?;
@@ -321,88 +358,22 @@ impl Spool {
         }
     }
 
-    /// The workers' folders.
-    pub(super) fn workers(&self) -> Result<Vec<String>> {
-        folders(&self.path("claimed"))
-    }
-
-    /// The items in a folder, in order. Strangers' files are left out.
-    pub fn items(&self, place: &Where) -> Result<Vec<FileName>> {
-        let mut items: Vec<String> = names(&self.path(place.folder()))?;
-        items.sort_unstable();
-        Ok(items.iter().filter_map(|name| FileName::parse(name)).collect())
-    }
-
-    /// Every item, wherever it is.
-    pub fn everything(&self) -> Result<Vec<SpoolItem>> {
-        let mut places = vec![Where::Ready, Where::Later, Where::Done, Where::Failed, Where::Cancelled];
-        places.splice(2..2, self.workers()?.into_iter().map(Where::Claimed));
-        let mut all = Vec::new();
-        for place in places {
-            all.extend(self.items(&place)?.into_iter().map(|name| SpoolItem { name, place: place.clone() }));
-        }
-        Ok(all)
-    }
-
     /// Where an item is. It may have moved on when this is answered.
     pub fn find(&self, id: &ItemId) -> Result<SpoolItem> {
         // An item that is moved while the folders are read may be missed once.
+        let mut closed = Vec::new();
         for _ in 0..3 {
-            if let Some(found) = self.everything()?.into_iter().find(|item| item.name.id == *id) {
+            let seen = self.survey();
+            if let Some(found) = seen.items.into_iter().find(|item| item.name.id == *id) {
                 return Ok(found);
             }
+            closed = seen.closed;
         }
-        Err(Error::new(Kind::Invalid, format!("there is no item `{id}` in {}", self.root.display())))
+        // It may be where this user cannot look.
+        Err(closed.into_iter().next().unwrap_or_else(|| {
+            Error::new(Kind::Invalid, format!("there is no item `{id}` in {}", self.root.display()))
+        }))
     }
-}
-
-/// What is in a folder: plain files, folders, and what is neither or has a name that is no text. Links are not followed.
-#[derive(Default)]
-pub(super) struct Listing {
-    pub files: Vec<String>,
-    pub folders: Vec<String>,
-    pub others: Vec<String>,
-}
-
-/// Lists a folder; what is hidden is left out.
-pub(super) fn listing(folder: &Path) -> Result<Listing> {
-    let mut found = Listing::default();
-    let entries = match fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(found),
-        Err(e) => return Err(failed(e, "list", folder)),
-    };
-    for entry in entries {
-        let entry = entry.map_err(|e| failed(e, "list", folder))?;
-        let name = match entry.file_name().into_string() {
-            Ok(name) => name,
-            Err(name) => {
-                found.others.push(name.to_string_lossy().into_owned());
-                continue;
-            }
-        };
-        if name.starts_with('.') {
-            continue;
-        }
-        match entry.file_type() {
-            Ok(kind) if kind.is_file() => found.files.push(name),
-            Ok(kind) if kind.is_dir() => found.folders.push(name),
-            Ok(_) => found.others.push(name),
-            // Moved on while it was looked at.
-            Err(_) => {}
-        }
-    }
-    Ok(found)
-}
-
-/// The plain files in a folder.
-pub(super) fn names(folder: &Path) -> Result<Vec<String>> {
-    Ok(listing(folder)?.files)
-}
-
-/// The folders in a folder; one that is a link leads elsewhere, and is none.
-pub(super) fn folders(folder: &Path) -> Result<Vec<String>> {
-    Ok(listing(folder)?.folders)
 }
 
 /// Whether this is a folder, and not a link to one.
@@ -410,20 +381,15 @@ pub(super) fn is_folder(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|m| m.is_dir())
 }
 
-/// When a file last gave a sign of life: its change time, which nobody can set but the clock that stamps it.
-pub(super) fn changed(metadata: &fs::Metadata) -> Timestamp {
-    let (seconds, nanos) = (metadata.ctime().max(0) as u64, metadata.ctime_nsec().max(0) as u64);
-    Timestamp::from_millis(seconds.saturating_mul(1000) + nanos / 1_000_000)
-}
-
 pub(super) fn same_file(one: &Path, other: &Path) -> bool {
     let identity = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
     identity(one).is_some() && identity(one) == identity(other)
 }
 
-pub(super) fn make(folder: &Path) -> Result<()> {
+pub(super) fn make(folder: &Path, rights: Rights) -> Result<()> {
+    let shared = || File::open(folder).and_then(|folder| rights.share(&folder));
     match fs::create_dir(folder) {
-        Ok(()) => Ok(()),
+        Ok(()) => shared().map_err(|e| failed(e, "open to others", folder)),
         Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(failed(e, "create", folder)),
         Err(_) if is_folder(folder) => Ok(()),
         Err(_) => {
@@ -446,6 +412,27 @@ pub(super) fn sync(folder: &Path) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// What a rename that failed means.
+fn unmoved(error: io::Error, from: &Path, to: &Path) -> Error {
+    let folder = from.parent().unwrap_or(from);
+    let (kind, advice) = match error.kind() {
+        ErrorKind::PermissionDenied if is_sticky(folder) => {
+            let why = "has the sticky bit, so that only a file's owner may move it: chmod -t";
+            (Kind::Unsupported, format!("{} {why} {}", folder.display(), folder.display()))
+        }
+        ErrorKind::PermissionDenied => {
+            (Kind::Unsupported, "this user may not; what to change: leasehold doctor spool:PATH".to_owned())
+        }
+        ErrorKind::InvalidFilename => (Kind::Unsupported, "this volume has no room for the name".to_owned()),
+        ErrorKind::CrossesDevices => (Kind::Unsupported, "a spool must be on one volume".to_owned()),
+        ErrorKind::ReadOnlyFilesystem => (Kind::Unavailable, "the volume is read-only".to_owned()),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => (Kind::Unavailable, "no space is left".to_owned()),
+        _ => (Kind::Indeterminate, "no answer; look again".to_owned()),
+    };
+    let message = format!("cannot move {} to {}: {advice}", from.display(), to.parent().unwrap_or(to).display());
+    Error::new(kind, message).with_source(error)
 }
 
 pub(super) fn failed(error: io::Error, what: &str, path: &Path) -> Error {

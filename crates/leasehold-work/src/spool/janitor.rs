@@ -1,20 +1,22 @@
 //! The janitor of a spool: puts back what ran out, brings in what is due, finishes what a dead worker left undone.
 //!
-//! Promise: any number at once are safe, because each step is a rename of which one succeeds. Non-promise: it does not
-//! judge whether a worker lives, only when its file last gave a sign of life.
+//! Promise: any number at once are safe, because each step is a rename of which one succeeds; what cannot be done for one
+//! file is told, and everything else is done. Non-promise: it does not judge whether a worker lives, only when it last gave
+//! a sign of life.
 
 use super::claiming::ttl_of;
-use super::folder::{Spool, Where, changed, folders, listing, names, sync};
+use super::folder::{Spool, Where, sync};
+use super::listing::{folders, listing, names, odd_entry};
 use super::name::FileName;
+use super::signs::{changed, sign_of};
+use super::staging::ABANDONED;
 use super::steps::SpoolStep;
 use leasehold::{Error, Result, Timestamp, format_duration};
 use std::collections::HashSet;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::Duration;
 
-/// How old what a dead process left must be before it is removed.
-const ABANDONED: Duration = Duration::from_secs(60);
 /// How old a worker's empty folder must be.
 const EMPTY_FOLDER: Duration = Duration::from_secs(3_600);
 
@@ -29,77 +31,132 @@ pub struct SpoolChores {
     pub lined_up: usize,
     /// Completions whose follow-ups were still to be added.
     pub settled: usize,
+    /// Files and folders that this user could do nothing for.
+    pub passed_over: usize,
+}
+
+/// One look, and whom it tells.
+struct Round<'a> {
+    now: Timestamp,
+    chores: SpoolChores,
+    tell: &'a mut dyn FnMut(Error),
+}
+
+impl Round<'_> {
+    /// Goes on after what one entry did not let itself be done.
+    fn pass_over(&mut self, error: Error) {
+        self.chores.passed_over += 1;
+        (self.tell)(error);
+    }
 }
 
 impl Spool {
     /// Looks after everything that needs it.
     pub fn clean(&self) -> Result<SpoolChores> {
-        let chores = self.tend()?;
+        self.clean_telling(&mut |_| {})
+    }
+
+    /// The same, and tells of each entry that nothing could be done for.
+    pub fn clean_telling(&self, tell: &mut dyn FnMut(Error)) -> Result<SpoolChores> {
+        let chores = self.tend(tell)?;
         self.sweep(self.now()?);
         Ok(chores)
     }
 
     /// The part of it that somebody may be waiting for.
-    pub(super) fn tend(&self) -> Result<SpoolChores> {
-        let mut chores = SpoolChores::default();
-        let now = self.now()?;
-        self.bring_in(now, &mut chores)?;
-        for worker in self.workers()? {
-            self.look_after(&worker, now, &mut chores)?;
+    pub(super) fn tend(&self, tell: &mut dyn FnMut(Error)) -> Result<SpoolChores> {
+        let mut round = Round { now: self.now()?, chores: SpoolChores::default(), tell };
+        self.bring_in(&mut round);
+        match folders(&self.path("claimed")) {
+            Ok(workers) => workers.iter().for_each(|worker| self.look_after(worker, &mut round)),
+            Err(error) => round.pass_over(error),
         }
-        self.finish(now, &mut chores)?;
-        Ok(chores)
+        if let Err(error) = self.finish(&mut round) {
+            round.pass_over(error);
+        }
+        Ok(round.chores)
     }
 
     /// What has become due.
-    fn bring_in(&self, now: Timestamp, chores: &mut SpoolChores) -> Result<()> {
-        for name in self.items(&Where::Later)? {
-            if name.due > now {
+    fn bring_in(&self, round: &mut Round<'_>) {
+        let later = self.path("later");
+        let found = match listing(&later) {
+            Ok(found) => found,
+            Err(error) => return round.pass_over(error),
+        };
+        found.tell_odd(&later, round.tell);
+        for text in found.files {
+            let Some(name) = FileName::parse(&text) else {
+                let why = "it has no item's name, so nobody knows when it is due; move it to ready/";
+                (round.tell)(odd_entry(&later, &text, why));
+                continue;
+            };
+            if name.due > round.now {
                 continue;
             }
-            let text = name.to_string();
-            let (from, to) = (self.path("later").join(&text), self.path("ready").join(&text));
-            if self.shift(&from, &to, SpoolStep::Enter, SpoolStep::SyncEntered)? {
-                chores.lined_up += 1;
+            match self.shift(
+                &later.join(&text),
+                &self.path("ready").join(&text),
+                SpoolStep::Enter,
+                SpoolStep::SyncEntered,
+            ) {
+                Ok(moved) => round.chores.lined_up += usize::from(moved),
+                Err(error) => round.pass_over(error),
             }
         }
-        Ok(())
     }
 
-    fn look_after(&self, worker: &str, now: Timestamp, chores: &mut SpoolChores) -> Result<()> {
-        let place = Where::Claimed(worker.to_owned());
-        let folder = self.path(place.folder());
+    fn look_after(&self, worker: &str, round: &mut Round<'_>) {
+        let folder = self.path("claimed").join(worker);
         let ttl = ttl_of(worker);
-        let found = listing(&folder)?;
-        let empty = found.files.is_empty() && found.folders.is_empty() && found.others.is_empty();
-        for text in found.files {
-            let from = folder.join(&text);
-            let Ok(metadata) = fs::symlink_metadata(&from) else { continue };
-            // Whatever may be rounded away is given to the worker.
-            let silent = now.saturating_since(changed(&metadata));
-            let Some(name) = FileName::parse(&text).filter(|_| metadata.is_file() && silent > ttl) else { continue };
-            let (to, next) = self.after_failure(&name, false, Some(Duration::ZERO))?;
-            let target = self.path(to.folder()).join(next.to_string());
-            if !self.shift(&from, &target, SpoolStep::Requeue, SpoolStep::SyncEnded)? {
+        let found = match listing(&folder) {
+            Ok(found) => found,
+            Err(error) => return round.pass_over(error),
+        };
+        found.tell_odd(&folder, round.tell);
+        for text in &found.files {
+            let Some(name) = FileName::parse(text) else {
+                let why = "it has no item's name; if nobody is at it, move it back to ready/";
+                (round.tell)(odd_entry(&folder, text, why));
                 continue;
-            }
-            let why = format!("worker {worker} was silent for {}", format_duration(silent));
-            let _ = self.note(&name, "expired", format!("{why}\n").as_bytes());
-            if to == Where::Failed {
-                chores.buried += 1;
-            } else {
-                chores.requeued += 1;
+            };
+            let Some(silent) = self.silent_for(&folder.join(text), ttl, round.now) else { continue };
+            match self.put_back(worker, &folder.join(text), &name, silent) {
+                Ok(Some(Where::Failed)) => round.chores.buried += 1,
+                Ok(Some(_)) => round.chores.requeued += 1,
+                Ok(None) => {}
+                Err(error) => round.pass_over(error),
             }
         }
-        let old = fs::metadata(&folder).is_ok_and(|m| now.saturating_since(changed(&m)) > EMPTY_FOLDER + ttl);
-        if empty && old {
+        let old =
+            |path: &Path, age| fs::symlink_metadata(path).is_ok_and(|m| round.now.saturating_since(changed(&m)) > age);
+        // Signs of what was moved by somebody who did not know of them.
+        for sign in found.hidden.iter().filter(|sign| !found.files.iter().any(|file| sign.get(1..) == Some(file))) {
+            let path = folder.join(sign);
+            if old(&path, EMPTY_FOLDER + ttl) {
+                let _ = fs::remove_file(path);
+            }
+        }
+        if found.is_empty() && old(&folder, EMPTY_FOLDER + ttl) {
             let _ = fs::remove_dir(&folder);
         }
-        Ok(())
+    }
+
+    /// Puts back what ran out; gives where it is then, unless somebody was faster.
+    fn put_back(&self, worker: &str, from: &Path, name: &FileName, silent: Duration) -> Result<Option<Where>> {
+        let (to, next) = self.after_failure(name, false, Some(Duration::ZERO))?;
+        let target = self.path(to.folder()).join(next.to_string());
+        if !self.shift(from, &target, SpoolStep::Requeue, SpoolStep::SyncEnded)? {
+            return Ok(None);
+        }
+        let _ = fs::remove_file(sign_of(from));
+        let why = format!("worker {worker} was silent for {}", format_duration(silent));
+        let _ = self.note(name, "expired", format!("{why}\n").as_bytes());
+        Ok(Some(to))
     }
 
     /// What completions laid out and nobody added: it counts if the item is done under that very epoch.
-    fn finish(&self, now: Timestamp, chores: &mut SpoolChores) -> Result<()> {
+    fn finish(&self, round: &mut Round<'_>) -> Result<()> {
         let waiting = folders(&self.path("outbox"))?;
         if waiting.is_empty() {
             return Ok(());
@@ -109,37 +166,24 @@ impl Spool {
         for text in waiting {
             let outbox = self.path("outbox").join(&text);
             if done.contains(&text) {
-                self.fan_out(&outbox)?;
-                chores.settled += 1;
+                match self.fan_out(&outbox) {
+                    Ok(()) => round.chores.settled += 1,
+                    Err(error) => round.pass_over(error),
+                }
                 continue;
             }
-            // A claim that is still in force may complete. One that is not, never will.
-            let id = text.rsplit_once(".e").map_or(&*text, |(id, _)| id);
-            let held = self
-                .everything()?
-                .into_iter()
-                .any(|item| item.name.id.as_str() == id && format!("{}.e{}", item.name.id, item.name.epoch) == text);
-            let old = fs::metadata(&outbox).is_ok_and(|m| now.saturating_since(changed(&m)) > ABANDONED);
-            if !held && old {
+            let old = fs::metadata(&outbox).is_ok_and(|m| round.now.saturating_since(changed(&m)) > self.abandoned());
+            if !old {
+                continue;
+            }
+            // A claim that is still in force may complete, also one that this user cannot see. Others never will.
+            let is_of = |item: &FileName| format!("{}.e{}", item.id, item.epoch) == text;
+            let held = self.everything()?.iter().any(|item| is_of(&item.name));
+            if !held {
                 let _ = fs::remove_dir_all(&outbox);
             }
         }
         Ok(())
-    }
-
-    /// What dead processes left behind: staged files, and keys of additions that were cut off.
-    fn sweep(&self, now: Timestamp) {
-        let old = |metadata: &fs::Metadata| now.saturating_since(changed(metadata)) > ABANDONED;
-        for entry in fs::read_dir(self.path("tmp")).into_iter().flatten().flatten() {
-            if entry.metadata().is_ok_and(|m| old(&m)) {
-                let _ = fs::remove_file(entry.path());
-            }
-        }
-        for entry in fs::read_dir(self.path("keys")).into_iter().flatten().flatten() {
-            if entry.metadata().is_ok_and(|m| m.nlink() == 1 && old(&m)) {
-                let _ = fs::remove_file(entry.path());
-            }
-        }
     }
 
     /// Removes items that have been finished for longer than this, with their notes and keys; gives how many.

@@ -14,22 +14,30 @@
 //! | `keys/` | the keys that were added |
 //!
 //! Promise: an item is never copied, only renamed, so it is in one worker's hands at most; a worker that lost it finds
-//! that the source of its completion is gone. A sign of life is the file's change time, which the file server's own
-//! clock gives, to `mv` as to `touch`. Non-promise: the folder must be on one volume with atomic rename (not a synced
+//! that the source of its completion is gone. A sign of life is a change time, which the file server's own clock gives, and
+//! takes no right but those of the worker's folder, so several users can share a spool. The trouble of one entry stops
+//! nobody: it is named and passed over. Non-promise: the folder must be on one volume with atomic rename (not a synced
 //! folder); listing it takes time in proportion to what is in it.
 
 mod claiming;
 mod ending;
+mod examine;
 mod folder;
 mod janitor;
+mod listing;
 mod name;
 mod operating;
 mod resolving;
+mod rights;
+mod signs;
+mod staging;
 mod steps;
 
 pub use claiming::{SpoolClaimer, SpoolGrant, SpoolTenancy};
+pub use examine::{Fitness, SpoolCheck};
 pub use folder::{Spool, SpoolFollowUp, SpoolItem, SpoolNew, Where};
 pub use janitor::SpoolChores;
+pub use listing::SpoolSurvey;
 pub use name::FileName;
 pub use operating::{Note, Shown};
 pub use steps::{SpoolStep, SpoolSteps};

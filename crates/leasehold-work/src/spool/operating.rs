@@ -4,8 +4,11 @@
 //! that says who and why. Non-promise: an order that races a completion may come too late, and then says so.
 
 use super::claiming::{lease_of, worker_name};
-use super::folder::{Spool, SpoolItem, Where, changed, failed, make, names};
+use super::ending::read_at_most;
+use super::folder::{Spool, SpoolItem, Where, failed, make};
+use super::listing::names;
 use super::name::FileName;
+use super::signs::{changed, sign_of};
 use super::steps::SpoolStep;
 use crate::queue::ItemId;
 use leasehold::{Error, Kind, Label, Nonce, Result, Timestamp, Token, Ttl, Who, Why};
@@ -34,6 +37,8 @@ pub struct Shown {
     pub item: SpoolItem,
     /// When it last gave a sign of life.
     pub changed: Timestamp,
+    /// How long its payload is.
+    pub bytes: u64,
     /// What was noted, by epoch.
     pub notes: Vec<Note>,
     /// The time of the clock that stamps its files.
@@ -46,20 +51,21 @@ impl Spool {
         let item = self.find(id)?;
         let path = self.path(item.place.folder()).join(item.name.to_string());
         let now = self.now()?;
-        let stamp = fs::metadata(&path).map_or(now, |m| changed(&m));
+        let stamp = self.last_sign(&path).unwrap_or(now);
+        let bytes = fs::symlink_metadata(&path).map_or(0, |m| m.len());
         let mut notes = Vec::new();
         for note in names(&self.path("notes"))? {
             let Some((rest, kind)) = note.rsplit_once('.') else { continue };
             let Some((of, epoch)) = rest.rsplit_once(".e") else { continue };
             let (true, Ok(epoch)) = (of == id.as_str(), epoch.parse()) else { continue };
             let path = self.path("notes").join(&note);
-            let Ok(bytes) = fs::read(&path) else { continue };
+            let Ok(text) = read_at_most(&path, SHOWN) else { continue };
             let at = fs::metadata(&path).map_or(now, |m| changed(&m));
-            let text = String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN)]).into_owned();
+            let text = String::from_utf8_lossy(&text[..text.len().min(SHOWN)]).into_owned();
             notes.push(Note { epoch, kind: kind.to_owned(), at, text });
         }
         notes.sort_by(|a, b| (a.epoch, a.at, &a.kind).cmp(&(b.epoch, b.at, &b.kind)));
-        Ok(Shown { item, changed: stamp, notes, now })
+        Ok(Shown { item, changed: stamp, bytes, notes, now })
     }
 
     /// Puts an item back in line, with all its attempts.
@@ -85,7 +91,7 @@ impl Spool {
             id,
             allowed,
             |name| {
-                make(&folder)?;
+                make(&folder, self.rights())?;
                 Ok((Where::Claimed(worker.clone()), name.raised()))
             },
             ("handed_off", by, why),
@@ -112,6 +118,7 @@ impl Spool {
             let from = self.path(item.place.folder()).join(item.name.to_string());
             let to = self.path(place.folder()).join(next.to_string());
             if self.shift(&from, &to, SpoolStep::End, SpoolStep::SyncEnded)? {
+                let _ = fs::remove_file(sign_of(&from));
                 self.note(&next, kind, format!("{by}: {why}\n").as_bytes())?;
                 return Ok(next);
             }
@@ -119,9 +126,10 @@ impl Spool {
         Err(Error::new(Kind::Contended, format!("item `{id}` moves too fast; try again")))
     }
 
-    /// The payload of an item.
-    pub fn payload(&self, item: &SpoolItem) -> Result<Vec<u8>> {
+    /// The payload of an item, if it is not longer than this.
+    pub fn payload(&self, item: &SpoolItem, most: usize) -> Result<Option<Vec<u8>>> {
         let path = self.path(item.place.folder()).join(item.name.to_string());
-        fs::read(&path).map_err(|e| failed(e, "read", &path))
+        let bytes = read_at_most(&path, most).map_err(|e| failed(e, "read", &path))?;
+        Ok((bytes.len() <= most).then_some(bytes))
     }
 }

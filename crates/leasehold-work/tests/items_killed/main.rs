@@ -28,6 +28,8 @@ pub const QUEUE: &str = "work";
 const WORKERS: usize = 3;
 /// Every fifth item adds another when it is completed.
 pub const PARENTS: u64 = 5;
+/// How many items there are at least for those who are to die at their work.
+const STOCK: usize = 60;
 /// Nothing takes longer than this: a TTL of one second, a poll of one, and a machine that others use.
 const PATIENCE: Duration = Duration::from_secs(100);
 
@@ -63,6 +65,42 @@ impl Place {
             }
             Place::Store(_) => STORE_STEPS.iter().map(|step| (*step).to_owned()).collect(),
             Place::Spool(_) => SpoolStep::ALL.iter().map(|step| spool_step(*step)).collect(),
+        }
+    }
+}
+
+/// Those who are sent to die at each step, with enough to do until they have.
+#[derive(Default)]
+struct Deaths {
+    left: Vec<(String, u64)>,
+    alive: Vec<Process>,
+    bait: Option<Process>,
+    /// Whether everybody will. Where the line is not filled up, some find nothing to die at.
+    certain: bool,
+}
+
+impl Deaths {
+    fn of(place: &Place) -> Self {
+        let Place::Spool(_) = place else { return Deaths::default() };
+        // Workers take no keys; producers die at that.
+        let steps = SpoolStep::ALL.iter().filter(|step| **step != SpoolStep::LinkKey);
+        let twice = |step: &SpoolStep| [(spool_step(*step), 3), (spool_step(*step), 1)];
+        Deaths { left: steps.flat_map(twice).collect(), certain: true, ..Deaths::default() }
+    }
+
+    /// Sends the next ones. The last are given what others would leave: a claim that runs out.
+    fn appoint(&mut self, start: &mut dyn FnMut(&str, u64) -> Process) {
+        self.alive.retain_mut(|worker| !worker.is_over());
+        while self.alive.len() < WORKERS {
+            let Some((step, nth)) = self.left.pop() else { break };
+            self.alive.push(start(&step, nth));
+        }
+        self.certain = !self.alive.is_empty();
+        if self.alive.len() < WORKERS && self.certain && self.bait.as_mut().is_none_or(Process::is_over) {
+            self.bait = Some(start(&spool_step(SpoolStep::SyncClaimed), 1));
+        }
+        if !self.certain {
+            self.bait = None;
         }
     }
 }
@@ -165,7 +203,7 @@ fn main() {
         }
     };
     let here = folder.path();
-    run("spool", 4_000, &|| Place::Spool(here.join("spool")));
+    run("spool", 300, &|| Place::Spool(here.join("spool")));
     run("sqlite", 1_500, &|| Place::Store(format!("sqlite:{}", here.join("x.db").display())));
     run("dir", 400, &|| Place::Store(format!("dir:{}", here.join("dir").display())));
     let redis = redis();
@@ -200,17 +238,33 @@ fn killed(name: &str, place: &Place, items: u64) {
             break;
         }
     }
-    let expected = (items + items.div_ceil(PARENTS)) as usize;
+    let mut items = items;
+    let mut to_die = Deaths::of(place);
     let mut workers: Vec<Process> = Vec::new();
     let (mut deaths, mut next) = (0_usize, 0_usize);
     let end = SystemClock.now() + PATIENCE * if items > 5_000 { 10 } else { 1 };
     loop {
         hear(&lines, &mut findings, &mut reached);
         workers.retain_mut(|worker| !worker.is_over());
-        while workers.len() < WORKERS {
-            // Each step three times, early and late; then where nobody was killed yet; then nobody dies any more.
+        if to_die.certain {
+            let mut start = |step: &str, nth: u64| {
+                (deaths, next) = (deaths + 1, next + 1);
+                Process::start(&["worker", &at, step, &nth.to_string(), &next.to_string()], Some(&sender))
+            };
+            to_die.appoint(&mut start);
+            if findings.open.len() < STOCK {
+                let (first, last) = (items.to_string(), (items + STOCK as u64).to_string());
+                let mut adder = Process::start(&["adder", &at, &first, &last, "", "0"], Some(&sender));
+                assert!(adder.0.wait().unwrap().success(), "{name}: filling up failed");
+                items += STOCK as u64;
+            }
+        }
+        let expected = (items + items.div_ceil(PARENTS)) as usize;
+        while !to_die.certain && workers.len() < WORKERS {
+            // In stores each step three times, early and late; then where nobody was killed yet; then nobody dies any more.
+            let is_spool = matches!(place, Place::Spool(_));
             let missed = steps.iter().find(|step| !reached.contains_key(*step)).filter(|_| next < 9 * steps.len());
-            let (step, nth) = match steps.get(next % steps.len()).filter(|_| next < 3 * steps.len()) {
+            let (step, nth) = match steps.get(next % steps.len()).filter(|_| next < 3 * steps.len() && !is_spool) {
                 Some(step) => (step.as_str(), [1, 3, 9][next / steps.len()].to_string()),
                 None => missed.map_or(("", "0".to_owned()), |step| (step.as_str(), "1".to_owned())),
             };
@@ -219,7 +273,7 @@ fn killed(name: &str, place: &Place, items: u64) {
             next += 1;
         }
         look(place, &mut findings);
-        if findings.done.len() >= expected && findings.open.is_empty() {
+        if findings.done.len() >= expected && findings.open.is_empty() && !to_die.certain {
             break;
         }
         let judged = findings.judge(expected);
@@ -228,6 +282,7 @@ fn killed(name: &str, place: &Place, items: u64) {
     }
     workers.clear();
     drop(sender);
+    let expected = (items + items.div_ceil(PARENTS)) as usize;
     while let Ok(line) = lines.recv_timeout(Duration::from_secs(5)) {
         findings.hear(&line);
         note(&line, &mut reached);

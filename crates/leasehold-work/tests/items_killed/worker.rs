@@ -152,7 +152,9 @@ fn work_files(spool: &Spool, seed: u64) {
             continue;
         }
         if turn % 11 == 0 {
-            let _ = spool.fail(&grant, &"again".parse().unwrap(), Some(std::time::Duration::ZERO), false);
+            // Not at once: it has to be brought in again.
+            let pause = std::time::Duration::from_millis(1);
+            let _ = spool.fail(&grant, &"again".parse().unwrap(), Some(pause), false);
             continue;
         }
         let child =

@@ -6,6 +6,7 @@ mod guard;
 mod processes;
 mod race;
 mod scratch;
+mod spool;
 mod store;
 
 pub use race::{CONTENDER, contend};
@@ -50,6 +51,9 @@ fn finding(verdict: Verdict, what: impl Into<String>, detail: impl Into<String>)
 
 pub async fn doctor(common: &Common, args: &Args) -> Result<Exit> {
     let mut settings = Settings::gather(common)?;
+    if let Some(url) = args.url.as_deref().filter(|url| url.starts_with("spool:")) {
+        return report(common, &spool::examine(&settings, url).await?, "work on this spool");
+    }
     if let Some(url) = &args.url {
         settings.store = Setting { value: url.parse()?, source: Source::Flag };
     }
@@ -61,7 +65,7 @@ pub async fn doctor(common: &Common, args: &Args) -> Result<Exit> {
     let examined = watch.over(&patience, examine(&settings, args, &patience, &room)).await;
     let left = clear(&mut watch, &room).await;
     match examined {
-        Ok(findings) => report(common, &[findings?, left].concat()),
+        Ok(findings) => report(common, &[findings?, left].concat(), "leases"),
         Err(cut) => {
             left.iter().for_each(|left| output::say(&left.detail));
             match cut {
@@ -126,7 +130,7 @@ async fn clear(watch: &mut Watch, room: &Room) -> Vec<Finding> {
     vec![finding(Verdict::Note, "scratch", format!("not everything could be taken away: {why}"))]
 }
 
-fn report(common: &Common, findings: &[Finding]) -> Result<Exit> {
+fn report(common: &Common, findings: &[Finding], purpose: &str) -> Result<Exit> {
     let word = |verdict| match verdict {
         Verdict::Good => "ok",
         Verdict::Note => "note",
@@ -147,5 +151,6 @@ fn report(common: &Common, findings: &[Finding]) -> Result<Exit> {
     if sound {
         return Ok(Exit::Done);
     }
-    Err(Error::new(Kind::Unsupported, "not fit for leases: see the lines marked `bad`, and docs/guarantees.md"))
+    let message = format!("not fit for {purpose}: see the lines marked `bad`, and docs/guarantees.md");
+    Err(Error::new(Kind::Unsupported, message))
 }

@@ -47,15 +47,17 @@ pub async fn add(common: &Common, args: Args) -> Result<Exit> {
         Open::Spool(spool) => {
             let NewItem { priority, delay, attempts, key, .. } = template;
             let new = SpoolNew { priority, delay, most: attempts.most, key };
-            if args.each_line { spool_lines(common, &spool, &new) } else { one(common, &spool, &new, &mut source) }
+            if args.each_line {
+                return spool_lines(common, &spool, &new);
+            }
+            let (id, is_new) = match &args.text {
+                Some(text) => spool.add_bytes(&new, text.as_bytes())?,
+                None => spool.add(&new, &mut source)?,
+            };
+            tell(common, &id, is_new)?;
+            Ok(Exit::Done)
         }
     }
-}
-
-fn one(common: &Common, spool: &Spool, new: &SpoolNew, source: &mut dyn Read) -> Result<Exit> {
-    let (id, is_new) = spool.add(new, source)?;
-    tell(common, &id, is_new)?;
-    Ok(Exit::Done)
 }
 
 fn tell(common: &Common, id: &ItemId, is_new: bool) -> Result<()> {
@@ -90,7 +92,8 @@ async fn lines(common: &Common, queue: &Queue, template: &NewItem) -> Result<Exi
 
 fn spool_lines(common: &Common, spool: &Spool, new: &SpoolNew) -> Result<Exit> {
     for line in std::io::stdin().lock().lines() {
-        one(common, spool, new, &mut line.map_err(unread)?.as_bytes())?;
+        let (id, is_new) = spool.add_bytes(new, line.map_err(unread)?.as_bytes())?;
+        tell(common, &id, is_new)?;
     }
     Ok(Exit::Done)
 }

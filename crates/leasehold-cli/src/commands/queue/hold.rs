@@ -11,7 +11,8 @@ use leasehold::{Checkpoint, Error, HolderId, Kind, Marker, Result, Token};
 use leasehold_work::queue::{Claimed, Claimer, Payload, Queue, Reason};
 use leasehold_work::spool::{Spool, SpoolClaimer};
 use serde_json::{Value, json};
-use std::io::Write;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ pub async fn claim(common: &Common, args: &ClaimArgs) -> Result<Exit> {
             claimer.damaged().iter().for_each(|error| output::say(&error.to_string()));
             let Some(grant) = grant else { return nothing(&target) };
             let value = view::item(grant.name(), grant.item(), true);
-            let told = tell(common, args, grant.token(), grant.item().payload.bytes(), value);
+            let told = tell(common, args, grant.token(), &mut grant.item().payload.bytes(), value);
             if told.is_err() {
                 let _ = claimer.queue().give_back(&grant).await;
             }
@@ -45,14 +46,26 @@ pub async fn claim(common: &Common, args: &ClaimArgs) -> Result<Exit> {
             let label = label.unwrap_or_else(|| HolderId::new(None).label);
             let mut claimer =
                 SpoolClaimer::new(spool.clone(), &label, ttl)?.warning(|odd| output::say(&odd.to_string()));
-            let grant = match wait {
-                Some(wait) => tokio::time::timeout(wait, claimer.next()).await.ok().transpose()?,
-                None => claimer.claim()?,
+            let (grant, mut payload) = loop {
+                let grant = match wait {
+                    Some(wait) => tokio::time::timeout(wait, claimer.next()).await.ok().transpose()?,
+                    None => claimer.claim()?,
+                };
+                let Some(grant) = grant else { return nothing(&target) };
+                match File::open(grant.path()) {
+                    Ok(payload) => break (grant, payload),
+                    // Its own trouble: given back untried, it would be the first in line again.
+                    Err(error) => {
+                        let why = format!("its payload cannot be read: {error}");
+                        output::say(&format!("`{}` failed: {why}", grant.name().id));
+                        spool.fail(&grant, &Reason::lossy(&why, "its payload cannot be read"), None, false)?;
+                    }
+                }
             };
-            let Some(grant) = grant else { return nothing(&target) };
             let told = spool.show(&grant.name().id).and_then(|shown| {
-                let payload = spool.payload(&shown.item)?;
-                tell(common, args, grant.token(), &payload, view::shown(&shown, &payload))
+                let text = spool.payload(&shown.item, view::SHOWN_PAYLOAD);
+                let value = view::shown(&shown, text.as_ref().map(Option::as_deref));
+                tell(common, args, grant.token(), &mut payload, value)
             });
             if told.is_err() {
                 let _ = spool.give_back(&grant);
@@ -68,7 +81,7 @@ fn nothing(target: &Target) -> Result<Exit> {
 }
 
 /// Hands over what was claimed. An error means that nobody has it.
-fn tell(common: &Common, args: &ClaimArgs, token: &Token, payload: &[u8], mut value: Value) -> Result<Exit> {
+fn tell(common: &Common, args: &ClaimArgs, token: &Token, payload: &mut dyn Read, mut value: Value) -> Result<Exit> {
     if let Some(path) = &args.payload {
         keep(path, payload)?;
     }
@@ -84,8 +97,8 @@ fn tell(common: &Common, args: &ClaimArgs, token: &Token, payload: &[u8], mut va
     }
 }
 
-fn keep(path: &Path, payload: &[u8]) -> Result<()> {
-    std::fs::File::create(path).and_then(|mut file| file.write_all(payload)).map_err(|e| {
+fn keep(path: &Path, payload: &mut dyn Read) -> Result<()> {
+    File::create(path).and_then(|mut file| std::io::copy(payload, &mut file)).map(|_| ()).map_err(|e| {
         let message = format!("the payload cannot be written to `{}`; the item was given back untried", path.display());
         Error::new(Kind::Unavailable, message).with_source(e)
     })

@@ -7,7 +7,7 @@ use crate::exit::Exit;
 use crate::output;
 use leasehold::{Error, LeaseName, Result, Shelf};
 use leasehold_work::queue::Queue;
-use leasehold_work::spool::Spool;
+use leasehold_work::spool::{Spool, SpoolSurvey};
 use serde_json::{Value, json};
 
 const PAGE: usize = 200;
@@ -96,10 +96,13 @@ async fn items(common: &Common, queue: &Queue, wanted: impl Fn(&str) -> bool) ->
 }
 
 fn files(common: &Common, spool: &Spool, wanted: impl Fn(&str) -> bool) -> Result<Exit> {
-    let all: Vec<_> = spool.everything()?.into_iter().filter(|item| wanted(item.place.as_str())).collect();
+    let SpoolSurvey { items, closed, odd } = spool.survey();
+    closed.iter().chain(&odd).for_each(|error| output::say(&error.to_string()));
+    let all: Vec<_> = items.into_iter().filter(|item| wanted(item.place.as_str())).collect();
     let rows: Vec<_> = std::iter::once(view::header()).chain(all.iter().map(view::spool_row)).collect();
     print(common, all.iter().map(view::spooled).collect(), &rows)?;
-    Ok(Exit::Done)
+    // There may be more where this user cannot look.
+    Ok(closed.first().map_or(Exit::Done, Exit::from))
 }
 
 fn print(common: &Common, values: Vec<Value>, rows: &[Vec<String>]) -> Result<()> {
@@ -123,8 +126,8 @@ pub async fn show(common: &Common, args: &ItemArgs) -> Result<Exit> {
         }
         Open::Spool(spool) => {
             let shown = spool.show(&id)?;
-            let payload = spool.payload(&shown.item).unwrap_or_default();
-            view::shown(&shown, &payload)
+            let payload = spool.payload(&shown.item, view::SHOWN_PAYLOAD);
+            view::shown(&shown, payload.as_ref().map(Option::as_deref))
         }
     };
     if common.json {

@@ -5,7 +5,7 @@ use crate::args::{Common, Purge, QueueArg};
 use crate::config::{Settings, duration_of};
 use crate::exit::Exit;
 use crate::output;
-use leasehold::Result;
+use leasehold::{Kind, Result};
 use leasehold_work::queue::State;
 use leasehold_work::spool::Where;
 use serde_json::{Value, json};
@@ -24,10 +24,18 @@ pub async fn janitor(common: &Common, args: &QueueArg) -> Result<Exit> {
             })
         }
         Open::Spool(spool) => {
-            let done = spool.clean()?;
-            json!({
+            let mut refused = None;
+            let done = spool.clean_telling(&mut |error| {
+                output::say(&error.to_string());
+                // What is no item is named; only what is one, and could not be looked after, is a failure.
+                refused = refused.or_else(|| (error.kind() != Kind::Invalid).then(|| Exit::from(&error)));
+            })?;
+            let value = json!({
                 "requeued": done.requeued, "buried": done.buried, "lined_up": done.lined_up, "settled": done.settled,
-            })
+                "set_aside": done.passed_over,
+            });
+            let told = tell(common, &value)?;
+            return Ok(refused.unwrap_or(told));
         }
     };
     tell(common, &value)

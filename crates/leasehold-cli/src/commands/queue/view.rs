@@ -1,7 +1,7 @@
 //! Items as JSON and as text.
 
 use crate::output::{relative, rfc3339};
-use leasehold::Timestamp;
+use leasehold::{Error, Timestamp};
 use leasehold_work::queue::{Item, ItemName, Payload, State};
 use leasehold_work::spool::{Shown, SpoolItem, Where};
 use serde_json::{Value, json};
@@ -88,13 +88,20 @@ pub fn spooled(item: &SpoolItem) -> Value {
     value
 }
 
-/// All there is to see of an item of a spool.
-pub fn shown(shown: &Shown, payload: &[u8]) -> Value {
+/// Up to how many bytes a spool's payload is shown. It may have any number.
+pub const SHOWN_PAYLOAD: usize = 1 << 20;
+
+/// All there is to see of an item of a spool. Its payload may be too long to be shown, or closed to this user.
+pub fn shown(shown: &Shown, payload: Result<Option<&[u8]>, &Error>) -> Value {
     let mut value = spooled(&shown.item);
     value["changed"] = json!(rfc3339(shown.changed));
-    value["payload"] = match std::str::from_utf8(payload) {
-        Ok(text) => json!(text),
-        Err(_) => json!({ "bytes": payload.len() }),
+    value["payload"] = match payload {
+        Ok(Some(bytes)) => match std::str::from_utf8(bytes) {
+            Ok(text) => json!(text),
+            Err(_) => json!({ "bytes": bytes.len() }),
+        },
+        Ok(None) => json!({ "bytes": shown.bytes }),
+        Err(error) => json!({ "bytes": shown.bytes, "error": error.to_string() }),
     };
     value["history"] = shown
         .notes

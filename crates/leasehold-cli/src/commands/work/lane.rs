@@ -1,13 +1,13 @@
 //! One lane: claim, run, complete, one item after the other.
 
 use super::bench::{Bench, cannot};
-use super::source::{Fate, Grant, Job, Source};
+use super::source::{Content, Fate, Grant, Job, Source};
 use crate::exit::Exit;
 use crate::output;
 use crate::supervise::windows::Windows;
 use crate::supervise::{Course, Ended, Feed, Finished, Signals, Standby, Task, supervise};
 use leasehold::clock::{Clock, SystemClock};
-use leasehold::{Keeper, Kind, Result, Tenancy, format_duration};
+use leasehold::{Error, Keeper, Kind, Result, Tenancy, format_duration};
 use leasehold_stores::StoreUrl;
 use leasehold_work::queue::Reason;
 use std::ffi::OsString;
@@ -86,7 +86,13 @@ pub async fn run<S: Source>(mut source: S, plan: Plan) -> Result<Exit> {
         let keeper = Keeper::keep(tenancy, None);
         let standby = match standby {
             Ok(standby) => standby,
-            Err(error) => {
+            // The item's own trouble uses up an attempt of it: given back untried, it would be the first in line again.
+            Err(Unstarted::Item(why)) => {
+                let told = attempt_failed(&source, &keeper.stop().await, &job.id, &why).await;
+                told.unwrap_or_else(|error| output::say(&format!("cannot tell that `{}` failed: {error}", job.id)));
+                continue;
+            }
+            Err(Unstarted::Worker(error)) => {
                 let _ = source.give_back(&keeper.stop().await).await;
                 return Err(error);
             }
@@ -132,9 +138,26 @@ fn end_with_manager(asked: watch::Sender<u32>) {
     });
 }
 
-fn stand_by(plan: &Plan, bench: &Bench, job: &Job) -> Result<Standby> {
+/// Why a command was not started.
+enum Unstarted {
+    /// Something is wrong with this item.
+    Item(String),
+    /// Something is wrong here, whatever the item.
+    Worker(Error),
+}
+
+impl From<Error> for Unstarted {
+    fn from(error: Error) -> Self {
+        Unstarted::Worker(error)
+    }
+}
+
+fn stand_by(plan: &Plan, bench: &Bench, job: &Job) -> Result<Standby, Unstarted> {
     let payload = bench.lay(&job.payload)?;
-    let input = File::open(&payload).map_err(|e| cannot(e, &payload))?;
+    let input = File::open(&payload).map_err(|e| match &job.payload {
+        Content::File(_) => Unstarted::Item(format!("its payload cannot be read: {e}")),
+        Content::Bytes(_) => cannot(e, &payload).into(),
+    })?;
     let command: Vec<OsString> =
         plan.command.iter().map(|word| if word == TEMPLATE { payload.clone().into() } else { word.clone() }).collect();
     let token = &job.token;
@@ -154,7 +177,7 @@ fn stand_by(plan: &Plan, bench: &Bench, job: &Job) -> Result<Standby> {
     ];
     let checkpoint = job.checkpoint.clone().filter(|text| !text.contains('\0')).unwrap_or_default();
     environment.push(("LEASEHOLD_CHECKPOINT", checkpoint.into()));
-    Standby::start_with(command, &plan.store.portable(), None, Feed { input: Some(input), environment })
+    Ok(Standby::start_with(command, &plan.store.portable(), None, Feed { input: Some(input), environment })?)
 }
 
 enum Settled {

@@ -137,7 +137,7 @@ impl Source for Files {
 
     fn job(&self, tenancy: &SpoolTenancy) -> Result<Job> {
         let grant = &tenancy.grant;
-        let checkpoint = tenancy.spool.checkpoint_for(grant.name())?;
+        let checkpoint = tenancy.spool.checkpoint_for(grant.name());
         Ok(Job {
             id: grant.name().id.to_string(),
             token: grant.token().clone(),

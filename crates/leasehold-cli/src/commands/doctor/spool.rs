@@ -1,0 +1,26 @@
+//! A spool, as the user who asks finds it: `doctor spool:/path`.
+
+use super::{Finding, Verdict, finding};
+use crate::commands::queue::{Open, Target};
+use crate::config::Settings;
+use leasehold::{Error, Kind, Result};
+use leasehold_work::spool::Fitness;
+
+/// Looks at an existing spool; a mistyped path makes none.
+pub async fn examine(settings: &Settings, url: &str) -> Result<Vec<Finding>> {
+    let target = Target::parse(url)?;
+    let Open::Spool(spool) = Open::existing(settings, &target).await? else {
+        return Err(Error::invalid("spool", url, "use spool:/path/to/folder"));
+    };
+    // In a thread of its own: a network mount may block.
+    let looked = tokio::task::spawn_blocking(move || spool.examine()).await;
+    let checks =
+        looked.map_err(|e| Error::new(Kind::Unavailable, "the look at the spool broke down").with_source(e))?;
+    let verdict = |fitness| match fitness {
+        Fitness::Good => Verdict::Good,
+        Fitness::Note => Verdict::Note,
+        Fitness::Bad => Verdict::Bad,
+    };
+    let findings = checks.into_iter().map(|check| finding(verdict(check.fitness), check.what, check.detail));
+    Ok(std::iter::once(finding(Verdict::Good, "spool", target.portable())).chain(findings).collect())
+}

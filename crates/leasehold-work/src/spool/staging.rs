@@ -1,0 +1,134 @@
+//! Files that are being written, under names that nobody looks at.
+//!
+//! Promise: the file of a producer that lives is not removed, however long its input is silent; a dead one's is, a minute
+//! after its last sign of life. A producer holds a lock on its file for as long as it writes, which ends with the process,
+//! and touches the file four times a minute, for janitors that cannot see the lock (on another machine whose share is
+//! mounted without locks). Non-promise: a producer that is stopped for a minute loses its file to such a janitor; it is
+//! told so, and nothing was added.
+
+use super::folder::{Spool, failed};
+use super::signs::changed;
+use super::steps::SpoolStep;
+use leasehold::{Nonce, Result, Timestamp};
+use rustix::fs::{FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, flock, futimens, open};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+/// How long what a dead process left is kept.
+pub(super) const ABANDONED: Duration = Duration::from_secs(60);
+/// How many times a producer shows that it lives before it could be taken for dead.
+const BEATS: u32 = 4;
+/// How long a shell's file is kept that has no key yet: shells hold no lock.
+const SHELLS: Duration = Duration::from_secs(86_400);
+
+/// A file that is written and synced. Its lock lasts until this is dropped.
+#[derive(Debug)]
+pub(super) struct Staged {
+    path: PathBuf,
+    _locked: File,
+}
+
+impl Staged {
+    /// Where it is, until it is moved.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Takes it away again.
+    pub fn remove(self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Spool {
+    /// Writes what is at hand to a file, and syncs it.
+    pub(super) fn stage(&self, content: &[u8]) -> Result<Staged> {
+        self.stage_with(|file| file.write_all(content))
+    }
+
+    /// Writes what comes, whenever it comes, to a file, and syncs it.
+    pub(super) fn stage_from(&self, input: &mut dyn io::Read) -> Result<Staged> {
+        self.stage_with(|file| {
+            let beating = beat(file, self.abandoned() / BEATS);
+            io::copy(input, file)?;
+            drop(beating);
+            Ok(())
+        })
+    }
+
+    fn stage_with(&self, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<Staged> {
+        self.reach(SpoolStep::Stage);
+        let path = self.path("tmp").join(Nonce::random().to_string());
+        let staged = || {
+            let mut file = File::create_new(&path)?;
+            // Where there are no locks, the beats alone tell.
+            let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
+            self.rights().share(&file)?;
+            write(&mut file)?;
+            file.sync_all()?;
+            Ok(file)
+        };
+        match staged() {
+            Ok(locked) => Ok(Staged { path, _locked: locked }),
+            Err(e) => {
+                let _ = fs::remove_file(&path);
+                Err(failed(e, "write", &path))
+            }
+        }
+    }
+
+    /// Whether this file is still among those that nobody looks at.
+    pub(super) fn is_staged(&self, inode: u64) -> bool {
+        let staged = fs::read_dir(self.path("tmp")).into_iter().flatten().flatten();
+        staged.filter_map(|entry| entry.metadata().ok()).any(|found| found.ino() == inode)
+    }
+
+    /// Removes what dead processes left: staged files, and keys of additions that were cut off.
+    pub(super) fn sweep(&self, now: Timestamp) {
+        let age = |metadata: &fs::Metadata| now.saturating_since(changed(metadata));
+        for entry in fs::read_dir(self.path("tmp")).into_iter().flatten().flatten() {
+            let Ok(metadata) = entry.metadata() else { continue };
+            let ours = entry.file_name().to_str().is_some_and(is_ours);
+            let limit = if ours || metadata.nlink() > 1 { self.abandoned() } else { SHELLS };
+            if age(&metadata) > limit && !is_locked(&entry.path()) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+        for entry in fs::read_dir(self.path("keys")).into_iter().flatten().flatten() {
+            if entry.metadata().is_ok_and(|m| m.nlink() == 1 && age(&m) > self.abandoned()) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+}
+
+/// Whether leasehold gave a file below `tmp/` its name.
+fn is_ours(name: &str) -> bool {
+    let nonce = name.strip_prefix("lineage-").or_else(|| name.strip_prefix("clock-")).unwrap_or(name);
+    nonce.parse::<Nonce>().is_ok()
+}
+
+/// Whether a living process holds the lock of this file, as far as can be seen from here.
+fn is_locked(path: &Path) -> bool {
+    // Never waits, not for a pipe either.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let Ok(file) = open(path, flags, Mode::empty()) else { return false };
+    flock(&file, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK)
+}
+
+/// Touches a file every so often, until the sender is dropped. A process that can start no thread has its lock alone.
+fn beat(file: &File, every: Duration) -> io::Result<Sender<()>> {
+    let (beating, over) = channel::<()>();
+    let file = file.try_clone()?;
+    std::thread::Builder::new().name("leasehold-staging".into()).spawn(move || {
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        while over.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
+            let _ = futimens(&file, &Timestamps { last_access: now, last_modification: now });
+        }
+    })?;
+    Ok(beating)
+}
