@@ -37,12 +37,12 @@ const fn stamp(nsec: i64) -> Timespec {
 
 /// Moves an item's change time. Its modification time, which is the payload's own, stays.
 fn touch_item(item: &Path) -> Result<(), Errno> {
-    let times = Timestamps { last_access: stamp(UTIME_NOW as i64), last_modification: stamp(UTIME_OMIT as i64) };
+    let times = Timestamps { last_access: stamp(UTIME_NOW), last_modification: stamp(UTIME_OMIT) };
     utimensat(CWD, item, &times, AtFlags::SYMLINK_NOFOLLOW)
 }
 
 fn touch_sign(sign: &Path) -> Result<(), Errno> {
-    let times = Timestamps { last_access: stamp(UTIME_NOW as i64), last_modification: stamp(UTIME_NOW as i64) };
+    let times = Timestamps { last_access: stamp(UTIME_NOW), last_modification: stamp(UTIME_NOW) };
     utimensat(CWD, sign, &times, AtFlags::SYMLINK_NOFOLLOW)
 }
 

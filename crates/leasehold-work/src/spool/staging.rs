@@ -125,7 +125,7 @@ fn beat(file: &File, every: Duration) -> io::Result<Sender<()>> {
     let (beating, over) = channel::<()>();
     let file = file.try_clone()?;
     std::thread::Builder::new().name("leasehold-staging".into()).spawn(move || {
-        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW as i64 };
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         while over.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
             let _ = futimens(&file, &Timestamps { last_access: now, last_modification: now });
         }
