@@ -55,7 +55,7 @@ fn new() -> Item {
         Priority::try_from(7).unwrap(),
         Attempts { most: 3, backoff_ms: 250 },
         at(0),
-        at(5),
+        Some(at(5)),
     )
 }
 

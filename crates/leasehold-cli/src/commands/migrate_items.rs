@@ -50,7 +50,7 @@ impl Items {
     pub(super) async fn leave(&self, work: &Move) -> Result<Option<HeldUp>> {
         // What a completion has yet to add is added there, and moves with the rest.
         for name in queues(work.from.store()).await? {
-            Queue::with_clock(work.from.store().clone(), name, work.from.clock().clone()).clean().await?;
+            clean(&Queue::with_clock(work.from.store().clone(), name, work.from.clock().clone())).await?;
         }
         let step = Step::Leave { to: work.new.clone() };
         for (name, item) in Items::read(work.from.store()).await?.all {
@@ -86,7 +86,7 @@ impl Items {
         }
         // Places in line that a store makes in a step of their own.
         for name in queues(store.store()).await? {
-            Queue::with_clock(store.store().clone(), name, store.clock().clone()).clean().await?;
+            clean(&Queue::with_clock(store.store().clone(), name, store.clock().clone())).await?;
         }
         Ok(())
     }
@@ -115,6 +115,11 @@ async fn order(work: &Move, store: &Coordinator, name: &ItemName, step: &Step) -
     let queue = Queue::with_clock(store.store().clone(), name.queue.clone(), store.clock().clone());
     let order = Order::Relocate { migration: work.migration, step: step.clone(), holder: work.holder };
     queue.operate(&name.id, work.by.clone(), work.why.clone(), None, order).await.map(drop)
+}
+
+/// Looks after a queue's items, every one of them: what is left undone would be left behind.
+async fn clean(queue: &Queue) -> Result<()> {
+    queue.clean().await?.troubles.into_iter().next().map_or(Ok(()), Err)
 }
 
 async fn queues(store: &Arc<dyn Store>) -> Result<BTreeSet<QueueName>> {

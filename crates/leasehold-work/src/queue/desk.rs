@@ -123,7 +123,8 @@ impl Queue {
         for new in items {
             let now = anchor.at_latest(self.clock.now(), Duration::ZERO);
             let id = new.key.as_ref().map_or_else(|| ItemId::fresh(now), ItemId::keyed);
-            let item = Item::new(Lineage::random(), new.payload, new.priority, new.attempts, now, now.plus(new.delay));
+            let due = (!new.delay.is_zero()).then(|| now.plus(new.delay));
+            let item = Item::new(Lineage::random(), new.payload, new.priority, new.attempts, now, due);
             added.push(self.put(self.item(id), &item).await?);
         }
         self.line.ring().await;
@@ -313,6 +314,7 @@ impl Queue {
     async fn decided(&self, grant: &ItemGrant, request: &Request) -> Result<Known> {
         match self.apply(&grant.name, request, Some(grant.known.clone())).await? {
             Applied::Yes(known) => Ok(*known),
+            Applied::No(Refusal::TooLarge { bytes, most }, _) => Err(too_large(&grant.name, bytes, most)),
             Applied::No(_, known) => Err(fenced(&grant.name, &grant.token, &known.item)),
             Applied::Missing | Applied::Overtaken => Err(missing(&grant.name)),
         }
@@ -334,7 +336,7 @@ impl Queue {
             if !is_one_step && self.line.enter(&is, &known.revision, &known.item).await.is_err() {
                 return Ok(());
             }
-            if known.item.tenure().is_none() && known.item.due <= known.anchor.now {
+            if known.item.tenure().is_none() && known.item.is_due(known.anchor.now) {
                 self.line.ring().await;
             }
         }
@@ -413,6 +415,14 @@ fn lost(name: &ItemName, token: &Token, seen: leasehold::Epoch, state: &str) -> 
     let held = token.epoch;
     let what = if seen == held { format!("epoch {held} ran out") } else { format!("held={held} seen={seen}") };
     Error::new(Kind::Lost, format!("item `{name}` was lost: {what}, it is {state} now"))
+}
+
+pub(super) fn too_large(name: &ItemName, bytes: usize, most: usize) -> Error {
+    let message = format!(
+        "item `{name}` was not changed: with that, its record would have {bytes} bytes, and {most} fit; leave fewer or smaller \
+         follow-ups"
+    );
+    Error::new(Kind::Invalid, message)
 }
 
 fn fenced(name: &ItemName, token: &Token, item: &Item) -> Error {

@@ -216,8 +216,11 @@ pub struct Item {
     pub turn: Epoch,
     /// How urgent it is.
     pub priority: Priority,
-    /// From when on it may be claimed.
-    pub due: Timestamp,
+    /// From when on it may be claimed; none if it is not to wait. So a clock that is set back hides nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<Timestamp>,
+    /// The time that it is ordered by among those of its priority, unless it is due later. Nobody waits for it.
+    pub since: Timestamp,
     /// When it was added.
     pub added: Timestamp,
     /// What it carries.
@@ -253,14 +256,14 @@ pub struct Item {
 }
 
 impl Item {
-    /// A new item, in line from `due` on, at the beginning of a line of epochs.
+    /// A new item, in line at once or from `due` on, at the beginning of a line of epochs.
     pub fn new(
         lineage: Lineage,
         payload: Payload,
         priority: Priority,
         attempts: Attempts,
         added: Timestamp,
-        due: Timestamp,
+        due: Option<Timestamp>,
     ) -> Self {
         Item {
             epoch: Epoch::ZERO,
@@ -270,6 +273,7 @@ impl Item {
             turn: Epoch::ZERO,
             priority,
             due,
+            since: added,
             added,
             payload,
             tried: 0,
@@ -292,13 +296,22 @@ impl Item {
 
     /// Its place in line, where it stays while it is claimed unless it is put aside.
     pub fn place(&self, name: &ItemName) -> Place {
-        Place { item: name.clone(), stand: Stand::Waiting(self.priority), due: self.due, turn: self.turn }
+        let (stand, at) = match self.due {
+            Some(due) => (Stand::Later(self.priority), due),
+            None => (Stand::Waiting(self.priority), self.since),
+        };
+        Place { item: name.clone(), stand, at, turn: self.turn }
+    }
+
+    /// Whether it need not wait any longer.
+    pub fn is_due(&self, now: Timestamp) -> bool {
+        self.due.is_none_or(|due| due <= now)
     }
 
     /// Its place aside while it is claimed; none if it is not.
     pub fn place_aside(&self, name: &ItemName) -> Option<Place> {
-        let due = self.tenure()?.deadline;
-        Some(Place { item: name.clone(), stand: Stand::Aside, due, turn: self.epoch })
+        let at = self.tenure()?.deadline;
+        Some(Place { item: name.clone(), stand: Stand::Aside, at, turn: self.epoch })
     }
 
     /// The claim in force, run out or not.
@@ -318,7 +331,7 @@ impl Item {
 
     /// What is left when an item with a key is purged.
     pub(super) fn tombstone(&self, at: Timestamp) -> Self {
-        let mut left = Item::new(self.lineage, Payload::default(), self.priority, self.attempts, self.added, self.due);
+        let mut left = Item::new(self.lineage, Payload::default(), self.priority, self.attempts, self.added, None);
         (left.epoch, left.turn, left.state) = (self.epoch, self.epoch, State::Purged { at });
         left
     }

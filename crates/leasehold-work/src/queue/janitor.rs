@@ -1,8 +1,8 @@
 //! The janitor: puts back what ran out, finds what is in no line, finishes what a dead worker left undone.
 //!
 //! Promise: any number of janitors at any time are safe, because each of their steps is a swap on the item's own record,
-//! or only concerns hints. Every worker does its share of it, so none need be run. A purged item's key may be used again,
-//! and its epochs go on. Non-promise: purging is final.
+//! or only concerns hints. Every worker does its share of it, so none need be run. The trouble of one item is told, and the
+//! others are looked after. A purged item's key may be used again, and its epochs go on. Non-promise: purging is final.
 
 use super::apply::Applied;
 use super::desk::Queue;
@@ -22,8 +22,11 @@ const PAGE: usize = 50;
 const BETWEEN_PAGES: Duration = Duration::from_secs(2);
 const BETWEEN_ROUNDS: Duration = Duration::from_secs(600);
 
+/// So many items in a row without an answer are the store's trouble, and not theirs.
+const MOST_TROUBLED: usize = 4;
+
 /// What a janitor did.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct Chores {
     /// Claims that had run out, put back in line.
     pub requeued: usize,
@@ -33,8 +36,44 @@ pub struct Chores {
     pub lined_up: usize,
     /// Completions whose follow-ups were still to be added.
     pub settled: usize,
-    /// Records that could not be read; they were left as they are.
-    pub damaged: usize,
+    /// Items that were left as they are, and why: their records cannot be read, or the store gave no answer for them.
+    pub troubles: Vec<Error>,
+}
+
+/// What a purge did.
+#[derive(Debug, Default)]
+pub struct Purged {
+    /// How many items are gone.
+    pub items: usize,
+    /// Items that were left as they are, and why.
+    pub troubles: Vec<Error>,
+}
+
+/// Whose trouble an error is: one item's, or the store's.
+#[derive(Debug, Default)]
+struct Patience {
+    in_a_row: usize,
+}
+
+impl Patience {
+    /// What came of one item; what is wrong with it goes to the others. An error here is the store's.
+    fn hear<T: Default>(&mut self, name: &ItemName, done: Result<T>, troubles: &mut Vec<Error>) -> Result<T> {
+        let error = match done {
+            Ok(done) => {
+                self.in_a_row = 0;
+                return Ok(done);
+            }
+            Err(error) => error,
+        };
+        self.in_a_row += 1;
+        // A store that allows nothing, or that has moved, does so for all of them.
+        let is_its_own = !matches!(error.kind(), Kind::Unsupported | Kind::Moved);
+        if !is_its_own || self.in_a_row >= MOST_TROUBLED {
+            return Err(error);
+        }
+        troubles.push(Error::new(error.kind(), format!("item `{name}` was left as it is: {error}")));
+        Ok(T::default())
+    }
 }
 
 /// One page of a queue's items.
@@ -70,10 +109,13 @@ impl Queue {
         let mut next = page.entries.last().map(|(name, _)| name.clone()).filter(|_| page.more);
         let mut items = Vec::with_capacity(page.entries.len());
         for (record, value) in page.entries {
-            let Some(name) = ItemName::from_record(&record).filter(|name| name.queue == self.name) else {
+            let is_ours = record.as_str().strip_prefix(self.name.as_str()).is_some_and(|rest| rest.starts_with('/'));
+            if !is_ours {
                 next = None;
                 break;
-            };
+            }
+            // What is not the name of an item must not hide those behind it.
+            let Some(name) = ItemName::from_record(&record) else { continue };
             let item = Item::decode(&value.bytes, &name.to_string());
             items.push((name, value.revision, item));
         }
@@ -99,32 +141,43 @@ impl Queue {
         // What somebody is at, or what is not due, need not be found yet.
         let is_wanted = |item: &Item| match thorough {
             Thorough::Yes => item.is_open(),
-            Thorough::No => item.state == State::Ready && item.due <= anchor.now,
+            Thorough::No => item.state == State::Ready && item.is_due(anchor.now),
         };
+        let mut patience = Patience::default();
         for (name, revision, item) in page.items {
-            let Ok(item) = item else {
-                chores.damaged += 1;
-                continue;
+            let item = match item {
+                Ok(item) => item,
+                Err(error) => {
+                    chores.troubles.push(error);
+                    continue;
+                }
             };
             let expired = item.tenure().is_some_and(|t| page.now >= t.deadline);
             if expired && thorough == Thorough::Yes {
-                match self.reap(&name).await? {
+                match patience.hear(&name, self.reap(&name).await, &mut chores.troubles)? {
                     Some(State::Ready) => chores.requeued += 1,
                     Some(State::Dead { .. }) => chores.buried += 1,
                     _ => {}
                 }
             } else if expired || is_wanted(&item) {
-                let place = self.line.place(&name, &item);
-                if self.store().read(&place.key()?).await?.value.is_none() {
-                    self.line.enter(&place, &revision, &item).await?;
-                    chores.lined_up += 1;
-                }
+                let entered = self.see_in_line(&name, &revision, &item).await;
+                chores.lined_up += usize::from(patience.hear(&name, entered, &mut chores.troubles)?);
             } else if !item.outbox.is_empty() {
-                self.settle(&name, &Known { item, revision, anchor }).await?;
-                chores.settled += 1;
+                let settled = self.settle(&name, &Known { item, revision, anchor }).await.map(|()| true);
+                chores.settled += usize::from(patience.hear(&name, settled, &mut chores.troubles)?);
             }
         }
         Ok(())
+    }
+
+    /// Puts an item in line that is in none; gives whether it was in none.
+    async fn see_in_line(&self, name: &ItemName, revision: &Revision, item: &Item) -> Result<bool> {
+        let place = self.line.place(name, item);
+        if self.store().read(&place.key()?).await?.value.is_some() {
+            return Ok(false);
+        }
+        self.line.enter(&place, revision, item).await?;
+        Ok(true)
     }
 
     /// Puts a claim that ran out back in line, or gives the item up. Gives what became of it, if anything.
@@ -166,7 +219,7 @@ impl Queue {
         let State::Done { at } = known.item.state else { return Ok(()) };
         let mut queues: Vec<Queue> = Vec::new();
         for follow_up in &known.item.outbox {
-            let due = at.plus(Duration::from_millis(follow_up.delay_ms));
+            let due = (follow_up.delay_ms > 0).then(|| at.plus(Duration::from_millis(follow_up.delay_ms)));
             let mut item = Item::new(
                 leasehold::Lineage::random(),
                 follow_up.payload.clone(),
@@ -212,21 +265,28 @@ impl Queue {
         self.operate(id, by.clone(), why.clone(), None, order).await.map(drop)
     }
 
-    /// Erases items that have been finished for longer than this; gives how many. Their keys may be used again.
-    pub async fn purge(&self, older_than: Duration, which: impl Fn(&State) -> bool) -> Result<usize> {
+    /// Erases items that have been finished for longer than this. Their keys may be used again.
+    pub async fn purge(&self, older_than: Duration, which: impl Fn(&State) -> bool) -> Result<Purged> {
         if older_than < MIN_PURGE_AGE {
             let age = leasehold::format_duration(older_than);
             let form = "use 1m or more: whoever is late with adding a follow-up must not find it gone";
             return Err(Error::invalid("age", age, form));
         }
-        let (mut purged, mut after) = (0, None);
+        let (mut purged, mut after, mut patience) = (Purged::default(), None, Patience::default());
         loop {
             let (page, next) = self.page(after.as_ref(), PAGE).await?;
             for (name, revision, item) in page.items {
-                let Ok(item) = item else { continue };
+                let item = match item {
+                    Ok(item) => item,
+                    Err(error) => {
+                        purged.troubles.push(error);
+                        continue;
+                    }
+                };
                 let old = item.state.finished_at().is_some_and(|at| page.now >= at.plus(older_than));
-                if old && which(&item.state) && self.erase(&name, &revision, &item, page.now).await? {
-                    purged += 1;
+                if old && which(&item.state) {
+                    let erased = self.erase(&name, &revision, &item, page.now).await;
+                    purged.items += usize::from(patience.hear(&name, erased, &mut purged.troubles)?);
                 }
             }
             match next {

@@ -55,6 +55,8 @@ impl Standing {
 #[derive(Debug)]
 pub(super) struct Front {
     pub(super) line: Vec<Standing>,
+    /// The last name that was listed, after which to go on.
+    pub(super) last: Option<LeaseName>,
     /// Whether there is no more of this line behind it.
     pub(super) is_all: bool,
     pub(super) now: Timestamp,
@@ -155,15 +157,24 @@ impl Line {
     ) -> Result<Front> {
         let start = Place::before(&self.queue, from)?;
         let page = self.store.list_skipping(Shelf::Line, Some(after.unwrap_or(&start)), skip, limit).await?;
-        let mut front = Front { line: Vec::with_capacity(page.entries.len()), is_all: !page.more, now: page.now };
+        let mut front =
+            Front { line: Vec::with_capacity(page.entries.len()), last: None, is_all: !page.more, now: page.now };
         for (name, value) in page.entries {
-            let Some(place) = Place::parse(&self.queue, &name) else {
+            if !self.is_ours(&name) {
                 front.is_all = true;
                 break;
-            };
-            front.line.push(Standing { place, value, is_suspect: false });
+            }
+            // What is no place must not hide those behind it.
+            if let Some(place) = Place::parse(&self.queue, &name) {
+                front.line.push(Standing { place, value, is_suspect: false });
+            }
+            front.last = Some(name);
         }
         Ok(front)
+    }
+
+    fn is_ours(&self, name: &LeaseName) -> bool {
+        name.as_str().strip_prefix(self.queue.as_str()).is_some_and(|rest| rest.starts_with('/'))
     }
 
     /// Wakes whoever waits for work. Best effort: they look by themselves once a second.

@@ -1,14 +1,14 @@
 //! A worker's view of the line: what it has seen of the front, and how far it keeps from the others.
 //!
-//! Promise: a worker that meets nobody looks at the very front, in order. One that finds an item taken from under it
+//! Promise: a worker that meets nobody looks at the very front, in order, and again before each claim. One that finds an item taken from under it
 //! begins somewhere else, the further away the more often that happens, and comes closer again with each item it gets.
 //! Non-promise: what is seen may be stale; only the claim tells.
 
-use super::claiming::{Claimer, DAMAGED, POLL_WITH_HINTS};
+use super::claiming::{Claimer, POLL_WITH_HINTS};
 use super::line::{Front, Standing};
 use super::name::{Place, Priority, Stand};
 use leasehold::clock::Moment;
-use leasehold::{Anchor, Error, Jitter, Kind, Nonce, Result};
+use leasehold::{Anchor, Jitter, Nonce, Result};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
@@ -22,10 +22,14 @@ const MAX_SPREAD: usize = 64;
 const MAX_FAR_SPREAD: usize = 1024;
 /// How many of the items that others took are remembered.
 const MAX_TAKEN: usize = 1024;
-/// How many of those that stand aside are looked at at once.
+/// How many of those that stand aside, or were to come later, are looked at at once, at first.
 const ASIDE_BATCH: usize = 4;
 /// How often the items that stand aside are looked at, at least: claims may be shorter than those seen.
 const ASIDE: Duration = Duration::from_secs(1);
+/// How often those that were to come later are looked at, at least: some may have come that are due sooner than those seen.
+const LATER: Duration = Duration::from_secs(1);
+/// How many places of items that others are at are looked past for the one at the front.
+const PEEKED: usize = 16;
 
 /// What a worker has seen of the line.
 #[derive(Debug)]
@@ -40,8 +44,11 @@ pub(super) struct View {
     /// How far it may spread: the line is not longer than that.
     reach: usize,
     batch: usize,
-    /// When to look aside next, and when the first of those there is due.
+    /// When to look next at those aside, and at those that were to come later.
     aside: Moment,
+    later: Moment,
+    /// Whether some that were to come later are due, and perhaps not claimed yet.
+    has_come: bool,
     jitter: Jitter,
 }
 
@@ -56,6 +63,8 @@ impl View {
             reach: MAX_FAR_SPREAD,
             batch: FIRST_BATCH,
             aside: now,
+            later: now,
+            has_come: false,
             jitter: Jitter::new(Nonce::random()),
         }
     }
@@ -96,11 +105,10 @@ impl View {
         self.jitter.below(bound as u64) as usize
     }
 
-    /// Takes what is due as candidates; gives the first that is not.
+    /// Takes what is listed as candidates, up to the first that is due later; gives that.
     fn take_in(&mut self, front: Front) -> Option<Standing> {
         for mut standing in front.line {
-            if standing.place.due > front.now {
-                // Those behind it, of the same priority, are due later still.
+            if matches!(standing.place.stand, Stand::Later(_)) && standing.place.at > front.now {
                 return Some(standing);
             }
             standing.is_suspect = self.taken.contains(&standing.place);
@@ -121,54 +129,78 @@ impl Claimer {
         if self.view.taken.len() > MAX_TAKEN {
             self.view.taken.clear();
         }
+        let is_one_step = self.queue.line.is_one_step();
         let mut next_due = asked + POLL_WITH_HINTS;
-        if self.queue.line.is_one_step() {
+        if is_one_step {
             if asked >= self.view.aside {
                 self.look_aside().await?;
             }
             next_due = next_due.min(self.view.aside);
-            if self.look_far().await? {
-                return Ok(None);
-            }
         }
-        let next = self.look_ahead(next_due).await?;
-        if next.is_none() && self.view.spread > 1 && self.queue.line.is_one_step() {
+        if asked >= self.view.later || self.view.has_come {
+            self.look_later().await?;
+        }
+        if !(is_one_step && self.look_far().await?) {
+            self.look_ahead().await?;
+        }
+        if self.view.candidates.is_empty() {
+            return Ok(Some(next_due.min(self.view.later)));
+        }
+        self.view.candidates.make_contiguous().sort_by(|a, b| a.place.rank().cmp(&b.place.rank()));
+        if self.view.spread > 1 && is_one_step {
             self.view.step_aside();
         }
-        Ok(next)
+        Ok(None)
+    }
+
+    /// Whether something has come that goes before the next candidate: one short listing. Whoever keeps away from others
+    /// does not look.
+    pub(super) async fn is_overtaken(&mut self) -> Result<bool> {
+        let Some(next) = self.view.candidates.front().filter(|_| self.view.spread == 1) else { return Ok(false) };
+        if self.queue.clock().now() >= self.view.later {
+            return Ok(true);
+        }
+        let limit = 1 + self.view.busy.len().min(PEEKED);
+        let front = self.queue.line.front(Stand::Waiting(Priority::HIGHEST), None, 0, limit).await?;
+        let first = front.line.iter().find(|standing| !self.view.busy.contains_key(&standing.place));
+        Ok(first.is_some_and(|first| first.place.rank() < next.place.rank()))
     }
 
     /// Looks at the line from its very front, until something is found.
-    async fn look_ahead(&mut self, mut next_due: Moment) -> Result<Option<Moment>> {
-        let limit = std::mem::replace(&mut self.view.batch, BATCH);
-        let (mut priority, mut after, mut limit) = (Priority::HIGHEST, None, limit);
+    async fn look_ahead(&mut self) -> Result<()> {
+        let mut limit = std::mem::replace(&mut self.view.batch, BATCH);
+        let mut after = None;
         loop {
             let asked = self.queue.clock().now();
-            let front = self.queue.line.front(Stand::Waiting(priority), after.as_ref(), 0, limit).await?;
-            let (now, is_all) = (front.now, front.is_all);
-            self.view.anchor = Some(Anchor { now, asked });
-            let last = front.line.last().map(|standing| standing.place.clone());
-            let later = self.view.take_in(front);
-            let skip_to = later.map(|standing| {
-                next_due = next_due.min(asked + standing.place.due.saturating_since(now));
-                if let Stand::Waiting(priority) = standing.place.stand { priority.below() } else { None }
-            });
-            let exhausted = match (skip_to, last) {
-                (Some(Some(lower)), _) => {
-                    (priority, after) = (lower, None);
-                    false
-                }
-                (Some(None), _) | (None, None) => true,
-                (None, Some(last)) => {
-                    after = Some(last.key()?.name);
-                    is_all
-                }
-            };
-            if !self.view.candidates.is_empty() {
-                return Ok(None);
+            let front = self.queue.line.front(Stand::Waiting(Priority::HIGHEST), after.as_ref(), 0, limit).await?;
+            self.view.anchor = Some(Anchor { now: front.now, asked });
+            let is_all = front.is_all;
+            after.clone_from(&front.last);
+            self.view.take_in(front);
+            if !self.view.candidates.is_empty() || is_all || after.is_none() {
+                return Ok(());
             }
-            if exhausted {
-                return Ok(Some(next_due));
+            limit = (limit * 2).min(MAX_BATCH);
+        }
+    }
+
+    /// Looks at those that were to come later, and takes what is due by now.
+    async fn look_later(&mut self) -> Result<()> {
+        let (mut after, mut limit) = (None, ASIDE_BATCH);
+        loop {
+            let asked = self.queue.clock().now();
+            let mut front = self.queue.line.front(Stand::Later(Priority::HIGHEST), after.as_ref(), 0, limit).await?;
+            let (now, listed) = (front.now, front.line.len());
+            self.view.anchor = Some(Anchor { now, asked });
+            after.clone_from(&front.last);
+            front.line.retain(|standing| matches!(standing.place.stand, Stand::Later(_)));
+            let is_all = front.is_all || front.line.len() < listed || after.is_none();
+            let first = self.view.take_in(front);
+            let wait = first.as_ref().map_or(LATER, |first| first.place.at.saturating_since(now).min(LATER));
+            self.view.later = asked + wait;
+            if is_all || first.is_some() || self.view.candidates.len() >= MAX_BATCH {
+                self.view.has_come = !self.view.candidates.is_empty();
+                return Ok(());
             }
             limit = (limit * 2).min(MAX_BATCH);
         }
@@ -182,16 +214,17 @@ impl Claimer {
         }
         let asked = self.queue.clock().now();
         let front = self.queue.line.front(Stand::Waiting(Priority::HIGHEST), None, skip, SEGMENT).await?;
+        let (listed, known) = (front.line.len(), self.view.candidates.len());
         self.view.anchor = Some(Anchor { now: front.now, asked });
         self.view.take_in(front);
-        if self.view.candidates.is_empty() {
+        if listed == 0 {
             // The line is not as long as that.
             self.view.reach = skip;
             self.view.spread = self.view.spread.min(skip);
             return Ok(false);
         }
         self.view.reach = (self.view.reach * 2).min(MAX_FAR_SPREAD);
-        Ok(true)
+        Ok(self.view.candidates.len() > known)
     }
 
     /// Looks at the items that others are at, and puts those back in line whose claims have run out.
@@ -199,20 +232,23 @@ impl Claimer {
         let mut after = None;
         loop {
             let asked = self.queue.clock().now();
-            let Front { line, is_all, now } =
+            let Front { line, last, is_all, now } =
                 self.queue.line.front(Stand::Aside, after.as_ref(), 0, ASIDE_BATCH).await?;
-            after = line.last().map(|standing| standing.place.key()).transpose()?.map(|key| key.name);
+            after = last;
             for standing in line {
                 if standing.place.stand != Stand::Aside {
                     self.view.aside = asked + ASIDE;
                     return Ok(());
                 }
-                if standing.place.due > now {
-                    self.view.aside = asked + standing.place.due.saturating_since(now).min(ASIDE);
+                if standing.place.at > now {
+                    self.view.aside = asked + standing.place.at.saturating_since(now).min(ASIDE);
                     return Ok(());
                 }
                 if !self.view.busy.contains_key(&standing.place) {
-                    self.recall(standing).await?;
+                    let place = standing.place.clone();
+                    if let Err(error) = self.recall(standing).await {
+                        self.set_aside(place, error).await?;
+                    }
                 }
             }
             if is_all || after.is_none() {
@@ -224,24 +260,11 @@ impl Claimer {
 
     async fn recall(&mut self, standing: Standing) -> Result<()> {
         let name = standing.place.item.clone();
-        let known = match self.queue.look(&name).await {
-            Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::Unsupported) => {
-                self.pass_over(standing.place, error);
-                return Ok(());
-            }
-            known => known?,
-        };
         let tag = Some(standing.tag().clone());
-        match known {
+        match self.queue.look(&name).await? {
             None => self.queue.line.leave(&standing.place, tag).await,
             Some(known) if known.has_run_out() => self.queue.reap_known(&name, known).await.map(|_| ()),
             Some(known) => self.queue.mend(&name, &known, standing.place, tag).await,
         }
-    }
-
-    /// Leaves a record that cannot be read alone for a while, and keeps what is wrong with it to be told.
-    pub(super) fn pass_over(&mut self, place: Place, error: Error) {
-        self.view.busy.insert(place, self.queue.clock().now() + DAMAGED);
-        self.damaged.push(error);
     }
 }

@@ -25,6 +25,7 @@
 //! ```
 
 mod apply;
+mod budget;
 mod claiming;
 mod desk;
 mod grant;
@@ -41,6 +42,6 @@ pub use claiming::{Claimed, Claimer};
 pub use desk::{Added, Inspection, NewItem, Queue};
 pub use grant::{ItemGrant, ItemTenancy};
 pub use item::{Attempts, Event, FollowUp, Item, Reason, State, What};
-pub use janitor::{Chores, Items};
+pub use janitor::{Chores, Items, Purged};
 pub use name::{DedupeKey, ItemId, ItemName, Place, Priority, QueueName, Stand};
 pub use payload::Payload;

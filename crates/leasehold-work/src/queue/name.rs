@@ -1,11 +1,13 @@
 //! Names: of a queue, of an item in it, and of a place in its line.
 //!
-//! Promise: an item's place in line sorts by priority, then by the time from which it may be claimed, then by age; and a
-//! name in the line never stands for two turns of one item. Non-promise: between items of one millisecond, added by two
+//! Promise: an item's place in line sorts by priority, then by the time since which it stands there, then by age; those that
+//! are due later stand apart, by the time from which they may be claimed; and a name in the line never stands for two turns
+//! of one item. Non-promise: between items of one millisecond, added by two
 //! processes, there is no order.
 
 use leasehold::{Epoch, Error, Key, LeaseName, Nonce, Result, Shelf, Timestamp, Token};
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -195,14 +197,6 @@ impl Priority {
     pub const fn get(self) -> u8 {
         self.0
     }
-
-    /// The next less urgent one.
-    pub const fn below(self) -> Option<Self> {
-        match self.0 {
-            0 => None,
-            number => Some(Priority(number - 1)),
-        }
-    }
 }
 
 impl Default for Priority {
@@ -243,8 +237,8 @@ pub struct Place {
     pub item: ItemName,
     /// Where.
     pub stand: Stand,
-    /// From when on it may be claimed.
-    pub due: Timestamp,
+    /// The time that it sorts by: since when it waits, from when on it may be claimed, or until when somebody is at it.
+    pub at: Timestamp,
     /// The item's epoch when it came to stand there: never the same twice.
     pub turn: Epoch,
 }
@@ -252,22 +246,37 @@ pub struct Place {
 /// Where in the line a place is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stand {
-    /// Aside, because somebody is at the item until the claim runs out, which is when it is due.
+    /// Aside, because somebody is at the item until the claim runs out.
     Aside,
-    /// Among those of this priority.
+    /// Among those that may be claimed only from a time on, of whatever priority.
+    Later(Priority),
+    /// Among those of this priority that may be claimed.
     Waiting(Priority),
 }
 
-/// What the places aside have instead of a priority.
+impl Stand {
+    /// How urgent the item is; none while somebody is at it.
+    pub const fn priority(self) -> Option<Priority> {
+        match self {
+            Stand::Aside => None,
+            Stand::Later(priority) | Stand::Waiting(priority) => Some(priority),
+        }
+    }
+}
+
+/// What the places aside, and those that are due later, have instead of a priority.
 const ASIDE: &str = "-";
+const LATER: &str = "-d";
 
 impl Place {
     /// Where its entry is kept.
     pub fn key(&self) -> Result<Key> {
-        let Place { item: ItemName { queue, id }, stand, due, turn } = self;
+        let Place { item: ItemName { queue, id }, stand, at, turn } = self;
         // Fifteen digits last until the year 33658.
-        let due = due.as_millis().min(999_999_999_999_999);
-        let name = format!("{queue}/{stand}/{due:015}/{id}/{turn}");
+        let at = at.as_millis().min(999_999_999_999_999);
+        let urgency =
+            if let Stand::Later(priority) = stand { format!(".{}", 9 - priority.get()) } else { String::new() };
+        let name = format!("{queue}/{stand}/{at:015}{urgency}/{id}/{turn}");
         Ok(Key::new(Shelf::Line, &LeaseName::new(name)?))
     }
 
@@ -275,17 +284,25 @@ impl Place {
     pub fn parse(queue: &QueueName, name: &LeaseName) -> Option<Self> {
         let rest = name.as_str().strip_prefix(queue.as_str())?.strip_prefix('/')?;
         let parts: Vec<&str> = rest.split('/').collect();
-        let [stand, due, id, turn] = parts[..] else { return None };
-        let stand = match stand {
-            ASIDE => Stand::Aside,
-            digit => Stand::Waiting(Priority(9 - digit.parse::<Priority>().ok()?.0)),
+        let [stand, at, id, turn] = parts[..] else { return None };
+        let priority = |digit: &str| Some(Priority(9 - digit.parse::<Priority>().ok()?.0));
+        let (stand, at) = match (stand, at.split_once('.')) {
+            (ASIDE, None) => (Stand::Aside, at),
+            (LATER, Some((at, digit))) => (Stand::Later(priority(digit)?), at),
+            (digit, None) => (Stand::Waiting(priority(digit)?), at),
+            _ => return None,
         };
         Some(Place {
             item: ItemName { queue: queue.clone(), id: id.parse().ok()? },
             stand,
-            due: Timestamp::from_millis(due.parse().ok()?),
+            at: Timestamp::from_millis(at.parse().ok()?),
             turn: turn.parse().ok()?,
         })
+    }
+
+    /// What comes first of two that may both be claimed: by urgency, then by time, then by age.
+    pub fn rank(&self) -> (Reverse<Option<Priority>>, Timestamp, &ItemId) {
+        (Reverse(self.stand.priority()), self.at, &self.item.id)
     }
 
     /// A name just before every such place in this queue's line.
@@ -295,11 +312,12 @@ impl Place {
     }
 }
 
-/// As it stands in names: those aside first, then from the most urgent to the least.
+/// As it stands in names: those aside first, then those due later, then from the most urgent to the least.
 impl fmt::Display for Stand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Stand::Aside => f.write_str(ASIDE),
+            Stand::Later(_) => f.write_str(LATER),
             Stand::Waiting(priority) => write!(f, "{}", 9 - priority.get()),
         }
     }
@@ -309,11 +327,11 @@ impl fmt::Display for Stand {
 mod tests {
     use super::*;
 
-    fn place(priority: u8, due: u64, id: &ItemId) -> Place {
+    fn place(priority: u8, at: u64, id: &ItemId) -> Place {
         let item = ItemName { queue: "mail".parse().unwrap(), id: id.clone() };
         let turn = Epoch::new(3).unwrap();
         let stand = Stand::Waiting(Priority::try_from(priority).unwrap());
-        Place { item, stand, due: Timestamp::from_millis(due), turn }
+        Place { item, stand, at: Timestamp::from_millis(at), turn }
     }
 
     #[test]
@@ -321,6 +339,9 @@ mod tests {
         let (first, second) = (ItemId::fresh(Timestamp::from_millis(5)), ItemId::fresh(Timestamp::from_millis(5)));
         let line = [
             Place { stand: Stand::Aside, ..place(0, 99, &first) },
+            Place { stand: Stand::Later(Priority(0)), ..place(0, 98, &first) },
+            Place { stand: Stand::Later(Priority(9)), ..place(0, 99, &first) },
+            Place { stand: Stand::Later(Priority(3)), ..place(0, 99, &first) },
             place(9, 70, &first),
             place(5, 8, &first),
             place(5, 8, &second),
@@ -334,7 +355,7 @@ mod tests {
             assert!(Place::before(&place.item.queue, place.stand).unwrap() < *name);
         }
         let normal = Stand::Waiting(5.try_into().unwrap());
-        assert!(names[1] < Place::before(&"mail".parse().unwrap(), normal).unwrap());
+        assert!(names[4] < Place::before(&"mail".parse().unwrap(), normal).unwrap());
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! What an item carries: bytes of a bounded size.
 //!
-//! Promise: any bytes come back as they were. Non-promise: large data belongs elsewhere; the payload then says where.
+//! Promise: any bytes come back as they were, and a record has at most a third more of them than they are. Non-promise:
+//! large data belongs elsewhere; the payload then says where.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use leasehold::{Error, Kind, Result};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::fmt::Write;
 
 /// Bytes, kept as text where they are text.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -48,19 +50,28 @@ impl Payload {
         std::str::from_utf8(&self.0).ok()
     }
 
-    /// As hexadecimal digits.
-    pub fn hex(&self) -> String {
-        let mut text = String::with_capacity(self.0.len() * 2);
-        for byte in &self.0 {
-            let _ = write!(text, "{byte:02x}");
-        }
-        text
+    /// As base64.
+    pub fn base64(&self) -> String {
+        STANDARD.encode(&self.0)
     }
 
-    /// The text, where writing it as JSON does not blow it up.
+    /// The text, where writing it as JSON takes no more than base64 would, or is short anyway.
     fn plain(&self) -> Option<&str> {
-        let escaped = self.0.iter().filter(|b| b.is_ascii_control()).count();
-        self.text().filter(|text| escaped * 5 <= text.len() || text.len() < 64)
+        let escaped: usize = self.0.iter().map(|byte| escaped(*byte)).sum();
+        let most = self.0.len().div_ceil(3) * 4;
+        self.text().filter(|_| escaped <= most.max(READABLE))
+    }
+}
+
+/// A text that has no more bytes than that as JSON is kept as text.
+const READABLE: usize = 4096;
+
+/// How many bytes a byte of a text becomes in JSON.
+const fn escaped(byte: u8) -> usize {
+    match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
+        0..0x20 => 6,
+        _ => 1,
     }
 }
 
@@ -68,14 +79,14 @@ impl Payload {
 #[serde(rename_all = "snake_case")]
 enum Stored<T> {
     Text(T),
-    Hex(T),
+    Base64(T),
 }
 
 impl Serialize for Payload {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         match self.plain() {
             Some(text) => Stored::Text(text).serialize(serializer),
-            None => Stored::Hex(self.hex()).serialize(serializer),
+            None => Stored::Base64(self.base64()).serialize(serializer),
         }
     }
 }
@@ -84,18 +95,12 @@ impl<'de> Deserialize<'de> for Payload {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         let bytes = match Stored::<String>::deserialize(deserializer)? {
             Stored::Text(text) => text.into_bytes(),
-            Stored::Hex(text) => {
-                unhex(&text).ok_or_else(|| serde::de::Error::custom("the payload is not hexadecimal"))?
+            Stored::Base64(text) => {
+                STANDARD.decode(text).map_err(|_| serde::de::Error::custom("the payload is not base64"))?
             }
         };
         Ok(Payload(bytes))
     }
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<u8>> = text.chars().map(|c| c.to_digit(16).map(|d| d as u8)).collect();
-    let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
-    Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
 }
 
 #[cfg(test)]
@@ -105,16 +110,26 @@ mod tests {
     #[test]
     fn any_bytes_come_back() {
         let all: Vec<u8> = (0..=255).collect();
+        let full = |byte: u8| vec![byte; Payload::MAX_BYTES];
         for bytes in
-            [b"".to_vec(), b"hello\nworld".to_vec(), "é\u{2028}".into(), all, vec![0; 1000], vec![7; 48 * 1024]]
+            [b"".to_vec(), "é\u{2028}".into(), all, vec![0; 1000], full(7), full(0xff), full(b'"'), full(b'\n')]
         {
             let payload = Payload::new(bytes.clone()).unwrap();
             let json = serde_json::to_string(&payload).unwrap();
-            assert!(json.len() <= 2 * bytes.len() + 400, "{} bytes became {}", bytes.len(), json.len());
+            let most = (bytes.len().div_ceil(3) * 4).max(READABLE) + 13;
+            assert!(json.len() <= most, "{} bytes became {}", bytes.len(), json.len());
             assert_eq!(serde_json::from_str::<Payload>(&json).unwrap().bytes(), bytes);
         }
-        assert!(serde_json::from_str::<Payload>(r#"{"hex":"abc"}"#).is_err());
-        assert!(serde_json::from_str::<Payload>(r#"{"hex":"zz"}"#).is_err());
+        assert!(serde_json::from_str::<Payload>(r#"{"base64":"abc"}"#).is_err());
+        assert!(serde_json::from_str::<Payload>(r#"{"base64":"é"}"#).is_err());
+    }
+
+    #[test]
+    fn a_text_stays_readable() {
+        let json = |text: &str| serde_json::to_string(&Payload::new(text).unwrap()).unwrap();
+        assert_eq!(json("to: ada\n"), r#"{"text":"to: ada\n"}"#);
+        assert_eq!(json(r#"{"a":"b"}"#), r#"{"text":"{\"a\":\"b\"}"}"#);
+        assert!(json(&"a line of a letter\n".repeat(2000)).starts_with(r#"{"text":"#));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! stale worker changes nothing. Non-promise: it does not know whether a worker lives; time decides only when somebody
 //! else may try.
 
+use super::budget::{self, Excess};
 use super::item::{EVENTS_KEPT, Ended, Event, FollowUp, How, Item, Reason, State, What};
 use super::payload::Payload;
 use leasehold::protocol::{Fate, Holder, Report};
@@ -169,10 +170,28 @@ pub enum Refusal {
     NotExpired,
     /// There are no more epochs.
     OutOfEpochs,
+    /// With what was to be added to it, the record would be too large.
+    TooLarge {
+        /// How many bytes it would have.
+        bytes: usize,
+        /// How many it may have.
+        most: usize,
+    },
 }
 
-/// Decides what a request makes of an item at this time of the store's clock.
+/// Decides what a request makes of an item at this time of the store's clock. What is to be written fits into a record.
 pub fn decide(item: &Item, request: &Request, now: Timestamp) -> Decision {
+    let mut next = match becomes(item, request, now) {
+        Decision::Write(next) => next,
+        other => return other,
+    };
+    match budget::fit(&mut next) {
+        Ok(()) => Decision::Write(next),
+        Err(Excess { bytes, most }) => Decision::Refuse(Refusal::TooLarge { bytes, most }),
+    }
+}
+
+fn becomes(item: &Item, request: &Request, now: Timestamp) -> Decision {
     let is_a_migrations =
         matches!(request, Request::Operate { order: Order::Relocate { .. } | Order::Arrive { .. }, .. });
     if let Some(state) = item.relocation.as_ref().filter(|_| !is_a_migrations) {
@@ -182,8 +201,9 @@ pub fn decide(item: &Item, request: &Request, now: Timestamp) -> Decision {
         Request::Claim { holder, ttl } => claim(item, holder, *ttl, now),
         Request::Renew { claim, ttl } => held(item, *claim, None, |next| {
             let State::Claimed(tenure) = &mut next.state else { return false };
-            // Never shortened: an answer that was lost may have promised more.
-            tenure.deadline = tenure.deadline.max(now.plus(ttl.get()));
+            // Also when that is sooner than before: a clock that was set back must not leave the item to its worker for as long
+            // as it was set back by. Nobody trusts a renewal whose answer was lost.
+            tenure.deadline = now.plus(ttl.get());
             tenure.ttl = *ttl;
             item.tenure().is_some_and(|t| now < t.deadline)
         }),
@@ -211,14 +231,14 @@ pub fn decide(item: &Item, request: &Request, now: Timestamp) -> Decision {
                 next.die(now, why.clone());
             } else {
                 let pause = retry_in.unwrap_or_else(|| item.attempts.pause(item.tried));
-                next.line_up(if pause.is_zero() { item.due.min(now) } else { now.plus(pause) });
+                if pause.is_zero() { next.line_up(now) } else { next.wait(now.plus(pause)) }
             }
             true
         }),
         Request::Return { claim } => held(item, *claim, Some(How::Returned), |next| {
             next.tried = item.tried.saturating_sub(1);
             next.note(now, What::Returned, holder_of(item), None);
-            next.line_up(item.due.min(now));
+            next.line_up(now);
             true
         }),
         Request::Reap => reap(item, now),
@@ -253,7 +273,9 @@ fn claim(item: &Item, holder: &HolderId, ttl: Ttl, now: Timestamp) -> Decision {
             return Decision::Refuse(Refusal::Busy { holder: tenure.holder.clone(), until: tenure.deadline });
         }
         State::Claimed(_) if item.tried >= item.attempts.most => return Decision::Refuse(Refusal::Exhausted),
-        State::Ready if now < item.due => return Decision::Refuse(Refusal::NotDue { due: item.due }),
+        State::Ready if !item.is_due(now) => {
+            return Decision::Refuse(Refusal::NotDue { due: item.due.unwrap_or(now) });
+        }
         State::Ready | State::Claimed(_) => {}
         other => return Decision::Refuse(Refusal::Finished { state: other.as_str() }),
     }
@@ -297,8 +319,7 @@ fn reap(item: &Item, now: Timestamp) -> Decision {
         let why = format!("attempt {} of {} ran out of time, and it is the last", item.tried, item.attempts.most);
         next.die(now, Reason::lossy(&why, "expired"));
     } else {
-        // Where it stood: it has waited long enough.
-        next.line_up(item.due.min(now));
+        next.line_up(now);
     }
     Decision::Write(Box::new(next))
 }
@@ -322,7 +343,7 @@ fn operate(item: &Item, nonce: Nonce, by: &Who, why: &Why, order: &Order, now: T
     let what = match order {
         Order::Retry => {
             next.tried = 0;
-            next.line_up(item.due.min(now));
+            next.line_up(now);
             What::Retried
         }
         Order::Cancel => {
@@ -371,7 +392,7 @@ fn moved(
             let Some(epoch) = item.epoch.next() else { return Decision::Refuse(Refusal::OutOfEpochs) };
             let mut next = Item { epoch, ..item.clone() };
             next.note(now, What::Evicted, Some(by.clone()), why.clone());
-            next.line_up(item.due.min(now));
+            next.line_up(now);
             next
         }
         Some(_) => match reap(item, now) {
@@ -438,11 +459,15 @@ pub fn fate(base: &Item, seen: &Item, request: &Request) -> Fate {
 }
 
 impl Item {
-    /// Puts it in line again, under a turn that no earlier place in line had.
-    fn line_up(&mut self, due: Timestamp) {
-        self.state = State::Ready;
-        self.due = due;
-        self.turn = self.epoch;
+    /// Puts it in line again, where it stood, under a turn that no earlier place in line had.
+    fn line_up(&mut self, now: Timestamp) {
+        let stood = self.due.take().unwrap_or(self.since);
+        (self.state, self.since, self.turn) = (State::Ready, stood.min(now), self.epoch);
+    }
+
+    /// The same, for those due from then on.
+    fn wait(&mut self, due: Timestamp) {
+        (self.state, self.due, self.turn) = (State::Ready, Some(due), self.epoch);
     }
 
     fn die(&mut self, now: Timestamp, why: Reason) {

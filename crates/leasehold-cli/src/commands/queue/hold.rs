@@ -29,10 +29,11 @@ pub async fn claim(common: &Common, args: &ClaimArgs) -> Result<Exit> {
                 Some(wait) => claimer.next_within(wait).await?,
                 None => match claimer.claim().await? {
                     Claimed::Item(grant) => Some(*grant),
-                    Claimed::Nothing { .. } => None,
+                    Claimed::Nothing { held_up: Some(error), .. } => return Err(error),
+                    Claimed::Nothing { held_up: None, .. } => None,
                 },
             };
-            claimer.damaged().iter().for_each(|error| output::say(&error.to_string()));
+            claimer.troubles().iter().for_each(|error| output::say(&error.to_string()));
             let Some(grant) = grant else { return nothing(&target) };
             let value = view::item(grant.name(), grant.item(), true);
             let told = tell(common, args, grant.token(), grant.item().payload.bytes(), value);

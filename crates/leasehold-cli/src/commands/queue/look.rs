@@ -81,6 +81,7 @@ async fn items(common: &Common, queue: &Queue, wanted: impl Fn(&str) -> bool) ->
                 }
                 Ok(_) => {}
                 Err(error) => {
+                    values.push(view::damaged(&name, &error));
                     output::say(&error.to_string());
                     damaged = Some(Exit::from(&error));
                 }

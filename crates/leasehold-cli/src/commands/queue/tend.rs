@@ -5,7 +5,7 @@ use crate::args::{Common, Purge, QueueArg};
 use crate::config::{Settings, duration_of};
 use crate::exit::Exit;
 use crate::output;
-use leasehold::Result;
+use leasehold::{Error, Result};
 use leasehold_work::queue::State;
 use leasehold_work::spool::Where;
 use serde_json::{Value, json};
@@ -15,12 +15,14 @@ const DEFAULT_AGE: Duration = Duration::from_secs(7 * 86_400);
 
 pub async fn janitor(common: &Common, args: &QueueArg) -> Result<Exit> {
     let settings = Settings::gather(common)?;
+    let mut exit = Exit::Done;
     let value = match Open::existing(&settings, &Target::parse(&args.queue)?).await? {
         Open::Queue(queue) => {
             let done = queue.clean().await?;
+            exit = say(&done.troubles);
             json!({
                 "requeued": done.requeued, "buried": done.buried, "lined_up": done.lined_up,
-                "settled": done.settled, "damaged": done.damaged,
+                "settled": done.settled, "set_aside": done.troubles.len(),
             })
         }
         Open::Spool(spool) => {
@@ -30,10 +32,16 @@ pub async fn janitor(common: &Common, args: &QueueArg) -> Result<Exit> {
             })
         }
     };
-    tell(common, &value)
+    tell(common, &value, exit)
 }
 
-fn tell(common: &Common, value: &Value) -> Result<Exit> {
+/// Names what was left as it is; the exit code is the first one's.
+fn say(troubles: &[Error]) -> Exit {
+    troubles.iter().for_each(|error| output::say(&error.to_string()));
+    troubles.first().map_or(Exit::Done, Exit::from)
+}
+
+fn tell(common: &Common, value: &Value, exit: Exit) -> Result<Exit> {
     if common.json {
         output::json(value)?;
     } else {
@@ -41,24 +49,28 @@ fn tell(common: &Common, value: &Value) -> Result<Exit> {
             value.as_object().into_iter().flatten().map(|(what, count)| format!("{what}={count}")).collect();
         output::line(&says.join(" "))?;
     }
-    let damaged = value["damaged"].as_u64().unwrap_or(0) > 0;
-    Ok(if damaged { Exit::Corrupt } else { Exit::Done })
+    Ok(exit)
 }
 
 pub async fn purge(common: &Common, args: &Purge) -> Result<Exit> {
     let settings = Settings::gather(common)?;
     let target = Target::parse(&args.queue)?;
     let age = duration_of("--older-than", args.older_than.as_deref())?.unwrap_or(DEFAULT_AGE);
-    let purged = match Open::existing(&settings, &target).await? {
-        Open::Queue(queue) => queue.purge(age, |state| args.dead || !matches!(state, State::Dead { .. })).await?,
+    let mut exit = Exit::Done;
+    let value = match Open::existing(&settings, &target).await? {
+        Open::Queue(queue) => {
+            let done = queue.purge(age, |state| args.dead || !matches!(state, State::Dead { .. })).await?;
+            exit = say(&done.troubles);
+            json!({ "purged": done.items, "set_aside": done.troubles.len() })
+        }
         Open::Spool(spool) => {
             let places = if args.dead {
                 &[Where::Done, Where::Cancelled, Where::Failed][..]
             } else {
                 &[Where::Done, Where::Cancelled]
             };
-            spool.purge(age, places)?
+            json!({ "purged": spool.purge(age, places)? })
         }
     };
-    tell(common, &json!({ "purged": purged }))
+    tell(common, &value, exit)
 }

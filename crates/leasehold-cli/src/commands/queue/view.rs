@@ -1,7 +1,7 @@
 //! Items as JSON and as text.
 
 use crate::output::{relative, rfc3339};
-use leasehold::Timestamp;
+use leasehold::{Error, Timestamp};
 use leasehold_work::queue::{Item, ItemName, Payload, State};
 use leasehold_work::spool::{Shown, SpoolItem, Where};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 fn bytes(payload: &Payload) -> Value {
     match payload.text() {
         Some(text) => json!(text),
-        None => json!({ "hex": payload.hex() }),
+        None => json!({ "base64": payload.base64() }),
     }
 }
 
@@ -27,7 +27,7 @@ pub fn item(name: &ItemName, item: &Item, full: bool) -> Value {
             "store": state.address().as_str(),
         })),
         "priority": item.priority.get(),
-        "due": rfc3339(item.due),
+        "due": item.due.map(rfc3339),
         "added": rfc3339(item.added),
         "tried": item.tried,
         "attempts": item.attempts.most,
@@ -67,6 +67,16 @@ pub fn item(name: &ItemName, item: &Item, full: bool) -> Value {
             .collect();
     }
     value
+}
+
+/// An item whose record cannot be read.
+pub fn damaged(name: &ItemName, error: &Error) -> Value {
+    json!({
+        "queue": name.queue.as_str(),
+        "id": name.id.as_str(),
+        "state": "damaged",
+        "why": error.to_string(),
+    })
 }
 
 /// An item of a spool.
@@ -114,8 +124,10 @@ pub fn header() -> Vec<String> {
 pub fn row(name: &ItemName, item: &Item, now: Timestamp) -> Vec<String> {
     let what = match &item.state {
         _ if item.relocation.is_some() => item.relocation.as_ref().map(ToString::to_string).unwrap_or_default(),
-        State::Ready if item.due > now => format!("due {}", relative(item.due, now)),
-        State::Ready => format!("due since {}", relative(item.due, now)),
+        State::Ready => match item.due {
+            Some(due) if due > now => format!("due {}", relative(due, now)),
+            due => format!("waiting since {}", relative(due.unwrap_or(item.since), now)),
+        },
         State::Claimed(tenure) => format!("{}, until {}", tenure.holder, relative(tenure.deadline, now)),
         State::Done { at } | State::Cancelled { at } | State::Purged { at } => relative(*at, now),
         State::Dead { at, why } => format!("{}: {why}", relative(*at, now)),

@@ -2,7 +2,7 @@
 
 use crate::commands::queue::{follow_ups, spool_follow_ups};
 use async_trait::async_trait;
-use leasehold::{Error, Result, Tenancy, Token};
+use leasehold::{Error, Kind, Result, Tenancy, Token};
 use leasehold_work::queue::{Claimed, Claimer, ItemGrant, ItemTenancy, Payload, Reason};
 use leasehold_work::spool::{SpoolClaimer, SpoolGrant, SpoolTenancy, Where};
 use std::fs::File;
@@ -39,8 +39,10 @@ pub trait Source: Send {
     async fn next(&mut self) -> Result<Self::Tenancy>;
     /// Claims an item if there is one.
     async fn try_next(&mut self) -> Result<Option<Self::Tenancy>>;
-    /// What was passed over because it is damaged.
+    /// What was set aside, and why; each item once.
     fn damaged(&mut self) -> Vec<Error>;
+    /// The item's id.
+    fn id(&self, tenancy: &Self::Tenancy) -> String;
     fn job(&self, tenancy: &Self::Tenancy) -> Result<Job>;
     /// Completes it with what the command left at these paths.
     async fn complete(&self, grant: &Grant<Self>, result: &Path, follow_ups: &Path) -> Result<()>;
@@ -54,7 +56,8 @@ pub type Grant<S> = <<S as Source>::Tenancy as Tenancy>::Grant;
 fn result_at(path: &Path) -> Result<Option<Payload>> {
     let bytes = match File::open(path) {
         Ok(mut file) => crate::commands::queue::read_bounded(&mut file, Payload::MAX_RESULT_BYTES, "the result")?,
-        Err(_) => return Ok(None),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(Error::new(Kind::Invalid, "the result cannot be read").with_source(e)),
     };
     if bytes.is_empty() { Ok(None) } else { Payload::result(bytes).map(Some) }
 }
@@ -76,12 +79,18 @@ impl Source for Items {
     async fn try_next(&mut self) -> Result<Option<ItemTenancy>> {
         Ok(match self.claimer.claim().await? {
             Claimed::Item(grant) => Some(ItemTenancy { queue: self.claimer.queue().clone(), grant: *grant }),
-            Claimed::Nothing { .. } => None,
+            // Something waits: that is not the end.
+            Claimed::Nothing { held_up: Some(error), .. } => return Err(error),
+            Claimed::Nothing { held_up: None, .. } => None,
         })
     }
 
     fn damaged(&mut self) -> Vec<Error> {
-        self.claimer.damaged()
+        self.claimer.troubles()
+    }
+
+    fn id(&self, tenancy: &ItemTenancy) -> String {
+        tenancy.grant.name().id.to_string()
     }
 
     fn job(&self, tenancy: &ItemTenancy) -> Result<Job> {
@@ -133,6 +142,10 @@ impl Source for Files {
 
     fn damaged(&mut self) -> Vec<Error> {
         Vec::new()
+    }
+
+    fn id(&self, tenancy: &SpoolTenancy) -> String {
+        tenancy.grant.name().id.to_string()
     }
 
     fn job(&self, tenancy: &SpoolTenancy) -> Result<Job> {
