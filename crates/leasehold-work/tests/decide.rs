@@ -43,6 +43,9 @@ struct Spec {
     epoch: u64,
     life: Life,
     due: Option<u64>,
+    /// When the wait for that began, and how long the claim was last asked for.
+    began: u64,
+    ttl: u64,
     tried: u32,
     most: u32,
     /// How the last claim ended that its worker ended: epoch, nonce, how.
@@ -96,10 +99,12 @@ impl Spec {
                 self.epoch += 1;
                 self.tried += 1;
                 self.life = Life::Claimed { nonce, deadline: now + ttl };
+                self.ttl = ttl;
             }
             Op::Renew { claim, ttl } => match self.life {
                 Life::Claimed { nonce, deadline } if ours(self, claim) && now < deadline => {
                     self.life = Life::Claimed { nonce, deadline: now + ttl };
+                    self.ttl = ttl;
                 }
                 _ => return No("stale"),
             },
@@ -122,6 +127,7 @@ impl Spec {
                 } else {
                     self.life = Life::Ready;
                     self.due = (pause > 0).then_some(now + pause);
+                    self.began = now;
                 }
             }
             Op::Return { claim } => {
@@ -133,6 +139,14 @@ impl Spec {
                 self.due = None;
             }
             Op::Reap => match self.life {
+                // The clock was set back by more than a minute: it waits no longer than asked, from now on.
+                Life::Claimed { nonce, deadline } if deadline > now + self.ttl + 60_000 => {
+                    self.life = Life::Claimed { nonce, deadline: now + self.ttl };
+                }
+                Life::Ready if self.due.is_some() && self.began > now + 60_000 => {
+                    self.due = self.due.map(|due| now + due - self.began);
+                    self.began = now;
+                }
                 Life::Claimed { deadline, .. } if now < deadline => return No("not expired"),
                 Life::Claimed { .. } if self.tried >= self.most => self.life = Life::Dead,
                 Life::Claimed { .. } => {
@@ -164,6 +178,7 @@ impl Spec {
                     }
                     Op::HandOff { to, ttl, .. } => {
                         self.life = Life::Claimed { nonce: to, deadline: now + ttl };
+                        self.ttl = ttl;
                         self.tried += 1;
                     }
                     _ => self.life = Life::Cancelled,
@@ -279,7 +294,10 @@ fn an_op() -> impl Strategy<Value = (Op, i64)> {
         1 => (50_u128..53).prop_map(|nonce| Op::Cancel { nonce }),
         1 => (50_u128..53, 1_u128..4, ttl()).prop_map(|(nonce, to, ttl)| Op::HandOff { nonce, to, ttl }),
     ];
-    (op, prop_oneof![3 => Just(0_i64), 2 => 1_i64..900, 1 => 900_i64..6_000, 1 => -4_000_i64..0])
+    (
+        op,
+        prop_oneof![3 => Just(0_i64), 2 => 1_i64..900, 1 => 900_i64..6_000, 1 => -4_000_i64..0, 1 => Just(-70_000_i64)],
+    )
 }
 
 /// Half of the claims that are made use of are the one in force: otherwise most histories would end at the first step.
@@ -309,7 +327,7 @@ proptest! {
         let mut item =
             Item::new(leasehold::Lineage::from_u128(1), Payload::new("x").unwrap(), Priority::default(), attempts, at(T0), (delay > 0).then_some(at(T0 + delay)));
         let mut spec = Spec {
-            epoch: 0, life: Life::Ready, due: (delay > 0).then_some(T0 + delay), tried: 0, most, ended: None, ordered: None,
+            epoch: 0, life: Life::Ready, due: (delay > 0).then_some(T0 + delay), began: T0, ttl: 0, tried: 0, most, ended: None, ordered: None,
             completions: 0, is_owing: false,
         };
         let mut now = T0;
@@ -352,6 +370,8 @@ fn a_zombies_completion_is_refused_by_both() {
         epoch: 0,
         life: Life::Ready,
         due: None,
+        began: T0,
+        ttl: 0,
         tried: 0,
         most: 5,
         ended: None,

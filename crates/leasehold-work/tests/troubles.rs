@@ -251,6 +251,39 @@ async fn an_item_that_was_renewed_since_the_clock_was_set_back_is_free_a_ttl_aft
     }
 }
 
+/// A clock that was a year ahead for a moment leaves no mark for a year.
+#[tokio::test]
+async fn what_was_to_wait_by_a_clock_that_was_ahead_waits_no_longer_than_asked() {
+    for mut bench in benches() {
+        bench.add(item("plain")).await;
+        assert_eq!(bench.next().await, "plain");
+        // Idle workers have looked at everything before.
+        assert!(bench.claim().await.is_none());
+        bench.wall.set(9_000 * HOUR);
+        bench.add(NewItem { delay: Duration::from_secs(20), ..item("delayed") }).await;
+        for text in ["failed", "orphan"] {
+            bench.add(item(text)).await;
+        }
+        let failed = bench.claim().await.unwrap();
+        bench.queue.fail(&failed, "once more".parse().unwrap(), Some(Duration::from_secs(20)), false).await.unwrap();
+        let orphan = bench.claim().await.unwrap();
+        assert_eq!([text(&failed), text(&orphan)], ["failed", "orphan"]);
+        let mut now = 2 * HOUR;
+        for _ in 0..3 {
+            now += Duration::from_secs(3);
+            bench.clock.advance(Duration::from_secs(3));
+            bench.wall.set(now);
+            assert!(bench.claim().await.is_none(), "it did not wait");
+        }
+        bench.clock.advance(TTL + Duration::from_secs(2));
+        bench.wall.set(now + TTL + Duration::from_secs(2));
+        let mut seen = [bench.next().await, bench.next().await, bench.next().await];
+        seen.sort();
+        assert_eq!(seen, ["delayed", "failed", "orphan"]);
+        assert_eq!(bench.queue.complete(&orphan, None, Vec::new()).await.unwrap_err().kind(), Kind::Fenced);
+    }
+}
+
 /// Whatever a worker has listed before: what was acknowledged before its claim began, and goes before, is claimed next.
 #[tokio::test]
 async fn an_urgent_item_is_the_next_one_after_it_was_acknowledged() {

@@ -47,7 +47,7 @@ pub struct Claimer {
     ttl: Ttl,
     pub(super) view: View,
     watch: Option<Watch>,
-    sweep: Sweep,
+    pub(super) sweep: Sweep,
     /// When to ask next whether the queue was moved.
     residence: Moment,
     /// Items that could be claimed if the store gave an answer for them.

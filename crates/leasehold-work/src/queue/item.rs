@@ -17,6 +17,9 @@ pub const EVENTS_KEPT: usize = 24;
 /// The longest pause between two attempts.
 const MAX_BACKOFF: Duration = Duration::from_secs(3_600);
 
+/// By how much a store's clock may go back without having been set: that of another server, or of one that is corrected.
+pub(super) const SKEW: Duration = Duration::from_secs(60);
+
 /// Why an attempt failed.
 pub type Reason = Line<500>;
 
@@ -219,7 +222,7 @@ pub struct Item {
     /// From when on it may be claimed; none if it is not to wait. So a clock that is set back hides nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<Timestamp>,
-    /// The time that it is ordered by among those of its priority, unless it is due later. Nobody waits for it.
+    /// Since when it waits: what it is ordered by among those of its priority, unless it is due later. Nobody waits for it.
     pub since: Timestamp,
     /// When it was added.
     pub added: Timestamp,
@@ -306,6 +309,15 @@ impl Item {
     /// Whether it need not wait any longer.
     pub fn is_due(&self, now: Timestamp) -> bool {
         self.due.is_none_or(|due| due <= now)
+    }
+
+    /// Whether it waits for a time that the store's clock told before it was set back: for longer than was ever asked for.
+    pub fn is_misdated(&self, now: Timestamp) -> bool {
+        match &self.state {
+            State::Ready => self.due.is_some() && self.since > now.plus(SKEW),
+            State::Claimed(tenure) => tenure.deadline > now.plus(tenure.ttl.get() + SKEW),
+            _ => false,
+        }
     }
 
     /// Its place aside while it is claimed; none if it is not.

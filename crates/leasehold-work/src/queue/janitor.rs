@@ -36,6 +36,8 @@ pub struct Chores {
     pub lined_up: usize,
     /// Completions whose follow-ups were still to be added.
     pub settled: usize,
+    /// Items that waited for a time that the store's clock told before it was set back, and wait no longer than asked now.
+    pub redated: usize,
     /// Items that were left as they are, and why: their records cannot be read, or the store gave no answer for them.
     pub troubles: Vec<Error>,
 }
@@ -153,8 +155,10 @@ impl Queue {
                 }
             };
             let expired = item.tenure().is_some_and(|t| page.now >= t.deadline);
-            if expired && thorough == Thorough::Yes {
+            let misdated = item.relocation.is_none() && item.is_misdated(page.now);
+            if misdated || (expired && thorough == Thorough::Yes) {
                 match patience.hear(&name, self.reap(&name).await, &mut chores.troubles)? {
+                    _ if misdated => chores.redated += 1,
                     Some(State::Ready) => chores.requeued += 1,
                     Some(State::Dead { .. }) => chores.buried += 1,
                     _ => {}
@@ -183,7 +187,9 @@ impl Queue {
     /// Puts a claim that ran out back in line, or gives the item up. Gives what became of it, if anything.
     pub(super) async fn reap(&self, name: &ItemName) -> Result<Option<State>> {
         match self.look(name).await? {
-            Some(before) if before.has_run_out() => self.reap_known(name, before).await,
+            Some(before) if before.has_run_out() || before.item.is_misdated(before.anchor.now) => {
+                self.reap_known(name, before).await
+            }
             _ => Ok(None),
         }
     }
@@ -361,6 +367,11 @@ impl Sweep {
     /// Who has something to do leaves it to those who have not, or to later.
     pub(super) fn put_off(&mut self) {
         self.next = self.next.max(self.queue.clock().now() + BETWEEN_PAGES);
+    }
+
+    /// The store's clock was set back: every item is looked at again, and soon.
+    pub(super) fn begin_anew(&mut self) {
+        (self.after, self.next) = (None, self.queue.clock().now());
     }
 
     /// Looks at the next page, if it is time. What fails is tried in the next round.

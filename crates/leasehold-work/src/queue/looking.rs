@@ -5,6 +5,7 @@
 //! Non-promise: what is seen may be stale; only the claim tells.
 
 use super::claiming::{Claimer, POLL_WITH_HINTS};
+use super::item::SKEW;
 use super::line::{Front, Standing};
 use super::name::{Place, Priority, Stand};
 use leasehold::clock::Moment;
@@ -153,6 +154,14 @@ impl Claimer {
         Ok(None)
     }
 
+    /// Notes the store's time, and whether it was set back.
+    fn saw(&mut self, anchor: Anchor) {
+        if self.view.anchor.is_some_and(|before| before.now > anchor.now.plus(SKEW)) {
+            self.sweep.begin_anew();
+        }
+        self.view.anchor = Some(anchor);
+    }
+
     /// Whether something has come that goes before the next candidate: one short listing. Whoever keeps away from others
     /// does not look.
     pub(super) async fn is_overtaken(&mut self) -> Result<bool> {
@@ -173,7 +182,7 @@ impl Claimer {
         loop {
             let asked = self.queue.clock().now();
             let front = self.queue.line.front(Stand::Waiting(Priority::HIGHEST), after.as_ref(), 0, limit).await?;
-            self.view.anchor = Some(Anchor { now: front.now, asked });
+            self.saw(Anchor { now: front.now, asked });
             let is_all = front.is_all;
             after.clone_from(&front.last);
             self.view.take_in(front);
@@ -191,7 +200,7 @@ impl Claimer {
             let asked = self.queue.clock().now();
             let mut front = self.queue.line.front(Stand::Later(Priority::HIGHEST), after.as_ref(), 0, limit).await?;
             let (now, listed) = (front.now, front.line.len());
-            self.view.anchor = Some(Anchor { now, asked });
+            self.saw(Anchor { now, asked });
             after.clone_from(&front.last);
             front.line.retain(|standing| matches!(standing.place.stand, Stand::Later(_)));
             let is_all = front.is_all || front.line.len() < listed || after.is_none();
@@ -215,7 +224,7 @@ impl Claimer {
         let asked = self.queue.clock().now();
         let front = self.queue.line.front(Stand::Waiting(Priority::HIGHEST), None, skip, SEGMENT).await?;
         let (listed, known) = (front.line.len(), self.view.candidates.len());
-        self.view.anchor = Some(Anchor { now: front.now, asked });
+        self.saw(Anchor { now: front.now, asked });
         self.view.take_in(front);
         if listed == 0 {
             // The line is not as long as that.

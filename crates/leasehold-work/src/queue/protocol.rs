@@ -62,7 +62,8 @@ pub enum Request {
         /// The claim.
         claim: Claim,
     },
-    /// To put a claim that ran out back in line, or to give the item up if it was tried often enough.
+    /// To put a claim that ran out back in line, or to give the item up if it was tried often enough; and to let it wait for no
+    /// longer than it was to, if the store's clock was set back.
     Reap,
     /// To note that what its completion adds was added.
     Settle,
@@ -231,7 +232,7 @@ fn becomes(item: &Item, request: &Request, now: Timestamp) -> Decision {
                 next.die(now, why.clone());
             } else {
                 let pause = retry_in.unwrap_or_else(|| item.attempts.pause(item.tried));
-                if pause.is_zero() { next.line_up(now) } else { next.wait(now.plus(pause)) }
+                if pause.is_zero() { next.line_up(now) } else { next.wait(now, pause) }
             }
             true
         }),
@@ -309,6 +310,9 @@ fn held(item: &Item, claim: Claim, how: Option<How>, change: impl FnOnce(&mut It
 }
 
 fn reap(item: &Item, now: Timestamp) -> Decision {
+    if item.is_misdated(now) {
+        return Decision::Write(Box::new(redated(item, now)));
+    }
     let Some(tenure) = item.tenure() else { return Decision::AlreadyApplied };
     if now < tenure.deadline {
         return Decision::Refuse(Refusal::NotExpired);
@@ -322,6 +326,19 @@ fn reap(item: &Item, now: Timestamp) -> Decision {
         next.line_up(now);
     }
     Decision::Write(Box::new(next))
+}
+
+/// As if its wait, or its claim, had begun now. Whoever has claimed it trusts that for a TTL from asking at most.
+fn redated(item: &Item, now: Timestamp) -> Item {
+    let mut next = item.clone();
+    match &mut next.state {
+        State::Claimed(tenure) => tenure.deadline = now.plus(tenure.ttl.get()),
+        _ => {
+            next.due = item.due.map(|due| now.plus(due.saturating_since(item.since)));
+            next.since = now;
+        }
+    }
+    next
 }
 
 fn operate(item: &Item, nonce: Nonce, by: &Who, why: &Why, order: &Order, now: Timestamp) -> Decision {
@@ -465,9 +482,9 @@ impl Item {
         (self.state, self.since, self.turn) = (State::Ready, stood.min(now), self.epoch);
     }
 
-    /// The same, for those due from then on.
-    fn wait(&mut self, due: Timestamp) {
-        (self.state, self.due, self.turn) = (State::Ready, Some(due), self.epoch);
+    /// The same, but only after a pause.
+    fn wait(&mut self, now: Timestamp, pause: Duration) {
+        (self.state, self.since, self.due, self.turn) = (State::Ready, now, Some(now.plus(pause)), self.epoch);
     }
 
     fn die(&mut self, now: Timestamp, why: Reason) {

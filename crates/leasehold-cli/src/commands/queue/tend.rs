@@ -22,7 +22,7 @@ pub async fn janitor(common: &Common, args: &QueueArg) -> Result<Exit> {
             exit = say(&done.troubles);
             json!({
                 "requeued": done.requeued, "buried": done.buried, "lined_up": done.lined_up,
-                "settled": done.settled, "set_aside": done.troubles.len(),
+                "settled": done.settled, "redated": done.redated, "set_aside": done.troubles.len(),
             })
         }
         Open::Spool(spool) => {
