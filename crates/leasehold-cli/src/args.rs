@@ -2,6 +2,8 @@
 
 mod boundary;
 mod data;
+#[cfg(test)]
+mod examples;
 mod git;
 mod queue;
 mod schedule;

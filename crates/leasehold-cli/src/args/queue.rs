@@ -24,7 +24,7 @@ pub struct Queue {
 pub enum QueueVerb {
     /// Add an item; prints its id
     #[command(
-        after_help = "Examples:\n  echo '{\"page\":7}' | leasehold queue add pages\n  ls *.wav | leasehold queue add encode --each-line\n  leasehold queue add mail --text hello --key welcome/ann --delay 10m --priority 8"
+        after_help = "Examples:\n  echo '{\"page\":7}' | leasehold queue add pages\n  ls *.wav | leasehold queue add encode --each-line\n  leasehold queue add mail --text hello --key welcome-ann --delay 10m --priority 8"
     )]
     Add(Add),
     /// List queues, or the items of one

@@ -1,7 +1,7 @@
 //! `work` on a store that goes away and comes back.
 
 use crate::Engine;
-use crate::common::{Running, eventually, signal};
+use crate::common::{Running, descendants, eventually, signal};
 use leasehold_testbed::Proxy;
 use std::time::Duration;
 
@@ -47,4 +47,41 @@ fn on_redis_a_worker_outlives_its_store() {
 #[test]
 fn on_postgres_a_worker_outlives_its_store() {
     a_worker_outlives_its_store(&Engine::postgres());
+}
+
+/// Lanes that are killed while the store is away are replaced, again and again if need be; and the pool does the rest.
+#[test]
+fn a_pool_outlives_its_lanes_and_its_store() {
+    for engine in [Engine::redis(), Engine::postgres()] {
+        let proxy = Proxy::start(engine.port());
+        let (far, near) = (engine.room("lanes", proxy.port()), engine.room("lanes", engine.port()));
+        let log = std::fs::File::create(far.path("log")).unwrap();
+        let words = ["work", "mail", "-j", "3", "--ttl", "2s", "--", "sh", "-c", "echo \"$(cat)\" >> done"];
+        let mut worker = Running::from(far.leasehold(&words).stderr(log).spawn().unwrap());
+        near.done(&["queue", "add", "mail", "--text", "one"]).expect(0);
+        eventually("the first item is done", || far.read("done") == "one\n");
+        proxy.sever();
+        for round in 1..=2 {
+            let lanes = descendants(worker.pid());
+            lanes.iter().for_each(|lane| signal(*lane, "KILL"));
+            eventually("they are replaced", || {
+                let now = descendants(worker.pid());
+                worker.is_over() || (now.len() >= 3 && now.iter().all(|lane| !lanes.contains(lane)))
+            });
+            assert!(!worker.is_over(), "round {round}: {}", far.read("log"));
+        }
+        assert!(
+            far.read("log").contains("a lane was ended by signal 9; starting another in 1s"),
+            "{}",
+            far.read("log")
+        );
+        for text in ["two", "three", "four"] {
+            near.done(&["queue", "add", "mail", "--text", text]).expect(0);
+        }
+        proxy.heal();
+        eventually("the rest is done", || far.read("done").lines().count() == 4);
+        assert!(!worker.is_over());
+        signal(worker.pid(), "TERM");
+        worker.end().expect(0);
+    }
 }

@@ -40,8 +40,12 @@ impl Bench {
         Err(last.unwrap_or_else(|| Error::new(Kind::Unavailable, "cannot make a folder for payloads")))
     }
 
-    /// Clears it, and lays out the payload; gives its path.
-    pub fn lay(&self, payload: &Content) -> Result<PathBuf> {
+    /// Clears it, and lays out the payload; gives its path. A folder that was removed, as cleaners of temporary files do, is
+    /// made anew under another name.
+    pub fn lay(&mut self, payload: &Content) -> Result<PathBuf> {
+        if !is_own_folder(&self.path) {
+            *self = Bench::new()?;
+        }
         for path in [self.result(), self.follow_ups()] {
             let _ = std::fs::remove_file(path);
         }
@@ -69,6 +73,12 @@ impl Drop for Bench {
     }
 }
 
+/// Of this user, and not what a link leads to.
+fn is_own_folder(path: &Path) -> bool {
+    let me = rustix::process::geteuid().as_raw();
+    std::fs::symlink_metadata(path).is_ok_and(|m| m.is_dir() && m.uid() == me)
+}
+
 fn claim(folder: &Path) -> std::io::Result<File> {
     let path = folder.join(ALIVE);
     let file = File::create_new(&path)?;
@@ -80,12 +90,10 @@ fn claim(folder: &Path) -> std::io::Result<File> {
 
 /// Removes what this user's dead processes left. Links are not followed, and others' folders are not touched.
 fn sweep(folder: &Path) {
-    let me = rustix::process::geteuid().as_raw();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let ours = name.to_str().and_then(|name| name.strip_prefix(PREFIX)).is_some_and(|n| n.parse::<Nonce>().is_ok());
-        // Of the entry itself, not of what a link leads to.
-        if !ours || !entry.metadata().is_ok_and(|m| m.is_dir() && m.uid() == me) {
+        if !ours || !is_own_folder(&entry.path()) {
             continue;
         }
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;

@@ -1,18 +1,23 @@
 //! One lane: claim, run, complete, one item after the other.
+//!
+//! Promise: what goes wrong with one item fails that item's attempt, and the lane goes on with the next; what goes wrong on
+//! this machine or with the store is tried again after a pause. It ends when it is told to, or when no item can ever be run:
+//! the command cannot be started, the store refuses us, the queue has moved.
 
 use super::bench::{Bench, cannot};
-use super::source::{Fate, Grant, Job, Source};
+use super::source::{Content, Fate, Grant, Job, Source};
 use crate::exit::Exit;
 use crate::output;
 use crate::supervise::windows::Windows;
 use crate::supervise::{Course, Ended, Feed, Finished, Signals, Standby, Task, supervise};
 use leasehold::clock::{Clock, SystemClock};
-use leasehold::{Keeper, Kind, Result, Tenancy, format_duration};
+use leasehold::{Error, Keeper, Kind, Result, Tenancy, format_duration};
 use leasehold_stores::StoreUrl;
 use leasehold_work::queue::Reason;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
+use std::path::PathBuf;
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -39,8 +44,8 @@ pub async fn run<S: Source>(mut source: S, plan: Plan) -> Result<Exit> {
     if std::env::var_os(LANE).is_some() {
         end_with_manager(asked.clone());
     }
-    let bench = Bench::new()?;
-    let (mut left, mut failures, mut lost) = (plan.items, 0, false);
+    let mut bench = Bench::new()?;
+    let (mut left, mut failures, mut unready, mut lost) = (plan.items, 0, 0, false);
     while *asked.borrow() == 0 && left != Some(0) {
         // What came while the last step kept this thread is heard first.
         tokio::task::yield_now().await;
@@ -50,7 +55,7 @@ pub async fn run<S: Source>(mut source: S, plan: Plan) -> Result<Exit> {
             claimed = claim(&mut source, &plan) => claimed,
         };
         for error in source.damaged() {
-            output::say(&format!("passed over: {error}"));
+            output::say(&error.to_string());
         }
         if failures > 0 && !matches!(&claimed, Err(error) if passes(error.kind())) {
             output::say("claiming works again");
@@ -63,12 +68,7 @@ pub async fn run<S: Source>(mut source: S, plan: Plan) -> Result<Exit> {
                 if failures == 0 {
                     output::say(&format!("cannot claim, trying again until it works: {error}"));
                 }
-                let pause = RETRY[failures.min(RETRY.len() - 1)];
-                failures += 1;
-                tokio::select! {
-                    () = drained(&asked) => {}
-                    () = SystemClock.sleep_until(SystemClock.now() + pause) => {}
-                }
+                rest(&asked, &mut failures).await;
                 continue;
             }
             Err(error) => return Err(error),
@@ -79,18 +79,30 @@ pub async fn run<S: Source>(mut source: S, plan: Plan) -> Result<Exit> {
             let _ = source.give_back(&tenancy.into_grant()).await;
             break;
         }
-        left = left.map(|left| left - 1);
-        let job = source.job(&tenancy)?;
         signals.forget();
-        let standby = stand_by(&plan, &bench, &job);
-        let keeper = Keeper::keep(tenancy, None);
-        let standby = match standby {
-            Ok(standby) => standby,
-            Err(error) => {
-                let _ = source.give_back(&keeper.stop().await).await;
-                return Err(error);
+        let (job, standby) = match prepare(&source, &plan, &mut bench, &tenancy) {
+            Ok(ready) => ready,
+            Err(Unready::Item(id, error)) => {
+                left = left.map(|left| left - 1);
+                let failed = attempt_failed(&source, &tenancy.into_grant(), &id, &format!("not begun: {error}")).await;
+                // It expires by itself, and is tried again.
+                failed.unwrap_or_else(|error| output::say(&format!("cannot tell what became of `{id}`: {error}")));
+                continue;
+            }
+            Err(Unready::Machine(error)) => {
+                let _ = source.give_back(&tenancy.into_grant()).await;
+                if !passes(error.kind()) {
+                    return Err(error);
+                }
+                if unready == 0 {
+                    output::say(&format!("cannot begin, trying again until it works: {error}"));
+                }
+                rest(&asked, &mut unready).await;
+                continue;
             }
         };
+        left = left.map(|left| left - 1);
+        let keeper = Keeper::keep(tenancy, None);
         let task = Task {
             environment: Vec::new(),
             windows: plan.windows,
@@ -101,8 +113,9 @@ pub async fn run<S: Source>(mut source: S, plan: Plan) -> Result<Exit> {
         let finished = supervise(keeper, standby, task, &mut signals).await;
         let ended_by_us = *asked.borrow() > 1;
         match settle(&source, &plan, &bench, &job, finished, ended_by_us).await? {
-            Settled::Over => {}
+            Settled::Over => unready = 0,
             Settled::Lost => lost = true,
+            Settled::NotNow => rest(&asked, &mut unready).await,
             Settled::CannotRun(exit) => return Ok(exit),
         }
     }
@@ -116,6 +129,16 @@ async fn claim<S: Source>(source: &mut S, plan: &Plan) -> Result<Option<S::Tenan
 async fn drained(asked: &watch::Sender<u32>) {
     let mut asked = asked.subscribe();
     let _ = asked.wait_for(|count| *count > 0).await;
+}
+
+/// A pause that grows with each failure in a row, and ends when the lane is told to.
+async fn rest(asked: &watch::Sender<u32>, failures: &mut usize) {
+    let pause = RETRY[(*failures).min(RETRY.len() - 1)];
+    *failures += 1;
+    tokio::select! {
+        () = drained(asked) => {}
+        () = SystemClock.sleep_until(SystemClock.now() + pause) => {}
+    }
 }
 
 const fn passes(kind: Kind) -> bool {
@@ -132,9 +155,31 @@ fn end_with_manager(asked: watch::Sender<u32>) {
     });
 }
 
-fn stand_by(plan: &Plan, bench: &Bench, job: &Job) -> Result<Standby> {
-    let payload = bench.lay(&job.payload)?;
-    let input = File::open(&payload).map_err(|e| cannot(e, &payload))?;
+/// Why a command cannot be begun.
+enum Unready {
+    /// It is this item's own trouble, which uses up an attempt.
+    Item(String, Error),
+    /// It is this machine's, and the item goes back untried.
+    Machine(Error),
+}
+
+fn prepare<S: Source>(
+    source: &S,
+    plan: &Plan,
+    bench: &mut Bench,
+    tenancy: &S::Tenancy,
+) -> std::result::Result<(Job, Standby), Unready> {
+    let job = source.job(tenancy).map_err(|error| Unready::Item(source.id(tenancy), error))?;
+    let payload = bench.lay(&job.payload).map_err(Unready::Machine)?;
+    let input = File::open(&payload).map_err(|e| match &job.payload {
+        Content::File(_) => Unready::Item(job.id.clone(), cannot(e, &payload)),
+        Content::Bytes(_) => Unready::Machine(cannot(e, &payload)),
+    })?;
+    let standby = stand_by(plan, bench, &job, payload, input).map_err(Unready::Machine)?;
+    Ok((job, standby))
+}
+
+fn stand_by(plan: &Plan, bench: &Bench, job: &Job, payload: PathBuf, input: File) -> Result<Standby> {
     let command: Vec<OsString> =
         plan.command.iter().map(|word| if word == TEMPLATE { payload.clone().into() } else { word.clone() }).collect();
     let token = &job.token;
@@ -160,6 +205,8 @@ fn stand_by(plan: &Plan, bench: &Bench, job: &Job) -> Result<Standby> {
 enum Settled {
     Over,
     Lost,
+    /// The command could not be started, and may be later.
+    NotNow,
     CannotRun(Exit),
 }
 
@@ -188,6 +235,10 @@ async fn settle<S: Source>(
         (Ended::NotStarted(kind, message), _) => {
             output::say(&format!("cannot run `{}`: {message}", plan.command[0].to_string_lossy()));
             let _ = source.give_back(&grant).await;
+            use std::io::ErrorKind::{ExecutableFileBusy, OutOfMemory, WouldBlock};
+            if matches!(kind, ExecutableFileBusy | OutOfMemory | WouldBlock) {
+                return Ok(Settled::NotNow);
+            }
             let code = if *kind == std::io::ErrorKind::NotFound { 127 } else { 126 };
             return Ok(Settled::CannotRun(Exit::Code(code)));
         }
