@@ -161,10 +161,10 @@ impl Claimer {
             let now = self.queue.clock().now();
             let fresh = self.view.anchor.is_some_and(|anchor| now < anchor.asked + FRESH);
             let must_look = self.view.candidates.is_empty() || !fresh;
-            if must_look || (!has_looked && self.is_overtaken().await?) {
-                if let Some(due) = self.look().await? {
-                    return self.nothing(due).await;
-                }
+            if (must_look || (!has_looked && self.is_overtaken().await?))
+                && let Some(due) = self.look().await?
+            {
+                return self.nothing(due).await;
             }
             has_looked = true;
             let Some(standing) = self.view.next(self.queue.line.is_one_step()) else { continue };

@@ -1,7 +1,8 @@
 //! A worker's view of the line: what it has seen of the front, and how far it keeps from the others.
 //!
-//! Promise: a worker that meets nobody looks at the very front, in order, and again before each claim. One that finds an item taken from under it
-//! begins somewhere else, the further away the more often that happens, and comes closer again with each item it gets.
+//! Promise: a worker that meets nobody looks at the very front, in order, and again before each claim. One that finds an item
+//! taken from under it begins somewhere else, the further away the more often that happens, and comes closer again with each
+//! item it gets.
 //! Non-promise: what is seen may be stale; only the claim tells.
 
 use super::claiming::{Claimer, POLL_WITH_HINTS};

@@ -45,7 +45,7 @@ pub async fn run<S: Source>(mut source: S, plan: Plan) -> Result<Exit> {
         end_with_manager(asked.clone());
     }
     let mut bench = Bench::new()?;
-    let (mut left, mut failures, mut unready, mut lost) = (plan.items, 0, 0, false);
+    let (mut left, mut failures, mut pauses, mut lost) = (plan.items, 0, 0, false);
     while *asked.borrow() == 0 && left != Some(0) {
         // What came while the last step kept this thread is heard first.
         tokio::task::yield_now().await;
@@ -82,22 +82,13 @@ pub async fn run<S: Source>(mut source: S, plan: Plan) -> Result<Exit> {
         signals.forget();
         let (job, standby) = match prepare(&source, &plan, &mut bench, &tenancy) {
             Ok(ready) => ready,
-            Err(Unready::Item(id, error)) => {
-                left = left.map(|left| left - 1);
-                let failed = attempt_failed(&source, &tenancy.into_grant(), &id, &format!("not begun: {error}")).await;
-                // It expires by itself, and is tried again.
-                failed.unwrap_or_else(|error| output::say(&format!("cannot tell what became of `{id}`: {error}")));
-                continue;
-            }
-            Err(Unready::Machine(error)) => {
-                let _ = source.give_back(&tenancy.into_grant()).await;
-                if !passes(error.kind()) {
-                    return Err(error);
+            Err(unready) => {
+                if let Unready::Item(..) = unready {
+                    left = left.map(|left| left - 1);
                 }
-                if unready == 0 {
-                    output::say(&format!("cannot begin, trying again until it works: {error}"));
+                if not_begun(&source, &tenancy.into_grant(), unready, pauses == 0).await? {
+                    rest(&asked, &mut pauses).await;
                 }
-                rest(&asked, &mut unready).await;
                 continue;
             }
         };
@@ -113,9 +104,9 @@ pub async fn run<S: Source>(mut source: S, plan: Plan) -> Result<Exit> {
         let finished = supervise(keeper, standby, task, &mut signals).await;
         let ended_by_us = *asked.borrow() > 1;
         match settle(&source, &plan, &bench, &job, finished, ended_by_us).await? {
-            Settled::Over => unready = 0,
+            Settled::Over => pauses = 0,
             Settled::Lost => lost = true,
-            Settled::NotNow => rest(&asked, &mut unready).await,
+            Settled::NotNow => rest(&asked, &mut pauses).await,
             Settled::CannotRun(exit) => return Ok(exit),
         }
     }
@@ -161,6 +152,28 @@ enum Unready {
     Item(String, Error),
     /// It is this machine's, and the item goes back untried.
     Machine(Error),
+}
+
+/// Fails the attempt, or gives the item back if it is not to blame; gives whether to pause then. An error ends the lane.
+async fn not_begun<S: Source>(source: &S, grant: &Grant<S>, unready: Unready, is_first: bool) -> Result<bool> {
+    match unready {
+        Unready::Item(id, error) => {
+            let failed = attempt_failed(source, grant, &id, &format!("not begun: {error}")).await;
+            // It expires by itself, and is tried again.
+            failed.unwrap_or_else(|error| output::say(&format!("cannot tell what became of `{id}`: {error}")));
+            Ok(false)
+        }
+        Unready::Machine(error) => {
+            let _ = source.give_back(grant).await;
+            if !passes(error.kind()) {
+                return Err(error);
+            }
+            if is_first {
+                output::say(&format!("cannot begin, trying again until it works: {error}"));
+            }
+            Ok(true)
+        }
+    }
 }
 
 fn prepare<S: Source>(
