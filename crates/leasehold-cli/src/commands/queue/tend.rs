@@ -15,15 +15,14 @@ const DEFAULT_AGE: Duration = Duration::from_secs(7 * 86_400);
 
 pub async fn janitor(common: &Common, args: &QueueArg) -> Result<Exit> {
     let settings = Settings::gather(common)?;
-    let mut exit = Exit::Done;
-    let value = match Open::existing(&settings, &Target::parse(&args.queue)?).await? {
+    let (value, exit) = match Open::existing(&settings, &Target::parse(&args.queue)?).await? {
         Open::Queue(queue) => {
             let done = queue.clean().await?;
-            exit = say(&done.troubles);
-            json!({
+            let value = json!({
                 "requeued": done.requeued, "buried": done.buried, "lined_up": done.lined_up,
                 "settled": done.settled, "redated": done.redated, "set_aside": done.troubles.len(),
-            })
+            });
+            (value, say(&done.troubles))
         }
         Open::Spool(spool) => {
             let mut refused = None;
@@ -36,7 +35,7 @@ pub async fn janitor(common: &Common, args: &QueueArg) -> Result<Exit> {
                 "requeued": done.requeued, "buried": done.buried, "lined_up": done.lined_up, "settled": done.settled,
                 "set_aside": done.passed_over,
             });
-            return tell(common, &value, refused.unwrap_or(Exit::Done));
+            (value, refused.unwrap_or(Exit::Done))
         }
     };
     tell(common, &value, exit)
@@ -63,8 +62,7 @@ pub async fn purge(common: &Common, args: &Purge) -> Result<Exit> {
     let settings = Settings::gather(common)?;
     let target = Target::parse(&args.queue)?;
     let age = duration_of("--older-than", args.older_than.as_deref())?.unwrap_or(DEFAULT_AGE);
-    let mut exit = Exit::Done;
-    let value = match Open::existing(&settings, &target).await? {
+    let (value, exit) = match Open::existing(&settings, &target).await? {
         Open::Queue(queue) => {
             let done = queue.purge(age, |state| args.dead || !matches!(state, State::Dead { .. })).await?;
             exit = say(&done.troubles);

@@ -10,7 +10,7 @@ use leasehold::{Event, Grant, Outcome, Released, Result, Token};
 use leasehold_work::Fate;
 use std::io::IsTerminal;
 
-impl Run {
+impl Run<'_> {
     /// Gives the lease back, counts, and says what people should know.
     pub(super) async fn settle(&mut self, finished: Finished) -> Exit {
         let Finished { ended, course, mut lost, survivors, grant, trust_until, notes, output, cut, mut dead_man } =
