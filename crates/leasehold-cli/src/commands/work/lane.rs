@@ -212,7 +212,7 @@ async fn settle<S: Source>(
     let _ = dead_man.wait();
     match settled {
         Ok(()) => Ok(Settled::Over),
-        Err(error) if matches!(error.kind(), Kind::Fenced | Kind::Lost) => {
+        Err(error) if matches!(error.kind(), Kind::Fenced | Kind::Lost | Kind::Moved) => {
             output::say(&error.to_string());
             Ok(Settled::Lost)
         }
