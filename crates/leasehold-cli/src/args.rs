@@ -391,20 +391,22 @@ Examples:
   leasehold migrate sqlite: postgres://db.internal/jobs --dry-run
   leasehold migrate dir:/mnt/team/leases redis://cache.internal
 
-Leases in the old store stay paused, with a note that says where they went. A migration that was broken off can be run
-again.")]
+From then on everything in the old store ends with exit code 78 and the new address. While it is under way, nothing is granted
+in the old store and no new lease or queue item comes up in the new one (exit code 69). Broken off, by Ctrl-C or by a crash,
+it is finished by the same command, or given up with --abort. FROM and TO are used instead of --store.")]
 pub struct Migrate {
     /// The store to move from
+    #[arg(conflicts_with = "store")]
     pub from: String,
     /// The store to move to
     pub to: String,
-    /// Take held leases away from their holders, instead of refusing while there are any
+    /// Take held leases and queue items away from their holders, as `revoke` does, instead of refusing while there are any
     #[arg(long)]
     pub revoke_held: bool,
-    /// Only say how many leases would be moved
+    /// Look at everything that could be in the way, and only say what would be moved; ends with the code of the real run
     #[arg(long)]
     pub dry_run: bool,
-    /// Give up waiting after this long; what was begun is finished by the same command, or given up with --abort [default: 1h]
+    /// Stop after this long; what was begun is finished by the same command, or given up with --abort [default: 1h]
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub timeout: Option<String>,
     /// Give up a migration that was begun and broken off: everything stays in the old store

@@ -51,7 +51,10 @@ pub const TABLE: &[(Exit, &str)] = &[
         Exit::Lost,
         "`renew`, `release`, `progress`, `gate`: the lease or item is no longer held; `write` and other guards: it was released",
     ),
-    (Exit::Fenced, "a guard refused a stale write; nothing was written"),
+    (
+        Exit::Fenced,
+        "a guard refused a stale write, or an operator's order was decided on another epoch (--if-epoch); nothing was changed",
+    ),
     (Exit::Usage, "the input is wrong; nothing was done"),
     (Exit::Corrupt, "what was read back is damaged, or the store went back in time: call a person"),
     (

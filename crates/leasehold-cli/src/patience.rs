@@ -61,16 +61,6 @@ impl Patience {
         }
     }
 
-    /// Does the work unless the time is up before; what that means is for the caller to say. For work that starts no
-    /// processes; else there is [`crate::interrupt::Watch::over`].
-    pub async fn over<T>(&self, cut: Kind, work: impl Future<Output = Result<T>>) -> Result<T> {
-        tokio::select! {
-            biased;
-            done = work => done,
-            () = self.run_out() => Err(self.gave_up(cut)),
-        }
-    }
-
     /// What the user is told when the time was up.
     pub fn gave_up(&self, kind: Kind) -> Error {
         let (step, limit) = (self.step.borrow().clone(), format_duration(self.limit));
@@ -86,11 +76,11 @@ mod tests {
     async fn work_that_takes_too_long_is_cut_off_and_named() {
         let patience = Patience::new(Duration::from_millis(50), "the first step");
         patience.at("a server that never answers");
-        let error = patience.over(Kind::Unavailable, std::future::pending::<Result<()>>()).await.unwrap_err();
+        patience.run_out().await;
+        let error = patience.gave_up(Kind::Unavailable);
         assert_eq!(error.kind(), Kind::Unavailable);
         let text = error.to_string();
         assert!(text.contains("after 50ms") && text.contains("a server that never answers"), "{text}");
-        assert_eq!(patience.over(Kind::Unavailable, async { Ok(7) }).await.unwrap(), 7);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use crate::catch_up::{Drop, Dropped};
 use leasehold::codec;
+use leasehold::residence;
 use leasehold::store::{Swap, Versioned};
 use leasehold::{Coordinator, Epoch, Error, Event, Key, Kind, LeaseName, Result, Shelf, Slot, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -421,6 +422,10 @@ impl Journals {
             let done = edit(&mut journal, reading.now);
             if journal == old && reading.value.is_some() {
                 return Ok(done);
+            }
+            if reading.value.is_none() {
+                // A job that is new to a namespace which everybody is leaving, or has left, is not begun there.
+                residence::look(store.as_ref()).await?.check(&format!("the journal of `{job}`"))?;
             }
             let bytes = codec::encode(KIND, &journal)?;
             match store.swap(&key, reading.value.as_ref().map(|value| &value.revision), &bytes).await {

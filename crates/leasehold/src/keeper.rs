@@ -8,8 +8,8 @@
 //!
 //! - *The store does not answer*: attempts go on, each bounded by the window; when it ends, the lease is lost, whatever
 //!   the store would have said.
-//! - *The store says that the lease has moved*: lost at once. Where the store can push, the keeper hears of it when it
-//!   happens; elsewhere, with the next renewal.
+//! - *The store says that the lease has moved*, to another holder or to another store: lost at once. Where the store can
+//!   push, the keeper hears of it when it happens; elsewhere, with the next renewal.
 //! - *The store's clock is set forward*: the answer to a renewal tells the new time, and the window ends by that. If it
 //!   has ended already, the lease is lost at once; if it is shorter, the keeper renews at once.
 //! - *The machine slept past the window*: the boot clock fires at the resume; lost before anything else runs.
@@ -328,7 +328,10 @@ impl<T: Tenancy> Renewals<T> {
                     // The hint of our own write is on its way.
                     deaf_until = clock.now() + DEAF;
                 }
-                Err(error) if error.kind() == Kind::Lost => return Loss::Moved(error.to_string()),
+                // A lease that has moved to another store is granted there: trying again would only be a second run beside it.
+                Err(error) if matches!(error.kind(), Kind::Lost | Kind::Moved) => {
+                    return Loss::Moved(error.to_string());
+                }
                 Err(error) => {
                     self.trouble.send_replace(Some(error.to_string()));
                     next = clock.now() + retry;

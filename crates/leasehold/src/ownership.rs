@@ -82,6 +82,11 @@ impl Ownership {
         }
     }
 
+    /// True for a name that nobody knows: it was never written, or its first write was taken back.
+    pub fn is_unknown(&self) -> bool {
+        self.epoch == Epoch::ZERO && self.lineage.is_none()
+    }
+
     /// The tenure that has not run out at `now`.
     pub fn live_tenure(&self, now: Timestamp) -> Option<&Tenure> {
         self.tenure.as_ref().filter(|t| now < t.deadline)

@@ -15,7 +15,7 @@ mod moving;
 mod request;
 
 pub use fate::{Fate, fate};
-pub use moving::Holder;
+pub use moving::{Holder, Newborn};
 pub use request::{AfterFailure, Decision, Order, Refusal, Report, Request, SlotClaim};
 
 use crate::epoch::Epoch;
@@ -56,7 +56,7 @@ pub fn decide(record: &Ownership, request: &Request, now: Timestamp) -> Decision
     };
     match decided {
         Ok(Some(mut next)) => {
-            if record.epoch == Epoch::ZERO && record.lineage.is_none() && !is_a_migrations {
+            if record.is_unknown() && !is_a_migrations {
                 next.newborn = true;
             }
             if let (None, Request::Acquire { lineage, .. } | Request::Operate { lineage, .. }) = (next.lineage, request)
@@ -258,7 +258,9 @@ fn operate(record: &Ownership, mark: OperatorMark, expected: Option<Epoch>, orde
             Ok(Some(next))
         }
         Order::Relocate { migration, step, holder } => moving::step(record, mark, *migration, step, *holder),
-        Order::Arrive { migration, from, record: other } => moving::arrive(record, *migration, other, from),
+        Order::Arrive { migration, from, record: other, newborn } => {
+            moving::arrive(record, *migration, other, from, *newborn)
+        }
     }
 }
 

@@ -85,26 +85,44 @@ impl fmt::Display for Relocation {
     }
 }
 
-/// The error of everything that meets a record, or a namespace, which is not simply here.
+/// The error of everything that meets a record which is not simply here. [`crate::residence::elsewhere`] says more.
 pub fn elsewhere(what: &str, state: &Relocation) -> Error {
-    match state {
-        Relocation::Moved { to, .. } => Error::new(
-            Kind::Moved,
-            format!(
+    let under_way = match state {
+        Relocation::Moved { to, .. } => {
+            let message = format!(
                 "{what} has moved to `{to}` and nothing happens here any more; use that store, nothing was changed here"
-            ),
-        ),
-        Relocation::Moving { to, .. } => Error::new(
-            Kind::Unavailable,
-            format!("{what} is being moved to `{to}`; nothing was changed, try again when the migration is over"),
-        ),
-        Relocation::Arriving { from, .. } => Error::new(
-            Kind::Unavailable,
-            format!(
-                "{what} is still arriving from `{from}`; nothing was changed, try again when the migration is over"
-            ),
-        ),
+            );
+            return Error::new(Kind::Moved, message);
+        }
+        Relocation::Moving { to, .. } => format!("{what} is being moved to `{to}`"),
+        Relocation::Arriving { from, .. } => format!("{what} is still arriving from `{from}`"),
+    };
+    let message = format!(
+        "{under_way}; nothing was changed. Try again when that migration is over; `leasehold doctor` on this store says who \
+         began it and how to finish it or to give it up"
+    );
+    Error::new(Kind::Unavailable, message)
+}
+
+/// The error of a holder whose lease or item left under it: the step that made it leave has ended its tenure, and a migration
+/// that is given up does not bring it back.
+pub fn taken_away(what: &str, state: &Relocation) -> Error {
+    match state {
+        Relocation::Moved { .. } => elsewhere(what, state),
+        other => Error::new(Kind::Lost, format!("{what} was lost: it is {other}, and nobody holds it meanwhile")),
     }
+}
+
+/// The commands that finish a migration and that give it up, as a shell takes them.
+pub fn commands(from: &Address, to: &Address) -> (String, String) {
+    let finish = format!("leasehold migrate {} {}", shell_word(from.as_str()), shell_word(to.as_str()));
+    let give_up = format!("{finish} --abort");
+    (finish, give_up)
+}
+
+fn shell_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_./:@=+,%-".contains(c);
+    if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
 
 /// One step of a migration, for one record.
@@ -208,6 +226,13 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_shell_takes_the_commands_as_they_are_shown() {
+        let (finish, give_up) = commands(&address("dir:/a"), &address("redis://h?namespace=a&x='"));
+        assert_eq!(finish, "leasehold migrate dir:/a 'redis://h?namespace=a&x='\\'''");
+        assert_eq!(give_up, format!("{finish} --abort"));
     }
 
     #[test]

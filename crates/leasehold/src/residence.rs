@@ -1,22 +1,84 @@
 //! Whether a whole namespace lives here: one small record, by which a migration excludes others and keeps new names from
-//! coming up behind it.
+//! coming up behind it, in the old store and in the new one.
 //!
 //! Promise: two migrations of one namespace, or into one, never run at once; the mark turns from *moving* to *moved* in one
-//! swap, which is the moment from which a migration can no longer be given up. Non-promise: it says nothing about a single
-//! lease: its own record does.
+//! swap, which is the moment from which a migration can no longer be given up. Whoever writes the first version of a record
+//! looks at the mark before, and again after it: either the migration sees the record, or the writer sees the mark and takes
+//! the record back. Non-promise: it says nothing about a single lease: its own record does.
 
 use crate::codec;
 use crate::error::{Error, Kind, Result};
 use crate::name::{Key, LeaseName, Shelf};
 use crate::nonce::Nonce;
-use crate::relocation::{Relocated, Relocation, Step, elsewhere, relocate};
+use crate::relocation::{self, Address, Relocated, Relocation, Step, commands, relocate};
 use crate::store::{Revision, Store, Swap};
+use crate::text::Who;
+use crate::time::{Timestamp, format_duration};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 const KIND: &str = "namespace";
 const NAME: &str = "namespace";
 /// How often the mark is tried when others keep writing it.
 const MAX_ATTEMPTS: usize = 8;
+
+/// One migration, as its marks name it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Migration {
+    /// Its own random number.
+    pub number: Nonce,
+    /// The old store, without its secrets.
+    pub from: Address,
+    /// The new one.
+    pub to: Address,
+    /// Who began it.
+    pub by: Who,
+}
+
+/// What a namespace is marked with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mark {
+    /// Which way it goes, and the other store.
+    pub state: Relocation,
+    /// This store, as the migration was told its address.
+    pub here: Address,
+    /// Who began the migration.
+    pub by: Who,
+    /// When, in this store's time.
+    pub since: Timestamp,
+}
+
+impl Mark {
+    /// The commands that finish the migration and that give it up.
+    pub fn commands(&self) -> (String, String) {
+        match &self.state {
+            Relocation::Arriving { from, .. } => commands(from, &self.here),
+            Relocation::Moving { to, .. } | Relocation::Moved { to, .. } => commands(&self.here, to),
+        }
+    }
+
+    /// Who began it, and how long ago.
+    pub fn begun(&self, now: Timestamp) -> String {
+        let ago = Duration::from_secs(now.saturating_since(self.since).as_secs());
+        format!("begun {} ago by {}", format_duration(ago), self.by)
+    }
+
+    /// The error of what meets it.
+    fn refusal(&self, what: &str, now: Timestamp) -> Error {
+        let under_way = match &self.state {
+            state @ Relocation::Moved { .. } => return relocation::elsewhere(what, state),
+            Relocation::Moving { to, .. } => format!("{what} is being moved to `{to}`"),
+            Relocation::Arriving { from, .. } => format!("{what} has to wait for what arrives from `{from}`"),
+        };
+        let (begun, (finish, give_up)) = (self.begun(now), self.commands());
+        let message = format!(
+            "{under_way}, by a migration {begun}; nothing was changed. Try again when it is over. If it was broken off: finish \
+             with `{finish}`, or give it up with `{give_up}`"
+        );
+        Error::new(Kind::Unavailable, message)
+    }
+}
 
 /// The record.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,50 +86,94 @@ const MAX_ATTEMPTS: usize = 8;
 pub struct Residence {
     /// Set when the namespace is on its way to another store, or has gone there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub leaving: Option<Relocation>,
+    pub leaving: Option<Mark>,
     /// Set while another store's records come in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub arriving: Option<Relocation>,
+    pub arriving: Option<Mark>,
     /// New for each write, so that no two are alike.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tag: Option<Nonce>,
 }
 
-impl Residence {
-    /// Refuses a name that would come up in a namespace which is leaving or has left.
+/// The record as it was read.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    /// What is there.
+    pub residence: Residence,
+    /// The store's time.
+    pub now: Timestamp,
+}
+
+impl Seen {
+    /// Refuses a name that would come up in a namespace which is leaving or has left, or in which others arrive.
     pub fn check(&self, what: &str) -> Result<()> {
-        self.leaving.as_ref().map_or(Ok(()), |state| Err(elsewhere(what, state)))
+        self.check_for(what, None)
+    }
+
+    /// The same for a migration, which is not in its own way.
+    pub fn check_for(&self, what: &str, migration: Option<Nonce>) -> Result<()> {
+        let marks = [&self.residence.arriving, &self.residence.leaving];
+        let in_the_way = |mark: &&Mark| Some(mark.state.migration()) != migration;
+        let mark = marks.into_iter().flatten().find(in_the_way);
+        mark.map_or(Ok(()), |mark| Err(mark.refusal(what, self.now)))
+    }
+}
+
+impl Residence {
+    /// Whether everything that was here has gone to another store. What is written here since then counts for nothing.
+    pub fn has_left(&self) -> bool {
+        self.leaving.as_ref().is_some_and(|mark| matches!(mark.state, Relocation::Moved { .. }))
+    }
+
+    /// Refuses a migration into this namespace if another one is in the way.
+    pub fn may_receive(&self, migration: Nonce) -> Result<()> {
+        let leaving = self.leaving.iter().filter(|mark| matches!(mark.state, Relocation::Moving { .. }));
+        let others = self.arriving.iter().filter(|mark| mark.state.migration() != migration);
+        others.chain(leaving).next().map_or(Ok(()), |mark| Err(in_the_way("TO", Some(mark))))
     }
 
     /// What the beginning of a departure makes of it; an error if another migration is in the way.
-    fn leave(&self, step: &Step, migration: Nonce) -> Result<Option<Residence>> {
-        match relocate(self.leaving.as_ref(), step, migration) {
-            Relocated::To(leaving) => Ok(Some(Residence { leaving, ..self.clone() })),
+    fn leave(&self, step: &Step, migration: &Migration, now: Timestamp) -> Result<Option<Residence>> {
+        match relocate(self.leaving.as_ref().map(|mark| &mark.state), step, migration.number) {
+            Relocated::To(state) => {
+                let mark = |state| Mark { state, ..self.leaving.clone().unwrap_or_else(|| migration.mark(now)) };
+                Ok(Some(Residence { leaving: state.map(mark), ..self.clone() }))
+            }
             Relocated::Already => Ok(None),
             Relocated::No => Err(in_the_way("FROM", self.leaving.as_ref())),
         }
     }
 
     /// What an arrival makes of it. A namespace that had left may come home.
-    fn arrive(&self, state: &Relocation) -> Result<Option<Residence>> {
-        match (&self.arriving, &self.leaving) {
-            (Some(known), _) if known == state => Ok(None),
-            (Some(other), _) => Err(in_the_way("TO", Some(other))),
-            (None, Some(leaving @ Relocation::Moving { .. })) => Err(in_the_way("TO", Some(leaving))),
-            (None, _) => Ok(Some(Residence { arriving: Some(state.clone()), ..self.clone() })),
-        }
+    fn arrive(&self, migration: &Migration, now: Timestamp) -> Result<Option<Residence>> {
+        self.may_receive(migration.number)?;
+        let state = Relocation::Arriving { from: migration.from.clone(), migration: migration.number };
+        let arriving = Mark { state, here: migration.to.clone(), by: migration.by.clone(), since: now };
+        Ok(self.arriving.is_none().then(|| Residence { arriving: Some(arriving), ..self.clone() }))
     }
 }
 
-fn in_the_way(which: &str, state: Option<&Relocation>) -> Error {
-    let message = match state {
-        Some(state @ Relocation::Moved { .. }) => {
+impl Migration {
+    /// The old namespace's first mark.
+    fn mark(&self, since: Timestamp) -> Mark {
+        let state = Relocation::Moving { to: self.to.clone(), migration: self.number };
+        Mark { state, here: self.from.clone(), by: self.by.clone(), since }
+    }
+}
+
+fn in_the_way(which: &str, mark: Option<&Mark>) -> Error {
+    let message = match mark {
+        Some(Mark { state: state @ Relocation::Moved { .. }, .. }) => {
             format!("{which} has {state} already; nothing was changed. Its leases live there now")
         }
-        Some(state) => format!(
-            "another migration is under way: {which} is {state}; nothing was changed. Run that `leasehold migrate` again to \
-             finish it, or with --abort to give it up"
-        ),
+        Some(mark) => {
+            let (finish, give_up) = mark.commands();
+            format!(
+                "another migration is under way: {which} is {}, begun by {}; nothing was changed. Finish that one with \
+                 `{finish}`, or give it up with `{give_up}`",
+                mark.state, mark.by
+            )
+        }
         None => format!("{which} is not being moved; nothing was changed"),
     };
     Error::new(Kind::Invalid, message)
@@ -79,31 +185,45 @@ fn key() -> Result<Key> {
 }
 
 /// Reads it. A namespace that nobody ever moved has the default.
-pub async fn look(store: &dyn Store) -> Result<Residence> {
+pub async fn look(store: &dyn Store) -> Result<Seen> {
     Ok(read(store).await?.0)
 }
 
-async fn read(store: &dyn Store) -> Result<(Residence, Option<Revision>)> {
-    Ok(match store.read(&key()?).await?.value {
+async fn read(store: &dyn Store) -> Result<(Seen, Option<Revision>)> {
+    let reading = store.read(&key()?).await?;
+    let (residence, revision) = match reading.value {
         None => (Residence::default(), None),
         Some(value) => (codec::decode(KIND, &value.bytes, NAME)?, Some(value.revision)),
-    })
+    };
+    Ok((Seen { residence, now: reading.now }, revision))
+}
+
+/// The error of everything that meets a record which is not simply here, with who began the migration and what ends it if the
+/// namespace's mark can be read.
+pub async fn elsewhere(store: &dyn Store, what: &str, state: &Relocation) -> Error {
+    if let Relocation::Moved { .. } = state {
+        return relocation::elsewhere(what, state);
+    }
+    let Ok(seen) = look(store).await else { return relocation::elsewhere(what, state) };
+    let marks = [&seen.residence.leaving, &seen.residence.arriving].into_iter().flatten();
+    let mut ours = marks.filter(|mark| mark.state.migration() == state.migration());
+    ours.next().map_or_else(|| relocation::elsewhere(what, state), |mark| mark.refusal(what, seen.now))
 }
 
 /// Makes a step of a departure: [`Step::Leave`], [`Step::Stay`] or [`Step::Depart`].
-pub async fn leave(store: &dyn Store, step: &Step, migration: Nonce) -> Result<()> {
-    change(store, |seen| seen.leave(step, migration)).await
+pub async fn leave(store: &dyn Store, step: &Step, migration: &Migration) -> Result<()> {
+    change(store, |seen| seen.residence.leave(step, migration, seen.now)).await
 }
 
 /// Says that records come in; refused while another migration is under way here.
-pub async fn arrive(store: &dyn Store, state: &Relocation) -> Result<()> {
-    change(store, |seen| seen.arrive(state)).await
+pub async fn arrive(store: &dyn Store, migration: &Migration) -> Result<()> {
+    change(store, |seen| seen.residence.arrive(migration, seen.now)).await
 }
 
 /// Ends an arrival. `came` says whether the namespace lives here from now on, whatever it had left for before.
 pub async fn arrived(store: &dyn Store, migration: Nonce, came: Came) -> Result<()> {
-    change(store, |seen| {
-        let is_ours = seen.arriving.as_ref().is_some_and(|state| state.migration() == migration);
+    change(store, |Seen { residence: seen, .. }| {
+        let is_ours = seen.arriving.as_ref().is_some_and(|mark| mark.state.migration() == migration);
         let leaving = if came == Came::ToStay { None } else { seen.leaving.clone() };
         Ok(is_ours.then_some(Residence { arriving: None, leaving, tag: None }))
     })
@@ -120,12 +240,12 @@ pub enum Came {
 }
 
 /// Decides on what is there and swaps the answer in. Every step may be made again, so a write without an answer is.
-async fn change(store: &dyn Store, decide: impl Fn(&Residence) -> Result<Option<Residence>>) -> Result<()> {
+async fn change(store: &dyn Store, decide: impl Fn(&Seen) -> Result<Option<Residence>>) -> Result<()> {
     let mut unanswered = None;
     for _ in 0..MAX_ATTEMPTS {
         let (seen, revision) = read(store).await.map_err(|error| unanswered.take().unwrap_or(error))?;
         // What is there already may be visible and not yet durable: it is written once more, and that is answered.
-        let next = Residence { tag: Some(Nonce::random()), ..decide(&seen)?.unwrap_or(seen) };
+        let next = Residence { tag: Some(Nonce::random()), ..decide(&seen)?.unwrap_or(seen.residence) };
         match store.swap(&key()?, revision.as_ref(), &codec::encode(KIND, &next)?).await {
             Ok(Swap::Done { .. }) => return Ok(()),
             Ok(Swap::Mismatch) => {}

@@ -148,8 +148,11 @@ fn state_of(seen: &Inspection, token: &Token) -> TokenState {
     if lineage != token.lineage {
         return TokenState::OtherLineage { seen: lineage };
     }
-    if let Some(relocation) = &record.relocation {
-        return TokenState::Moved(relocation.clone());
+    match &record.relocation {
+        // Evicted when it was to leave: that token is over, however the migration ends.
+        Some(Relocation::Moving { .. } | Relocation::Arriving { .. }) if token.epoch < record.epoch => {}
+        Some(relocation) => return TokenState::Moved(relocation.clone()),
+        None => {}
     }
     let began = record.transfers.iter().rev().find(|transfer| transfer.epoch == token.epoch);
     let is_other = began.is_some_and(|transfer| transfer.to.as_ref().is_none_or(|to| to.nonce != token.nonce));

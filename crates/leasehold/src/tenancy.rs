@@ -32,7 +32,8 @@ pub trait Tenancy: Send + Sync + 'static {
     /// The moment from which on somebody else may have it.
     fn trust_until(&self) -> Moment;
 
-    /// Renews once. An error of kind [`crate::Kind::Lost`] is final; a dropped call leaves it renewed or not.
+    /// Renews once. An error of kind [`crate::Kind::Lost`] or [`crate::Kind::Moved`] is final; a dropped call leaves it
+    /// renewed or not.
     async fn renew(&mut self) -> Result<()>;
 
     /// Whether the record shows that it is no longer ours.

@@ -77,6 +77,8 @@ async fn gather(coordinator: &Coordinator, args: &Args) -> Result<(Vec<Inspectio
                 continue;
             }
             match record {
+                // Its first write was taken back: there never was such a lease.
+                Ok(lease) if lease.record.is_unknown() => {}
                 Ok(lease) if args.held && lease.record.live_tenure(lease.now).is_none() => {}
                 Ok(lease) => leases.push(lease),
                 Err(error) => damaged.push(error),

@@ -1,47 +1,53 @@
 //! `migrate`: move every lease, journal and queue to another store, with epochs that go on from where they were.
 //!
-//! The order of steps is the promise. First the old namespace is marked as leaving: that excludes other migrations, and no new
-//! name comes up there. Then every record is marked as moving and copied; copies grant nothing. One swap of the namespace's
-//! mark from *moving* to *moved* is the moment of no return: until then everything can be given up (`--abort`), from then on
-//! running the same command again finishes it. Only then are the old records *moved* for good, and the copies settled.
+//! The order of steps is the promise. First the new namespace is marked as one that others arrive in, and then the old one as
+//! leaving: that excludes other migrations, and no new name comes up in either. Then every record is marked as moving and
+//! copied; copies grant nothing. One swap of the old namespace's mark from *moving* to *moved* is the moment of no return:
+//! until then everything can be given up (`--abort`), from then on running the same command again finishes it. Only then are
+//! the old records *moved* for good, and the copies settled.
 //! Non-promise: what is read by nobody but people (counters, journals) may miss what was written while it was copied.
 
+use super::migrate_course::{Course, Phase};
 use super::migrate_items::Items;
 use super::migrate_leases::{self as leases, Leases};
 use super::{coordinator, existing, operate};
 use crate::args::{Common, Migrate as Args};
 use crate::config::{Setting, Settings, Source};
 use crate::exit::Exit;
+use crate::interrupt::exit_by;
 use crate::output;
 use crate::patience::Patience;
-use leasehold::protocol::Holder;
+use crate::supervise::Signals;
+use leasehold::protocol::{Holder, Newborn};
 use leasehold::relocation::{Address, Relocation, Step};
-use leasehold::residence::{self, Came, Residence};
+use leasehold::residence::{self, Came, Migration, Residence};
 use leasehold::store::Swap;
-use leasehold::{Coordinator, Error, Inspection, Key, Kind, LeaseName, Nonce, Result, Shelf, Who, Why};
+use leasehold::{Coordinator, Error, Inspection, Key, Kind, LeaseName, Nonce, Result, Shelf, Why};
 use leasehold_stores::StoreUrl;
 use serde_json::json;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// One migration.
 pub(super) struct Move {
     pub(super) from: Coordinator,
     pub(super) to: Coordinator,
-    /// The addresses, without passwords, as the records of the other side name them.
-    pub(super) old: Address,
-    pub(super) new: Address,
-    pub(super) migration: Nonce,
-    pub(super) by: Who,
+    pub(super) migration: Migration,
     pub(super) why: Why,
     pub(super) holder: Holder,
+    /// What records count for that came up in the new store and were never proved.
+    pub(super) newborn: Newborn,
+    pub(super) course: Arc<Course>,
 }
 
 /// How far an earlier run of this very migration came.
 enum Stage {
     /// Nothing was done yet.
     New,
-    /// Records are being marked and copied; it can be given up.
+    /// The stores are marked; records are being marked and copied; it can be given up.
     Moving(Nonce),
+    /// Only the new store is marked, and the old one has gone elsewhere since: it can only be given up.
+    Stranded(Nonce),
     /// It can only be finished.
     Moved(Nonce),
     /// There is nothing left to do.
@@ -53,109 +59,205 @@ const TIMEOUT: Duration = Duration::from_secs(3_600);
 
 pub async fn migrate(common: &Common, args: &Args) -> Result<Exit> {
     let patience = Patience::from_flag(args.timeout.as_deref(), TIMEOUT, "the two stores")?;
-    // Cut off, it is somewhere in between: the same command carries it on.
-    patience.over(Kind::Indeterminate, migrate_patiently(common, args, &patience)).await
-}
-
-async fn migrate_patiently(common: &Common, args: &Args, patience: &Patience) -> Result<Exit> {
     let (from, to): (StoreUrl, StoreUrl) = (args.from.parse()?, args.to.parse()?);
-    patience.at(format!("`{from}`"));
     if from == to {
         return Err(Error::invalid("TO", &to, "it is the store to move from"));
     }
+    let course = Arc::new(Course::new(address(&from)?, address(&to)?));
+    let mut signals = Signals::listen_to_ending()?;
+    // Cut off, it is somewhere in between, and whoever comes next is told what ends that.
+    tokio::select! {
+        biased;
+        number = signals.next_ending() => {
+            output::say(&format!("stopped by a signal: {}", course.account()));
+            Ok(exit_by(number))
+        }
+        done = migrate_patiently(common, args, (from, to), &patience, &course) => done.map_err(|error| course.told(error)),
+        () = patience.run_out() => Err(course.told(patience.gave_up(Kind::Unavailable))),
+    }
+}
+
+async fn migrate_patiently(
+    common: &Common,
+    args: &Args,
+    (from, to): (StoreUrl, StoreUrl),
+    patience: &Patience,
+    course: &Arc<Course>,
+) -> Result<Exit> {
+    patience.at(format!("`{from}`"));
     let mut settings = Settings::gather(common)?;
     settings.store = Setting { value: from.clone(), source: Source::Flag };
     let Some(old) = existing(&settings).await? else {
         return Err(Error::invalid("FROM", &from, "there is no store"));
     };
-    let (old_address, new_address) = (address(&from)?, address(&to)?);
-    let stage = stage(&residence::look(old.store().as_ref()).await?, &new_address)?;
-    if args.dry_run {
-        let what = counted(leases::all(&old).await?.len(), Items::read(old.store()).await?.all.len());
-        output::say(&format!("{what} would be moved from `{from}` to `{to}`; nothing changed"));
-        return Ok(Exit::Done);
-    }
-    let holder = if args.revoke_held { Holder::Evicted } else { Holder::Stays };
-    if let (Stage::New, false, Some(held)) = (&stage, args.abort, held_up(&old, holder).await?) {
-        return Ok(held.say());
-    }
     settings.store = Setting { value: to.clone(), source: Source::Flag };
     patience.at(format!("`{to}`"));
-    let to_store = coordinator(&settings).await?;
-    let stage = match stage {
-        Stage::Moved(migration) if !is_arriving(&to_store, migration).await? => Stage::Over,
-        stage => stage,
+    // A store that is missing is made when there is something to move.
+    let mut new = existing(&settings).await?;
+    let here = residence::look(old.store().as_ref()).await?.residence;
+    let there = match &new {
+        Some(new) => residence::look(new.store().as_ref()).await?.residence,
+        None => Residence::default(),
     };
-    let migration = match stage {
-        Stage::Moving(migration) | Stage::Moved(migration) => migration,
+    let stage = stage(&here, &there, course, args.abort)?;
+    if let Stage::Over = stage {
+        if args.abort {
+            let message = format!("`{from}` has moved to `{to}` already: it can no longer be given up, but moved back");
+            return Err(Error::new(Kind::Invalid, message));
+        }
+        output::say(&format!("`{from}` has moved to `{to}` already; nothing changed"));
+        return Ok(Exit::Done);
+    }
+    if let (Stage::New, true) = (&stage, args.abort) {
+        return Err(Error::invalid("FROM", &from, "it is not being moved, so there is nothing to give up"));
+    }
+    let holder = if args.revoke_held { Holder::Evicted } else { Holder::Stays };
+    if let (Stage::New, Some(held)) = (&stage, held_up(&old, holder).await?) {
+        return Ok(held.say());
+    }
+    if new.is_none() && !args.dry_run {
+        new = Some(coordinator(&settings).await?);
+    }
+    let number = match stage {
+        Stage::Moving(number) | Stage::Moved(number) | Stage::Stranded(number) => number,
         Stage::New | Stage::Over => Nonce::random(),
     };
+    let (old_address, new_address) = (course.from.clone(), course.to.clone());
+    let Some(new) = new else { return rehearsed(common, &old, (&from, &to)).await };
     let work = Move {
         from: old,
-        to: to_store,
-        by: operate::by(args.by.as_deref())?,
+        to: new,
         why: Why::lossy(&format!("moved from {old_address} to {new_address}"), "moved"),
-        old: old_address,
-        new: new_address,
-        migration,
+        migration: Migration { number, from: old_address, to: new_address, by: operate::by(args.by.as_deref())? },
         holder,
+        newborn: if there.has_left() { Newborn::IsNothing } else { Newborn::Counts },
+        course: course.clone(),
     };
     patience.at(format!("the leases and queues between `{from}` and `{to}`"));
+    if args.dry_run {
+        there.may_receive(number)?;
+        match stage {
+            Stage::Moved(_) => {}
+            Stage::New => work.check_all().await?,
+            _ => work.check().await?,
+        }
+        return rehearsed(common, &work.from, (&from, &to)).await;
+    }
     match (stage, args.abort) {
-        (Stage::New, true) => {
-            Err(Error::invalid("FROM", &from, "it is not being moved, so there is nothing to give up"))
-        }
-        (Stage::Moved(_) | Stage::Over, true) => {
-            let message = format!("`{from}` has moved to `{to}` already: it can no longer be given up, but moved back");
-            Err(Error::new(Kind::Invalid, message))
-        }
-        (Stage::Moving(_), true) => {
+        (Stage::Moving(_) | Stage::Stranded(_), true) => {
             work.give_up().await?;
             output::say(&format!("gave up moving `{from}` to `{to}`; every lease and queue stays in `{from}`"));
             Ok(Exit::Done)
         }
-        (Stage::Over, false) => {
-            output::say(&format!("`{from}` has moved to `{to}` already; nothing changed"));
-            Ok(Exit::Done)
+        (Stage::Moved(_) | Stage::Over, true) => {
+            let message = format!(
+                "`{from}` has moved to `{to}` already: it can no longer be given up; finish it, and then it can be moved back"
+            );
+            Err(Error::new(Kind::Invalid, message))
         }
-        (Stage::New, false) => {
+        (Stage::New, _) => {
+            work.refuse_one_store().await?;
+            work.check_all().await?;
+            work.begin().await?;
+            // From here on no name comes up in either store: what did so since the first look is found now.
+            if let Err(error) = work.check().await {
+                work.give_up().await?;
+                return Err(error);
+            }
+            work.carry(common, &from, &to).await
+        }
+        (Stage::Moving(_) | Stage::Stranded(_), false) => {
+            work.begin().await?;
             work.check().await?;
-            work.begin().await?;
             work.carry(common, &from, &to).await
         }
-        (Stage::Moving(_), false) => {
-            work.begin().await?;
-            work.carry(common, &from, &to).await
-        }
-        (Stage::Moved(_), false) => work.finish(common, &from, &to, (0, 0, 0)).await,
+        (Stage::Moved(_) | Stage::Over, false) => work.finish(common, &from, &to, (0, 0, 0)).await,
     }
 }
 
-/// How far it is, by the old namespace's mark. Another migration's is refused.
-fn stage(seen: &Residence, new: &Address) -> Result<Stage> {
-    let Some(state) = &seen.leaving else { return Ok(Stage::New) };
-    if state.address() != new {
-        let message = format!("FROM is {state}; nothing changed. Finish that migration, or give it up with --abort");
-        return Err(Error::new(
-            if let Relocation::Moved { .. } = state { Kind::Moved } else { Kind::Invalid },
-            message,
-        ));
+/// How far it is, by the marks of both namespaces. Another migration's is refused.
+fn stage(here: &Residence, there: &Residence, course: &Course, is_abort: bool) -> Result<Stage> {
+    let arriving = there.arriving.as_ref().map(|mark| &mark.state);
+    let begun = arriving.filter(|state| *state.address() == course.from).map(Relocation::migration);
+    let Some(mark) = &here.leaving else {
+        if begun.is_some() {
+            course.enter(Phase::Marking, 0);
+        }
+        return Ok(begun.map_or(Stage::New, Stage::Moving));
+    };
+    if *mark.state.address() != course.to {
+        if let (Some(number), true) = (begun.filter(|number| *number != mark.state.migration()), is_abort) {
+            return Ok(Stage::Stranded(number));
+        }
+        let (finish, give_up) = mark.commands();
+        let (kind, message) = match &mark.state {
+            state @ Relocation::Moved { .. } => (Kind::Moved, format!("FROM is {state}; nothing changed")),
+            state => {
+                let next = format!("finish that migration with `{finish}`, or give it up with `{give_up}`");
+                (Kind::Invalid, format!("FROM is {state}; nothing changed: {next}"))
+            }
+        };
+        return Err(Error::new(kind, message));
     }
-    Ok(match state {
-        Relocation::Moved { migration, .. } => Stage::Moved(*migration),
-        other => Stage::Moving(other.migration()),
+    Ok(match &mark.state {
+        Relocation::Moved { migration, .. } if begun != Some(*migration) => Stage::Over,
+        Relocation::Moved { migration, .. } => {
+            course.enter(Phase::Settling, 0);
+            Stage::Moved(*migration)
+        }
+        other => {
+            course.enter(Phase::Marking, 0);
+            Stage::Moving(other.migration())
+        }
     })
-}
-
-/// Whether the copies of this migration are still to be settled.
-async fn is_arriving(store: &Coordinator, migration: Nonce) -> Result<bool> {
-    let seen = residence::look(store.store().as_ref()).await?;
-    Ok(seen.arriving.is_some_and(|state| state.migration() == migration))
 }
 
 /// The address of a store as records keep it.
 fn address(url: &StoreUrl) -> Result<Address> {
     Address::named("store", url.to_string())
+}
+
+/// Says what there is to move; everything that could be in the way was looked at.
+async fn rehearsed(common: &Common, old: &Coordinator, (from, to): (&StoreUrl, &StoreUrl)) -> Result<Exit> {
+    let (leases, items) = (leases::all(old).await?.len(), Items::read(old.store()).await?.all.len());
+    if common.json {
+        let journals = names(old, Shelf::Runs).await?.len();
+        return told(common, (from, to), (leases, journals, items), true);
+    }
+    output::say(&format!("{} would be moved from `{from}` to `{to}`; nothing changed", counted(leases, items)));
+    Ok(Exit::Done)
+}
+
+/// What was moved, or would be, for programs.
+fn told(
+    common: &Common,
+    (from, to): (&StoreUrl, &StoreUrl),
+    (leases, journals, items): (usize, usize, usize),
+    is_dry: bool,
+) -> Result<Exit> {
+    if common.json {
+        let (from, to) = (from.to_string(), to.to_string());
+        output::json(&json!({
+            "from": from, "to": to, "leases": leases, "journals": journals, "items": items, "dry_run": is_dry,
+        }))?;
+    } else {
+        let what = counted(leases, items);
+        output::say(&format!("moved {what} from `{from}` to `{to}`; nothing is granted in `{from}` any more"));
+    }
+    Ok(Exit::Done)
+}
+
+/// Every name on a shelf.
+async fn names(store: &Coordinator, shelf: Shelf) -> Result<Vec<LeaseName>> {
+    let mut names: Vec<LeaseName> = Vec::new();
+    loop {
+        let page = store.store().list(shelf, names.last(), 100).await?;
+        let is_all = !page.more || page.entries.is_empty();
+        names.extend(page.entries.into_iter().map(|(name, _)| name));
+        if is_all {
+            return Ok(names);
+        }
+    }
 }
 
 /// What is held in the old store, if that is in the way.
@@ -202,11 +304,15 @@ fn counted(count: usize, items: usize) -> String {
 }
 
 impl Move {
-    /// Looks at everything before anything is changed: what cannot be read, what is in the way.
+    /// Looks at everything that this migration has not marked yet: what cannot be read, what is in the way.
     async fn check(&self) -> Result<()> {
-        self.refuse_one_store().await?;
         self.refuse_strangers(&leases::all(&self.from).await?).await?;
-        self.refuse_items(&Items::read(self.from.store()).await?).await?;
+        self.refuse_items(&Items::read(self.from.store()).await?).await
+    }
+
+    /// The same before anything was copied, fences included.
+    async fn check_all(&self) -> Result<()> {
+        self.check().await?;
         self.refuse_fences().await
     }
 
@@ -222,15 +328,24 @@ impl Move {
         }
     }
 
-    /// The first writes: both namespaces are marked, and every other migration of either is refused.
+    /// The first writes: both namespaces are marked, and every other migration of either is refused. The new one comes first:
+    /// a lease that came up there behind the old one's mark would be another one than the one that arrives.
     async fn begin(&self) -> Result<()> {
-        residence::leave(self.from.store().as_ref(), &Step::Leave { to: self.new.clone() }, self.migration).await?;
-        let arriving = Relocation::Arriving { from: self.old.clone(), migration: self.migration };
-        if let Err(error) = residence::arrive(self.to.store().as_ref(), &arriving).await {
+        let (from, to) = (self.from.store().as_ref(), self.to.store().as_ref());
+        self.course.enter(Phase::Marking, 0);
+        let refused = |error: Error| {
             if error.kind() == Kind::Invalid {
-                residence::leave(self.from.store().as_ref(), &Step::Stay, self.migration).await?;
+                self.course.enter(Phase::Untouched, 0);
             }
-            return Err(error);
+            error
+        };
+        residence::arrive(to, &self.migration).await.map_err(refused)?;
+        let leave = Step::Leave { to: self.migration.to.clone() };
+        if let Err(error) = residence::leave(from, &leave, &self.migration).await {
+            if error.kind() == Kind::Invalid {
+                residence::arrived(to, self.migration.number, Came::GivenUp).await?;
+            }
+            return Err(refused(error));
         }
         Ok(())
     }
@@ -239,6 +354,7 @@ impl Move {
     async fn carry(&self, common: &Common, from: &StoreUrl, to: &StoreUrl) -> Result<Exit> {
         let leases = Leases { work: self };
         let items = Items::default();
+        self.course.enter(Phase::Marking, 0);
         let held = match leases.leave().await? {
             None => items.leave(self).await?,
             held => held,
@@ -248,12 +364,18 @@ impl Move {
             self.give_up().await?;
             return Ok(held.say());
         }
+        self.course.enter(Phase::Copying, 0);
         let (moved, journals) = leases.arrive().await?;
         // A journal may be there without a lease.
         let journals = journals + self.copy(Shelf::Runs).await?;
         self.copy(Shelf::Fence).await?;
         let carried = items.arrive(self).await?;
-        residence::leave(self.from.store().as_ref(), &Step::Depart, self.migration).await?;
+        let there = residence::look(self.to.store().as_ref()).await?.residence.arriving;
+        if there.is_none_or(|mark| mark.state.migration() != self.migration.number) {
+            let message = "somebody gave this migration up while it ran; run it again to begin anew";
+            return Err(Error::new(Kind::Contended, message));
+        }
+        residence::leave(self.from.store().as_ref(), &Step::Depart, &self.migration).await?;
         self.finish(common, from, to, (moved, journals, carried)).await
     }
 
@@ -263,73 +385,61 @@ impl Move {
         common: &Common,
         from: &StoreUrl,
         to: &StoreUrl,
-        (leases, journals, items): (usize, usize, usize),
+        moved: (usize, usize, usize),
     ) -> Result<Exit> {
         let all = Leases { work: self };
+        self.course.enter(Phase::Settling, 0);
         all.step(&self.from, &Step::Depart).await?;
         Items::step(self, &self.from, &Step::Depart).await?;
         all.step(&self.to, &Step::Settle).await?;
         Items::step(self, &self.to, &Step::Settle).await?;
-        residence::arrived(self.to.store().as_ref(), self.migration, Came::ToStay).await?;
-        if common.json {
-            let (from, to) = (from.to_string(), to.to_string());
-            output::json(&json!({ "from": from, "to": to, "leases": leases, "journals": journals, "items": items }))?;
-        } else {
-            let what = counted(leases, items);
-            output::say(&format!("moved {what} from `{from}` to `{to}`; nothing is granted in `{from}` any more"));
-        }
-        Ok(Exit::Done)
+        residence::arrived(self.to.store().as_ref(), self.migration.number, Came::ToStay).await?;
+        self.course.enter(Phase::Untouched, 0);
+        told(common, (from, to), moved, false)
     }
 
     /// Takes the copies back, and then the marks: everything stays where it was.
     async fn give_up(&self) -> Result<()> {
         let all = Leases { work: self };
+        self.course.enter(Phase::GivingUp, 0);
         all.step(&self.to, &Step::Withdraw).await?;
         Items::step(self, &self.to, &Step::Withdraw).await?;
-        residence::arrived(self.to.store().as_ref(), self.migration, Came::GivenUp).await?;
         all.step(&self.from, &Step::Stay).await?;
         Items::step(self, &self.from, &Step::Stay).await?;
-        residence::leave(self.from.store().as_ref(), &Step::Stay, self.migration).await
+        let seen = residence::look(self.from.store().as_ref()).await?.residence.leaving;
+        if seen.is_some_and(|mark| mark.state.migration() == self.migration.number) {
+            residence::leave(self.from.store().as_ref(), &Step::Stay, &self.migration).await?;
+        }
+        // Last: while it is there, the same command knows which migration it was.
+        residence::arrived(self.to.store().as_ref(), self.migration.number, Came::GivenUp).await?;
+        self.course.enter(Phase::Untouched, 0);
+        Ok(())
     }
 
     /// Fences of resources that keep none themselves go along. Where the new store has another one, somebody uses it.
     async fn refuse_fences(&self) -> Result<()> {
-        if residence::look(self.to.store().as_ref()).await?.leaving.is_some() {
+        if self.newborn == Newborn::IsNothing {
             return Ok(());
         }
-        let mut after = None;
-        loop {
-            let page = self.from.store().list(Shelf::Fence, after.as_ref(), 100).await?;
-            for (name, value) in &page.entries {
-                let there = self.to.store().read(&Key::new(Shelf::Fence, name)).await?.value;
-                if there.is_some_and(|there| there.bytes != value.bytes) {
-                    let message = format!(
-                        "fence `{name}` is in TO already and is another one: move to an empty store or namespace; nothing changed"
-                    );
-                    return Err(Error::new(Kind::Unsupported, message));
-                }
-            }
-            after = page.entries.last().map(|(name, _)| name.clone());
-            if !page.more || after.is_none() {
-                return Ok(());
+        for name in names(&self.from, Shelf::Fence).await? {
+            let key = Key::new(Shelf::Fence, &name);
+            let (here, there) = (self.from.store().read(&key).await?.value, self.to.store().read(&key).await?.value);
+            if there.is_some_and(|there| here.is_none_or(|here| here.bytes != there.bytes)) {
+                let message = format!("fence `{name}` is in TO already and is another one: {WAY_OUT}; nothing changed");
+                return Err(Error::new(Kind::Unsupported, message));
             }
         }
+        Ok(())
     }
 
     /// The records of a shelf go along. Where the new store had left for elsewhere, what it has of them is out of date.
     async fn copy(&self, shelf: Shelf) -> Result<usize> {
-        let replaces = residence::look(self.to.store().as_ref()).await?.leaving.is_some();
-        let (mut after, mut copied) = (None, 0);
-        loop {
-            let page = self.from.store().list(shelf, after.as_ref(), 100).await?;
-            for (name, _) in &page.entries {
-                copied += usize::from(self.carry_one(&Key::new(shelf, name), replaces).await?);
-            }
-            after = page.entries.last().map(|(name, _)| name.clone());
-            if !page.more || after.is_none() {
-                return Ok(copied);
-            }
+        let mut copied = 0;
+        for name in names(&self.from, shelf).await? {
+            let replaces = self.newborn == Newborn::IsNothing;
+            copied += usize::from(self.carry_one(&Key::new(shelf, &name), replaces).await?);
         }
+        Ok(copied)
     }
 
     /// One record goes along, in place of what the new store has of its name if that is to be replaced; whether it did.
@@ -347,3 +457,7 @@ impl Move {
         Ok(swap != Swap::Mismatch)
     }
 }
+
+/// What there is to do where two things have one name.
+pub(super) const WAY_OUT: &str = "two of one name are never merged. Move to an empty store, or to a namespace of its own in \
+                                  this one: add `?namespace=NAME` to TO, here and where the jobs name their store";

@@ -5,7 +5,7 @@
 //! items and what is left of purged keys go along. Places in line are made anew. Non-promise: what is added to the old store
 //! after that stays there, and its producer is told.
 
-use super::migrate::{HeldUp, Move};
+use super::migrate::{HeldUp, Move, WAY_OUT};
 use leasehold::relocation::Step;
 use leasehold::store::Store;
 use leasehold::{Coordinator, Error, Kind, LeaseName, Result, Shelf};
@@ -50,11 +50,11 @@ impl Items {
     pub(super) async fn leave(&self, work: &Move) -> Result<Option<HeldUp>> {
         // What a completion has yet to add is added there, and moves with the rest.
         for name in queues(work.from.store()).await? {
-            clean(&Queue::with_clock(work.from.store().clone(), name, work.from.clock().clone())).await?;
+            clean(&queue(work, &work.from, name)).await?;
         }
-        let step = Step::Leave { to: work.new.clone() };
+        let step = Step::Leave { to: work.migration.to.clone() };
         for (name, item) in Items::read(work.from.store()).await?.all {
-            if item.relocation.as_ref().is_some_and(|state| state.migration() == work.migration) {
+            if is_of(work, &item) {
                 continue;
             }
             match order(work, &work.from, &name, &step).await {
@@ -63,30 +63,39 @@ impl Items {
                 }
                 other => other?,
             }
+            work.course.count();
         }
         Ok(None)
     }
 
-    /// Copies every item; gives how many there were.
+    /// Copies every item that is marked; gives how many there were. One that came up behind the mark is not: whoever added
+    /// it takes it back.
     pub(super) async fn arrive(&self, work: &Move) -> Result<usize> {
-        let all = Items::read(work.from.store()).await?.all;
-        for (name, item) in &all {
-            let new = Queue::with_clock(work.to.store().clone(), name.queue.clone(), work.to.clock().clone());
-            new.take_in(&name.id, item, work.migration, &work.old, (&work.by, &work.why)).await?;
+        let mut carried = 0;
+        for (name, item) in Items::read(work.from.store()).await?.all.iter().filter(|(_, item)| is_of(work, item)) {
+            let (migration, new) = (&work.migration, queue(work, &work.to, name.queue.clone()));
+            new.take_in(&name.id, item, migration.number, &migration.from, (&migration.by, &work.why)).await?;
+            carried += 1;
+            work.course.count();
         }
-        Ok(all.len())
+        Ok(carried)
     }
 
     /// Makes a step on every item of this migration in a store.
     pub(super) async fn step(work: &Move, store: &Coordinator, step: &Step) -> Result<()> {
         for (name, item) in Items::read(store.store()).await?.all {
-            if item.relocation.as_ref().is_some_and(|state| state.migration() == work.migration) {
+            if is_of(work, &item) {
                 order(work, store, &name, step).await?;
+                work.course.count();
             }
         }
-        // Places in line that a store makes in a step of their own.
         for name in queues(store.store()).await? {
-            clean(&Queue::with_clock(store.store().clone(), name, store.clock().clone())).await?;
+            let queue = queue(work, store, name);
+            // Places in line that a store makes in a step of their own.
+            clean(&queue).await?;
+            if *step == Step::Settle {
+                queue.announce().await;
+            }
         }
         Ok(())
     }
@@ -95,15 +104,13 @@ impl Items {
 impl Move {
     /// Refuses items of the new store that are other ones than those of the same name here, before anything is changed.
     pub(super) async fn refuse_items(&self, items: &Items) -> Result<()> {
-        for (name, item) in &items.all {
+        for (name, item) in items.all.iter().filter(|(_, item)| !is_of(self, item)) {
             let Some(value) = self.to.store().read(&name.key()?).await?.value else { continue };
             let there = Item::decode(&value.bytes, &name.to_string())?;
             let comes_home = there.relocation.is_some() && there.lineage == item.lineage && there.epoch <= item.epoch;
             if !comes_home {
-                let message = format!(
-                    "queue item `{name}` is in TO already and is another one: move to an empty store or namespace, or purge it \
-                     there first; nothing changed"
-                );
+                let message =
+                    format!("queue item `{name}` is in TO already and is another one; nothing changed: {WAY_OUT}");
                 return Err(Error::new(Kind::Unsupported, message));
             }
         }
@@ -112,9 +119,19 @@ impl Move {
 }
 
 async fn order(work: &Move, store: &Coordinator, name: &ItemName, step: &Step) -> Result<()> {
-    let queue = Queue::with_clock(store.store().clone(), name.queue.clone(), store.clock().clone());
-    let order = Order::Relocate { migration: work.migration, step: step.clone(), holder: work.holder };
-    queue.operate(&name.id, work.by.clone(), work.why.clone(), None, order).await.map(drop)
+    let order = Order::Relocate { migration: work.migration.number, step: step.clone(), holder: work.holder };
+    let queue = queue(work, store, name.queue.clone());
+    queue.operate(&name.id, work.migration.by.clone(), work.why.clone(), None, order).await.map(drop)
+}
+
+/// A queue that this migration may work on while nobody else may.
+fn queue(work: &Move, store: &Coordinator, name: QueueName) -> Queue {
+    Queue::with_clock(store.store().clone(), name, store.clock().clone()).under_migration(work.migration.number)
+}
+
+/// Whether this migration has marked it.
+fn is_of(work: &Move, item: &Item) -> bool {
+    item.relocation.as_ref().is_some_and(|state| state.migration() == work.migration.number)
 }
 
 /// Looks after a queue's items, every one of them: what is left undone would be left behind.

@@ -3,10 +3,10 @@
 //! Promise: each step is one swap on each record and may be made again, so a migration that was broken off is carried on by
 //! running it again. Non-promise: it knows nothing of the order of steps; that is the migration's.
 
-use super::migrate::{HeldUp, Move};
+use super::migrate::{HeldUp, Move, WAY_OUT};
 use leasehold::protocol::{Decision, Order, Refusal, Request, decide};
 use leasehold::relocation::{Relocation, Step, elsewhere};
-use leasehold::{Coordinator, Error, Inspection, Key, Kind, LeaseName, Lineage, Operated, Result, Shelf};
+use leasehold::{Coordinator, Error, Inspection, Key, Kind, LeaseName, Lineage, Operated, Ownership, Result, Shelf};
 
 const PAGE: usize = 500;
 /// Names that came up just before the mark are found by looking again, so many times.
@@ -19,7 +19,8 @@ pub(super) async fn all(store: &Coordinator) -> Result<Vec<Inspection>> {
         let page = store.list(after.as_ref(), PAGE).await?;
         after = page.entries.last().map(|(lease, _)| lease.clone());
         for (_, record) in page.entries {
-            all.push(record?);
+            // A name whose first write was taken back is no lease.
+            all.extend(Some(record?).filter(|lease| !lease.record.is_unknown()));
         }
         if !page.more {
             return Ok(all);
@@ -30,17 +31,16 @@ pub(super) async fn all(store: &Coordinator) -> Result<Vec<Inspection>> {
 impl Move {
     /// Refuses leases of the new store that are other ones than those of the same name here, before anything is changed.
     pub(super) async fn refuse_strangers(&self, leases: &[Inspection]) -> Result<()> {
-        for lease in leases {
+        let is_ours = |lease: &&Inspection| {
+            lease.record.relocation.as_ref().is_some_and(|state| state.migration() == self.migration.number)
+        };
+        for lease in leases.iter().filter(|lease| !is_ours(lease)) {
             let there = self.to.inspect(&lease.lease).await?.record;
-            let order = Order::Arrive {
-                migration: self.migration,
-                from: self.old.clone(),
-                record: Box::new(lease.record.clone()),
-            };
+            let order = self.arrival(&lease.record);
             let request = Request::Operate {
-                nonce: self.migration,
+                nonce: self.migration.number,
                 lineage: Lineage::random(),
-                by: self.by.clone(),
+                by: self.migration.by.clone(),
                 why: self.why.clone(),
                 expected: None,
                 order,
@@ -53,6 +53,16 @@ impl Move {
             }
         }
         Ok(())
+    }
+
+    /// The order that brings a lease to the new store.
+    fn arrival(&self, record: &Ownership) -> Order {
+        Order::Arrive {
+            migration: self.migration.number,
+            from: self.migration.from.clone(),
+            record: Box::new(record.clone()),
+            newborn: self.newborn,
+        }
     }
 }
 
@@ -67,13 +77,14 @@ impl Leases<'_> {
         for _ in 0..MAX_ROUNDS {
             let mut is_clean = true;
             for seen in all(&self.work.from).await? {
-                if seen.record.relocation.as_ref().is_some_and(|state| state.migration() == self.work.migration) {
+                if seen.record.relocation.as_ref().is_some_and(|state| state.migration() == self.work.migration.number)
+                {
                     continue;
                 }
                 is_clean = false;
-                let step = Step::Leave { to: self.work.new.clone() };
+                let step = Step::Leave { to: self.work.migration.to.clone() };
                 match self.order(&self.work.from, &seen.lease, self.relocate(step)).await? {
-                    None => {}
+                    None => self.work.course.count(),
                     Some(Refusal::Held { .. }) => {
                         let names = vec![seen.lease.to_string()];
                         return Ok(Some(HeldUp { leases: 1, items: 0, names }));
@@ -100,11 +111,10 @@ impl Leases<'_> {
             let is_home = matches!(there, Some(Relocation::Moved { .. }));
             work.carry_one(&Key::new(Shelf::Counters, lease), is_home).await?;
             journals += usize::from(work.carry_one(&Key::new(Shelf::Runs, lease), is_home).await?);
-            let record = Box::new(seen.record.clone());
-            let arrive = Order::Arrive { migration: work.migration, from: work.old.clone(), record };
-            if let Some(refusal) = self.order(&work.to, lease, arrive).await? {
+            if let Some(refusal) = self.order(&work.to, lease, work.arrival(&seen.record)).await? {
                 return Err(refused("TO", lease, &refusal));
             }
+            work.course.count();
         }
         Ok((leases.len(), journals))
     }
@@ -112,23 +122,24 @@ impl Leases<'_> {
     /// Makes a step on every lease of this migration in a store.
     pub(super) async fn step(&self, store: &Coordinator, step: &Step) -> Result<()> {
         for seen in all(store).await? {
-            if seen.record.relocation.as_ref().is_none_or(|state| state.migration() != self.work.migration) {
+            if seen.record.relocation.as_ref().is_none_or(|state| state.migration() != self.work.migration.number) {
                 continue;
             }
             if let Some(refusal) = self.order(store, &seen.lease, self.relocate(step.clone())).await? {
                 return Err(refused("the lease", &seen.lease, &refusal));
             }
+            self.work.course.count();
         }
         Ok(())
     }
 
     fn relocate(&self, step: Step) -> Order {
-        Order::Relocate { migration: self.work.migration, step, holder: self.work.holder }
+        Order::Relocate { migration: self.work.migration.number, step, holder: self.work.holder }
     }
 
     /// Carries an order out; the refusal if there is one.
     async fn order(&self, store: &Coordinator, lease: &LeaseName, order: Order) -> Result<Option<Refusal>> {
-        Ok(match store.operate(lease, self.work.by.clone(), self.work.why.clone(), order).await? {
+        Ok(match store.operate(lease, self.work.migration.by.clone(), self.work.why.clone(), order).await? {
             Operated::Refused(refusal) => Some(*refusal),
             Operated::Done(_) | Operated::HandedOff(_) => None,
         })
@@ -142,15 +153,14 @@ fn refused(which: &str, lease: &LeaseName, refusal: &Refusal) -> Error {
         Refusal::OtherLineage { here, there } => {
             let shown = |lineage: &Option<_>| lineage.map_or("none".to_owned(), |l: Lineage| l.to_string());
             format!(
-                "lease `{lease}` is in TO already and is another one (lineage {} there, {} here): move to an empty store or \
-                 namespace, or remove one of the two by renaming its job",
+                "lease `{lease}` is in TO already and is another one (lineage {} there, {} here); nothing changed: {WAY_OUT}",
                 shown(here),
                 shown(there)
             )
         }
         Refusal::NotMoving { epoch, .. } => format!(
             "lease `{lease}` is in use in both stores under one lineage (epoch {epoch} in TO): one is a copy of the other, and \
-             both run; stop one of them for good first"
+             both run. Nothing changed. Stop the jobs of one of them for good, and move the other to an empty store or namespace"
         ),
         other => format!("lease `{lease}` of {which} cannot be moved: {other:?}"),
     };

@@ -16,6 +16,7 @@ mod man;
 mod mcp;
 mod mcp_gate;
 mod migrate;
+mod migrate_course;
 mod migrate_items;
 mod migrate_leases;
 pub mod operate;

@@ -6,7 +6,7 @@ use crate::config::{Flags, Settings};
 use crate::exit::Exit;
 use crate::{output, view};
 use leasehold::protocol::{Order, Refusal};
-use leasehold::relocation::elsewhere;
+use leasehold::residence;
 use leasehold::{
     Epoch, Error, HolderId, Inspection, Kind, Label, LeaseName, Lineage, Operated, Ownership, Result, Ttl, Who, Why,
 };
@@ -70,7 +70,9 @@ pub async fn order(common: &Common, settings: &Settings, args: &Operate, asked: 
     let (expected, order) = decided(asked, &seen.record, if_epoch);
     let operated = match (order, &seen.record.relocation) {
         (Some(order), _) => coordinator.operate_if(&lease, by, why, expected, order).await?,
-        (None, Some(state)) => return Err(elsewhere(&format!("lease `{lease}`"), state)),
+        (None, Some(state)) => {
+            return Err(residence::elsewhere(coordinator.store().as_ref(), &format!("lease `{lease}`"), state).await);
+        }
         (None, None) => Operated::Refused(Box::new(Refusal::NotPaused)),
     };
     match operated {
@@ -83,7 +85,9 @@ pub async fn order(common: &Common, settings: &Settings, args: &Operate, asked: 
             }
             refusal => {
                 let now = coordinator.inspect(&lease).await?.now;
-                Err(Error::new(Kind::Invalid, view::refusal_line(&lease, &refusal, now)))
+                // An order that was decided on an older epoch is as stale as a write under one.
+                let kind = if let Refusal::Changed { .. } = refusal { Kind::Fenced } else { Kind::Invalid };
+                Err(Error::new(kind, view::refusal_line(&lease, &refusal, now)))
             }
         },
         Operated::HandedOff(grant) => {

@@ -19,8 +19,8 @@ pub(crate) async fn a_lost_reply_is_resolved_by_the_nonce(bench: Bench) -> Verdi
     for fault in [Fault::ReplyLost, Fault::RequestLost, Fault::Unsynced] {
         let store = bench.open().await?;
         let lease = fresh_name("lost-reply")?;
-        // The first call is the read, the second the swap.
-        let acquiring = Coordinator::new(Arc::new(FaultyStore::new(store.clone(), fault, 2)));
+        // The first call reads the record, the second the namespace's mark, and the third is the swap.
+        let acquiring = Coordinator::new(Arc::new(FaultyStore::new(store.clone(), fault, 3)));
         let holder = HolderId::new(None);
         let grant = match acquiring.acquire(&lease, &Ask::new(holder.clone(), Ttl::MAX)).await? {
             Acquired::Granted(grant) => grant,

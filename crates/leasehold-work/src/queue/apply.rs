@@ -10,7 +10,7 @@ use super::item::{Item, State};
 use super::name::ItemName;
 use super::protocol::{Decision, Refusal, Request, decide, fate};
 use leasehold::protocol::Fate;
-use leasehold::relocation::elsewhere;
+use leasehold::relocation::taken_away;
 use leasehold::residence;
 use leasehold::store::Swap;
 use leasehold::{Anchor, Error, Jitter, Kind, Nonce, Result};
@@ -118,7 +118,11 @@ impl Queue {
                 Decision::Refuse(_) if from_memory => continue,
                 Decision::Refuse(Refusal::Stale { .. }) if fate == Fate::Applied => known.item.clone(),
                 Decision::Refuse(Refusal::Elsewhere(state)) => {
-                    return Err(elsewhere(&format!("item `{name}`"), &state));
+                    let what = format!("item `{name}`");
+                    return Err(match is_a_workers(request) {
+                        true => taken_away(&what, &state),
+                        false => residence::elsewhere(self.store().as_ref(), &what, &state).await,
+                    });
                 }
                 Decision::Refuse(refusal) => return Ok(Applied::No(refusal, Box::new(known))),
             };
@@ -153,7 +157,7 @@ impl Queue {
         let mut there: Option<Known> = None;
         for _ in 0..MAX_ATTEMPTS {
             if let Some(state) = there.as_ref().and_then(|known| known.item.relocation.as_ref()) {
-                return Err(elsewhere(&format!("item `{name}`"), state));
+                return Err(residence::elsewhere(self.store().as_ref(), &format!("item `{name}`"), state).await);
             }
             let next = match &there {
                 None => item.clone(),
@@ -205,13 +209,127 @@ impl Queue {
         Ok(added(name.clone()))
     }
 
-    /// Refuses to go on in a namespace that is on its way to another store, or has gone there.
+    /// Refuses to go on in a namespace that is on its way to another store, or has gone there, or in which another store's
+    /// records arrive. A migration is not in its own way.
     pub(super) async fn check_residence(&self) -> Result<()> {
-        residence::look(self.store().as_ref()).await?.check(&format!("queue `{}`", self.name))
+        let what = format!("queue `{}`", self.name);
+        residence::look(self.store().as_ref()).await?.check_for(&what, self.migration)
+    }
+
+    /// Looks at the namespace's mark again after items were added: either the migration sees them, or this look sees the
+    /// migration. Those that it has seen go along and count; the others are taken back, and then nothing was added.
+    pub(super) async fn confirm(&self, added: &[Added]) -> Result<()> {
+        let Err(refused) = self.check_residence().await else { return Ok(()) };
+        let mut gone = Ok(());
+        for added in added {
+            let Added::New(name) = added else { continue };
+            match self.take_back(name).await {
+                Ok(TakenBack::Gone) => gone = Err(()),
+                Ok(TakenBack::GoesAlong) => {}
+                Err(error) => {
+                    let message = format!(
+                        "item `{name}` was added while its queue was moved, and whether it was taken back is not known; look at \
+                         it before adding it again ({refused})"
+                    );
+                    return Err(Error::new(Kind::Indeterminate, message).with_source(error));
+                }
+            }
+        }
+        gone.map_err(|()| refused)
+    }
+
+    /// Erases an item that was just added, unless a migration has it on its way or somebody was at it.
+    async fn take_back(&self, name: &ItemName) -> Result<TakenBack> {
+        for _ in 0..MAX_ATTEMPTS {
+            let Some(known) = self.look(name).await? else { return Ok(TakenBack::Gone) };
+            if known.item.relocation.is_some() || known.item.state != State::Ready {
+                return Ok(TakenBack::GoesAlong);
+            }
+            if !known.item.history.is_empty() {
+                // It goes on from the epochs of an earlier one, which must not be forgotten.
+                break;
+            }
+            if let Swap::Done { .. } = self.store().erase(&name.key()?, &known.revision).await? {
+                self.line.leave(&self.line.place(name, &known.item), None).await?;
+                return Ok(TakenBack::Gone);
+            }
+        }
+        Err(Error::new(Kind::Contended, format!("item `{name}` keeps changing")))
+    }
+}
+
+/// What became of an item that was added while its namespace was moved.
+enum TakenBack {
+    Gone,
+    /// The migration takes it to the new store, or leaves it here if it is given up.
+    GoesAlong,
+}
+
+/// Whether a request is of a worker who holds the item. What left has left without one.
+fn is_a_workers(request: &Request) -> bool {
+    match request {
+        Request::Claim { .. } | Request::Reap | Request::Settle | Request::Operate { .. } => false,
+        Request::Renew { .. }
+        | Request::Progress { .. }
+        | Request::Complete { .. }
+        | Request::Fail { .. }
+        | Request::Return { .. } => true,
     }
 }
 
 /// Whether somebody builds upon the answer that a request was applied before.
 fn rests_on_it(request: &Request) -> bool {
     !matches!(request, Request::Reap | Request::Settle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::protocol::Order;
+    use crate::queue::{Attempts, NewItem, Payload, Priority};
+    use leasehold::protocol::Holder;
+    use leasehold::relocation::Step;
+    use leasehold::residence::Migration;
+    use leasehold::{Lineage, MemoryStore, Timestamp};
+    use std::sync::Arc;
+
+    /// An item that was written after the first look at the namespace's mark, and before the migration's mark.
+    async fn overtaken() -> (Queue, Migration, Added) {
+        let queue = Queue::new(Arc::new(MemoryStore::default()), "mail".parse().unwrap());
+        let payload = Payload::new("one").unwrap();
+        let (now, lineage) = (Timestamp::from_millis(1), Lineage::random());
+        let item = Item::new(lineage, payload, Priority::default(), Attempts::default(), now, now);
+        let added = queue.put(queue.item("k.a".parse().unwrap()), &item).await.unwrap();
+        let migration = Migration {
+            number: Nonce::from_u128(5),
+            from: "dir:/old".parse().unwrap(),
+            to: "dir:/new".parse().unwrap(),
+            by: "ada".parse().unwrap(),
+        };
+        let leave = Step::Leave { to: migration.to.clone() };
+        residence::leave(queue.store().as_ref(), &leave, &migration).await.unwrap();
+        (queue, migration, added)
+    }
+
+    #[tokio::test]
+    async fn an_item_that_the_migration_has_not_seen_is_taken_back() {
+        let (queue, _, added) = overtaken().await;
+        let error = queue.confirm(std::slice::from_ref(&added)).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+        assert!(queue.look(added.name()).await.unwrap().is_none());
+        let line = queue.store().list(leasehold::Shelf::Line, None, 10).await.unwrap();
+        assert!(line.entries.is_empty(), "{line:?}");
+        assert_eq!(queue.add(NewItem::default()).await.unwrap_err().kind(), Kind::Unavailable);
+    }
+
+    #[tokio::test]
+    async fn an_item_that_the_migration_has_seen_goes_along_and_was_added() {
+        let (queue, migration, added) = overtaken().await;
+        let step = Step::Leave { to: migration.to.clone() };
+        let order = Order::Relocate { migration: migration.number, step, holder: Holder::Stays };
+        let why = "moved".parse().unwrap();
+        queue.operate(&added.name().id, migration.by.clone(), why, None, order).await.unwrap();
+        queue.confirm(std::slice::from_ref(&added)).await.unwrap();
+        assert!(queue.look(added.name()).await.unwrap().is_some());
+    }
 }

@@ -28,6 +28,8 @@ pub struct Queue {
     pub(super) line: Line,
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
+    /// The migration that works on it, which is not in its own way.
+    pub(super) migration: Option<Nonce>,
 }
 
 /// What is to be added.
@@ -82,7 +84,13 @@ impl Queue {
 
     /// The same with another clock, for tests.
     pub fn with_clock(store: Arc<dyn Store>, name: QueueName, clock: Arc<dyn Clock>) -> Self {
-        Queue { line: Line::new(store.clone(), name.clone()), name, store, clock }
+        Queue { line: Line::new(store.clone(), name.clone()), name, store, clock, migration: None }
+    }
+
+    /// The same for a migration, which works on queues that nobody else may change meanwhile.
+    #[must_use]
+    pub fn under_migration(self, migration: Nonce) -> Self {
+        Queue { migration: Some(migration), ..self }
     }
 
     /// Its name.
@@ -113,8 +121,7 @@ impl Queue {
 
     /// Adds items in this order, and then wakes the workers. Those before one that fails are added.
     ///
-    /// An error of kind [`Kind::Moved`] may come after some were added, if the queue was moved meanwhile: no worker takes
-    /// them there.
+    /// If the queue is moved meanwhile, those that the migration has seen go along, and the others are taken back.
     pub async fn add_all(&self, items: Vec<NewItem>) -> Result<Vec<Added>> {
         self.check_residence().await?;
         let asked = self.clock.now();
@@ -128,8 +135,7 @@ impl Queue {
             added.push(self.put(self.item(id), &item).await?);
         }
         self.line.ring().await;
-        // The items were there before this look: either the migration sees them, or this look sees the migration.
-        self.check_residence().await?;
+        self.confirm(&added).await?;
         Ok(added)
     }
 
@@ -284,7 +290,7 @@ impl Queue {
                     "item `{name}` has changed: the order was decided on epoch {expected}, and it is at epoch {seen} now; \
                      nothing was changed, look again"
                 );
-                Err(Error::new(Kind::Invalid, message))
+                Err(Error::new(Kind::Fenced, message))
             }
             Applied::No(Refusal::Busy { holder, .. }, _) => {
                 let message = format!("item `{name}` is claimed by {holder}; nothing was changed");

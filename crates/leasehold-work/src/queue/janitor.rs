@@ -223,7 +223,9 @@ impl Queue {
     /// Adds what a completion is to add, each once, and notes that it was added. Any number may do so at once.
     pub(super) async fn settle(&self, name: &ItemName, known: &Known) -> Result<()> {
         let State::Done { at } = known.item.state else { return Ok(()) };
-        let mut queues: Vec<Queue> = Vec::new();
+        // What comes up behind a migration would be added once more where this item goes.
+        self.check_residence().await?;
+        let (mut queues, mut added): (Vec<Queue>, _) = (Vec::new(), Vec::new());
         for follow_up in &known.item.outbox {
             let due = (follow_up.delay_ms > 0).then(|| at.plus(Duration::from_millis(follow_up.delay_ms)));
             let mut item = Item::new(
@@ -237,7 +239,7 @@ impl Queue {
             item.origin = Some(format!("{name}@{}", known.item.epoch));
             let there = follow_up.name.queue.clone();
             let queue = Queue::with_clock(self.store().clone(), there, self.clock().clone());
-            queue.put(follow_up.name.clone(), &item).await?;
+            added.push(queue.put(follow_up.name.clone(), &item).await?);
             if queues.iter().all(|known| known.name != queue.name) {
                 queues.push(queue);
             }
@@ -245,8 +247,14 @@ impl Queue {
         for queue in queues {
             queue.line.ring().await;
         }
+        self.confirm(&added).await?;
         self.apply(name, &Request::Settle, Some(known.clone())).await?;
         Ok(())
+    }
+
+    /// Makes the queue known where it was not, and wakes whoever waits for work.
+    pub async fn announce(&self) {
+        self.line.ring().await;
     }
 
     /// Takes in an item of another store; nobody gets it before the migration is settled.

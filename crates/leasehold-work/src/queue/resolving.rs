@@ -4,6 +4,7 @@ use super::desk::Queue;
 use super::grant::Known;
 use super::item::{How, Item, State};
 use super::name::ItemName;
+use leasehold::relocation::Relocation;
 use leasehold::{Epoch, Live, Resolved, Result, Right, Token, TokenState};
 
 impl Queue {
@@ -23,8 +24,11 @@ impl Queue {
         if item.lineage != token.lineage {
             return TokenState::OtherLineage { seen: item.lineage };
         }
-        if let Some(relocation) = &item.relocation {
-            return TokenState::Moved(relocation.clone());
+        match &item.relocation {
+            // Evicted when it was to leave: that token is over, however the migration ends.
+            Some(Relocation::Moving { .. } | Relocation::Arriving { .. }) if token.epoch < item.epoch => {}
+            Some(relocation) => return TokenState::Moved(relocation.clone()),
+            None => {}
         }
         if token.epoch > item.epoch {
             return TokenState::NeverGranted;

@@ -53,7 +53,7 @@ impl Coordinator {
     ) -> Result<Applied> {
         let grain = self.grain();
         let mut jitter: Option<Jitter> = None;
-        let mut remembered = known;
+        let (mut remembered, mut is_looked_up) = (known, false);
         for attempt in 0..MAX_ATTEMPTS {
             let from_memory = remembered.is_some();
             let known = match remembered.take() {
@@ -78,13 +78,22 @@ impl Coordinator {
                 Decision::Refuse(_) if from_memory => continue,
                 Decision::Refuse(Refusal::AlreadyReleased { .. }) if fate == Fate::Applied => known.record.clone(),
                 Decision::Refuse(Refusal::Elsewhere(state)) => {
-                    return Err(relocation::elsewhere(&format!("lease `{lease}`"), &state));
+                    let what = format!("lease `{lease}`");
+                    return Err(match is_a_holders(request) {
+                        true => relocation::taken_away(&what, &state),
+                        false => residence::elsewhere(self.store.as_ref(), &what, &state).await,
+                    });
                 }
                 Decision::Refuse(refusal) => return Ok(Applied::No { refusal: Box::new(refusal), now }),
             };
+            if next.newborn && !is_a_holders(request) && !is_looked_up && unanswered.is_none() {
+                // Before anything is written: a namespace that is moved leaves no trace of a name that it never knew.
+                residence::look(self.store.as_ref()).await?.check(&namespace_of(lease))?;
+                is_looked_up = true;
+            }
             match self.write(lease, &known, next, request, asked).await {
                 Ok(Some(written)) => {
-                    self.check_birth(lease, &written.record).await?;
+                    self.check_birth(lease, &known, &written).await?;
                     // By the anchor that the deadline was reckoned from, and by the answer's own: a store whose clock was set
                     // forward in between has used up part of the time, or all of it.
                     let trust =
@@ -133,18 +142,49 @@ impl Coordinator {
         })
     }
 
-    /// A name that has just come up may have come up in a store that everybody is leaving. The record was there before this
-    /// look: either the migration sees the record, or this look sees the migration.
-    async fn check_birth(&self, lease: &LeaseName, written: &Ownership) -> Result<()> {
-        if !written.newborn || written.relocation.is_some() {
+    /// A name that has just come up may have come up in a store that everybody is leaving, since it was looked at. The record
+    /// was there before this look: either the migration sees the record, or this look sees the migration. Then what was
+    /// written is taken back, for it was granted to nobody.
+    async fn check_birth(&self, lease: &LeaseName, before: &Known, written: &Known) -> Result<()> {
+        if !written.record.newborn || written.record.relocation.is_some() {
             return Ok(());
         }
-        let residence = residence::look(self.store.as_ref()).await.map_err(|error| {
+        let seen = residence::look(self.store.as_ref()).await.map_err(|error| {
             let message =
                 format!("lease `{lease}` is new, and whether its namespace was moved cannot be told; look first");
             Error::new(Kind::Indeterminate, message).with_source(error)
         })?;
-        residence.check(&format!("the namespace of lease `{lease}`"))
+        let Err(refused) = seen.check(&namespace_of(lease)) else { return Ok(()) };
+        match self.take_back(lease, before, written).await {
+            // Somebody has built upon it, and looks at the mark as well; or the migration takes it along.
+            Ok(Swap::Done { .. } | Swap::Mismatch) => Err(refused),
+            Err(error) => {
+                let message = format!(
+                    "lease `{lease}` came up while its namespace was moved; nothing was granted, and whether its record was \
+                     taken back is not known; look at `{lease}` before asking again ({refused})"
+                );
+                Err(Error::new(Kind::Indeterminate, message).with_source(error))
+            }
+        }
+    }
+
+    /// Writes the record that was there before, or an empty one, which is as good as none.
+    async fn take_back(&self, lease: &LeaseName, before: &Known, written: &Known) -> Result<Swap> {
+        let sheet = Sheet::new(&before.record, &written.record, &written.old)?;
+        let key = Key::new(Shelf::Lease, lease);
+        self.store.swap_parts(&key, written.revision.as_ref(), sheet.parts(true)).await
+    }
+}
+
+fn namespace_of(lease: &LeaseName) -> String {
+    format!("the namespace of lease `{lease}`")
+}
+
+/// Whether a request is of somebody who holds the lease. What left has left without a holder.
+fn is_a_holders(request: &Request) -> bool {
+    match request {
+        Request::Acquire { .. } | Request::Operate { .. } => false,
+        Request::Renew { .. } | Request::Release { .. } | Request::Checkpoint { .. } | Request::Complete { .. } => true,
     }
 }
 

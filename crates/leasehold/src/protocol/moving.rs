@@ -5,7 +5,6 @@
 //! Non-promise: two lives of one name are never merged; the operator has to choose.
 
 use super::{Decided, Refusal, end_tenure, sign, transfer};
-use crate::epoch::Epoch;
 use crate::nonce::Nonce;
 use crate::ownership::{OperatorMark, Ownership};
 use crate::relocation::{Address, Relocated, Relocation, Step, relocate};
@@ -18,6 +17,15 @@ pub enum Holder {
     Stays,
     /// It is evicted in the same step.
     Evicted,
+}
+
+/// What a record counts for that came up in the new store and whose holder has not been heard of since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Newborn {
+    /// It may be held: it is a lease like any other.
+    Counts,
+    /// Its namespace had left by then, so it was granted to nobody, and what arrives takes its place.
+    IsNothing,
 }
 
 /// Makes a step on a record that is there.
@@ -51,13 +59,19 @@ fn signed(record: &Ownership, mark: &OperatorMark, reason: Reason) -> Result<Own
 }
 
 /// Takes in the record of another store. It is granted only after [`Step::Settle`].
-pub(super) fn arrive(record: &Ownership, migration: Nonce, other: &Ownership, from: &Address) -> Decided {
-    let is_new = record.epoch == Epoch::ZERO && record.lineage.is_none();
+pub(super) fn arrive(
+    record: &Ownership,
+    migration: Nonce,
+    other: &Ownership,
+    from: &Address,
+    newborn: Newborn,
+) -> Decided {
     match &record.relocation {
         Some(Relocation::Arriving { migration: known, .. }) if *known == migration => return Ok(None),
         // It comes home: what is here is older than what it brings, for nothing was granted here since it left.
         Some(Relocation::Moved { .. }) if record.lineage == other.lineage && record.epoch <= other.epoch => {}
-        _ if is_new => {}
+        _ if record.is_unknown() => {}
+        None if record.newborn && newborn == Newborn::IsNothing => {}
         None if record.lineage != other.lineage => {
             return Err(Refusal::OtherLineage { here: record.lineage, there: other.lineage });
         }

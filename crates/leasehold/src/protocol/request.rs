@@ -1,6 +1,6 @@
 //! What can be asked of a lease, and the answers: plain data.
 
-use super::moving::Holder;
+use super::moving::{Holder, Newborn};
 use crate::epoch::Epoch;
 use crate::holder::HolderId;
 use crate::nonce::{Lineage, Nonce};
@@ -121,6 +121,8 @@ pub enum Order {
         from: Address,
         /// The record there, as it was when it left.
         record: Box<Ownership>,
+        /// What a record of this name counts for that came up here and was never proved.
+        newborn: Newborn,
     },
 }
 

@@ -69,7 +69,7 @@ fn leave(migration: u128, holder: Holder) -> Request {
 
 fn arrive(migration: u128, record: &Ownership) -> Request {
     let (migration, from) = (Nonce::from_u128(migration), Address::lossy("dir:/a", "-"));
-    operate(2, Order::Arrive { migration, from, record: Box::new(record.clone()) })
+    operate(2, Order::Arrive { migration, from, record: Box::new(record.clone()), newborn: Newborn::Counts })
 }
 
 fn after(record: &Ownership, request: &Request, now: Timestamp) -> Ownership {
@@ -152,6 +152,27 @@ fn a_lease_comes_home_and_a_stranger_does_not() {
     assert!(matches!(decide(&here, &arrive(3, &left), LATE), Decision::Refuse(Refusal::OtherLineage { .. })));
     // A copy of the store that is still in use.
     assert!(matches!(decide(&here, &arrive(1, &moving), LATE), Decision::Refuse(Refusal::NotMoving { .. })));
+}
+
+#[test]
+fn what_came_up_where_everybody_had_left_gives_way_to_what_comes_home() {
+    let ghost = after(&Ownership::default(), &acquire_in(7, 2), START);
+    let there = after(&Ownership::default(), &acquire(1), START);
+    let left = after(&there, &leave(3, Holder::Evicted), START);
+    let arriving = |newborn| {
+        let (migration, from) = (Nonce::from_u128(3), Address::lossy("dir:/a", "-"));
+        operate(2, Order::Arrive { migration, from, record: Box::new(left.clone()), newborn })
+    };
+    assert!(matches!(decide(&ghost, &arriving(Newborn::Counts), LATE), Decision::Refuse(Refusal::OtherLineage { .. })));
+    let home = after(&ghost, &arriving(Newborn::IsNothing), LATE);
+    assert_eq!((home.epoch, home.lineage, home.newborn), (left.epoch, left.lineage, false));
+    // One whose holder did more than acquire had passed the look at the namespace: it counts.
+    let claim = Claim { epoch: ghost.epoch, nonce: Nonce::from_u128(7) };
+    let proved = after(&ghost, &Request::Renew { claim, ttl: Ttl::MIN, progress: None }, START);
+    assert!(matches!(
+        decide(&proved, &arriving(Newborn::IsNothing), LATE),
+        Decision::Refuse(Refusal::OtherLineage { .. })
+    ));
 }
 
 #[test]

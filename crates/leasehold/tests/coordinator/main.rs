@@ -8,6 +8,7 @@
 mod busy;
 mod calls;
 mod counting;
+mod moving;
 mod recall;
 #[path = "../support/mod.rs"]
 mod support;

@@ -3,6 +3,8 @@
 use super::scratch::Scratch;
 use super::{Finding, Verdict, finding};
 use leasehold::clock::{Clock, SystemClock};
+use leasehold::relocation::Relocation;
+use leasehold::residence::{self, Seen};
 use leasehold::store::{Class, ClockSource, Reach, Store, Swap, Watching};
 use leasehold::{Key, LeaseName, Nonce, Result, Shelf, Timestamp, format_duration};
 use leasehold_conformance::{Bench, Effort, PROMISES, exercise};
@@ -46,6 +48,25 @@ pub async fn describe(store: &dyn Store) -> Result<Vec<Finding>> {
         Some(advice) => finding(Verdict::Note, remark.setting, format!("{}: {advice}", remark.found)),
     }));
     Ok(findings)
+}
+
+/// Whether the leases live here, or are on their way to another store or from one.
+pub async fn residence(store: &dyn Store) -> Result<Vec<Finding>> {
+    let Seen { residence, now } = residence::look(store).await?;
+    let marks = [residence.leaving, residence.arriving].into_iter().flatten();
+    let findings = marks.map(|mark| {
+        if let Relocation::Moved { to, .. } = &mark.state {
+            let detail = format!("moved to `{to}`, {}: nothing is granted here any more", mark.begun(now));
+            return finding(Verdict::Note, "migration", detail);
+        }
+        let (begun, (finish, give_up)) = (mark.begun(now), mark.commands());
+        let detail = format!(
+            "{}, {begun}, and not over: if it does not run any more, finish with `{finish}`, or give it up with `{give_up}`",
+            mark.state
+        );
+        finding(Verdict::Bad, "migration", detail)
+    });
+    Ok(findings.collect())
 }
 
 pub async fn clock(store: &dyn Store) -> Result<Finding> {

@@ -59,7 +59,7 @@ async fn order(common: &Common, settings: &Settings, args: &OperateItem, asked: 
                     "item `{id}` has changed: the order was decided on epoch {expected}, and it is at epoch {seen} now; nothing was \
                      changed, look again"
                 );
-                return Err(Error::new(Kind::Invalid, message));
+                return Err(Error::new(Kind::Fenced, message));
             }
             let (epoch, token) = match asked {
                 Asked::Retry => (spool.retry(&id, &by, &why)?.epoch, None),

@@ -65,8 +65,8 @@ pub async fn purge(common: &Common, args: &Purge) -> Result<Exit> {
     let (value, exit) = match Open::existing(&settings, &target).await? {
         Open::Queue(queue) => {
             let done = queue.purge(age, |state| args.dead || !matches!(state, State::Dead { .. })).await?;
-            exit = say(&done.troubles);
-            json!({ "purged": done.items, "set_aside": done.troubles.len() })
+            let value = json!({ "purged": done.items, "set_aside": done.troubles.len() });
+            (value, say(&done.troubles))
         }
         Open::Spool(spool) => {
             let places = if args.dead {
@@ -74,7 +74,7 @@ pub async fn purge(common: &Common, args: &Purge) -> Result<Exit> {
             } else {
                 &[Where::Done, Where::Cancelled]
             };
-            json!({ "purged": spool.purge(age, places)? })
+            (json!({ "purged": spool.purge(age, places)? }), Exit::Done)
         }
     };
     tell(common, &value, exit)

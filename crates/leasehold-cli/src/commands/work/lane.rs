@@ -282,7 +282,7 @@ async fn settle<S: Source>(
     let _ = dead_man.wait();
     match told {
         Ok(()) => Ok(Settled::Over),
-        Err(Untold::Refused(error)) if matches!(error.kind(), Kind::Fenced | Kind::Lost) => {
+        Err(Untold::Refused(error)) if matches!(error.kind(), Kind::Fenced | Kind::Lost | Kind::Moved) => {
             output::say(&error.to_string());
             Ok(Settled::Lost)
         }

@@ -1,0 +1,122 @@
+//! Namespaces that are moved: nothing comes up behind the mark, and whoever is evicted has lost at once.
+
+use crate::support::faults::{Call, Fault, Gate};
+use crate::support::seconds;
+use crate::{TTL, ask, bench, granted, name};
+use leasehold::protocol::{Holder, Order, Report};
+use leasehold::relocation::Step;
+use leasehold::residence::{self, Migration};
+use leasehold::{Acquired, Keeper, Kind, Loss, Nonce, Operated};
+
+/// A migration of this number, from one folder to another.
+fn migration(number: u128, from: &str, to: &str) -> Migration {
+    let (from, to) = (from.parse().unwrap(), to.parse().unwrap());
+    Migration { number: Nonce::from_u128(number), from, to, by: "ada@box".parse().unwrap() }
+}
+
+fn leaving(migration: &Migration) -> Step {
+    Step::Leave { to: migration.to.clone() }
+}
+
+#[tokio::test]
+async fn a_name_that_comes_up_while_its_namespace_leaves_is_taken_back() {
+    let bench = bench();
+    let migration = migration(5, "dir:/old", "dir:/new");
+    // The second look at the mark comes after the record was written, so a mark that came in between is seen.
+    let gate = Gate::default();
+    bench.store.next(Call::Swap, &[Fault::Held(gate.clone(), Box::new(Fault::None))]);
+    let leases = bench.leases.clone();
+    let acquiring = tokio::spawn(async move { leases.acquire(&name(), &ask(1)).await });
+    gate.reached().await;
+    bench.store.heal();
+    residence::leave(bench.store.as_ref(), &leaving(&migration), &migration).await.unwrap();
+    gate.open();
+    let error = acquiring.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+    let commands =
+        "`leasehold migrate dir:/old dir:/new`, or give it up with `leasehold migrate dir:/old dir:/new --abort`";
+    assert!(error.to_string().contains(commands) && error.to_string().contains("by ada@box"), "{error}");
+    assert!(bench.record().await.is_unknown(), "nothing was changed, as it says");
+    residence::leave(bench.store.as_ref(), &Step::Depart, &migration).await.unwrap();
+    let error = bench.acquire(2).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Moved, "{error}");
+    assert!(error.to_string().contains("dir:/new"), "{error}");
+    assert!(bench.record().await.is_unknown());
+}
+
+#[tokio::test]
+async fn a_birth_that_cannot_be_taken_back_is_unknown_and_grants_nothing() {
+    let bench = bench();
+    let migration = migration(5, "dir:/old", "dir:/new");
+    let gate = Gate::default();
+    bench.store.next(Call::Swap, &[Fault::Held(gate.clone(), Box::new(Fault::None))]);
+    let leases = bench.leases.clone();
+    let acquiring = tokio::spawn(async move { leases.acquire(&name(), &ask(1)).await });
+    gate.reached().await;
+    bench.store.heal();
+    residence::leave(bench.store.as_ref(), &leaving(&migration), &migration).await.unwrap();
+    bench.store.next(Call::Swap, &[Fault::Fails(Kind::Unavailable)]);
+    gate.open();
+    assert_eq!(acquiring.await.unwrap().unwrap_err().kind(), Kind::Indeterminate);
+    bench.store.heal();
+    residence::leave(bench.store.as_ref(), &Step::Depart, &migration).await.unwrap();
+    // Its record stays, and nobody is granted it.
+    bench.clock.advance(seconds(TTL));
+    assert_eq!(bench.acquire(2).await.unwrap_err().kind(), Kind::Moved);
+    assert_eq!(bench.record().await.epoch.get(), 1);
+}
+
+#[tokio::test]
+async fn nothing_comes_up_where_another_stores_records_arrive() {
+    let bench = bench();
+    let migration = migration(5, "dir:/old", "dir:/new");
+    residence::arrive(bench.store.as_ref(), &migration).await.unwrap();
+    let error = bench.acquire(1).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+    assert!(error.to_string().contains("`leasehold migrate dir:/old dir:/new --abort`"), "{error}");
+    assert!(bench.record().await.is_unknown());
+    residence::arrived(bench.store.as_ref(), migration.number, residence::Came::GivenUp).await.unwrap();
+    drop(bench.grant(2).await);
+}
+
+#[tokio::test]
+async fn who_is_evicted_by_a_migration_has_lost_the_lease_at_once() {
+    for last in [Step::Leave { to: "dir:/new".parse().unwrap() }, Step::Depart] {
+        let bench = bench();
+        let mut grant = bench.grant(1).await;
+        let migration = migration(5, "dir:/old", "dir:/new");
+        for step in [leaving(&migration), last.clone()] {
+            let order = Order::Relocate { migration: migration.number, step, holder: Holder::Evicted };
+            let why = "moved".parse().unwrap();
+            let operated = bench.leases.operate(&name(), migration.by.clone(), why, order).await.unwrap();
+            assert!(matches!(operated, Operated::Done(_)), "{operated:?}");
+        }
+        let error = bench.leases.renew(&mut grant.clone(), None).await.unwrap_err();
+        assert_eq!(error.kind(), if last == Step::Depart { Kind::Moved } else { Kind::Lost }, "{error}");
+        assert!(bench.leases.checkpoint(&mut grant, Report::default()).await.is_err());
+        // The keeper does not try again until its trust window ends.
+        let keeper = Keeper::start(bench.leases.clone(), grant);
+        bench.clock.advance(seconds(TTL) / 2);
+        let loss = keeper.lost().await;
+        assert!(matches!(loss, Loss::Moved(_)), "{loss:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_namespace_is_moved_by_one_migration_at_a_time() {
+    let bench = bench();
+    let store = bench.store.as_ref();
+    let (one, two) = (migration(1, "dir:/a", "dir:/b"), migration(2, "dir:/a", "dir:/c"));
+    residence::leave(store, &leaving(&one), &one).await.unwrap();
+    assert_eq!(residence::leave(store, &leaving(&two), &two).await.unwrap_err().kind(), Kind::Invalid);
+    residence::leave(store, &leaving(&one), &one).await.unwrap();
+    let (arriving, other) = (migration(2, "dir:/z", "dir:/a"), migration(3, "dir:/y", "dir:/a"));
+    assert_eq!(residence::arrive(store, &arriving).await.unwrap_err().kind(), Kind::Invalid, "it is leaving");
+    residence::leave(store, &Step::Stay, &one).await.unwrap();
+    residence::arrive(store, &arriving).await.unwrap();
+    residence::arrive(store, &arriving).await.unwrap();
+    assert_eq!(residence::arrive(store, &other).await.unwrap_err().kind(), Kind::Invalid);
+    residence::arrived(store, arriving.number, residence::Came::ToStay).await.unwrap();
+    let Acquired::Granted(_) = bench.acquire(1).await.unwrap() else { panic!("not granted") };
+    drop(granted(bench.leases.acquire(&"other".parse().unwrap(), &ask(2)).await));
+}
