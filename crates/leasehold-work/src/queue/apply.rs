@@ -149,60 +149,59 @@ impl Queue {
 
     /// Writes a new item unless it is there, and sees that it stands in line.
     pub(super) async fn put(&self, name: ItemName, item: &Item) -> Result<Added> {
-        let mut unanswered = None;
+        let mut unanswered: Option<Error> = None;
+        let mut there: Option<Known> = None;
         for _ in 0..MAX_ATTEMPTS {
-            let there = if unanswered.is_some() { self.look(&name).await? } else { None };
-            let (was, next) = match &there {
-                None => (None, item.clone()),
-                Some(known) => (Some((&known.item, &known.revision)), known.item.clone()),
+            if let Some(state) = there.as_ref().and_then(|known| known.item.relocation.as_ref()) {
+                return Err(elsewhere(&format!("item `{name}`"), state));
+            }
+            let next = match &there {
+                None => item.clone(),
+                Some(known) if matches!(known.item.state, State::Purged { .. }) => item.after(&known.item),
+                // Ours, or added before by somebody else, who perhaps got no answer either. It is visible; whether it is durable,
+                // only a new write's answer can tell.
+                Some(known) => known.item.clone(),
             };
+            let was = there.as_ref().map(|known| (&known.item, &known.revision));
             match self.line.swap(&name, was, &next).await {
-                Ok(Swap::Done { revision, .. }) => {
-                    if !self.line.is_one_step() && next.is_open() {
-                        self.line.enter(&next.place(&name), &revision, &next).await?;
+                Ok(Swap::Done { revision, now }) => {
+                    let is_first = there.as_ref().is_none_or(|known| known.item != next);
+                    if is_first && self.line.is_one_step() {
+                        return Ok(Added::New(name));
                     }
-                    return Ok(if next.lineage == item.lineage { Added::New(name) } else { Added::Duplicate(name) });
+                    let is_ours = is_first || next.lineage == item.lineage;
+                    let known = Known { item: next, revision, anchor: Anchor { now, asked: self.clock().now() } };
+                    return self.stands(&name, &known, if is_ours { Added::New } else { Added::Duplicate }).await;
                 }
-                // Somebody added it before, or has built upon ours.
-                Ok(Swap::Mismatch) => match self.there_before(&name, item).await? {
-                    Some(added) => return Ok(added),
-                    None => continue,
-                },
-                // Looked at, and what is found is confirmed by a new write.
-                Err(error) if error.kind() == Kind::Indeterminate => unanswered = Some(error),
+                Ok(Swap::Mismatch) => {}
+                Err(error) if error.kind() == Kind::Indeterminate => unanswered = Some(unanswered.unwrap_or(error)),
                 Err(error) => return Err(unanswered.unwrap_or(error)),
             }
+            there = match self.look(&name).await {
+                Ok(found) => found,
+                // Whether it was added is still unknown: saying "unavailable" would deny it.
+                Err(error) => return Err(unanswered.unwrap_or(error)),
+            };
         }
         Err(unanswered.unwrap_or_else(|| {
             Error::new(Kind::Contended, format!("item `{name}` keeps changing while it is added; try again"))
         }))
     }
 
-    /// What an item of this name that was there before means for one that is to be added; none to try again.
-    async fn there_before(&self, name: &ItemName, item: &Item) -> Result<Option<Added>> {
-        let Some(known) = self.look(name).await? else {
-            return Err(Error::new(Kind::Contended, format!("item `{name}` was purged while it was added; try again")));
-        };
-        if let Some(state) = &known.item.relocation {
-            return Err(elsewhere(&format!("item `{name}`"), state));
+    /// Sees that an item which is stored stands in line: whoever added it may have died before that.
+    async fn stands(&self, name: &ItemName, known: &Known, added: fn(ItemName) -> Added) -> Result<Added> {
+        let place = self.line.place(name, &known.item);
+        if known.item.is_open()
+            && let Err(error) = self.line.enter(&place, &known.revision, &known.item).await
+        {
+            let message = format!(
+                "item `{name}` was added, but could not be put in line; workers find it within 10 minutes, and `leasehold queue \
+                 janitor {}` at once",
+                self.name
+            );
+            return Err(Error::new(Kind::Indeterminate, message).with_source(error));
         }
-        if let State::Purged { .. } = known.item.state {
-            let next = item.after(&known.item);
-            let Swap::Done { revision, .. } = self.line.swap(name, Some((&known.item, &known.revision)), &next).await?
-            else {
-                return Ok(None);
-            };
-            if !self.line.is_one_step() {
-                self.line.enter(&next.place(name), &revision, &next).await?;
-            }
-            return Ok(Some(Added::New(name.clone())));
-        }
-        // Whoever added it may have died before it stood in line.
-        if known.item.is_open() {
-            self.line.enter(&self.line.place(name, &known.item), &known.revision, &known.item).await?;
-        }
-        let is_ours = known.item.lineage == item.lineage;
-        Ok(Some(if is_ours { Added::New(name.clone()) } else { Added::Duplicate(name.clone()) }))
+        Ok(added(name.clone()))
     }
 
     /// Refuses to go on in a namespace that is on its way to another store, or has gone there.
