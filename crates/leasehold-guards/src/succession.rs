@@ -40,7 +40,7 @@ impl Former {
     }
 
     fn add(&mut self, lease: LeaseName, lineage: Lineage, epoch: Epoch) {
-        match self.0.iter_mut().find(|(name, line, _)| (&*name, *line) == (&lease, lineage)) {
+        match self.0.iter_mut().find(|(name, line, _)| (name, *line) == (&lease, lineage)) {
             Some((_, _, seen)) => *seen = (*seen).max(epoch),
             None => self.0.push((lease, lineage, epoch)),
         }

@@ -95,11 +95,9 @@ async fn lines(common: &Common, queue: &Queue, template: &NewItem) -> Result<Exi
 }
 
 fn spool_lines(common: &Common, spool: &Spool, new: &SpoolNew) -> Result<Exit> {
-    let mut done = 0;
-    for line in std::io::stdin().lock().lines() {
+    for (done, line) in std::io::stdin().lock().lines().enumerate() {
         let line = line.map_err(|error| stopped_at(done, unread(error)))?;
         one(common, spool, new, &mut line.as_bytes()).map_err(|error| stopped_at(done, error))?;
-        done += 1;
     }
     Ok(Exit::Done)
 }
