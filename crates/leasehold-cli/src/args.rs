@@ -464,7 +464,8 @@ Examples:
 A resource belongs to the lease that wrote there first; every other lease is refused, also one of the same name in another
 store or namespace. If a store was lost and begun anew, do not adopt: heal the lease with `leasehold advance --lineage`.")]
 pub struct Adopt {
-    /// What to give away, as --guard names it: file:PATH, folder:PATH, git:REMOTE, a database or an object in a bucket
+    /// What to give away, as --guard names it: file:PATH, folder:PATH, git:REMOTE, a database, an object in a
+    /// bucket; or http:NAME of `proxy --resource NAME`, mcp:NAME of `mcp-gate --guard NAME`
     pub resource: String,
     /// Why; it is kept with the fence
     #[arg(long, value_name = "TEXT", required = true)]

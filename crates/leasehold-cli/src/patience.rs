@@ -37,6 +37,11 @@ impl Patience {
         Patience { limit, step: Arc::new(watch::Sender::new(step.into())) }
     }
 
+    /// How long it lasts.
+    pub const fn limit(&self) -> Duration {
+        self.limit
+    }
+
     /// From now on this is waited for: a noun, as in "still waiting for ...".
     pub fn at(&self, step: impl Into<String>) {
         self.step.send_replace(step.into());

@@ -50,12 +50,43 @@ fn an_operator_gives_a_file_to_another_lease() {
     assert_eq!(home.read("out"), "new");
     let note = home.read(".out.fence/adopted");
     assert!(note.contains("ann") && note.contains("replaced"), "{note}");
-    // And back, as JSON.
+    // And back, with a new epoch, as JSON.
+    home.done(&["adopt", "file:out", "--token", &old, "--why", "a mistake"]).expect(13);
+    let old = handed_over(&home, "old");
     let back = home.done(&["adopt", "file:out", "--token", &old, "--why", "a mistake", "--json"]).expect(0);
     let told: serde_json::Value = serde_json::from_str(&back.stdout).unwrap();
     assert_eq!((&told["before"]["lease"], &told["after"]["lease"]), (&"new".into(), &"old".into()));
     write(&home, &old, "old again").expect(0);
     assert_eq!(home.read("out"), "old again");
+}
+
+fn handed_over(home: &Home, lease: &str) -> String {
+    let done = home.done(&["hand-off", lease, "--to", "next", "--why", "w", "--ttl", "1h"]).expect(0);
+    done.stdout.trim().to_owned()
+}
+
+#[test]
+fn a_file_given_away_and_back_has_not_forgotten_what_it_had_seen() {
+    let home = Home::new(On::Dir);
+    let first = token(&home, "x");
+    let copied = std::process::Command::new("cp").arg("-a").args([home.path("leases"), home.path("copy")]).status();
+    assert!(copied.unwrap().success());
+    handed_over(&home, "x");
+    write(&home, &handed_over(&home, "x"), "three").expect(0);
+    // The store is restored from the copy, and knows epoch 1 only.
+    std::fs::remove_dir_all(home.path("leases")).unwrap();
+    std::fs::rename(home.path("copy"), home.path("leases")).unwrap();
+    write(&home, &first, "one").expect(65);
+    let other = token(&home, "y");
+    home.done(&["adopt", "file:out", "--token", &other, "--why", "there"]).expect(0);
+    let back = home.done(&["adopt", "file:out", "--token", &first, "--why", "back"]).expect(65);
+    assert!(back.stderr.contains("store regressed") && back.stderr.contains("advance x --past 3"), "{back:?}");
+    write(&home, &first, "one").expect(64);
+    assert_eq!(home.read("out"), "three");
+    home.done(&["advance", "x", "--past", "3", "--why", "store was restored"]).expect(0);
+    let healed = handed_over(&home, "x");
+    home.done(&["adopt", "file:out", "--token", &healed, "--why", "back"]).expect(0);
+    write(&home, &healed, "five").expect(0);
 }
 
 #[test]
@@ -91,4 +122,26 @@ fn a_published_folder_is_adopted_and_its_files_are_not_written_one_by_one() {
     home.done(&["publish", "build", "site", "--token", &old]).expect(64);
     home.done(&["publish", "build", "site", "--token", &new]).expect(0);
     home.done(&["run", "other", "--guard", "folder:site", "--", "true"]).expect(64);
+}
+
+#[test]
+fn a_fence_in_the_store_is_given_to_items_too() {
+    let home = Home::new(On::Sqlite);
+    let lease = token(&home, "x");
+    // The gate seals the resource when it starts, and ends with its input.
+    home.done(&["mcp-gate", "--guard", "repo", "--token", &lease, "--", "cat"]).expect(0);
+    let spool = format!("spool:{}", home.path("spool").display());
+    for queue in ["q", &spool] {
+        home.done(&["queue", "add", queue, "--text", "a"]).expect(0);
+        let item = home.done(&["queue", "claim", queue, "--ttl", "1h"]).expect(0).stdout.trim().to_owned();
+        let adopt = ["adopt", "mcp:repo", "--token", &item, "--why", "w"];
+        let adopted = Done::from(home.leasehold(&adopt).env("LEASEHOLD_QUEUE", queue).output().unwrap()).expect(0);
+        assert!(adopted.stderr.contains("`mcp:repo`"), "{adopted:?}");
+        let item = item.replacen(":1:", ":2:", 1);
+        let adopt = ["adopt", "mcp:repo", "--token", &item, "--why", "w"];
+        let unknown = Done::from(home.leasehold(&adopt).env("LEASEHOLD_QUEUE", queue).output().unwrap());
+        assert_ne!(unknown.code, 0, "{unknown:?}");
+    }
+    let help = home.done(&["adopt", "--help"]).expect(0).stdout;
+    assert!(help.contains("http:NAME") && help.contains("mcp:NAME"), "{help}");
 }

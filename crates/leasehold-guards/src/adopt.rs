@@ -10,12 +10,13 @@
 //! where two folders cannot change places (NFS).
 
 use crate::failure::{Scene, exists, vanished};
-use crate::fence::{LEASE, NOBODY, SEALED, high_in, list, names, open_fence, permit_name, read_lease, sync};
+use crate::fence::{LEASE, NOBODY, SEALED, high_in, list, names, open_fence, permit_name, read_file, read_lease, sync};
 use crate::nesting;
 use crate::permit::Permits;
 use crate::place::Place;
 use crate::remains::{GONE, discard_aside};
 use crate::steps::Step;
+use crate::succession::{Former, MAX_FORMER_BYTES};
 use leasehold::guard::HighWater;
 use leasehold::{Epoch, Error, Kind, Nonce, Result, Token, Who, Why, codec};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
@@ -32,6 +33,8 @@ pub(crate) const FORMER: &str = "former-";
 const NEW: &str = "new-";
 /// Who adopted it, and why: for people.
 const ADOPTED: &str = "adopted";
+/// The leases that had the artifact before, with the highest epoch of each: the fence folder of one that comes back is new.
+const EARLIER: &str = "earlier";
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// True for `<nonce>-<inode>`. The inode is that of the folder which was staged under this name: whoever finds another one
@@ -86,6 +89,7 @@ pub(crate) fn adopt(
         // It is this lease's already, perhaps by an adoption that was cut short: sealing ends it.
         return Permits::open(scene, place, token)?.seal();
     }
+    let earlier = read_earlier(&scene, &former)?.given(scene.resource, from, token, MAX_FORMER_BYTES)?;
     let beside = open_beside(&scene, place)?;
     let undo = |staged: Option<&str>| {
         if let Some(staged) = staged {
@@ -95,7 +99,7 @@ pub(crate) fn adopt(
             let _ = rustix::fs::unlinkat(&place.parent, name, AtFlags::REMOVEDIR);
         }
     };
-    let staged = stage(&scene, &beside, from, token, by, why).inspect_err(|_| undo(None))?;
+    let staged = stage(&scene, &beside, &earlier, token, &note(from, token, by, why)).inspect_err(|_| undo(None))?;
     // Staged, then looked at: a newer epoch of the former lease either is seen here, or takes away what was staged.
     let exchanged = unchanged().and_then(|()| {
         scene
@@ -164,20 +168,16 @@ fn open_beside(scene: &Scene<'_>, place: &Place) -> Result<OwnedFd> {
 }
 
 /// Makes a fence folder of the new lease, with a permit that is not marked as sealed yet; durable when it returns.
-fn stage(scene: &Scene<'_>, beside: &OwnedFd, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<String> {
+fn stage(scene: &Scene<'_>, beside: &OwnedFd, earlier: &Former, token: &Token, note: &str) -> Result<String> {
     let nonce = Nonce::random();
     let new = format!("{NEW}{nonce}");
     let lease = codec::encode("fence", &(&token.lease, token.lineage))?;
-    let note = format!(
-        "adopted by {by}\nwhy: {why}\nfrom: {}\nto: {}\n",
-        described(from),
-        described(&HighWater::of(token, 0))
-    );
+    let earlier = codec::encode(EARLIER, &earlier.to_string())?;
     let made = scene.attempt(Step::StageFence, || {
         let mode = Mode::from_raw_mode(0o777);
         rustix::fs::mkdirat(beside, new.as_str(), mode)?;
         let fence = rustix::fs::openat(beside, new.as_str(), FOLDER, Mode::empty())?;
-        for (name, bytes) in [(LEASE, lease.as_slice()), (ADOPTED, note.as_bytes())] {
+        for (name, bytes) in [(LEASE, lease.as_slice()), (EARLIER, &earlier), (ADOPTED, note.as_bytes())] {
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let mut file = File::from(rustix::fs::openat(&fence, name, flags, Mode::from_raw_mode(0o666))?);
             file.write_all(bytes)?;
@@ -194,6 +194,17 @@ fn stage(scene: &Scene<'_>, beside: &OwnedFd, from: &HighWater, token: &Token, b
         discard_aside(scene, beside, &new, beside);
         scene.failed(Step::StageFence, e)
     })
+}
+
+fn note(from: &HighWater, token: &Token, by: &Who, why: &Why) -> String {
+    let (from, to) = (described(from), described(&HighWater::of(token, 0)));
+    format!("adopted by {by}\nwhy: {why}\nfrom: {from}\nto: {to}\n")
+}
+
+fn read_earlier(scene: &Scene<'_>, fence: &OwnedFd) -> Result<Former> {
+    let Some(bytes) = read_file(scene, fence, EARLIER)? else { return Ok(Former::default()) };
+    let text: String = codec::decode(EARLIER, &bytes, &format!("{EARLIER} of {}", scene.resource))?;
+    Former::read(scene.resource, &text)
 }
 
 fn no_exchange(scene: &Scene<'_>, fence: &OsStr) -> Error {

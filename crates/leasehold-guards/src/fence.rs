@@ -101,16 +101,22 @@ pub(crate) fn open_fence(scene: &Scene<'_>, place: &Place, name: &OsStr) -> Resu
 }
 
 pub(crate) fn read_lease(scene: &Scene<'_>, fence: &OwnedFd) -> Result<Option<(LeaseName, Lineage)>> {
+    let place = || format!("lease of {}", scene.resource);
+    read_file(scene, fence, LEASE)?.map(|bytes| codec::decode("fence", &bytes, &place())).transpose()
+}
+
+/// A file of ours in the fence folder; none if it is not there.
+pub(crate) fn read_file(scene: &Scene<'_>, fence: &OwnedFd, name: &str) -> Result<Option<Vec<u8>>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let opened = match rustix::fs::openat(fence, LEASE, flags, Mode::empty()) {
+    let opened = match rustix::fs::openat(fence, name, flags, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),
-        Err(Errno::LOOP) => return Err(scene.corrupt("the `lease` file is a symlink; remove it")),
+        Err(Errno::LOOP) => return Err(scene.corrupt(&format!("the `{name}` file is a symlink; remove it"))),
         answer => answer.map_err(|e| scene.failed(Step::List, e.into()))?,
     };
     let mut bytes = Vec::new();
     let limit = codec::MAX_RECORD_BYTES as u64 + 1;
     File::from(opened).take(limit).read_to_end(&mut bytes).map_err(|e| scene.failed(Step::List, e))?;
-    codec::decode("fence", &bytes, &format!("lease of {}", scene.resource)).map(Some)
+    Ok(Some(bytes))
 }
 
 pub(crate) fn list(scene: &Scene<'_>, fence: &OwnedFd) -> Result<Listing> {

@@ -13,7 +13,7 @@ use leasehold::guard::{self, HighWater};
 use leasehold::store::{ClockSource, Store, Swap};
 use leasehold::{
     Anchor, Claim, Coordinator, Epoch, Error, Found, Key, Kind, LeaseName, Lineage, Nonce, Ownership, Remedy, Result,
-    Revision, Shelf, Timestamp, Who, Why, codec,
+    Revision, Shelf, Timestamp, Token, Who, Why, codec,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use std::time::Duration;
 const KIND: &str = "fence";
 /// How often a write without an answer is written again, to be sure of it.
 const MAX_CONFIRMATIONS: u32 = 4;
-/// How many times the fence remembers that it was given to another lease.
-pub(crate) const ADOPTIONS_KEPT: usize = 8;
+/// How many leases that had the resource before the fence has room for.
+pub(crate) const MAX_ADOPTIONS: usize = 32;
 
 /// What a fence says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(crate) struct Content {
     pub(crate) by: Option<Claim>,
     /// Until when what was let in may be at work.
     pub(crate) horizon: Option<Horizon>,
-    /// The leases that had the resource before, oldest first, at most [`ADOPTIONS_KEPT`].
+    /// The leases that had the resource before, each once, with the highest epoch that was seen of it.
     pub(crate) adopted: Vec<Adoption>,
 }
 
@@ -62,6 +62,16 @@ pub(crate) struct Adoption {
 impl Adoption {
     pub(crate) fn new(from: &HighWater, by: &Who, why: &Why) -> Self {
         Adoption { from: from.clone().into(), by: by.clone(), why: why.clone() }
+    }
+
+    /// The highest epoch of this token's lease, if it was the one that gave the resource away.
+    pub(crate) fn seen(&self, token: &Token) -> Option<Epoch> {
+        ((&self.from.lease, self.from.lineage) == (&token.lease, token.lineage)).then_some(self.from.epoch)
+    }
+
+    /// Whether a later adoption from the same lease says all that this one does, but for its words.
+    pub(crate) fn is_covered_by(&self, later: &Adoption) -> bool {
+        later.is_of(&self.from.clone().into())
     }
 
     fn is_of(&self, filed: &HighWater) -> bool {

@@ -67,7 +67,8 @@ mod stages;
 mod state_folder;
 #[cfg(feature = "file")]
 mod steps;
-#[cfg(any(feature = "git", feature = "object", feature = "sql"))]
+#[cfg(any(feature = "file", feature = "git", feature = "http", feature = "mcp", feature = "object", feature = "sql"))]
+#[cfg_attr(not(all(feature = "file", feature = "git")), allow(dead_code))]
 mod succession;
 #[cfg(feature = "folder")]
 mod tree;

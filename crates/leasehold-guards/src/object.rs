@@ -6,13 +6,15 @@
 //! ETag is that of the content, and comes back with it. Without a salt a stale writer can land while the content is
 //! byte for byte what it last saw, and the guard says *check-then-act*. Whoever puts without the guard drops the fence.
 
+mod failure;
 mod proof;
 mod salt;
 
 pub use salt::{Salt, content_type_of};
 
+use self::failure::failure;
 use crate::stages::{Stage, Stages, Watched};
-use crate::succession;
+use crate::succession::{self, Former};
 use async_trait::async_trait;
 use bytes::Bytes;
 use leasehold::guard::{self, Adopt, Guard, HighWater, Policy, Strength};
@@ -36,6 +38,10 @@ const FENCE: &str = "leaseholdfence";
 const SALT: &str = "leaseholdsalt";
 /// Who gave the object to another lease, and why: until the next put.
 const ADOPTED: &str = "leaseholdadopted";
+/// The leases that had the object before. It goes with every put.
+const FORMER: &str = "leaseholdformer";
+/// All metadata of an object together may have 2 KB.
+const FORMER_CHARS: usize = 700;
 /// Services allow 2 KiB for all of it.
 const ADOPTED_CHARS: usize = 800;
 /// What a sealed object that nobody has written yet says that it is.
@@ -81,7 +87,7 @@ pub struct ObjectGuard {
     policy: Policy,
     stages: Watched,
     /// The object as this guard left it: the next put need not look first.
-    left: Arc<Mutex<Option<(UpdateVersion, HighWater)>>>,
+    left: Arc<Mutex<Option<(UpdateVersion, HighWater, Former)>>>,
 }
 
 impl fmt::Debug for ObjectGuard {
@@ -94,6 +100,7 @@ impl fmt::Debug for ObjectGuard {
 struct Found {
     version: UpdateVersion,
     high: Option<HighWater>,
+    former: Former,
     /// The number of the put that made it.
     write: Option<Nonce>,
     attributes: Attributes,
@@ -137,6 +144,8 @@ impl Unanswered {
 struct Payload {
     body: Bytes,
     attributes: Attributes,
+    /// None if it is as it was.
+    former: Option<Former>,
 }
 
 fn condition(e_tag: Option<String>, version: Option<String>) -> UpdateVersion {
@@ -148,36 +157,6 @@ fn is_same(one: &UpdateVersion, other: &UpdateVersion) -> bool {
     let agree = |a: &Option<String>, b: &Option<String>| a.is_none() || b.is_none() || a == b;
     let has_none = |tag: &UpdateVersion| tag.e_tag.is_none() && tag.version.is_none();
     has_none(one) == has_none(other) && agree(&one.e_tag, &other.e_tag) && agree(&one.version, &other.version)
-}
-
-/// The driver's error in one line. Its own words hold addresses and bodies, so only the last cause is told.
-fn failure(error: &object_store::Error, resource: &str, unknown: Kind) -> Error {
-    let (kind, what) = match error {
-        object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
-            (Kind::Unsupported, "the service refuses the credentials; they must allow to read and write the object")
-        }
-        object_store::Error::NotSupported { .. } | object_store::Error::NotImplemented { .. } => {
-            (Kind::Unsupported, "the service cannot do it")
-        }
-        object_store::Error::NotFound { .. } => (Kind::Unsupported, "there is no such bucket; create it first"),
-        // An answer, unlike other failures of a server: it took nothing.
-        _ if is_full(error) => {
-            (Kind::Unavailable, "the server has no room, nothing was changed; make room there and try again")
-        }
-        _ => (unknown, "the service did not answer as it should"),
-    };
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
-    }
-    let why: Vec<String> = cause.to_string().split_whitespace().map(ToOwned::to_owned).collect();
-    Error::new(kind, format!("{what}: resource=`{resource}`: {}", leasehold::printable(&why.join(" "))))
-}
-
-/// Whether the answer was 507, by the words of the driver, which has no other sign for it.
-fn is_full(error: &object_store::Error) -> bool {
-    let causes = std::iter::successors(Some(error as &dyn std::error::Error), |cause| cause.source());
-    causes.into_iter().any(|cause| cause.to_string().contains("507 Insufficient Storage"))
 }
 
 /// A text as a header may have it: what is not plain is `%` and two digits, and there is an end to it.
@@ -248,12 +227,12 @@ impl ObjectGuard {
             return Err(Error::invalid("body", format!("{} bytes", body.len()), allowed));
         }
         let attributes = Attributes::from_iter([(Attribute::ContentType, content_type.to_owned())]);
-        let payload = Payload { body, attributes };
+        let payload = Payload { body, attributes, former: None };
         let judge = |high: Option<&HighWater>| {
             guard::admit(high, token, self.policy).map_err(|rejection| rejection.into_error(&self.resource))
         };
         self.swap(Intent::Put, judge, |_| {
-            Ok(Payload { body: payload.body.clone(), attributes: payload.attributes.clone() })
+            Ok(Payload { body: payload.body.clone(), attributes: payload.attributes.clone(), former: None })
         })
         .await
     }
@@ -301,17 +280,21 @@ impl ObjectGuard {
                 },
             };
             if intent == Intent::Seal && seen.is_none() && high == Some(&next) {
-                return Ok(self.leave(version, next));
+                let former = found.map(|found| found.former).unwrap_or_default();
+                return Ok(self.leave(version, next, former));
             }
             if high.is_none() && unanswered.high.is_none() {
                 self.prove().await?;
             }
             let write = Nonce::random();
-            let (body, options) = self.options(found.as_ref(), payload(found.as_ref())?, &next, write);
+            let payload = payload(found.as_ref())?;
+            let former = payload.former.clone();
+            let former = former.or_else(|| found.as_ref().map(|found| found.former.clone())).unwrap_or_default();
+            let (body, options) = self.options(found.as_ref(), payload, &former, &next, write);
             self.stages.reach(Stage::Put, &self.resource)?;
             let call = self.store.put_opts(&self.key, body.into(), options);
             match in_time(PUT, &self.resource, Kind::Indeterminate, call).await {
-                Ok(Ok(done)) => return Ok(self.leave(condition(done.e_tag, done.version), next)),
+                Ok(Ok(done)) => return Ok(self.leave(condition(done.e_tag, done.version), next, former)),
                 // 412 says that somebody was faster, 409 that nothing was decided: looking again tells.
                 Ok(Err(
                     object_store::Error::AlreadyExists { .. }
@@ -347,13 +330,13 @@ impl ObjectGuard {
     /// than one that was just seen.
     fn left(&self) -> Option<Found> {
         let left = self.left.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let (version, high) = left.filter(|_| matches!(self.strength(), Strength::Atomic))?;
-        Some(Found { version, high: Some(high), write: None, attributes: Attributes::new(), body: None })
+        let (version, high, former) = left.filter(|_| matches!(self.strength(), Strength::Atomic))?;
+        Some(Found { version, high: Some(high), former, write: None, attributes: Attributes::new(), body: None })
     }
 
-    fn leave(&self, version: UpdateVersion, high: HighWater) -> HighWater {
+    fn leave(&self, version: UpdateVersion, high: HighWater, former: Former) -> HighWater {
         let has_tag = version.e_tag.is_some() || version.version.is_some();
-        *self.left.lock().unwrap_or_else(PoisonError::into_inner) = has_tag.then(|| (version, high.clone()));
+        *self.left.lock().unwrap_or_else(PoisonError::into_inner) = has_tag.then(|| (version, high.clone(), former));
         high
     }
 
@@ -373,8 +356,19 @@ impl ObjectGuard {
         })
     }
 
-    fn options(&self, found: Option<&Found>, payload: Payload, next: &HighWater, write: Nonce) -> (Bytes, PutOptions) {
-        let Payload { body, mut attributes } = payload;
+    fn options(
+        &self,
+        found: Option<&Found>,
+        payload: Payload,
+        former: &Former,
+        next: &HighWater,
+        write: Nonce,
+    ) -> (Bytes, PutOptions) {
+        let Payload { body, mut attributes, .. } = payload;
+        let former = former.to_string();
+        if !former.is_empty() {
+            attributes.insert(Attribute::Metadata(FORMER.into()), former.into());
+        }
         let token = next.token();
         attributes.insert(Attribute::Metadata(FENCE.into()), format!("{}:{write}", token.wire()).into());
         let salt = if self.tags == Tags::OfTheContent { self.salt } else { Salt::None };
@@ -403,6 +397,7 @@ impl ObjectGuard {
             got.attributes.get(&Attribute::Metadata(name.into())).map(|value| String::from(&**value))
         };
         let fence = metadata(FENCE).map(|text| self.fence_of(&text)).transpose()?;
+        let former = Former::read(&self.resource, &metadata(FORMER).unwrap_or_default())?;
         let is_salted = metadata(SALT).is_some();
         let version = condition(got.meta.e_tag.clone(), got.meta.version.clone());
         if version.e_tag.is_none() && version.version.is_none() {
@@ -427,7 +422,7 @@ impl ObjectGuard {
             None
         };
         let (high, write) = fence.map_or((None, None), |(high, write)| (Some(high), Some(write)));
-        Ok(Some(Found { version, high, write, attributes, body }))
+        Ok(Some(Found { version, high, former, write, attributes, body }))
     }
 
     fn fence_of(&self, text: &str) -> Result<(HighWater, Nonce)> {
@@ -445,7 +440,7 @@ impl ObjectGuard {
     fn seal_payload(&self, found: Option<&Found>) -> Result<Payload> {
         let Some(found) = found else {
             let attributes = Attributes::from_iter([(Attribute::ContentType, SEALED)]);
-            return Ok(Payload { body: Bytes::new(), attributes });
+            return Ok(Payload { body: Bytes::new(), attributes, former: None });
         };
         if self.tags == Tags::OfTheContent && self.salt == Salt::None {
             let message = format!(
@@ -455,7 +450,7 @@ impl ObjectGuard {
             );
             return Err(Error::new(Kind::Unsupported, message));
         }
-        Ok(Payload { body: found.body.clone().unwrap_or_default(), attributes: found.attributes.clone() })
+        Ok(Payload { body: found.body.clone().unwrap_or_default(), attributes: found.attributes.clone(), former: None })
     }
 }
 
@@ -497,6 +492,8 @@ impl Adopt for ObjectGuard {
         let note = plain(&succession::note(from, by, why));
         self.swap(Intent::Adopt, judge, |found| {
             let mut payload = self.seal_payload(found)?;
+            let former = found.map(|found| found.former.clone()).unwrap_or_default();
+            payload.former = Some(former.given(&self.resource, from, token, FORMER_CHARS)?);
             payload.attributes.insert(Attribute::Metadata(ADOPTED.into()), note.clone().into());
             Ok(payload)
         })

@@ -73,6 +73,11 @@ impl<'a> Permits<'a> {
                     Err(e) if !exists(&e) => return Err(scene.failed(Step::MakeFence, e)),
                     answer => made_here = answer.is_ok(),
                 }
+                if made_here && let Err(e) = scene.attempt(Step::SyncFence, || sync(&place.parent)) {
+                    // While it is empty: then the next one makes it anew, for a second sync proves nothing.
+                    let _ = rustix::fs::unlinkat(&place.parent, &name, AtFlags::REMOVEDIR);
+                    return Err(scene.failed(Step::SyncFence, e));
+                }
                 open_fence(&scene, place, &name)?
                     .ok_or_else(|| scene.corrupt("the fence folder was removed while it was used; try again"))?
             }
@@ -204,14 +209,24 @@ impl<'a> Permits<'a> {
     }
 
     fn make_own(&self) -> Result<bool> {
-        let made = self.scene.attempt(Step::MakePermit, || {
-            Ok(rustix::fs::mkdirat(&self.fence, self.own.as_str(), Mode::from_raw_mode(FOLDER_MODE as _))?)
-        });
-        match made {
-            Ok(()) => Ok(true),
-            Err(e) if exists(&e) => Ok(false),
-            Err(e) => Err(self.scene.failed(Step::MakePermit, e)),
+        let mode = Mode::from_raw_mode(FOLDER_MODE as _);
+        self.scene.take(Step::MakePermit, || match rustix::fs::mkdirat(&self.fence, self.own.as_str(), mode) {
+            Err(Errno::EXIST) => self.make_own_anew(mode),
+            made => Ok(made.map(|()| true)?),
+        })
+    }
+
+    /// Puts a new folder in the place of our permit, which is not sealed. Whoever made it may have failed to sync it, and a
+    /// second sync proves nothing: only a new entry can be made durable. At no moment is there no permit. One that is not
+    /// empty stays: another process of our tenure is in the middle of its seal.
+    fn make_own_anew(&self, mode: Mode) -> io::Result<bool> {
+        let fresh = gone_name();
+        rustix::fs::mkdirat(&self.fence, fresh.as_str(), mode)?;
+        let placed = rustix::fs::renameat(&self.fence, fresh.as_str(), &self.fence, self.own.as_str());
+        if placed.is_err() {
+            let _ = rustix::fs::unlinkat(&self.fence, fresh.as_str(), AtFlags::REMOVEDIR);
         }
+        Ok(placed.is_ok())
     }
 
     /// Lists and tears down until two listings in a row show nothing lower. One is not enough: a permit that is being

@@ -14,7 +14,7 @@ use crate::sql::{
     high_water, judge, mode, no_room, not_removed, not_set_up, one_line, sequence, undone, unknown,
 };
 use crate::stages::{Stage, Stages, Watched};
-use crate::succession;
+use crate::succession::{self, Former, MAX_FORMER_BYTES};
 use async_trait::async_trait;
 use leasehold::guard::{Adopt, Guard, HighWater, Policy, Strength};
 use leasehold::{Error, Kind, Nonce, Result, Token, Who, Why};
@@ -71,7 +71,7 @@ pub async fn admit(
 ) -> Result<HighWater> {
     let asked = transaction.simple_query(&call(resource, token, mode(Some(policy)), Nonce::random())?).await;
     let messages = asked.map_err(|e| refused(&e, resource.as_str(), "this database"))?;
-    let judge = |high: Option<&HighWater>| judge(resource.as_str(), high, token, Some(policy));
+    let judge = |high: Option<&HighWater>, _: &str| judge(resource.as_str(), high, token, Some(policy));
     Ok(decide(resource.as_str(), &messages, judge)?.high)
 }
 
@@ -111,7 +111,7 @@ struct Admitted {
 fn decide(
     resource: &str,
     messages: &[SimpleQueryMessage],
-    judge: impl FnOnce(Option<&HighWater>) -> Result<HighWater>,
+    judge: impl FnOnce(Option<&HighWater>, &str) -> Result<HighWater>,
 ) -> Result<Admitted> {
     let strange = || {
         let message = format!("resource=`{resource}`: leasehold_admit is not the function that `--init` installs");
@@ -123,7 +123,8 @@ fn decide(
     let transaction = text("in_transaction").and_then(|text| text.parse().ok()).ok_or_else(strange)?;
     let trail = text("seen_trail").ok_or_else(strange)?;
     let seen = fence_of(resource, row, ["seen_lease", "seen_lineage", "seen_epoch", "seen_nonce", "seen_seq"])?;
-    let high = judge(seen.as_ref())?;
+    // Only an adoption asks for it, and the shortest way through the function leaves it out.
+    let high = judge(seen.as_ref(), &text("seen_former").unwrap_or_default())?;
     if verdict != "admitted" {
         return Err(strange());
     }
@@ -195,7 +196,7 @@ impl PostgresGuard {
         &self,
         token: &Token,
         call: &str,
-        judge: impl FnOnce(Option<&HighWater>) -> Result<HighWater>,
+        judge: impl FnOnce(Option<&HighWater>, &str) -> Result<HighWater>,
     ) -> Result<(Client, Admitted)> {
         let resource = self.resource();
         self.stages.reach(Stage::Connect, &resource)?;
@@ -220,7 +221,7 @@ impl PostgresGuard {
         &self,
         token: &Token,
         call: &str,
-        judge: impl Fn(Option<&HighWater>) -> Result<HighWater>,
+        judge: impl Fn(Option<&HighWater>, &str) -> Result<HighWater>,
     ) -> Result<HighWater> {
         let mut lost = None;
         for attempt in 0..TRIES {
@@ -369,7 +370,7 @@ impl Guard for PostgresGuard {
 
     async fn seal(&self, token: &Token) -> Result<HighWater> {
         let sql = call(&self.resource, token, mode(None), Nonce::random())?;
-        self.settle(token, &sql, |high| judge(&self.resource(), high, token, None)).await
+        self.settle(token, &sql, |high, _| judge(&self.resource(), high, token, None)).await
     }
 
     async fn high_water(&self) -> Result<Option<HighWater>> {
@@ -392,7 +393,12 @@ impl Adopt for PostgresGuard {
         let sql = call(&self.resource, token, "adopt", Nonce::random())?;
         let (seen, note) = (literal(&from.token().wire()), literal(&succession::note(from, by, why)));
         let sql = format!("{}, {seen}, {note})", sql.trim_end_matches(')'));
-        self.settle(token, &sql, |high| succession::adopt(&self.resource(), high, from, token)).await
+        let judge = |high: Option<&HighWater>, former: &str| {
+            let next = succession::adopt(&self.resource(), high, from, token)?;
+            Former::read(&self.resource(), former)?.given(&self.resource(), from, token, MAX_FORMER_BYTES)?;
+            Ok(next)
+        };
+        self.settle(token, &sql, judge).await
     }
 }
 
@@ -446,7 +452,7 @@ impl SqlGuard for PostgresGuard {
     async fn run(&self, token: &Token, script: &Script) -> Result<Outcome> {
         let write = Nonce::random();
         let sql = call(&self.resource, token, mode(Some(self.policy)), write)?;
-        let judge = |high: Option<&HighWater>| judge(&self.resource(), high, token, Some(self.policy));
+        let judge = |high: Option<&HighWater>, _: &str| judge(&self.resource(), high, token, Some(self.policy));
         let (client, admitted) = self.begin(token, &sql, judge).await?;
         let (counts, rows) = match self.apply(&client, token, script).await {
             Ok(done) => done,

@@ -11,7 +11,7 @@ use crate::sql::{
     failed_statement, fate, hex, high_water, judge, no_room, not_removed, not_set_up, one_line, shown, undone, unknown,
 };
 use crate::stages::{Stage, Stages, Watched};
-use crate::succession;
+use crate::succession::{self, Former, MAX_FORMER_BYTES};
 use async_trait::async_trait;
 use leasehold::guard::{Adopt, Guard, HighWater, Policy, Strength};
 use leasehold::{Error, Kind, Nonce, Result, Token, Who, Why};
@@ -31,7 +31,7 @@ const TRIES: u32 = 3;
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS leasehold_fence (
     resource TEXT PRIMARY KEY, lease TEXT NOT NULL, lineage TEXT NOT NULL, epoch INTEGER NOT NULL, nonce TEXT NOT NULL,
     seq INTEGER NOT NULL, trail TEXT NOT NULL DEFAULT '', confirmed TEXT NOT NULL DEFAULT '', adopted TEXT NOT NULL DEFAULT '',
-    admitted INTEGER)";
+    former TEXT NOT NULL DEFAULT '', admitted INTEGER)";
 const READ: &str = "SELECT lease, lineage, epoch, nonce, seq FROM main.leasehold_fence WHERE resource = ?1";
 const MOVE: &str = "INSERT INTO main.leasehold_fence (resource, lease, lineage, epoch, nonce, seq, admitted)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (resource) DO UPDATE
@@ -42,7 +42,7 @@ const MARK: &str =
 /// A change without a meaning: when its commit was answered, what was seen with it is sure.
 const CONFIRM: &str = "INSERT INTO main.leasehold_fence (resource, lease, lineage, epoch, nonce, seq, confirmed)
     VALUES (?1, '', '', 0, '', 0, ?2) ON CONFLICT (resource) DO UPDATE SET confirmed = ?2 RETURNING trail";
-const NOTE: &str = "UPDATE main.leasehold_fence SET adopted = ?2 WHERE resource = ?1";
+const NOTE: &str = "UPDATE main.leasehold_fence SET adopted = ?2, former = ?3 WHERE resource = ?1";
 const CLOSE: &str = "UPDATE main.leasehold_fence SET admitted = NULL WHERE resource = ?1";
 const EVENTS: [&str; 3] = ["INSERT", "UPDATE", "DELETE"];
 
@@ -116,9 +116,10 @@ fn read(db: &Connection, resource: &Resource) -> rusqlite::Result<Option<FenceRo
         .optional()
 }
 
-fn trail(db: &Connection, resource: &Resource) -> rusqlite::Result<String> {
-    let sql = "SELECT trail FROM main.leasehold_fence WHERE resource = ?1";
-    let found = db.query_row(sql, params![resource.as_str()], |row| row.get(0)).optional()?;
+/// The text in one column of the fence row; empty if there is no row.
+fn column(db: &Connection, resource: &Resource, name: &str) -> rusqlite::Result<String> {
+    let sql = format!("SELECT {name} FROM main.leasehold_fence WHERE resource = ?1");
+    let found = db.query_row(&sql, params![resource.as_str()], |row| row.get(0)).optional()?;
     Ok(found.unwrap_or_default())
 }
 
@@ -212,8 +213,11 @@ impl SqliteGuard {
         self.settle(&db, || {
             let high = high_water(&shown, read(&db, &self.resource).map_err(fail)?)?;
             let next = succession::adopt(&shown, high.as_ref(), from, token)?;
+            let former = Former::read(&shown, &column(&db, &self.resource, "former").map_err(fail)?)?;
+            let former = former.given(&shown, from, token, MAX_FORMER_BYTES)?.to_string();
             set_fence(&db, &self.resource, &next, None)?.map_err(fail)?;
-            db.execute(NOTE, params![self.resource.as_str(), succession::note(from, by, why)]).map_err(fail)?;
+            let note = succession::note(from, by, why);
+            db.execute(NOTE, params![self.resource.as_str(), note, former]).map_err(fail)?;
             Ok(next)
         })
     }
@@ -232,7 +236,7 @@ impl SqliteGuard {
         let fail = |e| failed(e, &place, &shown);
         let mut before = String::new();
         let ((high, counts, rows), lost) = self.within(&db, || {
-            before = trail(&db, &self.resource).map_err(fail)?;
+            before = column(&db, &self.resource, "trail").map_err(fail)?;
             let high = move_fence(&db, &self.resource, token, Some(self.policy), write, &place, &shown)?;
             // A savepoint goes with its transaction: that is how we know that it is still the same.
             db.execute_batch(&format!("SAVEPOINT leasehold_{write}")).map_err(fail)?;

@@ -8,6 +8,7 @@
 //! counts. Damage is told, never taken for empty. Non-promise: what other machines remember is not seen here; and a file
 //! has the grant's nonce in it, so only this user can read it.
 
+use crate::succession;
 use leasehold::guard::{self, HighWater, Rejection};
 use leasehold::{Epoch, Error, Kind, LeaseName, Lineage, Nonce, Result, codec};
 use serde::{Deserialize, Serialize};
@@ -89,8 +90,12 @@ impl StateFolder {
     fn prepare(&self, parent: &Path) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
         // Whoever made them may not have come to sync them.
-        for folder in [&self.folder, &parent.join(SUBFOLDER), parent] {
-            sync_folder(folder)?;
+        let subfolder = parent.join(SUBFOLDER);
+        for folder in [&self.folder, &subfolder, parent] {
+            sync_folder(folder).inspect_err(|_| {
+                // Those that are empty go, so that the next one makes them anew: a second sync proves nothing.
+                let _ = fs::remove_dir(&self.folder).and_then(|()| fs::remove_dir(&subfolder));
+            })?;
         }
         for above in parent.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()) {
             match sync_folder(above) {
@@ -108,6 +113,16 @@ impl StateFolder {
     /// The highest token that was remembered here.
     pub(crate) fn high(&self) -> Result<Option<HighWater>> {
         Ok(self.list()?.last().map(Entry::high))
+    }
+
+    /// The highest epoch that was remembered here of this lease, whoever has the resource now.
+    pub(crate) fn seen(&self, lease: &LeaseName, lineage: Lineage) -> Result<Option<Epoch>> {
+        let known = self.list()?;
+        Ok(known
+            .iter()
+            .filter(|entry| (&entry.lease, entry.lineage) == (lease, lineage))
+            .map(|entry| entry.epoch)
+            .max())
     }
 
     /// Remembers this token, durably, unless a higher one, or another lease, is remembered.
@@ -137,6 +152,11 @@ impl StateFolder {
         let found = known.last().map(Entry::high);
         if found.as_ref().map(unnumbered) != from.map(unnumbered) {
             return Err(changed());
+        }
+        if found.as_ref().is_some_and(|found| (&found.lease, found.lineage) != (&next.lease, next.lineage)) {
+            let of = |entry: &&Entry| (&entry.lease, entry.lineage) == (&next.lease, next.lineage);
+            let before = known.iter().filter(of).map(|entry| entry.epoch).max();
+            succession::returning(&self.resource, before, &next.token())?;
         }
         let entry = self.entry(known.last().map_or(0, |last| last.generation + 1), next);
         self.put(&entry)?;
@@ -211,10 +231,15 @@ impl StateFolder {
         file.sync_all()
     }
 
-    /// Removes what is below the newest: best effort, for more files only make the list longer.
+    /// Removes what is below the newest, but for the highest of each lease that had the resource before: one that comes
+    /// back is measured by it. Best effort, for more files only make the list longer.
     fn tidy(&self, known: &[Entry], own: &Entry) {
         let doomed = known.len().saturating_sub(FILES_KEPT);
-        for entry in known.iter().take(doomed).filter(|entry| entry.rank() < own.rank()) {
+        let is_highest = |entry: &Entry| {
+            let of = |other: &&Entry| (&other.lease, other.lineage) == (&entry.lease, entry.lineage);
+            known.iter().filter(of).all(|other| other.epoch <= entry.epoch && other.rank() <= entry.rank())
+        };
+        for entry in known.iter().take(doomed).filter(|entry| entry.rank() < own.rank() && !is_highest(entry)) {
             let _ = fs::remove_file(self.path_of(entry));
         }
     }
@@ -341,7 +366,16 @@ mod tests {
         state.replace(Some(&high(5, 1)), &other).unwrap();
         assert_eq!(state.high().unwrap(), Some(other.clone()));
         assert!(matches!(state.raise(&high(6, 1)).unwrap(), Err(Rejection::Foreign { .. })));
-        state.raise(&HighWater { epoch: Epoch::new(3).unwrap(), ..other }).unwrap().unwrap();
+        for epoch in 3..9 {
+            state.raise(&HighWater { epoch: Epoch::new(epoch).unwrap(), ..other.clone() }).unwrap().unwrap();
+        }
+        // The first one comes back only with a higher epoch, however much was written since.
+        let from = state.high().unwrap().unwrap();
+        for (epoch, kind) in [(4, Kind::Regressed), (5, Kind::Fenced)] {
+            assert_eq!(state.replace(Some(&from), &high(epoch, 1)).unwrap_err().kind(), kind);
+        }
+        assert_eq!(state.seen(&high(5, 1).lease, high(5, 1).lineage).unwrap(), Some(high(5, 1).epoch));
+        state.replace(Some(&from), &high(6, 1)).unwrap();
     }
 
     #[test]

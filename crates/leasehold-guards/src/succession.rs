@@ -3,8 +3,104 @@
 //! Promise: only from the very fence that the operator saw, and never to an older epoch of the lease that has it.
 //! Non-promise: the guard makes the step atomic, and shuts the former lease's writers out.
 
-use leasehold::guard::HighWater;
-use leasehold::{Error, Kind, Result, Token, Who, Why};
+use leasehold::guard::{HighWater};
+use leasehold::{Epoch, Error, Kind, LeaseName, Lineage, Remedy, Result, Token, Who, Why};
+use std::fmt;
+
+/// How many bytes the list of former leases may take: some thirty leases with names of usual length.
+pub(crate) const MAX_FORMER_BYTES: usize = 2000;
+
+/// The leases that a resource belonged to before, each with the highest epoch that the resource has seen of it.
+///
+/// It is kept with the fence, and never shortened: a lease that comes back must not begin below what it had reached.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Former(Vec<(LeaseName, Lineage, Epoch)>);
+
+impl Former {
+    /// Reads what [`Former`] displays: `LEASE:LINEAGE:EPOCH`, separated by blanks.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut former = Former::default();
+        for entry in text.split(' ').filter(|entry| !entry.is_empty()) {
+            let mut parts = entry.split(':');
+            let (lease, lineage, epoch) = (parts.next()?, parts.next()?, parts.next()?);
+            if parts.next().is_some() {
+                return None;
+            }
+            former.add(lease.parse().ok()?, lineage.parse().ok()?, epoch.parse().ok()?);
+        }
+        Some(former)
+    }
+
+    /// The same for a resource that is told about in the error.
+    pub(crate) fn read(resource: &str, text: &str) -> Result<Self> {
+        Former::parse(text).ok_or_else(|| {
+            let message = format!("corrupt fence: resource=`{resource}`: its list of former leases cannot be read");
+            Error::new(Kind::Corrupt, message)
+        })
+    }
+
+    fn add(&mut self, lease: LeaseName, lineage: Lineage, epoch: Epoch) {
+        match self.0.iter_mut().find(|(name, line, _)| (name, *line) == (&lease, lineage)) {
+            Some((_, _, seen)) => *seen = (*seen).max(epoch),
+            None => self.0.push((lease, lineage, epoch)),
+        }
+    }
+
+    /// The highest epoch that the resource has seen of this token's lease before it was given away.
+    pub(crate) fn seen(&self, token: &Token) -> Option<Epoch> {
+        let of =
+            |(lease, lineage, _): &&(LeaseName, Lineage, Epoch)| (lease, *lineage) == (&token.lease, token.lineage);
+        self.0.iter().find(of).map(|(_, _, epoch)| *epoch)
+    }
+
+    /// The list once the resource went from `from` to the token's lease, in at most `limit` bytes.
+    pub(crate) fn given(&self, resource: &str, from: &HighWater, token: &Token, limit: usize) -> Result<Self> {
+        returning(resource, self.seen(token), token)?;
+        let mut next = self.clone();
+        // A fence that was founded and never entered has seen nothing.
+        let is_seen = from.epoch > Epoch::ZERO;
+        if is_seen && (&from.lease, from.lineage) != (&token.lease, token.lineage) {
+            next.add(from.lease.clone(), from.lineage, from.epoch);
+        }
+        if next.to_string().len() > limit {
+            let message = format!(
+                "not adopted: resource=`{resource}` was given away {} times, and its fence has no room to remember one more \
+                 lease; nothing was changed. Give it to one of the leases that had it, with a higher epoch, or guard it \
+                 under another name",
+                self.0.len()
+            );
+            return Err(Error::new(Kind::Unsupported, message));
+        }
+        Ok(next)
+    }
+}
+
+impl fmt::Display for Former {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (lease, lineage, epoch)) in self.0.iter().enumerate() {
+            write!(f, "{}{lease}:{lineage}:{epoch}", if at == 0 { "" } else { " " })?;
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a lease that comes back to a resource without a higher epoch than the resource has seen of it.
+pub(crate) fn returning(resource: &str, seen: Option<Epoch>, token: &Token) -> Result<()> {
+    let Some(seen) = seen.filter(|seen| token.epoch <= *seen) else { return Ok(()) };
+    let lease = &token.lease;
+    // The very epoch may have been given away and wanted back; a lower one that is live was granted by a store that forgot.
+    let (kind, what) = match token.epoch == seen {
+        true => (Kind::Fenced, "stale epoch refused"),
+        false => (Kind::Regressed, "store regressed"),
+    };
+    let message = format!(
+        "{what}: resource=`{resource}` has seen epoch {seen} of lease `{lease}` before it was given to another lease, and a \
+         lease that comes back needs a higher epoch; the token has {}. Nothing was changed. Acquire `{lease}` anew and adopt \
+         with that token. If the store was restored from an old copy, stop the job, then heal with",
+        token.epoch
+    );
+    Err(Error::new(kind, message).with_remedy(Remedy::restored(lease, seen)))
+}
 
 /// What the fence should become; also if it is so already, for the answer to a first attempt may have been lost.
 pub(crate) fn adopt(resource: &str, high: Option<&HighWater>, from: &HighWater, token: &Token) -> Result<HighWater> {
@@ -42,6 +138,26 @@ mod tests {
     fn token(lineage: u128, epoch: u64) -> Token {
         let (epoch, nonce) = (Epoch::new(epoch).unwrap(), Nonce::from_u128(u128::from(epoch)));
         Token { lease: "job".parse().unwrap(), lineage: Lineage::from_u128(lineage), epoch, nonce, seq: 0 }
+    }
+
+    #[test]
+    fn a_lease_that_comes_back_needs_a_higher_epoch() {
+        let (first, second) = (HighWater::of(&token(1, 3), 0), HighWater::of(&token(2, 1), 0));
+        let given = Former::default().given("r", &first, &token(2, 1), MAX_FORMER_BYTES).unwrap();
+        assert_eq!(Former::parse(&given.to_string()), Some(given.clone()));
+        for (epoch, kind) in [(1, Kind::Regressed), (3, Kind::Fenced)] {
+            let error = given.given("r", &second, &token(1, epoch), MAX_FORMER_BYTES).unwrap_err();
+            assert_eq!(error.kind(), kind, "{error}");
+            assert!(error.to_string().contains("leasehold advance job --past 3"), "{error}");
+        }
+        let back = given.given("r", &second, &token(1, 4), MAX_FORMER_BYTES).unwrap();
+        // Said again, for the answer may have been lost.
+        assert_eq!(back.given("r", &second, &token(1, 4), MAX_FORMER_BYTES).unwrap(), back);
+        assert_eq!((back.seen(&token(1, 1)), back.seen(&token(2, 1))), (Epoch::new(3).ok(), Epoch::new(1).ok()));
+        assert_eq!(back.given("r", &second, &token(1, 4), 10).unwrap_err().kind(), Kind::Unsupported);
+        for wrong in ["x", "x:1", "a:b:c", &format!("{back}:")] {
+            assert_eq!(Former::parse(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

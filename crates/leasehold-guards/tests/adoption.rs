@@ -89,7 +89,7 @@ fn an_adopted_file_belongs_to_the_new_lease_alone() {
     let path = around.path().join("out");
     file(&path).write_from(&token(41, 0), &b"old"[..]).unwrap();
     let (by, why) = order();
-    for new in [theirs(2), token_of("other", 7, 0), token(3, 0)] {
+    for new in [theirs(2), token_of("other", 7, 0), token(42, 0)] {
         let from = file(&path).high_water_now().unwrap().unwrap();
         let high = file(&path).adopt_now(&from, &new, &by, &why).unwrap();
         assert_eq!(high, HighWater::of(&new, 0));
@@ -105,6 +105,14 @@ fn an_adopted_file_belongs_to_the_new_lease_alone() {
             note.contains("ann") && note.contains(why.as_str()) && note.contains(&from.lineage.to_string()),
             "{note}"
         );
+    }
+    let from = file(&path).high_water_now().unwrap().unwrap();
+    for (former, kind) in
+        [(theirs(1), Kind::Regressed), (theirs(2), Kind::Fenced), (token_of("other", 7, 0), Kind::Fenced)]
+    {
+        let refused = file(&path).adopt_now(&from, &former, &by, &why).unwrap_err();
+        assert_eq!(refused.kind(), kind, "{refused}");
+        assert_eq!(file(&path).high_water_now().unwrap().as_ref(), Some(&from));
     }
     assert!(!around.path().join(".out.adopt").exists());
 }

@@ -347,6 +347,45 @@ impl Steps for InStep {
     }
 }
 
+/// Fails the sync of the fence folder once.
+#[derive(Debug, Default)]
+struct Unsynced {
+    failed: std::sync::atomic::AtomicBool,
+}
+
+impl Steps for Unsynced {
+    fn reach(&self, step: Step) -> std::io::Result<()> {
+        match step == Step::SyncFence && !self.failed.swap(true, Ordering::SeqCst) {
+            true => Err(std::io::Error::from_raw_os_error(5)),
+            false => Ok(()),
+        }
+    }
+}
+
+/// A second sync after one that failed proves nothing, so what it was to make durable is made anew.
+#[test]
+fn after_a_failed_sync_the_permit_and_the_fence_folder_are_made_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out");
+    let fence = folder.path().join(".out.fence");
+    let failing = || guard(&path).with_steps(Arc::new(Unsynced::default()));
+    failing().seal_now(&token(1, 0)).unwrap_err();
+    assert!(!fence.exists(), "a fence folder whose name may not be on disk was left");
+    write(&path, 1, "one").unwrap();
+    let refused = failing().write_from(&token(2, 0), &b"two"[..]).unwrap_err();
+    assert_eq!(refused.kind(), Kind::Unavailable, "{refused}");
+    let [old, new] = [1, 2].map(|epoch| fence.join(format!("{epoch}-{}", token(epoch, 0).nonce)));
+    let unsynced = fs::metadata(&new).unwrap().ino();
+    assert!(old.exists());
+    // The number of a folder that is gone may be given again at once, so something keeps it.
+    let kept = fs::File::open(&new).unwrap();
+    write(&path, 2, "two").unwrap();
+    assert_ne!(fs::metadata(&new).unwrap().ino(), unsynced, "the permit was only synced again");
+    drop(kept);
+    assert!(!old.exists());
+    assert_eq!(write(&path, 1, "zombie").unwrap_err().kind(), Kind::Fenced);
+}
+
 #[test]
 fn rival_grants_of_one_epoch_are_both_refused_and_stay_until_a_higher_one_comes() {
     for round in 0..20 {

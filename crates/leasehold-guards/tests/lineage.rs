@@ -61,6 +61,23 @@ async fn adopt(guard: &(impl Adopt + ?Sized), to: &Token) -> HighWater {
     given
 }
 
+/// After [`adopt`] took the resource from epoch 5 of ours: it comes back only with a higher one.
+async fn comes_back(guard: &(impl Adopt + ?Sized)) {
+    let from = guard.high_water().await.unwrap().unwrap();
+    let (by, why) = ("ops".parse().unwrap(), "test".parse().unwrap());
+    for (epoch, kind) in [(4, Kind::Regressed), (5, Kind::Fenced)] {
+        let refused = guard.adopt(&from, &token(epoch, 0), &by, &why).await.unwrap_err();
+        assert_eq!(refused.kind(), kind, "{refused}");
+        assert!(refused.to_string().contains("leasehold advance job --past 5"), "{refused}");
+        assert_eq!(guard.high_water().await.unwrap().as_ref(), Some(&from));
+    }
+    adopt(guard, &token(6, 0)).await;
+    // The other one is remembered too.
+    let from = guard.high_water().await.unwrap().unwrap();
+    let refused = guard.adopt(&from, &foreign(2), &by, &why).await.unwrap_err();
+    assert_eq!(refused.kind(), Kind::Fenced, "{refused}");
+}
+
 #[test]
 fn a_database_refuses_a_lease_of_the_same_name_from_another_store() {
     block_on(async {
@@ -159,6 +176,7 @@ fn a_database_is_adopted_and_its_former_lease_is_shut_out() {
             let note = db.ask("SELECT adopted FROM leasehold_fence WHERE resource = 'r'").await;
             let words = "by Ömer: 100% moved: the old store's gone";
             assert!(note.contains(words) && note.contains("from job:5:"), "{:?}: {note}", db.engine);
+            comes_back(&**guard).await;
         }
     });
 }
@@ -219,6 +237,9 @@ fn an_object_belongs_to_one_lineage_until_it_is_adopted() {
         let note = got.attributes.get(&Attribute::Metadata("leaseholdadopted".into())).unwrap().to_string();
         assert!(note.contains("by %C3%96mer: 100%25 moved: the old store's gone"), "{note}");
         assert_eq!(put(&guard, &foreign(2)).await.unwrap().seq, 1);
+        // Puts between the two do not forget it either, and the second goes without a look.
+        put(&guard, &foreign(2)).await.unwrap();
+        comes_back(&guard).await;
     });
 }
 
@@ -294,6 +315,8 @@ fn a_remote_refuses_another_lineage_until_its_fence_is_adopted() {
         assert_eq!(remote.push("new", &foreign(2)).await.unwrap().seq, 1);
         let note = remote.git("bare", &["log", "-1", "--format=%B", "refs/fence/job"]);
         assert!(note.contains("adopted: -"), "said once: {note}");
+        remote.push("new", &foreign(2)).await.unwrap();
+        comes_back(&guard).await;
     });
 }
 

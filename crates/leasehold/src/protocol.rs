@@ -271,6 +271,10 @@ fn advance(record: &Ownership, mark: OperatorMark, past: Epoch) -> Result<Owners
         next.epoch = epoch;
         next.amend_last(|last| last.epoch = epoch);
     }
+    // Also if the lease has come that far by itself: an advance is never what uses the last epochs up.
+    if next.epoch.get() > Epoch::HIGHEST_ADVANCE.get() + 1 {
+        return Err(Refusal::TooFar { most: Epoch::HIGHEST_ADVANCE });
+    }
     sign(&mut next, mark);
     Ok(next)
 }

@@ -1,13 +1,13 @@
 //! `adopt`: a guarded resource is given to another lease.
 
-use super::tokens::overtaken;
-use super::{coordinator, operate, token};
+use super::tokens::{self, overtaken};
+use super::{operate, token};
 use crate::args::{Adopt as Args, Common};
 use crate::config::Settings;
 use crate::exit::Exit;
 use crate::{guards, output};
 use leasehold::guard::{Adopt, HighWater};
-use leasehold::{Error, Kind, LeaseName, Result, Why};
+use leasehold::{Error, Kind, LeaseName, Result, Token, Why};
 use leasehold_guards::StoreFence;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub async fn adopt(common: &Common, args: &Args) -> Result<Exit> {
     let token = token(args.token.as_deref())?;
     let why = Why::named("--why", &args.why)?;
     let by = operate::by(args.by.as_deref())?;
-    let guard = match kept(common, &args.resource).await? {
+    let guard = match kept(common, &args.resource, &token).await? {
         Some(guard) => guard,
         None => guards::adoptable(&args.resource, &token.lease)?,
     };
@@ -46,7 +46,7 @@ pub async fn adopt(common: &Common, args: &Args) -> Result<Exit> {
 }
 
 /// A resource whose fence is in the store: `http:NAME` of a proxy, `mcp:NAME` of a gate.
-async fn kept(common: &Common, resource: &str) -> Result<Option<Arc<dyn Adopt>>> {
+async fn kept(common: &Common, resource: &str, token: &Token) -> Result<Option<Arc<dyn Adopt>>> {
     let Some((scheme @ ("http" | "mcp"), name)) = resource.split_once(':').filter(|(_, name)| !name.starts_with("//"))
     else {
         return Ok(None);
@@ -54,13 +54,14 @@ async fn kept(common: &Common, resource: &str) -> Result<Option<Arc<dyn Adopt>>>
     let name = LeaseName::new(name)?;
     let settings = Settings::gather(common)?;
     let state = settings.state_folder(false)?;
-    let coordinator = coordinator(&settings).await?;
+    let coordinator = tokens::fence_store(&settings, token).await?;
+    let known = Arc::new(tokens::open(common, token).await?.tokens);
     #[cfg(feature = "http")]
     if scheme == "http" {
-        return Ok(Some(Arc::new(StoreFence::http(coordinator, &name, state.as_deref())?)));
+        return Ok(Some(Arc::new(StoreFence::http(coordinator, known, &name, state.as_deref())?)));
     }
     if scheme == "mcp" {
-        return Ok(Some(Arc::new(StoreFence::mcp(coordinator, &name, state.as_deref())?)));
+        return Ok(Some(Arc::new(StoreFence::mcp(coordinator, known, &name, state.as_deref())?)));
     }
     Ok(None)
 }

@@ -5,6 +5,7 @@ use crate::upstream::Upstream;
 use leasehold::Kind;
 use leasehold::guard::{Adopt, Guard, HighWater};
 use leasehold_guards::StoreFence;
+use std::sync::Arc;
 
 pub fn a_running_proxy_follows() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -16,7 +17,9 @@ pub fn a_running_proxy_follows() {
     assert_eq!(proxy.write(&old, "/write").unwrap().status, 200);
     assert_eq!(proxy.write(&new, "/write").unwrap().status, 403);
     let state = folder.path().join("state");
-    let fence = StoreFence::http(store.leases.clone(), &"api".parse().unwrap(), Some(&state)).unwrap();
+    let fence =
+        StoreFence::http(store.leases.clone(), Arc::new(store.leases.clone()), &"api".parse().unwrap(), Some(&state))
+            .unwrap();
     let (by, why) = ("test".parse().unwrap(), "the job has a new name".parse().unwrap());
     let from = store.run(fence.high_water()).unwrap().unwrap();
     let wrong = HighWater { epoch: new.epoch, nonce: new.nonce, ..from.clone() };

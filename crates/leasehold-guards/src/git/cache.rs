@@ -4,6 +4,7 @@
 //! Non-promise: it is not synced to disk, and it is no proof of anything.
 
 use super::commit::{Inscription, Oid, TRAIL};
+use crate::succession::Former;
 use leasehold::guard::HighWater;
 use leasehold::{Result, Token, codec};
 use std::fs::{self, OpenOptions};
@@ -21,18 +22,25 @@ pub(crate) struct Fence {
     pub(crate) high: HighWater,
     /// Where it was before, the latest first.
     pub(crate) after: Vec<Oid>,
+    /// The leases of its name that had it before.
+    pub(crate) former: Former,
 }
 
 impl Fence {
     /// As the remote has it.
     pub(crate) fn read(oid: Oid, commit: &str, name: &str) -> Result<Self> {
-        let Inscription { high, after, .. } = Inscription::read(commit, name)?;
-        Ok(Fence { oid, high, after })
+        let Inscription { high, after, former, .. } = Inscription::read(commit, name)?;
+        Ok(Fence { oid, high, after, former })
     }
 
     /// Whether its trail goes back to this place, or to the beginning.
     pub(crate) fn passed(&self, place: Option<&Oid>) -> bool {
         place.is_some_and(|oid| self.after.contains(oid)) || self.after.len() < TRAIL
+    }
+
+    /// What comes next has to say which leases had it before.
+    pub(crate) fn former(found: Option<&Fence>) -> Former {
+        found.map(|fence| fence.former.clone()).unwrap_or_default()
     }
 
     /// The trail of what comes next.
@@ -61,20 +69,23 @@ impl Note {
         if fs::symlink_metadata(&self.path).ok().filter(|stat| stat.is_file())?.len() > MOST_BYTES {
             return None;
         }
-        let record: (String, String, Vec<String>) = codec::decode(KIND, &fs::read(&self.path).ok()?, "note").ok()?;
-        let (subject, high, oids) = record;
+        let record: (String, String, Vec<String>, String) =
+            codec::decode(KIND, &fs::read(&self.path).ok()?, "note").ok()?;
+        let (subject, high, oids, former) = record;
         if subject != self.subject {
             return None;
         }
         let high: Token = high.parse().ok()?;
         let mut oids = oids.iter().map(|oid| Oid::parse(oid)).collect::<Option<Vec<_>>>()?.into_iter();
-        Some(Fence { oid: oids.next()?, high: HighWater::of(&high, high.seq), after: oids.collect() })
+        let former = Former::parse(&former)?;
+        Some(Fence { oid: oids.next()?, high: HighWater::of(&high, high.seq), after: oids.collect(), former })
     }
 
     pub(crate) fn write(&self, fence: &Fence) -> io::Result<()> {
         let high = fence.high.token().wire();
         let oids: Vec<&str> = std::iter::once(&fence.oid).chain(&fence.after).map(Oid::as_str).collect();
-        let bytes = codec::encode(KIND, &(&self.subject, high, oids)).map_err(io::Error::other)?;
+        let bytes =
+            codec::encode(KIND, &(&self.subject, high, oids, fence.former.to_string())).map_err(io::Error::other)?;
         if fs::symlink_metadata(&self.path).is_ok_and(|stat| !stat.is_file()) {
             fs::remove_file(&self.path)?;
         }
@@ -122,6 +133,7 @@ mod tests {
             oid: Oid::parse(&"ab".repeat(20)).unwrap(),
             high,
             after: vec![Oid::parse(&"cd".repeat(20)).unwrap()],
+            former: Former::parse(&format!("job:{}:3", "0".repeat(32))).unwrap(),
         };
         note.write(&fence).unwrap();
         assert_eq!(note.read().as_ref(), Some(&fence));

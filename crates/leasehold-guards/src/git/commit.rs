@@ -3,6 +3,7 @@
 //! Promise: no two fence commits are the same, so that a ref which points at one says which push moved it there; what
 //! was written is read back, and anything else is told apart. Non-promise: the commits have no history of their own.
 
+use crate::succession::Former;
 use leasehold::guard::HighWater;
 use leasehold::{Error, Kind, Nonce, Result, Token};
 
@@ -49,13 +50,15 @@ pub(crate) struct Inscription {
     pub(crate) after: Vec<Oid>,
     /// Said by the commit that gives the fence away, and by no later one.
     pub(crate) adopted: Option<Adopted>,
+    /// The leases of this name that had the fence before; said by every commit from then on.
+    pub(crate) former: Former,
     /// Makes the commit its own.
     pub(crate) push: Nonce,
 }
 
 impl Inscription {
-    pub(crate) fn new(high: HighWater, after: Vec<Oid>) -> Self {
-        Inscription { high, after, adopted: None, push: Nonce::random() }
+    pub(crate) fn new(high: HighWater, after: Vec<Oid>, former: Former) -> Self {
+        Inscription { high, after, adopted: None, former, push: Nonce::random() }
     }
 
     pub(crate) fn adopted(mut self, adopted: Option<Adopted>) -> Self {
@@ -70,10 +73,14 @@ impl Inscription {
         let after = if after.is_empty() { "-" } else { &after };
         let adopted = self.adopted.as_ref();
         let adopted = adopted.map_or("-".to_owned(), |adopted| format!("{} {}", adopted.from.wire(), adopted.note));
+        let former = match self.former.to_string() {
+            none if none.is_empty() => "-".to_owned(),
+            former => former,
+        };
         let push = self.push;
         format!(
             "{TITLE}\n\nlease: {lease}\nlineage: {lineage}\nepoch: {epoch}\nnonce: {nonce}\nseq: {seq}\nafter: \
-             {after}\nadopted: {adopted}\npush: {push}\n"
+             {after}\nadopted: {adopted}\nformer: {former}\npush: {push}\n"
         )
     }
 
@@ -123,7 +130,11 @@ impl Inscription {
                 Some(Adopted { from: from.parse().map_err(|_| wrong("adopted"))?, note: note.to_owned() })
             }
         };
-        Ok(Inscription { high, after, adopted, push: field("push")?.parse().map_err(|_| wrong("push"))? })
+        let former = match field("former")? {
+            "-" => Former::default(),
+            text => Former::parse(text).ok_or_else(|| wrong("former"))?,
+        };
+        Ok(Inscription { high, after, adopted, former, push: field("push")?.parse().map_err(|_| wrong("push"))? })
     }
 }
 
@@ -148,7 +159,7 @@ mod tests {
         let oids = [Oid::parse(&"a1".repeat(20)), Oid::parse(&"0f".repeat(32))].map(Option::unwrap);
         let adopted = Adopted { from: high().token(), note: "by ops: moved to another store".into() };
         for (after, adopted) in [(&oids[..0], None), (&oids[..1], Some(adopted)), (&oids, None)] {
-            let inscription = Inscription::new(high(), after.to_vec()).adopted(adopted);
+            let inscription = Inscription::new(high(), after.to_vec(), Former::default()).adopted(adopted);
             let commit = format!("tree x\nauthor y\n\n{}", inscription.message());
             assert_eq!(Inscription::read(&commit, "refs/fence/x").unwrap(), inscription);
             for at in 0..commit.len() {
@@ -166,6 +177,7 @@ mod tests {
 
     #[test]
     fn two_commits_of_one_high_water_differ() {
-        assert_ne!(Inscription::new(high(), Vec::new()).message(), Inscription::new(high(), Vec::new()).message());
+        let made = || Inscription::new(high(), Vec::new(), Former::default()).message();
+        assert_ne!(made(), made());
     }
 }

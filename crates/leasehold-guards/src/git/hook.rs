@@ -7,7 +7,7 @@
 use super::commit::{Inscription, Oid};
 use super::names::{FenceNamespace, Refspec};
 use super::program::{Git, HOOKABLE};
-use crate::succession;
+use crate::succession::{self, Former, MAX_FORMER_BYTES};
 use leasehold::guard;
 use leasehold::{Error, Kind, LeaseName, Result};
 use std::collections::HashMap;
@@ -285,24 +285,28 @@ impl Hooks {
         let Some(new) = &change.new else {
             return Err(Error::new(Kind::Fenced, format!("refused: fence `{}` is never deleted", change.name)));
         };
-        let Inscription { high: new, adopted, .. } = self.inscription(new, &change.name).await?;
+        let Inscription { high: new, adopted, former, .. } = self.inscription(new, &change.name).await?;
         if namespace.fence_of(&new.lease)? != change.name {
             let message = format!("refused: `{}` is not the fence of lease `{}`", change.name, new.lease);
             return Err(Error::new(Kind::Invalid, message));
         }
         let old = match &change.old {
-            Some(oid) => Some(self.inscription(oid, &change.name).await?.high),
+            Some(oid) => Some(self.inscription(oid, &change.name).await?),
             None => None,
         };
+        let known = old.as_ref().map(|old| old.former.clone()).unwrap_or_default();
+        let old = old.map(|old| old.high);
         let (seq, token) = (new.seq, new.token());
         // Given to another lease of this name, on purpose and by somebody who saw this very fence.
         if let (Some(adopted), Some(old)) = (&adopted, &old)
             && succession::adopt(&resource, Some(old), old, &token).is_ok_and(|next| next == new)
             && adopted.from == old.token()
         {
+            forgets_nothing(&resource, &known.given(&resource, old, &token, MAX_FORMER_BYTES)?, &former)?;
             return Ok((token.lease, false));
         }
         let sealed = guard::seal(old.as_ref(), &token).map_err(|why| why.into_error(&resource))?;
+        forgets_nothing(&resource, &known, &former)?;
         // Of one tenure the count stays, for a fence that only bars an older push, or rises, for one with branches.
         if seq < sealed.seq {
             let why = guard::Rejection::Replayed { held: seq, seen: sealed.seq };
@@ -423,4 +427,13 @@ fn write_hook(path: &Path, text: &str) -> std::io::Result<()> {
     fs::write(&staged, text)?;
     fs::set_permissions(&staged, fs::Permissions::from_mode(0o755))?;
     fs::rename(&staged, path)
+}
+
+/// Refuses a fence that does not name the leases that had it before.
+fn forgets_nothing(resource: &str, expected: &Former, said: &Former) -> Result<()> {
+    if expected == said {
+        return Ok(());
+    }
+    let message = format!("refused: resource=`{resource}`: the pushed fence forgets leases that had it before");
+    Err(Error::new(Kind::Fenced, message))
 }

@@ -16,7 +16,7 @@ use super::site::Site;
 use super::steps::{GitStep, GitSteps};
 use super::trace::Trace;
 use super::{branches, fence_ref};
-use crate::succession;
+use crate::succession::{self, Former, MAX_FORMER_BYTES};
 use leasehold::guard::{self, HighWater, Policy};
 use leasehold::{Error, Kind, Result, Token};
 use std::ffi::OsString;
@@ -103,10 +103,12 @@ impl<'a> Landing<'a> {
             let found = self.read().await?;
             let high = found.as_ref().map(|fence| &fence.high);
             let next = succession::adopt(&self.resource, high, from, self.token)?;
+            let former = Fence::former(found.as_ref());
+            let former = former.given(&self.resource, from, self.token, MAX_FORMER_BYTES)?;
             if high == Some(&next) {
                 return Ok(next);
             }
-            match self.send(&[], found.as_ref(), next.clone(), Some(adopted.clone())).await? {
+            match self.send(&[], found.as_ref(), next.clone(), Some((adopted.clone(), former))).await? {
                 Outcome::Landed(_) => return Ok(next),
                 Outcome::Moved | Outcome::Behind(_) => {}
             }
@@ -162,10 +164,15 @@ impl<'a> Landing<'a> {
         refspecs: &[Refspec],
         found: Option<&Fence>,
         next: HighWater,
-        adopted: Option<Adopted>,
+        adopted: Option<(Adopted, Former)>,
     ) -> Result<Outcome> {
+        let (adopted, former) = match adopted {
+            Some((adopted, former)) => (Some(adopted), former),
+            None => (None, Fence::former(found)),
+        };
         let expected = found.map(|fence| &fence.oid);
-        let oid = self.make(Inscription::new(next.clone(), Fence::trail(found)).adopted(adopted)).await?;
+        let oid =
+            self.make(Inscription::new(next.clone(), Fence::trail(found), former.clone()).adopted(adopted)).await?;
         let trace = Trace::new();
         let answer = self.run_push(&oid, expected, refspecs, &trace).await?;
         let stdout = String::from_utf8_lossy(&answer.stdout).into_owned();
@@ -175,7 +182,7 @@ impl<'a> Landing<'a> {
         };
         match verdict {
             Verdict::Landed => {
-                self.write_down(oid, next, found);
+                self.write_down(oid, next, found, former);
                 Ok(Outcome::Landed(told(&answer)))
             }
             // Told like a lost race, but it would be lost for ever.
@@ -247,7 +254,7 @@ impl<'a> Landing<'a> {
                         return Err(unknown(&why));
                     }
                     if fence.oid == oid {
-                        self.write_down(oid, next, found);
+                        self.write_down(oid, next, found, fence.former.clone());
                     }
                     return Ok(Outcome::Landed(told(answer)));
                 }
@@ -281,11 +288,11 @@ impl<'a> Landing<'a> {
     async fn bar(&self, found: Option<&Fence>) -> Option<bool> {
         let next = guard::seal(found.map(|fence| &fence.high), self.token).ok()?;
         let expected = found.map(|fence| &fence.oid);
-        let oid = self.make(Inscription::new(next.clone(), Fence::trail(found))).await.ok()?;
+        let oid = self.make(Inscription::new(next.clone(), Fence::trail(found), Fence::former(found))).await.ok()?;
         let answer = self.run_push(&oid, expected, &[], &Trace::default()).await.ok()?;
         match judge(&String::from_utf8_lossy(&answer.stdout), answer.succeeded, &self.fence) {
             Verdict::Landed => {
-                self.write_down(oid, next, found);
+                self.write_down(oid, next, found, Fence::former(found));
                 Some(true)
             }
             Verdict::Moved => Some(false),
@@ -408,9 +415,9 @@ impl<'a> Landing<'a> {
     }
 
     /// A note that cannot be written costs the next push a question, and nothing else.
-    fn write_down(&self, oid: Oid, high: HighWater, before: Option<&Fence>) {
+    fn write_down(&self, oid: Oid, high: HighWater, before: Option<&Fence>, former: Former) {
         if self.steps.reach(GitStep::WriteCache).is_ok() {
-            let _ = self.note.write(&Fence { oid, high, after: Fence::trail(before) });
+            let _ = self.note.write(&Fence { oid, high, after: Fence::trail(before), former });
         }
     }
 

@@ -5,13 +5,15 @@
 //! call waits for that. Files of other machines follow by what the fence says about it. Non-promise: an MCP gate of the
 //! former lease hears of it with its next look at the store.
 
-use super::{ADOPTIONS_KEPT, Adoption, Content, Kept, KeptFence, named};
+use super::{Adoption, Content, Kept, KeptFence, MAX_ADOPTIONS, named};
 use crate::blocking::blocking;
 use crate::state_folder::StateFolder;
+use crate::succession;
 use async_trait::async_trait;
 use leasehold::guard::{self, Adopt, Guard, HighWater, Strength};
-use leasehold::{Coordinator, Error, Kind, LeaseName, Result, Token, Who, Why};
+use leasehold::{Coordinator, Epoch, Error, Kind, LeaseName, Resolver, Result, Token, Who, Why};
 use std::path::Path;
+use std::sync::Arc;
 
 const MAX_ATTEMPTS: u32 = 16;
 
@@ -19,6 +21,8 @@ const MAX_ATTEMPTS: u32 = 16;
 #[derive(Debug)]
 pub struct StoreFence {
     coordinator: Coordinator,
+    /// Finds the record of a token, whatever it is of.
+    known: Arc<dyn Resolver>,
     resource: String,
     strength: Strength,
     kept: KeptFence,
@@ -28,18 +32,28 @@ pub struct StoreFence {
 impl StoreFence {
     /// The resource `http:NAME` of `leasehold proxy --resource NAME`, whose files on this machine are in `state`.
     #[cfg(feature = "http")]
-    pub fn http(coordinator: Coordinator, name: &LeaseName, state: Option<&Path>) -> Result<Self> {
-        StoreFence::new(coordinator, "http", name, state, Strength::Atomic)
+    pub fn http(
+        coordinator: Coordinator,
+        known: Arc<dyn Resolver>,
+        name: &LeaseName,
+        state: Option<&Path>,
+    ) -> Result<Self> {
+        StoreFence::new((coordinator, known), "http", name, state, Strength::Atomic)
     }
 
     /// The resource `mcp:NAME` of `leasehold mcp-gate --guard NAME`, whose files on this machine are in `state`.
     #[cfg(feature = "mcp")]
-    pub fn mcp(coordinator: Coordinator, name: &LeaseName, state: Option<&Path>) -> Result<Self> {
-        StoreFence::new(coordinator, "mcp", name, state, crate::mcp::STRENGTH)
+    pub fn mcp(
+        coordinator: Coordinator,
+        known: Arc<dyn Resolver>,
+        name: &LeaseName,
+        state: Option<&Path>,
+    ) -> Result<Self> {
+        StoreFence::new((coordinator, known), "mcp", name, state, crate::mcp::STRENGTH)
     }
 
     fn new(
-        coordinator: Coordinator,
+        (coordinator, known): (Coordinator, Arc<dyn Resolver>),
         scheme: &str,
         name: &LeaseName,
         state: Option<&Path>,
@@ -48,12 +62,23 @@ impl StoreFence {
         let resource = format!("{scheme}:{name}");
         let kept = KeptFence::new(&coordinator, &named(scheme, name)?);
         let state_folder = state.map(|parent| StateFolder::open(parent, &resource)).transpose()?;
-        Ok(StoreFence { coordinator, resource, strength, kept, state_folder })
+        Ok(StoreFence { coordinator, known, resource, strength, kept, state_folder })
     }
 
     async fn filed(&self) -> Result<Option<HighWater>> {
         match self.state_folder.clone() {
             Some(folder) => blocking(move || folder.high()).await,
+            None => Ok(None),
+        }
+    }
+
+    /// The highest epoch that the files have seen of this token's lease.
+    async fn filed_before(&self, token: &Token) -> Result<Option<Epoch>> {
+        match self.state_folder.clone() {
+            Some(folder) => {
+                let (lease, lineage) = (token.lease.clone(), token.lineage);
+                blocking(move || folder.seen(&lease, lineage)).await
+            }
             None => Ok(None),
         }
     }
@@ -68,14 +93,14 @@ impl StoreFence {
         Ok((high, filed))
     }
 
-    /// A client's word moves no fence: the store has to have granted the token, and no other since.
+    /// A client's word moves no fence: the token's record has to show it as granted, and no other since.
     async fn confirm(&self, token: &Token) -> Result<()> {
-        let record = self.coordinator.inspect(&token.lease).await?.record;
-        if record.lineage == Some(token.lineage) && record.is_held_by(token.claim()) {
+        let found = self.known.resolve(token).await?;
+        if found.is_newest() {
             return Ok(());
         }
-        let message = format!("resource=`{}` was left as it is: `{token}` is not held in this store", self.resource);
-        Err(Error::new(Kind::Lost, message))
+        let refusal = found.refusal(token);
+        Err(Error::new(refusal.kind(), format!("resource=`{}` was left as it is: {refusal}", self.resource)))
     }
 
     /// Puts a new high water into the store and into the files, and waits until nothing older can be at work.
@@ -145,8 +170,20 @@ impl Adopt for StoreFence {
         }
         let next = HighWater::of(token, 0);
         let mut adopted = seen.content.adopted.clone();
-        adopted.push(Adoption::new(from, by, why));
-        adopted.drain(..adopted.len().saturating_sub(ADOPTIONS_KEPT));
+        // The store may have been restored, and then the files know what it has forgotten.
+        let before = adopted.iter().filter_map(|adoption| adoption.seen(token)).max();
+        succession::returning(&self.resource, before.max(self.filed_before(token).await?), token)?;
+        let latest = Adoption::new(from, by, why);
+        adopted.retain(|adoption| !adoption.is_covered_by(&latest));
+        adopted.push(latest);
+        if adopted.len() > MAX_ADOPTIONS {
+            let message = format!(
+                "not adopted: the fence of resource=`{}` remembers {MAX_ADOPTIONS} leases, and has no room for one more; \
+                 nothing was changed. Give it to one of those, with a higher epoch, or use another resource name",
+                self.resource
+            );
+            return Err(Error::new(Kind::Unsupported, message));
+        }
         // Without a tenure in it: a proxy that answers for the resource finds out before it sends anything more.
         let content = Content { high: Some(next.clone()), by: None, adopted, ..seen.content.clone() };
         if self.place(&seen, filed, content).await? { Ok(next) } else { Err(self.contended()) }
@@ -157,7 +194,6 @@ impl Adopt for StoreFence {
 mod tests {
     use super::*;
     use leasehold::{Acquired, Ask, HolderId, MemoryStore};
-    use std::sync::Arc;
 
     async fn grant(leases: &Coordinator, lease: &str) -> Token {
         let ask = Ask::new(HolderId::new(None), "10m".parse().unwrap());
@@ -172,7 +208,8 @@ mod tests {
         let leases = Coordinator::new(Arc::new(MemoryStore::default()));
         let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let open = |folder: &tempfile::TempDir| {
-            StoreFence::mcp(leases.clone(), &"repo".parse().unwrap(), Some(folder.path())).unwrap()
+            StoreFence::mcp(leases.clone(), Arc::new(leases.clone()), &"repo".parse().unwrap(), Some(folder.path()))
+                .unwrap()
         };
         let (old, new) = (grant(&leases, "old").await, grant(&leases, "new").await);
         for folder in [&here, &there] {
@@ -186,7 +223,7 @@ mod tests {
         let stale = HighWater { nonce: new.nonce, ..from.clone() };
         assert_eq!(fence.adopt(&stale, &new, &by, &why).await.unwrap_err().kind(), Kind::Contended);
         let unknown = Token { nonce: old.nonce, ..new.clone() };
-        assert_eq!(fence.adopt(&from, &unknown, &by, &why).await.unwrap_err().kind(), Kind::Lost);
+        assert_eq!(fence.adopt(&from, &unknown, &by, &why).await.unwrap_err().kind(), Kind::Regressed);
         assert_eq!(fence.adopt(&from, &new, &by, &why).await.unwrap(), HighWater::of(&new, 0));
         for folder in [&here, &there] {
             let fence = open(folder);
@@ -194,9 +231,20 @@ mod tests {
             assert_eq!(fence.seal(&old).await.unwrap_err().kind(), Kind::Invalid);
             fence.seal(&new).await.unwrap();
         }
+        // The former lease comes back with a higher epoch only.
+        let given = fence.high_water().await.unwrap().unwrap();
+        let refused = fence.adopt(&given, &old, &by, &why).await.unwrap_err();
+        assert_eq!(refused.kind(), Kind::Fenced, "{refused}");
+        leases.release_by_token(&old, leasehold::Outcome::Succeeded).await.unwrap();
+        let later = grant(&leases, "old").await;
+        assert_eq!(fence.adopt(&given, &later, &by, &why).await.unwrap(), HighWater::of(&later, 0));
+        leases.release_by_token(&new, leasehold::Outcome::Succeeded).await.unwrap();
+        let new = grant(&leases, "new").await;
+        fence.adopt(&HighWater::of(&later, 0), &new, &by, &why).await.unwrap();
         // The former lease's number does not come back with a store that was lost.
         let empty = Coordinator::new(Arc::new(MemoryStore::default()));
-        let lost = StoreFence::mcp(empty.clone(), &"repo".parse().unwrap(), Some(here.path())).unwrap();
+        let lost = StoreFence::mcp(empty.clone(), Arc::new(empty.clone()), &"repo".parse().unwrap(), Some(here.path()))
+            .unwrap();
         let again = grant(&empty, "new").await;
         let error = lost.seal(&again).await.unwrap_err().to_string();
         assert!(error.starts_with("not this lease") && error.contains("--lineage"), "{error}");

@@ -4,6 +4,7 @@
 //! predicate does not decide again.
 
 use crate::sql::{Dialect, Name, Resource, Setup, TRAIL_CHARS, sequence};
+use crate::succession::Former;
 use leasehold::guard::Policy;
 use leasehold::{Nonce, Result, Token};
 
@@ -18,6 +19,7 @@ pub(super) const TABLE: &str = "CREATE TABLE IF NOT EXISTS leasehold_fence (
     trail VARBINARY(263) NOT NULL DEFAULT '',
     confirmed VARBINARY(32) NOT NULL DEFAULT '',
     adopted VARBINARY(2000) NOT NULL DEFAULT '',
+    former VARBINARY(2000) NOT NULL DEFAULT '',
     claim VARBINARY(64) NULL,
     session BIGINT UNSIGNED NULL,
     admitted BIGINT UNSIGNED NULL,
@@ -39,8 +41,8 @@ fn enter(resource: &Resource, token: &Token) -> String {
     format!(
         "INSERT INTO leasehold_fence (resource, lease, lineage, epoch, nonce, seq, claim, session, admitted) VALUES ({r}, \
          {lease}, '{lineage}', 0, '', 0, {claim}, CONNECTION_ID(), 0) ON DUPLICATE KEY UPDATE claim = {claim}, session = \
-         CONNECTION_ID(), admitted = 0; SELECT lease, lineage, epoch, nonce, seq, @@sql_mode, CONNECTION_ID(), trail FROM \
-         leasehold_fence WHERE resource = {r} FOR UPDATE"
+         CONNECTION_ID(), admitted = 0; SELECT lease, lineage, epoch, nonce, seq, @@sql_mode, CONNECTION_ID(), trail, former \
+         FROM leasehold_fence WHERE resource = {r} FOR UPDATE"
     )
 }
 
@@ -113,12 +115,13 @@ pub(super) fn look(resource: &Resource, token: &Token) -> String {
 }
 
 /// Gives the row to the token's lease. It changes the row in any case, so that its commit is flushed.
-pub(super) fn adopt(resource: &Resource, token: &Token, note: &str, write: Nonce) -> String {
+pub(super) fn adopt(resource: &Resource, token: &Token, note: &str, former: &Former, write: Nonce) -> String {
     let (r, lease, note) = (literal(resource.as_str()), literal(token.lease.as_str()), literal(note));
+    let former = literal(&former.to_string());
     let (epoch, lineage, nonce) = (token.epoch, token.lineage, token.nonce);
     format!(
         "UPDATE leasehold_fence SET lease = {lease}, lineage = '{lineage}', epoch = {epoch}, nonce = '{nonce}', seq = 0, adopted = \
-         {note}, confirmed = '{write}' WHERE resource = {r}"
+         {note}, former = {former}, confirmed = '{write}' WHERE resource = {r}"
     )
 }
 

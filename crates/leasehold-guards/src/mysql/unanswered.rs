@@ -7,11 +7,14 @@
 use super::{ASK, Admitted, Inside, MysqlGuard, exchange, fence_of, refused, statements, text, undo};
 use crate::sql::{Fate, fate, undone, unknown};
 use crate::stages::Stage;
-use crate::succession;
+use crate::succession::{self, Former, MAX_FORMER_BYTES};
 use leasehold::guard::{Guard, HighWater};
 use leasehold::{Error, Kind, Nonce, Result, Token};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
+
+/// Where the list of former leases is in what [`statements::look`] gives.
+const FORMER: usize = 8;
 
 /// How often, and how far apart, it is tried to find out what became of a transaction, or to make a seal sure.
 const LOOKS: u32 = 5;
@@ -91,15 +94,20 @@ impl MysqlGuard {
         // Nobody of the former lease goes on, whatever the epoch.
         let found = self.patiently(exchange(&mut conn, &look), |_| true).await;
         let sets = found.map_err(|e| refused(&e, &resource, &self.place))?;
-        let high = fence_of(&resource, sets.last().and_then(|rows| rows.first()))?;
-        let next = match succession::adopt(&resource, high.as_ref(), from, token) {
-            Ok(next) => next,
+        let row = sets.last().and_then(|rows| rows.first());
+        let high = fence_of(&resource, row)?;
+        let judged = succession::adopt(&resource, high.as_ref(), from, token).and_then(|next| {
+            let former = row.and_then(|row| text(row, FORMER)).unwrap_or_default();
+            Ok((next, Former::read(&resource, &former)?.given(&resource, from, token, MAX_FORMER_BYTES)?))
+        });
+        let (next, former) = match judged {
+            Ok(judged) => judged,
             Err(moved) => {
                 undo(conn).await;
                 return Err(moved);
             }
         };
-        let given = exchange(&mut conn, &statements::adopt(&self.resource, token, note, write)).await;
+        let given = exchange(&mut conn, &statements::adopt(&self.resource, token, note, &former, write)).await;
         given.map_err(|e| refused(&e, &resource, &self.place))?;
         Ok((next, self.commit(conn, write).await?))
     }

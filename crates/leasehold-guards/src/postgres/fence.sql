@@ -11,6 +11,8 @@ CREATE TABLE IF NOT EXISTS leasehold_fence (
     trail text NOT NULL DEFAULT '',
     -- Who gave the resource to this lease, and why.
     adopted text NOT NULL DEFAULT '',
+    -- The leases that had it before, each as LEASE:LINEAGE:EPOCH: one that comes back needs a higher epoch.
+    former text NOT NULL DEFAULT '',
     admitted bigint
 );
 
@@ -21,7 +23,7 @@ CREATE OR REPLACE FUNCTION leasehold_admit(
     p_resource text, p_lease text, p_lineage text, p_epoch bigint, p_nonce text, p_seq bigint, p_mode text,
     p_write text, p_from text DEFAULT NULL, p_note text DEFAULT NULL,
     OUT verdict text, OUT seen_lease text, OUT seen_lineage text, OUT seen_epoch bigint, OUT seen_nonce text,
-    OUT seen_seq bigint, OUT seen_trail text, OUT in_transaction bigint)
+    OUT seen_seq bigint, OUT seen_trail text, OUT seen_former text, OUT in_transaction bigint)
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $leasehold$
 DECLARE
     high leasehold_fence%ROWTYPE;
@@ -100,6 +102,7 @@ BEGIN
     seen_nonce := high.nonce;
     seen_seq := high.seq;
     seen_trail := high.trail;
+    seen_former := high.former;
     verdict := 'refused';
     IF p_mode = 'adopt' THEN
         -- Given already, by one whose answer was lost, or still as the operator saw it.
@@ -109,9 +112,12 @@ BEGIN
                 concat_ws(':', high.lease, high.epoch, high.lineage, high.nonce, high.seq) THEN
             RETURN;
         END IF;
+        -- The caller checks the list, and rolls back if this lease may not come back.
         UPDATE leasehold_fence f
             SET lease = p_lease, lineage = p_lineage, epoch = p_epoch, nonce = p_nonce, seq = 0,
-                adopted = coalesce(p_note, f.adopted)
+                adopted = coalesce(p_note, f.adopted),
+                former = CASE WHEN f.lease = p_lease AND f.lineage = p_lineage THEN f.former
+                    ELSE ltrim(f.former || ' ' || concat_ws(':', f.lease, f.lineage, f.epoch)) END
             WHERE f.resource = p_resource;
         verdict := 'admitted';
         RETURN;

@@ -43,7 +43,7 @@ pub async fn begin<'a>(
     // From here on whatever goes wrong, or is given up, is rolled back.
     let mut fenced = Fenced { client, resource, high, is_open: true };
     let asked = fenced.client.simple_query(&sql).await.map_err(|e| refused(&e, resource.as_str(), "this database"));
-    let judge = |high: Option<&HighWater>| judge(resource.as_str(), high, token, Some(policy));
+    let judge = |high: Option<&HighWater>, _: &str| judge(resource.as_str(), high, token, Some(policy));
     match asked.and_then(|messages| decide(resource.as_str(), &messages, judge)) {
         Ok(admitted) => fenced.high = admitted.high,
         Err(refused) => {

@@ -162,9 +162,8 @@ impl Queue {
             let next = match &there {
                 None => item.clone(),
                 Some(known) if matches!(known.item.state, State::Purged { .. }) => item.after(&known.item),
-                // Added before, by somebody else.
-                Some(known) if unanswered.is_none() => return self.stands(&name, known, Added::Duplicate).await,
-                // It is visible; whether it is durable, only a new write's answer can tell.
+                // Ours, or added before by somebody else, who perhaps got no answer either. It is visible; whether it is durable,
+                // only a new write's answer can tell.
                 Some(known) => known.item.clone(),
             };
             let was = there.as_ref().map(|known| (&known.item, &known.revision));
@@ -218,24 +217,29 @@ impl Queue {
 
     /// Looks at the namespace's mark again after items were added: either the migration sees them, or this look sees the
     /// migration. Those that it has seen go along and count; the others are taken back, and then nothing was added.
-    pub(super) async fn confirm(&self, added: &[Added]) -> Result<()> {
+    pub(super) async fn confirm(&self, added: &mut Vec<Added>) -> Result<()> {
         let Err(refused) = self.check_residence().await else { return Ok(()) };
-        let mut gone = Ok(());
-        for added in added {
-            let Added::New(name) = added else { continue };
-            match self.take_back(name).await {
-                Ok(TakenBack::Gone) => gone = Err(()),
-                Ok(TakenBack::GoesAlong) => {}
-                Err(error) => {
-                    let message = format!(
-                        "item `{name}` was added while its queue was moved, and whether it was taken back is not known; look at \
-                         it before adding it again ({refused})"
-                    );
-                    return Err(Error::new(Kind::Indeterminate, message).with_source(error));
+        let (mut gone, all) = (false, std::mem::take(added));
+        for one in all {
+            if let Added::New(name) = &one {
+                match self.take_back(name).await {
+                    Ok(TakenBack::Gone) => {
+                        gone = true;
+                        continue;
+                    }
+                    Ok(TakenBack::GoesAlong) => {}
+                    Err(error) => {
+                        let message = format!(
+                            "item `{name}` was added while its queue was moved, and whether it was taken back is not known; look \
+                             at it before adding it again ({refused})"
+                        );
+                        return Err(Error::new(Kind::Indeterminate, message).with_source(error));
+                    }
                 }
             }
+            added.push(one);
         }
-        gone.map_err(|()| refused)
+        if gone { Err(refused) } else { Ok(()) }
     }
 
     /// Erases an item that was just added, unless a migration has it on its way or somebody was at it.
@@ -298,7 +302,7 @@ mod tests {
         let queue = Queue::new(Arc::new(MemoryStore::default()), "mail".parse().unwrap());
         let payload = Payload::new("one").unwrap();
         let (now, lineage) = (Timestamp::from_millis(1), Lineage::random());
-        let item = Item::new(lineage, payload, Priority::default(), Attempts::default(), now, now);
+        let item = Item::new(lineage, payload, Priority::default(), Attempts::default(), now, None);
         let added = queue.put(queue.item("k.a".parse().unwrap()), &item).await.unwrap();
         let migration = Migration {
             number: Nonce::from_u128(5),
@@ -314,7 +318,7 @@ mod tests {
     #[tokio::test]
     async fn an_item_that_the_migration_has_not_seen_is_taken_back() {
         let (queue, _, added) = overtaken().await;
-        let error = queue.confirm(std::slice::from_ref(&added)).await.unwrap_err();
+        let error = queue.confirm(&mut vec![added.clone()]).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Unavailable, "{error}");
         assert!(queue.look(added.name()).await.unwrap().is_none());
         let line = queue.store().list(leasehold::Shelf::Line, None, 10).await.unwrap();
@@ -329,7 +333,7 @@ mod tests {
         let order = Order::Relocate { migration: migration.number, step, holder: Holder::Stays };
         let why = "moved".parse().unwrap();
         queue.operate(&added.name().id, migration.by.clone(), why, None, order).await.unwrap();
-        queue.confirm(std::slice::from_ref(&added)).await.unwrap();
+        queue.confirm(&mut vec![added.clone()]).await.unwrap();
         assert!(queue.look(added.name()).await.unwrap().is_some());
     }
 }

@@ -123,10 +123,27 @@ impl Queue {
     ///
     /// If the queue is moved meanwhile, those that the migration has seen go along, and the others are taken back.
     pub async fn add_all(&self, items: Vec<NewItem>) -> Result<Vec<Added>> {
+        let mut added = Vec::with_capacity(items.len());
+        match self.add_each(items, &mut added).await {
+            // *Surely nothing was applied* would be wrong.
+            Err(error) if !added.is_empty() && error.is_retryable() => {
+                let message = format!(
+                    "queue `{}`: {} added before this went wrong; look at the queue before adding anything again",
+                    self.name,
+                    added.len()
+                );
+                Err(Error::new(Kind::Indeterminate, message).with_source(error))
+            }
+            Err(error) => Err(error),
+            Ok(()) => Ok(added),
+        }
+    }
+
+    /// The same for a caller who wants to know which were added before one failed: they are in `added` then.
+    pub async fn add_each(&self, items: Vec<NewItem>, added: &mut Vec<Added>) -> Result<()> {
         self.check_residence().await?;
         let asked = self.clock.now();
         let anchor = Anchor { now: self.line.now().await?, asked };
-        let mut added = Vec::with_capacity(items.len());
         for new in items {
             let now = anchor.at_latest(self.clock.now(), Duration::ZERO);
             let id = new.key.as_ref().map_or_else(|| ItemId::fresh(now), ItemId::keyed);
@@ -135,8 +152,7 @@ impl Queue {
             added.push(self.put(self.item(id), &item).await?);
         }
         self.line.ring().await;
-        self.confirm(&added).await?;
-        Ok(added)
+        self.confirm(added).await
     }
 
     /// Reads an item without changing anything.
@@ -217,7 +233,9 @@ impl Queue {
             self.settle(&grant.name, &known).await.map_err(|e| {
                 let message =
                     format!("item `{}` is completed; its follow-ups are added by the next worker", grant.name);
-                Error::new(e.kind(), message).with_source(e)
+                // The item is done: *surely nothing was applied* would be wrong.
+                let kind = if e.is_retryable() { Kind::Indeterminate } else { e.kind() };
+                Error::new(kind, message).with_source(e)
             })?;
             // What was put aside has the revision of the claim.
             let tag = if self.line.is_one_step() { Some(grant.known.revision.clone()) } else { grant.entry.clone() };

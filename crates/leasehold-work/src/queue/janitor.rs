@@ -247,7 +247,7 @@ impl Queue {
         for queue in queues {
             queue.line.ring().await;
         }
-        self.confirm(&added).await?;
+        self.confirm(&mut added).await?;
         self.apply(name, &Request::Settle, Some(known.clone())).await?;
         Ok(())
     }

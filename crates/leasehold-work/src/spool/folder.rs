@@ -294,14 +294,20 @@ impl Spool {
         let path = self.path("keys").join(key.as_str());
         match fs::hard_link(staged, &path) {
             Ok(()) => {
-                sync(&self.path("keys"))?;
+                sync(&self.path("keys")).inspect_err(|_| drop(fs::remove_file(&path)))?;
                 Ok(true)
             }
             // Linked and answered late, as a file server may: it is ours.
             Err(_) if same_file(staged, &path) => Ok(true),
             Err(e) if e.kind() == ErrorKind::AlreadyExists => match fs::metadata(&path) {
                 // The key and the item are one file with two names; a key alone is of an addition that was cut off.
-                Ok(found) if found.nlink() > 1 && !self.is_staged(found.ino()) => Ok(false),
+                Ok(found) if found.nlink() > 1 && !self.is_staged(found.ino()) => {
+                    // Whoever added it may have died before it was synced; one whose sync failed has taken it back.
+                    for folder in ["keys", "ready", "later"] {
+                        sync(&self.path(folder))?;
+                    }
+                    Ok(false)
+                }
                 _ => {
                     let _ = fs::remove_file(staged);
                     let message = format!(
@@ -335,7 +341,12 @@ impl Spool {
             Err(e) => return Err(failed(e, "add", &path)),
         }
         self.reach(SpoolStep::SyncEntered);
-        sync(&self.path(folder))
+        sync(&self.path(folder)).inspect_err(|_| {
+            // Taken back, unless a worker has it: a producer who asks again by the same key must not find what may not last.
+            if fs::rename(&path, staged).is_ok() {
+                let _ = fs::remove_file(staged);
+            }
+        })
     }
 
     /// Moves an item, and syncs both folders. False if it was not there any more.

@@ -119,7 +119,16 @@ impl Spool {
             let to = self.path(place.folder()).join(next.to_string());
             if self.shift(&from, &to, SpoolStep::End, SpoolStep::SyncEnded)? {
                 let _ = fs::remove_file(sign_of(&from));
-                self.note(&next, kind, format!("{by}: {why}\n").as_bytes())?;
+                let noted = self.note(&next, kind, format!("{by}: {why}\n").as_bytes());
+                noted.map_err(|error| {
+                    let message = format!(
+                        "item `{id}` was {}, epoch {}, and the note of who did it and why could not be kept; look at it before \
+                         asking again",
+                        kind.replace('_', " "),
+                        next.epoch
+                    );
+                    Error::new(Kind::Indeterminate, message).with_source(error)
+                })?;
                 return Ok(next);
             }
         }

@@ -9,7 +9,7 @@ use crate::grant::{Anchor, Known};
 use crate::name::{Key, LeaseName, Shelf};
 use crate::nonce::{Jitter, Nonce};
 use crate::ownership::Ownership;
-use crate::protocol::{Decision, Fate, Refusal, Request, decide, fate};
+use crate::protocol::{Decision, Fate, Order, Refusal, Request, decide, fate};
 use crate::relocation;
 use crate::residence;
 use crate::sheet::Sheet;
@@ -83,6 +83,14 @@ impl Coordinator {
                         true => relocation::taken_away(&what, &state),
                         false => residence::elsewhere(self.store.as_ref(), &what, &state).await,
                     });
+                }
+                Decision::Refuse(refusal) if known.revision.is_some() && is_so_already(request, &refusal) => {
+                    // Whoever made it so may have got no answer: it is visible, and only a new write's answer says that it lasts.
+                    let confirmed = self.write(lease, &known, known.record.clone(), request, asked).await;
+                    match confirmed.map_err(|error| unconfirmed(lease, error))? {
+                        Some(_) => return Ok(Applied::No { refusal: Box::new(refusal), now }),
+                        None => continue,
+                    }
                 }
                 Decision::Refuse(refusal) => return Ok(Applied::No { refusal: Box::new(refusal), now }),
             };
@@ -218,4 +226,22 @@ impl Unanswered {
         );
         Error::new(Kind::Indeterminate, message).with_source(self.error())
     }
+}
+
+/// Whether the refusal says that what was asked for is so, which callers take for done.
+fn is_so_already(request: &Request, refusal: &Refusal) -> bool {
+    match (request, refusal) {
+        (Request::Release { .. }, Refusal::AlreadyReleased { .. }) => true,
+        (Request::Operate { order, .. }, Refusal::Paused(_)) => matches!(order, Order::Pause),
+        (Request::Operate { order, .. }, Refusal::NotPaused) => matches!(order, Order::Resume { .. }),
+        _ => false,
+    }
+}
+
+fn unconfirmed(lease: &LeaseName, cause: Error) -> Error {
+    let message = format!(
+        "lease `{lease}` is as it was to be, by an earlier request; whether that lasts is not known, for a write that was to \
+         confirm it failed; ask again"
+    );
+    Error::new(Kind::Indeterminate, message).with_source(cause)
 }

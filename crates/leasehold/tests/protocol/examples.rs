@@ -363,7 +363,11 @@ fn an_advance_never_uses_the_epochs_up() {
         assert_eq!(refused(&held_by_1(), &advance(past), 5), Refusal::TooFar { most });
     }
     let far = write(&held_by_1(), &advance(most), 5);
-    assert_eq!(Epoch::MAX.get() - far.epoch.get(), (1 << 40) - 1);
+    assert_eq!(Epoch::MAX.get() - far.epoch.get(), 1 << 40);
+    for past in [epoch(1), most] {
+        let again = operate(52, Order::Advance { past, lineage: None });
+        assert_eq!(refused(&far, &again, 6), Refusal::TooFar { most }, "a further step leaves fewer than 2^40");
+    }
     assert!(write(&far, &operate(51, Order::Revoke), 6).epoch > far.epoch, "its next holder can be had, and evicted");
 }
 

@@ -64,7 +64,7 @@ pub async fn drill(common: &Common, args: Args) -> Result<Exit> {
     let mut watch = Watch::begin()?;
     let (scratch, own) = (lease.clone(), patience.clone());
     let ((place, held), cut) = watch.beside(0, &patience, move |stop| hold(place, &scratch, stop, &own)).await?;
-    let (place, cleaned, cut) = tidy_up(&mut watch, place, &lease, cut).await?;
+    let (place, cleaned, cut) = tidy_up(&mut watch, place, &lease, cut, patience.limit()).await?;
     if let Some(cut) = cut {
         if let Err(error) = &cleaned {
             output::say(&format!("not everything could be removed: {error}"));
@@ -115,8 +115,10 @@ async fn tidy_up(
     place: Place,
     lease: &LeaseName,
     cut: Option<Cut>,
+    limit: Duration,
 ) -> Result<(Place, Result<()>, Option<Cut>)> {
-    let limit = if cut.is_some() { CLEANING } else { TIMEOUT };
+    // One who has no time for the drill has none for a remote that is silent when it is cleaned up either.
+    let limit = if cut.is_some() { CLEANING.min(limit) } else { TIMEOUT };
     let patience = Patience::new(limit, format!("{place} (what the drill made is removed)"));
     let clean = |place: Place| {
         let name = lease.clone();

@@ -73,16 +73,22 @@ fn tell(common: &Common, id: &ItemId, is_new: bool) -> Result<()> {
 async fn lines(common: &Common, queue: &Queue, template: &NewItem) -> Result<Exit> {
     let mut batch = Vec::new();
     let mut input = std::io::stdin().lock().lines();
+    let mut done = 0;
     loop {
-        let line = input.next().transpose().map_err(unread)?;
+        let line = input.next().transpose().map_err(|error| stopped_at(done, unread(error)))?;
         let is_last = line.is_none();
         if let Some(line) = line {
-            batch.push(NewItem { payload: Payload::new(line)?, ..template.clone() });
+            let payload = Payload::new(line).map_err(|error| stopped_at(done, error))?;
+            batch.push(NewItem { payload, ..template.clone() });
         }
         if batch.len() == BATCH || (is_last && !batch.is_empty()) {
-            for added in queue.add_all(std::mem::take(&mut batch)).await? {
+            let mut added = Vec::with_capacity(batch.len());
+            let outcome = queue.add_each(std::mem::take(&mut batch), &mut added).await;
+            for added in &added {
                 tell(common, &added.name().id, true)?;
+                done += 1;
             }
+            outcome.map_err(|error| stopped_at(done, error))?;
         }
         if is_last {
             return Ok(Exit::Done);
@@ -91,11 +97,30 @@ async fn lines(common: &Common, queue: &Queue, template: &NewItem) -> Result<Exi
 }
 
 fn spool_lines(common: &Common, spool: &Spool, new: &SpoolNew) -> Result<Exit> {
-    for line in std::io::stdin().lock().lines() {
-        let (id, is_new) = spool.add_bytes(new, line.map_err(unread)?.as_bytes())?;
+    for (done, line) in std::io::stdin().lock().lines().enumerate() {
+        let line = line.map_err(|error| stopped_at(done, unread(error)))?;
+        let (id, is_new) = spool.add_bytes(new, line.as_bytes()).map_err(|error| stopped_at(done, error))?;
         tell(common, &id, is_new)?;
     }
     Ok(Exit::Done)
+}
+
+/// The error for lines of which the first `done` were added: *surely nothing was applied* would be wrong.
+fn stopped_at(done: usize, error: Error) -> Error {
+    if done == 0 {
+        return error;
+    }
+    let (kind, fate) = match error.kind() {
+        Kind::Indeterminate => (Kind::Indeterminate, "may or may not have been: look for it"),
+        _ if error.is_retryable() => (Kind::Indeterminate, "was not"),
+        kind => (kind, "was not"),
+    };
+    let next = done + 1;
+    let message = format!(
+        "the first {done} lines were added, and their ids are printed; line {next} {fate}, and no later one was. Go on from \
+         there, not from the beginning"
+    );
+    Error::new(kind, message).with_source(error)
 }
 
 fn unread(error: std::io::Error) -> Error {

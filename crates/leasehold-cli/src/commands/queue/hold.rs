@@ -190,7 +190,7 @@ fn complete_file(
     let grant = spool.adopt(token)?;
     let add = path.map_or_else(|| Ok(Vec::new()), spool_follow_ups)?;
     spool.complete(&grant, result, &add)?;
-    Ok(view::spooled(&spool.find(&grant.name().id)?))
+    Ok(view::spooled_now(spool, &grant.name().id))
 }
 
 pub async fn fail(common: &Common, args: &Fail) -> Result<Exit> {
@@ -205,7 +205,7 @@ pub async fn fail(common: &Common, args: &Fail) -> Result<Exit> {
         (Open::Spool(spool), token) => {
             let grant = spool.adopt(&token)?;
             spool.fail(&grant, &why, retry_in, args.for_good)?;
-            view::spooled(&spool.find(&grant.name().id)?)
+            view::spooled_now(&spool, &grant.name().id)
         }
     };
     if common.json {

@@ -69,7 +69,7 @@ async fn order(common: &Common, settings: &Settings, args: &OperateItem, asked: 
                     (token.epoch, Some(token))
                 }
             };
-            (epoch, token, view::spooled(&spool.find(&id)?))
+            (epoch, token, view::spooled_now(&spool, &id))
         }
     };
     let handed_off = token.is_some();

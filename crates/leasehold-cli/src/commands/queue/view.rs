@@ -2,8 +2,8 @@
 
 use crate::output::{relative, rfc3339};
 use leasehold::{Error, Timestamp};
-use leasehold_work::queue::{Item, ItemName, Payload, State};
-use leasehold_work::spool::{Shown, SpoolItem, Where};
+use leasehold_work::queue::{Item, ItemId, ItemName, Payload, State};
+use leasehold_work::spool::{Shown, Spool, SpoolItem, Where};
 use serde_json::{Value, json};
 
 /// A payload or result: text where it is text.
@@ -77,6 +77,11 @@ pub fn damaged(name: &ItemName, error: &Error) -> Value {
         "state": "damaged",
         "why": error.to_string(),
     })
+}
+
+/// An item of a spool after something was done to it. It was done, so that it cannot be read back is no failure.
+pub fn spooled_now(spool: &Spool, id: &ItemId) -> Value {
+    spool.find(id).map_or_else(|_| json!({ "id": id.as_str() }), |item| spooled(&item))
 }
 
 /// An item of a spool.
