@@ -1,0 +1,274 @@
+//! Doing what the plan says, and writing down what was done and when.
+
+use crate::actors::Cast;
+use crate::adder::{Adder, Way};
+use crate::facts::{Happened, What};
+use crate::log::now_ms;
+use crate::plan::Fault;
+use crate::processes::{self, Role};
+use crate::site::{EMBEDDED_QUEUE, HURT, SERVER_QUEUE, SPOOL, Site, is_root, open_to_all};
+use leasehold_testbed::{self as testbed, Postgres, Proxy};
+use rustix::process::Signal;
+use std::path::Path;
+
+/// An answer that is to be lost is lost within this.
+const LOST_WITHIN_MS: u64 = 1_500;
+
+/// What has to be taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Later {
+    ServerUp,
+    Heal,
+    Thaw,
+    Continue(i32),
+    Step(i64),
+}
+
+/// The world that faults happen to.
+pub(crate) struct World<'a> {
+    pub site: &'a Site,
+    pub server: Postgres,
+    pub proxy: Proxy,
+    pub clock_file: &'a Path,
+    pub way: Way,
+    /// What the server's clock is off by now, and was at most.
+    pub offset_ms: i64,
+    pub most_ms: i64,
+    pub happened: Vec<Happened>,
+    pub damaged: Vec<String>,
+    later: Vec<(u64, u64, Later)>,
+    count: usize,
+}
+
+impl<'a> World<'a> {
+    pub(crate) fn new(site: &'a Site, server: Postgres, proxy: Proxy, clock_file: &'a Path, way: Way) -> Self {
+        World {
+            site,
+            server,
+            proxy,
+            clock_file,
+            way,
+            offset_ms: 0,
+            most_ms: 0,
+            happened: Vec::new(),
+            damaged: Vec::new(),
+            later: Vec::new(),
+            count: 0,
+        }
+    }
+
+    /// Whether nothing keeps anybody from the server.
+    pub(crate) fn server_is_there(&self) -> bool {
+        !self.later.iter().any(|(.., later)| matches!(later, Later::ServerUp | Later::Heal | Later::Thaw))
+    }
+
+    /// Whether the server was away in this time, or is.
+    pub(crate) fn was_away(&self, from: u64, to: u64) -> bool {
+        let is_meant = |h: &&Happened| h.what == What::Away && h.from <= to && h.to >= from;
+        !self.server_is_there() || self.happened.iter().any(|h| is_meant(&h))
+    }
+
+    pub(crate) fn strike(&mut self, fault: Fault, cast: &mut Cast, adder: &Adder) {
+        let now = now_ms();
+        self.count += 1;
+        let mut put_off = |ms, later| self.later.push((now + ms, now, later));
+        match fault {
+            Fault::Kill { role, pick } => self.kill(role, pick, cast),
+            Fault::Stop { role, pick, ms } => {
+                if let Some(pid) = self.victim(role, pick).filter(|pid| processes::signal(*pid, Signal::STOP)) {
+                    self.later.push((now + ms, now, Later::Continue(pid)));
+                }
+            }
+            Fault::ServerDown { ms } => {
+                // Killed by another fault already, it is only down for longer.
+                self.server.kill();
+                self.later.push((now + ms, now, Later::ServerUp));
+            }
+            Fault::Cut => {
+                self.proxy.cut();
+                self.note(now, now_ms(), What::Away);
+            }
+            Fault::Sever { ms } => {
+                put_off(ms, Later::Heal);
+                self.proxy.sever();
+            }
+            Fault::Freeze { ms } => {
+                put_off(ms, Later::Thaw);
+                self.proxy.freeze();
+            }
+            Fault::LoseReply { after } => {
+                self.proxy.arm(testbed::Fault::CutReply, after);
+                self.note(now, now + LOST_WITHIN_MS, What::Away);
+            }
+            Fault::ClockAhead { ms, for_ms } => {
+                put_off(for_ms, Later::Step(-ms.cast_signed()));
+                self.step(ms.cast_signed());
+            }
+            Fault::ClockBehind { ms, for_ms } => {
+                put_off(for_ms, Later::Step(ms.cast_signed()));
+                self.step(-ms.cast_signed());
+            }
+            Fault::Poison { pick } => {
+                let queue = [SERVER_QUEUE, EMBEDDED_QUEUE][pick as usize % 2];
+                if let Some(added) = self.way.poison(queue, &format!("poison-{}", self.count)) {
+                    adder.note(added);
+                }
+            }
+            Fault::DamageJournal { pick } => self.damage_journal(pick),
+            Fault::DamageItem { pick } => self.damage_item(pick, adder),
+            Fault::BadNote { pick } => self.bad_note(pick, adder),
+            Fault::SecretFile { pick } => self.secret_file(pick),
+            Fault::CleanTemporary { pick } => self.clean_temporary(pick),
+        }
+    }
+
+    /// Takes back what is due to be.
+    pub(crate) fn take_back(&mut self, all: bool) {
+        let now = now_ms();
+        let (due, rest): (Vec<_>, Vec<_>) = self.later.drain(..).partition(|(at, ..)| all || *at <= now);
+        self.later = rest;
+        for (_, since, later) in due {
+            match later {
+                Later::ServerUp => {
+                    if self.server.pid().is_none() {
+                        self.server.restart();
+                        self.server.wait_until_ready();
+                    }
+                    self.note(since, now_ms(), What::Away);
+                }
+                Later::Heal => {
+                    self.proxy.heal();
+                    self.note(since, now_ms(), What::Away);
+                }
+                Later::Thaw => {
+                    self.proxy.thaw();
+                    self.note(since, now_ms(), What::Away);
+                }
+                Later::Continue(pid) => {
+                    processes::signal(pid, Signal::CONT);
+                    self.note(since, now_ms(), What::Stopped(pid));
+                }
+                Later::Step(ms) => self.step(ms),
+            }
+        }
+    }
+
+    /// Heals everything. The clock goes on from the most that it ever showed: what is due by then is to have a fate.
+    pub(crate) fn heal(&mut self) {
+        self.take_back(true);
+        self.proxy.disarm();
+        if self.most_ms > self.offset_ms {
+            self.step(self.most_ms - self.offset_ms);
+        }
+    }
+
+    /// The server's time, in milliseconds since 1970.
+    pub(crate) fn server_ms(&self) -> u64 {
+        leasehold_system::clock::wall_ms().saturating_add_signed(self.offset_ms)
+    }
+
+    fn note(&mut self, from: u64, to: u64, what: What) {
+        self.happened.push(Happened { from, to, what });
+    }
+
+    fn step(&mut self, ms: i64) {
+        self.offset_ms += ms;
+        self.most_ms = self.most_ms.max(self.offset_ms);
+        set_clock(self.clock_file, self.offset_ms);
+        let by = ms.unsigned_abs();
+        let now = now_ms();
+        self.note(now, now, if ms < 0 { What::Back(by) } else { What::Forward(by) });
+    }
+
+    fn victim(&self, role: Role, pick: u64) -> Option<i32> {
+        let found: Vec<i32> =
+            processes::of(&self.site.bin()).iter().filter(|p| p.role == role).map(|process| process.pid).collect();
+        found.get(pick as usize % found.len().max(1)).copied()
+    }
+
+    fn kill(&mut self, role: Role, pick: u64, cast: &mut Cast) {
+        let Some(pid) = self.victim(role, pick) else { return };
+        let now = now_ms();
+        // First, for it may be seen to have ended at once.
+        cast.killed(pid);
+        processes::signal(pid, Signal::KILL);
+        self.note(now, now_ms(), What::Killed(pid));
+    }
+
+    fn damage_journal(&mut self, pick: u64) {
+        let name = HURT[(pick / 60_000) as usize % HURT.len()];
+        let names: Vec<&str> = if pick == 0 { HURT.to_vec() } else { vec![name] };
+        for name in names {
+            self.overwrite("runs", name);
+            self.damaged.push(name.to_owned());
+        }
+    }
+
+    /// One item that waits, of each store.
+    fn damage_item(&mut self, pick: u64, adder: &Adder) {
+        for queue in [SERVER_QUEUE, EMBEDDED_QUEUE] {
+            let key = format!("damaged-{}-{pick}", self.count);
+            // One that nobody has begun.
+            let words = ["--text", "plain 100", "--delay", "3s"];
+            let told = std::sync::atomic::AtomicBool::new(true);
+            let Some((id, at)) = self.way.add(queue, &key, &words, 0, &told) else { continue };
+            self.overwrite("item", &format!("{queue}/{id}"));
+            self.damaged.push(format!("{queue}/{id}"));
+            adder.note(crate::facts::Added { work: queue.into(), id, at, has_child: false });
+        }
+    }
+
+    /// Garbage in the place of a record, by the store's own client. In whichever store has it.
+    fn overwrite(&self, shelf: &str, name: &str) {
+        let by = format!("WHERE shelf = '{shelf}' AND name = '{name}'");
+        let _ = self.server.try_sql(&format!("UPDATE leasehold_record SET value = 'garbage'::bytea {by}"));
+        let embedded = rusqlite::Connection::open(self.site.database()).and_then(|database| {
+            database.busy_timeout(std::time::Duration::from_secs(5))?;
+            database.execute(&format!("UPDATE record SET value = CAST('garbage' AS BLOB) {by}"), [])
+        });
+        if let Err(error) = embedded {
+            println!("torture: cannot damage {name}: {error}");
+        }
+    }
+
+    fn bad_note(&self, pick: u64, adder: &Adder) {
+        let waiting = adder.so_far().into_iter().filter(|added| added.work == SPOOL);
+        let ids: Vec<String> = waiting.map(|added| added.id).collect();
+        // For some epochs of the latest: one of them will be read.
+        for id in ids.iter().rev().take(3) {
+            for epoch in 0..4 {
+                let path = self.site.spool().join(format!("notes/{id}.e{epoch}.checkpoint"));
+                if std::fs::write(&path, [0xFF, 0xFE, pick as u8, 0x80]).is_ok() {
+                    open_to_all(&path, 0o664);
+                }
+            }
+        }
+    }
+
+    /// As somebody would put it there with `mv`.
+    fn secret_file(&self, pick: u64) {
+        let spool = self.site.spool();
+        let (from, to) = (spool.join("tmp/secret"), spool.join(format!("ready/secret-{pick:x}")));
+        if std::fs::write(&from, "plain 100").is_ok() {
+            open_to_all(&from, if is_root() { 0o600 } else { 0o000 });
+            let _ = std::fs::rename(from, to);
+        }
+    }
+
+    fn clean_temporary(&self, pick: u64) {
+        let folders: Vec<_> = std::fs::read_dir(self.site.temporary()).unwrap().flatten().map(|e| e.path()).collect();
+        if let Some(folder) = folders.get(pick as usize % folders.len().max(1)) {
+            let _ = std::fs::remove_dir_all(folder);
+        }
+    }
+}
+
+/// Sets the file that libfaketime reads.
+pub(crate) fn set_clock(file: &Path, offset_ms: i64) {
+    let sign = if offset_ms < 0 { '-' } else { '+' };
+    let (seconds, millis) = (offset_ms.unsigned_abs() / 1_000, offset_ms.unsigned_abs() % 1_000);
+    let next = file.with_extension("next");
+    std::fs::write(&next, format!("{sign}{seconds}.{millis:03}\n")).unwrap();
+    open_to_all(&next, 0o644);
+    std::fs::rename(next, file).unwrap();
+}
