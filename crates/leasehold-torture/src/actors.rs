@@ -17,6 +17,9 @@ const START_MS: u64 = 10_000;
 /// How long one that was told to end may take: the longest run, and then some.
 const ENDING_MS: u64 = 45_000;
 
+/// The scheduler that has so many jobs that it reads journals page by page.
+pub(crate) const PAGING: &str = "scheduler-3";
+
 /// One of them.
 #[derive(Debug)]
 pub(crate) struct Player {
@@ -64,7 +67,7 @@ impl Cast {
         Cast(vec![
             player("scheduler-1", Place::Server, server_jobs.clone(), server, None),
             player("scheduler-2", Place::Server, server_jobs, server, None),
-            player("scheduler-3", Place::Embedded, local_jobs, &embedded, None),
+            player(PAGING, Place::Embedded, local_jobs, &embedded, None),
             player("worker-1", Place::Server, work(SERVER_QUEUE, SERVER_TTL_S), server, None),
             player("worker-2", Place::Server, work(SERVER_QUEUE, SERVER_TTL_S), server, None),
             player("worker-3", Place::Embedded, work(EMBEDDED_QUEUE, LOCAL_TTL_S), &embedded, None),
@@ -82,6 +85,10 @@ impl Cast {
                 player.start(site);
             }
         }
+    }
+
+    pub(crate) fn pid_of(&self, name: &str) -> Option<i32> {
+        self.0.iter().find(|player| player.name == name).and_then(Player::pid)
     }
 
     /// That one was killed: it is started again.

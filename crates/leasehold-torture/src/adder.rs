@@ -1,6 +1,6 @@
 //! Adds items to every queue, each until it is acknowledged.
 
-use crate::command::POISON;
+use crate::command::{BITTER, HEAVY, POISON};
 use crate::facts::Added;
 use crate::log::now_ms;
 use crate::random::Random;
@@ -127,12 +127,15 @@ impl Way {
         }
     }
 
-    /// Adds the worst payload that is allowed.
-    pub(crate) fn poison(&self, queue: &str, key: &str) -> Option<Added> {
+    /// Adds the worst payload that is allowed, of one of the two kinds.
+    pub(crate) fn poison(&self, queue: &str, key: &str, pick: u64) -> Option<Added> {
         let file = self.site.root().join("poison");
-        std::fs::write(&file, vec![POISON; POISON_BYTES]).unwrap();
+        let (kind, attempts) = if pick.is_multiple_of(2) { (HEAVY, "6") } else { (BITTER, "20") };
+        let mut payload = vec![POISON; POISON_BYTES];
+        payload[1] = kind;
+        std::fs::write(&file, payload).unwrap();
         let from = file.display().to_string();
-        let (id, at) = self.add(queue, key, &["--from", &from, "--attempts", "4"], 0, &AtomicBool::new(true))?;
+        let (id, at) = self.add(queue, key, &["--from", &from, "--attempts", attempts], 0, &AtomicBool::new(true))?;
         Some(Added { work: queue.into(), id, at, has_child: false })
     }
 }

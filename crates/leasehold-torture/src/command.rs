@@ -8,14 +8,25 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
+/// The end of a run that takes so long is told in advance: an absence of the store can be aimed at it.
+const LONGER_MS: u64 = 1_500;
 /// Between two signs of life.
 const TICK: Duration = Duration::from_millis(100);
 /// The variable with the shortest and the longest time of a run, in milliseconds: `300-900`.
 pub(crate) const RUN_MS: &str = "TORTURE_RUN_MS";
 /// The variable with the code to exit with.
 pub(crate) const EXIT: &str = "TORTURE_EXIT";
-/// How the payload of a poison item begins.
+/// How the payload of a poison item begins; then comes one of the two that follow.
 pub(crate) const POISON: u8 = 0xFF;
+/// It is completed at the second attempt, with the largest result.
+pub(crate) const HEAVY: u8 = 0x80;
+/// It fails at most attempts, with the longest reason, and is then completed with the largest result.
+pub(crate) const BITTER: u8 = 0x81;
+/// In JSON each of these takes two bytes.
+const REASON: &str = "\"";
+const REASON_BYTES: usize = 500;
+/// How many attempts of such an item fail.
+const BITTER_ATTEMPTS: u32 = 10;
 const RESULT_BYTES: usize = 16 * 1024;
 const CHECKPOINT_BYTES: usize = 4 * 1024;
 
@@ -27,6 +38,7 @@ struct Task {
     /// The item that its completion adds.
     child: bool,
     poison: bool,
+    bitter: bool,
 }
 
 pub(crate) fn main() -> ExitCode {
@@ -42,7 +54,7 @@ pub(crate) fn main() -> ExitCode {
 fn work() -> std::io::Result<u8> {
     let site = Site::of_command()?;
     let mut log = Log::open(&site.log())?;
-    let Task { line, run_ms, code, child, poison } = task()?;
+    let Task { line, run_ms, code, child, poison, bitter } = task()?;
     let mut tell = |step, code| log.put(&Line { at: now_ms(), step, code, ..line.clone() });
     tell(Step::Start, None)?;
     if poison {
@@ -52,6 +64,9 @@ fn work() -> std::io::Result<u8> {
         let _ = quiet(&site, &["queue", "progress", &queue, "--checkpoint", &checkpoint]).status();
     }
     let until = now_ms() + run_ms;
+    if run_ms >= LONGER_MS && std::env::var_os("LEASEHOLD_QUEUE").is_none() {
+        std::fs::write(site.next_end(), until.to_string())?;
+    }
     while now_ms() < until {
         std::thread::sleep(TICK.min(Duration::from_millis(until - now_ms().min(until))));
         tell(Step::Tick, None)?;
@@ -75,6 +90,10 @@ fn work() -> std::io::Result<u8> {
         std::fs::write(variable("LEASEHOLD_RESULT"), vec![POISON; RESULT_BYTES])?;
     }
     tell(Step::End, Some(code.into()))?;
+    if bitter {
+        let (queue, why) = (variable("LEASEHOLD_QUEUE"), REASON.repeat(REASON_BYTES));
+        let _ = quiet(&site, &["queue", "fail", &queue, "--why", &why, "--retry-in", "100ms"]).status();
+    }
     Ok(code)
 }
 
@@ -105,17 +124,18 @@ fn task() -> std::io::Result<Task> {
     if queue.is_empty() {
         let (least, most) = range(&variable(RUN_MS));
         let run_ms = least + random::of_text(&line.id) % (most - least + 1);
-        return Ok(Task { line, run_ms, code: number(EXIT) as u8, child: false, poison: false });
+        return Ok(Task { line, run_ms, code: number(EXIT) as u8, child: false, poison: false, bitter: false });
     }
     let payload = std::fs::read(variable("LEASEHOLD_PAYLOAD"))?;
     let poison = payload.first() == Some(&POISON);
     let text = String::from_utf8_lossy(&payload[..payload.len().min(200)]).trim().to_owned();
     let (kind, ms) = text.split_once(' ').unwrap_or((&text, ""));
-    let fails = kind == "never" || (attempt == 1 && (kind == "twice" || poison));
+    let bitter = poison && payload.get(1) == Some(&BITTER) && attempt <= BITTER_ATTEMPTS;
+    let fails = kind == "never" || bitter || (attempt == 1 && (kind == "twice" || poison));
     let run_ms = ms.parse().unwrap_or(100);
     let child = matches!(kind, "plain" | "twice");
     line.payload = if poison { "poison".into() } else { text };
-    Ok(Task { line, run_ms, code: fails.into(), child, poison })
+    Ok(Task { line, run_ms, code: fails.into(), child, poison, bitter })
 }
 
 fn range(text: &str) -> (u64, u64) {

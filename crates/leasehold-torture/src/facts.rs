@@ -31,6 +31,11 @@ pub(crate) struct Work {
 }
 
 impl Work {
+    /// Whether a scheduler, worker or lane of this owner is to run it.
+    pub(crate) fn is_of(&self, owner: &str) -> bool {
+        if self.is_job() { owner == format!("{:?}", self.place) } else { owner == self.name }
+    }
+
     pub(crate) const fn is_job(&self) -> bool {
         self.period_ms > 0
     }
@@ -45,10 +50,10 @@ pub(crate) enum What {
     Back(u64),
     /// The server's clock was set forward by so much.
     Forward(u64),
-    /// This process was killed.
-    Killed(i32),
+    /// This process was killed, and whose it was: a queue's, or all jobs' of a place.
+    Killed(i32, String),
     /// This process was stopped.
-    Stopped(i32),
+    Stopped(i32, String),
     /// This machine did not get to do what was due.
     Stall,
 }

@@ -1,11 +1,11 @@
 //! Doing what the plan says, and writing down what was done and when.
 
-use crate::actors::Cast;
+use crate::actors::{Cast, PAGING};
 use crate::adder::{Adder, Way};
-use crate::facts::{Happened, What};
+use crate::facts::{Added, Happened, What};
 use crate::log::now_ms;
 use crate::plan::Fault;
-use crate::processes::{self, Role};
+use crate::processes::{self, Process, Role};
 use crate::site::{EMBEDDED_QUEUE, HURT, SERVER_QUEUE, SPOOL, Site, is_root, open_to_all};
 use leasehold_testbed::{self as testbed, Postgres, Proxy};
 use rustix::process::Signal;
@@ -20,9 +20,20 @@ enum Later {
     ServerUp,
     Heal,
     Thaw,
-    Continue(i32),
+    Continue(usize),
     Step(i64),
+    SeverAtAnEnd(u64),
+    SeverNow(u64),
+    /// Kill a lane of the server's queue that is at something.
+    KillALane,
 }
+
+/// An absence that is aimed at an end begins so long before it.
+const BEFORE_MS: u64 = 200;
+/// How long after the clock was set back a lane is killed: it has renewed since.
+const RENEWED_MS: u64 = 3_000;
+/// How many items wait when the clock is set back.
+const BURST: usize = 10;
 
 /// The world that faults happen to.
 pub(crate) struct World<'a> {
@@ -37,6 +48,7 @@ pub(crate) struct World<'a> {
     pub happened: Vec<Happened>,
     pub damaged: Vec<String>,
     later: Vec<(u64, u64, Later)>,
+    stopped: Vec<Process>,
     count: usize,
 }
 
@@ -53,6 +65,7 @@ impl<'a> World<'a> {
             happened: Vec::new(),
             damaged: Vec::new(),
             later: Vec::new(),
+            stopped: Vec::new(),
             count: 0,
         }
     }
@@ -73,10 +86,12 @@ impl<'a> World<'a> {
         self.count += 1;
         let mut put_off = |ms, later| self.later.push((now + ms, now, later));
         match fault {
-            Fault::Kill { role, pick } => self.kill(role, pick, cast),
+            Fault::Kill { role, pick } => self.kill(pick, cast, |process| process.role == role),
             Fault::Stop { role, pick, ms } => {
-                if let Some(pid) = self.victim(role, pick).filter(|pid| processes::signal(*pid, Signal::STOP)) {
-                    self.later.push((now + ms, now, Later::Continue(pid)));
+                let victim = self.victim(pick, |process| process.role == role);
+                if let Some(victim) = victim.filter(|victim| processes::signal(victim.pid, Signal::STOP)) {
+                    self.later.push((now + ms, now, Later::Continue(self.stopped.len())));
+                    self.stopped.push(victim);
                 }
             }
             Fault::ServerDown { ms } => {
@@ -92,6 +107,7 @@ impl<'a> World<'a> {
                 put_off(ms, Later::Heal);
                 self.proxy.sever();
             }
+            Fault::SeverAtAnEnd { ms } => put_off(0, Later::SeverAtAnEnd(ms)),
             Fault::Freeze { ms } => {
                 put_off(ms, Later::Thaw);
                 self.proxy.freeze();
@@ -106,15 +122,17 @@ impl<'a> World<'a> {
             }
             Fault::ClockBehind { ms, for_ms } => {
                 put_off(for_ms, Later::Step(ms.cast_signed()));
+                put_off(RENEWED_MS.min(for_ms / 2), Later::KillALane);
+                self.burst(adder);
                 self.step(-ms.cast_signed());
             }
             Fault::Poison { pick } => {
-                let queue = [SERVER_QUEUE, EMBEDDED_QUEUE][pick as usize % 2];
-                if let Some(added) = self.way.poison(queue, &format!("poison-{}", self.count)) {
+                let queue = [SERVER_QUEUE, EMBEDDED_QUEUE][pick as usize / 2 % 2];
+                if let Some(added) = self.way.poison(queue, &format!("poison-{}", self.count), pick) {
                     adder.note(added);
                 }
             }
-            Fault::DamageJournal { pick } => self.damage_journal(pick),
+            Fault::DamageJournal { pick } => self.damage_journal(pick, cast),
             Fault::DamageItem { pick } => self.damage_item(pick, adder),
             Fault::BadNote { pick } => self.bad_note(pick, adder),
             Fault::SecretFile { pick } => self.secret_file(pick),
@@ -123,7 +141,7 @@ impl<'a> World<'a> {
     }
 
     /// Takes back what is due to be.
-    pub(crate) fn take_back(&mut self, all: bool) {
+    pub(crate) fn take_back(&mut self, all: bool, cast: &mut Cast) {
         let now = now_ms();
         let (due, rest): (Vec<_>, Vec<_>) = self.later.drain(..).partition(|(at, ..)| all || *at <= now);
         self.later = rest;
@@ -144,18 +162,26 @@ impl<'a> World<'a> {
                     self.proxy.thaw();
                     self.note(since, now_ms(), What::Away);
                 }
-                Later::Continue(pid) => {
+                Later::Continue(number) => {
+                    let Process { pid, owner, .. } = self.stopped[number].clone();
                     processes::signal(pid, Signal::CONT);
-                    self.note(since, now_ms(), What::Stopped(pid));
+                    self.note(since, now_ms(), What::Stopped(pid, owner));
                 }
                 Later::Step(ms) => self.step(ms),
+                Later::SeverAtAnEnd(_) | Later::SeverNow(_) | Later::KillALane if all => {}
+                Later::SeverAtAnEnd(ms) => self.aim(ms),
+                Later::SeverNow(ms) => {
+                    self.later.push((now + ms, now, Later::Heal));
+                    self.proxy.sever();
+                }
+                Later::KillALane => self.kill_a_lane(cast),
             }
         }
     }
 
     /// Heals everything. The clock goes on from the most that it ever showed: what is due by then is to have a fate.
-    pub(crate) fn heal(&mut self) {
-        self.take_back(true);
+    pub(crate) fn heal(&mut self, cast: &mut Cast) {
+        self.take_back(true, cast);
         self.proxy.disarm();
         if self.most_ms > self.offset_ms {
             self.step(self.most_ms - self.offset_ms);
@@ -180,28 +206,65 @@ impl<'a> World<'a> {
         self.note(now, now, if ms < 0 { What::Back(by) } else { What::Forward(by) });
     }
 
-    fn victim(&self, role: Role, pick: u64) -> Option<i32> {
-        let found: Vec<i32> =
-            processes::of(&self.site.bin()).iter().filter(|p| p.role == role).map(|process| process.pid).collect();
-        found.get(pick as usize % found.len().max(1)).copied()
+    fn victim(&self, pick: u64, is_meant: impl Fn(&Process) -> bool) -> Option<Process> {
+        let mut found = processes::of(&self.site.bin());
+        found.retain(is_meant);
+        let at = pick as usize % found.len().max(1);
+        found.into_iter().nth(at)
     }
 
-    fn kill(&mut self, role: Role, pick: u64, cast: &mut Cast) {
-        let Some(pid) = self.victim(role, pick) else { return };
+    fn kill(&mut self, pick: u64, cast: &mut Cast, is_meant: impl Fn(&Process) -> bool) {
+        let Some(Process { pid, owner, .. }) = self.victim(pick, is_meant) else { return };
         let now = now_ms();
         // First, for it may be seen to have ended at once.
         cast.killed(pid);
         processes::signal(pid, Signal::KILL);
-        self.note(now, now_ms(), What::Killed(pid));
+        self.note(now, now_ms(), What::Killed(pid, owner));
     }
 
-    fn damage_journal(&mut self, pick: u64) {
+    fn kill_a_lane(&mut self, cast: &mut Cast) {
+        let all = processes::of(&self.site.bin());
+        // One whose dead-man has a command.
+        let works = |lane: &Process| {
+            let mut dead_men = all.iter().filter(|process| process.role == Role::DeadMan && process.parent == lane.pid);
+            dead_men.any(|man| all.iter().any(|process| process.role == Role::Command && process.parent == man.pid))
+        };
+        self.kill(0, cast, |process| process.role == Role::Lane && process.owner == SERVER_QUEUE && works(process));
+    }
+
+    /// Cuts everybody off just before the end of a run, if one is known.
+    fn aim(&mut self, ms: u64) {
+        let now = now_ms();
+        let end = std::fs::read_to_string(self.site.next_end()).ok().and_then(|text| text.parse::<u64>().ok());
+        match end.filter(|end| *end > now + BEFORE_MS) {
+            Some(end) => self.later.push((end - BEFORE_MS, now, Later::SeverNow(ms))),
+            None => self.later.push((now + BEFORE_MS, now, Later::SeverAtAnEnd(ms))),
+        }
+    }
+
+    /// More items than there are lanes, some of them longer than a renewal.
+    fn burst(&mut self, adder: &Adder) {
+        for number in 0..BURST {
+            let text = if number % 3 == 0 { "plain 8000" } else { "plain 200" };
+            let key = format!("burst-{}-{number}", self.count);
+            let words = ["--text", text, "--attempts", "20"];
+            let told = std::sync::atomic::AtomicBool::new(true);
+            if let Some((id, at)) = self.way.add(SERVER_QUEUE, &key, &words, 0, &told) {
+                adder.note(Added { work: SERVER_QUEUE.into(), id, at, has_child: true });
+            }
+        }
+    }
+
+    fn damage_journal(&mut self, pick: u64, cast: &mut Cast) {
         let name = HURT[(pick / 60_000) as usize % HURT.len()];
         let names: Vec<&str> = if pick == 0 { HURT.to_vec() } else { vec![name] };
         for name in names {
             self.overwrite("runs", name);
             self.damaged.push(name.to_owned());
         }
+        // Journals are read page by page at the start.
+        let paging = cast.pid_of(PAGING);
+        self.kill(0, cast, |process| Some(process.pid) == paging);
     }
 
     /// One item that waits, of each store.
@@ -214,7 +277,7 @@ impl<'a> World<'a> {
             let Some((id, at)) = self.way.add(queue, &key, &words, 0, &told) else { continue };
             self.overwrite("item", &format!("{queue}/{id}"));
             self.damaged.push(format!("{queue}/{id}"));
-            adder.note(crate::facts::Added { work: queue.into(), id, at, has_child: false });
+            adder.note(Added { work: queue.into(), id, at, has_child: false });
         }
     }
 
@@ -248,7 +311,10 @@ impl<'a> World<'a> {
     /// As somebody would put it there with `mv`.
     fn secret_file(&self, pick: u64) {
         let spool = self.site.spool();
-        let (from, to) = (spool.join("tmp/secret"), spool.join(format!("ready/secret-{pick:x}")));
+        // Two attempts only: the pause after a failure is long in a spool.
+        let now = leasehold_system::clock::wall_ms();
+        let to = spool.join(format!("ready/4-{now}-k.secret-{}.t0-2.e0", pick % 1_000_000));
+        let from = spool.join("tmp/secret");
         if std::fs::write(&from, "plain 100").is_ok() {
             open_to_all(&from, if is_root() { 0o600 } else { 0o000 });
             let _ = std::fs::rename(from, to);

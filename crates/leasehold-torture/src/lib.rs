@@ -36,7 +36,7 @@ pub fn main(leasehold: &Path, kept: &Path) -> ExitCode {
         return command::main();
     }
     match options::Options::parse(&words) {
-        Ok(options) => run::main(leasehold, kept, &options),
+        Ok(options) => run::main(options.leasehold.as_deref().unwrap_or(leasehold), kept, &options),
         Err(message) => {
             eprintln!("torture: {message}");
             ExitCode::from(64)

@@ -1,8 +1,9 @@
 //! What a run is asked to do.
 
 use leasehold_system::undo::Mend;
+use std::path::PathBuf;
 
-const USAGE: &str = "usage: torture [--minutes N] [--seed N] [--undo MEND|all]";
+const USAGE: &str = "usage: torture [--minutes N] [--seed N] [--undo MEND|all] [--leasehold PATH]";
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Options {
@@ -10,11 +11,14 @@ pub(crate) struct Options {
     pub seed: u64,
     /// The mends to take back: one run for each; none is the ordinary run.
     pub undo: Vec<Mend>,
+    /// Another binary than the one that was just built.
+    pub leasehold: Option<PathBuf>,
 }
 
 impl Options {
     pub(crate) fn parse(words: &[String]) -> Result<Self, String> {
-        let mut options = Options { storm_ms: 60_000, seed: leasehold_system::clock::wall_ms(), undo: Vec::new() };
+        let mut options =
+            Options { storm_ms: 60_000, seed: leasehold_system::clock::wall_ms(), undo: Vec::new(), leasehold: None };
         let mut words = words.iter();
         while let Some(word) = words.next() {
             let value = words.next().ok_or(USAGE)?;
@@ -24,6 +28,7 @@ impl Options {
                     options.storm_ms = (minutes * 60_000.0) as u64;
                 }
                 "--seed" => options.seed = value.parse().map_err(|_| format!("--seed {value}: a whole number"))?,
+                "--leasehold" => options.leasehold = Some(value.into()),
                 "--undo" if value == "all" => options.undo = Mend::ALL.to_vec(),
                 "--undo" => options.undo.push(mend(value)?),
                 _ => return Err(USAGE.into()),

@@ -27,6 +27,10 @@ pub(crate) enum Fault {
     Sever {
         ms: u64,
     },
+    /// The same, from just before the end of a longer run on.
+    SeverAtAnEnd {
+        ms: u64,
+    },
     /// Nothing passes for so long, and nothing is closed.
     Freeze {
         ms: u64,
@@ -45,7 +49,7 @@ pub(crate) enum Fault {
         ms: u64,
         for_ms: u64,
     },
-    /// An item with the worst payload that is allowed.
+    /// An item with the worst payload that is allowed: of which kind, and in which store, says `pick`.
     Poison {
         pick: u64,
     },
@@ -112,6 +116,10 @@ fn minute(random: &mut Random, begin: u64, end: u64, orders: &mut Vec<Order>) {
         let ms = random.between(500, 4_000);
         place(random, orders, Fault::Sever { ms });
     }
+    for _ in 0..2 {
+        let ms = random.between(1_000, 3_000);
+        place(random, orders, Fault::SeverAtAnEnd { ms });
+    }
     let ms = random.between(500, 3_000);
     place(random, orders, Fault::Freeze { ms });
     for _ in 0..3 {
@@ -120,13 +128,14 @@ fn minute(random: &mut Random, begin: u64, end: u64, orders: &mut Vec<Order>) {
         place(random, orders, Fault::LoseReply { after });
     }
     clock(random, from, length, orders);
-    for _ in 0..2 {
-        let pick = random.next();
-        place(random, orders, Fault::Poison { pick });
-    }
     // What is damaged early has the longest time to do harm.
     let early = from + length / 3;
     for fault in [
+        // Both kinds in both stores.
+        Fault::Poison { pick: 0 },
+        Fault::Poison { pick: 1 },
+        Fault::Poison { pick: 2 },
+        Fault::Poison { pick: 3 },
         Fault::DamageJournal { pick: begin },
         Fault::DamageItem { pick: random.next() },
         Fault::BadNote { pick: random.next() },
@@ -154,9 +163,10 @@ fn minute(random: &mut Random, begin: u64, end: u64, orders: &mut Vec<Order>) {
 fn clock(random: &mut Random, from: u64, length: u64, orders: &mut Vec<Order>) {
     let part = length / 4;
     let small = Fault::ClockAhead { ms: random.between(1_000, 8_000), for_ms: random.between(500, 3_000) };
-    let back = Fault::ClockBehind { ms: random.between(20_000, 40_000), for_ms: part };
+    // For long enough to see who waits for the clock instead of for a lane.
+    let back = Fault::ClockBehind { ms: random.between(30_000, 60_000), for_ms: part * 5 / 3 };
     let large = Fault::ClockAhead { ms: random.between(10_000, 90_000), for_ms: random.between(1_000, 5_000) };
-    for (number, fault) in (0..).zip([small, back, large]) {
+    for (number, fault) in [(0, small), (1, back), (3, large)] {
         let begin = from + number * part;
         orders.push(Order { at: random.between(begin, begin + part / 3 + 1), fault });
     }
@@ -179,7 +189,7 @@ mod tests {
             for minute in orders.chunk_by(|a, b| a.at / MINUTE == b.at / MINUTE) {
                 let kinds: std::collections::HashSet<_> =
                     minute.iter().map(|order| std::mem::discriminant(&order.fault)).collect();
-                assert_eq!(kinds.len(), 15, "seed {seed}: {minute:?}");
+                assert_eq!(kinds.len(), 16, "seed {seed}: {minute:?}");
             }
         }
     }

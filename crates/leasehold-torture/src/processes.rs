@@ -19,11 +19,13 @@ pub(crate) enum Role {
     Verb,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Process {
     pub pid: i32,
     pub parent: i32,
     pub role: Role,
+    /// Of schedulers the place of their jobs, of workers their queue.
+    pub owner: String,
 }
 
 /// All that run a program from this folder, by their numbers.
@@ -56,7 +58,13 @@ fn one(bin: &Path, pid: i32) -> Option<Process> {
         Some("work") => Role::Lane,
         _ => Role::Verb,
     };
-    Some(Process { pid, parent: parent(pid)?, role })
+    let stem = |word: &String| Some(Path::new(word).file_stem()?.to_string_lossy().into_owned());
+    let owner = match role {
+        Role::Scheduler => words.iter().find(|word| word.ends_with(".toml")).and_then(stem),
+        Role::Manager | Role::Lane => words.get(2).and_then(stem),
+        _ => None,
+    };
+    Some(Process { pid, parent: parent(pid)?, role, owner: owner.unwrap_or_default() })
 }
 
 /// Whose child this process is.

@@ -17,9 +17,10 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// At least `from`, less than `to`.
+    /// At least `from`, and less than `to` unless that is no more.
     pub(crate) const fn between(&mut self, from: u64, to: u64) -> u64 {
-        from + self.next() % (to - from)
+        let span = to.saturating_sub(from);
+        from + self.next() % if span > 0 { span } else { 1 }
     }
 }
 

@@ -91,14 +91,14 @@ fn torment(root: &Path, leasehold: &Path, options: &Options) -> History {
     let begun = now_ms();
     let mut orders = plan(options.seed, options.storm_ms).into_iter().peekable();
     while now_ms() < begun + options.storm_ms {
-        world.take_back(false);
+        world.take_back(false, &mut cast);
         while let Some(order) = orders.next_if(|order| begun + order.at <= now_ms()) {
             world.strike(order.fault, &mut cast, &adder);
         }
         cast.tend(&site, world.server_is_there(), |from, to| world.was_away(from, to));
         std::thread::sleep(STEP);
     }
-    world.heal();
+    world.heal(&mut cast);
     let added = adder.stop();
     let healed = now_ms();
     let due_to = (world.server_ms(), leasehold_system::clock::wall_ms());

@@ -150,6 +150,11 @@ impl Site {
         self.root.join("out").join(name)
     }
 
+    /// When the next longer run ends, in milliseconds since boot.
+    pub(crate) fn next_end(&self) -> PathBuf {
+        self.root.join("out/next-end")
+    }
+
     pub(crate) fn temporary(&self) -> PathBuf {
         self.root.join("tmp")
     }

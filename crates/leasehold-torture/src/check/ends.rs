@@ -107,7 +107,7 @@ fn told(history: &History, runs: &[Run<'_>], verdicts: &mut Vec<Verdict>) {
         let Some(again) = again else { continue };
         let ttl = run.work.ttl_ms;
         let hit = |what: &What| match what {
-            What::Killed(pid) | What::Stopped(pid) => run.pids.contains(pid),
+            What::Killed(pid, _) | What::Stopped(pid, _) => run.pids.contains(pid),
             // The lease was over by the store's clock before anybody could tell.
             What::Forward(_) => run.work.place == crate::facts::Place::Server,
             _ => false,

@@ -87,7 +87,7 @@ fn a_good_history_has_no_verdict() {
 fn two_accepted_ends_of_a_slot_are_found() {
     let mut history = good();
     ran(&mut history, JOB, "4000", 2, 20_000, 21_000, Some(0));
-    happened(&mut history, 10_500, 10_500, What::Killed(101));
+    happened(&mut history, 10_500, 10_500, What::Killed(101, String::new()));
     let slots = history.slots.get_mut(JOB).unwrap();
     slots.ends.insert((4_000, 1), "succeeded".into());
     slots.ends.insert((4_000, 2), "succeeded".into());
@@ -98,7 +98,7 @@ fn two_accepted_ends_of_a_slot_are_found() {
 fn a_run_after_the_end_is_found() {
     let mut history = good();
     // Its supervisor was hit, so that it may not have told; but it is recorded.
-    happened(&mut history, 10_500, 10_500, What::Killed(101));
+    happened(&mut history, 10_500, 10_500, What::Killed(101, String::new()));
     ran(&mut history, QUEUE, "a", 2, 20_000, 20_500, None);
     broken(&history, &[Promise::NoRunAfterTheEnd]);
 }
@@ -169,7 +169,7 @@ fn an_end_that_could_have_been_told_is_missed() {
     let mut history = good();
     seen(history.slots.get_mut(JOB).unwrap(), 4_000, "succeeded", 2);
     ran(&mut history, JOB, "4000", 2, 18_000, 19_000, Some(0));
-    happened(&mut history, 10_500, 10_500, What::Killed(101));
+    happened(&mut history, 10_500, 10_500, What::Killed(101, String::new()));
     broken(&history, &[]);
 }
 
@@ -177,7 +177,7 @@ fn an_end_that_could_have_been_told_is_missed() {
 fn a_slot_without_a_fate_and_one_that_stays_open_are_found() {
     let mut history = good();
     history.slots.get_mut(JOB).unwrap().seen.remove(&8_000);
-    broken(&history, &[]);
+    broken(&history, &[Promise::EverySlotHasAFate]);
     history.slots.get_mut(JOB).unwrap().due_to = 16_000;
     seen(history.slots.get_mut(JOB).unwrap(), 16_000, "skipped_overlap", 0);
     broken(&history, &[Promise::EverySlotHasAFate, Promise::EverySlotHasAFate]);
@@ -223,7 +223,8 @@ fn a_wait_is_found_unless_something_was_in_the_way() {
     broken(&late(Some((21_000, 21_000, What::Back(30_000)))), &[Promise::NothingIsStuck]);
     broken(&late(Some((21_000, 24_000, What::Away))), &[]);
     broken(&late(Some((22_000, 23_000, What::Stall))), &[]);
-    broken(&late(Some((22_000, 22_000, What::Killed(5)))), &[]);
+    broken(&late(Some((22_000, 22_000, What::Killed(5, QUEUE.into())))), &[]);
+    broken(&late(Some((22_000, 22_000, What::Killed(5, "post".into())))), &[Promise::NothingIsStuck]);
     let mut history = late(None);
     finish(&mut history, "x", "done", 1);
     ran(&mut history, QUEUE, "x", 1, 21_000, 26_000, Some(0));

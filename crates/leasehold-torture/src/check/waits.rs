@@ -99,12 +99,12 @@ impl Wait<'_> {
         let mut allowed = self.ttl + LOOK_MS + START_MS + backoff + history.stalls(from, to);
         allowed += busy.iter().map(|(begin, end)| (*end).min(to).saturating_sub((*begin).max(from))).sum::<u64>();
         for happened in history.happened.iter().filter(|h| h.from <= to && h.to >= from.min(self.alive)) {
-            allowed += match happened.what {
+            allowed += match &happened.what {
                 What::Away if in_server => happened.to.min(to).saturating_sub(happened.from.max(from)) + RETRY_MS,
                 // A deadline that was not renewed since, and a backoff, are that much later now.
-                What::Back(by) if in_server && (self.ttl > 0 || backoff > 0) => by,
-                What::Killed(_) => REPLACED_MS,
-                What::Stopped(_) => REPLACED_MS + (happened.to - happened.from),
+                What::Back(by) if in_server && (self.ttl > 0 || backoff > 0) => *by,
+                What::Killed(_, owner) if self.work.is_of(owner) => REPLACED_MS,
+                What::Stopped(_, owner) if self.work.is_of(owner) => REPLACED_MS + (happened.to - happened.from),
                 _ => 0,
             };
         }
