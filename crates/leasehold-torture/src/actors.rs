@@ -126,7 +126,7 @@ impl Cast {
                     told = Some(code(status));
                     break;
                 }
-                if now_ms() > begun + ENDING_MS + 4 * (stalled_ms() - before) {
+                if now_ms() > begun + ENDING_MS + (4 * (stalled_ms() - before)).min(ENDING_MS) {
                     let _ = child.kill();
                     let _ = child.wait();
                     break;

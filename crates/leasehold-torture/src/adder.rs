@@ -130,7 +130,7 @@ impl Way {
     /// Adds the worst payload that is allowed, of one of the two kinds.
     pub(crate) fn poison(&self, queue: &str, key: &str, pick: u64) -> Option<Added> {
         let file = self.site.root().join("poison");
-        let (kind, attempts) = if pick.is_multiple_of(2) { (HEAVY, "6") } else { (BITTER, "20") };
+        let (kind, attempts) = if pick.is_multiple_of(2) { (HEAVY, "6") } else { (BITTER, "12") };
         let mut payload = vec![POISON; POISON_BYTES];
         payload[1] = kind;
         std::fs::write(&file, payload).unwrap();

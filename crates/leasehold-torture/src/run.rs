@@ -23,6 +23,8 @@ use std::time::Duration;
 const STEP: Duration = Duration::from_millis(25);
 /// How long everything may take to settle after it was healed: the longest TTL, retries, and the longest job twice.
 const SETTLE_MS: u64 = 60_000;
+/// What stalls of the machine, and items that wait for their time, may add to that at most.
+const MORE_MS: u64 = 90_000;
 /// How long processes may take to end that nobody waits for.
 const LAST_MS: u64 = 30_000;
 /// How many verdicts are printed of each promise.
@@ -159,7 +161,8 @@ fn settle(
         }
         // What is to wait waits.
         let wait = due.saturating_sub(world.server_ms().min(leasehold_system::clock::wall_ms()));
-        if now_ms() > begun + SETTLE_MS + 4 * (pulse.stalled_ms() - before) && wait == 0 {
+        let more = (4 * (pulse.stalled_ms() - before) + wait).min(MORE_MS);
+        if now_ms() > begun + SETTLE_MS + more {
             println!("torture: not settled: {open_items} items and {open_slots} slots are open");
             return;
         }
