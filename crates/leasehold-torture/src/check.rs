@@ -50,6 +50,8 @@ pub(crate) enum Promise {
     EveryItemEnds,
     /// Nothing waits for longer than its TTL, two seconds and its backoff.
     NothingIsStuck,
+    /// No command is stopped that nothing had happened to.
+    NoRunIsStopped,
     /// Nobody is stopped but who had the fault.
     NobodyElseStops,
 }

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 /// The end of a run that takes so long is told in advance: an absence of the store can be aimed at it.
 const LONGER_MS: u64 = 1_500;
+/// The code of a command that cannot leave its result.
+const NOT_LEFT: u8 = 98;
 /// Between two signs of life.
 const TICK: Duration = Duration::from_millis(100);
 /// The variable with the shortest and the longest time of a run, in milliseconds: `300-900`.
@@ -82,13 +84,16 @@ fn work() -> std::io::Result<u8> {
         let _ = std::fs::remove_file(from);
         tell(Step::Wrote, wrote.code().or(Some(-1)))?;
     }
+    let mut left = Ok(());
     if child && code == 0 {
         let payload = serde_json::json!({ "payload": child_of(&line.id) });
-        std::fs::write(variable("LEASEHOLD_FOLLOW_UPS"), format!("{payload}\n"))?;
+        left = std::fs::write(variable("LEASEHOLD_FOLLOW_UPS"), format!("{payload}\n"));
     }
     if poison && code == 0 {
-        std::fs::write(variable("LEASEHOLD_RESULT"), vec![POISON; RESULT_BYTES])?;
+        left = std::fs::write(variable("LEASEHOLD_RESULT"), vec![POISON; RESULT_BYTES]);
     }
+    // A cleaner of temporary files was there: the attempt fails, as a script's would.
+    let code = if left.is_ok() { code } else { NOT_LEFT };
     tell(Step::End, Some(code.into()))?;
     if bitter {
         let (queue, why) = (variable("LEASEHOLD_QUEUE"), REASON.repeat(REASON_BYTES));

@@ -1,4 +1,5 @@
-//! Overlaps: a command is dead before its successor runs, and a fence that saw a higher epoch takes no lower one.
+//! Overlaps: a command is dead before its successor runs, and a fence that saw a higher epoch takes no lower one. And a
+//! command that nothing happened to runs to its end.
 
 use super::{Promise, Verdict};
 use crate::facts::{History, Place, Run, What};
@@ -13,6 +14,7 @@ pub(super) fn check(history: &History, verdicts: &mut Vec<Verdict>) {
     // A lease is a job's, whatever the slot; an item is a lease of its own.
     let mut leases: BTreeMap<String, Vec<Run<'_>>> = BTreeMap::new();
     for run in history.runs() {
+        stopped(history, &run, verdicts);
         let lease = if run.work.is_job() { run.work.name.clone() } else { format!("{}/{}", run.work.name, run.id) };
         leases.entry(lease).or_default().push(run);
     }
@@ -45,6 +47,29 @@ fn overlap(history: &History, lease: &str, run: &Run<'_>, later: &Run<'_>, verdi
             GRAIN_MS + learns + away + stalls
         );
         verdicts.push(Verdict { promise: Promise::NoOverlap, who: lease.into(), what });
+    }
+}
+
+/// A command that went without a word was hit, or its store or its clock was.
+fn stopped(history: &History, run: &Run<'_>, verdicts: &mut Vec<Verdict>) {
+    if run.code.is_some() || run.last >= history.looked || history.is_damaged(&run.work.name, run.id) {
+        return;
+    }
+    let in_server = run.work.place == Place::Server;
+    let ttl = run.work.ttl_ms;
+    let hit = |what: &What| match what {
+        What::Killed(pid, _) | What::Stopped(pid, _) => run.pids.contains(pid),
+        What::Away | What::Forward(_) | What::Back(_) => in_server,
+        What::Stall => true,
+    };
+    if !history.touched(run.start.saturating_sub(ttl), run.last + ttl, hit) {
+        let what = format!(
+            "epoch {} was stopped after {} ms, and nothing had happened to it",
+            run.epoch,
+            run.last - run.start
+        );
+        let who = format!("{}/{}", run.work.name, run.id);
+        verdicts.push(Verdict { promise: Promise::NoRunIsStopped, who, what });
     }
 }
 

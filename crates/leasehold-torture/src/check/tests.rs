@@ -99,7 +99,7 @@ fn a_run_after_the_end_is_found() {
     let mut history = good();
     // Its supervisor was hit, so that it may not have told; but it is recorded.
     happened(&mut history, 10_500, 10_500, What::Killed(101, String::new()));
-    ran(&mut history, QUEUE, "a", 2, 20_000, 20_500, None);
+    ran(&mut history, QUEUE, "a", 2, 20_000, 20_500, Some(1));
     broken(&history, &[Promise::NoRunAfterTheEnd]);
 }
 
@@ -238,6 +238,7 @@ fn a_dead_workers_item_waits_no_longer_than_its_deadline() {
         add(&mut history, "again", 20_000, false);
         finish(&mut history, "again", "done", 2);
         ran(&mut history, QUEUE, "again", 1, 20_500, 22_000, None);
+        happened(&mut history, 22_000, 22_000, What::Killed(101, String::new()));
         ran(&mut history, QUEUE, "again", 2, next, next + 100, Some(0));
         history
     };
@@ -248,6 +249,17 @@ fn a_dead_workers_item_waits_no_longer_than_its_deadline() {
     happened(&mut history, 15_000, 15_000, What::Back(30_000));
     broken(&history, &[Promise::NothingIsStuck]);
     happened(&mut history, 21_000, 21_000, What::Back(30_000));
+    broken(&history, &[]);
+}
+
+#[test]
+fn a_command_that_is_stopped_without_a_fault_is_found() {
+    let mut history = good();
+    finish(&mut history, "long", "done", 2);
+    ran(&mut history, QUEUE, "long", 1, 20_000, 26_000, None);
+    ran(&mut history, QUEUE, "long", 2, 30_000, 36_000, Some(0));
+    broken(&history, &[Promise::NoRunIsStopped]);
+    happened(&mut history, 25_000, 25_000, What::Killed(101, String::new()));
     broken(&history, &[]);
 }
 
