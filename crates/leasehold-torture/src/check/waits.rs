@@ -85,9 +85,9 @@ impl Wait<'_> {
         let waited = to - self.from;
         let allowed = self.allowed(history, busy, to);
         if waited > allowed {
-            let (from, run) = (self.from, if next.is_some() { "was run" } else { "was not run" });
+            let (from, run) = (self.from, if next.is_some() { "" } else { ", and was never run" });
             let who = format!("{}/{}", self.work.name, self.id);
-            let what = format!("from {from} on it {run} for {waited} ms, of which {allowed} ms are allowed");
+            let what = format!("from {from} on it waited for {waited} ms{run}; {allowed} ms are allowed");
             verdicts.push(Verdict { promise: Promise::NothingIsStuck, who, what });
         }
     }
