@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// What runs beside the rest: those that take longest and mind least how busy the machine is.
-const ASIDE: [&str; 3] = ["data", "git", "model"];
+const ASIDE: [&str; 4] = ["data", "git", "model", "torture"];
 
 pub(crate) fn test(root: &Path) -> Result<(), String> {
     let all = names(root)?;

@@ -1,4 +1,4 @@
-//! Chores: `cargo xtask test [--quick]`, `cargo xtask servers`, `cargo xtask tidy`.
+//! Chores: `cargo xtask test [--quick]`, `cargo xtask torture`, `cargo xtask servers`, `cargo xtask tidy`.
 //!
 //! Promise: `test` runs every check that CI runs, in one command. It stops at the first check that fails, but of the tests
 //! it shows every one that does.
@@ -8,6 +8,7 @@ mod licences;
 mod nfs;
 mod servers;
 mod tidy;
+mod torture;
 mod watch;
 
 use std::path::{Path, PathBuf};
@@ -16,6 +17,9 @@ use std::process::{Command, ExitCode};
 const USAGE: &str = "usage:
   cargo xtask test           format, lints, docs, tidy, every test, the model
   cargo xtask test --quick   the inner loop: format, tidy, unit tests, the disaster; under 2 minutes warm
+  cargo xtask torture [--minutes N] [--seed N] [--undo MEND|all]
+                             schedulers, workers and spools under every fault at once (10 minutes); `test` has one minute
+                             of it. --undo takes one mend back, or each in turn, and is red if the run does not notice
   cargo xtask nfs            the directory store and the file guard on a real NFS server; `test` does so too
   cargo xtask servers        install the servers that the tests start; `test` does so too
   cargo xtask tidy           layers, sizes, checklists
@@ -27,6 +31,7 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["test"] => test(),
         ["test", "--quick"] => quick(),
+        ["torture", ref args @ ..] => torture::run(args),
         ["nfs"] => watch::tests("nfs"),
         [watch::INNER, "all"] => all_tests(),
         [watch::INNER, "quick"] => quick_tests(),

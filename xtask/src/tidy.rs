@@ -46,6 +46,7 @@ pub fn complaints(root: &Path) -> Vec<String> {
     checklist(root, "stores", &mut complaints);
     checklist(root, "guards", &mut complaints);
     decisions(root, &mut complaints);
+    switches(root, &mut complaints);
     for name in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"] {
         if !root.join(name).is_file() {
             complaints.push(format!("{name} is missing"));
@@ -158,6 +159,30 @@ fn checklist(root: &Path, what: &str, complaints: &mut Vec<String>) {
     }
 }
 
+/// Mends are taken back in no build but the torture's: only the feature `undo` of the command turns the switches on, and no
+/// other feature turns that on.
+fn switches(root: &Path, complaints: &mut Vec<String>) {
+    for path in files(root, &["crates", "sim", "bench", "xtask"], "toml") {
+        let place = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+        for line in read(&path).lines().map(|line| line.split('#').next().unwrap_or_default()) {
+            let is_own = match place.as_str() {
+                "crates/leasehold-system/Cargo.toml" => line == "undo = []",
+                "crates/leasehold-cli/Cargo.toml" => line == "undo = [\"leasehold-system/undo\"]",
+                _ => false,
+            };
+            let names_it = line.split(['"', '/', ' ']).any(|word| word == "undo");
+            if names_it && !is_own {
+                complaints.push(format!("{place}: `{line}`: only `undo` of leasehold-cli may turn `undo` on"));
+            }
+        }
+    }
+    let source = read(&root.join("crates/leasehold-system/src/undo.rs"));
+    if source.matches("#[cfg(feature = \"undo\")]\npub fn undone(").count() != 1 {
+        complaints
+            .push("crates/leasehold-system/src/undo.rs: `undone` reads its variable with the feature only".into());
+    }
+}
+
 /// Decisions are numbered without a gap.
 fn decisions(root: &Path, complaints: &mut Vec<String>) {
     let mut names: Vec<String> = files(root, &["docs/adr"], "md")
@@ -201,6 +226,25 @@ mod tests {
     fn the_tree_is_tidy() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_path_buf();
         assert_eq!(complaints(&root), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_released_binary_that_could_take_a_mend_back_is_noticed() {
+        let root = std::env::temp_dir().join(format!("leasehold-tidy-{}", std::process::id()));
+        let complaints_about = |manifest: &str| {
+            fs::create_dir_all(root.join("crates/leasehold-cli")).unwrap();
+            fs::create_dir_all(root.join("crates/leasehold-system/src")).unwrap();
+            let source = "#[cfg(feature = \"undo\")]\npub fn undone(";
+            fs::write(root.join("crates/leasehold-system/src/undo.rs"), source).unwrap();
+            fs::write(root.join("crates/leasehold-cli/Cargo.toml"), manifest).unwrap();
+            let mut found = Vec::new();
+            switches(&root, &mut found);
+            fs::remove_dir_all(&root).unwrap();
+            found.len()
+        };
+        assert_eq!(complaints_about("undo = [\"leasehold-system/undo\"]\n"), 0);
+        assert_eq!(complaints_about("full = [\"undo\"]\n"), 1);
+        assert_eq!(complaints_about("leasehold-system = { features = [\"undo\"] }\n"), 1);
     }
 
     #[test]

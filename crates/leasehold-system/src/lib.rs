@@ -25,6 +25,7 @@ pub mod paths;
 pub mod process;
 pub mod scratch;
 pub mod terminal;
+pub mod undo;
 pub mod volume;
 pub mod watch;
 

@@ -1,0 +1,174 @@
+//! Schedulers and workers: started, started again after a kill, told to end.
+
+use crate::facts::{Actor, Place};
+use crate::log::now_ms;
+use crate::processes::{self, Role};
+use crate::site::{EMBEDDED_QUEUE, LANES, LOCAL_TTL_S, SERVER_QUEUE, SERVER_TTL_S, SPOOL, Site};
+use rustix::process::Signal;
+use std::fs::OpenOptions;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::Duration;
+
+/// Exit codes of one that cannot reach its store at the start.
+const NO_STORE: [i32; 2] = [69, 70];
+/// What counts as the start.
+const START_MS: u64 = 10_000;
+/// How long one that was told to end may take: the longest run, and then some.
+const ENDING_MS: u64 = 45_000;
+
+/// The scheduler that has so many jobs that it reads journals page by page.
+pub(crate) const PAGING: &str = "scheduler-3";
+
+/// One of them.
+#[derive(Debug)]
+pub(crate) struct Player {
+    pub name: String,
+    pub place: Place,
+    words: Vec<String>,
+    store: String,
+    user: Option<usize>,
+    has_lanes: bool,
+    child: Option<Child>,
+    started: u64,
+    /// Not before this, if it is not there.
+    again_at: u64,
+    killed: bool,
+    ended: Option<(u64, i32)>,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(crate) struct Cast(pub Vec<Player>);
+
+impl Cast {
+    pub(crate) fn new(site: &Site, server: &str) -> Self {
+        let words = |text: &str| text.split(' ').map(String::from).collect::<Vec<_>>();
+        let player = |name: &str, place, words: Vec<String>, store: &str, user| Player {
+            name: name.into(),
+            place,
+            has_lanes: words[0] == "work",
+            words,
+            store: store.to_owned(),
+            user,
+            child: None,
+            started: 0,
+            again_at: 0,
+            killed: false,
+            ended: None,
+        };
+        let embedded = site.embedded();
+        let schedule = |place| words(&format!("schedule run --quiet --file {}", site.write_jobs(place).display()));
+        let work = |queue: &str, ttl| {
+            let text = format!("work {} -j {LANES} --ttl {ttl}s --grace 500ms --", site.queue(queue));
+            [words(&text), site.command_words().to_vec()].concat()
+        };
+        let (server_jobs, local_jobs) = (schedule(Place::Server), schedule(Place::Embedded));
+        Cast(vec![
+            player("scheduler-1", Place::Server, server_jobs.clone(), server, None),
+            player("scheduler-2", Place::Server, server_jobs, server, None),
+            player(PAGING, Place::Embedded, local_jobs, &embedded, None),
+            player("worker-1", Place::Server, work(SERVER_QUEUE, SERVER_TTL_S), server, None),
+            player("worker-2", Place::Server, work(SERVER_QUEUE, SERVER_TTL_S), server, None),
+            player("worker-3", Place::Embedded, work(EMBEDDED_QUEUE, LOCAL_TTL_S), &embedded, None),
+            player("spool-worker-1", Place::Spool, work(SPOOL, LOCAL_TTL_S), &embedded, Some(0)),
+            player("spool-worker-2", Place::Spool, work(SPOOL, LOCAL_TTL_S), &embedded, Some(1)),
+        ])
+    }
+
+    /// Starts who is not there and should be; notes who ended. The server can be reached if `server_is_there`.
+    pub(crate) fn tend(&mut self, site: &Site, server_is_there: bool, was_away: impl Fn(u64, u64) -> bool) {
+        for player in &mut self.0 {
+            player.notice_end(&was_away);
+            let can = player.place != Place::Server || server_is_there;
+            if player.child.is_none() && can && now_ms() >= player.again_at {
+                player.start(site);
+            }
+        }
+    }
+
+    pub(crate) fn pid_of(&self, name: &str) -> Option<i32> {
+        self.0.iter().find(|player| player.name == name).and_then(Player::pid)
+    }
+
+    /// That one was killed: it is started again.
+    pub(crate) fn killed(&mut self, pid: i32) {
+        for player in &mut self.0 {
+            if player.pid() == Some(pid) {
+                player.killed = true;
+            }
+        }
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.0.iter().all(|player| player.child.is_some())
+    }
+
+    /// Tells everybody to end, and says how they did.
+    pub(crate) fn end(mut self, site: &Site, stalled_ms: impl Fn() -> u64) -> Vec<Actor> {
+        let processes = processes::of(&site.bin());
+        let lanes = |pid| processes.iter().filter(|p| p.role == Role::Lane && p.parent == pid).count();
+        let counts: Vec<Option<(usize, usize)>> = self
+            .0
+            .iter()
+            .map(|player| Some((LANES, player.pid().map_or(0, lanes))).filter(|_| player.has_lanes))
+            .collect();
+        for player in &mut self.0 {
+            player.notice_end(&|_, _| false);
+            player.pid().map(|pid| processes::signal(pid, Signal::TERM));
+        }
+        let (begun, before) = (now_ms(), stalled_ms());
+        let mut actors = Vec::new();
+        for (mut player, lanes) in self.0.into_iter().zip(counts) {
+            let mut told = None;
+            while let Some(child) = &mut player.child {
+                if let Ok(Some(status)) = child.try_wait() {
+                    told = Some(code(status));
+                    break;
+                }
+                if now_ms() > begun + ENDING_MS + (4 * (stalled_ms() - before)).min(ENDING_MS) {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            actors.push(Actor { name: player.name, ended: player.ended, told, lanes });
+        }
+        actors
+    }
+}
+
+impl Player {
+    pub(crate) fn pid(&self) -> Option<i32> {
+        self.child.as_ref().map(|child| child.id().cast_signed())
+    }
+
+    fn start(&mut self, site: &Site) {
+        let log = OpenOptions::new().create(true).append(true).open(site.actor_log(&self.name)).unwrap();
+        let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
+        let mut command = site.verb(&words, &self.store, self.user);
+        // In a group of its own: a key at the terminal is for the harness.
+        command.stdout(Stdio::null()).stderr(log).process_group(0);
+        self.child = Some(command.spawn().unwrap());
+        (self.started, self.killed) = (now_ms(), false);
+    }
+
+    fn notice_end(&mut self, was_away: &impl Fn(u64, u64) -> bool) {
+        let Some(Ok(Some(status))) = self.child.as_mut().map(Child::try_wait) else { return };
+        let (now, code) = (now_ms(), code(status));
+        self.child = None;
+        self.again_at = now + 700;
+        let at_start = now < self.started + START_MS && NO_STORE.contains(&code);
+        // A store that is away at the start is most likely misspelt, and said to be.
+        let excused = self.place == Place::Server && at_start && was_away(self.started, now);
+        if !self.killed && !excused && self.ended.is_none() {
+            println!("torture: {} ended by itself with {code}", self.name);
+            self.ended = Some((now, code));
+        }
+    }
+}
+
+fn code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}

@@ -1,0 +1,133 @@
+//! Waits: from the moment when something can be run to its run, on the machine's own clock.
+//!
+//! What is not its fault is taken off: the store was away, the clock was set back since the last renewal, all lanes were
+//! busy, who was to run it had just been killed, or the machine itself stood still.
+
+use super::{Promise, Verdict};
+use crate::facts::{History, Place, Run, What, Work};
+use std::collections::BTreeMap;
+
+/// What the promise allows beside TTL and backoff: one look.
+const LOOK_MS: u64 = 2_000;
+/// Starting processes on two busy cores.
+const START_MS: u64 = 3_000;
+/// After an absence everybody tries again after a pause, of at most this.
+const RETRY_MS: u64 = 6_000;
+/// Until one that was killed is replaced and has looked around.
+const REPLACED_MS: u64 = 4_000;
+
+pub(super) fn check(history: &History, verdicts: &mut Vec<Verdict>) {
+    let runs = history.runs();
+    for work in &history.works {
+        let ours: Vec<&Run<'_>> = runs.iter().filter(|run| run.work == work).collect();
+        let busy = busy(&ours, work.lanes);
+        let mut by_id: BTreeMap<&str, Vec<&Run<'_>>> = BTreeMap::new();
+        for run in &ours {
+            by_id.entry(run.id).or_default().push(run);
+        }
+        for added in history.added.iter().filter(|added| added.work == work.name) {
+            let first = by_id.get(added.id.as_str()).and_then(|runs| runs.iter().map(|run| run.start).min());
+            let wait = Wait { work, id: &added.id, from: added.at, alive: added.at, ttl: 0, attempt: 0 };
+            wait.judge(history, &busy, first, verdicts);
+        }
+        for (id, mut runs) in by_id {
+            runs.sort_by_key(|run| (run.epoch, run.start));
+            let is_over = is_over(history, work, id);
+            for (at, run) in runs.iter().enumerate() {
+                let next = runs.get(at + 1).map(|next| next.start);
+                // The last run of what has ended was followed by nothing, and rightly.
+                if next.is_none() && is_over {
+                    continue;
+                }
+                let wait = Wait {
+                    work,
+                    id,
+                    from: run.last,
+                    alive: run.last.saturating_sub(work.ttl_ms / 3),
+                    ttl: work.ttl_ms,
+                    attempt: run.attempt,
+                };
+                wait.judge(history, &busy, next, verdicts);
+            }
+        }
+    }
+}
+
+fn is_over(history: &History, work: &Work, id: &str) -> bool {
+    if work.is_job() {
+        let seen = history.slots.get(&work.name).and_then(|slots| slots.seen.get(&id.parse().ok()?));
+        // What nobody told of is another check's.
+        seen.is_none_or(|seen| !super::fates::is_open(&seen.fate, seen.tries))
+    } else {
+        let item = history.items.iter().find(|item| item.work == work.name && item.id == id);
+        item.is_none_or(|item| !matches!(item.state.as_str(), "ready" | "later" | "claimed"))
+    }
+}
+
+/// Something that can be run.
+struct Wait<'a> {
+    work: &'a Work,
+    id: &'a str,
+    from: u64,
+    /// When it was surely last renewed.
+    alive: u64,
+    ttl: u64,
+    attempt: u32,
+}
+
+impl Wait<'_> {
+    /// Until it was run, or until all was over.
+    fn judge(&self, history: &History, busy: &[(u64, u64)], next: Option<u64>, verdicts: &mut Vec<Verdict>) {
+        let to = next.unwrap_or(history.looked);
+        if history.is_damaged(&self.work.name, self.id) || to <= self.from {
+            return;
+        }
+        let waited = to - self.from;
+        let allowed = self.allowed(history, busy, to);
+        if waited > allowed {
+            let (from, run) = (self.from, if next.is_some() { "" } else { ", and was never run" });
+            let who = format!("{}/{}", self.work.name, self.id);
+            let what = format!("from {from} on it waited for {waited} ms{run}; {allowed} ms are allowed");
+            verdicts.push(Verdict { promise: Promise::NothingIsStuck, who, what });
+        }
+    }
+
+    fn allowed(&self, history: &History, busy: &[(u64, u64)], to: u64) -> u64 {
+        let (from, in_server) = (self.from, self.work.place == Place::Server);
+        let doublings = self.attempt.saturating_sub(1).min(12);
+        let backoff = if self.attempt == 0 { 0 } else { self.work.backoff_ms << doublings };
+        let mut allowed = self.ttl + LOOK_MS + START_MS + backoff + history.stalls(from, to);
+        allowed += busy.iter().map(|(begin, end)| (*end).min(to).saturating_sub((*begin).max(from))).sum::<u64>();
+        for happened in history.happened.iter().filter(|h| h.from <= to && h.to >= from.min(self.alive)) {
+            allowed += match &happened.what {
+                What::Away if in_server => happened.to.min(to).saturating_sub(happened.from.max(from)) + RETRY_MS,
+                // A deadline that was not renewed since, and a backoff, are that much later now.
+                What::Back(by) if in_server && (self.ttl > 0 || backoff > 0) => *by,
+                What::Killed(_, owner) if self.work.is_of(owner) => REPLACED_MS,
+                What::Stopped(_, owner) if self.work.is_of(owner) => REPLACED_MS + (happened.to - happened.from),
+                _ => 0,
+            };
+        }
+        allowed
+    }
+}
+
+/// When at least so many ran at once.
+fn busy(runs: &[&Run<'_>], lanes: usize) -> Vec<(u64, u64)> {
+    let mut changes: Vec<(u64, i64)> = runs.iter().flat_map(|run| [(run.start, 1), (run.last, -1)]).collect();
+    changes.sort_unstable();
+    let (mut count, mut since, mut busy) = (0_i64, None, Vec::new());
+    for (at, change) in changes {
+        count += change;
+        let is_full = count >= lanes.try_into().unwrap_or(i64::MAX);
+        match since {
+            None if is_full => since = Some(at),
+            Some(begin) if !is_full => {
+                busy.push((begin, at));
+                since = None;
+            }
+            _ => {}
+        }
+    }
+    busy
+}

@@ -1,0 +1,340 @@
+//! Doing what the plan says, and writing down what was done and when.
+
+use crate::actors::{Cast, PAGING};
+use crate::adder::{Adder, Way};
+use crate::facts::{Added, Happened, What};
+use crate::log::now_ms;
+use crate::plan::Fault;
+use crate::processes::{self, Process, Role};
+use crate::site::{EMBEDDED_QUEUE, HURT, SERVER_QUEUE, SPOOL, Site, is_root, open_to_all};
+use leasehold_testbed::{self as testbed, Postgres, Proxy};
+use rustix::process::Signal;
+use std::path::Path;
+
+/// An answer that is to be lost is lost within this.
+const LOST_WITHIN_MS: u64 = 1_500;
+
+/// What has to be taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Later {
+    ServerUp,
+    Heal,
+    Thaw,
+    Continue(usize),
+    Step(i64),
+    SeverAtAnEnd(u64),
+    SeverNow(u64),
+    /// Kill a lane of the server's queue that is at something.
+    KillALane,
+}
+
+/// An absence that is aimed at an end begins so long before it.
+const BEFORE_MS: u64 = 200;
+/// How long after the clock was set back a lane is killed: it has renewed since.
+const RENEWED_MS: u64 = 3_000;
+/// How many items wait when the clock is set back.
+const BURST: usize = 10;
+
+/// The world that faults happen to.
+pub(crate) struct World<'a> {
+    pub site: &'a Site,
+    pub server: Postgres,
+    pub proxy: Proxy,
+    pub clock_file: &'a Path,
+    pub way: Way,
+    /// What the server's clock is off by now, and was at most.
+    pub offset_ms: i64,
+    pub most_ms: i64,
+    pub happened: Vec<Happened>,
+    pub damaged: Vec<String>,
+    later: Vec<(u64, u64, Later)>,
+    stopped: Vec<Process>,
+    count: usize,
+}
+
+impl<'a> World<'a> {
+    pub(crate) fn new(site: &'a Site, server: Postgres, proxy: Proxy, clock_file: &'a Path, way: Way) -> Self {
+        World {
+            site,
+            server,
+            proxy,
+            clock_file,
+            way,
+            offset_ms: 0,
+            most_ms: 0,
+            happened: Vec::new(),
+            damaged: Vec::new(),
+            later: Vec::new(),
+            stopped: Vec::new(),
+            count: 0,
+        }
+    }
+
+    /// Whether nothing keeps anybody from the server.
+    pub(crate) fn server_is_there(&self) -> bool {
+        !self.later.iter().any(|(.., later)| matches!(later, Later::ServerUp | Later::Heal | Later::Thaw))
+    }
+
+    /// Whether the server was away in this time, or is.
+    pub(crate) fn was_away(&self, from: u64, to: u64) -> bool {
+        let is_meant = |h: &&Happened| h.what == What::Away && h.from <= to && h.to >= from;
+        !self.server_is_there() || self.happened.iter().any(|h| is_meant(&h))
+    }
+
+    pub(crate) fn strike(&mut self, fault: Fault, cast: &mut Cast, adder: &Adder) {
+        let now = now_ms();
+        self.count += 1;
+        let mut put_off = |ms, later| self.later.push((now + ms, now, later));
+        match fault {
+            Fault::Kill { role, pick } => self.kill(pick, cast, |process| process.role == role),
+            Fault::Stop { role, pick, ms } => {
+                let victim = self.victim(pick, |process| process.role == role);
+                if let Some(victim) = victim.filter(|victim| processes::signal(victim.pid, Signal::STOP)) {
+                    self.later.push((now + ms, now, Later::Continue(self.stopped.len())));
+                    self.stopped.push(victim);
+                }
+            }
+            Fault::ServerDown { ms } => {
+                // Killed by another fault already, it is only down for longer.
+                self.server.kill();
+                self.later.push((now + ms, now, Later::ServerUp));
+            }
+            Fault::Cut => {
+                self.proxy.cut();
+                self.note(now, now_ms(), What::Away);
+            }
+            Fault::Sever { ms } => {
+                put_off(ms, Later::Heal);
+                self.proxy.sever();
+            }
+            Fault::SeverAtAnEnd { ms } => put_off(0, Later::SeverAtAnEnd(ms)),
+            Fault::Freeze { ms } => {
+                put_off(ms, Later::Thaw);
+                self.proxy.freeze();
+            }
+            Fault::LoseReply { after } => {
+                self.proxy.arm(testbed::Fault::CutReply, after);
+                self.note(now, now + LOST_WITHIN_MS, What::Away);
+            }
+            Fault::ClockAhead { ms, for_ms } => {
+                put_off(for_ms, Later::Step(-ms.cast_signed()));
+                self.step(ms.cast_signed());
+            }
+            Fault::ClockBehind { ms, for_ms } => {
+                put_off(for_ms, Later::Step(ms.cast_signed()));
+                put_off(RENEWED_MS.min(for_ms / 2), Later::KillALane);
+                self.burst(adder);
+                self.step(-ms.cast_signed());
+            }
+            Fault::Poison { pick } => {
+                let queue = [SERVER_QUEUE, EMBEDDED_QUEUE][pick as usize / 2 % 2];
+                if let Some(added) = self.way.poison(queue, &format!("poison-{}", self.count), pick) {
+                    adder.note(added);
+                }
+            }
+            Fault::DamageJournal { pick } => self.damage_journal(pick, cast),
+            Fault::DamageItem { pick } => self.damage_item(pick, adder),
+            Fault::BadNote { pick } => self.bad_note(pick, adder),
+            Fault::SecretFile { pick } => self.secret_file(pick),
+            Fault::CleanTemporary { pick } => self.clean_temporary(pick),
+        }
+    }
+
+    /// Takes back what is due to be.
+    pub(crate) fn take_back(&mut self, all: bool, cast: &mut Cast) {
+        let now = now_ms();
+        let (due, rest): (Vec<_>, Vec<_>) = self.later.drain(..).partition(|(at, ..)| all || *at <= now);
+        self.later = rest;
+        for (_, since, later) in due {
+            match later {
+                Later::ServerUp => {
+                    if self.server.pid().is_none() {
+                        self.server.restart();
+                        self.server.wait_until_ready();
+                    }
+                    self.note(since, now_ms(), What::Away);
+                }
+                Later::Heal => {
+                    self.proxy.heal();
+                    self.note(since, now_ms(), What::Away);
+                }
+                Later::Thaw => {
+                    self.proxy.thaw();
+                    self.note(since, now_ms(), What::Away);
+                }
+                Later::Continue(number) => {
+                    let Process { pid, owner, .. } = self.stopped[number].clone();
+                    processes::signal(pid, Signal::CONT);
+                    self.note(since, now_ms(), What::Stopped(pid, owner));
+                }
+                Later::Step(ms) => self.step(ms),
+                Later::SeverAtAnEnd(_) | Later::SeverNow(_) | Later::KillALane if all => {}
+                Later::SeverAtAnEnd(ms) => self.aim(ms),
+                Later::SeverNow(ms) => {
+                    self.later.push((now + ms, now, Later::Heal));
+                    self.proxy.sever();
+                }
+                Later::KillALane => self.kill_a_lane(cast),
+            }
+        }
+    }
+
+    /// Heals everything. The clock goes on from the most that it ever showed: what is due by then is to have a fate.
+    pub(crate) fn heal(&mut self, cast: &mut Cast) {
+        self.take_back(true, cast);
+        self.proxy.disarm();
+        if self.most_ms > self.offset_ms {
+            self.step(self.most_ms - self.offset_ms);
+        }
+    }
+
+    /// The server's time, in milliseconds since 1970.
+    pub(crate) fn server_ms(&self) -> u64 {
+        leasehold_system::clock::wall_ms().saturating_add_signed(self.offset_ms)
+    }
+
+    fn note(&mut self, from: u64, to: u64, what: What) {
+        self.happened.push(Happened { from, to, what });
+    }
+
+    fn step(&mut self, ms: i64) {
+        self.offset_ms += ms;
+        self.most_ms = self.most_ms.max(self.offset_ms);
+        set_clock(self.clock_file, self.offset_ms);
+        let by = ms.unsigned_abs();
+        let now = now_ms();
+        self.note(now, now, if ms < 0 { What::Back(by) } else { What::Forward(by) });
+    }
+
+    fn victim(&self, pick: u64, is_meant: impl Fn(&Process) -> bool) -> Option<Process> {
+        let mut found = processes::of(&self.site.bin());
+        found.retain(is_meant);
+        let at = pick as usize % found.len().max(1);
+        found.into_iter().nth(at)
+    }
+
+    fn kill(&mut self, pick: u64, cast: &mut Cast, is_meant: impl Fn(&Process) -> bool) {
+        let Some(Process { pid, owner, .. }) = self.victim(pick, is_meant) else { return };
+        let now = now_ms();
+        // First, for it may be seen to have ended at once.
+        cast.killed(pid);
+        processes::signal(pid, Signal::KILL);
+        self.note(now, now_ms(), What::Killed(pid, owner));
+    }
+
+    fn kill_a_lane(&mut self, cast: &mut Cast) {
+        let all = processes::of(&self.site.bin());
+        // One whose dead-man has a command.
+        let works = |lane: &Process| {
+            let mut dead_men = all.iter().filter(|process| process.role == Role::DeadMan && process.parent == lane.pid);
+            dead_men.any(|man| all.iter().any(|process| process.role == Role::Command && process.parent == man.pid))
+        };
+        self.kill(0, cast, |process| process.role == Role::Lane && process.owner == SERVER_QUEUE && works(process));
+    }
+
+    /// Cuts everybody off just before the end of a run, if one is known.
+    fn aim(&mut self, ms: u64) {
+        let now = now_ms();
+        let end = std::fs::read_to_string(self.site.next_end()).ok().and_then(|text| text.parse::<u64>().ok());
+        match end.filter(|end| *end > now + BEFORE_MS) {
+            Some(end) => self.later.push((end - BEFORE_MS, now, Later::SeverNow(ms))),
+            None => self.later.push((now + BEFORE_MS, now, Later::SeverAtAnEnd(ms))),
+        }
+    }
+
+    /// More items than there are lanes, some of them longer than a renewal.
+    fn burst(&mut self, adder: &Adder) {
+        for number in 0..BURST {
+            let text = if number % 3 == 0 { "plain 8000" } else { "plain 200" };
+            let key = format!("burst-{}-{number}", self.count);
+            let words = ["--text", text, "--attempts", "20"];
+            let told = std::sync::atomic::AtomicBool::new(true);
+            if let Some((id, at)) = self.way.add(SERVER_QUEUE, &key, &words, 0, &told) {
+                adder.note(Added { work: SERVER_QUEUE.into(), id, at, has_child: true });
+            }
+        }
+    }
+
+    fn damage_journal(&mut self, pick: u64, cast: &mut Cast) {
+        let name = HURT[(pick / 60_000) as usize % HURT.len()];
+        let names: Vec<&str> = if pick == 0 { HURT.to_vec() } else { vec![name] };
+        for name in names {
+            self.overwrite("runs", name);
+            self.damaged.push(name.to_owned());
+        }
+        // Journals are read page by page at the start.
+        let paging = cast.pid_of(PAGING);
+        self.kill(0, cast, |process| Some(process.pid) == paging);
+    }
+
+    /// One item that waits, of each store.
+    fn damage_item(&mut self, pick: u64, adder: &Adder) {
+        for queue in [SERVER_QUEUE, EMBEDDED_QUEUE] {
+            let key = format!("damaged-{}-{pick}", self.count);
+            // One that nobody has begun.
+            let words = ["--text", "plain 100", "--delay", "3s"];
+            let told = std::sync::atomic::AtomicBool::new(true);
+            let Some((id, at)) = self.way.add(queue, &key, &words, 0, &told) else { continue };
+            self.overwrite("item", &format!("{queue}/{id}"));
+            self.damaged.push(format!("{queue}/{id}"));
+            adder.note(Added { work: queue.into(), id, at, has_child: false });
+        }
+    }
+
+    /// Garbage in the place of a record, by the store's own client. In whichever store has it.
+    fn overwrite(&self, shelf: &str, name: &str) {
+        let by = format!("WHERE shelf = '{shelf}' AND name = '{name}'");
+        let _ = self.server.try_sql(&format!("UPDATE leasehold_record SET value = 'garbage'::bytea {by}"));
+        let embedded = rusqlite::Connection::open(self.site.database()).and_then(|database| {
+            database.busy_timeout(std::time::Duration::from_secs(5))?;
+            database.execute(&format!("UPDATE record SET value = CAST('garbage' AS BLOB) {by}"), [])
+        });
+        if let Err(error) = embedded {
+            println!("torture: cannot damage {name}: {error}");
+        }
+    }
+
+    fn bad_note(&self, pick: u64, adder: &Adder) {
+        let waiting = adder.so_far().into_iter().filter(|added| added.work == SPOOL);
+        let ids: Vec<String> = waiting.map(|added| added.id).collect();
+        // For some epochs of the latest: one of them will be read.
+        for id in ids.iter().rev().take(3) {
+            for epoch in 0..4 {
+                let path = self.site.spool().join(format!("notes/{id}.e{epoch}.checkpoint"));
+                if std::fs::write(&path, [0xFF, 0xFE, pick as u8, 0x80]).is_ok() {
+                    open_to_all(&path, 0o664);
+                }
+            }
+        }
+    }
+
+    /// As somebody would put it there with `mv`.
+    fn secret_file(&self, pick: u64) {
+        let spool = self.site.spool();
+        // Two attempts only: the pause after a failure is long in a spool.
+        let now = leasehold_system::clock::wall_ms();
+        let to = spool.join(format!("ready/4-{now}-k.secret-{}.t0-2.e0", pick % 1_000_000));
+        let from = spool.join("tmp/secret");
+        if std::fs::write(&from, "plain 100").is_ok() {
+            open_to_all(&from, if is_root() { 0o600 } else { 0o000 });
+            let _ = std::fs::rename(from, to);
+        }
+    }
+
+    fn clean_temporary(&self, pick: u64) {
+        let folders: Vec<_> = std::fs::read_dir(self.site.temporary()).unwrap().flatten().map(|e| e.path()).collect();
+        if let Some(folder) = folders.get(pick as usize % folders.len().max(1)) {
+            let _ = std::fs::remove_dir_all(folder);
+        }
+    }
+}
+
+/// Sets the file that libfaketime reads.
+pub(crate) fn set_clock(file: &Path, offset_ms: i64) {
+    let sign = if offset_ms < 0 { '-' } else { '+' };
+    let (seconds, millis) = (offset_ms.unsigned_abs() / 1_000, offset_ms.unsigned_abs() % 1_000);
+    let next = file.with_extension("next");
+    std::fs::write(&next, format!("{sign}{seconds}.{millis:03}\n")).unwrap();
+    open_to_all(&next, 0o644);
+    std::fs::rename(next, file).unwrap();
+}

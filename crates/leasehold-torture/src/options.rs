@@ -1,0 +1,59 @@
+//! What a run is asked to do.
+
+use leasehold_system::undo::Mend;
+use std::path::PathBuf;
+
+const USAGE: &str = "usage: torture [--minutes N] [--seed N] [--undo MEND|all] [--leasehold PATH]";
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Options {
+    pub storm_ms: u64,
+    pub seed: u64,
+    /// The mends to take back: one run for each; none is the ordinary run.
+    pub undo: Vec<Mend>,
+    /// Another binary than the one that was just built.
+    pub leasehold: Option<PathBuf>,
+}
+
+impl Options {
+    pub(crate) fn parse(words: &[String]) -> Result<Self, String> {
+        let mut options =
+            Options { storm_ms: 60_000, seed: leasehold_system::clock::wall_ms(), undo: Vec::new(), leasehold: None };
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let value = words.next().ok_or(USAGE)?;
+            match word.as_str() {
+                "--minutes" => {
+                    let minutes: f64 = value.parse().map_err(|_| format!("--minutes {value}: a number, such as 10"))?;
+                    options.storm_ms = (minutes * 60_000.0) as u64;
+                }
+                "--seed" => options.seed = value.parse().map_err(|_| format!("--seed {value}: a whole number"))?,
+                "--leasehold" => options.leasehold = Some(value.into()),
+                "--undo" if value == "all" => options.undo = Mend::ALL.to_vec(),
+                "--undo" => options.undo.push(mend(value)?),
+                _ => return Err(USAGE.into()),
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn mend(name: &str) -> Result<Mend, String> {
+    let known: Vec<&str> = Mend::ALL.iter().map(|mend| mend.as_str()).collect();
+    let found = Mend::ALL.iter().find(|mend| mend.as_str() == name).copied();
+    found.ok_or_else(|| format!("--undo {name}: use `all` or one of: {}", known.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_understood_or_refused() {
+        let words = |text: &str| text.split_whitespace().map(String::from).collect::<Vec<_>>();
+        let options = Options::parse(&words("--minutes 0.5 --seed 7")).unwrap();
+        assert_eq!((options.storm_ms, options.seed), (30_000, 7));
+        assert!(Options::parse(&words("--minutes")).is_err());
+        assert!(Options::parse(&words("--undo no-such-mend")).unwrap_err().contains("use `all`"));
+    }
+}

@@ -1,0 +1,201 @@
+//! The plan of faults: a pure function of seed and length.
+//!
+//! Each minute has every kind of fault at least once, at times of its own; between them come kills at random.
+
+use crate::processes::Role;
+use crate::random::Random;
+
+/// A fault. A `pick` chooses among those who are there when its time comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    Kill {
+        role: Role,
+        pick: u64,
+    },
+    Stop {
+        role: Role,
+        pick: u64,
+        ms: u64,
+    },
+    /// The server is killed, and started again after so long.
+    ServerDown {
+        ms: u64,
+    },
+    /// Every connection is cut, once.
+    Cut,
+    /// No connection can be made for so long.
+    Sever {
+        ms: u64,
+    },
+    /// The same, from just before the end of a longer run on.
+    SeverAtAnEnd {
+        ms: u64,
+    },
+    /// Nothing passes for so long, and nothing is closed.
+    Freeze {
+        ms: u64,
+    },
+    /// The server does what it is asked, and one answer, after so many others, does not arrive.
+    LoseReply {
+        after: u64,
+    },
+    /// The server's clock is set forward by so much, and after a while back by as much.
+    ClockAhead {
+        ms: u64,
+        for_ms: u64,
+    },
+    /// And the other way round.
+    ClockBehind {
+        ms: u64,
+        for_ms: u64,
+    },
+    /// An item with the worst payload that is allowed: of which kind, and in which store, says `pick`.
+    Poison {
+        pick: u64,
+    },
+    /// A job's journal is overwritten with garbage.
+    DamageJournal {
+        pick: u64,
+    },
+    /// An item's record is overwritten with garbage.
+    DamageItem {
+        pick: u64,
+    },
+    /// A checkpoint that is not text appears in the spool.
+    BadNote {
+        pick: u64,
+    },
+    /// A file that only its owner can read appears in the spool.
+    SecretFile {
+        pick: u64,
+    },
+    /// A cleaner of temporary files removes a lane's folder.
+    CleanTemporary {
+        pick: u64,
+    },
+}
+
+/// A fault and when it comes, in milliseconds from the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Order {
+    pub at: u64,
+    pub fault: Fault,
+}
+
+const MINUTE: u64 = 60_000;
+/// Nothing in the first seconds: everybody is to be there first; and little in the last.
+const LEAD_IN: u64 = 4_000;
+const LEAD_OUT: u64 = 3_000;
+const ROLES: [Role; 7] = [Role::Scheduler, Role::Manager, Role::Lane, Role::Lane, Role::Run, Role::Run, Role::Command];
+
+/// All orders of a storm of this length.
+pub(crate) fn plan(seed: u64, storm_ms: u64) -> Vec<Order> {
+    let mut random = Random::new(seed);
+    let mut orders = Vec::new();
+    let mut begin = 0;
+    while begin < storm_ms {
+        let end = (begin + MINUTE).min(storm_ms);
+        minute(&mut random, begin, end.saturating_sub(LEAD_OUT).max(begin + LEAD_IN + 1), &mut orders);
+        begin += MINUTE;
+    }
+    orders.sort_by_key(|order| order.at);
+    orders
+}
+
+fn minute(random: &mut Random, begin: u64, end: u64, orders: &mut Vec<Order>) {
+    let from = begin + LEAD_IN;
+    let place = |random: &mut Random, orders: &mut Vec<Order>, fault| {
+        orders.push(Order { at: random.between(from, end), fault });
+    };
+    let length = end - from;
+    for _ in 0..2 {
+        let ms = random.between(300, 2_500);
+        place(random, orders, Fault::ServerDown { ms });
+    }
+    for _ in 0..2 {
+        let ms = random.between(500, 4_000);
+        place(random, orders, Fault::Sever { ms });
+    }
+    for _ in 0..2 {
+        let ms = random.between(1_000, 3_000);
+        place(random, orders, Fault::SeverAtAnEnd { ms });
+    }
+    let ms = random.between(500, 3_000);
+    place(random, orders, Fault::Freeze { ms });
+    for _ in 0..3 {
+        place(random, orders, Fault::Cut);
+        let after = random.between(0, 12);
+        place(random, orders, Fault::LoseReply { after });
+    }
+    clock(random, from, length, orders);
+    // What is damaged early has the longest time to do harm.
+    let early = from + length / 3;
+    for fault in [
+        // Both kinds in both stores.
+        Fault::Poison { pick: 0 },
+        Fault::Poison { pick: 1 },
+        Fault::Poison { pick: 2 },
+        Fault::Poison { pick: 3 },
+        Fault::DamageJournal { pick: begin },
+        Fault::DamageItem { pick: random.next() },
+        Fault::BadNote { pick: random.next() },
+        Fault::SecretFile { pick: random.next() },
+        Fault::CleanTemporary { pick: random.next() },
+    ] {
+        orders.push(Order { at: random.between(from, early), fault });
+    }
+    let (pick, ms) = (random.next(), random.between(500, 9_000));
+    place(random, orders, Fault::Stop { role: Role::Lane, pick, ms });
+    let mut at = from;
+    while at < end {
+        let (role, pick) = (ROLES[random.between(0, ROLES.len() as u64) as usize], random.next());
+        let fault = match random.between(0, 4) {
+            0 => Fault::Stop { role, pick, ms: random.between(500, 9_000) },
+            _ => Fault::Kill { role, pick },
+        };
+        orders.push(Order { at, fault });
+        at += random.between(800, 3_500);
+    }
+}
+
+/// Steps of the clock, one after the other: each is taken back, so that most of a minute is not spent waiting for the
+/// clock to reach again what it had shown.
+fn clock(random: &mut Random, from: u64, length: u64, orders: &mut Vec<Order>) {
+    let part = length / 4;
+    let small = Fault::ClockAhead { ms: random.between(1_000, 8_000), for_ms: random.between(500, 3_000) };
+    // For long enough to see who waits for the clock instead of for a lane.
+    let back = Fault::ClockBehind { ms: random.between(30_000, 60_000), for_ms: part * 5 / 3 };
+    let large = Fault::ClockAhead { ms: random.between(10_000, 90_000), for_ms: random.between(1_000, 5_000) };
+    for (number, fault) in [(0, small), (1, back), (3, large)] {
+        let begin = from + number * part;
+        orders.push(Order { at: random.between(begin, begin + part / 3 + 1), fault });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_gives_the_same_plan_and_another_another() {
+        assert_eq!(plan(7, 600_000), plan(7, 600_000));
+        assert_ne!(plan(7, 600_000), plan(8, 600_000));
+    }
+
+    #[test]
+    fn every_minute_has_every_kind_of_fault() {
+        for seed in 0..50 {
+            let orders = plan(seed, 120_000);
+            for minute in orders.chunk_by(|a, b| a.at / MINUTE == b.at / MINUTE) {
+                let kinds: std::collections::HashSet<_> =
+                    minute.iter().map(|order| std::mem::discriminant(&order.fault)).collect();
+                assert_eq!(kinds.len(), 16, "seed {seed}: {minute:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_short_storm_is_planned_too() {
+        assert!(plan(1, 6_000).iter().all(|order| order.at < 6_000));
+    }
+}
