@@ -3,7 +3,7 @@
 //! Promise: only from the very fence that the operator saw, and never to an older epoch of the lease that has it.
 //! Non-promise: the guard makes the step atomic, and shuts the former lease's writers out.
 
-use leasehold::guard::{HighWater};
+use leasehold::guard::HighWater;
 use leasehold::{Epoch, Error, Kind, LeaseName, Lineage, Remedy, Result, Token, Who, Why};
 use std::fmt;
 

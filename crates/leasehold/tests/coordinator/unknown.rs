@@ -3,7 +3,7 @@
 use crate::support::faults::{Call, Fault, Gate};
 use crate::{Bench, bench, name};
 use leasehold::protocol::Order;
-use leasehold::{Acquired, Kind, Nonce, Operated, Outcome, Released, TRANSFERS_KEPT};
+use leasehold::{Kind, Operated, Outcome, Released, TRANSFERS_KEPT};
 
 /// So many holders take the lease and give it back, by a coordinator of their own.
 async fn others(bench: &Bench, from: u128, count: usize) {
