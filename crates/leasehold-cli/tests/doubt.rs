@@ -15,6 +15,9 @@ use std::process::{Command, Stdio};
 /// More syncs than any of the commands below makes.
 const SYNCS: usize = 60;
 
+/// Makes what a command works on; gives its words, and the file that it reads.
+type Verb = fn(&Home, &str) -> (Vec<String>, Option<&'static str>);
+
 /// The command under `strace`, with the given options.
 fn traced(home: &Home, options: &[&str], args: &[&str], input: Option<&Path>) -> Done {
     let plain = home.leasehold(args);
@@ -58,10 +61,7 @@ fn items(home: &Home, queue: &str) -> Vec<String> {
 }
 
 /// Runs the command with the disk failing from each of its syncs on. `verb` prepares what it works on.
-fn surely_nothing_means_nothing(
-    queue: fn(&Home) -> String,
-    verb: fn(&Home, &str) -> (Vec<String>, Option<&'static str>),
-) {
+fn surely_nothing_means_nothing(queue: fn(&Home) -> String, verb: Verb) {
     for nth in 1..=SYNCS {
         let home = Home::new(On::Dir);
         let queue = queue(&home);
@@ -137,7 +137,7 @@ fn a_completion_whose_follow_ups_are_missing_is_not_called_nothing() {
 fn a_spools_order_without_its_note_is_not_called_nothing() {
     for order in [&["hand-off", "--to", "b"][..], &["cancel"], &["retry"]] {
         // A function pointer takes nothing along.
-        let verb: fn(&Home, &str) -> (Vec<String>, Option<&'static str>) = match order[0] {
+        let verb: Verb = match order[0] {
             "hand-off" => |home, queue| (ordered(home, queue, &["hand-off", "--to", "b"]), None),
             "cancel" => |home, queue| (ordered(home, queue, &["cancel"]), None),
             _ => |home, queue| (ordered(home, queue, &["retry"]), None),
