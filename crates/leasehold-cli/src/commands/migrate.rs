@@ -143,7 +143,18 @@ async fn migrate_patiently(
         }
         return rehearsed(common, &work.from, (&from, &to)).await;
     }
-    match (stage, args.abort) {
+    go_on(common, &work, stage, args.abort, (&from, &to)).await
+}
+
+/// Does what is left of it, or takes it back.
+async fn go_on(
+    common: &Common,
+    work: &Move,
+    stage: Stage,
+    is_abort: bool,
+    (from, to): (&StoreUrl, &StoreUrl),
+) -> Result<Exit> {
+    match (stage, is_abort) {
         (Stage::Moving(_) | Stage::Stranded(_), true) => {
             work.give_up().await?;
             output::say(&format!("gave up moving `{from}` to `{to}`; every lease and queue stays in `{from}`"));
@@ -164,14 +175,14 @@ async fn migrate_patiently(
                 work.give_up().await?;
                 return Err(error);
             }
-            work.carry(common, &from, &to).await
+            work.carry(common, from, to).await
         }
         (Stage::Moving(_) | Stage::Stranded(_), false) => {
             work.begin().await?;
             work.check().await?;
-            work.carry(common, &from, &to).await
+            work.carry(common, from, to).await
         }
-        (Stage::Moved(_) | Stage::Over, false) => work.finish(common, &from, &to, (0, 0, 0)).await,
+        (Stage::Moved(_) | Stage::Over, false) => work.finish(common, from, to, (0, 0, 0)).await,
     }
 }
 

@@ -214,7 +214,7 @@ fn stand_by(plan: &Plan, bench: &Bench, job: &Job, payload: PathBuf, input: File
     ];
     let checkpoint = job.checkpoint.clone().filter(|text| !text.contains('\0')).unwrap_or_default();
     environment.push(("LEASEHOLD_CHECKPOINT", checkpoint.into()));
-    Ok(Standby::start_with(command, &plan.store.portable(), None, Feed { input: Some(input), environment })?)
+    Standby::start_with(command, &plan.store.portable(), None, Feed { input: Some(input), environment })
 }
 
 enum Settled {
