@@ -230,7 +230,7 @@ fn on_spool(folder: &Path, workers: usize, items: usize) -> Result<Row> {
 fn spooled(root: &Path, workers: usize, items: usize) -> Result<Duration> {
     let spool = Spool::open(root)?;
     for _ in 0..items {
-        spool.add_bytes(&SpoolNew::default(), &PAYLOAD[..])?;
+        spool.add_bytes(&SpoolNew::default(), PAYLOAD)?;
     }
     let mut crew = Vec::new();
     for number in 0..workers {
