@@ -124,6 +124,30 @@ fn a_store_that_was_lost_is_told_apart_from_a_stale_token_and_can_be_healed_once
 }
 
 #[test]
+fn an_item_of_a_restored_store_is_healed_by_the_line_in_the_message() {
+    let home = Home::new(On::Dir);
+    let copy = |from: &str, to: &str| {
+        let _ = std::fs::remove_dir_all(home.path(to));
+        let done = std::process::Command::new("cp").arg("-a").args([home.path(from), home.path(to)]).status().unwrap();
+        assert!(done.success());
+    };
+    let claimed = || home.done(&["queue", "claim", "q"]).expect(0).stdout.trim().to_owned();
+    let written = |token: &str| home.done(&["write", "out", "--from", "/etc/hostname", "--token", token]);
+    home.done(&["queue", "add", "q", "--key", "k", "--text", "x"]).expect(0);
+    copy("leases", "backup");
+    for _ in 0..3 {
+        home.done(&["queue", "retry", "q", "k.k", "--why", "again"]).expect(0);
+    }
+    written(&claimed()).expect(0);
+    copy("backup", "leases");
+    let refused = written(&claimed()).expect(65);
+    pasted(&home, refused.stderr.split("heal with: ").nth(1).unwrap().trim()).expect(0);
+    written(&claimed()).expect(0);
+    let mistyped = home.done(&["queue", "retry", "q", "k.k", "--past", "1000001", "--why", "typo"]).expect(64);
+    assert!(mistyped.stderr.contains("--past"), "{mistyped:?}");
+}
+
+#[test]
 fn a_mistyped_advance_does_not_use_the_epochs_up() {
     let home = Home::new(On::Sqlite);
     home.done(&["run", "job", "--", "true"]).expect(0);

@@ -132,7 +132,7 @@ fn request(op: Op, item: &Item, fill: Fill, nonce: u128) -> Request {
         Op::Return => Request::Return { claim },
         Op::Reap => Request::Reap,
         Op::Settle => Request::Settle,
-        Op::Retry => operate(Order::Retry),
+        Op::Retry => operate(Order::Retry { past: None }),
         Op::Cancel => operate(Order::Cancel),
         Op::HandOff => operate(Order::HandOff { to: holder(fill, nonce), ttl }),
         Op::Leave => migrate(Step::Leave { to: fill.line() }),

@@ -240,7 +240,7 @@ fn request(op: Op) -> Request {
         Op::Return { claim: c } => Request::Return { claim: claim(c) },
         Op::Reap => Request::Reap,
         Op::Settle => Request::Settle,
-        Op::Retry { nonce } => operate(nonce, Order::Retry),
+        Op::Retry { nonce } => operate(nonce, Order::Retry { past: None }),
         Op::Cancel { nonce } => operate(nonce, Order::Cancel),
         Op::HandOff { nonce, to, ttl: ms } => operate(nonce, Order::HandOff { to: holder(to), ttl: ttl(ms) }),
     }

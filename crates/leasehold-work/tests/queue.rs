@@ -191,7 +191,7 @@ async fn failures_back_off_and_end_as_a_dead_letter_that_says_why() {
     assert_eq!(why.as_str(), "no 3");
     assert_eq!(bench.entries().await, 0);
     let (by, because) = crate::why();
-    bench.queue.operate(&name.id, by, because, None, Order::Retry).await.unwrap();
+    bench.queue.operate(&name.id, by, because, None, Order::Retry { past: None }).await.unwrap();
     let grant = bench.claim().await.unwrap();
     assert_eq!((grant.item().tried, text(&grant).as_str()), (1, "x"));
     assert!(grant.token().epoch.get() >= last.get() + 2);
@@ -286,7 +286,7 @@ async fn operators_fence_the_worker_and_show_in_history() {
     let to = HolderId::new(Some("grace".parse().unwrap()));
     let hand_off = Order::HandOff { to, ttl: ttl() };
     bench.queue.operate(&a.name().id, by.clone(), because.clone(), None, Order::Cancel).await.unwrap();
-    bench.queue.operate(&b.name().id, by.clone(), because.clone(), None, Order::Retry).await.unwrap();
+    bench.queue.operate(&b.name().id, by.clone(), because.clone(), None, Order::Retry { past: None }).await.unwrap();
     let (_, token) = bench.queue.operate(&c.name().id, by.clone(), because.clone(), None, hand_off).await.unwrap();
     for grant in [&a, &b, &c] {
         assert_eq!(bench.queue.complete(grant, None, Vec::new()).await.unwrap_err().kind(), Kind::Fenced);
@@ -301,7 +301,7 @@ async fn operators_fence_the_worker_and_show_in_history() {
     bench.queue.complete(&adopted, None, Vec::new()).await.unwrap();
     let again = bench.claim().await.unwrap();
     assert_eq!(text(&again), "b");
-    let error = bench.queue.operate(&c.name().id, by, because, None, Order::Retry).await.unwrap_err();
+    let error = bench.queue.operate(&c.name().id, by, because, None, Order::Retry { past: None }).await.unwrap_err();
     assert!(error.to_string().contains("is done; nothing was changed"), "{error}");
     assert!(matches!(
         bench.queue.claim_item(&a.name().id, HolderId::new(None), ttl()).await.unwrap(),

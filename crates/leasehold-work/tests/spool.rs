@@ -123,7 +123,7 @@ fn failures_back_off_and_end_as_a_dead_letter_that_says_why() {
     assert!(shown.notes.iter().any(|note| note.kind == "failed" && note.text == "no again\n"));
     let (by, why): (Who, Why) = ("ada".parse().unwrap(), "mended".parse().unwrap());
     let last = shown.item.name.epoch;
-    assert!(spool.retry(&id, &by, &why).unwrap().epoch > last);
+    assert!(spool.retry(&id, &by, &why, None).unwrap().epoch > last);
     let grant = worker.claim().unwrap().unwrap();
     let token = spool.hand_off(&id, &by, &why, &"grace".parse().unwrap(), "10s".parse().unwrap()).unwrap();
     assert_eq!(spool.complete(&grant, None, &[]).unwrap_err().kind(), Kind::Fenced);

@@ -99,7 +99,7 @@ impl LeaseName {
     }
 
     /// The first segment, if there are others.
-    fn folder(&self) -> Option<&str> {
+    pub fn folder(&self) -> Option<&str> {
         self.0.split_once('/').map(|(first, _)| first)
     }
 

@@ -47,6 +47,9 @@ pub struct Mark {
     pub by: Who,
     /// When, in this store's time.
     pub since: Timestamp,
+    /// Somebody gives the migration up: it can no longer get further, and is over when everything was taken back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub giving_up: bool,
 }
 
 impl Mark {
@@ -56,6 +59,16 @@ impl Mark {
             Relocation::Arriving { from, .. } => commands(from, &self.here),
             Relocation::Moving { to, .. } | Relocation::Moved { to, .. } => commands(&self.here, to),
         }
+    }
+
+    /// The error of a migration that somebody else is giving up.
+    pub fn given_up(&self) -> Error {
+        let message = format!(
+            "somebody is giving this migration up, or began to; nothing more is moved. If that was broken off, finish it with \
+             `{}`, and then begin anew",
+            self.commands().1
+        );
+        Error::new(Kind::Invalid, message)
     }
 
     /// Who began it, and how long ago.
@@ -134,6 +147,9 @@ impl Residence {
 
     /// What the beginning of a departure makes of it; an error if another migration is in the way.
     fn leave(&self, step: &Step, migration: &Migration, now: Timestamp) -> Result<Option<Residence>> {
+        if let (Some(mark), Step::Leave { .. } | Step::Depart) = (self.leaving.as_ref().filter(|m| m.giving_up), step) {
+            return Err(mark.given_up());
+        }
         match relocate(self.leaving.as_ref().map(|mark| &mark.state), step, migration.number) {
             Relocated::To(state) => {
                 let mark = |state| Mark { state, ..self.leaving.clone().unwrap_or_else(|| migration.mark(now)) };
@@ -148,7 +164,8 @@ impl Residence {
     fn arrive(&self, migration: &Migration, now: Timestamp) -> Result<Option<Residence>> {
         self.may_receive(migration.number)?;
         let state = Relocation::Arriving { from: migration.from.clone(), migration: migration.number };
-        let arriving = Mark { state, here: migration.to.clone(), by: migration.by.clone(), since: now };
+        let arriving =
+            Mark { state, here: migration.to.clone(), by: migration.by.clone(), since: now, giving_up: false };
         Ok(self.arriving.is_none().then(|| Residence { arriving: Some(arriving), ..self.clone() }))
     }
 }
@@ -157,7 +174,7 @@ impl Migration {
     /// The old namespace's first mark.
     fn mark(&self, since: Timestamp) -> Mark {
         let state = Relocation::Moving { to: self.to.clone(), migration: self.number };
-        Mark { state, here: self.from.clone(), by: self.by.clone(), since }
+        Mark { state, here: self.from.clone(), by: self.by.clone(), since, giving_up: false }
     }
 }
 
@@ -213,6 +230,20 @@ pub async fn elsewhere(store: &dyn Store, what: &str, state: &Relocation) -> Err
 /// Makes a step of a departure: [`Step::Leave`], [`Step::Stay`] or [`Step::Depart`].
 pub async fn leave(store: &dyn Store, step: &Step, migration: &Migration) -> Result<()> {
     change(store, |seen| seen.residence.leave(step, migration, seen.now)).await
+}
+
+/// The first step of giving a migration up: from here on nobody can take the one after which it cannot be.
+pub async fn give_up(store: &dyn Store, migration: &Migration) -> Result<()> {
+    change(store, |seen| match &seen.residence.leaving {
+        Some(mark) if mark.state.migration() != migration.number => Ok(None),
+        Some(mark @ Mark { state: Relocation::Moved { .. }, .. }) => Err(in_the_way("FROM", Some(mark))),
+        Some(mark) => {
+            let leaving = Some(Mark { giving_up: true, ..mark.clone() });
+            Ok(Some(Residence { leaving, ..seen.residence.clone() }))
+        }
+        None => Ok(None),
+    })
+    .await
 }
 
 /// Says that records come in; refused while another migration is under way here.

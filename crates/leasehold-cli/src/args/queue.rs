@@ -48,7 +48,7 @@ pub enum QueueVerb {
     Fail(Fail),
     /// Put an item back in line, with all its attempts; whoever is at it is fenced
     #[command(after_help = "Examples:\n  leasehold queue retry pages ID --why 'the site is back'")]
-    Retry(OperateItem),
+    Retry(RetryItem),
     /// Take an item out of the line for good; whoever is at it is fenced
     #[command(after_help = "Examples:\n  leasehold queue cancel pages ID --why 'not needed any more'")]
     Cancel(OperateItem),
@@ -203,6 +203,15 @@ pub struct OperateItem {
     /// Only if the item still has this epoch, as `show` printed it [default: the epoch that it has when the command starts]
     #[arg(long, value_name = "EPOCH", allow_negative_numbers = true)]
     pub if_epoch: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct RetryItem {
+    #[command(flatten)]
+    pub operate: OperateItem,
+    /// The highest epoch that a guard has seen of it, if the store was restored from an old copy
+    #[arg(long, value_name = "EPOCH", allow_negative_numbers = true)]
+    pub past: Option<String>,
 }
 
 #[derive(Debug, Args)]

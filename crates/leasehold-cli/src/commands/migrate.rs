@@ -22,9 +22,10 @@ use leasehold::protocol::{Holder, Newborn};
 use leasehold::relocation::{Address, Relocation, Step};
 use leasehold::residence::{self, Came, Migration, Residence};
 use leasehold::store::Swap;
-use leasehold::{Coordinator, Error, Inspection, Key, Kind, LeaseName, Nonce, Result, Shelf, Why};
+use leasehold::{Coordinator, Error, Inspection, Key, Kind, LeaseName, Nonce, PROXY_FOLDER, Result, Shelf, Why};
 use leasehold_stores::StoreUrl;
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ pub(super) struct Move {
     pub(super) holder: Holder,
     /// What records count for that came up in the new store and were never proved.
     pub(super) newborn: Newborn,
+    /// Whether what the new store has of fences and journals is out of date.
+    replaces: bool,
     pub(super) course: Arc<Course>,
 }
 
@@ -108,11 +111,11 @@ async fn migrate_patiently(
         output::say(&format!("`{from}` has moved to `{to}` already; nothing changed"));
         return Ok(Exit::Done);
     }
-    if let (Stage::New, true) = (&stage, args.abort) {
-        return Err(Error::invalid("FROM", &from, "it is not being moved, so there is nothing to give up"));
+    if let (Stage::New, true, None) = (&stage, args.abort, &new) {
+        return Err(nothing_to_give_up(&from));
     }
     let holder = if args.revoke_held { Holder::Evicted } else { Holder::Stays };
-    if let (Stage::New, Some(held)) = (&stage, held_up(&old, holder).await?) {
+    if let (Stage::New, false, Some(held)) = (&stage, args.abort, held_up(&old, holder).await?) {
         return Ok(held.say());
     }
     if new.is_none() && !args.dry_run {
@@ -124,15 +127,17 @@ async fn migrate_patiently(
     };
     let (old_address, new_address) = (course.from.clone(), course.to.clone());
     let Some(new) = new else { return rehearsed(common, &old, (&from, &to)).await };
-    let work = Move {
+    let mut work = Move {
         from: old,
         to: new,
         why: Why::lossy(&format!("moved from {old_address} to {new_address}"), "moved"),
         migration: Migration { number, from: old_address, to: new_address, by: operate::by(args.by.as_deref())? },
         holder,
         newborn: if there.has_left() { Newborn::IsNothing } else { Newborn::Counts },
+        replaces: there.has_left(),
         course: course.clone(),
     };
+    work.replaces |= work.is_abandoned().await?;
     patience.at(format!("the leases and queues between `{from}` and `{to}`"));
     if args.dry_run {
         there.may_receive(number)?;
@@ -143,7 +148,23 @@ async fn migrate_patiently(
         }
         return rehearsed(common, &work.from, (&from, &to)).await;
     }
+    if let Stage::New = stage {
+        let swept = work.sweep().await?;
+        if args.abort && swept == 0 {
+            return Err(nothing_to_give_up(&from));
+        }
+        if swept > 0 {
+            output::say(&format!("took back {swept} marks that a given-up migration had left"));
+        }
+        if args.abort {
+            return Ok(Exit::Done);
+        }
+    }
     go_on(common, &work, stage, args.abort, (&from, &to)).await
+}
+
+fn nothing_to_give_up(from: &StoreUrl) -> Error {
+    Error::invalid("FROM", from, "it is not being moved, so there is nothing to give up")
 }
 
 /// Does what is left of it, or takes it back.
@@ -216,6 +237,7 @@ fn stage(here: &Residence, there: &Residence, course: &Course, is_abort: bool) -
             course.enter(Phase::Settling, 0);
             Stage::Moved(*migration)
         }
+        _ if mark.giving_up && !is_abort => return Err(mark.given_up()),
         other => {
             course.enter(Phase::Marking, 0);
             Stage::Moving(other.migration())
@@ -273,12 +295,11 @@ async fn names(store: &Coordinator, shelf: Shelf) -> Result<Vec<LeaseName>> {
 
 /// What is held in the old store, if that is in the way.
 async fn held_up(store: &Coordinator, holder: Holder) -> Result<Option<HeldUp>> {
-    if holder == Holder::Evicted {
-        return Ok(None);
-    }
-    let is_held = |lease: &Inspection| lease.record.live_tenure(lease.now).is_some();
+    // A proxy that is at work goes on for a moment after it was evicted, by the fence of the old store.
+    let is_in_the_way = |lease: &Inspection| holder == Holder::Stays || lease.lease.folder() == Some(PROXY_FOLDER);
+    let is_held = |lease: &Inspection| lease.record.live_tenure(lease.now).is_some() && is_in_the_way(lease);
     let held: Vec<Inspection> = leases::all(store).await?.into_iter().filter(is_held).collect();
-    let claimed = Items::read(store.store()).await?.claimed;
+    let claimed = if holder == Holder::Evicted { Vec::new() } else { Items::read(store.store()).await?.claimed };
     let names =
         held.iter().map(|lease| lease.lease.to_string()).chain(claimed.iter().map(ToString::to_string)).collect();
     let held_up = HeldUp { leases: held.len(), items: claimed.len(), names };
@@ -298,7 +319,8 @@ impl HeldUp {
         let more = if self.names.len() > names.len() { " and others" } else { "" };
         let (count, names) = (counted(self.leases, self.items), names.join(", "));
         output::say(&format!(
-            "{count} held: {names}{more}; nothing changed: wait for their release, or take them away with --revoke-held"
+            "{count} held: {names}{more}; nothing changed: wait for their release, or take them away with --revoke-held (a \
+             proxy has to be stopped)"
         ));
         Exit::Held
     }
@@ -363,6 +385,24 @@ impl Move {
 
     /// Marks and copies everything, then passes the moment of no return.
     async fn carry(&self, common: &Common, from: &StoreUrl, to: &StoreUrl) -> Result<Exit> {
+        match self.carry_on(common, from, to).await {
+            Err(error) if self.was_given_up().await? => {
+                // What this process wrote meanwhile is taken back too.
+                self.give_up().await?;
+                let message = "somebody gave this migration up while it ran; everything stays where it was";
+                Err(Error::new(Kind::Contended, message).with_source(error))
+            }
+            other => other,
+        }
+    }
+
+    /// Whether somebody gives it up, or has done so.
+    async fn was_given_up(&self) -> Result<bool> {
+        let leaving = residence::look(self.from.store().as_ref()).await?.residence.leaving;
+        Ok(leaving.is_none_or(|mark| mark.giving_up || mark.state.migration() != self.migration.number))
+    }
+
+    async fn carry_on(&self, common: &Common, from: &StoreUrl, to: &StoreUrl) -> Result<Exit> {
         let leases = Leases { work: self };
         let items = Items::default();
         self.course.enter(Phase::Marking, 0);
@@ -409,9 +449,11 @@ impl Move {
         told(common, (from, to), moved, false)
     }
 
-    /// Takes the copies back, and then the marks: everything stays where it was.
+    /// Takes the copies back, and then the marks: everything stays where it was. Before that, one write sees to it that
+    /// another process, which is at this very migration, can no longer finish it.
     async fn give_up(&self) -> Result<()> {
         let all = Leases { work: self };
+        residence::give_up(self.from.store().as_ref(), &self.migration).await?;
         self.course.enter(Phase::GivingUp, 0);
         all.step(&self.to, &Step::Withdraw).await?;
         Items::step(self, &self.to, &Step::Withdraw).await?;
@@ -427,9 +469,44 @@ impl Move {
         Ok(())
     }
 
+    /// Takes back what a process wrote that slept while its migration was given up: marks of a number that neither namespace
+    /// has. Gives how many there were.
+    async fn sweep(&mut self) -> Result<usize> {
+        let number = self.migration.number;
+        let (from, to) = (self.migration.from.clone(), self.migration.to.clone());
+        let is_left = |state: &Relocation| match state {
+            Relocation::Moving { to: there, .. } => *there == to,
+            Relocation::Arriving { from: there, .. } => *there == from,
+            Relocation::Moved { .. } => false,
+        };
+        let mut left = Vec::new();
+        for store in [&self.from, &self.to] {
+            let leases = leases::all(store).await?.into_iter().filter_map(|lease| lease.record.relocation);
+            let items = Items::read(store.store()).await?.all.into_iter().filter_map(|(_, item)| item.relocation);
+            left.extend(leases.chain(items).filter(is_left).map(|state| state.migration()));
+        }
+        for old in left.iter().copied().collect::<BTreeSet<_>>() {
+            self.migration.number = old;
+            let all = Leases { work: self };
+            all.step(&self.to, &Step::Withdraw).await?;
+            Items::step(self, &self.to, &Step::Withdraw).await?;
+            all.step(&self.from, &Step::Stay).await?;
+            Items::step(self, &self.from, &Step::Stay).await?;
+        }
+        self.migration.number = number;
+        Ok(left.len())
+    }
+
+    /// Whether the new store has nothing of its own: all that is there was taken back by a migration that was given up.
+    async fn is_abandoned(&self) -> Result<bool> {
+        let went_back = |lease: &Inspection| matches!(&lease.record.relocation, Some(Relocation::Moved { to, .. }) if *to == self.migration.from);
+        let leases = leases::all(&self.to).await?;
+        Ok(!leases.is_empty() && leases.iter().all(went_back))
+    }
+
     /// Fences of resources that keep none themselves go along. Where the new store has another one, somebody uses it.
     async fn refuse_fences(&self) -> Result<()> {
-        if self.newborn == Newborn::IsNothing {
+        if self.replaces {
             return Ok(());
         }
         for name in names(&self.from, Shelf::Fence).await? {
@@ -447,7 +524,7 @@ impl Move {
     async fn copy(&self, shelf: Shelf) -> Result<usize> {
         let mut copied = 0;
         for name in names(&self.from, shelf).await? {
-            let replaces = self.newborn == Newborn::IsNothing;
+            let replaces = self.replaces;
             copied += usize::from(self.carry_one(&Key::new(shelf, &name), replaces).await?);
         }
         Ok(copied)

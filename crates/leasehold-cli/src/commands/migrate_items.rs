@@ -15,6 +15,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 const PAGE: usize = 200;
+/// So many times.
+const MAX_ROUNDS: usize = 5;
 
 /// What there is to move.
 #[derive(Default)]
@@ -53,17 +55,24 @@ impl Items {
             clean(&queue(work, &work.from, name)).await?;
         }
         let step = Step::Leave { to: work.migration.to.clone() };
-        for (name, item) in Items::read(work.from.store()).await?.all {
-            if is_of(work, &item) {
-                continue;
+        // What came up just before the namespace's mark is found by looking again.
+        for _ in 0..MAX_ROUNDS {
+            let all = Items::read(work.from.store()).await?.all;
+            let mut unmarked = all.iter().filter(|(_, item)| !is_of(work, item)).peekable();
+            if unmarked.peek().is_none() {
+                break;
             }
-            match order(work, &work.from, &name, &step).await {
-                Err(error) if error.kind() == Kind::Contended => {
-                    return Ok(Some(HeldUp { leases: 0, items: 1, names: vec![name.to_string()] }));
+            for (name, _) in unmarked {
+                match order(work, &work.from, name, &step).await {
+                    Err(error) if error.kind() == Kind::Contended => {
+                        return Ok(Some(HeldUp { leases: 0, items: 1, names: vec![name.to_string()] }));
+                    }
+                    // Whoever added it has taken it back.
+                    Err(error) if error.kind() == Kind::Invalid => {}
+                    other => other?,
                 }
-                other => other?,
+                work.course.count();
             }
-            work.course.count();
         }
         Ok(None)
     }

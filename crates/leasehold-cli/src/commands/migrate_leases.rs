@@ -106,6 +106,11 @@ impl Leases<'_> {
         let leases = all(&work.from).await?;
         for seen in &leases {
             let lease = &seen.lease;
+            if seen.record.relocation.as_ref().is_none_or(|state| state.migration() != work.migration.number) {
+                let message =
+                    format!("lease `{lease}` is no longer marked: somebody gave this migration up while it ran");
+                return Err(Error::new(Kind::Contended, message));
+            }
             // What it left home with, it comes home with, and more. Before it can be granted there.
             let there = work.to.inspect(lease).await?.record.relocation;
             let is_home = matches!(there, Some(Relocation::Moved { .. }));

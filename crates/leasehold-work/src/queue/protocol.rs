@@ -86,7 +86,10 @@ pub enum Request {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
     /// Back in line, with all its attempts.
-    Retry,
+    Retry {
+        /// An epoch that a guard has seen, which a store that was restored from an old copy does not know.
+        past: Option<Epoch>,
+    },
     /// Out of the line, for good.
     Cancel,
     /// Into somebody's hands.
@@ -345,7 +348,7 @@ fn operate(item: &Item, nonce: Nonce, by: &Who, why: &Why, order: &Order, now: T
     let finished = Decision::Refuse(Refusal::Finished { state: item.state.as_str() });
     let allowed = match (order, &item.state) {
         // What was completed once is never begun again: that would be a second completion.
-        (Order::Retry, state) => !matches!(state, State::Done { .. } | State::Purged { .. }),
+        (Order::Retry { .. }, state) => !matches!(state, State::Done { .. } | State::Purged { .. }),
         (Order::Cancel, state) => !matches!(state, State::Done { .. } | State::Cancelled { .. } | State::Purged { .. }),
         (Order::HandOff { .. }, State::Ready | State::Claimed(_)) => true,
         (Order::HandOff { .. } | Order::Relocate { .. } | Order::Arrive { .. }, _) => false,
@@ -353,12 +356,19 @@ fn operate(item: &Item, nonce: Nonce, by: &Who, why: &Why, order: &Order, now: T
     if !allowed {
         return finished;
     }
-    let Some(epoch) = item.epoch.next() else { return Decision::Refuse(Refusal::OutOfEpochs) };
+    let last = match order {
+        Order::Retry { past: Some(past) } if *past > Epoch::HIGHEST_ADVANCE => {
+            return Decision::Refuse(Refusal::OutOfEpochs);
+        }
+        Order::Retry { past: Some(past) } => item.epoch.max(*past),
+        _ => item.epoch,
+    };
+    let Some(epoch) = last.next() else { return Decision::Refuse(Refusal::OutOfEpochs) };
     let mut next = item.clone();
     next.epoch = epoch;
     next.ordered = Some(nonce);
     let what = match order {
-        Order::Retry => {
+        Order::Retry { .. } => {
             next.tried = 0;
             next.line_up(now);
             What::Retried

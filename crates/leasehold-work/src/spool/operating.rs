@@ -11,7 +11,7 @@ use super::name::FileName;
 use super::signs::{changed, sign_of};
 use super::steps::SpoolStep;
 use crate::queue::ItemId;
-use leasehold::{Error, Kind, Label, Nonce, Result, Timestamp, Token, Ttl, Who, Why};
+use leasehold::{Epoch, Error, Kind, Label, Nonce, Result, Timestamp, Token, Ttl, Who, Why};
 use std::fs;
 
 /// The longest note that is shown.
@@ -68,9 +68,10 @@ impl Spool {
         Ok(Shown { item, changed: stamp, bytes, notes, now })
     }
 
-    /// Puts an item back in line, with all its attempts.
-    pub fn retry(&self, id: &ItemId, by: &Who, why: &Why) -> Result<FileName> {
-        let fresh = |name: &FileName| FileName { tried: 0, ..name.raised() };
+    /// Puts an item back in line, with all its attempts, and past an epoch that a guard has seen if one is given.
+    pub fn retry(&self, id: &ItemId, by: &Who, why: &Why, past: Option<Epoch>) -> Result<FileName> {
+        let last = |name: &FileName| past.map_or(name.epoch, |past| name.epoch.max(past));
+        let fresh = |name: &FileName| FileName { tried: 0, ..FileName { epoch: last(name), ..name.clone() }.raised() };
         let allowed = |place: &Where| !matches!(place, Where::Done);
         self.order(id, allowed, |name| Ok((Where::Ready, fresh(name))), ("retried", by, why))
     }

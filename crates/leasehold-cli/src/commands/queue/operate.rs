@@ -1,7 +1,7 @@
 //! `queue retry`, `cancel`, `hand-off`: operators obey the fence too.
 
 use super::{Open, Target, id_of, view};
-use crate::args::{Common, HandOffItem, OperateItem};
+use crate::args::{Common, HandOffItem, OperateItem, RetryItem};
 use crate::commands::operate::{by, epoch_of};
 use crate::config::{Flags, Settings};
 use crate::exit::Exit;
@@ -10,9 +10,17 @@ use leasehold::{Epoch, Error, HolderId, Kind, Label, Result, Token, Why};
 use leasehold_work::queue::protocol::Order;
 use serde_json::{Value, json};
 
-pub async fn retry(common: &Common, args: &OperateItem) -> Result<Exit> {
+/// A higher one is most likely a typing error, and epochs never come back.
+const LONGEST_JUMP: u64 = 1_000_000;
+
+pub async fn retry(common: &Common, args: &RetryItem) -> Result<Exit> {
     let settings = Settings::gather(common)?;
-    order(common, &settings, args, Asked::Retry).await
+    let past = args.past.as_deref().map(|epoch| epoch_of("--past", epoch)).transpose()?;
+    if let Some(past) = past.filter(|past| past.get() > LONGEST_JUMP) {
+        let allowed = format!("use at most {LONGEST_JUMP}: no item is tried that often");
+        return Err(Error::invalid("--past", past, allowed));
+    }
+    order(common, &settings, &args.operate, Asked::Retry(past)).await
 }
 
 pub async fn cancel(common: &Common, args: &OperateItem) -> Result<Exit> {
@@ -26,7 +34,7 @@ pub async fn hand_off(common: &Common, args: &HandOffItem) -> Result<Exit> {
 }
 
 enum Asked {
-    Retry,
+    Retry(Option<Epoch>),
     Cancel,
     HandOff(Label),
 }
@@ -37,14 +45,14 @@ async fn order(common: &Common, settings: &Settings, args: &OperateItem, asked: 
     let ttl = settings.ttl.value;
     let if_epoch = args.if_epoch.as_deref().map(|epoch| epoch_of("--if-epoch", epoch)).transpose()?;
     let done = match &asked {
-        Asked::Retry => "put back in line",
+        Asked::Retry(_) => "put back in line",
         Asked::Cancel => "cancelled",
         Asked::HandOff(_) => "handed off",
     };
     let (epoch, token, value): (Epoch, Option<Token>, Value) = match Open::existing(settings, &target).await? {
         Open::Queue(queue) => {
             let order = match asked {
-                Asked::Retry => Order::Retry,
+                Asked::Retry(past) => Order::Retry { past },
                 Asked::Cancel => Order::Cancel,
                 Asked::HandOff(to) => Order::HandOff { to: HolderId::new(Some(to)), ttl },
             };
@@ -62,7 +70,7 @@ async fn order(common: &Common, settings: &Settings, args: &OperateItem, asked: 
                 return Err(Error::new(Kind::Fenced, message));
             }
             let (epoch, token) = match asked {
-                Asked::Retry => (spool.retry(&id, &by, &why)?.epoch, None),
+                Asked::Retry(past) => (spool.retry(&id, &by, &why, past)?.epoch, None),
                 Asked::Cancel => (spool.cancel(&id, &by, &why)?.epoch, None),
                 Asked::HandOff(to) => {
                     let token = spool.hand_off(&id, &by, &why, &to, ttl)?;

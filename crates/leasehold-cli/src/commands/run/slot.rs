@@ -10,7 +10,9 @@ use crate::output;
 use crate::supervise::Signals;
 use leasehold::clock::{Clock, SystemClock};
 use leasehold::protocol::{AfterFailure, Refusal, SlotClaim};
-use leasehold::{Coordinator, Epoch, Event, Inspection, Kind, LeaseName, Result, Slot, SlotState, Timestamp};
+use leasehold::{
+    Coordinator, Epoch, Event, Inspection, Kind, LeaseName, Result, Slot, SlotState, Timestamp, residence,
+};
 use leasehold_work::{
     CatchUp, Fate, Interrupted, Journals, RunEnd, Schedule, Standing, Zone, has_succeeded, parse_instant, slot_text,
 };
@@ -106,6 +108,11 @@ impl SlotPlan {
         loop {
             let (journal, _) = journals.read(lease).await?;
             let seen = coordinator.inspect(lease).await?;
+            // A trigger that was forgotten in an old store must not end with "was run already".
+            if let Some(state) = &seen.record.relocation {
+                let what = format!("lease `{lease}`");
+                return Err(residence::elsewhere(coordinator.store().as_ref(), &what, state).await);
+            }
             let standing = Standing::of(schedule, &seen.record, &journal, policy, seen.now);
             if let Some(Interrupted::Died(slot)) = standing.interrupted
                 && journals.give_up(lease, slot).await?

@@ -12,10 +12,11 @@ use crate::config::{Flags, Settings};
 use crate::exit::Exit;
 use crate::output;
 use leasehold::clock::{Clock, SystemClock};
-use leasehold::{Error, Kind, Label, Result};
+use leasehold::{Coordinator, Error, Kind, Label, Result, residence};
 use leasehold_work::{Decided, Fate, Job, Scheduler, Steering, Watcher, slot_text};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -27,6 +28,8 @@ const LABELS: &str = "LEASEHOLD_ON";
 #[derive(Debug)]
 struct Voice {
     quiet: bool,
+    /// A job was found to have moved to another store; perhaps all have.
+    moved: AtomicBool,
 }
 
 impl Watcher for Voice {
@@ -34,7 +37,10 @@ impl Watcher for Voice {
         let name = &job.name;
         match decided {
             Decided::Due(_) => {}
-            Decided::Trouble(error) => output::say(&format!("trouble with job `{name}`: {error}")),
+            Decided::Trouble(error) => {
+                self.moved.fetch_or(error.kind() == Kind::Moved, Ordering::Relaxed);
+                output::say(&format!("trouble with job `{name}`: {error}"));
+            }
             Decided::Ahead { until, now } => output::say(&ahead_line(name, until, now)),
             _ if self.quiet => {}
             Decided::Started(slot, epoch) => {
@@ -84,20 +90,21 @@ pub async fn run(common: &Common, settings: Settings, jobs: Jobs, args: Schedule
     let label: Option<Label> = settings.label.value.clone();
     let ours = leasehold_work::Settings { ttl: settings.ttl.value, label, max_running: args.max_running as usize };
     announce(&jobs, &labels);
-    let voice = Arc::new(Voice { quiet: args.quiet });
-    let (scheduler, steering) = Scheduler::new(coordinator, jobs.for_machine(&labels), processes.clone(), voice, ours);
+    let voice = Arc::new(Voice { quiet: args.quiet, moved: AtomicBool::new(false) });
+    let (scheduler, steering) =
+        Scheduler::new(coordinator.clone(), jobs.for_machine(&labels), processes.clone(), voice.clone(), ours);
     let cannot = |e| Error::new(Kind::Unsupported, "cannot listen to signals").with_source(e);
     let mut hangup = signal(SignalKind::hangup()).map_err(cannot)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
     let mut running = tokio::spawn(scheduler.run());
-    let (mut seen, mut told) = (look(&jobs.path), 0);
+    let (mut seen, mut told, mut moved) = (look(&jobs.path), 0, None);
     loop {
         let asked_to_end = tokio::select! {
             ended = &mut running => {
                 let fell = |e| Error::unavailable("the scheduler fell over", e);
                 ended.map_err(fell)??;
-                return Ok(Exit::Done);
+                return moved.map_or(Ok(Exit::Done), Err);
             }
             _ = hangup.recv() => {
                 seen = look(&jobs.path);
@@ -113,7 +120,11 @@ pub async fn run(common: &Common, settings: Settings, jobs: Jobs, args: Schedule
                     }
                     _ => {}
                 }
-                false
+                // Nothing here can ever run again: a scheduler that was forgotten must not go on in silence.
+                if moved.is_none() && voice.moved.swap(false, Ordering::Relaxed) {
+                    moved = has_left(&coordinator).await;
+                }
+                moved.is_some() && told == 0
             }
             _ = terminate.recv() => true,
             _ = interrupt.recv() => true,
@@ -130,10 +141,17 @@ pub async fn run(common: &Common, settings: Settings, jobs: Jobs, args: Schedule
     }
 }
 
+/// The error if the whole namespace has moved to another store.
+async fn has_left(coordinator: &Coordinator) -> Option<Error> {
+    let seen = residence::look(coordinator.store().as_ref()).await.ok()?;
+    seen.check("the store of these jobs").err().filter(|error| error.kind() == Kind::Moved)
+}
+
 fn announce(jobs: &Jobs, labels: &[String]) {
     let (all, ours) = (jobs.all.len(), jobs.for_machine(labels).len());
     let others = if all > ours { format!(", {} more are for other machines", all - ours) } else { String::new() };
-    output::say(&format!("scheduling {ours} jobs from `{}`{others}", jobs.path.display()));
+    let jobs_word = if ours == 1 { "job" } else { "jobs" };
+    output::say(&format!("scheduling {ours} {jobs_word} from `{}`{others}", jobs.path.display()));
 }
 
 /// The new jobs, or the old ones if the new are wrong.
