@@ -4,8 +4,9 @@
 
 mod common;
 
-use common::{Done, Home, On, eventually, is_alive, signal};
+use common::{Done, Home, On, Running, eventually, is_alive, signal};
 use serde_json::Value;
+use std::process::Stdio;
 
 /// Two homes: what is moved from, and what is moved to.
 fn houses() -> (Home, Home) {
@@ -140,6 +141,19 @@ fn nothing_comes_up_in_the_new_store_while_leases_arrive_there() {
     assert_eq!(new.done(&["work", "mail", "--until-empty", "--", "cat"]).expect(0).stdout, "one");
 }
 
+/// Starts it in front of a disk that takes a moment for each new name: there is time to break it off while it copies.
+fn slowly(home: &Home, args: &[&str]) -> Running {
+    let command = home.leasehold(args);
+    let mut traced = std::process::Command::new("strace");
+    // The tracer is not its parent, so signals go to the command itself.
+    traced.args(["-DDD", "-f", "-qq", "-o", "/dev/null", "-e", "trace=linkat"]);
+    traced.args(["-e", "inject=linkat:delay_enter=50000", "--"]).arg(command.get_program()).args(command.get_args());
+    traced.current_dir(home.folder.path()).env_clear();
+    traced.envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    traced.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Running::from(traced.spawn().unwrap())
+}
+
 #[test]
 fn who_breaks_a_migration_off_is_told_how_far_it_came_and_what_ends_it() {
     for how in ["INT", "TERM", "timeout"] {
@@ -151,7 +165,7 @@ fn who_breaks_a_migration_off_is_told_how_far_it_came_and_what_ends_it() {
         Done::from(adding.output().unwrap()).expect(0);
         let broken = match how {
             "timeout" => {
-                let broken = migrate(&old, &new, &["--timeout", "300ms"]);
+                let broken = slowly(&old, &["migrate", &old.store, &new.store, "--timeout", "2s"]).end();
                 if broken.code == 69 {
                     // So slow a machine that nothing was begun.
                     assert!(!broken.stderr.contains("broken off"), "{broken:?}");
@@ -160,7 +174,7 @@ fn who_breaks_a_migration_off_is_told_how_far_it_came_and_what_ends_it() {
                 broken.expect(70)
             }
             name => {
-                let migrating = old.start(&["migrate", &old.store, &new.store]);
+                let migrating = slowly(&old, &["migrate", &old.store, &new.store]);
                 eventually("it is under way", || {
                     old.done(&["queue", "ls", "mail", "--json"]).stdout.contains("\"moving\"")
                 });
@@ -265,4 +279,35 @@ fn an_order_that_was_decided_on_another_epoch_is_stale() {
         assert!(typed.stderr.contains("--if-epoch"), "{typed:?}");
     }
     assert_eq!((&home.show("job")["epoch"], home.show("job")["paused"].is_null()), (&1.into(), true));
+}
+
+/// A migration that is slow in its copies, and somebody who gives it up meanwhile: whichever of the two has its way, one store
+/// has every lease and the other grants nothing.
+#[test]
+fn a_migration_that_is_given_up_while_it_runs_leaves_one_store_that_grants() {
+    for pause in [0, 200, 400, 800, 1_200] {
+        let (old, new) = houses();
+        let names: Vec<String> = (0..12).map(|number| format!("job-{number}")).collect();
+        for name in &names {
+            old.done(&["run", name, "--", "true"]).expect(0);
+        }
+        let migrating = slowly(&old, &["migrate", &old.store, &new.store]);
+        eventually("it is under way", || old.done(&["ls"]).stdout.contains("moving"));
+        std::thread::sleep(std::time::Duration::from_millis(pause));
+        let given_up = slowly(&old, &["migrate", &old.store, &new.store, "--abort"]).end();
+        let migrated = migrating.end();
+        assert!(
+            matches!((migrated.code, given_up.code), (0, 64 | 70) | (64 | 69, 0)),
+            "one of them: {migrated:?} {given_up:?}"
+        );
+        for name in &names {
+            let codes = [&old, &new].map(|home| home.done(&["acquire", name]).code);
+            let granted = codes.iter().filter(|code| **code == 0).count();
+            assert_eq!(
+                (granted, codes[0] == 0),
+                (1, given_up.code == 0),
+                "{name}: {codes:?} {migrated:?} {given_up:?}"
+            );
+        }
+    }
 }
