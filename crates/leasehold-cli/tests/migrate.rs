@@ -233,6 +233,7 @@ fn verbs(token: &str) -> Vec<Vec<String>> {
     let words = |text: &str| text.split(' ').map(ToOwned::to_owned).collect::<Vec<_>>();
     let mut verbs: Vec<Vec<String>> = [
         "run job -- true",
+        "run job --slot @daily -- true",
         "acquire job",
         "revoke job --why x",
         "hand-off job --to me --why x",

@@ -311,3 +311,15 @@ fn a_migration_that_is_given_up_while_it_runs_leaves_one_store_that_grants() {
         }
     }
 }
+
+#[test]
+fn a_scheduler_that_was_forgotten_in_the_old_store_ends() {
+    let (old, new) = houses();
+    let job = "[[job]]\nname = 'job'\nevery = '1s'\nttl = '10s'\ncommand = 'echo >> ran'\n";
+    std::fs::write(old.path("leasehold.toml"), job).unwrap();
+    let scheduler = old.start(&["schedule", "run"]);
+    eventually("it runs", || old.path("ran").exists());
+    eventually("it is moved between two runs", || migrate(&old, &new, &[]).code == 0);
+    let ended = scheduler.end().expect(78);
+    assert!(ended.stderr.contains(&new.store), "{ended:?}");
+}

@@ -453,7 +453,12 @@ impl Move {
     /// another process, which is at this very migration, can no longer finish it.
     async fn give_up(&self) -> Result<()> {
         let all = Leases { work: self };
-        residence::give_up(self.from.store().as_ref(), &self.migration).await?;
+        residence::give_up(self.from.store().as_ref(), &self.migration).await.inspect_err(|error| {
+            if error.kind() == Kind::Invalid {
+                // Another process has finished it meanwhile.
+                self.course.enter(Phase::Untouched, 0);
+            }
+        })?;
         self.course.enter(Phase::GivingUp, 0);
         all.step(&self.to, &Step::Withdraw).await?;
         Items::step(self, &self.to, &Step::Withdraw).await?;
