@@ -10,6 +10,7 @@
 use super::migrate_course::{Course, Phase};
 use super::migrate_items::Items;
 use super::migrate_leases::{self as leases, Leases};
+use super::migrate_records::names;
 use super::{coordinator, existing, operate};
 use crate::args::{Common, Migrate as Args};
 use crate::config::{Setting, Settings, Source};
@@ -25,7 +26,6 @@ use leasehold::store::Swap;
 use leasehold::{Coordinator, Error, Inspection, Key, Kind, LeaseName, Nonce, PROXY_FOLDER, Result, Shelf, Why};
 use leasehold_stores::StoreUrl;
 use serde_json::json;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub(super) struct Move {
     /// What records count for that came up in the new store and were never proved.
     pub(super) newborn: Newborn,
     /// Whether what the new store has of fences and journals is out of date.
-    replaces: bool,
+    pub(super) replaces: bool,
     pub(super) course: Arc<Course>,
 }
 
@@ -149,12 +149,10 @@ async fn migrate_patiently(
         return rehearsed(common, &work.from, (&from, &to)).await;
     }
     if let Stage::New = stage {
-        let swept = work.sweep().await?;
-        if args.abort && swept == 0 {
-            return Err(nothing_to_give_up(&from));
-        }
-        if swept > 0 {
-            output::say(&format!("took back {swept} marks that a given-up migration had left"));
+        match work.sweep().await? {
+            0 if args.abort => return Err(nothing_to_give_up(&from)),
+            0 => {}
+            swept => output::say(&format!("took back {swept} marks that a given-up migration had left")),
         }
         if args.abort {
             return Ok(Exit::Done);
@@ -278,19 +276,6 @@ fn told(
         output::say(&format!("moved {what} from `{from}` to `{to}`; nothing is granted in `{from}` any more"));
     }
     Ok(Exit::Done)
-}
-
-/// Every name on a shelf.
-async fn names(store: &Coordinator, shelf: Shelf) -> Result<Vec<LeaseName>> {
-    let mut names: Vec<LeaseName> = Vec::new();
-    loop {
-        let page = store.store().list(shelf, names.last(), 100).await?;
-        let is_all = !page.more || page.entries.is_empty();
-        names.extend(page.entries.into_iter().map(|(name, _)| name));
-        if is_all {
-            return Ok(names);
-        }
-    }
 }
 
 /// What is held in the old store, if that is in the way.
@@ -472,82 +457,6 @@ impl Move {
         residence::arrived(self.to.store().as_ref(), self.migration.number, Came::GivenUp).await?;
         self.course.enter(Phase::Untouched, 0);
         Ok(())
-    }
-
-    /// Takes back what a process wrote that slept while its migration was given up: marks of a number that neither namespace
-    /// has. Gives how many there were.
-    async fn sweep(&mut self) -> Result<usize> {
-        let number = self.migration.number;
-        let (from, to) = (self.migration.from.clone(), self.migration.to.clone());
-        let is_left = |state: &Relocation| match state {
-            Relocation::Moving { to: there, .. } => *there == to,
-            Relocation::Arriving { from: there, .. } => *there == from,
-            Relocation::Moved { .. } => false,
-        };
-        let mut left = Vec::new();
-        for store in [&self.from, &self.to] {
-            let leases = leases::all(store).await?.into_iter().filter_map(|lease| lease.record.relocation);
-            let items = Items::read(store.store()).await?.all.into_iter().filter_map(|(_, item)| item.relocation);
-            left.extend(leases.chain(items).filter(is_left).map(|state| state.migration()));
-        }
-        for old in left.iter().copied().collect::<BTreeSet<_>>() {
-            self.migration.number = old;
-            let all = Leases { work: self };
-            all.step(&self.to, &Step::Withdraw).await?;
-            Items::step(self, &self.to, &Step::Withdraw).await?;
-            all.step(&self.from, &Step::Stay).await?;
-            Items::step(self, &self.from, &Step::Stay).await?;
-        }
-        self.migration.number = number;
-        Ok(left.len())
-    }
-
-    /// Whether the new store has nothing of its own: all that is there was taken back by a migration that was given up.
-    async fn is_abandoned(&self) -> Result<bool> {
-        let went_back = |lease: &Inspection| matches!(&lease.record.relocation, Some(Relocation::Moved { to, .. }) if *to == self.migration.from);
-        let leases = leases::all(&self.to).await?;
-        Ok(!leases.is_empty() && leases.iter().all(went_back))
-    }
-
-    /// Fences of resources that keep none themselves go along. Where the new store has another one, somebody uses it.
-    async fn refuse_fences(&self) -> Result<()> {
-        if self.replaces {
-            return Ok(());
-        }
-        for name in names(&self.from, Shelf::Fence).await? {
-            let key = Key::new(Shelf::Fence, &name);
-            let (here, there) = (self.from.store().read(&key).await?.value, self.to.store().read(&key).await?.value);
-            if there.is_some_and(|there| here.is_none_or(|here| here.bytes != there.bytes)) {
-                let message = format!("fence `{name}` is in TO already and is another one: {WAY_OUT}; nothing changed");
-                return Err(Error::new(Kind::Unsupported, message));
-            }
-        }
-        Ok(())
-    }
-
-    /// The records of a shelf go along. Where the new store had left for elsewhere, what it has of them is out of date.
-    async fn copy(&self, shelf: Shelf) -> Result<usize> {
-        let mut copied = 0;
-        for name in names(&self.from, shelf).await? {
-            let replaces = self.replaces;
-            copied += usize::from(self.carry_one(&Key::new(shelf, &name), replaces).await?);
-        }
-        Ok(copied)
-    }
-
-    /// One record goes along, in place of what the new store has of its name if that is to be replaced; whether it did.
-    pub(super) async fn carry_one(&self, key: &Key, replaces: bool) -> Result<bool> {
-        let Some(value) = self.from.store().read(key).await?.value else { return Ok(false) };
-        let there = self.to.store().read(key).await?.value;
-        if there.as_ref().is_some_and(|there| !replaces || there.bytes == value.bytes) {
-            return Ok(false);
-        }
-        let swap = self.to.store().swap(key, there.as_ref().map(|there| &there.revision), &value.bytes).await?;
-        if swap == Swap::Mismatch && replaces {
-            let message = format!("`{key}` of the new store was written to meanwhile; run this again");
-            return Err(Error::new(Kind::Contended, message));
-        }
-        Ok(swap != Swap::Mismatch)
     }
 }
 

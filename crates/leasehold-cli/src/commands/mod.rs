@@ -19,6 +19,7 @@ mod migrate;
 mod migrate_course;
 mod migrate_items;
 mod migrate_leases;
+mod migrate_records;
 pub mod operate;
 mod progress;
 #[cfg(feature = "http")]

@@ -187,7 +187,7 @@ fn prepare<S: Source>(
     let job = source.job(tenancy).map_err(|error| Unready::Item(source.id(tenancy), error))?;
     let payload = bench.lay(&job.payload).map_err(Unready::Machine)?;
     let input = File::open(&payload).map_err(|e| match &job.payload {
-        Content::File(_) => Unready::Item(job.id.clone(), cannot(e, &payload)),
+        Content::File(_) => Unready::Item(job.id.clone(), Error::unavailable("its payload cannot be read", e)),
         Content::Bytes(_) => Unready::Machine(cannot(e, &payload)),
     })?;
     let standby = stand_by(plan, bench, &job, payload, input).map_err(Unready::Machine)?;
