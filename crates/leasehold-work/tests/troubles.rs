@@ -435,12 +435,13 @@ async fn an_addition_without_an_answer_is_confirmed_by_another_write() {
         };
         bench.store.faults.lock().unwrap().push(fault(true, 1));
         assert!(matches!(bench.queue.add(new()).await.unwrap(), Added::New(_)));
-        let revision =
-            async |bench: &Bench| bench.store.read(&name.key().unwrap()).await.unwrap().value.unwrap().revision;
-        let first = revision(&bench).await;
-        // A second one of the same key changes nothing.
+        let stored = async |bench: &Bench| bench.store.read(&name.key().unwrap()).await.unwrap().value.unwrap();
+        let first = stored(&bench).await;
+        // A second one of the same key changes nothing; that the first one lasts is confirmed by a write of the same.
         assert!(matches!(bench.queue.add(new()).await.unwrap(), Added::Duplicate(_)));
-        assert_eq!(revision(&bench).await, first);
+        let second = stored(&bench).await;
+        assert_eq!(second.bytes, first.bytes);
+        assert_ne!(second.revision, first.revision);
         assert_eq!(bench.next().await, "x");
         bench.store.faults.lock().unwrap().clear();
         // Written, no answer, and then the store is away: unknown, and not "surely not added".
