@@ -16,10 +16,6 @@ mod man;
 mod mcp;
 mod mcp_gate;
 mod migrate;
-mod migrate_course;
-mod migrate_items;
-mod migrate_leases;
-mod migrate_records;
 pub mod operate;
 mod progress;
 #[cfg(feature = "http")]

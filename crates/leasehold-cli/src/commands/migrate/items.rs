@@ -5,7 +5,7 @@
 //! items and what is left of purged keys go along. Places in line are made anew. Non-promise: what is added to the old store
 //! after that stays there, and its producer is told.
 
-use super::migrate::{HeldUp, Move, WAY_OUT};
+use super::{HeldUp, Move, WAY_OUT};
 use leasehold::relocation::Step;
 use leasehold::store::Store;
 use leasehold::{Coordinator, Error, Kind, LeaseName, Result, Shelf};

@@ -3,9 +3,9 @@
 //! Promise: a record of the new store that somebody uses is never written over. Non-promise: counters and journals may miss
 //! what was written while they were copied.
 
-use super::migrate::{Move, WAY_OUT};
-use super::migrate_items::Items;
-use super::migrate_leases::{self as leases, Leases};
+use super::items::Items;
+use super::leases::{self, Leases};
+use super::{Move, WAY_OUT};
 use leasehold::relocation::{Relocation, Step};
 use leasehold::store::Swap;
 use leasehold::{Coordinator, Error, Inspection, Key, Kind, LeaseName, Result, Shelf};

@@ -7,10 +7,11 @@
 //! the old records *moved* for good, and the copies settled.
 //! Non-promise: what is read by nobody but people (counters, journals) may miss what was written while it was copied.
 
-use super::migrate_course::{Course, Phase};
-use super::migrate_items::Items;
-use super::migrate_leases::{self as leases, Leases};
-use super::migrate_records::names;
+mod course;
+mod items;
+mod leases;
+mod records;
+
 use super::{coordinator, existing, operate};
 use crate::args::{Common, Migrate as Args};
 use crate::config::{Setting, Settings, Source};
@@ -19,28 +20,32 @@ use crate::interrupt::exit_by;
 use crate::output;
 use crate::patience::Patience;
 use crate::supervise::Signals;
+use course::{Course, Phase};
+use items::Items;
 use leasehold::protocol::{Holder, Newborn};
 use leasehold::relocation::{Address, Relocation, Step};
 use leasehold::residence::{self, Came, Migration, Residence};
 use leasehold::store::Swap;
 use leasehold::{Coordinator, Error, Inspection, Key, Kind, LeaseName, Nonce, PROXY_FOLDER, Result, Shelf, Why};
 use leasehold_stores::StoreUrl;
+use leases::Leases;
+use records::names;
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// One migration.
-pub(super) struct Move {
-    pub(super) from: Coordinator,
-    pub(super) to: Coordinator,
-    pub(super) migration: Migration,
-    pub(super) why: Why,
-    pub(super) holder: Holder,
+struct Move {
+    from: Coordinator,
+    to: Coordinator,
+    migration: Migration,
+    why: Why,
+    holder: Holder,
     /// What records count for that came up in the new store and were never proved.
-    pub(super) newborn: Newborn,
+    newborn: Newborn,
     /// Whether what the new store has of fences and journals is out of date.
-    pub(super) replaces: bool,
-    pub(super) course: Arc<Course>,
+    replaces: bool,
+    course: Arc<Course>,
 }
 
 /// How far an earlier run of this very migration came.
@@ -292,10 +297,10 @@ async fn held_up(store: &Coordinator, holder: Holder) -> Result<Option<HeldUp>> 
 }
 
 /// What somebody holds, so that nothing can be moved yet.
-pub(super) struct HeldUp {
-    pub(super) leases: usize,
-    pub(super) items: usize,
-    pub(super) names: Vec<String>,
+struct HeldUp {
+    leases: usize,
+    items: usize,
+    names: Vec<String>,
 }
 
 impl HeldUp {
@@ -461,5 +466,5 @@ impl Move {
 }
 
 /// What there is to do where two things have one name.
-pub(super) const WAY_OUT: &str = "two of one name are never merged. Move to an empty store, or to a namespace of its own in \
+const WAY_OUT: &str = "two of one name are never merged. Move to an empty store, or to a namespace of its own in \
                                   this one: add `?namespace=NAME` to TO, here and where the jobs name their store";

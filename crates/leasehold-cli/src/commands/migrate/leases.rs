@@ -3,7 +3,7 @@
 //! Promise: each step is one swap on each record and may be made again, so a migration that was broken off is carried on by
 //! running it again. Non-promise: it knows nothing of the order of steps; that is the migration's.
 
-use super::migrate::{HeldUp, Move, WAY_OUT};
+use super::{HeldUp, Move, WAY_OUT};
 use leasehold::protocol::{Decision, Order, Refusal, Request, decide};
 use leasehold::relocation::{Relocation, Step, elsewhere};
 use leasehold::{Coordinator, Error, Inspection, Key, Kind, LeaseName, Lineage, Operated, Ownership, Result, Shelf};
