@@ -5,31 +5,16 @@
 
 mod common;
 
+use common::slots::{jobs, rare_slot, runs};
 use common::state::tamper_with;
 use common::{Home, On, Running, descendants, eventually, signal};
 use leasehold::Ask;
 use leasehold::protocol::{AfterFailure, SlotClaim};
 use serde_json::Value;
 
-/// A slot that came a few months ago and comes again in a few: nothing is due by chance while the test runs.
-fn rare_slot() -> String {
-    let now = jiff::Timestamp::from_millisecond(leasehold_system::clock::wall_ms() as i64).unwrap();
-    let past = now - jiff::SignedDuration::from_hours(24 * 90);
-    let day = past.to_zoned(jiff::tz::TimeZone::UTC);
-    format!("0 3 {} {} *", day.day().min(28), day.month())
-}
-
-fn runs(home: &Home, job: &str) -> Vec<Value> {
-    serde_json::from_str(&home.done(&["runs", job, "--json"]).expect(0).stdout).unwrap()
-}
-
 fn fate_of(home: &Home, job: &str, slot: &str) -> Value {
     let found = runs(home, job).into_iter().find(|run| run["slot"] == slot);
     found.map_or(Value::Null, |run| run["fate"].clone())
-}
-
-fn jobs(home: &Home, text: &str) {
-    std::fs::write(home.path("leasehold.toml"), text).unwrap();
 }
 
 fn lines(home: &Home, file: &str) -> Vec<String> {

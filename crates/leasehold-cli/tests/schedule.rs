@@ -4,25 +4,10 @@
 
 mod common;
 
+use common::slots::{jobs, rare_slot, runs};
 use common::{Home, On, Running, eventually, signal};
 use serde_json::Value;
 use std::collections::BTreeMap;
-
-/// A slot that came a few months ago and comes again in a few: nothing is due by chance while the test runs.
-fn rare_slot() -> String {
-    let now = jiff::Timestamp::from_millisecond(leasehold_system::clock::wall_ms() as i64).unwrap();
-    let past = now - jiff::SignedDuration::from_hours(24 * 90);
-    let day = past.to_zoned(jiff::tz::TimeZone::UTC);
-    format!("0 3 {} {} *", day.day().min(28), day.month())
-}
-
-fn runs(home: &Home, job: &str) -> Vec<Value> {
-    serde_json::from_str(&home.done(&["runs", job, "--json"]).expect(0).stdout).unwrap()
-}
-
-fn jobs(home: &Home, text: &str) {
-    std::fs::write(home.path("leasehold.toml"), text).unwrap();
-}
 
 fn slot_is_run_once(on: On) {
     let home = Home::new(on);

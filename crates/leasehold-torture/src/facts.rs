@@ -199,7 +199,7 @@ impl History {
         self.happened.iter().any(|happened| is_meant(&happened.what) && happened.from <= to && happened.to >= from)
     }
 
-    /// What a busy machine may add to this span: several times what the harness itself has waited in vain.
+    /// What a busy machine may add to this span: a multiple of the time for which the harness itself was stalled.
     pub(crate) fn stalls(&self, from: u64, to: u64) -> u64 {
         4 * self.time_of(from, to, |what| *what == What::Stall)
     }

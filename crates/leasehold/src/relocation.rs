@@ -13,7 +13,7 @@
 
 use crate::error::{Error, Kind};
 use crate::nonce::Nonce;
-use crate::text::Line;
+use crate::text::{Line, shell_word};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -118,11 +118,6 @@ pub fn commands(from: &Address, to: &Address) -> (String, String) {
     let finish = format!("leasehold migrate {} {}", shell_word(from.as_str()), shell_word(to.as_str()));
     let give_up = format!("{finish} --abort");
     (finish, give_up)
-}
-
-fn shell_word(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_./:@=+,%-".contains(c);
-    if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
 
 /// One step of a migration, for one record.

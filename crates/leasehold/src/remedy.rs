@@ -6,6 +6,7 @@
 
 use crate::resolve::Right;
 use crate::secret::redacted;
+use crate::text::shell_word;
 use crate::{Epoch, LeaseName, Lineage};
 use std::fmt;
 
@@ -61,14 +62,20 @@ impl Remedy {
         Remedy { step, store: None }
     }
 
+    /// A spool is no store, and a store no spool: an address of the wrong kind is left out.
     pub(crate) fn in_store(self, address: &str) -> Self {
-        Remedy { store: Some(redacted(address)), ..self }
+        let is_spool = address.starts_with("spool:");
+        if is_spool == self.is_for_a_spool() { Remedy { store: Some(redacted(address)), ..self } } else { self }
+    }
+
+    fn is_for_a_spool(&self) -> bool {
+        matches!(&self.step, Step::Retry { lease, .. } if Right::of(lease) == Right::SpoolFile)
     }
 }
 
 impl fmt::Display for Remedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let store = |unknown: &str| quoted(self.store.as_deref().unwrap_or(unknown));
+        let store = |unknown: &str| shell_word(self.store.as_deref().unwrap_or(unknown));
         match &self.step {
             Step::Advance { lease, past, back_to } => {
                 write!(f, "leasehold advance {lease} --past {past}")?;
@@ -92,20 +99,11 @@ impl fmt::Display for Remedy {
                 }
             }
             Step::Adopt { resource } => {
-                let resource = quoted(resource);
+                let resource = shell_word(resource);
                 write!(f, "leasehold adopt {resource} --token \"$LEASEHOLD_TOKEN\" --why 'the store was lost'")
             }
         }
     }
-}
-
-/// As a shell takes it for one word.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]
@@ -134,6 +132,11 @@ mod tests {
         let item = LeaseName::new("queue/mail/k.one").unwrap();
         let retried = Remedy::restored(&item, Epoch::new(5).unwrap());
         assert!(told(retried).contains("leasehold queue retry mail k.one --past 5 --store 'dir:/mnt/a b' --why"));
+        let file = LeaseName::new("spool/k.one").unwrap();
+        let in_spool = Remedy::restored(&file, Epoch::new(5).unwrap());
+        assert!(told(in_spool.clone()).contains("leasehold queue retry spool:PATH k.one --past 5 --why"));
+        let told_of_spool = in_spool.in_store("spool:/p").in_store("sqlite:/db").to_string();
+        assert!(told_of_spool.contains("leasehold queue retry spool:/p k.one --past 5 --why"));
         let adopted = Remedy::lost("file:it's", &item, Epoch::new(5).unwrap(), lineage, Found::Nothing);
         assert!(told(adopted).contains(r"leasehold adopt 'file:it'\''s' --token"));
     }

@@ -1,32 +1,37 @@
 //! `advance`: move a lease's epoch past what a guard has seen, after its store went back in time or was lost.
 
-use super::existing;
-use super::operate::{Asked, order};
+use super::operate::{Asked, LONGEST_JUMP, order};
 use crate::args::{Advance as Args, Common};
 use crate::config::{Settings, blame_flag};
 use crate::exit::Exit;
 use leasehold::{Epoch, Error, Found, Kind, LeaseName, Lineage, Ownership, Result};
-
-/// A longer jump is most likely a typing error, and epochs never come back.
-const LONGEST_JUMP: u64 = 1_000_000;
 
 pub async fn advance(common: &Common, args: &Args) -> Result<Exit> {
     let past: Epoch = args.past.parse().map_err(|e| blame_flag(e, "--past"))?;
     let lineage = args.lineage.as_deref().map(str::parse::<Lineage>).transpose();
     let lineage = lineage.map_err(|e| blame_flag(e, "--lineage"))?;
     let if_lineage = args.if_lineage.as_deref().map(expected).transpose()?;
-    let settings = Settings::gather(common)?;
-    let lease = LeaseName::new(&args.operate.name)?.of_a_lease()?;
-    let now = match existing(&settings).await? {
-        Some(coordinator) => coordinator.inspect(&lease).await?.record,
-        None => Ownership::default(),
-    };
-    if !args.force {
-        check_jump(&lease, now.epoch, past)?;
+    let advance = Advance { past, lineage, if_lineage, force: args.force };
+    order(common, &Settings::gather(common)?, &args.operate, Asked::Advance(advance), "advanced").await
+}
+
+/// What `advance` was asked for.
+pub struct Advance {
+    pub past: Epoch,
+    pub lineage: Option<Lineage>,
+    if_lineage: Option<Found>,
+    force: bool,
+}
+
+impl Advance {
+    /// Refuses what is most likely a mistake, on the record that the order is decided on.
+    pub fn check(&self, settings: &Settings, lease: &LeaseName, record: &Ownership) -> Result<()> {
+        if !self.force {
+            check_jump(lease, record.epoch, self.past)?;
+        }
+        let found = record.lineage.map_or(Found::Nothing, Found::Lineage);
+        check_lineage(settings, lease, found, self.if_lineage, self.lineage)
     }
-    let found = now.lineage.map_or(Found::Nothing, Found::Lineage);
-    check_lineage(&settings, &lease, found, if_lineage, lineage)?;
-    order(common, &settings, &args.operate, Asked::Advance { past, lineage }, "advanced").await
 }
 
 fn expected(text: &str) -> Result<Found> {

@@ -51,11 +51,7 @@ use tokens::explain;
 /// Does what the command line says.
 pub async fn execute(cli: Cli) -> Result<Exit> {
     let Cli { common, verb } = cli;
-    // A command that heals goes to the store that this one used.
-    perform(&common, verb).await.map_err(|error| match Settings::gather(&common) {
-        Ok(settings) => error.in_store(&settings.store.value.to_string()),
-        Err(_) => error,
-    })
+    perform(&common, verb).await.map_err(|error| tokens::in_what_was_used(&common, error))
 }
 
 async fn perform(common: &Common, verb: Verb) -> Result<Exit> {
@@ -165,6 +161,11 @@ async fn known(settings: &Settings, lease: &LeaseName) -> Result<Inspection> {
             return Ok(inspection);
         }
     }
+    Err(never_held(lease))
+}
+
+/// The error about a name that no lease of the store has.
+fn never_held(lease: &LeaseName) -> Error {
     let parts: Vec<&str> = lease.as_str().split('/').collect();
     let message = match (Right::of(lease), &parts[..]) {
         (Right::Item, [_, queue, id]) => {
@@ -175,7 +176,7 @@ async fn known(settings: &Settings, lease: &LeaseName) -> Result<Inspection> {
         }
         _ => format!("nobody ever held a lease `{lease}`; see `leasehold ls` for those there are"),
     };
-    Err(Error::new(Kind::Invalid, message))
+    Error::new(Kind::Invalid, message)
 }
 
 /// The end of a guarded write: what was admitted as JSON, or why it was not.

@@ -1,6 +1,7 @@
 //! `revoke`, `hand-off`, `pause`, `resume`, and the order behind `advance`: operators obey the fence too.
 
-use super::{coordinator, known};
+use super::advance::Advance;
+use super::{coordinator, never_held};
 use crate::args::{Common, HandOff, Operate};
 use crate::config::{Flags, Settings};
 use crate::exit::Exit;
@@ -8,8 +9,11 @@ use crate::{output, view};
 use leasehold::protocol::{Order, Refusal};
 use leasehold::residence;
 use leasehold::{
-    Epoch, Error, HolderId, Inspection, Kind, Label, LeaseName, Lineage, Operated, Ownership, Result, Ttl, Who, Why,
+    Epoch, Error, HolderId, Inspection, Kind, Label, LeaseName, Operated, Ownership, Result, Ttl, Who, Why,
 };
+
+/// A longer jump of an epoch is most likely a typing error, and epochs never come back.
+pub const LONGEST_JUMP: u64 = 1_000_000;
 
 pub async fn revoke(common: &Common, args: &Operate) -> Result<Exit> {
     order(common, &Settings::gather(common)?, args, Asked::Revoke, "revoked").await
@@ -36,8 +40,23 @@ pub enum Asked {
     HandOff { to: HolderId, ttl: Ttl },
     Pause,
     Resume,
-    Advance { past: Epoch, lineage: Option<Lineage> },
+    Advance(Advance),
     Rewind,
+}
+
+impl Asked {
+    /// Refuses what cannot be meant, on the record that the order is decided on.
+    fn check(&self, settings: &Settings, lease: &LeaseName, record: &Ownership) -> Result<()> {
+        match self {
+            Asked::Revoke | Asked::Rewind if *record == Ownership::default() => Err(never_held(lease)),
+            Asked::Advance(advance) => advance.check(settings, lease, record),
+            _ => Ok(()),
+        }
+    }
+
+    fn takes_away(&self) -> bool {
+        matches!(self, Asked::Revoke | Asked::Advance(_) | Asked::Rewind)
+    }
 }
 
 /// The order as it is decided on this record: it says which pause it ends, and for the rest on which epoch it was decided.
@@ -46,7 +65,7 @@ fn decided(asked: Asked, record: &Ownership, if_epoch: Option<Epoch>) -> (Option
     match asked {
         Asked::Revoke => (seen, Some(Order::Revoke)),
         Asked::HandOff { to, ttl } => (seen, Some(Order::HandOff { to, ttl })),
-        Asked::Advance { past, lineage } => (seen, Some(Order::Advance { past, lineage })),
+        Asked::Advance(Advance { past, lineage, .. }) => (seen, Some(Order::Advance { past, lineage })),
         Asked::Rewind => (seen, Some(Order::Rewind)),
         Asked::Pause => (if_epoch, Some(Order::Pause)),
         Asked::Resume => (if_epoch, record.paused.as_ref().map(|mark| Order::Resume { pause: mark.nonce })),
@@ -61,12 +80,14 @@ pub async fn order(common: &Common, settings: &Settings, args: &Operate, asked: 
     let if_epoch = args.if_epoch.as_deref().map(|epoch| epoch_of("--if-epoch", epoch)).transpose()?;
     let why = Why::named("--why", &args.why)?;
     let by = by(args.by.as_deref())?;
-    if let Asked::Revoke = asked {
-        known(settings, &lease).await?;
+    if settings.store.value.is_missing() {
+        // Before it is made.
+        asked.check(settings, &lease, &Ownership::default())?;
     }
     let coordinator = coordinator(settings).await?;
     let seen = coordinator.inspect(&lease).await?;
-    let takes_away = matches!(asked, Asked::Revoke | Asked::Advance { .. });
+    asked.check(settings, &lease, &seen.record)?;
+    let takes_away = asked.takes_away();
     let (expected, order) = decided(asked, &seen.record, if_epoch);
     let operated = match (order, &seen.record.relocation) {
         (Some(order), _) => coordinator.operate_if(&lease, by, why, expected, order).await?,

@@ -8,7 +8,7 @@ use super::{coordinator, known};
 use crate::args::{Common, Operate as Args};
 use crate::config::Settings;
 use crate::exit::Exit;
-use leasehold::relocation::elsewhere;
+use leasehold::residence;
 use leasehold::{Error, Kind, LeaseName, Result, Slot, Why};
 use leasehold_work::{Journals, slot_text};
 
@@ -16,13 +16,14 @@ pub async fn rewind(common: &Common, args: &Args) -> Result<Exit> {
     let settings = Settings::gather(common)?;
     let job = LeaseName::new(&args.name)?.of_a_lease()?;
     Why::named("--why", &args.why)?;
-    if let Some(state) = &known(&settings, &job).await?.record.relocation {
-        return Err(elsewhere(&format!("lease `{job}`"), state));
-    }
+    let record = known(&settings, &job).await?.record;
     let coordinator = coordinator(&settings).await?;
-    let journals = Journals::new(coordinator.clone());
+    if let Some(state) = &record.relocation {
+        return Err(residence::elsewhere(coordinator.store().as_ref(), &format!("lease `{job}`"), state).await);
+    }
+    let journals = Journals::new(coordinator);
     let (journal, now) = journals.read(&job).await?;
-    let mark = coordinator.inspect(&job).await?.record.slot.map(|mark| mark.slot);
+    let mark = record.slot.map(|mark| mark.slot);
     let newest = mark.max(journal.settled_until());
     if newest.is_none_or(|newest| newest.0 <= now) {
         let newest = newest.map_or("none".into(), slot_text);

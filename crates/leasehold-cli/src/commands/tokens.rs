@@ -77,6 +77,18 @@ fn named_spool(common: &Common) -> Result<Option<(PathBuf, Source)>> {
     Ok(None)
 }
 
+/// Completes the command that heals an error: it goes to the store or the spool that this command used.
+pub fn in_what_was_used(common: &Common, error: Error) -> Error {
+    let error = match named_spool(common) {
+        Ok(Some((path, _))) => error.in_store(&format!("spool:{}", path.display())),
+        _ => error,
+    };
+    match Settings::gather(common) {
+        Ok(settings) => error.in_store(&settings.store.value.to_string()),
+        Err(_) => error,
+    }
+}
+
 /// A spool that is there.
 pub fn existing_spool(path: &Path) -> Result<Spool> {
     if path.join("ready").is_dir() {

@@ -3,6 +3,7 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub mod remote;
+pub mod slots;
 pub mod state;
 
 use std::os::unix::process::ExitStatusExt;

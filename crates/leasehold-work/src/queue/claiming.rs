@@ -31,7 +31,7 @@ const DAMAGED: Duration = Duration::from_secs(60);
 const TROUBLED: Duration = Duration::from_secs(1);
 const MOST_DOUBLED: u32 = 5;
 /// So many items in a row without an answer are the store's trouble, and not theirs.
-const MOST_TROUBLED: usize = 4;
+pub(super) const MOST_TROUBLED: usize = 4;
 /// How many of the items that were named are remembered, so as not to name them again.
 const MOST_NAMED: usize = 4096;
 /// How often a worker with nothing to do makes sure that the queue was not moved to another store.
@@ -343,6 +343,6 @@ const fn passes(kind: Kind, is_first: bool) -> bool {
 }
 
 /// Whether it may be the store's trouble, and pass.
-const fn is_passing(kind: Kind) -> bool {
+pub(super) const fn is_passing(kind: Kind) -> bool {
     matches!(kind, Kind::Unavailable | Kind::Contended | Kind::Indeterminate | Kind::Lost)
 }

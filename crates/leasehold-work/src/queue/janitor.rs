@@ -5,6 +5,7 @@
 //! others are looked after. A purged item's key may be used again, and its epochs go on. Non-promise: purging is final.
 
 use super::apply::Applied;
+use super::claiming::{MOST_TROUBLED, is_passing};
 use super::desk::Queue;
 use super::grant::Known;
 use super::item::{Item, State};
@@ -21,9 +22,6 @@ const PAGE: usize = 50;
 /// How long an idle worker rests between two pages, and between two rounds.
 const BETWEEN_PAGES: Duration = Duration::from_secs(2);
 const BETWEEN_ROUNDS: Duration = Duration::from_secs(600);
-
-/// So many items in a row without an answer are the store's trouble, and not theirs.
-const MOST_TROUBLED: usize = 4;
 
 /// What a janitor did.
 #[derive(Debug, Default)]
@@ -67,10 +65,9 @@ impl Patience {
             }
             Err(error) => error,
         };
-        self.in_a_row += 1;
+        self.in_a_row = if is_passing(error.kind()) { self.in_a_row + 1 } else { 0 };
         // A store that allows nothing, or that has moved, does so for all of them.
-        let is_its_own = !matches!(error.kind(), Kind::Unsupported | Kind::Moved);
-        if !is_its_own || self.in_a_row >= MOST_TROUBLED {
+        if matches!(error.kind(), Kind::Unsupported | Kind::Moved) || self.in_a_row >= MOST_TROUBLED {
             return Err(error);
         }
         troubles.push(Error::new(error.kind(), format!("item `{name}` was left as it is: {error}")));
@@ -398,5 +395,27 @@ impl Sweep {
         };
         self.next = clock.now() + if next.is_some() { BETWEEN_PAGES } else { BETWEEN_ROUNDS };
         self.after = next;
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn hear_in_a_row(kind: Kind) -> Option<usize> {
+        let (mut patience, mut troubles) = (Patience::default(), Vec::new());
+        let name = ItemName { queue: "mail".parse().unwrap(), id: ItemId::fresh(Timestamp::from_millis(1)) };
+        let heard = |_: &usize| patience.hear::<bool>(&name, Err(Error::new(kind, "no")), &mut troubles).is_err();
+        (1..=100).find(heard)
+    }
+
+    #[test]
+    fn only_a_store_that_does_not_answer_stops_the_janitor() {
+        assert_eq!(hear_in_a_row(Kind::Unavailable), Some(MOST_TROUBLED));
+        assert_eq!(hear_in_a_row(Kind::Moved), Some(1));
+        for of_the_items in [Kind::Invalid, Kind::Corrupt, Kind::Regressed, Kind::Fenced] {
+            assert_eq!(hear_in_a_row(of_the_items), None, "{of_the_items:?}");
+        }
     }
 }

@@ -2,11 +2,12 @@
 
 use crate::support::faults::{Call, Fault, Gate};
 use crate::support::seconds;
-use crate::{TTL, ask, bench, granted, name};
+use crate::{Bench, TTL, ask, bench, granted, name};
 use leasehold::protocol::{Holder, Order, Report};
 use leasehold::relocation::Step;
 use leasehold::residence::{self, Migration};
-use leasehold::{Acquired, Keeper, Kind, Loss, Nonce, Operated};
+use leasehold::{Acquired, Keeper, Kind, Loss, Nonce, Operated, Result};
+use tokio::task::JoinHandle;
 
 /// A migration of this number, from one folder to another.
 fn migration(number: u128, from: &str, to: &str) -> Migration {
@@ -18,18 +19,24 @@ fn leaving(migration: &Migration) -> Step {
     Step::Leave { to: migration.to.clone() }
 }
 
-#[tokio::test]
-async fn a_name_that_comes_up_while_its_namespace_leaves_is_taken_back() {
-    let bench = bench();
-    let migration = migration(5, "dir:/old", "dir:/new");
-    // The second look at the mark comes after the record was written, so a mark that came in between is seen.
+/// A lease's first write is held back until its namespace has been marked as leaving.
+async fn marked_during_the_first_write(bench: &Bench, migration: &Migration) -> (Gate, JoinHandle<Result<Acquired>>) {
     let gate = Gate::default();
     bench.store.next(Call::Swap, &[Fault::Held(gate.clone(), Box::new(Fault::None))]);
     let leases = bench.leases.clone();
     let acquiring = tokio::spawn(async move { leases.acquire(&name(), &ask(1)).await });
     gate.reached().await;
     bench.store.heal();
-    residence::leave(bench.store.as_ref(), &leaving(&migration), &migration).await.unwrap();
+    residence::leave(bench.store.as_ref(), &leaving(migration), migration).await.unwrap();
+    (gate, acquiring)
+}
+
+#[tokio::test]
+async fn a_name_that_comes_up_while_its_namespace_leaves_is_taken_back() {
+    let bench = bench();
+    let migration = migration(5, "dir:/old", "dir:/new");
+    // The second look at the mark comes after the record was written, so a mark that came in between is seen.
+    let (gate, acquiring) = marked_during_the_first_write(&bench, &migration).await;
     gate.open();
     let error = acquiring.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable, "{error}");
@@ -48,13 +55,7 @@ async fn a_name_that_comes_up_while_its_namespace_leaves_is_taken_back() {
 async fn a_birth_that_cannot_be_taken_back_is_unknown_and_grants_nothing() {
     let bench = bench();
     let migration = migration(5, "dir:/old", "dir:/new");
-    let gate = Gate::default();
-    bench.store.next(Call::Swap, &[Fault::Held(gate.clone(), Box::new(Fault::None))]);
-    let leases = bench.leases.clone();
-    let acquiring = tokio::spawn(async move { leases.acquire(&name(), &ask(1)).await });
-    gate.reached().await;
-    bench.store.heal();
-    residence::leave(bench.store.as_ref(), &leaving(&migration), &migration).await.unwrap();
+    let (gate, acquiring) = marked_during_the_first_write(&bench, &migration).await;
     bench.store.next(Call::Swap, &[Fault::Fails(Kind::Unavailable)]);
     gate.open();
     assert_eq!(acquiring.await.unwrap().unwrap_err().kind(), Kind::Indeterminate);

@@ -149,7 +149,7 @@ async fn a_waiter_comes_back_to_a_store_that_has_no_room() {
     assert_eq!(error.kind(), Kind::Contended);
 }
 
-/// What it was granted unheard is its own, and is not taken a second time.
+/// A grant whose answer was lost is found again, and not taken a second time.
 #[tokio::test]
 async fn a_waiter_outlasts_requests_without_an_answer() {
     for fault in [Fault::LostReply, Fault::LostRequest, Fault::Unsynced] {

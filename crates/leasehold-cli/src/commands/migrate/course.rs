@@ -35,9 +35,9 @@ impl Course {
         Course { from, to, at: Mutex::new((Phase::Untouched, 0)) }
     }
 
-    /// Another phase begins, with so much of it done.
-    pub fn enter(&self, phase: Phase, done: usize) {
-        *self.at.lock().unwrap_or_else(PoisonError::into_inner) = (phase, done);
+    /// Another phase begins.
+    pub fn enter(&self, phase: Phase) {
+        *self.at.lock().unwrap_or_else(PoisonError::into_inner) = (phase, 0);
     }
 
     /// One more record is done.
@@ -66,7 +66,7 @@ impl Course {
             ),
             Phase::GivingUp => format!(
                 "moving `{from}` to `{to}` was being given up ({done} steps of it so far); what is not done yet is frozen, and \
-                 nothing is lost: go on giving up with `{give_up}`, or finish with `{finish}`"
+                 nothing is lost: go on giving up with `{give_up}`"
             ),
         }
     }

@@ -5,7 +5,7 @@
 //! items and what is left of purged keys go along. Places in line are made anew. Non-promise: what is added to the old store
 //! after that stays there, and its producer is told.
 
-use super::{HeldUp, Move, WAY_OUT};
+use super::{HeldUp, MAX_ROUNDS, Move, WAY_OUT, restless};
 use leasehold::relocation::Step;
 use leasehold::store::Store;
 use leasehold::{Coordinator, Error, Kind, LeaseName, Result, Shelf};
@@ -15,8 +15,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 const PAGE: usize = 200;
-/// So many times.
-const MAX_ROUNDS: usize = 5;
 
 /// What there is to move.
 #[derive(Default)]
@@ -60,7 +58,7 @@ impl Items {
             let all = Items::read(work.from.store()).await?.all;
             let mut unmarked = all.iter().filter(|(_, item)| !is_of(work, item)).peekable();
             if unmarked.peek().is_none() {
-                break;
+                return Ok(None);
             }
             for (name, _) in unmarked {
                 match order(work, &work.from, name, &step).await {
@@ -74,7 +72,7 @@ impl Items {
                 work.course.count();
             }
         }
-        Ok(None)
+        Err(restless("items"))
     }
 
     /// Copies every item that is marked; gives how many there were. One that came up behind the mark is not: whoever added

@@ -3,14 +3,12 @@
 //! Promise: each step is one swap on each record and may be made again, so a migration that was broken off is carried on by
 //! running it again. Non-promise: it knows nothing of the order of steps; that is the migration's.
 
-use super::{HeldUp, Move, WAY_OUT};
-use leasehold::protocol::{Decision, Order, Refusal, Request, decide};
+use super::{HeldUp, MAX_ROUNDS, Move, WAY_OUT, restless};
+use leasehold::protocol::{Decision, Holder, Order, Refusal, Request, decide};
 use leasehold::relocation::{Relocation, Step, elsewhere};
 use leasehold::{Coordinator, Error, Inspection, Key, Kind, LeaseName, Lineage, Operated, Ownership, Result, Shelf};
 
 const PAGE: usize = 500;
-/// Names that came up just before the mark are found by looking again, so many times.
-const MAX_ROUNDS: usize = 10;
 
 /// Every record. One that cannot be read stops everything before anything is changed.
 pub(super) async fn all(store: &Coordinator) -> Result<Vec<Inspection>> {
@@ -83,7 +81,8 @@ impl Leases<'_> {
                 }
                 is_clean = false;
                 let step = Step::Leave { to: self.work.migration.to.clone() };
-                match self.order(&self.work.from, &seen.lease, self.relocate(step)).await? {
+                let order = self.relocate(step, self.work.holder_of(&seen.lease));
+                match self.order(&self.work.from, &seen.lease, order).await? {
                     None => self.work.course.count(),
                     Some(Refusal::Held { .. }) => {
                         let names = vec![seen.lease.to_string()];
@@ -96,8 +95,7 @@ impl Leases<'_> {
                 return Ok(None);
             }
         }
-        let message = "new leases keep coming up in the old store: point its users to the new one, then run this again";
-        Err(Error::new(Kind::Contended, message))
+        Err(restless("leases"))
     }
 
     /// Copies every lease, its counters and its journal; gives how many leases and journals there were.
@@ -130,7 +128,8 @@ impl Leases<'_> {
             if seen.record.relocation.as_ref().is_none_or(|state| state.migration() != self.work.migration.number) {
                 continue;
             }
-            if let Some(refusal) = self.order(store, &seen.lease, self.relocate(step.clone())).await? {
+            if let Some(refusal) = self.order(store, &seen.lease, self.relocate(step.clone(), self.work.holder)).await?
+            {
                 return Err(refused("the lease", &seen.lease, &refusal));
             }
             self.work.course.count();
@@ -138,8 +137,8 @@ impl Leases<'_> {
         Ok(())
     }
 
-    fn relocate(&self, step: Step) -> Order {
-        Order::Relocate { migration: self.work.migration.number, step, holder: self.work.holder }
+    fn relocate(&self, step: Step, holder: Holder) -> Order {
+        Order::Relocate { migration: self.work.migration.number, step, holder }
     }
 
     /// Carries an order out; the refusal if there is one.

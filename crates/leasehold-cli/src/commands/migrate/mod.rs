@@ -58,9 +58,10 @@ enum Stage {
     Stranded(Nonce),
     /// It can only be finished.
     Moved(Nonce),
-    /// There is nothing left to do.
-    Over,
 }
+
+/// What came up just before the namespace's mark is found by looking again, so many times.
+const MAX_ROUNDS: usize = 10;
 
 /// The whole migration, where `--timeout` says nothing.
 const TIMEOUT: Duration = Duration::from_secs(3_600);
@@ -107,15 +108,13 @@ async fn migrate_patiently(
         Some(new) => residence::look(new.store().as_ref()).await?.residence,
         None => Residence::default(),
     };
-    let stage = stage(&here, &there, course, args.abort)?;
-    if let Stage::Over = stage {
+    let Some(stage) = stage(&here, &there, course, args.abort)? else {
         if args.abort {
-            let message = format!("`{from}` has moved to `{to}` already: it can no longer be given up, but moved back");
-            return Err(Error::new(Kind::Invalid, message));
+            return Err(too_late(&from, &to, "but it can be moved back"));
         }
         output::say(&format!("`{from}` has moved to `{to}` already; nothing changed"));
         return Ok(Exit::Done);
-    }
+    };
     if let (Stage::New, true, None) = (&stage, args.abort, &new) {
         return Err(nothing_to_give_up(&from));
     }
@@ -128,7 +127,7 @@ async fn migrate_patiently(
     }
     let number = match stage {
         Stage::Moving(number) | Stage::Moved(number) | Stage::Stranded(number) => number,
-        Stage::New | Stage::Over => Nonce::random(),
+        Stage::New => Nonce::random(),
     };
     let (old_address, new_address) = (course.from.clone(), course.to.clone());
     let Some(new) = new else { return rehearsed(common, &old, (&from, &to)).await };
@@ -166,8 +165,19 @@ async fn migrate_patiently(
     go_on(common, &work, stage, args.abort, (&from, &to)).await
 }
 
+/// Something goes on adding to a store that is marked.
+fn restless(what: &str) -> Error {
+    let message =
+        format!("new {what} keep coming up in the old store: point its users to the new one, then run this again");
+    Error::new(Kind::Contended, message)
+}
+
 fn nothing_to_give_up(from: &StoreUrl) -> Error {
     Error::invalid("FROM", from, "it is not being moved, so there is nothing to give up")
+}
+
+fn too_late(from: &StoreUrl, to: &StoreUrl, instead: &str) -> Error {
+    Error::new(Kind::Invalid, format!("`{from}` has moved to `{to}` already: it can no longer be given up; {instead}"))
 }
 
 /// Does what is left of it, or takes it back.
@@ -184,12 +194,7 @@ async fn go_on(
             output::say(&format!("gave up moving `{from}` to `{to}`; every lease and queue stays in `{from}`"));
             Ok(Exit::Done)
         }
-        (Stage::Moved(_) | Stage::Over, true) => {
-            let message = format!(
-                "`{from}` has moved to `{to}` already: it can no longer be given up; finish it, and then it can be moved back"
-            );
-            Err(Error::new(Kind::Invalid, message))
-        }
+        (Stage::Moved(_), true) => Err(too_late(from, to, "finish it, and then it can be moved back")),
         (Stage::New, _) => {
             work.refuse_one_store().await?;
             work.check_all().await?;
@@ -206,23 +211,23 @@ async fn go_on(
             work.check().await?;
             work.carry(common, from, to).await
         }
-        (Stage::Moved(_) | Stage::Over, false) => work.finish(common, from, to, (0, 0, 0)).await,
+        (Stage::Moved(_), false) => work.finish(common, from, to, (0, 0, 0)).await,
     }
 }
 
-/// How far it is, by the marks of both namespaces. Another migration's is refused.
-fn stage(here: &Residence, there: &Residence, course: &Course, is_abort: bool) -> Result<Stage> {
+/// How far it is, by the marks of both namespaces; nothing if it is over. Another migration's is refused.
+fn stage(here: &Residence, there: &Residence, course: &Course, is_abort: bool) -> Result<Option<Stage>> {
     let arriving = there.arriving.as_ref().map(|mark| &mark.state);
     let begun = arriving.filter(|state| *state.address() == course.from).map(Relocation::migration);
     let Some(mark) = &here.leaving else {
         if begun.is_some() {
-            course.enter(Phase::Marking, 0);
+            course.enter(Phase::Marking);
         }
-        return Ok(begun.map_or(Stage::New, Stage::Moving));
+        return Ok(Some(begun.map_or(Stage::New, Stage::Moving)));
     };
     if *mark.state.address() != course.to {
         if let (Some(number), true) = (begun.filter(|number| *number != mark.state.migration()), is_abort) {
-            return Ok(Stage::Stranded(number));
+            return Ok(Some(Stage::Stranded(number)));
         }
         let (finish, give_up) = mark.commands();
         let (kind, message) = match &mark.state {
@@ -234,18 +239,18 @@ fn stage(here: &Residence, there: &Residence, course: &Course, is_abort: bool) -
         };
         return Err(Error::new(kind, message));
     }
-    Ok(match &mark.state {
-        Relocation::Moved { migration, .. } if begun != Some(*migration) => Stage::Over,
+    Ok(Some(match &mark.state {
+        Relocation::Moved { migration, .. } if begun != Some(*migration) => return Ok(None),
         Relocation::Moved { migration, .. } => {
-            course.enter(Phase::Settling, 0);
+            course.enter(Phase::Settling);
             Stage::Moved(*migration)
         }
         _ if mark.giving_up && !is_abort => return Err(mark.given_up()),
         other => {
-            course.enter(Phase::Marking, 0);
+            course.enter(Phase::Marking);
             Stage::Moving(other.migration())
         }
-    })
+    }))
 }
 
 /// The address of a store as records keep it.
@@ -283,10 +288,15 @@ fn told(
     Ok(Exit::Done)
 }
 
+/// What happens to whoever holds a lease. A proxy that is at work goes on for a moment after it was evicted, by the fence of
+/// the old store: it has to be stopped.
+fn holder_of(lease: &LeaseName, asked: Holder) -> Holder {
+    if lease.folder() == Some(PROXY_FOLDER) { Holder::Stays } else { asked }
+}
+
 /// What is held in the old store, if that is in the way.
 async fn held_up(store: &Coordinator, holder: Holder) -> Result<Option<HeldUp>> {
-    // A proxy that is at work goes on for a moment after it was evicted, by the fence of the old store.
-    let is_in_the_way = |lease: &Inspection| holder == Holder::Stays || lease.lease.folder() == Some(PROXY_FOLDER);
+    let is_in_the_way = |lease: &Inspection| holder_of(&lease.lease, holder) == Holder::Stays;
     let is_held = |lease: &Inspection| lease.record.live_tenure(lease.now).is_some() && is_in_the_way(lease);
     let held: Vec<Inspection> = leases::all(store).await?.into_iter().filter(is_held).collect();
     let claimed = if holder == Holder::Evicted { Vec::new() } else { Items::read(store.store()).await?.claimed };
@@ -327,6 +337,10 @@ fn counted(count: usize, items: usize) -> String {
 }
 
 impl Move {
+    fn holder_of(&self, lease: &LeaseName) -> Holder {
+        holder_of(lease, self.holder)
+    }
+
     /// Looks at everything that this migration has not marked yet: what cannot be read, what is in the way.
     async fn check(&self) -> Result<()> {
         self.refuse_strangers(&leases::all(&self.from).await?).await?;
@@ -355,10 +369,10 @@ impl Move {
     /// a lease that came up there behind the old one's mark would be another one than the one that arrives.
     async fn begin(&self) -> Result<()> {
         let (from, to) = (self.from.store().as_ref(), self.to.store().as_ref());
-        self.course.enter(Phase::Marking, 0);
+        self.course.enter(Phase::Marking);
         let refused = |error: Error| {
             if error.kind() == Kind::Invalid {
-                self.course.enter(Phase::Untouched, 0);
+                self.course.enter(Phase::Untouched);
             }
             error
         };
@@ -376,7 +390,7 @@ impl Move {
     /// Marks and copies everything, then passes the moment of no return.
     async fn carry(&self, common: &Common, from: &StoreUrl, to: &StoreUrl) -> Result<Exit> {
         match self.carry_on(common, from, to).await {
-            Err(error) if self.was_given_up().await? => {
+            Err(error) if self.was_given_up().await.unwrap_or(false) => {
                 // What this process wrote meanwhile is taken back too.
                 self.give_up().await?;
                 let message = "somebody gave this migration up while it ran; everything stays where it was";
@@ -395,7 +409,7 @@ impl Move {
     async fn carry_on(&self, common: &Common, from: &StoreUrl, to: &StoreUrl) -> Result<Exit> {
         let leases = Leases { work: self };
         let items = Items::default();
-        self.course.enter(Phase::Marking, 0);
+        self.course.enter(Phase::Marking);
         let held = match leases.leave().await? {
             None => items.leave(self).await?,
             held => held,
@@ -405,7 +419,7 @@ impl Move {
             self.give_up().await?;
             return Ok(held.say());
         }
-        self.course.enter(Phase::Copying, 0);
+        self.course.enter(Phase::Copying);
         let (moved, journals) = leases.arrive().await?;
         // A journal may be there without a lease.
         let journals = journals + self.copy(Shelf::Runs).await?;
@@ -429,13 +443,13 @@ impl Move {
         moved: (usize, usize, usize),
     ) -> Result<Exit> {
         let all = Leases { work: self };
-        self.course.enter(Phase::Settling, 0);
+        self.course.enter(Phase::Settling);
         all.step(&self.from, &Step::Depart).await?;
         Items::step(self, &self.from, &Step::Depart).await?;
         all.step(&self.to, &Step::Settle).await?;
         Items::step(self, &self.to, &Step::Settle).await?;
         residence::arrived(self.to.store().as_ref(), self.migration.number, Came::ToStay).await?;
-        self.course.enter(Phase::Untouched, 0);
+        self.course.enter(Phase::Untouched);
         told(common, (from, to), moved, false)
     }
 
@@ -446,10 +460,10 @@ impl Move {
         residence::give_up(self.from.store().as_ref(), &self.migration).await.inspect_err(|error| {
             if error.kind() == Kind::Invalid {
                 // Another process has finished it meanwhile.
-                self.course.enter(Phase::Untouched, 0);
+                self.course.enter(Phase::Untouched);
             }
         })?;
-        self.course.enter(Phase::GivingUp, 0);
+        self.course.enter(Phase::GivingUp);
         all.step(&self.to, &Step::Withdraw).await?;
         Items::step(self, &self.to, &Step::Withdraw).await?;
         all.step(&self.from, &Step::Stay).await?;
@@ -460,7 +474,7 @@ impl Move {
         }
         // Last: while it is there, the same command knows which migration it was.
         residence::arrived(self.to.store().as_ref(), self.migration.number, Came::GivenUp).await?;
-        self.course.enter(Phase::Untouched, 0);
+        self.course.enter(Phase::Untouched);
         Ok(())
     }
 }

@@ -55,7 +55,10 @@ impl Move {
 
     /// Whether the new store has nothing of its own: all that is there was taken back by a migration that was given up.
     pub(super) async fn is_abandoned(&self) -> Result<bool> {
-        let went_back = |lease: &Inspection| matches!(&lease.record.relocation, Some(Relocation::Moved { to, .. }) if *to == self.migration.from);
+        let went_back = |lease: &Inspection| match &lease.record.relocation {
+            Some(Relocation::Moved { to, .. }) => *to == self.migration.from,
+            _ => false,
+        };
         let leases = leases::all(&self.to).await?;
         Ok(!leases.is_empty() && leases.iter().all(went_back))
     }

@@ -47,9 +47,14 @@ pub async fn claim(common: &Common, args: &ClaimArgs) -> Result<Exit> {
             let label = label.unwrap_or_else(|| HolderId::new(None).label);
             let mut claimer =
                 SpoolClaimer::new(spool.clone(), &label, ttl)?.warning(|odd| output::say(&odd.to_string()));
+            let mut waited = std::pin::pin!(tokio::time::sleep(wait.unwrap_or_default()));
             let (grant, mut payload) = loop {
                 let grant = match wait {
-                    Some(wait) => tokio::time::timeout(wait, claimer.next()).await.ok().transpose()?,
+                    Some(_) => tokio::select! {
+                        biased;
+                        grant = claimer.next() => Some(grant?),
+                        () = &mut waited => None,
+                    },
                     None => claimer.claim()?,
                 };
                 let Some(grant) = grant else { return nothing(&target) };

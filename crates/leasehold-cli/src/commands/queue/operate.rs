@@ -2,16 +2,13 @@
 
 use super::{Open, Target, id_of, view};
 use crate::args::{Common, HandOffItem, OperateItem, RetryItem};
-use crate::commands::operate::{by, epoch_of};
+use crate::commands::operate::{LONGEST_JUMP, by, epoch_of};
 use crate::config::{Flags, Settings};
 use crate::exit::Exit;
 use crate::output::{self, Reader};
 use leasehold::{Epoch, Error, HolderId, Kind, Label, Result, Token, Why};
 use leasehold_work::queue::protocol::Order;
 use serde_json::{Value, json};
-
-/// A higher one is most likely a typing error, and epochs never come back.
-const LONGEST_JUMP: u64 = 1_000_000;
 
 pub async fn retry(common: &Common, args: &RetryItem) -> Result<Exit> {
     let settings = Settings::gather(common)?;

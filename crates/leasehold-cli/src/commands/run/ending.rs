@@ -89,8 +89,8 @@ impl Run<'_> {
         if exit.code() == 0 { by_signal(number) } else { exit }
     }
 
-    /// Gives the lease back, and goes on trying while it is trusted: until then nobody else can have it, and after that its
-    /// slot is run again. A lease that is lost is given back if that can be done at once.
+    /// Releases the lease, and retries for as long as it is trusted: nobody else can have it before that, and its slot would be
+    /// run again after it. A lease that is lost is released only if that can be done at once.
     async fn release(
         &mut self,
         grant: &Grant,

@@ -17,7 +17,7 @@ use leasehold_stores::StoreUrl;
 use leasehold_work::queue::Reason;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -253,11 +253,10 @@ async fn settle<S: Source>(
         (Ended::NotStarted(kind, message), _) => {
             output::say(&format!("cannot run `{}`: {message}", plan.command[0].to_string_lossy()));
             let _ = source.give_back(&grant).await;
-            use std::io::ErrorKind::{ExecutableFileBusy, OutOfMemory, WouldBlock};
-            if matches!(kind, ExecutableFileBusy | OutOfMemory | WouldBlock) {
+            if matches!(kind, ErrorKind::ExecutableFileBusy | ErrorKind::OutOfMemory | ErrorKind::WouldBlock) {
                 return Ok(Settled::NotNow);
             }
-            let code = if *kind == std::io::ErrorKind::NotFound { 127 } else { 126 };
+            let code = if *kind == ErrorKind::NotFound { 127 } else { 126 };
             return Ok(Settled::CannotRun(Exit::Code(code)));
         }
         (Ended::Exited(0), Course::Whole) => None,
