@@ -165,6 +165,7 @@ fn what_is_so_already_is_confirmed_by_a_new_write() {
     for (folder, args) in [
         ("leases/item/q+k.k", &["queue", "add", "q", "--key", "k", "--text", "pay"][..]),
         ("leases/lease/p", &["pause", "p", "--why", "w"]),
+        ("leases/lease/p", &["resume", "p", "--why", "w"]),
         ("leases/lease/r", &["release", "--token", &held]),
     ] {
         failing_at(&home, folder, args).expect(70);

@@ -7,9 +7,8 @@ use crate::config::{Flags, Settings};
 use crate::exit::Exit;
 use crate::{output, view};
 use leasehold::protocol::{Order, Refusal};
-use leasehold::residence;
 use leasehold::{
-    Epoch, Error, HolderId, Inspection, Kind, Label, LeaseName, Operated, Ownership, Result, Ttl, Who, Why,
+    Epoch, Error, HolderId, Inspection, Kind, Label, LeaseName, Nonce, Operated, Ownership, Result, Ttl, Who, Why,
 };
 
 /// A longer jump of an epoch is most likely a typing error, and epochs never come back.
@@ -60,15 +59,18 @@ impl Asked {
 }
 
 /// The order as it is decided on this record: it says which pause it ends, and for the rest on which epoch it was decided.
-fn decided(asked: Asked, record: &Ownership, if_epoch: Option<Epoch>) -> (Option<Epoch>, Option<Order>) {
+fn decided(asked: Asked, record: &Ownership, if_epoch: Option<Epoch>) -> (Option<Epoch>, Order) {
     let seen = Some(if_epoch.unwrap_or(record.epoch));
     match asked {
-        Asked::Revoke => (seen, Some(Order::Revoke)),
-        Asked::HandOff { to, ttl } => (seen, Some(Order::HandOff { to, ttl })),
-        Asked::Advance(Advance { past, lineage, .. }) => (seen, Some(Order::Advance { past, lineage })),
-        Asked::Rewind => (seen, Some(Order::Rewind)),
-        Asked::Pause => (if_epoch, Some(Order::Pause)),
-        Asked::Resume => (if_epoch, record.paused.as_ref().map(|mark| Order::Resume { pause: mark.nonce })),
+        Asked::Revoke => (seen, Order::Revoke),
+        Asked::HandOff { to, ttl } => (seen, Order::HandOff { to, ttl }),
+        Asked::Advance(Advance { past, lineage, .. }) => (seen, Order::Advance { past, lineage }),
+        Asked::Rewind => (seen, Order::Rewind),
+        Asked::Pause => (if_epoch, Order::Pause),
+        // Where none is seen, a pause that nobody made: that it is not paused is confirmed by a write.
+        Asked::Resume => {
+            (if_epoch, Order::Resume { pause: record.paused.as_ref().map_or_else(Nonce::random, |mark| mark.nonce) })
+        }
     }
 }
 
@@ -89,14 +91,7 @@ pub async fn order(common: &Common, settings: &Settings, args: &Operate, asked: 
     asked.check(settings, &lease, &seen.record)?;
     let takes_away = asked.takes_away();
     let (expected, order) = decided(asked, &seen.record, if_epoch);
-    let operated = match (order, &seen.record.relocation) {
-        (Some(order), _) => coordinator.operate_if(&lease, by, why, expected, order).await?,
-        (None, Some(state)) => {
-            return Err(residence::elsewhere(coordinator.store().as_ref(), &format!("lease `{lease}`"), state).await);
-        }
-        (None, None) => Operated::Refused(Box::new(Refusal::NotPaused)),
-    };
-    match operated {
+    match coordinator.operate_if(&lease, by, why, expected, order).await? {
         Operated::Refused(refusal) => match *refusal {
             // What was asked for is already so: say it, change nothing.
             refusal @ (Refusal::Paused(_) | Refusal::NotPaused) => {
