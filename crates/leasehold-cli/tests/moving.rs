@@ -35,7 +35,7 @@ fn broken_off() -> (Home, Home) {
     let (old, new) = houses();
     old.done(&["run", "job", "--", "true"]).expect(0);
     old.done(&["queue", "add", "mail", "--text", "one"]).expect(0);
-    // A store that is there, with a lease and a queue of its own.
+    // A store that is there, with a lease of its own.
     new.done(&["run", "own", "--", "true"]).expect(0);
     let counters = new.path("leases/counters");
     std::fs::rename(&counters, new.path("counters")).unwrap();
@@ -143,11 +143,16 @@ fn nothing_comes_up_in_the_new_store_while_leases_arrive_there() {
 
 /// Starts it in front of a disk that takes a moment for each new name: there is time to break it off while it copies.
 fn slowly(home: &Home, args: &[&str]) -> Running {
+    traced(home, &["-e", "inject=linkat:delay_enter=50000"], "linkat", args)
+}
+
+/// Starts it with a fault in a system call.
+fn traced(home: &Home, fault: &[&str], call: &str, args: &[&str]) -> Running {
     let command = home.leasehold(args);
     let mut traced = std::process::Command::new("strace");
     // The tracer is not its parent, so signals go to the command itself.
-    traced.args(["-DDD", "-f", "-qq", "-o", "/dev/null", "-e", "trace=linkat"]);
-    traced.args(["-e", "inject=linkat:delay_enter=50000", "--"]).arg(command.get_program()).args(command.get_args());
+    traced.args(["-DDD", "-f", "-qq", "-o", "/dev/null", "-e", &format!("trace={call}")]).args(fault).arg("--");
+    traced.arg(command.get_program()).args(command.get_args());
     traced.current_dir(home.folder.path()).env_clear();
     traced.envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))));
     traced.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -322,4 +327,64 @@ fn a_scheduler_that_was_forgotten_in_the_old_store_ends() {
     eventually("it is moved between two runs", || migrate(&old, &new, &[]).code == 0);
     let ended = scheduler.end().expect(78);
     assert!(ended.stderr.contains(&new.store), "{ended:?}");
+}
+
+/// Somebody looks at both stores before a migration begins, and goes on from there while it runs: that takes nothing back.
+#[test]
+fn a_look_from_before_a_migration_takes_none_of_it_back() {
+    for verb in [&["--abort"][..], &[]] {
+        let (old, new) = (Home::new(On::Dir), Home::new(On::Dir));
+        old.done(&["run", "job", "--", "true"]).expect(0);
+        new.done(&["run", "own", "--", "true"]).expect(0);
+        let command = [&["migrate", &old.store, &new.store], verb].concat();
+        let mark = new.path("leases/namespace/namespace");
+        let mark = mark.to_str().unwrap();
+        let late = traced(&old, &["-P", mark, "-e", "inject=openat:delay_exit=1500000:when=1"], "openat", &command);
+        std::thread::sleep(std::time::Duration::from_millis(400));
+        let migrated = slowly(&old, &["migrate", &old.store, &new.store]).end();
+        let late = late.end();
+        assert!(migrated.code == 0 || late.code == 0, "{migrated:?} {late:?}");
+        let granted = [&old, &new].map(|home| home.done(&["acquire", "job"]).code == 0);
+        assert_eq!(granted, [false, true], "{migrated:?} {late:?}");
+    }
+}
+
+/// A process that slept while its migration was given up has copied a lease after that.
+#[test]
+fn what_a_given_up_migration_left_behind_is_named_with_the_command_that_takes_it_back() {
+    let (old, new) = (Home::new(On::Dir), Home::new(On::Dir));
+    old.done(&["run", "job", "--", "true"]).expect(0);
+    old.done(&["queue", "add", "mail", "--text", "one"]).expect(0);
+    new.done(&["run", "own", "--", "true"]).expect(0);
+    let migrate_slowly = ["migrate", &old.store, &new.store];
+    let migrating = traced(&old, &["-e", "inject=linkat:delay_enter=400000"], "linkat", &migrate_slowly);
+    eventually("it was copied", || new.done(&["ls"]).stdout.contains("arriving"));
+    signal(migrating.pid(), "KILL");
+    migrating.end();
+    let (there, kept) = (new.path("leases/lease/job"), new.path("kept"));
+    let copied = std::process::Command::new("cp").arg("-a").args([&there, &kept]).status().unwrap();
+    assert!(copied.success());
+    migrate(&old, &new, &["--abort"]).expect(0);
+    std::fs::remove_dir_all(&there).unwrap();
+    std::fs::rename(&kept, &there).unwrap();
+    let refused = new.done(&["acquire", "job"]).expect(69);
+    assert!(refused.stderr.contains(&format!("`leasehold migrate {} STORE --abort`", old.store)), "{refused:?}");
+    let [_, give_up] = both_commands(&old, &new);
+    let doctor = new.done(&["doctor"]);
+    assert!(doctor.code != 0 && doctor.stdout.contains(&give_up), "{doctor:?}");
+    migrate(&old, &new, &["--abort"]).expect(0);
+    assert!(!new.done(&["doctor"]).expect(0).stdout.contains(&give_up));
+    old.done(&["run", "job", "--", "true"]).expect(0);
+}
+
+#[test]
+fn a_group_that_was_paused_before_it_moved_is_not_skipped_in_the_old_store() {
+    let (old, new) = houses();
+    let run = ["run", "job", "--limit", "2", "--", "true"];
+    old.done(&run).expect(0);
+    old.done(&["pause", "job", "--why", "maintenance"]).expect(0);
+    assert!(old.done(&run).expect(0).stderr.contains("paused"));
+    migrate(&old, &new, &[]).expect(0);
+    assert!(old.done(&run).expect(78).stderr.contains(&new.store));
+    assert!(new.done(&run).expect(0).stderr.contains("paused"));
 }

@@ -137,6 +137,21 @@ impl Record {
     }
 }
 
+/// Whether a stored fence is an older copy of another: it says nothing that the other does not say too.
+pub fn is_older_copy(key: &Key, old: &[u8], new: &[u8]) -> Result<bool> {
+    let decoded = |bytes| codec::decode::<Record>(KIND, bytes, &key.to_string()).map(Record::content);
+    let (old, new) = (decoded(old)?, decoded(new)?);
+    let covers = |high: &HighWater| {
+        let has_risen = new.high.as_ref().is_some_and(|now| {
+            let is_same_tenure = (now.epoch, now.nonce) == (high.epoch, high.nonce) && now.seq >= high.seq;
+            (&now.lease, now.lineage) == (&high.lease, high.lineage) && (now.epoch > high.epoch || is_same_tenure)
+        });
+        has_risen || new.adopted.iter().any(|adoption| adoption.is_of(high))
+    };
+    let former = old.adopted.iter().map(|adoption| HighWater::from(adoption.from.clone()));
+    Ok(former.chain(old.high.clone()).all(|high| covers(&high)))
+}
+
 /// A fence as it was last seen.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Kept {

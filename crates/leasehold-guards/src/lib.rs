@@ -82,7 +82,7 @@ pub use git::GitGuard;
 #[cfg(feature = "http")]
 pub use http::HttpGuard;
 #[cfg(any(feature = "http", feature = "mcp"))]
-pub use kept::StoreFence;
+pub use kept::{StoreFence, is_older_copy};
 #[cfg(feature = "mysql")]
 pub use mysql::MysqlGuard;
 #[cfg(feature = "object")]

@@ -1,10 +1,11 @@
 //! Whether a whole namespace lives here: one small record, by which a migration excludes others and keeps new names from
 //! coming up behind it, in the old store and in the new one.
 //!
-//! Promise: two migrations of one namespace, or into one, never run at once; the mark turns from *moving* to *moved* in one
-//! swap, which is the moment from which a migration can no longer be given up. Whoever writes the first version of a record
-//! looks at the mark before, and again after it: either the migration sees the record, or the writer sees the mark and takes
-//! the record back. Non-promise: it says nothing about a single lease: its own record does.
+//! Promise: two migrations of one namespace, or into one, never run at once, until the last write of the first; the mark turns
+//! from *moving* to *moved* in one swap, which is the moment from which a migration can no longer be given up; and one that was
+//! given up never goes on, whoever slept meanwhile. Whoever writes the first version of a record looks at the mark before, and
+//! again after it: either the migration sees the record, or the writer sees the mark and takes the record back. Non-promise:
+//! it says nothing about a single lease: its own record does.
 
 use crate::codec;
 use crate::error::{Error, Kind, Result};
@@ -12,7 +13,7 @@ use crate::name::{Key, LeaseName, Shelf};
 use crate::nonce::Nonce;
 use crate::relocation::{self, Address, Relocated, Relocation, Step, commands, relocate};
 use crate::store::{Revision, Store, Swap};
-use crate::text::Who;
+use crate::text::{Who, shell_word};
 use crate::time::{Timestamp, format_duration};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -21,6 +22,8 @@ const KIND: &str = "namespace";
 const NAME: &str = "namespace";
 /// How often the mark is tried when others keep writing it.
 const MAX_ATTEMPTS: usize = 8;
+/// How many migrations that were given up are remembered.
+const MAX_GIVEN_UP: usize = 64;
 
 /// One migration, as its marks name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,9 +50,9 @@ pub struct Mark {
     pub by: Who,
     /// When, in this store's time.
     pub since: Timestamp,
-    /// Somebody gives the migration up: it can no longer get further, and is over when everything was taken back.
+    /// What has moved is all in the other store, and nothing of the migration is left to do.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub giving_up: bool,
+    pub finished: bool,
 }
 
 impl Mark {
@@ -103,6 +106,9 @@ pub struct Residence {
     /// Set while another store's records come in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arriving: Option<Mark>,
+    /// Migrations from here that were given up, or began to be, the latest last. None of them goes on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    given_up: Vec<Nonce>,
     /// New for each write, so that no two are alike.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tag: Option<Nonce>,
@@ -138,21 +144,35 @@ impl Residence {
         self.leaving.as_ref().is_some_and(|mark| matches!(mark.state, Relocation::Moved { .. }))
     }
 
+    /// Whether somebody has given a migration from here up, or began to.
+    pub fn has_given_up(&self, migration: Nonce) -> bool {
+        self.given_up.contains(&migration)
+    }
+
     /// Refuses a migration into this namespace if another one is in the way.
     pub fn may_receive(&self, migration: Nonce) -> Result<()> {
-        let leaving = self.leaving.iter().filter(|mark| matches!(mark.state, Relocation::Moving { .. }));
+        let leaving = self.leaving.iter().filter(|mark| !mark.finished);
         let others = self.arriving.iter().filter(|mark| mark.state.migration() != migration);
         others.chain(leaving).next().map_or(Ok(()), |mark| Err(in_the_way("TO", Some(mark))))
     }
 
+    /// Refuses a migration from this namespace while another one comes in.
+    pub fn may_leave(&self) -> Result<()> {
+        self.arriving.as_ref().map_or(Ok(()), |mark| Err(in_the_way("FROM", Some(mark))))
+    }
+
     /// What the beginning of a departure makes of it; an error if another migration is in the way.
     fn leave(&self, step: &Step, migration: &Migration, now: Timestamp) -> Result<Option<Residence>> {
-        if let (Some(mark), Step::Leave { .. } | Step::Depart) = (self.leaving.as_ref().filter(|m| m.giving_up), step) {
-            return Err(mark.given_up());
+        let first = || migration.mark(now);
+        if let (Step::Leave { .. } | Step::Depart, true) = (step, self.has_given_up(migration.number)) {
+            return Err(self.leaving.clone().unwrap_or_else(first).given_up());
+        }
+        if let Step::Leave { .. } = step {
+            self.may_leave()?;
         }
         match relocate(self.leaving.as_ref().map(|mark| &mark.state), step, migration.number) {
             Relocated::To(state) => {
-                let mark = |state| Mark { state, ..self.leaving.clone().unwrap_or_else(|| migration.mark(now)) };
+                let mark = |state| Mark { state, ..self.leaving.clone().unwrap_or_else(first) };
                 Ok(Some(Residence { leaving: state.map(mark), ..self.clone() }))
             }
             Relocated::Already => Ok(None),
@@ -160,12 +180,26 @@ impl Residence {
         }
     }
 
+    /// What it is once a migration from here can no longer go on; an error if that has moved everything already.
+    fn give_up(&self, migration: Nonce) -> Result<Option<Residence>> {
+        let ours = self.leaving.as_ref().filter(|mark| mark.state.migration() == migration);
+        if let Some(mark @ Mark { state: Relocation::Moved { .. }, .. }) = ours {
+            return Err(in_the_way("FROM", Some(mark)));
+        }
+        if self.has_given_up(migration) {
+            return Ok(None);
+        }
+        let forgotten = (self.given_up.len() + 1).saturating_sub(MAX_GIVEN_UP);
+        let given_up = self.given_up.iter().skip(forgotten).copied().chain([migration]).collect();
+        Ok(Some(Residence { given_up, ..self.clone() }))
+    }
+
     /// What an arrival makes of it. A namespace that had left may come home.
     fn arrive(&self, migration: &Migration, now: Timestamp) -> Result<Option<Residence>> {
         self.may_receive(migration.number)?;
         let state = Relocation::Arriving { from: migration.from.clone(), migration: migration.number };
         let arriving =
-            Mark { state, here: migration.to.clone(), by: migration.by.clone(), since: now, giving_up: false };
+            Mark { state, here: migration.to.clone(), by: migration.by.clone(), since: now, finished: false };
         Ok(self.arriving.is_none().then(|| Residence { arriving: Some(arriving), ..self.clone() }))
     }
 }
@@ -174,15 +208,19 @@ impl Migration {
     /// The old namespace's first mark.
     fn mark(&self, since: Timestamp) -> Mark {
         let state = Relocation::Moving { to: self.to.clone(), migration: self.number };
-        Mark { state, here: self.from.clone(), by: self.by.clone(), since, giving_up: false }
+        Mark { state, here: self.from.clone(), by: self.by.clone(), since, finished: false }
     }
 }
 
 fn in_the_way(which: &str, mark: Option<&Mark>) -> Error {
     let message = match mark {
-        Some(Mark { state: state @ Relocation::Moved { .. }, .. }) => {
+        Some(Mark { state: state @ Relocation::Moved { .. }, finished: true, .. }) => {
             format!("{which} has {state} already; nothing was changed. Its leases live there now")
         }
+        Some(mark @ Mark { state: state @ Relocation::Moved { .. }, by, .. }) => format!(
+            "{which} has {state}, by a migration of {by} that is not finished; nothing was changed. Finish it with `{}`",
+            mark.commands().0
+        ),
         Some(mark) => {
             let (finish, give_up) = mark.commands();
             format!(
@@ -224,7 +262,20 @@ pub async fn elsewhere(store: &dyn Store, what: &str, state: &Relocation) -> Err
     let Ok(seen) = look(store).await else { return relocation::elsewhere(what, state) };
     let marks = [&seen.residence.leaving, &seen.residence.arriving].into_iter().flatten();
     let mut ours = marks.filter(|mark| mark.state.migration() == state.migration());
-    ours.next().map_or_else(|| relocation::elsewhere(what, state), |mark| mark.refusal(what, seen.now))
+    ours.next().map_or_else(|| left_behind(what, state), |mark| mark.refusal(what, seen.now))
+}
+
+/// The error of what was marked by a process that slept while its migration was given up.
+fn left_behind(what: &str, state: &Relocation) -> Error {
+    let command = match state {
+        Relocation::Arriving { from, .. } => format!("leasehold migrate {} STORE --abort", shell_word(from.as_str())),
+        other => format!("leasehold migrate STORE {} --abort", shell_word(other.address().as_str())),
+    };
+    let message = format!(
+        "{what} is {state}, by a migration that was given up; nothing was changed. Take that back with `{command}`, where STORE \
+         is this store's address"
+    );
+    Error::new(Kind::Unavailable, message)
 }
 
 /// Makes a step of a departure: [`Step::Leave`], [`Step::Stay`] or [`Step::Depart`].
@@ -232,16 +283,17 @@ pub async fn leave(store: &dyn Store, step: &Step, migration: &Migration) -> Res
     change(store, |seen| seen.residence.leave(step, migration, seen.now)).await
 }
 
-/// The first step of giving a migration up: from here on nobody can take the one after which it cannot be.
-pub async fn give_up(store: &dyn Store, migration: &Migration) -> Result<()> {
-    change(store, |seen| match &seen.residence.leaving {
-        Some(mark) if mark.state.migration() != migration.number => Ok(None),
-        Some(mark @ Mark { state: Relocation::Moved { .. }, .. }) => Err(in_the_way("FROM", Some(mark))),
-        Some(mark) => {
-            let leaving = Some(Mark { giving_up: true, ..mark.clone() });
-            Ok(Some(Residence { leaving, ..seen.residence.clone() }))
-        }
-        None => Ok(None),
+/// The first step of giving a migration up: from here on nobody can take the one after which it cannot be, nor begin it anew.
+pub async fn give_up(store: &dyn Store, migration: Nonce) -> Result<()> {
+    change(store, |seen| seen.residence.give_up(migration)).await
+}
+
+/// The last step of a migration, in the old store: from here on another one may bring something back.
+pub async fn finish(store: &dyn Store, migration: Nonce) -> Result<()> {
+    change(store, |Seen { residence, .. }| {
+        let ours = residence.leaving.as_ref().filter(|mark| mark.state.migration() == migration);
+        let finished = ours.map(|mark| Mark { finished: true, ..mark.clone() });
+        Ok(finished.map(|mark| Residence { leaving: Some(mark), ..residence.clone() }))
     })
     .await
 }
@@ -256,7 +308,7 @@ pub async fn arrived(store: &dyn Store, migration: Nonce, came: Came) -> Result<
     change(store, |Seen { residence: seen, .. }| {
         let is_ours = seen.arriving.as_ref().is_some_and(|mark| mark.state.migration() == migration);
         let leaving = if came == Came::ToStay { None } else { seen.leaving.clone() };
-        Ok(is_ours.then_some(Residence { arriving: None, leaving, tag: None }))
+        Ok(is_ours.then(|| Residence { arriving: None, leaving, ..seen.clone() }))
     })
     .await
 }

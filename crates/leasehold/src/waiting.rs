@@ -7,6 +7,7 @@ use crate::error::{Error, Kind, Result};
 use crate::name::{Key, LeaseName, Shelf};
 use crate::nonce::{Jitter, Nonce};
 use crate::protocol::Refusal;
+use crate::residence;
 use crate::store::Watch;
 use crate::token::Token;
 use crate::transfer::Outcome;
@@ -198,6 +199,10 @@ impl Coordinator {
     /// The refusal, if an operator keeps new holders out.
     async fn paused(&self, lease: &LeaseName) -> Result<Option<Acquired>> {
         let seen = self.inspect(lease).await?;
+        if let Some(state) = &seen.record.relocation {
+            // A pause that it left with counts for nothing here.
+            return Err(residence::elsewhere(self.store().as_ref(), &format!("lease `{lease}`"), state).await);
+        }
         let refused =
             |mark| Acquired::Refused { lease: lease.clone(), refusal: Box::new(Refusal::Paused(mark)), now: seen.now };
         Ok(seen.record.paused.map(refused))

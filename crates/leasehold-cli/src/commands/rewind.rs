@@ -35,6 +35,9 @@ pub async fn rewind(common: &Common, args: &Args) -> Result<Exit> {
     }
     let exit = order(common, &settings, args, Asked::Rewind, "rewound").await?;
     // After the record, which decides: what is left of the journal until then keeps slots back, and lets none run twice.
-    journals.rewind(&job).await?;
+    journals.rewind(&job).await.map_err(|error| {
+        let message = format!("`{job}` was set back, but its journal still has slots to come; run this again");
+        Error::new(Kind::Indeterminate, message).with_source(error)
+    })?;
     Ok(exit)
 }

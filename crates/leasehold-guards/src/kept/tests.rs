@@ -189,3 +189,22 @@ fn files_and_store_are_merged_and_neither_forgets_for_the_other() {
     // What the files have seen later than the adoption was not given away.
     assert!(merged(&adopted, Some(high(6))).is_err());
 }
+
+#[test]
+fn a_copy_is_older_only_if_the_other_fence_says_all_that_it_says() {
+    let stored = |high: HighWater, adopted: Vec<Adoption>| {
+        codec::encode(KIND, &Record::new(Content { high: Some(high), adopted, ..Content::default() }, Nonce::random()))
+            .unwrap()
+    };
+    let key = Key::new(Shelf::Fence, &"http/api".parse().unwrap());
+    let is_older = |old: &[u8], new: &[u8]| is_older_copy(&key, old, new).unwrap();
+    let (four, five) = (stored(high(4), vec![]), stored(high(5), vec![]));
+    assert!(is_older(&four, &five) && is_older(&five, &five) && !is_older(&five, &four));
+    let rival = stored(HighWater { nonce: Nonce::from_u128(99), ..high(5) }, vec![]);
+    assert!(!is_older(&rival, &five), "two tenures of one epoch");
+    let other = HighWater { lineage: Lineage::from_u128(2), ..high(9) };
+    assert!(!is_older(&four, &stored(other.clone(), vec![])), "of another lease");
+    let adopted = vec![Adoption::new(&high(4), &"me".parse().unwrap(), &"moved".parse().unwrap())];
+    let given_away = stored(other, adopted);
+    assert!(is_older(&four, &given_away) && !is_older(&five, &given_away) && !is_older(&given_away, &five));
+}

@@ -283,7 +283,24 @@ impl Queue {
             let form = "use 1m or more: whoever is late with adding a follow-up must not find it gone";
             return Err(Error::invalid("age", age, form));
         }
-        let (mut purged, mut after, mut patience) = (Purged::default(), None, Patience::default());
+        let mut purged = Purged::default();
+        match self.purge_pages(older_than, which, &mut purged).await {
+            Ok(()) => Ok(purged),
+            Err(error) if purged.items == 0 => Err(error),
+            Err(error) => {
+                let message = format!("{} items were purged before it was broken off; run this again", purged.items);
+                Err(Error::new(Kind::Indeterminate, message).with_source(error))
+            }
+        }
+    }
+
+    async fn purge_pages(
+        &self,
+        older_than: Duration,
+        which: impl Fn(&State) -> bool,
+        purged: &mut Purged,
+    ) -> Result<()> {
+        let (mut after, mut patience) = (None, Patience::default());
         loop {
             let (page, next) = self.page(after.as_ref(), PAGE).await?;
             for (name, revision, item) in page.items {
@@ -302,7 +319,7 @@ impl Queue {
             }
             match next {
                 Some(next) => after = Some(next),
-                None => return Ok(purged),
+                None => return Ok(()),
             }
         }
     }

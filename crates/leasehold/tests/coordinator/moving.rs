@@ -121,3 +121,59 @@ async fn a_namespace_is_moved_by_one_migration_at_a_time() {
     let Acquired::Granted(_) = bench.acquire(1).await.unwrap() else { panic!("not granted") };
     drop(granted(bench.leases.acquire(&"other".parse().unwrap(), &ask(2)).await));
 }
+
+/// A process that slept cannot make it go on, nor can the same command, run again while it is taken back.
+#[tokio::test]
+async fn a_migration_that_was_given_up_never_goes_on() {
+    for has_begun in [true, false] {
+        let bench = bench();
+        let store = bench.store.as_ref();
+        let (one, two) = (migration(1, "dir:/a", "dir:/b"), migration(2, "dir:/a", "dir:/b"));
+        if has_begun {
+            residence::leave(store, &leaving(&one), &one).await.unwrap();
+        }
+        for _ in 0..2 {
+            residence::give_up(store, one.number).await.unwrap();
+            for step in [leaving(&one), Step::Depart] {
+                let error = residence::leave(store, &step, &one).await.unwrap_err();
+                assert!(error.to_string().contains("migrate dir:/a dir:/b --abort"), "{error}");
+            }
+        }
+        residence::leave(store, &Step::Stay, &one).await.unwrap();
+        assert_eq!(residence::leave(store, &leaving(&one), &one).await.unwrap_err().kind(), Kind::Invalid);
+        residence::leave(store, &leaving(&two), &two).await.unwrap();
+        residence::leave(store, &Step::Depart, &two).await.unwrap();
+        assert_eq!(residence::give_up(store, two.number).await.unwrap_err().kind(), Kind::Invalid, "too late");
+    }
+}
+
+/// Until the last write of a migration nothing comes into the store that it left, and nothing leaves the one that it goes to.
+#[tokio::test]
+async fn a_migration_that_is_not_finished_is_in_the_way_of_others() {
+    let (old, new) = (bench(), bench());
+    let (from, to) = (old.store.as_ref(), new.store.as_ref());
+    let there = migration(1, "dir:/a", "dir:/b");
+    let (on, back) = (migration(2, "dir:/b", "dir:/c"), migration(3, "dir:/b", "dir:/a"));
+    residence::arrive(to, &there).await.unwrap();
+    residence::leave(from, &leaving(&there), &there).await.unwrap();
+    residence::leave(from, &Step::Depart, &there).await.unwrap();
+    let error = residence::leave(to, &leaving(&on), &on).await.unwrap_err();
+    assert!(error.to_string().contains("migrate dir:/a dir:/b`"), "{error}");
+    residence::arrived(to, there.number, residence::Came::ToStay).await.unwrap();
+    let error = residence::arrive(from, &back).await.unwrap_err();
+    assert!(
+        error.to_string().contains("not finished") && error.to_string().contains("migrate dir:/a dir:/b`"),
+        "{error}"
+    );
+    residence::finish(from, there.number).await.unwrap();
+    residence::arrive(from, &back).await.unwrap();
+    residence::leave(to, &leaving(&back), &back).await.unwrap();
+    residence::leave(to, &Step::Depart, &back).await.unwrap();
+    residence::arrived(from, back.number, residence::Came::ToStay).await.unwrap();
+    residence::finish(to, back.number).await.unwrap();
+    // One that wakes up late, and is told that everything is done, changes nothing.
+    residence::arrived(to, there.number, residence::Came::ToStay).await.unwrap();
+    residence::finish(from, there.number).await.unwrap();
+    drop(old.grant(1).await);
+    assert_eq!(new.acquire(1).await.unwrap_err().kind(), Kind::Moved);
+}

@@ -18,6 +18,7 @@ use crate::exit::Exit;
 use crate::interrupt::{Cut, Watch, exit_by};
 use crate::output;
 use crate::patience::Patience;
+use leasehold::relocation::Address;
 use leasehold::{Error, Kind, Result};
 use leasehold_stores::StoreUrl;
 use scratch::Scratch;
@@ -88,7 +89,7 @@ async fn examine(settings: &Settings, args: &Args, patience: &Patience, room: &R
     findings.extend(store::describe(&**coordinator.store()).await?);
     findings.push(store::clock(&**coordinator.store()).await?);
     findings.extend(store::residence(&**coordinator.store()).await?);
-    findings.push(store::records(&coordinator).await?);
+    findings.extend(store::records(&coordinator, &Address::named("store", url.to_string())?).await?);
     patience.at(format!("a scratch room in `{url}`"));
     let scratch = set_up(url.clone(), room.clone()).await?;
     findings.push(store::round_trips(&scratch).await?);

@@ -3,11 +3,12 @@
 use super::scratch::Scratch;
 use super::{Finding, Verdict, finding};
 use leasehold::clock::{Clock, SystemClock};
-use leasehold::relocation::Relocation;
+use leasehold::relocation::{Address, Relocation, commands};
 use leasehold::residence::{self, Seen};
 use leasehold::store::{Class, ClockSource, Reach, Store, Swap, Watching};
-use leasehold::{Key, LeaseName, Nonce, Result, Shelf, Timestamp, format_duration};
+use leasehold::{Coordinator, Key, LeaseName, Nonce, Result, Shelf, Timestamp, format_duration};
 use leasehold_conformance::{Bench, Effort, PROMISES, exercise};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How hard the promises are tried: enough to find a store that loses races, not enough to be a load.
@@ -55,11 +56,15 @@ pub async fn residence(store: &dyn Store) -> Result<Vec<Finding>> {
     let Seen { residence, now } = residence::look(store).await?;
     let marks = [residence.leaving, residence.arriving].into_iter().flatten();
     let findings = marks.map(|mark| {
-        if let Relocation::Moved { to, .. } = &mark.state {
-            let detail = format!("moved to `{to}`, {}: nothing is granted here any more", mark.begun(now));
-            return finding(Verdict::Note, "migration", detail);
-        }
         let (begun, (finish, give_up)) = (mark.begun(now), mark.commands());
+        if let Relocation::Moved { to, .. } = &mark.state {
+            let detail = format!("moved to `{to}`, {begun}: nothing is granted here any more");
+            if mark.finished {
+                return finding(Verdict::Note, "migration", detail);
+            }
+            let detail = format!("{detail}; it is not over: if it does not run any more, finish with `{finish}`");
+            return finding(Verdict::Bad, "migration", detail);
+        }
         let detail = format!(
             "{}, {begun}, and not over: if it does not run any more, finish with `{finish}`, or give it up with `{give_up}`",
             mark.state
@@ -139,16 +144,20 @@ pub async fn promises(scratch: &Scratch) -> Vec<Finding> {
     broken.into_iter().map(|(name, how)| finding(Verdict::Bad, name, how.to_string())).collect()
 }
 
-/// Every record can be read back.
-pub async fn records(coordinator: &leasehold::Coordinator) -> Result<Finding> {
+/// Whether every lease can be read, and whether one was left behind by a migration that is over.
+pub async fn records(coordinator: &Coordinator, here: &Address) -> Result<Vec<Finding>> {
     const PAGE: usize = 500;
-    let (mut sound, mut damaged, mut after) = (0, Vec::new(), None);
+    let (mut sound, mut damaged, mut stray, mut after) = (0, Vec::new(), BTreeMap::new(), None);
     loop {
         let page = coordinator.list(after.as_ref(), PAGE).await?;
         after = page.entries.last().map(|(name, _)| name.clone());
         for (name, record) in page.entries {
             match record {
-                Ok(_) => sound += 1,
+                Ok(seen) => {
+                    sound += 1;
+                    let relocation = seen.record.relocation.filter(|state| !matches!(state, Relocation::Moved { .. }));
+                    stray.extend(relocation.map(|state| (state.migration(), (name, state))));
+                }
                 Err(_) => damaged.push(name.to_string()),
             }
         }
@@ -156,9 +165,27 @@ pub async fn records(coordinator: &leasehold::Coordinator) -> Result<Finding> {
             break;
         }
     }
-    Ok(if damaged.is_empty() {
+    // After the records: a migration marks its namespaces first.
+    let Seen { residence, .. } = residence::look(coordinator.store().as_ref()).await?;
+    for mark in [residence.leaving, residence.arriving].into_iter().flatten() {
+        stray.remove(&mark.state.migration());
+    }
+    let mut findings: Vec<Finding> = stray
+        .into_values()
+        .map(|(name, state)| {
+            let give_up = match &state {
+                Relocation::Arriving { from, .. } => commands(from, here).1,
+                Relocation::Moving { to, .. } | Relocation::Moved { to, .. } => commands(here, to).1,
+            };
+            let detail =
+                format!("`{name}` is {state}, by a migration that was given up: take that back with `{give_up}`");
+            finding(Verdict::Bad, "migration", detail)
+        })
+        .collect();
+    findings.push(if damaged.is_empty() {
         finding(Verdict::Good, "records", format!("{sound} can be read"))
     } else {
         finding(Verdict::Bad, "records", format!("{sound} can be read, damaged are: {}", damaged.join(", ")))
-    })
+    });
+    Ok(findings)
 }

@@ -75,24 +75,23 @@ impl Items {
         Err(restless("items"))
     }
 
-    /// Copies every item that is marked; gives how many there were. One that came up behind the mark is not: whoever added
-    /// it takes it back.
-    pub(super) async fn arrive(&self, work: &Move) -> Result<usize> {
-        let mut carried = 0;
+    /// Copies every item that is marked. One that came up behind the mark is not: whoever added it takes it back.
+    pub(super) async fn arrive(&self, work: &Move) -> Result<()> {
         for (name, item) in Items::read(work.from.store()).await?.all.iter().filter(|(_, item)| is_of(work, item)) {
             let (migration, new) = (&work.migration, queue(work, &work.to, name.queue.clone()));
             new.take_in(&name.id, item, migration.number, &migration.from, (&migration.by, &work.why)).await?;
-            carried += 1;
             work.course.count();
         }
-        Ok(carried)
+        Ok(())
     }
 
-    /// Makes a step on every item of this migration in a store.
-    pub(super) async fn step(work: &Move, store: &Coordinator, step: &Step) -> Result<()> {
+    /// Makes a step on every item of this migration in a store; how many there are.
+    pub(super) async fn step(work: &Move, store: &Coordinator, step: &Step) -> Result<usize> {
+        let mut count = 0;
         for (name, item) in Items::read(store.store()).await?.all {
             if is_of(work, &item) {
                 order(work, store, &name, step).await?;
+                count += 1;
                 work.course.count();
             }
         }
@@ -104,7 +103,7 @@ impl Items {
                 queue.announce().await;
             }
         }
-        Ok(())
+        Ok(count)
     }
 }
 

@@ -98,11 +98,10 @@ impl Leases<'_> {
         Err(restless("leases"))
     }
 
-    /// Copies every lease, its counters and its journal; gives how many leases and journals there were.
-    pub(super) async fn arrive(&self) -> Result<(usize, usize)> {
-        let (work, mut journals) = (self.work, 0);
-        let leases = all(&work.from).await?;
-        for seen in &leases {
+    /// Copies every lease, its counters and its journal.
+    pub(super) async fn arrive(&self) -> Result<()> {
+        let work = self.work;
+        for seen in all(&work.from).await? {
             let lease = &seen.lease;
             if seen.record.relocation.as_ref().is_none_or(|state| state.migration() != work.migration.number) {
                 let message =
@@ -113,17 +112,18 @@ impl Leases<'_> {
             let there = work.to.inspect(lease).await?.record.relocation;
             let is_home = matches!(there, Some(Relocation::Moved { .. }));
             work.carry_one(&Key::new(Shelf::Counters, lease), is_home).await?;
-            journals += usize::from(work.carry_one(&Key::new(Shelf::Runs, lease), is_home).await?);
+            work.carry_one(&Key::new(Shelf::Runs, lease), is_home).await?;
             if let Some(refusal) = self.order(&work.to, lease, work.arrival(&seen.record)).await? {
                 return Err(refused("TO", lease, &refusal));
             }
             work.course.count();
         }
-        Ok((leases.len(), journals))
+        Ok(())
     }
 
-    /// Makes a step on every lease of this migration in a store.
-    pub(super) async fn step(&self, store: &Coordinator, step: &Step) -> Result<()> {
+    /// Makes a step on every lease of this migration in a store; how many there are.
+    pub(super) async fn step(&self, store: &Coordinator, step: &Step) -> Result<usize> {
+        let mut count = 0;
         for seen in all(store).await? {
             if seen.record.relocation.as_ref().is_none_or(|state| state.migration() != self.work.migration.number) {
                 continue;
@@ -132,9 +132,10 @@ impl Leases<'_> {
             {
                 return Err(refused("the lease", &seen.lease, &refusal));
             }
+            count += 1;
             self.work.course.count();
         }
-        Ok(())
+        Ok(count)
     }
 
     fn relocate(&self, step: Step, holder: Holder) -> Order {

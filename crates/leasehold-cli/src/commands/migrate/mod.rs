@@ -145,6 +145,9 @@ async fn migrate_patiently(
     patience.at(format!("the leases and queues between `{from}` and `{to}`"));
     if args.dry_run {
         there.may_receive(number)?;
+        if let Stage::New = stage {
+            here.may_leave()?;
+        }
         match stage {
             Stage::Moved(_) => {}
             Stage::New => work.check_all().await?,
@@ -211,7 +214,7 @@ async fn go_on(
             work.check().await?;
             work.carry(common, from, to).await
         }
-        (Stage::Moved(_), false) => work.finish(common, from, to, (0, 0, 0)).await,
+        (Stage::Moved(_), false) => work.finish(common, from, to).await,
     }
 }
 
@@ -219,6 +222,11 @@ async fn go_on(
 fn stage(here: &Residence, there: &Residence, course: &Course, is_abort: bool) -> Result<Option<Stage>> {
     let arriving = there.arriving.as_ref().map(|mark| &mark.state);
     let begun = arriving.filter(|state| *state.address() == course.from).map(Relocation::migration);
+    if let (Some(mark), Some(number), false) = (&there.arriving, begun, is_abort)
+        && here.has_given_up(number)
+    {
+        return Err(mark.given_up());
+    }
     let Some(mark) = &here.leaving else {
         if begun.is_some() {
             course.enter(Phase::Marking);
@@ -240,12 +248,12 @@ fn stage(here: &Residence, there: &Residence, course: &Course, is_abort: bool) -
         return Err(Error::new(kind, message));
     }
     Ok(Some(match &mark.state {
-        Relocation::Moved { migration, .. } if begun != Some(*migration) => return Ok(None),
+        Relocation::Moved { .. } if mark.finished => return Ok(None),
         Relocation::Moved { migration, .. } => {
             course.enter(Phase::Settling);
             Stage::Moved(*migration)
         }
-        _ if mark.giving_up && !is_abort => return Err(mark.given_up()),
+        state if here.has_given_up(state.migration()) && !is_abort => return Err(mark.given_up()),
         other => {
             course.enter(Phase::Marking);
             Stage::Moving(other.migration())
@@ -402,8 +410,7 @@ impl Move {
 
     /// Whether somebody gives it up, or has done so.
     async fn was_given_up(&self) -> Result<bool> {
-        let leaving = residence::look(self.from.store().as_ref()).await?.residence.leaving;
-        Ok(leaving.is_none_or(|mark| mark.giving_up || mark.state.migration() != self.migration.number))
+        Ok(residence::look(self.from.store().as_ref()).await?.residence.has_given_up(self.migration.number))
     }
 
     async fn carry_on(&self, common: &Common, from: &StoreUrl, to: &StoreUrl) -> Result<Exit> {
@@ -420,44 +427,40 @@ impl Move {
             return Ok(held.say());
         }
         self.course.enter(Phase::Copying);
-        let (moved, journals) = leases.arrive().await?;
+        leases.arrive().await?;
         // A journal may be there without a lease.
-        let journals = journals + self.copy(Shelf::Runs).await?;
+        self.copy(Shelf::Runs).await?;
         self.copy(Shelf::Fence).await?;
-        let carried = items.arrive(self).await?;
+        items.arrive(self).await?;
         let there = residence::look(self.to.store().as_ref()).await?.residence.arriving;
         if there.is_none_or(|mark| mark.state.migration() != self.migration.number) {
             let message = "somebody gave this migration up while it ran; run it again to begin anew";
             return Err(Error::new(Kind::Contended, message));
         }
         residence::leave(self.from.store().as_ref(), &Step::Depart, &self.migration).await?;
-        self.finish(common, from, to, (moved, journals, carried)).await
+        self.finish(common, from, to).await
     }
 
     /// What is left when there is no way back: the old records are gone, the copies may be granted.
-    async fn finish(
-        &self,
-        common: &Common,
-        from: &StoreUrl,
-        to: &StoreUrl,
-        moved: (usize, usize, usize),
-    ) -> Result<Exit> {
+    async fn finish(&self, common: &Common, from: &StoreUrl, to: &StoreUrl) -> Result<Exit> {
         let all = Leases { work: self };
         self.course.enter(Phase::Settling);
-        all.step(&self.from, &Step::Depart).await?;
-        Items::step(self, &self.from, &Step::Depart).await?;
+        let leases = all.step(&self.from, &Step::Depart).await?;
+        let items = Items::step(self, &self.from, &Step::Depart).await?;
         all.step(&self.to, &Step::Settle).await?;
         Items::step(self, &self.to, &Step::Settle).await?;
         residence::arrived(self.to.store().as_ref(), self.migration.number, Came::ToStay).await?;
+        residence::finish(self.from.store().as_ref(), self.migration.number).await?;
         self.course.enter(Phase::Untouched);
-        told(common, (from, to), moved, false)
+        let journals = names(&self.from, Shelf::Runs).await?.len();
+        told(common, (from, to), (leases, journals, items), false)
     }
 
     /// Takes the copies back, and then the marks: everything stays where it was. Before that, one write sees to it that
     /// another process, which is at this very migration, can no longer finish it.
     async fn give_up(&self) -> Result<()> {
         let all = Leases { work: self };
-        residence::give_up(self.from.store().as_ref(), &self.migration).await.inspect_err(|error| {
+        residence::give_up(self.from.store().as_ref(), self.migration.number).await.inspect_err(|error| {
             if error.kind() == Kind::Invalid {
                 // Another process has finished it meanwhile.
                 self.course.enter(Phase::Untouched);

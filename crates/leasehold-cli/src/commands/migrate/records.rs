@@ -7,8 +7,10 @@ use super::items::Items;
 use super::leases::{self, Leases};
 use super::{Move, WAY_OUT};
 use leasehold::relocation::{Relocation, Step};
+use leasehold::residence;
 use leasehold::store::Swap;
 use leasehold::{Coordinator, Error, Inspection, Key, Kind, LeaseName, Result, Shelf};
+use leasehold_guards::is_older_copy;
 use std::collections::BTreeSet;
 
 /// Every name on a shelf.
@@ -26,7 +28,8 @@ pub(super) async fn names(store: &Coordinator, shelf: Shelf) -> Result<Vec<Lease
 
 impl Move {
     /// Takes back what a process wrote that slept while its migration was given up: marks of a number that neither namespace
-    /// has. Gives how many there were.
+    /// has. The namespaces are looked at after the records: a migration marks its namespaces first, and one that was given up
+    /// never goes on. Gives how many there were.
     pub(super) async fn sweep(&mut self) -> Result<usize> {
         let number = self.migration.number;
         let (from, to) = (self.migration.from.clone(), self.migration.to.clone());
@@ -41,6 +44,10 @@ impl Move {
             let items = Items::read(store.store()).await?.all.into_iter().filter_map(|(_, item)| item.relocation);
             left.extend(leases.chain(items).filter(is_left).map(|state| state.migration()));
         }
+        let here = residence::look(self.from.store().as_ref()).await?.residence;
+        let there = residence::look(self.to.store().as_ref()).await?.residence;
+        let alive = [here.leaving, there.arriving].map(|mark| mark.map(|mark| mark.state.migration()));
+        left.retain(|number| !alive.contains(&Some(*number)));
         for old in left.iter().copied().collect::<BTreeSet<_>>() {
             self.migration.number = old;
             let all = Leases { work: self };
@@ -71,7 +78,8 @@ impl Move {
         for name in names(&self.from, Shelf::Fence).await? {
             let key = Key::new(Shelf::Fence, &name);
             let (here, there) = (self.from.store().read(&key).await?.value, self.to.store().read(&key).await?.value);
-            if there.is_some_and(|there| here.is_none_or(|here| here.bytes != there.bytes)) {
+            let (Some(here), Some(there)) = (here, there) else { continue };
+            if !is_copy(&key, &there.bytes, &here.bytes)? {
                 let message = format!("fence `{name}` is in TO already and is another one: {WAY_OUT}; nothing changed");
                 return Err(Error::new(Kind::Unsupported, message));
             }
@@ -80,27 +88,34 @@ impl Move {
     }
 
     /// The records of a shelf go along. Where the new store had left for elsewhere, what it has of them is out of date.
-    pub(super) async fn copy(&self, shelf: Shelf) -> Result<usize> {
-        let mut copied = 0;
+    pub(super) async fn copy(&self, shelf: Shelf) -> Result<()> {
         for name in names(&self.from, shelf).await? {
-            let replaces = self.replaces;
-            copied += usize::from(self.carry_one(&Key::new(shelf, &name), replaces).await?);
+            self.carry_one(&Key::new(shelf, &name), self.replaces).await?;
         }
-        Ok(copied)
+        Ok(())
     }
 
-    /// One record goes along, in place of what the new store has of its name if that is to be replaced; whether it did.
-    pub(super) async fn carry_one(&self, key: &Key, replaces: bool) -> Result<bool> {
-        let Some(value) = self.from.store().read(key).await?.value else { return Ok(false) };
+    /// One record goes along, in place of what the new store has of its name if that is to be replaced. A copy that is there
+    /// already is written once more: whoever made it may have got no answer.
+    pub(super) async fn carry_one(&self, key: &Key, replaces: bool) -> Result<()> {
+        let Some(value) = self.from.store().read(key).await?.value else { return Ok(()) };
         let there = self.to.store().read(key).await?.value;
-        if there.as_ref().is_some_and(|there| !replaces || there.bytes == value.bytes) {
-            return Ok(false);
+        if let Some(there) = &there
+            && !replaces
+            && !is_copy(key, &there.bytes, &value.bytes)?
+        {
+            return Ok(());
         }
         let swap = self.to.store().swap(key, there.as_ref().map(|there| &there.revision), &value.bytes).await?;
-        if swap == Swap::Mismatch && replaces {
+        if swap == Swap::Mismatch {
             let message = format!("`{key}` of the new store was written to meanwhile; run this again");
             return Err(Error::new(Kind::Contended, message));
         }
-        Ok(swap != Swap::Mismatch)
+        Ok(())
     }
+}
+
+/// Whether what is there is the same, or a fence that was copied by a migration that was given up and has risen since.
+fn is_copy(key: &Key, there: &[u8], here: &[u8]) -> Result<bool> {
+    Ok(there == here || (key.shelf == Shelf::Fence && is_older_copy(key, there, here)?))
 }
