@@ -11,6 +11,7 @@ mod patience;
 mod stopping;
 mod supervise;
 mod targets;
+mod threads;
 mod view;
 
 use clap::{CommandFactory, FromArgMatches};
@@ -44,7 +45,7 @@ fn main() -> ExitCode {
             return if error.use_stderr() { Exit::Usage.into() } else { Exit::Done.into() };
         }
     };
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match threads::runtime() {
         Ok(runtime) => runtime,
         Err(error) => {
             output::say(&format!("cannot start: {error}"));

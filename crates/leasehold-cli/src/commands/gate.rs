@@ -60,7 +60,7 @@ async fn measured(args: &Args, opened: &Opened, token: &Token, mut command: Comm
         Ok(child) => child,
         Err(error) => return Ok(cannot_run(args, &error)),
     };
-    let status = relay.wait(child, || {}).await?;
+    let status = relay.wait(child, async {}).await?;
     let window = SystemClock.now().saturating_since(asked).as_secs_f64() * 1000.0;
     let end = match opened.resolve(token).await {
         Ok(found) if found.is_newest() => "the lease was held all the while".to_owned(),

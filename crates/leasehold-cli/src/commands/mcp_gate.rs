@@ -61,10 +61,20 @@ pub async fn mcp_gate(common: &Common, args: Args) -> Result<Exit> {
         runtime: Handle::current(),
     };
     // Not joined: it may wait for a client that says no more.
-    std::thread::spawn(move || asker.pump(input));
-    let pump = std::thread::spawn(move || out.pump(from_server));
+    let (pumped, all_pumped) = tokio::sync::oneshot::channel::<()>();
+    let threads = thread("to the server", move || asker.pump(input)).and_then(|()| {
+        thread("from the server", move || {
+            out.pump(from_server);
+            drop(pumped);
+        })
+    });
+    if let Err(error) = threads {
+        let _ = server.kill();
+        let _ = server.wait();
+        return Err(Error::unavailable("cannot pass anything on to the server", error));
+    }
     // What the server wrote last is passed on before the gate ends.
-    let status = relay.wait(server, move || drop(pump.join())).await;
+    let status = relay.wait(server, async { drop(all_pumped.await) }).await;
     keeping.abort();
     if REFUSED.load(std::sync::atomic::Ordering::Relaxed) {
         opened.count_fenced(&token).await;
@@ -74,6 +84,10 @@ pub async fn mcp_gate(common: &Common, args: Args) -> Result<Exit> {
 
 /// Whether a call was refused: one event, however many calls.
 static REFUSED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
+fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    std::thread::Builder::new().name(name.into()).spawn(work).map(drop)
+}
 
 fn start(args: &Args) -> std::io::Result<Child> {
     Command::new(&args.command[0]).args(&args.command[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()

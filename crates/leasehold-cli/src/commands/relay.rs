@@ -4,45 +4,48 @@
 //! itself is the child's.
 
 use crate::exit::Exit;
-use leasehold::{Error, Kind, Result};
+use leasehold::{Error, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use std::os::unix::process::ExitStatusExt;
+use std::pin::pin;
 use std::process::{Child, ExitStatus};
 use tokio::signal::unix::{Signal as Listener, SignalKind, signal};
-use tokio::sync::oneshot;
 
-/// Listens to the signals that end a command.
-pub struct Relay(Listener, Listener, Listener);
+/// Listens to the signals that end a command, and to those that tell that it has ended.
+pub struct Relay(Listener, Listener, Listener, Listener);
 
 impl Relay {
     pub fn listen() -> Result<Self> {
         let listen = |kind| signal(kind).map_err(|e| Error::unavailable("cannot listen to signals", e));
-        Ok(Relay(listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?, listen(SignalKind::hangup())?))
+        Ok(Relay(
+            listen(SignalKind::terminate())?,
+            listen(SignalKind::interrupt())?,
+            listen(SignalKind::hangup())?,
+            listen(SignalKind::child())?,
+        ))
     }
 
-    /// Waits for the child, and then for what `after` does, which is called when it has ended.
-    pub async fn wait(mut self, mut child: Child, after: impl FnOnce() + Send + 'static) -> Result<ExitStatus> {
-        let pid = Pid::from_raw(child.id().cast_signed());
-        let (ended, mut end) = oneshot::channel();
-        std::thread::spawn(move || {
-            let status = child.wait();
-            after();
-            let _ = ended.send(status);
-        });
-        let status = loop {
+    /// Waits for the child, and then for what comes `after` it.
+    pub async fn wait(mut self, mut child: Child, after: impl Future<Output = ()>) -> Result<ExitStatus> {
+        let broken = |e| Error::unavailable("the end of the command could not be waited for", e);
+        let (pid, mut after) = (Pid::from_raw(child.id().cast_signed()), pin!(after));
+        loop {
+            let status = child.try_wait().map_err(broken)?;
             let passed = tokio::select! {
                 biased;
-                status = &mut end => break status,
-                _ = self.0.recv() => Signal::TERM,
-                _ = self.1.recv() => Signal::INT,
-                _ = self.2.recv() => Signal::HUP,
+                () = &mut after, if status.is_some() => Err(status),
+                _ = self.3.recv(), if status.is_none() => continue,
+                _ = self.0.recv() => Ok(Signal::TERM),
+                _ = self.1.recv() => Ok(Signal::INT),
+                _ = self.2.recv() => Ok(Signal::HUP),
             };
-            if let Some(pid) = pid {
-                let _ = kill_process(pid, passed);
+            match (passed, pid) {
+                (Err(Some(status)), _) => return Ok(status),
+                // Not when it has ended: its number may be somebody else's by then.
+                (Ok(signal), Some(pid)) if status.is_none() => drop(kill_process(pid, signal)),
+                _ => {}
             }
-        };
-        let broken = || Error::new(Kind::Unavailable, "the end of the command could not be waited for");
-        status.map_err(|_| broken())?.map_err(|e| broken().with_source(e))
+        }
     }
 }
 

@@ -18,8 +18,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
+use tokio::process::ChildStdin;
 use tokio::sync::mpsc;
 
 /// The pauses before lanes that ended untold are replaced.
@@ -139,12 +140,13 @@ impl Pool<'_> {
         command.arg("--").args(args.command.iter().map(OsString::from));
         // In the environment, because it may hold a password; in a group of its own, so that a key reaches it once.
         command.env("LEASEHOLD_STORE", settings.store.value.portable()).env(LANE, "1");
-        let mut child: Child = command.stdin(Stdio::piped()).process_group(0).spawn().map_err(cannot)?;
-        let (pid, ended) = (child.id(), self.ended.clone());
+        command.stdin(Stdio::piped()).process_group(0);
+        let mut child = tokio::process::Command::from(command).spawn().map_err(cannot)?;
+        let (pid, ended) = (child.id().unwrap_or_default(), self.ended.clone());
         // Closed when this process ends, however it does: then the lane ends too.
         self.lanes.extend(child.stdin.take().map(|line| (pid, (line, SystemClock.now()))));
-        std::thread::spawn(move || {
-            if let Ok(status) = child.wait() {
+        tokio::spawn(async move {
+            if let Ok(status) = child.wait().await {
                 let _ = ended.send((pid, status));
             }
         });
