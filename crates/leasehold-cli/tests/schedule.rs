@@ -55,7 +55,9 @@ fn a_slot_that_failed_has_been_run_and_a_run_that_died_has_not() {
     // While it goes on, another is told so.
     let elsewhere = home.done(&args).expect(0);
     assert!(elsewhere.stderr.contains("is being run"), "{elsewhere:?}");
-    for pid in common::descendants(broken.pid()).into_iter().chain([broken.pid()]) {
+    // The supervisor first: it would note that its command was lost.
+    let below = common::descendants(broken.pid());
+    for pid in [broken.pid()].into_iter().chain(below) {
         signal(pid, "KILL");
     }
     assert_eq!(broken.end().code, 137);

@@ -29,6 +29,8 @@ pub enum Fate {
     Failed,
     /// Its run lost the lease and was stopped; another may take it up.
     Lost,
+    /// It could not be started; it stays open, and is tried again.
+    NotStarted,
     /// An earlier run was still going on.
     SkippedOverlap,
     /// It was too old to catch up on.
@@ -51,6 +53,7 @@ impl Fate {
             Fate::Succeeded => "succeeded",
             Fate::Failed => "failed",
             Fate::Lost => "lost",
+            Fate::NotStarted => "not_started",
             Fate::SkippedOverlap => "skipped_overlap",
             Fate::DroppedTooOld => "dropped_too_old",
             Fate::DroppedCoalesced => "dropped_coalesced",
@@ -62,7 +65,7 @@ impl Fate {
 
     /// Whether nothing more will become of it.
     pub const fn is_final(self) -> bool {
-        !matches!(self, Fate::Running | Fate::Lost)
+        !matches!(self, Fate::Running | Fate::Lost | Fate::NotStarted)
     }
 
     /// The counter of a slot that was not run; none for one that was.
@@ -73,7 +76,7 @@ impl Fate {
             Fate::DroppedCoalesced => Some(Event::DroppedCoalesced),
             Fate::DroppedClockAhead => Some(Event::DroppedClockAhead),
             Fate::Paused => Some(Event::Paused),
-            Fate::Running | Fate::Succeeded | Fate::Failed | Fate::Lost | Fate::Died => None,
+            Fate::Running | Fate::Succeeded | Fate::Failed | Fate::Lost | Fate::NotStarted | Fate::Died => None,
         }
     }
 }
@@ -154,7 +157,7 @@ impl Entry {
 /// How a run of a slot ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunEnd {
-    /// Succeeded, failed or lost.
+    /// Succeeded, failed, lost or not started.
     pub fate: Fate,
     /// The exit code, if the command had one.
     pub exit: Option<u8>,
@@ -162,6 +165,11 @@ pub struct RunEnd {
     pub ran_for_ms: u64,
     /// How often the command was started under this epoch.
     pub tries: u32,
+}
+
+impl RunEnd {
+    /// One try that came to nothing before the command was started.
+    pub const NOT_STARTED: Self = RunEnd { fate: Fate::NotStarted, exit: None, ran_for_ms: 0, tries: 1 };
 }
 
 /// The journal of one job.
@@ -232,18 +240,21 @@ impl Journal {
         new
     }
 
-    /// Writes down that a slot whose run died is not run again, unless its fate is known; says whether that is new.
-    pub fn give_up(&mut self, slot: Slot, at: Timestamp, host: &str) -> bool {
+    /// Writes down that a slot whose run died, or could not be started, is not run again, unless its fate is known; gives
+    /// what is new.
+    pub fn give_up(&mut self, slot: Slot, at: Timestamp, host: &str) -> Option<Fate> {
         if self.is_settled(slot) {
-            return false;
+            return None;
         }
-        let died = Entry::new(slot, Fate::Died, at, host);
-        self.put(match self.single(slot).cloned() {
+        let old = self.single(slot).cloned();
+        let is_unstarted = old.as_ref().is_some_and(|old| old.fate == Fate::NotStarted);
+        let fate = if is_unstarted { Fate::DroppedTooOld } else { Fate::Died };
+        self.put(match old {
             // The machine and the epoch of its last run are worth more than ours.
-            Some(old) => Entry { fate: Fate::Died, ..old },
-            None => died,
+            Some(old) => Entry { fate, ..old },
+            None => Entry::new(slot, fate, at, host),
         });
-        true
+        Some(fate)
     }
 
     /// Takes back what was written down for slots after this time, because the clock was ahead: what was run stays.
@@ -286,8 +297,9 @@ impl Journal {
         if old.as_ref().is_some_and(|old| old.epoch > Some(epoch)) {
             return;
         }
-        // Given up by another, and lost by its own account: nobody will run it any more.
-        if end.fate == Fate::Lost && old.as_ref().is_some_and(|old| old.fate == Fate::Died) {
+        // Given up by another, and not run by its own account: nobody will run it any more.
+        let given_up = |old: &Entry| matches!(old.fate, Fate::Died | Fate::DroppedTooOld);
+        if !end.fate.is_final() && old.as_ref().is_some_and(given_up) {
             return;
         }
         let same = old.as_ref().filter(|old| old.epoch == Some(epoch));
@@ -392,8 +404,12 @@ impl Journals {
     }
 
     /// See [`Journal::give_up`].
-    pub async fn give_up(&self, job: &LeaseName, slot: Slot) -> Result<bool> {
-        self.edit(job, |journal, now| journal.give_up(slot, now, &self.host)).await
+    pub async fn give_up(&self, job: &LeaseName, slot: Slot) -> Result<Option<Fate>> {
+        let new = self.edit(job, |journal, now| journal.give_up(slot, now, &self.host)).await?;
+        if let Some(event) = new.and_then(Fate::passed_over) {
+            self.coordinator.count(job, event).await?;
+        }
+        Ok(new)
     }
 
     /// See [`Journal::rewind`].

@@ -19,7 +19,7 @@ const AHEAD: Duration = Duration::from_secs(60);
 pub enum Interrupted {
     /// It is run again, before newer ones.
     Again(Slot),
-    /// It was run as often as it may be, or is too old: it is written down that it died.
+    /// It was run as often as it may be, or is too old: it is written down that it is not run again.
     Died(Slot),
     /// What became of it is written down: newer ones may be claimed.
     Settled(Slot),

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use leasehold::protocol::{AfterFailure, Decision, Request, SlotClaim, decide};
-use leasehold::{HolderId, Label, Lineage, Nonce, Ownership, SLOT_RUNS, Slot, Timestamp, Ttl};
-use leasehold_work::{CatchUp, Drop, ENTRIES_KEPT, Fate, Interrupted, Journal, Last, Schedule, Standing, due};
+use leasehold::{Claim, HolderId, Label, Lineage, Nonce, Outcome, Ownership, SLOT_RUNS, Slot, Timestamp, Ttl};
+use leasehold_work::{CatchUp, Drop, ENTRIES_KEPT, Fate, Interrupted, Journal, Last, RunEnd, Schedule, Standing, due};
 use std::time::Duration;
 
 const HOUR: u64 = 3_600_000;
@@ -72,13 +72,41 @@ fn it_dies_of_age_or_of_too_many_runs_and_is_then_given_up() {
     }
     let now = T0 + HOUR + 30 * 60_000;
     assert_eq!(look(&record, &journal, policy, now).interrupted, Some(Interrupted::Died(slot(1))));
-    assert!(journal.give_up(slot(1), at(now), "b") && !journal.give_up(slot(1), at(now), "c"));
+    assert_eq!(journal.give_up(slot(1), at(now), "b"), Some(Fate::Died));
+    assert_eq!(journal.give_up(slot(1), at(now), "c"), None);
     assert_eq!((journal.entries[0].fate, journal.entries[0].host.as_str()), (Fate::Died, "a"));
     let next = look(&record, &journal, policy, T0 + 2 * HOUR);
     assert_eq!(next.interrupted, Some(Interrupted::Settled(slot(1))));
     assert_eq!(next.due.run, [slot(2)]);
     record = claim(&record, 9, SlotClaim { gives_up: next.gives_up(), ..on(slot(2)) }, slot(2).0);
     assert_eq!(record.slot.unwrap().slot, slot(2));
+}
+
+#[test]
+fn what_could_not_be_started_is_open_until_it_is_too_old_and_has_not_died() {
+    let policy = CatchUp::new(1, Duration::from_secs(2 * 3_600)).unwrap();
+    let (mut record, mut journal) = (Ownership::default(), Journal::default());
+    for n in 1..=SLOT_RUNS + 1 {
+        let now = at(T0 + HOUR + u64::from(n));
+        record = claim(&record, u128::from(n), on(slot(1)), now);
+        let claim = Claim { epoch: record.epoch, nonce: Nonce::from_u128(u128::from(n)) };
+        let release = Request::Release { claim, outcome: Outcome::NotStarted };
+        let Decision::Write(next) = decide(&record, &release, now) else { panic!("it is held") };
+        record = *next;
+        journal.begin(slot(1), record.epoch, now, "a");
+        journal.end(slot(1), record.epoch, RunEnd::NOT_STARTED, now, "a");
+        assert_eq!((journal.entries[0].fate, journal.entries[0].attempts), (Fate::NotStarted, n));
+        let found = look(&record, &journal, policy, T0 + HOUR + 60_000);
+        assert_eq!(found.interrupted, Some(Interrupted::Again(slot(1))));
+    }
+    let now = T0 + 4 * HOUR;
+    assert_eq!(look(&record, &journal, policy, now).interrupted, Some(Interrupted::Died(slot(1))));
+    assert_eq!(journal.give_up(slot(1), at(now), "b"), Some(Fate::DroppedTooOld));
+    let settled = look(&record, &journal, policy, now);
+    assert_eq!(
+        (settled.interrupted, settled.due.run.as_slice()),
+        (Some(Interrupted::Settled(slot(1))), &[slot(4)][..])
+    );
 }
 
 #[test]

@@ -97,7 +97,7 @@ impl Ownership {
         self.epoch == claim.epoch && self.tenure.as_ref().is_some_and(|t| t.holder.nonce == claim.nonce)
     }
 
-    /// The slot whose run died: it was claimed, never ended, and nobody is at it.
+    /// The slot whose run died or could not be started: it was claimed, never ended, and nobody is at it.
     pub fn interrupted_slot(&self, now: Timestamp) -> Option<SlotMark> {
         let is_at_work = |mark: &SlotMark| mark.epoch == self.epoch && self.live_tenure(now).is_some();
         self.slot.filter(|mark| mark.state == SlotState::Running && !is_at_work(mark))
@@ -132,7 +132,7 @@ pub struct Slot(pub Timestamp);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SlotState {
-    /// Claimed; the run has not said how it ended. If its tenure is over, it died.
+    /// Claimed; the run has not said how it ended. If its tenure is over, it died or could not be started.
     Running,
     /// Ran to its end.
     Done,
@@ -167,7 +167,8 @@ pub struct SlotMark {
     pub state: SlotState,
     /// The epoch whose holder claimed it.
     pub epoch: Epoch,
-    /// How often it was claimed. More than once means that a run of it died, or failed and was asked for again.
+    /// How often it was claimed, without the times when nothing was started. More than once means that a run of it died, or
+    /// failed and was asked for again.
     #[serde(default = "once", skip_serializing_if = "is_once")]
     pub runs: u32,
 }

@@ -157,16 +157,15 @@ fn release(record: &Ownership, claim: Claim, outcome: Outcome, now: Timestamp) -
     if !record.is_held_by(claim) {
         let own = record.transfers.iter().find(|t| t.epoch == claim.epoch && t.nonce == claim.nonce);
         return Err(match own.and_then(|t| t.outcome) {
-            Some(outcome @ (Outcome::Succeeded | Outcome::Failed | Outcome::Lost)) => {
-                Refusal::AlreadyReleased { outcome }
-            }
-            _ => lost(record),
+            Some(Outcome::Expired | Outcome::Evicted) | None => lost(record),
+            Some(outcome) => Refusal::AlreadyReleased { outcome },
         });
     }
     // What ends by release did not expire and was not evicted: the audit trail would lie, and the release could not be
     // recognised when its reply is lost.
     let outcome = if matches!(outcome, Outcome::Expired | Outcome::Evicted) { Outcome::Lost } else { outcome };
-    let mut next = if outcome == Outcome::Lost { record.clone() } else { proved(record) };
+    let is_proof = matches!(outcome, Outcome::Succeeded | Outcome::Failed);
+    let mut next = if is_proof { proved(record) } else { record.clone() };
     end_tenure(&mut next, now, outcome);
     close_slot(&mut next, claim.epoch, outcome);
     Ok(Some(next))
@@ -338,20 +337,23 @@ fn end_tenure(next: &mut Ownership, now: Timestamp, outcome: Outcome) {
     }
 }
 
-/// What an outcome makes of a running slot. A run that lost its lease did not finish its slot: that stays open for
-/// another to recover.
+/// What an outcome makes of a running slot. A run that lost its lease, or was never started, did not finish its slot: that
+/// stays open for another to recover.
 fn slot_end(outcome: Outcome) -> Option<SlotState> {
     match outcome {
         Outcome::Succeeded => Some(SlotState::Done),
         Outcome::Failed => Some(SlotState::Failed),
-        Outcome::Lost | Outcome::Expired | Outcome::Evicted => None,
+        Outcome::Lost | Outcome::NotStarted | Outcome::Expired | Outcome::Evicted => None,
     }
 }
 
 fn close_slot(next: &mut Ownership, epoch: Epoch, outcome: Outcome) {
     let running = next.slot.as_mut().filter(|m| m.epoch == epoch && m.state == SlotState::Running);
-    if let (Some(mark), Some(end)) = (running, slot_end(outcome)) {
-        mark.state = end;
+    match (running, slot_end(outcome)) {
+        (Some(mark), Some(end)) => mark.state = end,
+        // It does not count as one of the runs that a slot is given.
+        (Some(mark), None) if outcome == Outcome::NotStarted => mark.runs = mark.runs.saturating_sub(1),
+        _ => {}
     }
 }
 

@@ -70,6 +70,8 @@ pub enum Outcome {
     Failed,
     /// Released after the holder found that it could not keep the lease.
     Lost,
+    /// Released before the work was begun: what was claimed for it is as open as it was before.
+    NotStarted,
     /// Never released: it ran out.
     Expired,
     /// Ended by an operator.
@@ -83,6 +85,7 @@ impl Outcome {
             Outcome::Succeeded => "succeeded",
             Outcome::Failed => "failed",
             Outcome::Lost => "lost",
+            Outcome::NotStarted => "not_started",
             Outcome::Expired => "expired",
             Outcome::Evicted => "evicted",
         }

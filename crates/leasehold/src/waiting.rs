@@ -184,11 +184,11 @@ impl Coordinator {
             Acquired::Granted(grant) if grant.token().lease != *first => match self.paused(first).await {
                 Ok(None) => Ok(Attempt::Answered(answer)),
                 Ok(Some(paused)) => {
-                    self.release(grant, Outcome::Lost).await?;
+                    self.release(grant, Outcome::NotStarted).await?;
                     Ok(Attempt::GivenBack(paused))
                 }
                 Err(error) => {
-                    self.release(grant, Outcome::Lost).await?;
+                    self.release(grant, Outcome::NotStarted).await?;
                     Err(error)
                 }
             },
@@ -314,7 +314,7 @@ impl Coordinator {
             let Some(lineage) = record.lineage else { continue };
             let token = Token { lease: lease.clone(), lineage, epoch: record.epoch, nonce, seq: 0 };
             if record.is_held_by(token.claim()) {
-                self.release_by_token(&token, Outcome::Lost).await?;
+                self.release_by_token(&token, Outcome::NotStarted).await?;
             }
         }
         Ok(())

@@ -421,6 +421,7 @@ fn transfers() -> impl Strategy<Value = Arc<Transfer>> {
         Outcome::Succeeded,
         Outcome::Failed,
         Outcome::Lost,
+        Outcome::NotStarted,
         Outcome::Expired,
         Outcome::Evicted,
     ]);

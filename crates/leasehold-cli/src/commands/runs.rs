@@ -51,6 +51,7 @@ fn rows(mut journal: Journal, seen: &Inspection) -> Vec<Row> {
             Some(Outcome::Succeeded) => Fate::Succeeded,
             Some(Outcome::Failed) => Fate::Failed,
             Some(Outcome::Lost | Outcome::Evicted) => Fate::Lost,
+            Some(Outcome::NotStarted) => Fate::NotStarted,
             Some(Outcome::Expired) | None => Fate::Running,
         };
         match known {

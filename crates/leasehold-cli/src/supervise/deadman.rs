@@ -5,7 +5,7 @@
 //! the whole tree hangs below it. The supervisor tells it until when the lease is trusted; if that is not moved on in
 //! time, because the store is away, or the supervisor is stopped, or dead, or wedged, the tree is ended before the
 //! window ends. It is in a process group of its own, and does not die of the signals that end whole units, so what stops
-//! or ends the supervisor does not touch it. It never waits for the supervisor: what cannot be said at once is not said.
+//! or ends the supervisor does not touch it. It never waits for the supervisor: what cannot be said at once is said later.
 //!
 //! It may be started before the lease is had, because starting a process takes longer than acquiring a lease. It runs
 //! nothing until it is told to begin; if the supervisor goes without saying so, it goes too.
@@ -19,7 +19,7 @@
 
 use super::signals::PASSED_ON;
 use super::windows::Windows;
-use super::wire::{Order, Report};
+use super::wire::{Order, Outbox, Report};
 use leasehold::clock::{Clock, Moment, SystemClock};
 use leasehold_system::process::{Signal, Tree, is_ignored};
 use rustix::process::{Pid, WaitOptions};
@@ -31,7 +31,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::unix::OwnedReadHalf;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The first argument that makes this binary a dead-man. Not for people.
@@ -100,13 +100,13 @@ struct DeadMan {
     status: Option<Report>,
     /// Set once the tree is being ended: when the last signal is due.
     ending: Option<Moment>,
-    supervisor: OwnedWriteHalf,
+    supervisor: Outbox,
 }
 
 async fn watch(errand: Errand, mut tree: Tree, channel: StdUnixStream) -> std::io::Result<()> {
     channel.set_nonblocking(true)?;
     let (orders, supervisor) = UnixStream::from_std(channel)?.into_split();
-    let mut orders = BufReader::new(orders).lines();
+    let (mut orders, mut supervisor) = (BufReader::new(orders).lines(), Outbox::new(supervisor));
     let mut children = signal(SignalKind::child())?;
     // A handler, unlike ignoring, does not pass on to the command. What our caller had ignored stays so.
     let _withstood: Vec<_> =
@@ -117,18 +117,20 @@ async fn watch(errand: Errand, mut tree: Tree, channel: StdUnixStream) -> std::i
     let Some((trust_until, windows)) = brief(&mut orders, &mut command).await else { return Ok(()) };
     if SystemClock.now() >= windows.term_at(trust_until) {
         // It would have to be ended at once: the machine slept, or the start took too long.
-        say(&supervisor, Report::OutOfTrust);
-        say(&supervisor, Report::NotStarted(rustix::io::Errno::TIMEDOUT.raw_os_error()));
+        supervisor.say(&Report::OutOfTrust);
+        supervisor.say(&Report::NotStarted(rustix::io::Errno::TIMEDOUT.raw_os_error()));
+        supervisor.say_all().await;
         return Ok(());
     }
     let main = match tree.spawn(&mut command) {
         Ok(pid) => pid,
         Err(error) => {
-            say(&supervisor, Report::NotStarted(error.raw_os_error().unwrap_or_default()));
+            supervisor.say(&Report::NotStarted(error.raw_os_error().unwrap_or_default()));
+            supervisor.say_all().await;
             return Ok(());
         }
     };
-    say(&supervisor, Report::Started(main.as_raw_nonzero().get()));
+    supervisor.say(&Report::Started(main.as_raw_nonzero().get()));
     let tree = Rc::new(tree);
     let mut this = DeadMan { tree, windows, trust_until, main, status: None, ending: None, supervisor };
     let mut supervised = true;
@@ -144,19 +146,15 @@ async fn watch(errand: Errand, mut tree: Tree, channel: StdUnixStream) -> std::i
                 }
             },
             _ = children.recv() => {}
+            () = this.supervisor.pause() => this.supervisor.push(),
             () = SystemClock.sleep_until(due) => this.time_is_up().await,
         }
     }
     let status = this.status.unwrap_or(Report::Killed(9));
     // Nothing is left to watch over, so now it may take its time.
-    let _ = this.supervisor.writable().await;
-    say(&this.supervisor, status);
+    this.supervisor.say(&status);
+    this.supervisor.say_all().await;
     Ok(())
-}
-
-/// Says it if it can be said at once. A supervisor that does not listen must never keep us from our work.
-fn say(supervisor: &OwnedWriteHalf, report: Report) {
-    let _ = supervisor.try_write(report.to_string().as_bytes());
 }
 
 impl DeadMan {
@@ -194,7 +192,7 @@ impl DeadMan {
     async fn time_is_up(&mut self) {
         if self.ending.is_none() {
             self.end_within(self.windows.grace);
-            say(&self.supervisor, Report::OutOfTrust);
+            self.supervisor.say(&Report::OutOfTrust);
             return;
         }
         for _ in 0..MAX_PASSES {
@@ -227,7 +225,7 @@ impl DeadMan {
             match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
                 Ok(Some((pid, status))) if pid == self.main => {
                     if let Some(signal) = status.stopping_signal() {
-                        say(&self.supervisor, Report::Suspended(signal));
+                        self.supervisor.say(&Report::Suspended(signal));
                     } else if let Some(code) = status.exit_status() {
                         self.status = Some(Report::Exited(code));
                     } else if let Some(signal) = status.terminating_signal() {
@@ -245,7 +243,7 @@ impl DeadMan {
         if self.status.is_some() && self.ending.is_none() {
             let left = self.tree.pids().map_or(1, |pids| pids.len());
             self.end_within(self.windows.grace);
-            say(&self.supervisor, Report::LeftBehind(left));
+            self.supervisor.say(&Report::LeftBehind(left));
         }
         false
     }

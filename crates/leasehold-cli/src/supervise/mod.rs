@@ -2,7 +2,7 @@
 //!
 //! The supervisor keeps the lease and tells the [`deadman`] until when it is trusted; the dead-man runs the command and
 //! ends it in time. Signals and the terminal are passed on, so that a command behaves as if it had been started
-//! directly. Neither ever waits for the other: what cannot be said at once is not said, and each can do without.
+//! directly. Neither ever waits for the other: what cannot be said at once is said a little later, and each can do without.
 //!
 //! Promise: when [`supervise`] returns, no process of the command is left, or it says which could not be ended.
 //! Non-promise: what the command handed to other services is not undone; that is what guards are for.
@@ -14,12 +14,14 @@ mod signals;
 mod standby;
 pub mod telling;
 pub mod trial;
+mod trouble;
 pub mod windows;
 mod wire;
 
 pub use evidence::{Copying, Evidence, Output};
 pub use signals::Signals;
 pub use standby::{Feed, Standby, check, unwatchable};
+pub use trouble::Trouble;
 
 use leasehold::clock::{Clock, Moment, SystemClock};
 use leasehold::{Grant, Keeper, Loss, Standing, Tenancy};
@@ -30,11 +32,11 @@ use rescue::Rescue;
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions};
 use std::process::Child;
 use std::time::Duration;
-use tokio::io::{AsyncWriteExt, BufReader, Lines};
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{BufReader, Lines};
+use tokio::net::unix::OwnedReadHalf;
 use tokio::signal::unix::{SignalKind, signal};
 use windows::Windows;
-use wire::{Order, Report};
+use wire::{Order, Outbox, Report};
 
 /// What the command is given, and how it is kept.
 #[derive(Debug)]
@@ -59,7 +61,14 @@ pub enum Ended {
     /// By this signal.
     Killed(i32),
     /// It could not be started.
-    NotStarted(std::io::ErrorKind, String),
+    NotStarted(Trouble),
+}
+
+impl Ended {
+    /// Whether nothing was run, for a reason that passes.
+    pub fn passes(&self) -> bool {
+        matches!(self, Ended::NotStarted(trouble) if trouble.passes())
+    }
 }
 
 /// Whether the command was let run to its end.
@@ -111,7 +120,7 @@ pub async fn supervise<T: Tenancy>(
         windows: task.windows,
         terminal: Terminal::of_session(),
         group: None,
-        orders,
+        orders: Outbox::new(orders),
         ended: None,
         course: Course::Whole,
         lost: None,
@@ -121,7 +130,7 @@ pub async fn supervise<T: Tenancy>(
         cut: None,
     };
     let mut copying = task.evidence.map(|evidence| evidence.copy_output(&mut child));
-    supervisor.begin(task.environment, &keeper).await;
+    supervisor.begin(task.environment, &keeper);
     supervisor.attend(reports, signals, &keeper, task.max_runtime, task.store).await;
     // As it was when the command had ended: what its output takes to arrive is not its own time.
     let trust_until = held_until(&keeper.standing().borrow());
@@ -163,7 +172,7 @@ struct Supervisor {
     windows: Windows,
     terminal: Option<Terminal>,
     group: Option<i32>,
-    orders: OwnedWriteHalf,
+    orders: Outbox,
     ended: Option<Ended>,
     course: Course,
     lost: Option<String>,
@@ -188,9 +197,12 @@ impl Supervisor {
         let mut standing = keeper.standing();
         // The moment by which the dead-man must have spoken.
         let mut due = held_until(&standing.borrow()).unwrap_or_else(|| SystemClock.now());
+        // Until it has, its silence is not made good by a renewal: it may not have heard that it is to begin.
+        let begin_by = due;
         let mut rescue = Rescue::new(store, self.windows, due);
         let mut run_until = max_runtime.map(|limit| SystemClock.now() + limit);
         while self.ended.is_none() {
+            let silent_until = if self.group.is_some() { due } else { due.min(begin_by) };
             tokio::select! {
                 line = reports.next_line() => match line {
                     Ok(Some(line)) => self.heed(&line, keeper),
@@ -210,6 +222,7 @@ impl Supervisor {
                     }
                 }
                 () = child_changed(&mut children) => self.wake_dead_man(),
+                () = self.orders.pause() => self.orders.push(),
                 () = sleep_until(rescue.look_at()) => {
                     if let Some(ended) = rescue.look() {
                         crate::output::say(&ended);
@@ -223,25 +236,23 @@ impl Supervisor {
                     self.order(Order::Stop(self.windows.grace));
                 }
                 // The dead-man is silent though its last moment has come.
-                () = SystemClock.sleep_until(due - self.windows.margin / 2) => return self.take_over(),
+                () = SystemClock.sleep_until(silent_until - self.windows.margin / 2) => return self.take_over(),
             }
         }
     }
 
-    /// The one thing that is waited for, because nothing runs before it is said.
-    async fn begin(&mut self, environment: Vec<(&'static str, String)>, keeper: &Keeper<impl Tenancy>) {
-        let mut orders = String::new();
-        for (name, value) in environment {
-            orders.push_str(&Order::Set(name.into(), value).to_string());
-        }
+    /// Nothing runs before this is heard.
+    fn begin(&mut self, environment: Vec<(&'static str, String)>, keeper: &Keeper<impl Tenancy>) {
+        let set = environment.into_iter().map(|(name, value)| Order::Set(name.into(), value).to_string());
+        let mut orders: String = set.collect();
         let trust_until = held_until(&keeper.standing().borrow()).unwrap_or_else(|| SystemClock.now());
         orders.push_str(&Order::Begin(trust_until, self.windows).to_string());
-        let _ = tokio::time::timeout(self.windows.margin, self.orders.write_all(orders.as_bytes())).await;
+        self.orders.say(&orders);
     }
 
-    /// Says it if it can be said at once. A dead-man that does not listen is stopped, or gone: then its silence tells.
-    fn order(&self, order: Order) {
-        let _ = self.orders.try_write(order.to_string().as_bytes());
+    /// A dead-man that does not listen is stopped, or gone: then its silence tells.
+    fn order(&mut self, order: Order) {
+        self.orders.say(&order);
     }
 
     /// Has the command ended; gives the moment by which the dead-man must have done it.
@@ -262,10 +273,7 @@ impl Supervisor {
                     self.lend_terminal();
                 }
             }
-            Some(Report::NotStarted(errno)) => {
-                let error = std::io::Error::from_raw_os_error(errno);
-                self.ended = Some(Ended::NotStarted(error.kind(), error.to_string()));
-            }
+            Some(Report::NotStarted(errno)) => self.ended = Some(Ended::NotStarted(Trouble(errno))),
             Some(Report::Suspended(signal)) => self.suspend(signal),
             Some(Report::OutOfTrust) => {
                 let blocked = self.blocked.take();
@@ -330,7 +338,11 @@ impl Supervisor {
 
     /// The dead-man has failed; what was below it is below us now. End everything ourselves.
     fn take_over(&mut self) {
-        self.lost.get_or_insert_with(|| "the dead-man process was stopped or killed".into());
+        let silent = match self.group {
+            Some(_) => "the dead-man process was stopped or killed",
+            None => "the dead-man process was stopped or killed, or did not start the command in time",
+        };
+        self.lost.get_or_insert_with(|| silent.into());
         self.ended = Some(Ended::Killed(9));
         if !self.end_all() {
             self.survivors = self.tree.pids().unwrap_or_default();

@@ -102,6 +102,6 @@ fn given_up(is_stopped: bool, trouble: Option<Error>) -> Untold {
 }
 
 /// Whether it may go well the next time.
-const fn passes(kind: Kind) -> bool {
+pub const fn passes(kind: Kind) -> bool {
     matches!(kind, Kind::Unavailable | Kind::Contended | Kind::Indeterminate)
 }

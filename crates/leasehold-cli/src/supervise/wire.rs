@@ -3,7 +3,12 @@
 use super::windows::Windows;
 use leasehold::clock::Moment;
 use std::fmt;
+use std::io::ErrorKind;
 use std::time::Duration;
+use tokio::net::unix::OwnedWriteHalf;
+
+/// How soon it is tried again to say what could not be said.
+const AGAIN: Duration = Duration::from_millis(10);
 
 /// From the supervisor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +42,57 @@ pub enum Report {
     Exited(i32),
     /// A signal ended it.
     Killed(i32),
+}
+
+/// What is said to the other side, in order and without a gap: a socket may take half a line, or nothing for want of memory.
+/// Whoever has one waits for [`Outbox::pause`] beside its other work, and never for the other side.
+#[derive(Debug)]
+pub struct Outbox {
+    socket: OwnedWriteHalf,
+    unsaid: Vec<u8>,
+}
+
+impl Outbox {
+    pub const fn new(socket: OwnedWriteHalf) -> Self {
+        Outbox { socket, unsaid: Vec::new() }
+    }
+
+    /// Says it at once if that can be done, and later otherwise.
+    pub fn say(&mut self, line: &impl fmt::Display) {
+        self.unsaid.extend_from_slice(line.to_string().as_bytes());
+        self.push();
+    }
+
+    /// Says what is left to say, as far as the socket takes it.
+    pub fn push(&mut self) {
+        while !self.unsaid.is_empty() {
+            match self.socket.try_write(&self.unsaid) {
+                Ok(0) => return,
+                Ok(taken) => drop(self.unsaid.drain(..taken)),
+                Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
+                    // Nobody is left to hear it.
+                    self.unsaid.clear();
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Returns when it is time to [push](Outbox::push) again; not at all when everything is said.
+    pub async fn pause(&self) {
+        if self.unsaid.is_empty() {
+            std::future::pending::<()>().await;
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+
+    /// Returns when everything is said, or nobody is left to hear it.
+    pub async fn say_all(&mut self) {
+        while !self.unsaid.is_empty() {
+            self.pause().await;
+            self.push();
+        }
+    }
 }
 
 impl fmt::Display for Order {

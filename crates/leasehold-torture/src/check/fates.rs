@@ -43,7 +43,7 @@ pub(super) fn check(history: &History, verdicts: &mut Vec<Verdict>) {
 /// Whether something more has to become of it.
 pub(crate) fn is_open(fate: &str, tries: u64) -> bool {
     match fate {
-        "running" | "lost" => true,
+        "running" | "lost" | "not_started" => true,
         "died" => tries < TRIES,
         _ => false,
     }

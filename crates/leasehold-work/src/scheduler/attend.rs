@@ -6,17 +6,21 @@
 use super::{Launcher, News, Settings, Start};
 use crate::catch_up::{Dropped, Last, due};
 use crate::job::{Busy, Job};
-use crate::journal::{Fate, Journals};
+use crate::journal::{Fate, Journals, RunEnd};
 use crate::standing::{Interrupted, Standing};
 use leasehold::clock::{Clock, Moment};
 use leasehold::protocol::{AfterFailure, SlotClaim};
 use leasehold::{
-    Acquired, Ask, Coordinator, Epoch, Error, HolderId, Inspection, LeaseName, Outcome, Result, Slot, SlotMark,
-    SlotState, Timestamp,
+    Acquired, Ask, Coordinator, Epoch, Error, HolderId, Inspection, Kind, LeaseName, Outcome, Ownership, Result, Slot,
+    SlotMark, SlotState, Timestamp, Transfer,
 };
 use std::collections::{HashMap, HashSet};
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 
@@ -26,6 +30,8 @@ const ASKING: usize = 64;
 const MAX_ROUNDS: u32 = 32;
 /// How long after trouble it is looked at again.
 const AFTER_TROUBLE: Duration = Duration::from_secs(5);
+/// The longest pause before a slot that could not be started is tried again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How often one looks whether a run that is in the way has ended.
 const POLL: Duration = Duration::from_secs(2);
 /// How soon it is tried again when as many runs go on here as may.
@@ -183,18 +189,23 @@ impl Desk {
 
     /// Settles what is due of this job and says when to look again.
     pub(super) async fn attend(self: &Arc<Self>, job: &Arc<Job>) -> Option<Timestamp> {
-        match self.settle(job).await {
+        match unless_it_panics(self.settle(job)).await.flatten() {
             Ok(again) => {
                 self.told().trouble.remove(&job.name);
                 again
             }
             Err(error) => {
-                let text = error.to_string();
-                if self.told().trouble.insert(job.name.clone(), text.clone()).as_ref() != Some(&text) {
-                    self.watcher.decided(job, Decided::Trouble(error));
-                }
+                self.trouble(job, error);
                 Some(self.now().plus(AFTER_TROUBLE))
             }
+        }
+    }
+
+    /// Tells of trouble, once for as long as it stays the same.
+    fn trouble(&self, job: &Job, error: Error) {
+        let text = error.to_string();
+        if self.told().trouble.insert(job.name.clone(), text.clone()).as_ref() != Some(&text) {
+            self.watcher.decided(job, Decided::Trouble(error));
         }
     }
 
@@ -227,8 +238,8 @@ impl Desk {
             let standing = self.decide(job, &seen).await?;
             self.tell_ahead(job, standing.ahead, seen.now);
             if let Some(Interrupted::Died(slot)) = standing.interrupted {
-                if self.journals.give_up(&job.name, slot).await? {
-                    self.watcher.decided(job, Decided::PassedOver(slot, Fate::Died));
+                if let Some(fate) = self.journals.give_up(&job.name, slot).await? {
+                    self.watcher.decided(job, Decided::PassedOver(slot, fate));
                 }
                 continue;
             }
@@ -286,9 +297,11 @@ impl Desk {
     async fn first_clear(&self, job: &Job, standing: &Standing, seen: &Inspection) -> Result<First> {
         let mut later = None;
         if let (Some(Interrupted::Again(slot)), None) = (standing.interrupted, &seen.record.paused) {
-            match seen.record.live_tenure(seen.now) {
-                None => return Ok(First::Clear(slot)),
-                Some(tenure) => later = Some(seen.now.plus(POLL).min(tenure.deadline)),
+            match (seen.record.live_tenure(seen.now), try_again_at(&seen.record, slot)) {
+                (Some(tenure), _) => later = Some(seen.now.plus(POLL).min(tenure.deadline)),
+                // Newer ones wait for it.
+                (None, Some(at)) if at > seen.now => return Ok(First::Later(Some(at))),
+                (None, _) => return Ok(First::Clear(slot)),
             }
         }
         let mut written = false;
@@ -331,11 +344,16 @@ impl Desk {
         tokio::spawn(async move {
             let _seat = seat;
             let name: LeaseName = start.job.name.clone();
-            if let Err(error) = desk.launcher.launch(&start).await {
-                // Nothing was started: the slot stays open, for us or for another.
-                let _ = desk.coordinator.release(&start.grant, Outcome::Lost).await;
-                desk.watcher.decided(&start.job, Decided::Trouble(error));
-                desk.clock().sleep_until(desk.clock().now() + AFTER_TROUBLE).await;
+            match unless_it_panics(desk.launcher.launch(&start)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    // Nothing was started: the slot stays open, for us or for another.
+                    let _ = desk.coordinator.release(&start.grant, Outcome::NotStarted).await;
+                    let _ = desk.journals.end(&name, slot, epoch, RunEnd::NOT_STARTED).await;
+                    desk.trouble(&start.job, error);
+                }
+                // What it started, if anything, goes on or is found to have died.
+                Err(error) => desk.trouble(&start.job, error),
             }
             desk.tell(News::Ended { name });
         });
@@ -345,6 +363,31 @@ impl Desk {
 
 const fn claim_on(slot: Slot) -> SlotClaim {
     SlotClaim::new(slot, AfterFailure::Leave)
+}
+
+/// When a slot that could not be started is tried again, by us or by another: the pause grows with each time in a row. It is
+/// reckoned by the record alone, so that many machines, or one that was started anew, try no more often than one.
+fn try_again_at(record: &Ownership, slot: Slot) -> Option<Timestamp> {
+    let is_one =
+        |transfer: &&Arc<Transfer>| transfer.slot == Some(slot) && transfer.outcome == Some(Outcome::NotStarted);
+    let times = record.transfers.iter().rev().take_while(is_one).count();
+    let last = record.transfers.last().filter(|_| times > 0)?;
+    let pause = AFTER_TROUBLE.saturating_mul(1 << (times - 1).min(8)).min(LONGEST_PAUSE);
+    Some(last.at.plus(Duration::from_millis(last.held_for_ms.unwrap_or(0))).plus(pause))
+}
+
+/// A look that panics is an error like any other: its job is looked at again.
+async fn unless_it_panics<T>(work: impl Future<Output = T>) -> Result<T> {
+    let mut work = pin!(work);
+    let outcome = poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
+        Ok(poll) => poll.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic)),
+    });
+    outcome.await.map_err(|panic| {
+        let words =
+            panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+        Error::new(Kind::Unavailable, format!("it panicked, which is a bug: {}", words.unwrap_or("without a word")))
+    })
 }
 
 /// When to look whether a run that goes on has died.

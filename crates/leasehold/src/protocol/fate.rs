@@ -33,8 +33,8 @@ pub fn fate(base: &Ownership, seen: &Ownership, request: &Request) -> Fate {
             }
             let own = seen.transfers.iter().find(|t| t.epoch == claim.epoch && t.nonce == claim.nonce);
             match own.map(|transfer| transfer.outcome) {
-                Some(Some(Outcome::Succeeded | Outcome::Failed | Outcome::Lost)) => Fate::Applied,
-                Some(_) => Fate::NotApplied,
+                Some(None | Some(Outcome::Expired | Outcome::Evicted)) => Fate::NotApplied,
+                Some(Some(_)) => Fate::Applied,
                 None => Fate::Unknown,
             }
         }

@@ -406,6 +406,29 @@ fn a_slot_that_was_let_go_as_lost_stays_open() {
 }
 
 #[test]
+fn a_slot_that_was_not_started_has_used_up_none_of_its_runs() {
+    let mut record = Ownership::default();
+    for run in 1..=u64::from(SLOT_RUNS) * 2 {
+        record = write(&record, &acquire_slot(u128::from(run), 100, AfterFailure::Leave), run);
+        assert_eq!(record.slot.unwrap().runs, 1);
+        record = write(&record, &release(run, u128::from(run), Outcome::NotStarted), run);
+        let (mark, last) = (record.slot.unwrap(), record.transfers.last().unwrap());
+        assert_eq!((mark.state, mark.runs, last.outcome), (SlotState::Running, 0, Some(Outcome::NotStarted)));
+        let again = refused(&record, &release(run, u128::from(run), Outcome::NotStarted), run);
+        assert_eq!(again, Refusal::AlreadyReleased { outcome: Outcome::NotStarted });
+    }
+    // It is still the first that is to be run.
+    let refusal = refused(&record, &acquire_slot(90, 200, AfterFailure::Leave), 50);
+    assert_eq!(refusal, Refusal::Interrupted(record.slot.unwrap()));
+    // One that has died before has used up the runs that it had.
+    let died = write(&record, &acquire_slot(91, 100, AfterFailure::Leave), 50);
+    let again = write(&died, &acquire_slot(92, 100, AfterFailure::Leave), 50 + TTL * 1000);
+    let epoch = again.epoch.get();
+    let given_back = write(&again, &release(epoch, 92, Outcome::NotStarted), 51 + TTL * 1000);
+    assert_eq!((again.slot.unwrap().runs, given_back.slot.unwrap().runs), (2, 1));
+}
+
+#[test]
 fn an_interrupted_slot_comes_before_newer_ones_unless_it_is_given_up() {
     let record = write(&Ownership::default(), &acquire_slot(1, 100, AfterFailure::Leave), 0);
     let newer = |gives_up: Option<u64>| {

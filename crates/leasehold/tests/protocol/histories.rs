@@ -49,7 +49,12 @@ pub(crate) enum ConcreteOrder {
 pub(crate) fn ops() -> impl Strategy<Value = Vec<(u64, Op)>> {
     let again = prop_oneof![3 => Just(None), 1 => (0..4_usize).prop_map(Some)];
     let ttls = prop_oneof![Just(1_000_u64), Just(2_000), Just(5_000)];
-    let outcome = prop_oneof![3 => Just(Outcome::Succeeded), 2 => Just(Outcome::Failed), 1 => Just(Outcome::Lost)];
+    let outcome = prop_oneof![
+        3 => Just(Outcome::Succeeded),
+        2 => Just(Outcome::Failed),
+        1 => Just(Outcome::Lost),
+        1 => Just(Outcome::NotStarted),
+    ];
     // Mostly the newest tenure; sometimes an older one, or a forged one.
     let which = prop_oneof![4 => Just(0_usize), 2 => 1..4_usize, 1 => 90..92_usize];
     let slot = prop_oneof![1 => Just(None), 2 => (1..5_u64, any::<bool>()).prop_map(Some)];

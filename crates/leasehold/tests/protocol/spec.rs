@@ -117,7 +117,7 @@ impl Spec {
             Concrete::Complete(c, outcome) => match self.slot {
                 _ if !ours(self, c) => No("lost"),
                 Some((_, state, e)) if e == c.epoch.get() => match (state, outcome) {
-                    (SlotState::Running, Outcome::Lost) => Already,
+                    (SlotState::Running, Outcome::Lost | Outcome::NotStarted) => Already,
                     (SlotState::Running, _) => {
                         self.close(e, outcome);
                         Write
@@ -211,6 +211,7 @@ impl Spec {
             match outcome {
                 Outcome::Succeeded => self.slot = Some((slot, SlotState::Done, e)),
                 Outcome::Failed => self.slot = Some((slot, SlotState::Failed, e)),
+                Outcome::NotStarted => self.runs = self.runs.saturating_sub(1),
                 _ => {}
             }
         }

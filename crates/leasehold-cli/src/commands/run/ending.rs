@@ -19,7 +19,15 @@ impl Run<'_> {
             output::say(&note);
         }
         let token = grant.token();
+        let (ended, course) = match self.ran.take() {
+            Some(ran) if ended.passes() => {
+                output::say("the last try could not be started; what counts is the one before");
+                ran
+            }
+            _ => (ended, course),
+        };
         let outcome = match (&lost, &ended, course) {
+            (_, ended, _) if ended.passes() => Outcome::NotStarted,
             (Some(_), ..) => Outcome::Lost,
             (None, Ended::Exited(0), Course::Whole) => Outcome::Succeeded,
             _ => Outcome::Failed,
@@ -50,7 +58,7 @@ impl Run<'_> {
             }
             None => {
                 let exit = own_exit(ended, course, &self.plan.command[0].to_string_lossy());
-                (exit, (exit.code() != 0).then_some(Event::Failed))
+                (exit, (exit.code() != 0 && outcome != Outcome::NotStarted).then_some(Event::Failed))
             }
         };
         if let Some(why) = unrecorded {
@@ -65,11 +73,12 @@ impl Run<'_> {
     async fn count_end(&self, token: &Token, outcome: Outcome, exit: Exit, event: Option<Event>) {
         let fate = match outcome {
             Outcome::Succeeded if event.is_none() => Fate::Succeeded,
+            Outcome::NotStarted => Fate::NotStarted,
             Outcome::Lost => Fate::Lost,
             _ if matches!(event, Some(Event::Lost)) => Fate::Lost,
             _ => Fate::Failed,
         };
-        self.note_end(token, fate, (fate != Fate::Lost).then_some(exit.code())).await;
+        self.note_end(token, fate, fate.is_final().then_some(exit.code())).await;
         if let Some(event) = event {
             let _ = tokio::time::timeout(PATIENCE, self.coordinator.count(&self.plan.leases[0], event)).await;
         }
@@ -126,16 +135,16 @@ fn not_recorded(token: &Token, exit: Exit, why: &str) -> Exit {
 }
 
 /// The command's own exit code, as a shell would show it.
-fn own_exit(ended: Ended, course: Course, program: &str) -> Exit {
+pub(super) fn own_exit(ended: Ended, course: Course, program: &str) -> Exit {
     match ended {
         // As timeout(1) does: a command that was cut off has not succeeded, however it says it ended.
         Ended::Exited(0) if course == Course::CutOff => Exit::Code(124),
         Ended::Exited(code) => Exit::Code(u8::try_from(code & 0xff).unwrap_or(1)),
         Ended::Killed(signal @ (2 | 3)) if std::io::stdin().is_terminal() => Exit::Signal(signal as u8),
         Ended::Killed(signal) => by_signal(signal),
-        Ended::NotStarted(kind, message) => {
-            output::say(&format!("cannot run `{program}`: {message}"));
-            Exit::Code(if kind == std::io::ErrorKind::NotFound { 127 } else { 126 })
+        Ended::NotStarted(trouble) => {
+            output::say(&format!("cannot run `{program}`: {trouble}"));
+            if trouble.passes() { Exit::Unavailable } else { Exit::Code(trouble.code()) }
         }
     }
 }

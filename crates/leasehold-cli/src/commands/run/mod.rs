@@ -8,6 +8,7 @@ use super::{coordinator, of_token};
 use crate::args::{Common, Run as Args};
 use crate::config::{Flags, Settings, blame, duration_of};
 use crate::exit::Exit;
+use crate::supervise::telling::passes;
 use crate::supervise::windows::Windows;
 use crate::supervise::{self, Course, Ended, Evidence, Finished, Output, Signals, Standby, Task};
 use crate::{guards, output, view};
@@ -184,10 +185,12 @@ pub async fn run(common: &Common, args: Args) -> Result<Exit> {
         }
         let recorded = !unrecorded;
         let (coordinator, begun) = (coordinator.clone(), SystemClock.now());
-        let run = Run { coordinator, plan: &plan, slot, recorded, signals: &mut signals, begun, tries: 0 };
+        let run = Run { coordinator, plan: &plan, slot, recorded, signals: &mut signals, begun, tries: 0, ran: None };
         let exit = run.under(*grant, early.take()).await?;
         let worst = before.filter(|before: &Exit| before.code() != 0 && exit.code() == 0).unwrap_or(exit);
-        let goes_on = chosen.is_some_and(|chosen| chosen.is_recovery) && exit != Exit::LostInRun;
+        // A slot that was lost, or not even started, would be found again.
+        let is_open = matches!(exit, Exit::LostInRun | Exit::Unavailable);
+        let goes_on = chosen.is_some_and(|chosen| chosen.is_recovery) && !is_open;
         if !goes_on || signals.told_to_end() {
             return Ok(worst);
         }
@@ -204,13 +207,24 @@ struct Run<'a> {
     signals: &'a mut Signals,
     begun: Moment,
     tries: u32,
+    /// How the last try ended that was started: from then on the slot has had its run.
+    ran: Option<(Ended, Course)>,
 }
 
 /// What a try came to.
 enum Tried {
     Ended(Box<Finished>),
-    /// Nothing was run.
-    Stopped(Result<Exit>),
+    /// Nothing was run, for this reason. The lease is kept no longer, and not given back yet.
+    Unready(Box<Grant>, Error),
+    /// Nothing was run, because this signal came.
+    Signal(Box<Grant>, i32),
+}
+
+/// What came of the pause between two tries.
+enum Paused {
+    Over,
+    Lost(String),
+    Signal(i32),
 }
 
 impl Run<'_> {
@@ -230,20 +244,33 @@ impl Run<'_> {
         let (mut grant, mut early) = (grant, early);
         let finished = loop {
             self.tries += 1;
-            let finished = match self.once(grant, early.take(), windows).await {
-                Tried::Ended(finished) => finished,
-                Tried::Stopped(exit) => {
-                    let _ = tokio::time::timeout(PATIENCE, counting).await;
-                    return exit;
+            let stopped = match self.once(grant, early.take(), windows).await {
+                Tried::Ended(finished) if !self.may_try_again(&finished) => break finished,
+                Tried::Ended(finished) => match self.wait_for_next_try(*finished).await {
+                    Ok(again) => {
+                        grant = again;
+                        continue;
+                    }
+                    Err(finished) => break finished,
+                },
+                Tried::Unready(kept, error) if self.tries <= self.plan.retries && passes(error.kind()) => {
+                    match self.pause(*kept, &error.to_string()).await {
+                        (again, Paused::Over) => {
+                            grant = again;
+                            continue;
+                        }
+                        (kept, Paused::Lost(why)) => {
+                            let lost = format!("lost `{}` before anything was run: {why}", kept.token());
+                            (kept, Err(Error::new(Kind::Unavailable, lost).with_source(error)))
+                        }
+                        (kept, Paused::Signal(number)) => (kept, Ok(by_signal(number))),
+                    }
                 }
+                Tried::Unready(kept, error) => (*kept, Err(error)),
+                Tried::Signal(kept, number) => (*kept, Ok(by_signal(number))),
             };
-            if !self.may_try_again(&finished) {
-                break finished;
-            }
-            match self.wait_for_next_try(*finished).await {
-                Ok(again) => grant = again,
-                Err(finished) => break finished,
-            }
+            let _ = tokio::time::timeout(PATIENCE, counting).await;
+            return self.unstarted(stopped.0, stopped.1).await;
         };
         // The journal has the end after the beginning.
         let _ = tokio::time::timeout(PATIENCE, counting).await;
@@ -261,31 +288,45 @@ impl Run<'_> {
         let keeper = Keeper::start_gated(self.coordinator.clone(), grant, gate);
         let standby = tokio::select! {
             sealed = seal(&plan.guards, &token) => sealed.and_then(|()| early.map_or_else(|| plan.stand_by(), Ok)),
-            number = self.signals.next_ending() => {
-                give_back(&self.coordinator, keeper, self.unstarted()).await;
-                return Tried::Stopped(Ok(by_signal(number)));
-            }
+            number = self.signals.next_ending() => return Tried::Signal(Box::new(keeper.stop().await), number),
         };
         let standby = match standby {
             Ok(standby) => standby,
-            Err(error) => {
-                give_back(&self.coordinator, keeper, Outcome::Failed).await;
-                let _ = self.coordinator.count(&plan.leases[0], Event::Failed).await;
-                self.note_end(&token, Fate::Failed, None).await;
-                return Tried::Stopped(Err(error));
-            }
+            Err(error) => return Tried::Unready(Box::new(keeper.stop().await), error),
         };
         let evidence = plan.progress.as_ref().map(|(_, evidence)| evidence.clone());
         let mut environment = environment(&token, self.slot);
         environment.extend(plan.fences.iter().map(|fences| (guards::FENCE_NAMESPACE, fences.to_string())));
         let store = plan.settings.store.value.clone();
         let task = Task { environment, windows, evidence, max_runtime: plan.max_runtime, store };
-        Tried::Ended(Box::new(supervise::supervise(keeper, standby, task, &mut *self.signals).await))
+        let finished = supervise::supervise(keeper, standby, task, &mut *self.signals).await;
+        if !finished.ended.passes() {
+            self.ran = Some((finished.ended.clone(), finished.course));
+        }
+        Tried::Ended(Box::new(finished))
     }
 
-    /// A slot that was not even begun stays open for another.
-    fn unstarted(&self) -> Outcome {
-        if self.slot.is_some() { Outcome::Lost } else { Outcome::Failed }
+    /// Gives back a lease under which nothing was run this time. Its slot stays open, unless an earlier try was run, or
+    /// trying again would not help.
+    async fn unstarted(&mut self, grant: Grant, why: Result<Exit>) -> Result<Exit> {
+        let ran = self.ran.take();
+        let is_wrong = matches!(&why, Err(error) if !passes(error.kind()));
+        let has_failed = is_wrong || ran.is_some();
+        let (outcome, fate) =
+            if has_failed { (Outcome::Failed, Fate::Failed) } else { (Outcome::NotStarted, Fate::NotStarted) };
+        let _ = tokio::time::timeout(PATIENCE, self.coordinator.release(&grant, outcome)).await;
+        self.note_end(grant.token(), fate, None).await;
+        if has_failed {
+            let _ = self.coordinator.count(&self.plan.leases[0], Event::Failed).await;
+        }
+        match (why, ran) {
+            // 69 would say that nothing was done.
+            (Err(error), Some((ended, course))) if !is_wrong => {
+                output::say(&error.to_string());
+                Ok(ending::own_exit(ended, course, &self.plan.command[0].to_string_lossy()))
+            }
+            (why, _) => why,
+        }
     }
 
     /// A command that was told to end is not started again, whatever it ended with.
@@ -300,30 +341,38 @@ impl Run<'_> {
 
     /// The lease is kept while it is waited. Gives back how it ended if there is no next try after all.
     async fn wait_for_next_try(&mut self, mut finished: Finished) -> Result<Grant, Box<Finished>> {
-        let pause = self.plan.backoff.saturating_mul(1 << (self.tries - 1).min(16)).min(MAX_BACKOFF);
         let told = match &finished.ended {
             Ended::Exited(code) => format!("exit code {code}"),
             Ended::Killed(signal) => format!("signal {signal}"),
-            Ended::NotStarted(_, message) => message.clone(),
+            Ended::NotStarted(trouble) => trouble.to_string(),
         };
         for note in std::mem::take(&mut finished.notes) {
             output::say(&note);
         }
+        let _ = finished.dead_man.wait();
+        let (grant, paused) = self.pause(finished.grant.clone(), &told).await;
+        finished.grant = grant;
+        match paused {
+            Paused::Over => return Ok(finished.grant),
+            Paused::Lost(why) => finished.lost = Some(why),
+            Paused::Signal(_) => {}
+        }
+        Err(Box::new(finished))
+    }
+
+    /// Waits for the time of the next try. The lease is kept meanwhile.
+    async fn pause(&mut self, grant: Grant, told: &str) -> (Grant, Paused) {
+        let pause = self.plan.backoff.saturating_mul(1 << (self.tries - 1).min(16)).min(MAX_BACKOFF);
         let (tries, all) = (self.tries, self.plan.retries + 1);
         let pause_text = leasehold::format_duration(pause);
         output::say(&format!("try {tries} of {all} ended with {told}; the next in {pause_text}"));
-        let _ = finished.dead_man.wait();
-        let keeper = Keeper::start(self.coordinator.clone(), finished.grant.clone());
-        let going_on = tokio::select! {
-            () = SystemClock.sleep_until(SystemClock.now() + pause) => true,
-            loss = keeper.lost() => {
-                finished.lost = Some(loss.to_string());
-                false
-            }
-            _ = self.signals.next_ending() => false,
+        let keeper = Keeper::start(self.coordinator.clone(), grant);
+        let paused = tokio::select! {
+            () = SystemClock.sleep_until(SystemClock.now() + pause) => Paused::Over,
+            loss = keeper.lost() => Paused::Lost(loss.to_string()),
+            number = self.signals.next_ending() => Paused::Signal(number),
         };
-        finished.grant = keeper.stop().await;
-        if going_on { Ok(finished.grant) } else { Err(Box::new(finished)) }
+        (keeper.stop().await, paused)
     }
 
     async fn note_end(&self, token: &Token, fate: Fate, exit: Option<u8>) {
@@ -336,12 +385,6 @@ impl Run<'_> {
 
 fn by_signal(number: i32) -> Exit {
     Exit::Code(128_u8.saturating_add(u8::try_from(number).unwrap_or(0)))
-}
-
-/// Gives back a lease under which nothing was run.
-async fn give_back(coordinator: &Coordinator, keeper: Keeper, outcome: Outcome) {
-    let grant = keeper.stop().await;
-    let _ = tokio::time::timeout(PATIENCE, coordinator.release(&grant, outcome)).await;
 }
 
 /// Waved off: one quiet line and a count.

@@ -115,9 +115,10 @@ impl SlotPlan {
             }
             let standing = Standing::of(schedule, &seen.record, &journal, policy, seen.now);
             if let Some(Interrupted::Died(slot)) = standing.interrupted
-                && journals.give_up(lease, slot).await?
+                && let Some(fate) = journals.give_up(lease, slot).await?
             {
-                output::say(&format!("died: slot {} of `{lease}`; it is not run again", slot_text(slot)));
+                let fate = fate.as_str();
+                output::say(&format!("{fate}: slot {} of `{lease}`; it is not run again", slot_text(slot)));
             }
             let dropped = &standing.due.dropped;
             if !dropped.is_empty() {

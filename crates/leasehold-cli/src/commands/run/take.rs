@@ -88,7 +88,7 @@ const fn is_paused(refusal: &Refusal) -> bool {
 
 async fn once(coordinator: &Coordinator, plan: &Plan, ask: &Ask, give_up: Moment) -> Result<Taken> {
     let left = give_up.saturating_since(SystemClock.now());
-    // A slot that is claimed and given back again has used up one of its runs.
+    // A slot that is claimed and given back again keeps newer ones out meanwhile.
     if ask.slot.is_some() && flock(plan.flock.as_deref())?.is_none() {
         return Ok(Taken::FlockHeld(plan.flock.clone().unwrap_or_default()));
     }
@@ -102,7 +102,7 @@ async fn once(coordinator: &Coordinator, plan: &Plan, ask: &Ask, give_up: Moment
         Acquired::Granted(grant) => match flock(plan.flock.as_deref()) {
             Ok(Some(file)) => Ok(Taken::Granted(grant, file)),
             Ok(None) => {
-                coordinator.release(&grant, Outcome::Lost).await?;
+                coordinator.release(&grant, Outcome::NotStarted).await?;
                 Ok(Taken::FlockHeld(plan.flock.clone().unwrap_or_default()))
             }
             Err(error) => {

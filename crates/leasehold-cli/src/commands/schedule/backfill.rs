@@ -88,8 +88,11 @@ pub async fn backfill(settings: &Settings, jobs: &Jobs, args: &Backfill) -> Resu
     }
     let mut worst = nothing_else;
     for slot in &slots {
-        let exit = one(settings, job, &claims(job, *slot)?, *slot).await?;
-        if exit != Exit::Code(0) {
+        let claims = claims(job, *slot)?;
+        let exit = one(settings, job, &claims, *slot).await?;
+        // Another backfill may have been faster: then the slot was skipped, and is done.
+        let is_over = exit.code() == Exit::Held.code() && is_done(&coordinator, &claims).await?;
+        if exit.code() != 0 && !is_over {
             output::say(&format!("slot {} of `{}` ended with exit code {}", slot_text(*slot), job.name, exit.code()));
             worst = exit;
         }
@@ -111,7 +114,7 @@ async fn find(coordinator: &Coordinator, job: &Job, from: Slot, to: Slot, max: u
     let mut found = Found { slots: Vec::new(), forgotten: Vec::new() };
     let after = Timestamp::from_millis(from.0.as_millis().saturating_sub(1));
     for slot in job.schedule.between(after, to.0).filter(|slot| !has_succeeded(&record, &journal, *slot)) {
-        match coordinator.inspect(&claims(job, slot)?).await?.record.slot.map(|mark| mark.state) {
+        match claimed(coordinator, &claims(job, slot)?).await? {
             Some(SlotState::Done) => {}
             // A backfill was at it before, and did not succeed.
             Some(_) => found.slots.push(slot),
@@ -130,6 +133,15 @@ async fn find(coordinator: &Coordinator, job: &Job, from: Slot, to: Slot, max: u
         }
     }
     Ok(found)
+}
+
+/// What became of the slot under the lease of its own.
+async fn claimed(coordinator: &Coordinator, claims: &LeaseName) -> Result<Option<SlotState>> {
+    Ok(coordinator.inspect(claims).await?.record.slot.map(|mark| mark.state))
+}
+
+async fn is_done(coordinator: &Coordinator, claims: &LeaseName) -> Result<bool> {
+    Ok(claimed(coordinator, claims).await? == Some(SlotState::Done))
 }
 
 /// The lease under which a slot is claimed, whatever span it was asked for with.
@@ -163,14 +175,16 @@ async fn one(settings: &Settings, job: &Job, claims: &LeaseName, slot: Slot) -> 
     let store = settings.store.value.portable();
     let at = slot_text(slot);
     let mut inner = run(job, job.name.as_str(), &store)?;
-    inner.arg(format!("--as-slot={at}")).arg("--unless-succeeded").arg(format!("--wait={PATIENCE}"));
+    // A skip is not a run, and must not look like one that went well.
+    let skipped = format!("--held-exit-code={}", Exit::Held.code());
+    inner.arg(format!("--as-slot={at}")).arg("--unless-succeeded").arg(format!("--wait={PATIENCE}")).arg(&skipped);
     if let Some(ttl) = job.ttl {
         inner.arg(format!("--ttl={ttl}"));
     }
     words(&mut inner, job);
     let mut outer = Command::new(inner.get_program());
     outer.arg("run").arg(claims.as_str()).arg(format!("--slot-at={at}")).arg("--unrecorded");
-    outer.arg(format!("--wait={PATIENCE}")).arg("--quiet").env("LEASEHOLD_STORE", &store);
+    outer.arg(format!("--wait={PATIENCE}")).arg(&skipped).arg("--quiet").env("LEASEHOLD_STORE", &store);
     outer.arg("--").arg(inner.get_program()).args(inner.get_args());
     if let Some(cwd) = inner.get_current_dir() {
         outer.current_dir(cwd);

@@ -15,8 +15,10 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Exit codes of `run` itself with which it has not even taken the lease up.
+/// Exit codes of `run` itself with which it has not even taken the lease up: what it was told to run is wrong here.
 const REFUSED: [i32; 2] = [64, 78];
+/// The same, and the next try may go well.
+const TRY_AGAIN: i32 = 69;
 
 /// Starts runs and knows which go on.
 #[derive(Debug)]
@@ -96,7 +98,7 @@ impl Launcher for Processes {
             Ok(child) => child,
             Err(_) if job.cwd.as_ref().is_some_and(|cwd| !cwd.is_dir()) => {
                 // It would fail as often as it was tried.
-                self.note_refusal(start, None).await;
+                self.note_refusal(start, None, Outcome::Failed).await;
                 let cwd = job.cwd.clone().unwrap_or_default();
                 let message = format!("job `{}` failed: its cwd `{}` is no folder here", job.name, cwd.display());
                 return Err(Error::new(Kind::Unsupported, message));
@@ -108,27 +110,33 @@ impl Launcher for Processes {
         let ended = child.wait().await;
         self.running.lock().unwrap_or_else(PoisonError::into_inner).remove(&pid);
         let code = ended.ok().and_then(|status| status.code());
-        if code.is_some_and(|code| REFUSED.contains(&code)) {
-            self.note_refusal(start, code).await;
+        match code {
+            Some(code) if REFUSED.contains(&code) => self.note_refusal(start, Some(code), Outcome::Failed).await,
+            Some(TRY_AGAIN) => self.note_refusal(start, code, Outcome::NotStarted).await,
+            _ => {}
         }
         Ok(())
     }
 }
 
 impl Processes {
-    /// A run that refused its own settings has left the lease as it was; if it has, the slot failed. The command may
-    /// have had this code too, and then the lease is released already.
-    async fn note_refusal(&self, start: &Start, code: Option<i32>) {
+    /// A run that refused its own settings, or could not start, has left the lease as it was; if it has, the slot failed,
+    /// or stays open. The command may have had this code too, and then the lease was renewed, and is released already.
+    async fn note_refusal(&self, start: &Start, code: Option<i32>, outcome: Outcome) {
         let token = start.grant.token();
         let Ok(seen) = self.coordinator.inspect(&token.lease).await else { return };
-        if !seen.record.is_held_by(token.claim()) {
+        if !seen.record.is_held_by(token.claim()) || seen.record.tenure != start.grant.record().tenure {
             return;
         }
-        if self.coordinator.release_by_token(token, Outcome::Failed).await.is_ok() {
+        if self.coordinator.release_by_token(token, outcome).await.is_ok() {
             let exit = code.and_then(|code| u8::try_from(code).ok());
-            let end = RunEnd { fate: Fate::Failed, exit, ran_for_ms: 0, tries: 1 };
+            let has_failed = outcome == Outcome::Failed;
+            let fate = if has_failed { Fate::Failed } else { Fate::NotStarted };
+            let end = RunEnd { fate, exit, ..RunEnd::NOT_STARTED };
             let _ = Journals::new(self.coordinator.clone()).end(&token.lease, start.slot, token.epoch, end).await;
-            let _ = self.coordinator.count(&token.lease, leasehold::Event::Failed).await;
+            if has_failed {
+                let _ = self.coordinator.count(&token.lease, leasehold::Event::Failed).await;
+            }
         }
     }
 }

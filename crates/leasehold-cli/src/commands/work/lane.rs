@@ -17,9 +17,11 @@ use leasehold_stores::StoreUrl;
 use leasehold_work::queue::Reason;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe::Receiver;
 use tokio::sync::watch;
 
 /// The variable by which a lane knows that its standard input is its manager's line.
@@ -42,8 +44,8 @@ pub struct Plan {
 
 pub async fn run<S: Source>(mut source: S, plan: Plan) -> Result<Exit> {
     let (mut signals, asked) = Signals::listen()?.draining();
-    if std::env::var_os(LANE).is_some() {
-        end_with_manager(asked.clone());
+    if is_managed() {
+        end_with_manager(asked.clone())?;
     }
     let mut bench = Bench::new()?;
     let (mut left, mut failures, mut pauses, mut exit) = (plan.items, 0, 0, Exit::Done);
@@ -138,14 +140,21 @@ const fn passes(kind: Kind) -> bool {
     matches!(kind, Kind::Unavailable | Kind::Contended | Kind::Indeterminate | Kind::Lost)
 }
 
+/// Whether this is a lane of several. A worker that a lane's command starts is not: it finds the variable empty.
+pub fn is_managed() -> bool {
+    std::env::var_os(LANE).is_some_and(|word| !word.is_empty())
+}
+
 /// A lane whose manager is gone, however it went, finishes what it is at.
-fn end_with_manager(asked: watch::Sender<u32>) {
-    std::thread::spawn(move || {
-        let mut line = std::io::stdin().lock();
+fn end_with_manager(asked: watch::Sender<u32>) -> Result<()> {
+    let line = std::io::stdin().as_fd().try_clone_to_owned().and_then(Receiver::from_owned_fd);
+    let mut line = line.map_err(|e| Error::unavailable("cannot listen to the manager of the lanes", e))?;
+    tokio::spawn(async move {
         let mut buffer = [0; 64];
-        while !matches!(line.read(&mut buffer), Ok(0) | Err(_)) {}
+        while !matches!(line.read(&mut buffer).await, Ok(0) | Err(_)) {}
         asked.send_modify(|count| *count = (*count).max(1));
     });
+    Ok(())
 }
 
 /// Why a command cannot be begun.
@@ -250,14 +259,13 @@ async fn settle<S: Source>(
     }
     let ended_by_us = *asked.borrow() > 1;
     let failure = match (&ended, course) {
-        (Ended::NotStarted(kind, message), _) => {
-            output::say(&format!("cannot run `{}`: {message}", plan.command[0].to_string_lossy()));
+        (Ended::NotStarted(trouble), _) => {
+            output::say(&format!("cannot run `{}`: {trouble}", plan.command[0].to_string_lossy()));
             let _ = source.give_back(&grant).await;
-            if matches!(kind, ErrorKind::ExecutableFileBusy | ErrorKind::OutOfMemory | ErrorKind::WouldBlock) {
+            if trouble.passes() {
                 return Ok(Settled::NotNow);
             }
-            let code = if *kind == ErrorKind::NotFound { 127 } else { 126 };
-            return Ok(Settled::CannotRun(Exit::Code(code)));
+            return Ok(Settled::CannotRun(Exit::Code(trouble.code())));
         }
         (Ended::Exited(0), Course::Whole) => None,
         (_, Course::CutOff) => {

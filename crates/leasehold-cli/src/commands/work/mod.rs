@@ -50,7 +50,7 @@ pub async fn work(common: &Common, args: Args) -> Result<Exit> {
     };
     let (label, ttl) = (settings.label.value.clone(), settings.ttl.value);
     let open = Open::new(&settings, &target).await?;
-    if std::env::var_os(lane::LANE).is_none() {
+    if !lane::is_managed() {
         reach(&open).await?;
     }
     match open {
