@@ -145,24 +145,23 @@ async fn migrate_patiently(
     patience.at(format!("the leases and queues between `{from}` and `{to}`"));
     if args.dry_run {
         there.may_receive(number)?;
-        if let Stage::New = stage {
-            here.may_leave()?;
-        }
         match stage {
             Stage::Moved(_) => {}
-            Stage::New => work.check_all().await?,
+            Stage::New => {
+                here.may_leave()?;
+                work.check_all().await?;
+            }
             _ => work.check().await?,
         }
         return rehearsed(common, &work.from, (&from, &to)).await;
     }
     if let Stage::New = stage {
-        match work.sweep().await? {
-            0 if args.abort => return Err(nothing_to_give_up(&from)),
-            0 => {}
-            swept => output::say(&format!("took back {swept} marks that a given-up migration had left")),
+        let swept = work.sweep().await?;
+        if swept > 0 {
+            output::say(&format!("took back {swept} marks that a given-up migration had left"));
         }
         if args.abort {
-            return Ok(Exit::Done);
+            return if swept > 0 { Ok(Exit::Done) } else { Err(nothing_to_give_up(&from)) };
         }
     }
     go_on(common, &work, stage, args.abort, (&from, &to)).await
