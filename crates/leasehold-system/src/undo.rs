@@ -7,8 +7,22 @@
 /// A mend that can be taken back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mend {
-    /// A run's end is told until the trust window ends, not once.
+    /// The end of a run is told until the trust window ends, not once.
     EndToldOnce,
+    /// A renewal is trusted by the lesser of both anchors.
+    RenewalTrustedByOneAnchor,
+    /// An item that cannot be claimed is set aside, and the others are claimed.
+    ItemErrorLeavesTheClaimer,
+    /// An item's oldest events give way, so that its record always fits.
+    RecordBudgetNotKept,
+    /// An item without a delay may be claimed whatever the store's clock shows.
+    ItemsWaitForTheClock,
+    /// A renewal shortens an item's deadline after the store's clock was set back.
+    ItemDeadlineNotShortened,
+    /// A damaged journal stops its own job only.
+    JournalErrorStopsTheScheduler,
+    /// A slot whose run died is run again before newer ones.
+    InterruptedSlotLeft,
 }
 
 /// The variable that names what is taken back.
@@ -16,12 +30,28 @@ pub const VARIABLE: &str = "LEASEHOLD_UNDO";
 
 impl Mend {
     /// All of them.
-    pub const ALL: &[Mend] = &[Mend::EndToldOnce];
+    pub const ALL: &[Mend] = &[
+        Mend::EndToldOnce,
+        Mend::RenewalTrustedByOneAnchor,
+        Mend::ItemErrorLeavesTheClaimer,
+        Mend::RecordBudgetNotKept,
+        Mend::ItemsWaitForTheClock,
+        Mend::ItemDeadlineNotShortened,
+        Mend::JournalErrorStopsTheScheduler,
+        Mend::InterruptedSlotLeft,
+    ];
 
     /// The word in [`VARIABLE`] and for `cargo xtask torture --undo`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Mend::EndToldOnce => "end-told-once",
+            Mend::RenewalTrustedByOneAnchor => "renewal-trusted-by-one-anchor",
+            Mend::ItemErrorLeavesTheClaimer => "item-error-leaves-the-claimer",
+            Mend::RecordBudgetNotKept => "record-budget-not-kept",
+            Mend::ItemsWaitForTheClock => "items-wait-for-the-clock",
+            Mend::ItemDeadlineNotShortened => "item-deadline-not-shortened",
+            Mend::JournalErrorStopsTheScheduler => "journal-error-stops-the-scheduler",
+            Mend::InterruptedSlotLeft => "interrupted-slot-left",
         }
     }
 }

@@ -16,6 +16,7 @@ use async_trait::async_trait;
 use attend::Desk;
 use leasehold::clock::Moment;
 use leasehold::{Coordinator, Grant, Key, Label, LeaseName, Result, Shelf, Slot, SlotState, Timestamp, Ttl};
+use leasehold_system::undo::{Mend, undone};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -297,9 +298,13 @@ impl Scheduler {
             after = page.last().map(|(name, _)| name.clone());
             for (name, journal) in page {
                 // A damaged one is looked at, told and tried again with its own job.
-                let Ok(journal) = journal else {
-                    self.desk.check_journal_of([name]);
-                    continue;
+                let journal = match journal {
+                    Err(error) if undone(Mend::JournalErrorStopsTheScheduler) => return Err(error),
+                    Err(_) => {
+                        self.desk.check_journal_of([name]);
+                        continue;
+                    }
+                    Ok(journal) => journal,
                 };
                 let settled = journal.settled_to.map(|slot| slot.0);
                 if let Some(at) = settled.max(journal.since) {

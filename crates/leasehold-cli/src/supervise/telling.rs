@@ -9,6 +9,7 @@
 use crate::output;
 use leasehold::clock::{Clock, Moment, SystemClock};
 use leasehold::{Error, Kind, Result, format_duration};
+use leasehold_system::undo::{Mend, undone};
 use std::pin::pin;
 use std::time::Duration;
 
@@ -74,7 +75,7 @@ pub async fn tell<T>(
             None => return Err(given_up(is_stopped, trouble)),
         }
         let now = SystemClock.now();
-        if is_stopped || now + pause >= until {
+        if is_stopped || now + pause >= until || undone(Mend::EndToldOnce) {
             return Err(given_up(is_stopped, trouble));
         }
         if is_quiet && now.saturating_since(begun) >= QUIET {

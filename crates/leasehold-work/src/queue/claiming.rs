@@ -18,6 +18,7 @@ use super::protocol::{Refusal, Request};
 use leasehold::clock::Moment;
 use leasehold::store::{Watch, Watching};
 use leasehold::{Error, HolderId, Kind, Label, Result, Ttl, format_duration};
+use leasehold_system::undo::{Mend, undone};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
@@ -187,6 +188,7 @@ impl Claimer {
                 }
                 Ok(None) => troubled = 0,
                 Err(error) if is_passing(error.kind()) && troubled + 1 == MOST_TROUBLED => return Err(error),
+                Err(error) if undone(Mend::ItemErrorLeavesTheClaimer) => return Err(error),
                 Err(error) => {
                     troubled += usize::from(is_passing(error.kind()));
                     self.set_aside(place, error).await?;

@@ -11,6 +11,7 @@ use super::payload::Payload;
 use leasehold::protocol::{Fate, Holder, Report};
 use leasehold::relocation::{Address, Relocated, Relocation, Step, relocate};
 use leasehold::{Claim, Epoch, HolderId, Nonce, Progress, Tenure, Timestamp, Ttl, Who, Why};
+use leasehold_system::undo::{Mend, undone};
 use std::time::Duration;
 
 /// What is asked for.
@@ -207,7 +208,11 @@ fn becomes(item: &Item, request: &Request, now: Timestamp) -> Decision {
             let State::Claimed(tenure) = &mut next.state else { return false };
             // Also when that is sooner than before: a clock that was set back must not leave the item to its worker for as long
             // as it was set back by. Nobody trusts a renewal whose answer was lost.
+            let earlier = tenure.deadline;
             tenure.deadline = now.plus(ttl.get());
+            if undone(Mend::ItemDeadlineNotShortened) {
+                tenure.deadline = tenure.deadline.max(earlier);
+            }
             tenure.ttl = *ttl;
             item.tenure().is_some_and(|t| now < t.deadline)
         }),
