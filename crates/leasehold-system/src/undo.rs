@@ -19,10 +19,26 @@ pub enum Mend {
     ItemsWaitForTheClock,
     /// A renewal shortens an item's deadline after the store's clock was set back.
     ItemDeadlineNotShortened,
+    /// What waits by a clock that was ahead waits no longer than was asked for.
+    MisdatedItemsLeft,
     /// A damaged journal stops its own job only.
     JournalErrorStopsTheScheduler,
     /// A slot whose run died is run again before newer ones.
     InterruptedSlotLeft,
+    /// A lane that ends untold is replaced.
+    LanesNotReplaced,
+    /// A lane's folder that a cleaner removed is made anew.
+    LaneFolderNotMadeAnew,
+    /// An item whose command cannot be begun fails that attempt, and the lane goes on.
+    UnreadyItemEndsTheLane,
+    /// A file that cannot be read uses up its attempts.
+    UnreadableFileLeftUntried,
+    /// A checkpoint that is not text is passed over.
+    BadCheckpointEndsTheLane,
+    /// What a spool's janitor cannot do for one file is told, and everything else is done.
+    JanitorErrorStopsTheSpool,
+    /// A spool's worker keeps a file alive that another user owns.
+    SignOfLifeNeedsTheOwner,
 }
 
 /// The variable that names what is taken back.
@@ -37,8 +53,16 @@ impl Mend {
         Mend::RecordBudgetNotKept,
         Mend::ItemsWaitForTheClock,
         Mend::ItemDeadlineNotShortened,
+        Mend::MisdatedItemsLeft,
         Mend::JournalErrorStopsTheScheduler,
         Mend::InterruptedSlotLeft,
+        Mend::LanesNotReplaced,
+        Mend::LaneFolderNotMadeAnew,
+        Mend::UnreadyItemEndsTheLane,
+        Mend::UnreadableFileLeftUntried,
+        Mend::BadCheckpointEndsTheLane,
+        Mend::JanitorErrorStopsTheSpool,
+        Mend::SignOfLifeNeedsTheOwner,
     ];
 
     /// The word in [`VARIABLE`] and for `cargo xtask torture --undo`.
@@ -50,8 +74,16 @@ impl Mend {
             Mend::RecordBudgetNotKept => "record-budget-not-kept",
             Mend::ItemsWaitForTheClock => "items-wait-for-the-clock",
             Mend::ItemDeadlineNotShortened => "item-deadline-not-shortened",
+            Mend::MisdatedItemsLeft => "misdated-items-left",
             Mend::JournalErrorStopsTheScheduler => "journal-error-stops-the-scheduler",
             Mend::InterruptedSlotLeft => "interrupted-slot-left",
+            Mend::LanesNotReplaced => "lanes-not-replaced",
+            Mend::LaneFolderNotMadeAnew => "lane-folder-not-made-anew",
+            Mend::UnreadyItemEndsTheLane => "unready-item-ends-the-lane",
+            Mend::UnreadableFileLeftUntried => "unreadable-file-left-untried",
+            Mend::BadCheckpointEndsTheLane => "bad-checkpoint-ends-the-lane",
+            Mend::JanitorErrorStopsTheSpool => "janitor-error-stops-the-spool",
+            Mend::SignOfLifeNeedsTheOwner => "sign-of-life-needs-the-owner",
         }
     }
 }

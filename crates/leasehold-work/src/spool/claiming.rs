@@ -16,6 +16,7 @@ use leasehold::{
     Error, Jitter, Key, Kind, Label, LeaseName, Nonce, Result, Store, Tenancy, Token, Ttl, format_duration,
     parse_duration,
 };
+use leasehold_system::undo::{Mend, undone};
 use leasehold_system::watch::PathWatch;
 use std::collections::{HashMap, VecDeque};
 use std::fs;
@@ -279,7 +280,12 @@ impl SpoolClaimer {
         if self.cleaned.is_none_or(|cleaned| now >= cleaned + pause) {
             self.cleaned = Some(now);
             let (spool, told) = (&self.spool, &mut self.told);
-            spool.tend(&mut |error| told.tell(&error))?;
+            let mut last = None;
+            spool.tend(&mut |error| {
+                told.tell(&error);
+                last = Some(error);
+            })?;
+            last.filter(|_| undone(Mend::JanitorErrorStopsTheSpool)).map_or(Ok(()), Err)?;
         }
         if self.swept.is_none_or(|swept| now >= swept + SWEEP) {
             self.swept = Some(now);

@@ -12,6 +12,7 @@ use super::signs::sign_of;
 use super::steps::SpoolStep;
 use crate::queue::{Attempts, Payload, Reason};
 use leasehold::{Checkpoint, Error, Kind, Result};
+use leasehold_system::undo::{Mend, undone};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -48,7 +49,11 @@ impl Spool {
             // costs an attempt that begins earlier, not the attempt.
             let plain = fs::symlink_metadata(&path).is_ok_and(|m| m.is_file());
             let bytes = if plain { read_at_most(&path, Checkpoint::MAX_BYTES).ok()? } else { return None };
-            Checkpoint::new(String::from_utf8(bytes).ok()?).ok()
+            let text = String::from_utf8(bytes);
+            if text.is_err() && undone(Mend::BadCheckpointEndsTheLane) {
+                std::process::exit(65);
+            }
+            Checkpoint::new(text.ok()?).ok()
         })
     }
 

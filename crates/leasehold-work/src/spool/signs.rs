@@ -10,6 +10,7 @@ use super::folder::{Spool, failed};
 use super::steps::SpoolStep;
 use leasehold::clock::{Clock, SystemClock};
 use leasehold::{Error, Kind, Nonce, Result, Timestamp};
+use leasehold_system::undo::{Mend, undone};
 use leasehold_system::volume;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, utimensat};
 use rustix::io::Errno;
@@ -59,7 +60,7 @@ impl Spool {
             Ok(()) => {}
             Err(Errno::NOENT) => return lost("was lost: somebody moved it"),
             // Only a file's owner may set its times, and the folder is ours to write in.
-            Err(Errno::PERM | Errno::ACCESS) => {
+            Err(Errno::PERM | Errno::ACCESS) if !undone(Mend::SignOfLifeNeedsTheOwner) => {
                 let sign = sign_of(grant.path());
                 self.give_sign(&sign).map_err(|e| failed(e, "give a sign of life by", &sign))?;
                 // An operator may have moved it, or whoever found it silent.

@@ -5,6 +5,7 @@
 
 use super::source::Content;
 use leasehold::{Error, Kind, Nonce, Result};
+use leasehold_system::undo::{Mend, undone};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use std::fs::{DirBuilder, File};
 use std::io::Write;
@@ -43,7 +44,7 @@ impl Bench {
     /// Clears it, and lays out the payload; gives its path. A folder that was removed, as cleaners of temporary files do, is
     /// made anew under another name.
     pub fn lay(&mut self, payload: &Content) -> Result<PathBuf> {
-        if !is_own_folder(&self.path) {
+        if !is_own_folder(&self.path) && !undone(Mend::LaneFolderNotMadeAnew) {
             *self = Bench::new()?;
         }
         for path in [self.result(), self.follow_ups()] {

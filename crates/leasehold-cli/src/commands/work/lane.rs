@@ -14,6 +14,7 @@ use crate::supervise::{Course, Ended, Feed, Finished, Signals, Standby, Task, su
 use leasehold::clock::{Clock, SystemClock};
 use leasehold::{Error, Keeper, Kind, Result, Tenancy, format_duration};
 use leasehold_stores::StoreUrl;
+use leasehold_system::undo::{Mend, undone};
 use leasehold_work::queue::Reason;
 use std::ffi::OsString;
 use std::fs::File;
@@ -168,6 +169,7 @@ enum Unready {
 /// Fails the attempt, or gives the item back if it is not to blame; gives whether to pause then. An error ends the lane.
 async fn not_begun<S: Source>(source: &S, grant: &Grant<S>, unready: Unready, is_first: bool) -> Result<bool> {
     match unready {
+        Unready::Item(_, error) if undone(Mend::UnreadyItemEndsTheLane) => Err(error),
         Unready::Item(id, error) => {
             let failed = attempt_failed(source, grant, &id, &format!("not begun: {error}")).await;
             // It expires by itself, and is tried again.
@@ -196,8 +198,10 @@ fn prepare<S: Source>(
     let job = source.job(tenancy).map_err(|error| Unready::Item(source.id(tenancy), error))?;
     let payload = bench.lay(&job.payload).map_err(Unready::Machine)?;
     let input = File::open(&payload).map_err(|e| match &job.payload {
-        Content::File(_) => Unready::Item(job.id.clone(), Error::unavailable("its payload cannot be read", e)),
-        Content::Bytes(_) => Unready::Machine(cannot(e, &payload)),
+        Content::File(_) if !undone(Mend::UnreadableFileLeftUntried) => {
+            Unready::Item(job.id.clone(), Error::unavailable("its payload cannot be read", e))
+        }
+        _ => Unready::Machine(cannot(e, &payload)),
     })?;
     let standby = stand_by(plan, bench, &job, payload, input).map_err(Unready::Machine)?;
     Ok((job, standby))
