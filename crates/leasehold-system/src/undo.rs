@@ -19,8 +19,6 @@ pub enum Mend {
     ItemsWaitForTheClock,
     /// A renewal shortens an item's deadline after the store's clock was set back.
     ItemDeadlineNotShortened,
-    /// What waits by a clock that was ahead waits no longer than was asked for.
-    MisdatedItemsLeft,
     /// A damaged journal stops its own job only.
     JournalErrorStopsTheScheduler,
     /// A slot whose run died is run again before newer ones.
@@ -53,7 +51,6 @@ impl Mend {
         Mend::RecordBudgetNotKept,
         Mend::ItemsWaitForTheClock,
         Mend::ItemDeadlineNotShortened,
-        Mend::MisdatedItemsLeft,
         Mend::JournalErrorStopsTheScheduler,
         Mend::InterruptedSlotLeft,
         Mend::LanesNotReplaced,
@@ -74,7 +71,6 @@ impl Mend {
             Mend::RecordBudgetNotKept => "record-budget-not-kept",
             Mend::ItemsWaitForTheClock => "items-wait-for-the-clock",
             Mend::ItemDeadlineNotShortened => "item-deadline-not-shortened",
-            Mend::MisdatedItemsLeft => "misdated-items-left",
             Mend::JournalErrorStopsTheScheduler => "journal-error-stops-the-scheduler",
             Mend::InterruptedSlotLeft => "interrupted-slot-left",
             Mend::LanesNotReplaced => "lanes-not-replaced",

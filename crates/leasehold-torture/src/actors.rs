@@ -14,6 +14,8 @@ use std::time::Duration;
 const NO_STORE: [i32; 2] = [69, 70];
 /// What counts as the start.
 const START_MS: u64 = 10_000;
+/// How long after it is back a server may still refuse a connection.
+const SETTLED_MS: u64 = 1_000;
 /// How long one that was told to end may take: the longest run, and then some.
 const ENDING_MS: u64 = 45_000;
 
@@ -133,7 +135,11 @@ impl Cast {
                 }
                 std::thread::sleep(Duration::from_millis(50));
             }
-            actors.push(Actor { name: player.name, ended: player.ended, told, lanes });
+            let said = std::fs::read_to_string(site.actor_log(&player.name)).unwrap_or_default();
+            let mut lost_lanes = lane_codes(&said);
+            // A store that is away at the start is most likely misspelt, and said to be.
+            lost_lanes.retain(|code| player.place != Place::Server || !NO_STORE.contains(code));
+            actors.push(Actor { name: player.name, ended: player.ended, told, lanes, lost_lanes });
         }
         actors
     }
@@ -161,7 +167,7 @@ impl Player {
         self.again_at = now + 700;
         let at_start = now < self.started + START_MS && NO_STORE.contains(&code);
         // A store that is away at the start is most likely misspelt, and said to be.
-        let excused = self.place == Place::Server && at_start && was_away(self.started, now);
+        let excused = self.place == Place::Server && at_start && was_away(self.started.saturating_sub(SETTLED_MS), now);
         if !self.killed && !excused && self.ended.is_none() {
             println!("torture: {} ended by itself with {code}", self.name);
             self.ended = Some((now, code));
@@ -169,6 +175,25 @@ impl Player {
     }
 }
 
+/// The codes of the lanes that a worker says to have ended; those that were killed have none.
+fn lane_codes(said: &str) -> Vec<i32> {
+    let codes =
+        said.lines().filter_map(|line| line.split_once("a lane was ended with exit code ")?.1.split(';').next());
+    codes.filter_map(|code| code.parse().ok()).collect()
+}
+
 fn code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_that_ended_by_themselves_are_told_from_those_that_were_killed() {
+        let said = "leasehold: a lane was ended by signal 9; starting another in 1s\n\
+                    leasehold: a lane was ended with exit code 69; starting another in 2s\n";
+        assert_eq!(lane_codes(said), [69]);
+    }
 }

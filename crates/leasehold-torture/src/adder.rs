@@ -136,6 +136,6 @@ impl Way {
         std::fs::write(&file, payload).unwrap();
         let from = file.display().to_string();
         let (id, at) = self.add(queue, key, &["--from", &from, "--attempts", attempts], 0, &AtomicBool::new(true))?;
-        Some(Added { work: queue.into(), id, at, has_child: false })
+        Some(Added { work: queue.into(), id, at, has_child: true })
     }
 }

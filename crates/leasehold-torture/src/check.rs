@@ -13,7 +13,6 @@ mod waits;
 mod tests;
 
 pub(crate) use ends::child_of;
-pub(crate) use fates::is_open;
 
 use crate::facts::History;
 use std::fmt;

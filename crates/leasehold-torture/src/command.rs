@@ -8,14 +8,14 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-/// The end of a run that takes so long is told in advance: an absence of the store can be aimed at it.
-const LONGER_MS: u64 = 1_500;
 /// The code of a command that cannot leave its result.
 const NOT_LEFT: u8 = 98;
 /// Between two signs of life.
 const TICK: Duration = Duration::from_millis(100);
 /// The variable with the shortest and the longest time of a run, in milliseconds: `300-900`.
 pub(crate) const RUN_MS: &str = "TORTURE_RUN_MS";
+/// The variable whose presence makes a run tell in advance when it ends: an absence of the store can be aimed at it.
+pub(crate) const TELLS: &str = "TORTURE_TELLS";
 /// The variable with the code to exit with.
 pub(crate) const EXIT: &str = "TORTURE_EXIT";
 /// How the payload of a poison item begins; then comes one of the two that follow.
@@ -31,6 +31,7 @@ const REASON_BYTES: usize = 500;
 const BITTER_ATTEMPTS: u32 = 10;
 const RESULT_BYTES: usize = 16 * 1024;
 const CHECKPOINT_BYTES: usize = 4 * 1024;
+const FOLLOW_UP_BYTES: usize = 9 * 1024;
 
 /// What is to be done.
 struct Task {
@@ -66,7 +67,7 @@ fn work() -> std::io::Result<u8> {
         let _ = quiet(&site, &["queue", "progress", &queue, "--checkpoint", &checkpoint]).status();
     }
     let until = now_ms() + run_ms;
-    if run_ms >= LONGER_MS && std::env::var_os("LEASEHOLD_QUEUE").is_none() {
+    if !variable(TELLS).is_empty() {
         std::fs::write(site.next_end(), until.to_string())?;
     }
     while now_ms() < until {
@@ -86,10 +87,12 @@ fn work() -> std::io::Result<u8> {
     }
     let mut left = Ok(());
     if child && code == 0 {
-        let payload = serde_json::json!({ "payload": child_of(&line.id) });
+        // That of a poison item is as long as may be beside all that the item has: its events have to give way.
+        let width = if poison { FOLLOW_UP_BYTES } else { 0 };
+        let payload = serde_json::json!({ "payload": format!("{:width$}", child_of(&line.id)) });
         left = std::fs::write(variable("LEASEHOLD_FOLLOW_UPS"), format!("{payload}\n"));
     }
-    if poison && code == 0 {
+    if poison && code == 0 && left.is_ok() {
         left = std::fs::write(variable("LEASEHOLD_RESULT"), vec![POISON; RESULT_BYTES]);
     }
     // A cleaner of temporary files was there: the attempt fails, as a script's would.
@@ -138,7 +141,7 @@ fn task() -> std::io::Result<Task> {
     let bitter = poison && payload.get(1) == Some(&BITTER) && attempt <= BITTER_ATTEMPTS;
     let fails = kind == "never" || bitter || (attempt == 1 && (kind == "twice" || poison));
     let run_ms = ms.parse().unwrap_or(100);
-    let child = matches!(kind, "plain" | "twice");
+    let child = poison || matches!(kind, "plain" | "twice");
     line.payload = if poison { "poison".into() } else { text };
     Ok(Task { line, run_ms, code: fails.into(), child, poison, bitter })
 }

@@ -74,6 +74,9 @@ pub(crate) struct Seen {
     pub tries: u64,
 }
 
+/// How often a slot is begun before it may be given up as died.
+const TRIES: u64 = 3;
+
 /// What is known of a job's slots.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Slots {
@@ -83,6 +86,19 @@ pub(crate) struct Slots {
     pub due_to: u64,
     /// Every end that the lease's history tells: slot, epoch, outcome.
     pub ends: BTreeMap<(u64, u64), String>,
+}
+
+impl Slots {
+    /// Whether something more has to become of this slot.
+    pub(crate) fn is_open(&self, slot: u64, seen: &Seen) -> bool {
+        // A run that was killed before it could write itself down has used up an epoch all the same.
+        let epochs = self.ends.range((slot, 0)..=(slot, u64::MAX)).count() as u64;
+        match seen.fate.as_str() {
+            "running" | "lost" => true,
+            "died" => seen.tries.max(epochs) < TRIES,
+            _ => false,
+        }
+    }
 }
 
 /// An item as `queue ls` shows it when all is over.
@@ -114,6 +130,8 @@ pub(crate) struct Actor {
     pub told: Option<i32>,
     /// Of a worker: how many lanes it was to have, and had at the end.
     pub lanes: Option<(usize, usize)>,
+    /// The codes of lanes that ended by themselves, though their store was there.
+    pub lost_lanes: Vec<i32>,
 }
 
 /// All of it.

@@ -6,10 +6,10 @@ use crate::facts::{Added, Happened, What};
 use crate::log::now_ms;
 use crate::plan::Fault;
 use crate::processes::{self, Process, Role};
-use crate::site::{EMBEDDED_QUEUE, HURT, SERVER_QUEUE, SPOOL, Site, is_root, open_to_all};
+use crate::site::{EMBEDDED_QUEUE, HURT, LANES, LOCAL_TTL_S, SERVER_QUEUE, SPOOL, Site, is_root, open_to_all};
 use leasehold_testbed::{self as testbed, Postgres, Proxy};
 use rustix::process::Signal;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// An answer that is to be lost is lost within this.
 const LOST_WITHIN_MS: u64 = 1_500;
@@ -30,8 +30,8 @@ enum Later {
 
 /// An absence that is aimed at an end begins so long before it.
 const BEFORE_MS: u64 = 200;
-/// How long after the clock was set back a lane is killed: it has renewed since.
-const RENEWED_MS: u64 = 3_000;
+/// How long after the clock was set back a lane is killed: it has renewed twice since, and so by the new time.
+const RENEWED_MS: u64 = 5_500;
 /// How many items wait when the clock is set back.
 const BURST: usize = 10;
 
@@ -49,6 +49,7 @@ pub(crate) struct World<'a> {
     pub damaged: Vec<String>,
     later: Vec<(u64, u64, Later)>,
     stopped: Vec<Process>,
+    closed: Vec<PathBuf>,
     count: usize,
 }
 
@@ -66,6 +67,7 @@ impl<'a> World<'a> {
             damaged: Vec::new(),
             later: Vec::new(),
             stopped: Vec::new(),
+            closed: Vec::new(),
             count: 0,
         }
     }
@@ -136,7 +138,8 @@ impl<'a> World<'a> {
             Fault::DamageItem { pick } => self.damage_item(pick, adder),
             Fault::BadNote { pick } => self.bad_note(pick, adder),
             Fault::SecretFile { pick } => self.secret_file(pick),
-            Fault::CleanTemporary { pick } => self.clean_temporary(pick),
+            Fault::ClosedFolder => self.closed_folder(),
+            Fault::CleanTemporary => self.clean_temporary(),
         }
     }
 
@@ -183,6 +186,8 @@ impl<'a> World<'a> {
     pub(crate) fn heal(&mut self, cast: &mut Cast) {
         self.take_back(true, cast);
         self.proxy.disarm();
+        // Or nobody but root can remove them with the rest.
+        self.closed.drain(..).for_each(|folder| open_to_all(&folder, 0o755));
         if self.most_ms > self.offset_ms {
             self.step(self.most_ms - self.offset_ms);
         }
@@ -224,12 +229,12 @@ impl<'a> World<'a> {
 
     fn kill_a_lane(&mut self, cast: &mut Cast) {
         let all = processes::of(&self.site.bin());
-        // One whose dead-man has a command.
-        let works = |lane: &Process| {
-            let mut dead_men = all.iter().filter(|process| process.role == Role::DeadMan && process.parent == lane.pid);
-            dead_men.any(|man| all.iter().any(|process| process.role == Role::Command && process.parent == man.pid))
-        };
-        self.kill(0, cast, |process| process.role == Role::Lane && process.owner == SERVER_QUEUE && works(process));
+        let parent = |process: &Process| all.iter().find(|other| other.pid == process.parent);
+        let is_meant = |process: &&Process| process.role == Role::Lane && process.owner == SERVER_QUEUE;
+        // Whose command, which its dead-man has started, has been there for the longest: it was renewed.
+        let commands = all.iter().filter(|process| process.role == Role::Command);
+        let lane = commands.filter_map(|command| parent(parent(command)?)).find(is_meant).map(|lane| lane.pid);
+        self.kill(0, cast, |process| Some(process.pid) == lane);
     }
 
     /// Cuts everybody off just before the end of a run, if one is known.
@@ -242,10 +247,10 @@ impl<'a> World<'a> {
         }
     }
 
-    /// More items than there are lanes, some of them longer than a renewal.
+    /// Items for all lanes, longer than a renewal, and some that wait for a lane.
     fn burst(&mut self, adder: &Adder) {
         for number in 0..BURST {
-            let text = if number % 3 == 0 { "plain 8000" } else { "plain 200" };
+            let text = if number < 2 * LANES { "plain 10000" } else { "plain 200" };
             let key = format!("burst-{}-{number}", self.count);
             let words = ["--text", text, "--attempts", "20"];
             let told = std::sync::atomic::AtomicBool::new(true);
@@ -281,13 +286,19 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Garbage in the place of a record, by the store's own client. In whichever store has it.
+    /// Garbage in the place of a record, by the store's own client. In whichever store has it. With another revision, as
+    /// what is restored or written by others has: an item is claimed by its copy in line where that has the same.
     fn overwrite(&self, shelf: &str, name: &str) {
         let by = format!("WHERE shelf = '{shelf}' AND name = '{name}'");
-        let _ = self.server.try_sql(&format!("UPDATE leasehold_record SET value = 'garbage'::bytea {by}"));
+        let _ = self
+            .server
+            .try_sql(&format!("UPDATE leasehold_record SET value = 'garbage'::bytea, revision = revision + 1 {by}"));
         let embedded = rusqlite::Connection::open(self.site.database()).and_then(|database| {
             database.busy_timeout(std::time::Duration::from_secs(5))?;
-            database.execute(&format!("UPDATE record SET value = CAST('garbage' AS BLOB) {by}"), [])
+            database.execute(
+                &format!("UPDATE record SET value = CAST('garbage' AS BLOB), revision = revision + 1 {by}"),
+                [],
+            )
         });
         if let Err(error) = embedded {
             println!("torture: cannot damage {name}: {error}");
@@ -321,10 +332,18 @@ impl<'a> World<'a> {
         }
     }
 
-    fn clean_temporary(&self, pick: u64) {
-        let folders: Vec<_> = std::fs::read_dir(self.site.temporary()).unwrap().flatten().map(|e| e.path()).collect();
-        if let Some(folder) = folders.get(pick as usize % folders.len().max(1)) {
-            let _ = std::fs::remove_dir_all(folder);
+    /// As of a worker whose user shares nothing.
+    fn closed_folder(&mut self) {
+        let folder = self.site.spool().join(format!("claimed/closed-{}.{LOCAL_TTL_S}s", self.count));
+        if std::fs::create_dir(&folder).is_ok() {
+            open_to_all(&folder, if is_root() { 0o700 } else { 0o000 });
+            self.closed.push(folder);
+        }
+    }
+
+    fn clean_temporary(&self) {
+        for folder in std::fs::read_dir(self.site.temporary()).unwrap().flatten() {
+            let _ = std::fs::remove_dir_all(folder.path());
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::actors::Cast;
 use crate::adder::{Adder, Way};
-use crate::check::{Verdict, check, is_open};
+use crate::check::{Verdict, check};
 use crate::facts::{Added, History, Place, Work};
 use crate::faults::{World, set_clock};
 use crate::log::{self, now_ms};
@@ -41,6 +41,9 @@ pub(crate) fn main(leasehold: &Path, kept: &Path, options: &Options) -> ExitCode
         let mut one = std::process::Command::new(std::env::current_exe().unwrap());
         one.env(undo::VARIABLE, mend.as_str()).args(["--seed", &options.seed.to_string()]);
         one.args(["--minutes", &(options.storm_ms as f64 / 60_000.0).to_string()]);
+        if let Some(leasehold) = &options.leasehold {
+            one.arg("--leasehold").arg(leasehold);
+        }
         if one.status().unwrap().success() {
             missed.push(mend.as_str());
         }
@@ -150,10 +153,11 @@ fn settle(
             .filter(|work| work.is_job() && !world.damaged.contains(&work.name))
             .filter_map(|work| {
                 let until = if work.place == Place::Server { due_to.0 } else { due_to.1 };
-                let seen = slots.get(&work.name)?.seen.range(..=until);
+                let known = slots.get(&work.name)?;
+                let seen = known.seen.range(..=until);
                 let latest = seen.clone().next_back().map_or(0, |(slot, _)| *slot);
                 let missing = usize::from(latest + work.period_ms <= until);
-                Some(missing + seen.filter(|(_, seen)| is_open(&seen.fate, seen.tries)).count())
+                Some(missing + seen.filter(|(slot, seen)| known.is_open(**slot, seen)).count())
             })
             .sum();
         if open_items == 0 && open_slots == 0 && there && cast.is_complete() {

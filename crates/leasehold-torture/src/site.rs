@@ -17,6 +17,8 @@ const IDLE_JOBS: usize = 256;
 /// How many items of a queue run at once.
 pub(crate) const LANES: usize = 2;
 const QUEUE_BACKOFF_MS: u64 = 1_000;
+/// The ends of runs with so long a TTL are aimed at.
+const AIMED_TTL_S: u64 = 12;
 /// A spool's backoff is not for users to set.
 const SPOOL_BACKOFF_MS: u64 = 10_000;
 
@@ -33,9 +35,9 @@ struct JobPlan {
 
 const JOBS: [JobPlan; 8] = [
     job("brisk", Place::Server, 6, 4, "300-900", "busy = \"wait 30s\"\ncatch_up = 5"),
-    job("long", Place::Server, 9, 20, "11000-13000", "busy = \"wait 60s\""),
-    job("steady", Place::Server, 12, 7, "2000-4000", "catch_up = 2"),
-    job("crowded", Place::Server, 6, 3, "1000-5000", "busy = \"skip\""),
+    job("long", Place::Server, 12, 20, "11000-13000", "busy = \"wait 60s\""),
+    job("steady", Place::Server, 15, 5, "1600-2600", "catch_up = 2"),
+    job("crowded", Place::Server, 9, 3, "1000-5000", "busy = \"skip\""),
     JobPlan { code: 3, ..job("failing", Place::Server, 6, 11, "100-300", "retries = 1\nbackoff = \"1s\"") },
     job("hurt", Place::Server, 6, 5, "200-400", ""),
     job("beat", Place::Embedded, 3, 5, "500-1500", "busy = \"wait 20s\"\ncatch_up = 3"),
@@ -150,7 +152,7 @@ impl Site {
         self.root.join("out").join(name)
     }
 
-    /// When the next longer run ends, in milliseconds since boot.
+    /// When the next run ends that says so, in milliseconds since boot.
     pub(crate) fn next_end(&self) -> PathBuf {
         self.root.join("out/next-end")
     }
@@ -225,9 +227,12 @@ impl Site {
             text.push_str(&format!(
                 "[[job]]\nname = \"{name}\"\n{when}\nttl = \"{ttl_s}s\"\ngrace = \"500ms\"\n{more}\n\
                  argv = [\"{program}\", \"{word}\"]\n\
-                 env = {{ {} = \"{run_ms}\", {} = \"{code}\" }}\n\n",
+                 env = {{ {} = \"{run_ms}\", {} = \"{code}\", {} = \"{}\" }}\n\n",
                 crate::command::RUN_MS,
                 crate::command::EXIT,
+                crate::command::TELLS,
+                // There is time to tell the end after an absence.
+                if *ttl_s >= AIMED_TTL_S { "1" } else { "" },
             ));
         }
         if place == Place::Embedded {

@@ -11,6 +11,7 @@ use crate::text::{Checkpoint, Marker, Who, Why};
 use crate::time::{Timestamp, Ttl};
 use crate::token::Claim;
 use crate::transfer::Transfer;
+use leasehold_system::undo::{Mend, undone};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -100,7 +101,8 @@ impl Ownership {
     /// The slot whose run died or could not be started: it was claimed, never ended, and nobody is at it.
     pub fn interrupted_slot(&self, now: Timestamp) -> Option<SlotMark> {
         let is_at_work = |mark: &SlotMark| mark.epoch == self.epoch && self.live_tenure(now).is_some();
-        self.slot.filter(|mark| mark.state == SlotState::Running && !is_at_work(mark))
+        let interrupted = self.slot.filter(|mark| mark.state == SlotState::Running && !is_at_work(mark));
+        interrupted.filter(|_| !undone(Mend::InterruptedSlotLeft))
     }
 
     /// The transfer that this nonce caused, if it is still remembered.

@@ -14,6 +14,10 @@ pub(super) fn check(history: &History, verdicts: &mut Vec<Verdict>) {
             (None, Some(0)) => {}
             (None, Some(code)) => complain(format!("told to end, it did so with {code}")),
         }
+        if let Some(code) = actor.lost_lanes.first() {
+            let count = actor.lost_lanes.len();
+            complain(format!("{count} of its lanes ended by themselves, the first with {code}"));
+        }
         if let Some((wanted, had)) = actor.lanes.filter(|(wanted, had)| had < wanted && actor.ended.is_none()) {
             complain(format!("it was to have {wanted} lanes, and had {had} when all had long been healed"));
         }

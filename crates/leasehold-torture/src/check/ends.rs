@@ -106,16 +106,17 @@ fn told(history: &History, runs: &[Run<'_>], verdicts: &mut Vec<Verdict>) {
         });
         let Some(again) = again else { continue };
         let ttl = run.work.ttl_ms;
+        let Some(told) = told_by(history, run) else { continue };
         let hit = |what: &What| match what {
             What::Killed(pid, _) | What::Stopped(pid, _) => run.pids.contains(pid),
             // The lease was over by the store's clock before anybody could tell.
             What::Forward(_) => run.work.place == crate::facts::Place::Server,
             _ => false,
         };
-        if history.touched(run.start.min(run.last.saturating_sub(ttl)), run.last + ttl, hit) {
+        if history.touched(run.start.min(run.last.saturating_sub(ttl)), told, hit) {
             continue;
         }
-        if history.stalls(run.last.saturating_sub(ttl), run.last + ttl) > 0 || !could_tell(history, run) {
+        if history.stalls(run.last.saturating_sub(ttl), run.last + ttl) > 0 {
             continue;
         }
         let who = format!("{}/{}", run.work.name, run.id);
@@ -128,10 +129,11 @@ fn told(history: &History, runs: &[Run<'_>], verdicts: &mut Vec<Verdict>) {
     }
 }
 
-/// Whether the store was there for long enough between the end of a run and the end of its trust window.
-fn could_tell(history: &History, run: &Run<'_>) -> bool {
+/// By when the end was surely told: the store was there for long enough between the end of a run and the end of its trust
+/// window.
+fn told_by(history: &History, run: &Run<'_>) -> Option<u64> {
     if run.work.place != crate::facts::Place::Server {
-        return true;
+        return Some(run.last + TELLING_MS);
     }
     let away = |happened: &&crate::facts::Happened| happened.what == What::Away;
     let ttl = run.work.ttl_ms;
@@ -152,9 +154,9 @@ fn could_tell(history: &History, run: &Run<'_>) -> bool {
     absences.sort_by_key(|happened| happened.from);
     for absence in absences {
         if absence.from.min(until) >= at + TELLING_MS {
-            return true;
+            return Some(at + TELLING_MS);
         }
         at = at.max(absence.to);
     }
-    until >= at + TELLING_MS
+    Some(at + TELLING_MS).filter(|told| until >= *told)
 }

@@ -3,9 +3,6 @@
 use super::{Promise, Verdict};
 use crate::facts::History;
 
-/// How often a slot is begun before it may be given up as died.
-const TRIES: u64 = 3;
-
 pub(super) fn check(history: &History, verdicts: &mut Vec<Verdict>) {
     for work in history.works.iter().filter(|work| work.is_job() && !history.is_damaged(&work.name, "")) {
         let mut complain = |slot: String, what: String| {
@@ -21,7 +18,7 @@ pub(super) fn check(history: &History, verdicts: &mut Vec<Verdict>) {
         while slot <= known.due_to {
             match known.seen.get(&slot) {
                 None => complain(slot.to_string(), "it was due, and has no fate".into()),
-                Some(seen) if is_open(&seen.fate, seen.tries) => {
+                Some(seen) if known.is_open(slot, seen) => {
                     complain(slot.to_string(), format!("it is still `{}` after {} tries", seen.fate, seen.tries));
                 }
                 Some(_) => {}
@@ -37,14 +34,5 @@ pub(super) fn check(history: &History, verdicts: &mut Vec<Verdict>) {
             let what = format!("added at {}, and {state} when all had long been healed", added.at);
             verdicts.push(Verdict { promise: Promise::EveryItemEnds, who, what });
         }
-    }
-}
-
-/// Whether something more has to become of it.
-pub(crate) fn is_open(fate: &str, tries: u64) -> bool {
-    match fate {
-        "running" | "lost" | "not_started" => true,
-        "died" => tries < TRIES,
-        _ => false,
     }
 }

@@ -18,7 +18,13 @@ fn good() -> History {
         works: vec![work(JOB, 4_000), work(QUEUE, 0)],
         healed: 60_000,
         looked: 70_000,
-        actors: vec![Actor { name: "worker".into(), ended: None, told: Some(0), lanes: Some((2, 2)) }],
+        actors: vec![Actor {
+            name: "worker".into(),
+            ended: None,
+            told: Some(0),
+            lanes: Some((2, 2)),
+            lost_lanes: Vec::new(),
+        }],
         ..History::default()
     };
     let slots = history.slots.entry(JOB.into()).or_default();
@@ -267,7 +273,7 @@ fn a_command_that_is_stopped_without_a_fault_is_found() {
 fn who_stops_without_a_fault_is_found() {
     let with = |ended, told, lanes| {
         let mut history = good();
-        history.actors[0] = Actor { name: "worker".into(), ended, told, lanes };
+        history.actors[0] = Actor { name: "worker".into(), ended, told, lanes, lost_lanes: Vec::new() };
         history
     };
     broken(&with(Some((5_000, 64)), Some(0), None), &[Promise::NobodyElseStops]);
@@ -275,4 +281,7 @@ fn who_stops_without_a_fault_is_found() {
     broken(&with(None, Some(69), None), &[Promise::NobodyElseStops]);
     broken(&with(None, Some(0), Some((2, 1))), &[Promise::NobodyElseStops]);
     broken(&with(None, Some(0), Some((2, 2))), &[]);
+    let mut history = good();
+    history.actors[0].lost_lanes.push(69);
+    broken(&history, &[Promise::NobodyElseStops]);
 }

@@ -13,6 +13,8 @@ const LOOK_MS: u64 = 2_000;
 const START_MS: u64 = 3_000;
 /// After an absence everybody tries again after a pause, of at most this.
 const RETRY_MS: u64 = 6_000;
+/// How late a renewal may be.
+const RENEWAL_MS: u64 = 500;
 /// Until one that was killed is replaced and has looked around.
 const REPLACED_MS: u64 = 4_000;
 
@@ -43,7 +45,7 @@ pub(super) fn check(history: &History, verdicts: &mut Vec<Verdict>) {
                     work,
                     id,
                     from: run.last,
-                    alive: run.last.saturating_sub(work.ttl_ms / 3),
+                    alive: run.last.saturating_sub(work.ttl_ms * 2 / 3 + RENEWAL_MS),
                     ttl: work.ttl_ms,
                     attempt: run.attempt,
                 };
@@ -55,9 +57,10 @@ pub(super) fn check(history: &History, verdicts: &mut Vec<Verdict>) {
 
 fn is_over(history: &History, work: &Work, id: &str) -> bool {
     if work.is_job() {
-        let seen = history.slots.get(&work.name).and_then(|slots| slots.seen.get(&id.parse().ok()?));
+        let slot = id.parse().unwrap_or(0);
+        let known = history.slots.get(&work.name).and_then(|slots| Some((slots, slots.seen.get(&slot)?)));
         // What nobody told of is another check's.
-        seen.is_none_or(|seen| !super::fates::is_open(&seen.fate, seen.tries))
+        known.is_none_or(|(slots, seen)| !slots.is_open(slot, seen))
     } else {
         let item = history.items.iter().find(|item| item.work == work.name && item.id == id);
         item.is_none_or(|item| !matches!(item.state.as_str(), "ready" | "later" | "claimed"))
@@ -69,7 +72,7 @@ struct Wait<'a> {
     work: &'a Work,
     id: &'a str,
     from: u64,
-    /// When it was surely last renewed.
+    /// When it was surely last renewed by the store's time: the renewal before that told what time it is.
     alive: u64,
     ttl: u64,
     attempt: u32,
@@ -97,19 +100,38 @@ impl Wait<'_> {
         let doublings = self.attempt.saturating_sub(1).min(12);
         let backoff = if self.attempt == 0 { 0 } else { self.work.backoff_ms << doublings };
         let mut allowed = self.ttl + LOOK_MS + START_MS + backoff + history.stalls(from, to);
-        allowed += busy.iter().map(|(begin, end)| (*end).min(to).saturating_sub((*begin).max(from))).sum::<u64>();
+        let mut excused = busy.to_vec();
         for happened in history.happened.iter().filter(|h| h.from <= to && h.to >= from.min(self.alive)) {
-            allowed += match &happened.what {
-                What::Away if in_server => happened.to.min(to).saturating_sub(happened.from.max(from)) + RETRY_MS,
+            let after = match &happened.what {
+                // A worker's pauses grow with the absence; a scheduler's does not.
+                What::Away if in_server && self.work.is_job() => RETRY_MS,
+                What::Away if in_server => RETRY_MS.min(START_MS + happened.to - happened.from),
+                What::Killed(_, owner) | What::Stopped(_, owner) if self.work.is_of(owner) => REPLACED_MS,
                 // A deadline that was not renewed since, and a backoff, are that much later now.
-                What::Back(by) if in_server && (self.ttl > 0 || backoff > 0) => *by,
-                What::Killed(_, owner) if self.work.is_of(owner) => REPLACED_MS,
-                What::Stopped(_, owner) if self.work.is_of(owner) => REPLACED_MS + (happened.to - happened.from),
-                _ => 0,
+                What::Back(by) if in_server && (self.ttl > 0 || backoff > 0) => {
+                    allowed += *by;
+                    continue;
+                }
+                _ => continue,
             };
+            excused.push((happened.from, happened.to + after));
         }
-        allowed
+        allowed + covered(excused, from, to)
     }
+}
+
+/// How much of a span these cover together.
+fn covered(mut spans: Vec<(u64, u64)>, from: u64, to: u64) -> u64 {
+    spans.sort_unstable();
+    let (mut at, mut sum) = (from, 0);
+    for (begin, end) in spans {
+        let (begin, end) = (begin.max(at), end.min(to));
+        if end > begin {
+            sum += end - begin;
+            at = end;
+        }
+    }
+    sum
 }
 
 /// When at least so many ran at once.

@@ -318,7 +318,6 @@ impl Item {
     /// Whether it waits for a time that the store's clock told before it was set back: for longer than was ever asked for.
     pub fn is_misdated(&self, now: Timestamp) -> bool {
         match &self.state {
-            _ if undone(Mend::MisdatedItemsLeft) => false,
             State::Ready => self.due.is_some() && self.since > now.plus(SKEW),
             State::Claimed(tenure) => tenure.deadline > now.plus(tenure.ttl.get() + SKEW),
             _ => false,

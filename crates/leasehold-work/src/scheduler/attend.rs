@@ -14,7 +14,6 @@ use leasehold::{
     Acquired, Ask, Coordinator, Epoch, Error, HolderId, Inspection, Kind, LeaseName, Outcome, Ownership, Result, Slot,
     SlotMark, SlotState, Timestamp, Transfer,
 };
-use leasehold_system::undo::{Mend, undone};
 use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -297,9 +296,7 @@ impl Desk {
     /// because of what is in the way are written down.
     async fn first_clear(&self, job: &Job, standing: &Standing, seen: &Inspection) -> Result<First> {
         let mut later = None;
-if let (Some(Interrupted::Again(slot)), None) = (standing.interrupted, &seen.record.paused)
-            && !undone(Mend::InterruptedSlotLeft)
-        {
+        if let (Some(Interrupted::Again(slot)), None) = (standing.interrupted, &seen.record.paused) {
             match (seen.record.live_tenure(seen.now), try_again_at(&seen.record, slot)) {
                 (Some(tenure), _) => later = Some(seen.now.plus(POLL).min(tenure.deadline)),
                 // Newer ones wait for it.
