@@ -108,7 +108,7 @@ impl Way {
         let store = if queue == SERVER_QUEUE { self.server.clone() } else { self.site.embedded() };
         let mut all = vec!["queue", "add", &name, "--key", key, "--json"];
         all.extend(words);
-        if queue != SPOOL {
+        if queue != SPOOL && !words.contains(&"--backoff") {
             all.extend(["--backoff", "1s"]);
         }
         loop {
@@ -135,7 +135,9 @@ impl Way {
         payload[1] = kind;
         std::fs::write(&file, payload).unwrap();
         let from = file.display().to_string();
-        let (id, at) = self.add(queue, key, &["--from", &from, "--attempts", attempts], 0, &AtomicBool::new(true))?;
+        // It doubles with each of so many attempts.
+        let words = ["--from", &from, "--attempts", attempts, "--backoff", "50ms"];
+        let (id, at) = self.add(queue, key, &words, 0, &AtomicBool::new(true))?;
         Some(Added { work: queue.into(), id, at, has_child: true })
     }
 }

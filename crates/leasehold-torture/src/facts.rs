@@ -50,10 +50,10 @@ pub(crate) enum What {
     Back(u64),
     /// The server's clock was set forward by so much.
     Forward(u64),
-    /// This process was killed, and whose it was: a queue's, or all jobs' of a place.
-    Killed(i32, String),
+    /// This process was killed, and whose it was: a queue's, or all jobs' of a place. And how many lanes it was worth.
+    Killed(i32, String, usize),
     /// This process was stopped.
-    Stopped(i32, String),
+    Stopped(i32, String, usize),
     /// This machine did not get to do what was due.
     Stall,
 }

@@ -30,6 +30,8 @@ enum Later {
 
 /// An absence that is aimed at an end begins so long before it.
 const BEFORE_MS: u64 = 200;
+/// How long an end is waited for.
+const AIMING_MS: u64 = 5_000;
 /// How long after the clock was set back a lane is killed: it has renewed twice since, and so by the new time.
 const RENEWED_MS: u64 = 5_500;
 /// How many items wait when the clock is set back.
@@ -123,9 +125,10 @@ impl<'a> World<'a> {
                 self.step(ms.cast_signed());
             }
             Fault::ClockBehind { ms, for_ms } => {
-                put_off(for_ms, Later::Step(ms.cast_signed()));
-                put_off(RENEWED_MS.min(for_ms / 2), Later::KillALane);
                 self.burst(adder);
+                let now = now_ms();
+                self.later.push((now + for_ms, now, Later::Step(ms.cast_signed())));
+                self.later.push((now + RENEWED_MS.min(for_ms / 2), now, Later::KillALane));
                 self.step(-ms.cast_signed());
             }
             Fault::Poison { pick } => {
@@ -166,13 +169,13 @@ impl<'a> World<'a> {
                     self.note(since, now_ms(), What::Away);
                 }
                 Later::Continue(number) => {
-                    let Process { pid, owner, .. } = self.stopped[number].clone();
+                    let Process { pid, owner, role, .. } = self.stopped[number].clone();
                     processes::signal(pid, Signal::CONT);
-                    self.note(since, now_ms(), What::Stopped(pid, owner));
+                    self.note(since, now_ms(), What::Stopped(pid, owner, lanes_of(role)));
                 }
                 Later::Step(ms) => self.step(ms),
                 Later::SeverAtAnEnd(_) | Later::SeverNow(_) | Later::KillALane if all => {}
-                Later::SeverAtAnEnd(ms) => self.aim(ms),
+                Later::SeverAtAnEnd(ms) => self.aim(ms, since),
                 Later::SeverNow(ms) => {
                     self.later.push((now + ms, now, Later::Heal));
                     self.proxy.sever();
@@ -219,12 +222,12 @@ impl<'a> World<'a> {
     }
 
     fn kill(&mut self, pick: u64, cast: &mut Cast, is_meant: impl Fn(&Process) -> bool) {
-        let Some(Process { pid, owner, .. }) = self.victim(pick, is_meant) else { return };
+        let Some(Process { pid, owner, role, .. }) = self.victim(pick, is_meant) else { return };
         let now = now_ms();
         // First, for it may be seen to have ended at once.
         cast.killed(pid);
         processes::signal(pid, Signal::KILL);
-        self.note(now, now_ms(), What::Killed(pid, owner));
+        self.note(now, now_ms(), What::Killed(pid, owner, lanes_of(role)));
     }
 
     fn kill_a_lane(&mut self, cast: &mut Cast) {
@@ -238,19 +241,20 @@ impl<'a> World<'a> {
     }
 
     /// Cuts everybody off just before the end of a run, if one is known.
-    fn aim(&mut self, ms: u64) {
+    fn aim(&mut self, ms: u64, since: u64) {
         let now = now_ms();
         let end = std::fs::read_to_string(self.site.next_end()).ok().and_then(|text| text.parse::<u64>().ok());
         match end.filter(|end| *end > now + BEFORE_MS) {
             Some(end) => self.later.push((end - BEFORE_MS, now, Later::SeverNow(ms))),
-            None => self.later.push((now + BEFORE_MS, now, Later::SeverAtAnEnd(ms))),
+            None if now > since + AIMING_MS => {}
+            None => self.later.push((now + BEFORE_MS, since, Later::SeverAtAnEnd(ms))),
         }
     }
 
     /// Items for all lanes, longer than a renewal, and some that wait for a lane.
     fn burst(&mut self, adder: &Adder) {
         for number in 0..BURST {
-            let text = if number < 2 * LANES { "plain 10000" } else { "plain 200" };
+            let text = if number < 2 * LANES { "plain 9000" } else { "plain 200" };
             let key = format!("burst-{}-{number}", self.count);
             let words = ["--text", text, "--attempts", "20"];
             let told = std::sync::atomic::AtomicBool::new(true);
@@ -346,6 +350,11 @@ impl<'a> World<'a> {
             let _ = std::fs::remove_dir_all(folder.path());
         }
     }
+}
+
+/// How many items of its queue nobody runs while this one is away.
+const fn lanes_of(role: Role) -> usize {
+    if matches!(role, Role::Manager) { LANES } else { 1 }
 }
 
 /// Sets the file that libfaketime reads.

@@ -109,7 +109,7 @@ fn minute(random: &mut Random, begin: u64, end: u64, orders: &mut Vec<Order>) {
     let length = end - from;
     let is_calm = (begin / MINUTE).is_multiple_of(2);
     // What keeps everybody from the server, and where: not before this part of a minute.
-    let rough = if is_calm { from + length * 6 / 10 } else { from };
+    let rough = if is_calm { from + length * 2 / 3 } else { from };
     let place = |random: &mut Random, orders: &mut Vec<Order>, fault| {
         orders.push(Order { at: random.between(rough, end), fault });
     };
@@ -123,7 +123,7 @@ fn minute(random: &mut Random, begin: u64, end: u64, orders: &mut Vec<Order>) {
     }
     for number in 1..4 {
         let ms = random.between(1_000, 2_500);
-        let at = if is_calm { from + length * number / 12 } else { random.between(from, end) };
+        let at = if is_calm { from + length * number / 16 } else { random.between(from, end) };
         orders.push(Order { at, fault: Fault::SeverAtAnEnd { ms } });
     }
     let ms = random.between(500, 3_000);
@@ -172,7 +172,7 @@ fn clock(random: &mut Random, from: u64, length: u64, orders: &mut Vec<Order>) {
     // For long enough to see who waits for the clock instead of for a lane.
     let back = Fault::ClockBehind { ms: random.between(30_000, 60_000), for_ms: length * 4 / 10 };
     let large = Fault::ClockAhead { ms: random.between(10_000, 90_000), for_ms: random.between(1_000, 5_000) };
-    for (hundredths, fault) in [(0, small), (34, back), (82, large)] {
+    for (hundredths, fault) in [(0, small), (26, back), (80, large)] {
         let begin = from + length * hundredths / 100;
         orders.push(Order { at: random.between(begin, begin + length / 20 + 1), fault });
     }

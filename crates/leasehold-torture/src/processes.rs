@@ -24,11 +24,13 @@ pub(crate) struct Process {
     pub pid: i32,
     pub parent: i32,
     pub role: Role,
+    /// When, in ticks since boot.
+    pub started: u64,
     /// Of schedulers the place of their jobs, of workers their queue.
     pub owner: String,
 }
 
-/// All that run a program from this folder, by their numbers.
+/// All that run a program from this folder, the oldest first.
 pub(crate) fn of(bin: &Path) -> Vec<Process> {
     let mut found: Vec<Process> = std::fs::read_dir("/proc")
         .into_iter()
@@ -37,7 +39,7 @@ pub(crate) fn of(bin: &Path) -> Vec<Process> {
         .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
         .filter_map(|pid| one(bin, pid))
         .collect();
-    found.sort_by_key(|process| process.pid);
+    found.sort_by_key(|process| (process.started, process.pid));
     found
 }
 
@@ -64,13 +66,19 @@ fn one(bin: &Path, pid: i32) -> Option<Process> {
         Role::Manager | Role::Lane => words.get(2).and_then(stem),
         _ => None,
     };
-    Some(Process { pid, parent: parent(pid)?, role, owner: owner.unwrap_or_default() })
+    let started = stat(pid, 19)?;
+    Some(Process { pid, parent: parent(pid)?, role, started, owner: owner.unwrap_or_default() })
 }
 
 /// Whose child this process is.
 pub(crate) fn parent(pid: i32) -> Option<i32> {
+    stat(pid, 1)
+}
+
+/// What the system says of a process, by its place after the name.
+fn stat<T: std::str::FromStr>(pid: i32, place: usize) -> Option<T> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
+    stat.rsplit(')').next()?.split_whitespace().nth(place)?.parse().ok()
 }
 
 /// Sends a signal to one that is ours.

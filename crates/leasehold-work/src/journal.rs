@@ -194,7 +194,9 @@ pub struct Journal {
 impl Journal {
     /// Whether the fate of this slot is known for good.
     pub fn is_settled(&self, slot: Slot) -> bool {
-        self.entries.iter().any(|e| e.slot <= slot && slot <= e.end() && e.fate.is_final())
+        // Its own entry says more than a span that it lies in: the clock may have been ahead when others were dropped.
+        let mut spans = self.entries.iter().filter(|e| e.slot <= slot && slot <= e.end());
+        self.single(slot).map_or_else(|| spans.any(|e| e.fate.is_final()), |own| own.fate.is_final())
     }
 
     /// Whether the slot was run to a good end.

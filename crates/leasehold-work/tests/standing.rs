@@ -58,6 +58,23 @@ fn an_interrupted_slot_stands_outside_the_count_and_comes_first() {
 }
 
 #[test]
+fn a_slot_that_was_dropped_ahead_of_its_time_and_run_in_it_is_run_again_if_that_run_dies() {
+    // The store's clock was four hours ahead: the slots on the way there were dropped.
+    let mut journal = Journal::default();
+    let record = claim(&Ownership::default(), 1, on(slot(0)), slot(0).0);
+    let ahead = look(&record, &journal, CatchUp::default(), T0 + 4 * HOUR);
+    journal.drop_slots(&ahead.due.dropped, at(T0 + 4 * HOUR), "a");
+    assert!(journal.is_settled(slot(2)));
+    // It was set back, and one of them came due and was begun by somebody who had not read the journal.
+    let record = claim(&Ownership::default(), 2, on(slot(2)), slot(2).0);
+    journal.begin(slot(2), record.epoch, slot(2).0, "a");
+    let now = T0 + 4 * HOUR + 60_000;
+    assert_eq!(look(&record, &journal, CatchUp::default(), now).interrupted, Some(Interrupted::Again(slot(2))));
+    assert!(journal.give_up(slot(2), at(now), "a"));
+    assert_eq!(look(&record, &journal, CatchUp::default(), now).interrupted, Some(Interrupted::Settled(slot(2))));
+}
+
+#[test]
 fn it_dies_of_age_or_of_too_many_runs_and_is_then_given_up() {
     let policy = CatchUp::new(1, Duration::from_secs(2 * 3_600)).unwrap();
     let mut journal = Journal::default();

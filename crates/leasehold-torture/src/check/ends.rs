@@ -108,7 +108,7 @@ fn told(history: &History, runs: &[Run<'_>], verdicts: &mut Vec<Verdict>) {
         let ttl = run.work.ttl_ms;
         let Some(told) = told_by(history, run) else { continue };
         let hit = |what: &What| match what {
-            What::Killed(pid, _) | What::Stopped(pid, _) => run.pids.contains(pid),
+            What::Killed(pid, ..) | What::Stopped(pid, ..) => run.pids.contains(pid),
             // The lease was over by the store's clock before anybody could tell.
             What::Forward(_) => run.work.place == crate::facts::Place::Server,
             _ => false,
@@ -116,7 +116,7 @@ fn told(history: &History, runs: &[Run<'_>], verdicts: &mut Vec<Verdict>) {
         if history.touched(run.start.min(run.last.saturating_sub(ttl)), told, hit) {
             continue;
         }
-        if history.stalls(run.last.saturating_sub(ttl), run.last + ttl) > 0 {
+        if history.stalls(run.last.saturating_sub(ttl / 3), told) > 0 {
             continue;
         }
         let who = format!("{}/{}", run.work.name, run.id);

@@ -58,7 +58,7 @@ fn stopped(history: &History, run: &Run<'_>, verdicts: &mut Vec<Verdict>) {
     let in_server = run.work.place == Place::Server;
     let ttl = run.work.ttl_ms;
     let hit = |what: &What| match what {
-        What::Killed(pid, _) | What::Stopped(pid, _) => run.pids.contains(pid),
+        What::Killed(pid, ..) | What::Stopped(pid, ..) => run.pids.contains(pid),
         What::Away | What::Forward(_) | What::Back(_) => in_server,
         What::Stall => true,
     };

@@ -93,7 +93,7 @@ fn a_good_history_has_no_verdict() {
 fn two_accepted_ends_of_a_slot_are_found() {
     let mut history = good();
     ran(&mut history, JOB, "4000", 2, 20_000, 21_000, Some(0));
-    happened(&mut history, 10_500, 10_500, What::Killed(101, String::new()));
+    happened(&mut history, 10_500, 10_500, What::Killed(101, String::new(), 1));
     let slots = history.slots.get_mut(JOB).unwrap();
     slots.ends.insert((4_000, 1), "succeeded".into());
     slots.ends.insert((4_000, 2), "succeeded".into());
@@ -104,7 +104,7 @@ fn two_accepted_ends_of_a_slot_are_found() {
 fn a_run_after_the_end_is_found() {
     let mut history = good();
     // Its supervisor was hit, so that it may not have told; but it is recorded.
-    happened(&mut history, 10_500, 10_500, What::Killed(101, String::new()));
+    happened(&mut history, 10_500, 10_500, What::Killed(101, String::new(), 1));
     ran(&mut history, QUEUE, "a", 2, 20_000, 20_500, Some(1));
     broken(&history, &[Promise::NoRunAfterTheEnd]);
 }
@@ -175,7 +175,7 @@ fn an_end_that_could_have_been_told_is_missed() {
     let mut history = good();
     seen(history.slots.get_mut(JOB).unwrap(), 4_000, "succeeded", 2);
     ran(&mut history, JOB, "4000", 2, 18_000, 19_000, Some(0));
-    happened(&mut history, 10_500, 10_500, What::Killed(101, String::new()));
+    happened(&mut history, 10_500, 10_500, What::Killed(101, String::new(), 1));
     broken(&history, &[]);
 }
 
@@ -229,8 +229,8 @@ fn a_wait_is_found_unless_something_was_in_the_way() {
     broken(&late(Some((21_000, 21_000, What::Back(30_000)))), &[Promise::NothingIsStuck]);
     broken(&late(Some((21_000, 24_000, What::Away))), &[]);
     broken(&late(Some((22_000, 23_000, What::Stall))), &[]);
-    broken(&late(Some((22_000, 22_000, What::Killed(5, QUEUE.into())))), &[]);
-    broken(&late(Some((22_000, 22_000, What::Killed(5, "post".into())))), &[Promise::NothingIsStuck]);
+    broken(&late(Some((22_000, 22_000, What::Killed(5, QUEUE.into(), 1)))), &[]);
+    broken(&late(Some((22_000, 22_000, What::Killed(5, "post".into(), 1)))), &[Promise::NothingIsStuck]);
     let mut history = late(None);
     finish(&mut history, "x", "done", 1);
     ran(&mut history, QUEUE, "x", 1, 21_000, 26_000, Some(0));
@@ -244,7 +244,7 @@ fn a_dead_workers_item_waits_no_longer_than_its_deadline() {
         add(&mut history, "again", 20_000, false);
         finish(&mut history, "again", "done", 2);
         ran(&mut history, QUEUE, "again", 1, 20_500, 22_000, None);
-        happened(&mut history, 22_000, 22_000, What::Killed(101, String::new()));
+        happened(&mut history, 22_000, 22_000, What::Killed(101, String::new(), 1));
         ran(&mut history, QUEUE, "again", 2, next, next + 100, Some(0));
         history
     };
@@ -265,7 +265,7 @@ fn a_command_that_is_stopped_without_a_fault_is_found() {
     ran(&mut history, QUEUE, "long", 1, 20_000, 26_000, None);
     ran(&mut history, QUEUE, "long", 2, 30_000, 36_000, Some(0));
     broken(&history, &[Promise::NoRunIsStopped]);
-    happened(&mut history, 25_000, 25_000, What::Killed(101, String::new()));
+    happened(&mut history, 25_000, 25_000, What::Killed(101, String::new(), 1));
     broken(&history, &[]);
 }
 

@@ -4,7 +4,7 @@
 //! busy, who was to run it had just been killed, or the machine itself stood still.
 
 use super::{Promise, Verdict};
-use crate::facts::{History, Place, Run, What, Work};
+use crate::facts::{Happened, History, Place, Run, What, Work};
 use std::collections::BTreeMap;
 
 /// What the promise allows beside TTL and backoff: one look.
@@ -16,13 +16,16 @@ const RETRY_MS: u64 = 6_000;
 /// How late a renewal may be.
 const RENEWAL_MS: u64 = 500;
 /// Until one that was killed is replaced and has looked around.
-const REPLACED_MS: u64 = 4_000;
+const REPLACED_MS: u64 = 3_000;
+/// The pauses of a worker before it replaces lanes; from the first again after this time.
+const PAUSES_MS: [u64; 5] = [1_000, 2_000, 5_000, 10_000, 30_000];
+const STEADY_MS: u64 = 30_000;
 
 pub(super) fn check(history: &History, verdicts: &mut Vec<Verdict>) {
     let runs = history.runs();
     for work in &history.works {
         let ours: Vec<&Run<'_>> = runs.iter().filter(|run| run.work == work).collect();
-        let busy = busy(&ours, work.lanes);
+        let busy = busy(&ours, &gone(history, work), work.lanes);
         let mut by_id: BTreeMap<&str, Vec<&Run<'_>>> = BTreeMap::new();
         for run in &ours {
             by_id.entry(run.id).or_default().push(run);
@@ -100,13 +103,17 @@ impl Wait<'_> {
         let doublings = self.attempt.saturating_sub(1).min(12);
         let backoff = if self.attempt == 0 { 0 } else { self.work.backoff_ms << doublings };
         let mut allowed = self.ttl + LOOK_MS + START_MS + backoff + history.stalls(from, to);
-        let mut excused = busy.to_vec();
+        let (mut excused, mut unbegun) = (busy.to_vec(), 0);
         for happened in history.happened.iter().filter(|h| h.from <= to && h.to >= from.min(self.alive)) {
             let after = match &happened.what {
                 // A worker's pauses grow with the absence; a scheduler's does not.
                 What::Away if in_server && self.work.is_job() => RETRY_MS,
                 What::Away if in_server => RETRY_MS.min(START_MS + happened.to - happened.from),
-                What::Killed(_, owner) | What::Stopped(_, owner) if self.work.is_of(owner) => REPLACED_MS,
+                // It may have claimed it, and not begun.
+                What::Killed(_, owner, _) | What::Stopped(_, owner, _) if self.work.is_of(owner) => {
+                    unbegun = self.work.ttl_ms.saturating_sub(self.ttl);
+                    continue;
+                }
                 // A deadline that was not renewed since, and a backoff, are that much later now.
                 What::Back(by) if in_server && (self.ttl > 0 || backoff > 0) => {
                     allowed += *by;
@@ -116,7 +123,7 @@ impl Wait<'_> {
             };
             excused.push((happened.from, happened.to + after));
         }
-        allowed + covered(excused, from, to)
+        allowed + unbegun + covered(excused, from, to)
     }
 }
 
@@ -134,9 +141,31 @@ fn covered(mut spans: Vec<(u64, u64)>, from: u64, to: u64) -> u64 {
     sum
 }
 
-/// When at least so many ran at once.
-fn busy(runs: &[&Run<'_>], lanes: usize) -> Vec<(u64, u64)> {
-    let mut changes: Vec<(u64, i64)> = runs.iter().flat_map(|run| [(run.start, 1), (run.last, -1)]).collect();
+/// When lanes of it were not there, one span for each.
+fn gone(history: &History, work: &Work) -> Vec<(u64, u64)> {
+    let mut spans = Vec::new();
+    for happened in &history.happened {
+        let (after, count) = match &happened.what {
+            What::Stopped(_, owner, count) if work.is_of(owner) => (REPLACED_MS, *count),
+            What::Killed(_, owner, count) if work.is_of(owner) => {
+                // The more of them end, the longer is the pause before the next one is replaced.
+                let is_before = |h: &&Happened| h.from < happened.from && h.to + STEADY_MS > happened.from;
+                let is_same = |h: &&Happened| matches!(&h.what, What::Killed(_, other, _) if other == owner);
+                let earlier = history.happened.iter().filter(is_before).filter(is_same).count();
+                (REPLACED_MS + PAUSES_MS[earlier.min(PAUSES_MS.len() - 1)], *count)
+            }
+            _ => continue,
+        };
+        spans.extend(std::iter::repeat_n((happened.from, happened.to + after), count));
+    }
+    spans
+}
+
+/// When at least so many ran, or were gone, at once.
+fn busy(runs: &[&Run<'_>], gone: &[(u64, u64)], lanes: usize) -> Vec<(u64, u64)> {
+    let ran = runs.iter().map(|run| (run.start, run.last));
+    let mut changes: Vec<(u64, i64)> =
+        ran.chain(gone.iter().copied()).flat_map(|(from, to)| [(from, 1), (to, -1)]).collect();
     changes.sort_unstable();
     let (mut count, mut since, mut busy) = (0_i64, None, Vec::new());
     for (at, change) in changes {
