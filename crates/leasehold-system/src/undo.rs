@@ -9,8 +9,6 @@
 pub enum Mend {
     /// The end of a run is told until the trust window ends, not once.
     EndToldOnce,
-    /// A renewal is trusted by the lesser of both anchors.
-    RenewalTrustedByOneAnchor,
     /// An item that cannot be claimed is set aside, and the others are claimed.
     ItemErrorLeavesTheClaimer,
     /// An item's oldest events give way, so that its record always fits.
@@ -46,7 +44,6 @@ impl Mend {
     /// All of them.
     pub const ALL: &[Mend] = &[
         Mend::EndToldOnce,
-        Mend::RenewalTrustedByOneAnchor,
         Mend::ItemErrorLeavesTheClaimer,
         Mend::RecordBudgetNotKept,
         Mend::ItemsWaitForTheClock,
@@ -66,7 +63,6 @@ impl Mend {
     pub const fn as_str(self) -> &'static str {
         match self {
             Mend::EndToldOnce => "end-told-once",
-            Mend::RenewalTrustedByOneAnchor => "renewal-trusted-by-one-anchor",
             Mend::ItemErrorLeavesTheClaimer => "item-error-leaves-the-claimer",
             Mend::RecordBudgetNotKept => "record-budget-not-kept",
             Mend::ItemsWaitForTheClock => "items-wait-for-the-clock",

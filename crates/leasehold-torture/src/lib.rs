@@ -22,6 +22,7 @@ mod pulse;
 mod random;
 mod run;
 mod site;
+mod undo;
 
 use std::path::Path;
 use std::process::ExitCode;

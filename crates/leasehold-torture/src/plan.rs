@@ -109,15 +109,16 @@ fn minute(random: &mut Random, begin: u64, end: u64, orders: &mut Vec<Order>) {
     let length = end - from;
     let is_calm = (begin / MINUTE).is_multiple_of(2);
     // What keeps everybody from the server, and where: not before this part of a minute.
-    let rough = if is_calm { from + length * 2 / 3 } else { from };
+    let rough = if is_calm { from + length * 3 / 4 } else { from };
     let place = |random: &mut Random, orders: &mut Vec<Order>, fault| {
         orders.push(Order { at: random.between(rough, end), fault });
     };
-    for _ in 0..2 {
+    let times = if is_calm { 1 } else { 2 };
+    for _ in 0..times {
         let ms = random.between(300, 2_500);
         place(random, orders, Fault::ServerDown { ms });
     }
-    for _ in 0..2 {
+    for _ in 0..times {
         let ms = random.between(500, 4_000);
         place(random, orders, Fault::Sever { ms });
     }
@@ -128,7 +129,7 @@ fn minute(random: &mut Random, begin: u64, end: u64, orders: &mut Vec<Order>) {
     }
     let ms = random.between(500, 3_000);
     place(random, orders, Fault::Freeze { ms });
-    for _ in 0..3 {
+    for _ in 0..=times {
         place(random, orders, Fault::Cut);
         let after = random.between(0, 12);
         place(random, orders, Fault::LoseReply { after });
@@ -170,9 +171,9 @@ fn minute(random: &mut Random, begin: u64, end: u64, orders: &mut Vec<Order>) {
 fn clock(random: &mut Random, from: u64, length: u64, orders: &mut Vec<Order>) {
     let small = Fault::ClockAhead { ms: random.between(1_000, 8_000), for_ms: random.between(500, 3_000) };
     // For long enough to see who waits for the clock instead of for a lane.
-    let back = Fault::ClockBehind { ms: random.between(30_000, 60_000), for_ms: length * 4 / 10 };
+    let back = Fault::ClockBehind { ms: random.between(30_000, 60_000), for_ms: length / 2 };
     let large = Fault::ClockAhead { ms: random.between(10_000, 90_000), for_ms: random.between(1_000, 5_000) };
-    for (hundredths, fault) in [(0, small), (26, back), (80, large)] {
+    for (hundredths, fault) in [(0, small), (26, back), (86, large)] {
         let begin = from + length * hundredths / 100;
         orders.push(Order { at: random.between(begin, begin + length / 20 + 1), fault });
     }

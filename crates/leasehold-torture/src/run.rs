@@ -31,29 +31,10 @@ const LAST_MS: u64 = 30_000;
 const SHOWN: usize = 5;
 
 pub(crate) fn main(leasehold: &Path, kept: &Path, options: &Options) -> ExitCode {
-    if options.undo.is_empty() {
-        return if once(leasehold, kept, options).is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    if !options.undo.is_empty() {
+        return crate::undo::each(options);
     }
-    let mut missed = Vec::new();
-    for mend in &options.undo {
-        println!("torture: taking `{}` back", mend.as_str());
-        // Read by nobody in this process but to pass it on; no other thread is there yet.
-        let mut one = std::process::Command::new(std::env::current_exe().unwrap());
-        one.env(undo::VARIABLE, mend.as_str()).args(["--seed", &options.seed.to_string()]);
-        one.args(["--minutes", &(options.storm_ms as f64 / 60_000.0).to_string()]);
-        if let Some(leasehold) = &options.leasehold {
-            one.arg("--leasehold").arg(leasehold);
-        }
-        if one.status().unwrap().success() {
-            missed.push(mend.as_str());
-        }
-    }
-    if missed.is_empty() {
-        println!("torture: each mend that was taken back was missed by the run, as it should be");
-        return ExitCode::SUCCESS;
-    }
-    println!("torture: NOT FOUND: with these taken back the run saw nothing wrong: {}", missed.join(", "));
-    ExitCode::FAILURE
+    if once(leasehold, kept, options).is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// One run; gives what went wrong.

@@ -18,7 +18,6 @@ use leasehold::{
     Anchor, Epoch, Error, HolderId, Kind, Lineage, Nonce, Result, Revision, Store, Timestamp, Token, Ttl, Who, Why,
     format_duration,
 };
-use leasehold_system::undo::{Mend, undone};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -195,9 +194,6 @@ impl Queue {
                 let asked = known.anchor.asked;
                 // By the answer's own time: the store's clock may have been set forward since the last one.
                 grant.trust_until = known.trust(self.grain()).min(asked + grant.ttl.get());
-                if undone(Mend::RenewalTrustedByOneAnchor) {
-                    grant.trust_until = asked + grant.ttl.get();
-                }
                 let before = std::mem::replace(&mut grant.known, *known).anchor;
                 if self.clock.now() >= grant.trust_until {
                     let latest = before.at_latest(self.clock.now(), self.grain());

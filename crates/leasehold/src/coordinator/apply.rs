@@ -15,7 +15,6 @@ use crate::residence;
 use crate::sheet::Sheet;
 use crate::store::Swap;
 use crate::time::Timestamp;
-use leasehold_system::undo::{Mend, undone};
 use std::borrow::Cow;
 use std::time::Duration;
 
@@ -105,11 +104,8 @@ impl Coordinator {
                     self.check_birth(lease, &known, &written).await?;
                     // By the anchor that the deadline was reckoned from, and by the answer's own: a store whose clock was set
                     // forward in between has used up part of the time, or all of it.
-                    let trust = |deadline| {
-                        let first = known.anchor.trust(deadline, grain);
-                        let both = first.min(written.anchor.trust(deadline, grain));
-                        if undone(Mend::RenewalTrustedByOneAnchor) { first } else { both }
-                    };
+                    let trust =
+                        |deadline| known.anchor.trust(deadline, grain).min(written.anchor.trust(deadline, grain));
                     let trust_until = written.record.tenure.as_ref().map(|tenure| trust(tenure.deadline));
                     return Ok(Applied::Yes { known: Box::new(written), trust_until });
                 }
