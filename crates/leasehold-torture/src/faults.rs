@@ -309,18 +309,18 @@ impl<'a> World<'a> {
         }
     }
 
+    /// For an item that nobody has begun, in each of its epochs.
     fn bad_note(&self, pick: u64, adder: &Adder) {
-        let waiting = adder.so_far().into_iter().filter(|added| added.work == SPOOL);
-        let ids: Vec<String> = waiting.map(|added| added.id).collect();
-        // For some epochs of the latest: one of them will be read.
-        for id in ids.iter().rev().take(3) {
-            for epoch in 0..4 {
-                let path = self.site.spool().join(format!("notes/{id}.e{epoch}.checkpoint"));
-                if std::fs::write(&path, [0xFF, 0xFE, pick as u8, 0x80]).is_ok() {
-                    open_to_all(&path, 0o664);
-                }
+        let (key, words) = (format!("noted-{}", self.count), ["--text", "plain 100", "--delay", "2s"]);
+        let told = std::sync::atomic::AtomicBool::new(true);
+        let Some((id, at)) = self.way.add(SPOOL, &key, &words, 0, &told) else { return };
+        for epoch in 0..4 {
+            let path = self.site.spool().join(format!("notes/{id}.e{epoch}.checkpoint"));
+            if std::fs::write(&path, [0xFF, 0xFE, pick as u8, 0x80]).is_ok() {
+                open_to_all(&path, 0o664);
             }
         }
+        adder.note(Added { work: SPOOL.into(), id, at: at + 2_000, has_child: true });
     }
 
     /// As somebody would put it there with `mv`.

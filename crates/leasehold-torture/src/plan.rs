@@ -88,6 +88,10 @@ const LEAD_IN: u64 = 4_000;
 const LEAD_OUT: u64 = 3_000;
 const ROLES: [Role; 7] = [Role::Scheduler, Role::Manager, Role::Lane, Role::Lane, Role::Run, Role::Run, Role::Command];
 
+/// In hundredths of a calm minute: while the server's clock is behind, no lane is killed but one at the right time.
+const SPELL: (u64, u64) = (26, 76);
+const OF_JOBS: [Role; 3] = [Role::Scheduler, Role::Run, Role::Command];
+
 /// All orders of a storm of this length.
 pub(crate) fn plan(seed: u64, storm_ms: u64) -> Vec<Order> {
     let mut random = Random::new(seed);
@@ -156,7 +160,9 @@ fn minute(random: &mut Random, begin: u64, end: u64, orders: &mut Vec<Order>) {
     orders.push(Order { at: random.between(from, end), fault: Fault::Stop { role: Role::Lane, pick, ms } });
     let mut at = from;
     while at < end {
-        let (role, pick) = (ROLES[random.between(0, ROLES.len() as u64) as usize], random.next());
+        let is_spell = is_calm && (from + length * SPELL.0 / 100..from + length * SPELL.1 / 100).contains(&at);
+        let roles = if is_spell { &OF_JOBS[..] } else { &ROLES[..] };
+        let (role, pick) = (roles[random.between(0, roles.len() as u64) as usize], random.next());
         let fault = match random.between(0, 4) {
             0 => Fault::Stop { role, pick, ms: random.between(500, 9_000) },
             _ => Fault::Kill { role, pick },
@@ -173,7 +179,7 @@ fn clock(random: &mut Random, from: u64, length: u64, orders: &mut Vec<Order>) {
     // For long enough to see who waits for the clock instead of for a lane.
     let back = Fault::ClockBehind { ms: random.between(30_000, 60_000), for_ms: length / 2 };
     let large = Fault::ClockAhead { ms: random.between(10_000, 90_000), for_ms: random.between(1_000, 5_000) };
-    for (hundredths, fault) in [(0, small), (26, back), (86, large)] {
+    for (hundredths, fault) in [(0, small), (SPELL.0, back), (86, large)] {
         let begin = from + length * hundredths / 100;
         orders.push(Order { at: random.between(begin, begin + length / 20 + 1), fault });
     }

@@ -113,7 +113,8 @@ fn told(history: &History, runs: &[Run<'_>], verdicts: &mut Vec<Verdict>) {
             What::Forward(_) => run.work.place == crate::facts::Place::Server,
             _ => false,
         };
-        if history.touched(run.start.min(run.last.saturating_sub(ttl)), told, hit) {
+        // The lease was granted just before.
+        if history.touched(run.start.saturating_sub(GRACE_MS), told, hit) {
             continue;
         }
         if history.stalls(run.last.saturating_sub(ttl / 3), told) > 0 {
