@@ -127,7 +127,7 @@ fn minute(random: &mut Random, begin: u64, end: u64, orders: &mut Vec<Order>) {
         place(random, orders, Fault::Sever { ms });
     }
     for number in 1..4 {
-        let ms = random.between(1_000, 2_500);
+        let ms = random.between(800, 2_000);
         let at = if is_calm { from + length * number / 16 } else { random.between(from, end) };
         orders.push(Order { at, fault: Fault::SeverAtAnEnd { ms } });
     }
@@ -157,7 +157,8 @@ fn minute(random: &mut Random, begin: u64, end: u64, orders: &mut Vec<Order>) {
         orders.push(Order { at: random.between(from, early), fault });
     }
     let (pick, ms) = (random.next(), random.between(500, 9_000));
-    orders.push(Order { at: random.between(from, end), fault: Fault::Stop { role: Role::Lane, pick, ms } });
+    let until = if is_calm { from + length * SPELL.0 / 200 } else { end };
+    orders.push(Order { at: random.between(from, until + 1), fault: Fault::Stop { role: Role::Lane, pick, ms } });
     let mut at = from;
     while at < end {
         let is_spell = is_calm && (from + length * SPELL.0 / 100..from + length * SPELL.1 / 100).contains(&at);

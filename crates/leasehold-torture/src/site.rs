@@ -18,7 +18,7 @@ const IDLE_JOBS: usize = 256;
 pub(crate) const LANES: usize = 2;
 const QUEUE_BACKOFF_MS: u64 = 1_000;
 /// The ends of runs with so long a TTL are aimed at.
-const AIMED_TTL_S: u64 = 12;
+const AIMED_TTL_S: u64 = 15;
 /// A spool's backoff is not for users to set.
 const SPOOL_BACKOFF_MS: u64 = 10_000;
 

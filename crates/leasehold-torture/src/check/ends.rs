@@ -1,7 +1,7 @@
 //! Ends: at most one is accepted, nothing is run after it, and what is recorded was really run.
 
 use super::{Promise, Verdict};
-use crate::facts::{History, Run, What};
+use crate::facts::{History, Place, Run, What};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The grace that every command has, and what a supervisor needs to hear of an end.
@@ -109,12 +109,13 @@ fn told(history: &History, runs: &[Run<'_>], verdicts: &mut Vec<Verdict>) {
         let Some(told) = told_by(history, run) else { continue };
         let hit = |what: &What| match what {
             What::Killed(pid, ..) | What::Stopped(pid, ..) => run.pids.contains(pid),
-            // The lease was over by the store's clock before anybody could tell.
-            What::Forward(_) => run.work.place == crate::facts::Place::Server,
             _ => false,
         };
-        // The lease was granted just before.
-        if history.touched(run.start.saturating_sub(GRACE_MS), told, hit) {
+        let granted = run.start.saturating_sub(GRACE_MS);
+        // The lease was over by the store's clock before anybody could tell, unless it was renewed since.
+        let renewed = granted.max(run.last.saturating_sub(ttl * 2 / 3));
+        let forward = |what: &What| run.work.place == Place::Server && matches!(what, What::Forward(_));
+        if history.touched(granted, told, hit) || history.touched(renewed, told, forward) {
             continue;
         }
         if history.stalls(run.last.saturating_sub(ttl / 3), told) > 0 {
@@ -133,7 +134,7 @@ fn told(history: &History, runs: &[Run<'_>], verdicts: &mut Vec<Verdict>) {
 /// By when the end was surely told: the store was there for long enough between the end of a run and the end of its trust
 /// window.
 fn told_by(history: &History, run: &Run<'_>) -> Option<u64> {
-    if run.work.place != crate::facts::Place::Server {
+    if run.work.place != Place::Server {
         return Some(run.last + TELLING_MS);
     }
     let away = |happened: &&crate::facts::Happened| happened.what == What::Away;

@@ -123,7 +123,9 @@ impl Wait<'_> {
             };
             excused.push((happened.from, happened.to + after));
         }
-        allowed + unbegun + covered(excused, from, to)
+        // Nobody could have claimed it before.
+        let free = (from + self.ttl + backoff).min(to);
+        allowed + unbegun + covered(excused, free, to)
     }
 }
 
