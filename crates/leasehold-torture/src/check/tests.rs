@@ -285,3 +285,26 @@ fn who_stops_without_a_fault_is_found() {
     history.actors[0].lost_lanes.push(69);
     broken(&history, &[Promise::NobodyElseStops]);
 }
+
+#[test]
+fn excuses_that_overlap_do_not_add_up() {
+    let mut history = good();
+    add(&mut history, "late", 20_000, false);
+    finish(&mut history, "late", "done", 1);
+    ran(&mut history, QUEUE, "late", 1, 40_000, 40_100, Some(0));
+    for _ in 0..5 {
+        happened(&mut history, 21_000, 22_000, What::Away);
+    }
+    broken(&history, &[Promise::NothingIsStuck]);
+}
+
+#[test]
+fn a_run_that_was_killed_before_it_was_written_down_counts_as_a_try() {
+    let mut history = good();
+    let slots = history.slots.get_mut(JOB).unwrap();
+    slots.seen.insert(8_000, Seen { fate: "died".into(), epoch: Some(4), tries: 2 });
+    slots.ends.extend((2..4).map(|epoch| ((8_000, epoch), "expired".into())));
+    broken(&history, &[Promise::EverySlotHasAFate]);
+    history.slots.get_mut(JOB).unwrap().ends.insert((8_000, 4), "expired".into());
+    broken(&history, &[]);
+}
