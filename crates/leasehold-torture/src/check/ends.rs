@@ -1,7 +1,7 @@
 //! Ends: at most one is accepted, nothing is run after it, and what is recorded was really run.
 
 use super::{Promise, Verdict};
-use crate::facts::{History, Place, Run, What};
+use crate::facts::{Happened, History, Place, Run, What};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The grace that every command has, and what a supervisor needs to hear of an end.
@@ -106,7 +106,7 @@ fn told(history: &History, runs: &[Run<'_>], verdicts: &mut Vec<Verdict>) {
         });
         let Some(again) = again else { continue };
         let ttl = run.work.ttl_ms;
-        let Some(told) = told_by(history, run) else { continue };
+        let Some((told, until)) = told_by(history, run) else { continue };
         let hit = |what: &What| match what {
             What::Killed(pid, ..) | What::Stopped(pid, ..) => run.pids.contains(pid),
             _ => false,
@@ -114,8 +114,10 @@ fn told(history: &History, runs: &[Run<'_>], verdicts: &mut Vec<Verdict>) {
         let granted = run.start.saturating_sub(GRACE_MS);
         // The lease was over by the store's clock before anybody could tell, unless it was renewed since.
         let renewed = granted.max(run.last.saturating_sub(ttl * 2 / 3));
-        let forward = |what: &What| run.work.place == Place::Server && matches!(what, What::Forward(_));
-        if history.touched(granted, told, hit) || history.touched(renewed, told, forward) {
+        let forward = |h: &&Happened| run.work.place == Place::Server && h.from >= renewed && h.from <= told;
+        let steps = history.happened.iter().filter(forward);
+        let by: u64 = steps.map(|h| if let What::Forward(by) = h.what { by } else { 0 }).sum();
+        if history.touched(granted, told, hit) || told + by > until {
             continue;
         }
         if history.stalls(run.last.saturating_sub(ttl / 3), told) > 0 {
@@ -132,12 +134,12 @@ fn told(history: &History, runs: &[Run<'_>], verdicts: &mut Vec<Verdict>) {
 }
 
 /// By when the end was surely told: the store was there for long enough between the end of a run and the end of its trust
-/// window.
-fn told_by(history: &History, run: &Run<'_>) -> Option<u64> {
+/// window. And the end of that window.
+fn told_by(history: &History, run: &Run<'_>) -> Option<(u64, u64)> {
     if run.work.place != Place::Server {
-        return Some(run.last + TELLING_MS);
+        return Some((run.last + TELLING_MS, run.last + run.work.ttl_ms));
     }
-    let away = |happened: &&crate::facts::Happened| happened.what == What::Away;
+    let away = |happened: &&Happened| happened.what == What::Away;
     let ttl = run.work.ttl_ms;
     // An absence before the end may have cost renewals: then the window is what was left of it.
     let earliest = history
@@ -156,9 +158,9 @@ fn told_by(history: &History, run: &Run<'_>) -> Option<u64> {
     absences.sort_by_key(|happened| happened.from);
     for absence in absences {
         if absence.from.min(until) >= at + TELLING_MS {
-            return Some(at + TELLING_MS);
+            return Some((at + TELLING_MS, until));
         }
         at = at.max(absence.to);
     }
-    Some(at + TELLING_MS).filter(|told| until >= *told)
+    Some((at + TELLING_MS, until)).filter(|(told, until)| until >= told)
 }

@@ -48,7 +48,7 @@ pub(super) fn check(history: &History, verdicts: &mut Vec<Verdict>) {
                     work,
                     id,
                     from: run.last,
-                    alive: run.last.saturating_sub(work.ttl_ms * 2 / 3 + RENEWAL_MS),
+                    alive: renewed(history, run),
                     ttl: work.ttl_ms,
                     attempt: run.attempt,
                 };
@@ -127,6 +127,19 @@ impl Wait<'_> {
         let free = (from + self.ttl + backoff).min(to);
         allowed + unbegun + covered(excused, free, to)
     }
+}
+
+/// When a run was surely last renewed by the store's time, unless what was to renew it was kept from it.
+fn renewed(history: &History, run: &Run<'_>) -> u64 {
+    let ttl = run.work.ttl_ms;
+    let is_kept = |what: &What| match what {
+        What::Away => run.work.place == Place::Server,
+        What::Stopped(pid, ..) => run.pids.contains(pid),
+        _ => false,
+    };
+    let kept = history.time_of(run.last.saturating_sub(2 * ttl), run.last, is_kept);
+    let late = if kept > 0 { kept + ttl / 3 } else { 0 };
+    run.last.saturating_sub(ttl * 2 / 3 + RENEWAL_MS + late)
 }
 
 /// How much of a span these cover together.
