@@ -274,3 +274,16 @@ fn the_doctor_says_what_a_shared_spool_lacks_and_changes_nothing() {
     assert!(fs::read_dir(team.path("tmp")).unwrap().next().is_none(), "the doctor left something: {sound:?}");
     assert_eq!(team.list("ready").len(), 1);
 }
+
+#[test]
+fn a_purge_does_what_it_can_and_names_the_rest() {
+    let Some(team) = Team::new() else { return };
+    team.add(ALICE, "letter");
+    mode(&team.path("failed"), 0o700);
+    chown(team.path("failed"), Some(0), None).unwrap();
+    let purged = team.done(BOB, &["queue", "purge", &team.spool, "--dead", "--json"]).expect(78);
+    let value: Value = serde_json::from_str(&purged.stdout).unwrap();
+    assert_eq!((&value["purged"], &value["set_aside"]), (&0.into(), &1.into()), "{purged:?}");
+    assert!(purged.stderr.contains("/mail/failed"), "{purged:?}");
+    team.done(BOB, &["queue", "purge", &team.spool]).expect(0);
+}

@@ -7,13 +7,12 @@
 use super::folder::{Spool, Where, make, same_file, sync};
 use super::listing::{Told, folders, listing};
 use super::name::FileName;
-use super::signs::changed;
 use super::steps::SpoolStep;
 use crate::queue::{DedupeKey, ItemId, Priority};
 use async_trait::async_trait;
 use leasehold::clock::{Clock, Moment, SystemClock};
 use leasehold::{
-    Error, Jitter, Key, Kind, Label, LeaseName, Nonce, Result, Store, Tenancy, Token, Ttl, format_duration,
+    Epoch, Error, Jitter, Key, Kind, Label, LeaseName, Nonce, Result, Store, Tenancy, Token, Ttl, format_duration,
     parse_duration,
 };
 use leasehold_system::undo::{Mend, undone};
@@ -30,7 +29,7 @@ pub(super) const DEFAULT_TTL: Duration = Duration::from_secs(900);
 /// How many names are remembered from one listing.
 const BATCH: usize = 16_384;
 /// Up to how many files a look costs less than the claim that follows, and is taken before each.
-const SHORT: usize = 1_024;
+pub(super) const SHORT: usize = 1_024;
 /// How much longer than a look takes its outcome is relied on, where the line is longer.
 const LOOKS: u32 = 20;
 /// How many looks one claim takes at most, while others claim all that it saw.
@@ -325,7 +324,8 @@ impl SpoolClaimer {
 
     fn take(&mut self, text: &str) -> Result<Taken> {
         let from = self.spool.path("ready").join(text);
-        let name = match FileName::parse(text) {
+        let parsed = FileName::parse(text);
+        let mut name = match &parsed {
             Some(name) => name.raised(),
             None => match self.stranger(text, &from)? {
                 Some(name) => name.raised(),
@@ -333,7 +333,7 @@ impl SpoolClaimer {
             },
         };
         let folder = self.spool.path(Where::Claimed(self.worker.clone()).folder());
-        let path = folder.join(name.to_string());
+        let mut path = folder.join(name.to_string());
         let mut asked = SystemClock.now();
         let claim = || self.spool.shift(&from, &path, SpoolStep::Claim, SpoolStep::SyncClaimed);
         let mut moved = claim();
@@ -349,6 +349,18 @@ impl SpoolClaimer {
             Ok(false) => return Ok(Taken::Gone),
             Err(error) if error.kind() == Kind::Unsupported => return Ok(Taken::Refused(error)),
             Err(error) => return Err(error),
+        }
+        if parsed.is_none() {
+            // Another file of that name may have come since it was looked at, whose key is not taken yet.
+            let now = self.stranger(text, &path)?.map(|now| now.raised());
+            let differs = |now: &FileName| now.id.is_keyed() != name.id.is_keyed() || now.epoch > name.epoch;
+            if let Some(now) = now.filter(differs) {
+                let to = folder.join(now.to_string());
+                if !self.spool.shift(&path, &to, SpoolStep::Claim, SpoolStep::SyncClaimed)? {
+                    return Ok(Taken::Gone);
+                }
+                (path, name) = (to, now);
+            }
         }
         let token = Token {
             lease: lease_of(&name.id)?,
@@ -375,8 +387,9 @@ impl SpoolClaimer {
             fs::hard_link(path, &taken).is_ok() || same_file(path, &taken)
         });
         let id = keyed.as_ref().map_or_else(|| ItemId::fresh(now), ItemId::keyed);
+        let epoch = if keyed.is_some() { self.spool.floor()? } else { Epoch::ZERO };
         let (priority, most) = (Priority::default(), crate::queue::Attempts::default().most);
-        Ok(Some(FileName { priority, due: now, id, tried: 0, most, epoch: leasehold::Epoch::ZERO }))
+        Ok(Some(FileName { priority, due: now, id, tried: 0, most, epoch }))
     }
 }
 
@@ -439,7 +452,7 @@ impl Tenancy for SpoolTenancy {
     async fn progress_age(&self) -> Result<Option<Duration>> {
         let note = self.spool.path("notes").join(self.grant.name.note("checkpoint"));
         let Ok(metadata) = fs::metadata(&note) else { return Ok(None) };
-        Ok(Some(self.spool.now()?.saturating_since(changed(&metadata)).saturating_sub(self.spool.grain())))
+        Ok(Some(self.spool.age(&note, &metadata, self.spool.now()?).saturating_sub(self.spool.grain())))
     }
 
     fn into_grant(self) -> SpoolGrant {

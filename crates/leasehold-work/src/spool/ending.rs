@@ -15,11 +15,22 @@ use leasehold::{Checkpoint, Error, Kind, Result};
 use leasehold_system::undo::{Mend, undone};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How many epochs back a checkpoint is looked for.
-const REMEMBERED: usize = 64;
+pub(super) const REMEMBERED: usize = 64;
+
+/// Whose a key is.
+enum Key {
+    /// The item's that is being added.
+    Ours,
+    /// Another's: it is not added again.
+    Taken,
+    /// That is not decided yet.
+    Unsettled,
+}
 
 impl Spool {
     /// Publishes a note under the item's id and epoch.
@@ -57,22 +68,30 @@ impl Spool {
         })
     }
 
-    /// Completes an item: the result, and what it adds, count if and only if this succeeds.
+    /// Completes an item: the result, and what it adds, count if and only if this succeeds. Whoever is not sure whether it
+    /// did may ask again.
     pub fn complete(&self, grant: &SpoolGrant, result: Option<&Payload>, add: &[SpoolFollowUp]) -> Result<()> {
-        if let Some(result) = result {
-            self.note(&grant.name, "result", result.bytes())?;
+        let (outbox, done) = (self.outbox(&grant.name), self.path("done").join(grant.name.to_string()));
+        let exists = |path: &Path| path.symlink_metadata().is_ok();
+        // Once it is done, what was laid out then counts: nothing is laid out again, since some of it may have been added.
+        let again = !exists(grant.path()) && exists(&done);
+        if !again {
+            if let Some(result) = result {
+                self.note(&grant.name, "result", result.bytes())?;
+            }
+            if !add.is_empty() {
+                self.lay_out(&outbox, add)?;
+            }
         }
-        let outbox = self.outbox(&grant.name);
-        if !add.is_empty() {
-            self.lay_out(&outbox, add)?;
-        }
-        let done = self.path("done").join(grant.name.to_string());
         if !self.shift(grant.path(), &done, SpoolStep::End, SpoolStep::SyncEnded)? {
             let _ = fs::remove_dir_all(&outbox);
             return Err(self.stale(&grant.name.id, &grant.token));
         }
         let _ = fs::remove_file(sign_of(grant.path()));
-        self.fan_out(&outbox)
+        self.fan_out(&outbox)?;
+        // What the first try added, and could not sync.
+        let lines = if again && !add.is_empty() { &["ready", "later"][..] } else { &[] };
+        lines.iter().try_for_each(|line| sync(&self.path(line)))
     }
 
     pub(super) fn outbox(&self, name: &FileName) -> PathBuf {
@@ -105,25 +124,41 @@ impl Spool {
         for text in names(outbox)? {
             let Some(name) = FileName::parse(&text) else { continue };
             let from = outbox.join(&text);
-            if let Some(key) = name.id.as_str().strip_prefix("k.") {
-                let taken = self.path("keys").join(key);
-                match fs::hard_link(&from, &taken) {
-                    Err(e) if e.kind() == ErrorKind::AlreadyExists && !same_file(&from, &taken) => {
-                        // Added before, by another: it is not added again.
+            let mut next = self.redated(&from, &name).unwrap_or(name);
+            if let Some(key) = next.id.as_str().strip_prefix("k.") {
+                match self.take_key_of(&from, &self.path("keys").join(key))? {
+                    Key::Ours => next.epoch = next.epoch.max(self.floor()?),
+                    Key::Unsettled => continue,
+                    Key::Taken => {
                         let _ = fs::remove_file(&from);
                         continue;
                     }
-                    // Without its key it could be added twice: it waits for somebody who may link it.
-                    Err(e) if e.kind() == ErrorKind::PermissionDenied => return Err(failed(e, "take the key", &taken)),
-                    _ => {}
                 }
             }
-            let folder = if name.due > self.now()? { "later" } else { "ready" };
-            self.shift(&from, &self.path(folder).join(&text), SpoolStep::FanOut, SpoolStep::SyncEntered)?;
+            let to = self.path(self.line_of(&next)?.folder()).join(next.to_string());
+            self.shift(&from, &to, SpoolStep::FanOut, SpoolStep::SyncEntered)?;
         }
         self.reach(SpoolStep::Collect);
         let _ = fs::remove_dir(outbox);
         Ok(())
+    }
+
+    /// Takes the key of what a completion laid out.
+    fn take_key_of(&self, laid_out: &Path, key: &Path) -> Result<Key> {
+        match fs::hard_link(laid_out, key) {
+            Err(_) if same_file(laid_out, key) => {}
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => {
+                // One file alone is of an addition, or a purge, that is under way or was cut off: the janitor looks again.
+                let settled = fs::metadata(key).is_ok_and(|m| m.nlink() > 1 && !self.is_staged(m.ino()));
+                return Ok(if settled { Key::Taken } else { Key::Unsettled });
+            }
+            // Added by another who finishes the same completion.
+            Err(_) if laid_out.symlink_metadata().is_err() => return Ok(Key::Unsettled),
+            // Without its key it could be added twice: it waits for somebody who may link it.
+            Err(e) => return Err(failed(e, "take the key", key)),
+            Ok(()) => {}
+        }
+        sync(&self.path("keys")).map(|()| Key::Ours)
     }
 
     /// Gives an attempt up: the item is tried again after a pause, or is a dead letter. Gives where it is then.

@@ -20,13 +20,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The file with the spool's lineage.
-const LINEAGE: &str = ".lineage";
+pub(super) const LINEAGE: &str = ".lineage";
 /// The folders of a spool.
-pub(super) const FOLDERS: [&str; 10] =
-    ["ready", "later", "claimed", "done", "failed", "cancelled", "notes", "outbox", "keys", "tmp"];
+pub(super) const FOLDERS: [&str; 11] =
+    ["ready", "later", "claimed", "done", "failed", "cancelled", "notes", "outbox", "keys", "floor", "tmp"];
 /// How far behind the true time a stamp of a local volume may lie, and one of a file server.
 const LOCAL_GRAIN: Duration = Duration::from_millis(20);
 const REMOTE_GRAIN: Duration = Duration::from_millis(1_100);
+/// How far ahead of its clock a stamp of a local volume may lie, and one of a volume whose machines may stamp by clocks of
+/// their own.
+const LOCAL_SKEW: Duration = Duration::from_secs(1);
+const REMOTE_SKEW: Duration = Duration::from_secs(60);
 
 /// A spool. Clones share it.
 #[derive(Debug, Clone)]
@@ -246,6 +250,12 @@ impl Spool {
         if self.volume == Volume::Local { LOCAL_GRAIN } else { REMOTE_GRAIN }
     }
 
+    /// How far ahead of the clock that stamps its files a stamp may lie. What lies further ahead was stamped before that
+    /// clock was set back.
+    pub(super) fn skew(&self) -> Duration {
+        if self.volume == Volume::Local { LOCAL_SKEW } else { REMOTE_SKEW }
+    }
+
     /// The time of the clock that stamps its files.
     pub fn now(&self) -> Result<Timestamp> {
         if self.volume == Volume::Local {
@@ -268,17 +278,31 @@ impl Spool {
     }
 
     fn add_staged(&self, new: &SpoolNew, staged: Staged) -> Result<(ItemId, bool)> {
-        let name = self.name_for(new)?;
-        let added = match &new.key {
-            Some(key) => self.take_key(key, staged.path(), &name)?,
-            None => true,
-        };
-        if added {
-            self.enter(staged.path(), &name)?;
-        } else {
-            staged.remove();
+        let mut name = self.name_for(new)?;
+        if let Some(key) = &new.key {
+            if !self.take_key(key, staged.path(), &name)? {
+                staged.remove();
+                return Ok((name.id, false));
+            }
+            // Read when the key is ours: a purge that frees it has raised the floor before.
+            match self.floor() {
+                Ok(floor) => name.epoch = floor,
+                Err(error) => {
+                    let _ = fs::remove_file(self.path("keys").join(key.as_str()));
+                    staged.remove();
+                    return Err(error);
+                }
+            }
         }
-        Ok((name.id, added))
+        // What need not wait does not, whatever the clock says by now.
+        let folder = if new.delay.is_zero() { Where::Ready } else { self.line_of(&name)? };
+        self.enter(staged.path(), &name, &folder)?;
+        Ok((name.id, true))
+    }
+
+    /// Where an item belongs that may be claimed when it is due.
+    pub(super) fn line_of(&self, name: &FileName) -> Result<Where> {
+        Ok(if name.due > self.now()? { Where::Later } else { Where::Ready })
     }
 
     pub(super) fn name_for(&self, new: &SpoolNew) -> Result<FileName> {
@@ -321,15 +345,15 @@ impl Spool {
         }
     }
 
-    pub(super) fn enter(&self, staged: &Path, name: &FileName) -> Result<()> {
-        let folder = if name.due > self.now()? { "later" } else { "ready" };
+    fn enter(&self, staged: &Path, name: &FileName, to: &Where) -> Result<()> {
+        let folder = to.folder();
         self.reach(SpoolStep::Enter);
-        let path = self.path(folder).join(name.to_string());
+        let path = self.path(&folder).join(name.to_string());
         match fs::rename(staged, &path) {
             Ok(()) => {}
             // A file server's second answer to a request that it has heard before.
             Err(e) if e.kind() == ErrorKind::NotFound && path.symlink_metadata().is_ok() => {}
-            Err(e) if e.kind() == ErrorKind::NotFound && self.path(folder).is_dir() => {
+            Err(e) if e.kind() == ErrorKind::NotFound && self.path(&folder).is_dir() => {
                 let message = format!(
                     "nothing was added: a janitor took this process for dead, after {} without a sign of life, and removed \
                      {} (was it stopped, or the machine asleep?); add it again",
@@ -341,7 +365,7 @@ impl Spool {
             Err(e) => return Err(failed(e, "add", &path)),
         }
         self.reach(SpoolStep::SyncEntered);
-        sync(&self.path(folder)).inspect_err(|_| {
+        sync(&self.path(&folder)).inspect_err(|_| {
             // Taken back, unless a worker has it: a producer who asks again by the same key must not find what may not last.
             if fs::rename(&path, staged).is_ok() {
                 let _ = fs::remove_file(staged);

@@ -4,12 +4,11 @@
 //! file is told, and everything else is done. Non-promise: it does not judge whether a worker lives, only when it last gave
 //! a sign of life.
 
-use super::claiming::ttl_of;
+use super::claiming::{SHORT, ttl_of};
 use super::folder::{Spool, Where, sync};
-use super::listing::{folders, listing, names, odd_entry};
+use super::listing::{folders, listing, odd_entry};
 use super::name::FileName;
-use super::signs::{changed, sign_of};
-use super::staging::ABANDONED;
+use super::signs::sign_of;
 use super::steps::SpoolStep;
 use leasehold::{Error, Result, Timestamp, format_duration};
 use std::collections::HashSet;
@@ -38,6 +37,7 @@ pub struct SpoolChores {
 /// One look, and whom it tells.
 struct Round<'a> {
     now: Timestamp,
+    thorough: bool,
     chores: SpoolChores,
     tell: &'a mut dyn FnMut(Error),
 }
@@ -58,14 +58,18 @@ impl Spool {
 
     /// The same, and tells of each entry that nothing could be done for.
     pub fn clean_telling(&self, tell: &mut dyn FnMut(Error)) -> Result<SpoolChores> {
-        let chores = self.tend(tell)?;
+        let chores = self.look(true, tell)?;
         self.sweep(self.now()?);
         Ok(chores)
     }
 
     /// The part of it that somebody may be waiting for.
     pub(super) fn tend(&self, tell: &mut dyn FnMut(Error)) -> Result<SpoolChores> {
-        let mut round = Round { now: self.now()?, chores: SpoolChores::default(), tell };
+        self.look(false, tell)
+    }
+
+    fn look(&self, thorough: bool, tell: &mut dyn FnMut(Error)) -> Result<SpoolChores> {
+        let mut round = Round { now: self.now()?, thorough, chores: SpoolChores::default(), tell };
         self.bring_in(&mut round);
         match folders(&self.path("claimed")) {
             Ok(workers) => workers.iter().for_each(|worker| self.look_after(worker, &mut round)),
@@ -85,22 +89,24 @@ impl Spool {
             Err(error) => return round.pass_over(error),
         };
         found.tell_odd(&later, round.tell);
+        // When each of them began to wait is looked at now and then only where there are many.
+        let look_at_all = round.thorough || found.files.len() <= SHORT;
         for text in found.files {
             let Some(name) = FileName::parse(&text) else {
                 let why = "it has no item's name, so nobody knows when it is due; move it to ready/";
                 (round.tell)(odd_entry(&later, &text, why));
                 continue;
             };
-            if name.due > round.now {
+            let from = later.join(&text);
+            let (to, due) = if name.due <= round.now {
+                (self.path("ready").join(&text), true)
+            } else if let Some(next) = look_at_all.then(|| self.redated(&from, &name)).flatten() {
+                (later.join(next.to_string()), false)
+            } else {
                 continue;
-            }
-            match self.shift(
-                &later.join(&text),
-                &self.path("ready").join(&text),
-                SpoolStep::Enter,
-                SpoolStep::SyncEntered,
-            ) {
-                Ok(moved) => round.chores.lined_up += usize::from(moved),
+            };
+            match self.shift(&from, &to, SpoolStep::Enter, SpoolStep::SyncEntered) {
+                Ok(moved) => round.chores.lined_up += usize::from(moved && due),
                 Err(error) => round.pass_over(error),
             }
         }
@@ -128,8 +134,7 @@ impl Spool {
                 Err(error) => round.pass_over(error),
             }
         }
-        let old =
-            |path: &Path, age| fs::symlink_metadata(path).is_ok_and(|m| round.now.saturating_since(changed(&m)) > age);
+        let old = |path: &Path, age| fs::symlink_metadata(path).is_ok_and(|m| self.age(path, &m, round.now) > age);
         // Signs of what was moved by somebody who did not know of them.
         for sign in found.hidden.iter().filter(|sign| !found.files.iter().any(|file| sign.get(1..) == Some(file))) {
             let path = folder.join(sign);
@@ -163,6 +168,10 @@ impl Spool {
         }
         let done: HashSet<String> =
             self.items(&Where::Done)?.iter().map(|name| format!("{}.e{}", name.id, name.epoch)).collect();
+        // Before anything is added: if the completion was lost, the item would be worked on and add it again.
+        if waiting.iter().any(|text| done.contains(text)) {
+            sync(&self.path("done"))?;
+        }
         for text in waiting {
             let outbox = self.path("outbox").join(&text);
             if done.contains(&text) {
@@ -172,7 +181,7 @@ impl Spool {
                 }
                 continue;
             }
-            let old = fs::metadata(&outbox).is_ok_and(|m| round.now.saturating_since(changed(&m)) > self.abandoned());
+            let old = fs::metadata(&outbox).is_ok_and(|m| self.age(&outbox, &m, round.now) > self.abandoned());
             if !old {
                 continue;
             }
@@ -184,35 +193,5 @@ impl Spool {
             }
         }
         Ok(())
-    }
-
-    /// Removes items that have been finished for longer than this, with their notes and keys; gives how many.
-    pub fn purge(&self, older_than: Duration, places: &[Where]) -> Result<usize> {
-        if older_than < ABANDONED {
-            let form = "use 1m or more: whoever is late with adding a follow-up must not find it gone";
-            return Err(Error::invalid("age", format_duration(older_than), form));
-        }
-        let now = self.now()?;
-        let mut gone = HashSet::new();
-        for place in places {
-            for name in self.items(place)? {
-                let path = self.path(place.folder()).join(name.to_string());
-                let old = fs::metadata(&path).is_ok_and(|m| now.saturating_since(changed(&m)) > older_than);
-                if old && !self.outbox(&name).exists() && fs::remove_file(&path).is_ok() {
-                    if let Some(key) = name.id.as_str().strip_prefix("k.") {
-                        let _ = fs::remove_file(self.path("keys").join(key));
-                    }
-                    gone.insert(name.id.as_str().to_owned());
-                }
-            }
-            sync(&self.path(place.folder()))?;
-        }
-        for note in names(&self.path("notes"))? {
-            let id = note.rsplit_once('.').and_then(|(rest, _)| rest.rsplit_once(".e")).map(|(id, _)| id);
-            if id.is_some_and(|id| gone.contains(id)) {
-                let _ = fs::remove_file(self.path("notes").join(&note));
-            }
-        }
-        Ok(gone.len())
     }
 }

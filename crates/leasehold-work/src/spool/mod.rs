@@ -12,6 +12,7 @@
 //! | `notes/` | results, checkpoints, reasons: one file per item, epoch and kind |
 //! | `outbox/` | what a completion is to add |
 //! | `keys/` | the keys that were added |
+//! | `floor/` | the epoch that items with a key begin with |
 //!
 //! Promise: an item is never copied, only renamed, so it is in one worker's hands at most; a worker that lost it finds
 //! that the source of its completion is gone. A sign of life is a change time, which the file server's own clock gives, and
@@ -22,11 +23,13 @@
 mod claiming;
 mod ending;
 mod examine;
+mod floor;
 mod folder;
 mod janitor;
 mod listing;
 mod name;
 mod operating;
+mod purging;
 mod resolving;
 mod rights;
 mod signs;
@@ -40,4 +43,5 @@ pub use janitor::SpoolChores;
 pub use listing::SpoolSurvey;
 pub use name::FileName;
 pub use operating::{Note, Shown};
+pub use purging::SpoolPurged;
 pub use steps::{SpoolStep, SpoolSteps};

@@ -7,6 +7,9 @@ use crate::queue::{ItemId, Priority};
 use leasehold::{Epoch, Timestamp};
 use std::fmt;
 
+/// The highest epoch that a name has: later ones could not be raised often enough.
+const HIGHEST: u64 = Epoch::MAX.get() - (1 << 20);
+
 /// `4-1763260000000-ID.t0-5.e0`: nine less the priority, due, id, how often it was tried in vain and how often it may
 /// be, epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -41,8 +44,8 @@ impl FileName {
             id: id.parse().ok()?,
             tried: u32::try_from(number(tried)?).ok()?,
             most: u32::try_from(number(most)?).ok()?,
-            // Later ones could not be raised often enough; in `ready/` the file is a stranger's, with an epoch of its own.
-            epoch: epoch.parse().ok().filter(|epoch| *epoch <= Epoch::HIGHEST_ADVANCE)?,
+            // In `ready/` a file with a later one is a stranger's, with an epoch of its own.
+            epoch: epoch.parse().ok().filter(|epoch: &Epoch| epoch.get() <= HIGHEST)?,
         };
         // One name, one text: otherwise two files could be one item.
         (name.to_string() == text).then_some(name)

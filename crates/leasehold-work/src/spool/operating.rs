@@ -70,6 +70,11 @@ impl Spool {
 
     /// Puts an item back in line, with all its attempts, and past an epoch that a guard has seen if one is given.
     pub fn retry(&self, id: &ItemId, by: &Who, why: &Why, past: Option<Epoch>) -> Result<FileName> {
+        if past.is_some_and(|past| past > Epoch::HIGHEST_ADVANCE) {
+            let message =
+                format!("item `{id}` can be put past epoch {} at most; nothing was changed", Epoch::HIGHEST_ADVANCE);
+            return Err(Error::new(Kind::Invalid, message));
+        }
         let last = |name: &FileName| past.map_or(name.epoch, |past| name.epoch.max(past));
         let fresh = |name: &FileName| FileName { tried: 0, ..FileName { epoch: last(name), ..name.clone() }.raised() };
         let allowed = |place: &Where| !matches!(place, Where::Done);

@@ -3,10 +3,12 @@
 //! Promise: a sign needs no right but those of the worker's own folder, so an item of another user is kept as well as
 //! one's own. It is the change time of the item's file, where the worker may touch that, or of a hidden file beside it,
 //! which is called `.` and the item's name; the later one counts. Both are stamped by the clock of the file server.
-//! Non-promise: whoever may write in the folder can give a sign for another; epochs decide what counts, not signs.
+//! A sign that lies in the future was given before that clock was set back, and is not believed: whoever looks gives one in
+//! its stead, from which on the silence is counted. Non-promise: whoever may write in the folder can give a sign for another; epochs decide what counts, not signs.
 
 use super::claiming::SpoolGrant;
 use super::folder::{Spool, failed};
+use super::name::FileName;
 use super::steps::SpoolStep;
 use leasehold::clock::{Clock, SystemClock};
 use leasehold::{Error, Kind, Nonce, Result, Timestamp};
@@ -96,24 +98,64 @@ impl Spool {
         placed
     }
 
+    /// How long ago a file was changed. What was stamped before the clock was set back is stamped again, and counts from
+    /// now on.
+    pub(super) fn age(&self, path: &Path, metadata: &fs::Metadata, now: Timestamp) -> Duration {
+        let at = changed(metadata);
+        if at > now.plus(self.skew()) && touch_item(path).is_err() {
+            // Whoever may write in a file, and does not own it, can set both of its times only.
+            let _ = touch_sign(path);
+        }
+        now.saturating_since(at)
+    }
+
+    /// The latest of these times that is not ahead of the clock.
+    fn believed(&self, times: &[Timestamp], now: Timestamp) -> Result<Option<Timestamp>> {
+        let mut limit = now.plus(self.skew());
+        if times.iter().any(|at| *at > limit) {
+            // This look may have begun a while ago.
+            limit = self.now()?.plus(self.skew());
+        }
+        Ok(times.iter().copied().filter(|at| *at <= limit).max())
+    }
+
+    /// The name of an item that waits for a time which the clock told before it was set back: it waits for as long as it
+    /// was asked to, from now on. None if that is not so.
+    pub(super) fn redated(&self, path: &Path, name: &FileName) -> Option<FileName> {
+        let since = changed(&fs::symlink_metadata(path).ok()?);
+        let now = self.now().ok()?;
+        let misdated = since > now.plus(self.skew());
+        misdated.then(|| FileName { due: now.plus(name.due.saturating_since(since)), ..name.clone() })
+    }
+
     /// For how long an item has been silent, if that is longer than `ttl`. Whatever may be rounded away is the worker's.
     pub(super) fn silent_for(&self, item: &Path, ttl: Duration, now: Timestamp) -> Option<Duration> {
         let silent = |at: Timestamp| Some(now.saturating_since(at)).filter(|silent| *silent > ttl);
-        silent(changed(&fs::symlink_metadata(item).ok()?))?;
+        let seen = changed(&fs::symlink_metadata(item).ok()?);
+        if seen <= now.plus(self.skew()) {
+            silent(seen)?;
+        }
         // Asked of the file server itself before anything is moved: a client may remember what was true a minute ago. What
         // cannot be told is left to the next look.
-        silent(latest(item).ok()?)?;
-        match latest(&sign_of(item)) {
-            Ok(sign) => silent(sign),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => silent(latest(item).ok()?),
-            Err(_) => None,
-        }
+        let times = match latest(&sign_of(item)) {
+            Ok(sign) => vec![latest(item).ok()?, sign],
+            Err(e) if e.kind() == io::ErrorKind::NotFound => vec![latest(item).ok()?],
+            Err(_) => return None,
+        };
+        let Some(last) = self.believed(&times, now).ok()? else {
+            // As if its claim had begun now. Whoever has claimed it trusts that for a TTL from asking at most.
+            let _ = self.give_sign(&sign_of(item));
+            return None;
+        };
+        silent(last)
     }
 
-    /// When the last sign of life was given.
+    /// When the last sign of life was given; now, if that cannot be told.
     pub(super) fn last_sign(&self, item: &Path) -> Result<Timestamp> {
-        let at = fs::symlink_metadata(item).map_err(|e| failed(e, "look at", item))?;
-        Ok(latest(&sign_of(item)).map_or(changed(&at), |sign| sign.max(changed(&at))))
+        let at = changed(&fs::symlink_metadata(item).map_err(|e| failed(e, "look at", item))?);
+        let times = latest(&sign_of(item)).map_or_else(|_| vec![at], |sign| vec![at, sign]);
+        let now = self.now()?;
+        Ok(self.believed(&times, now)?.unwrap_or(now))
     }
 }
 

@@ -7,7 +7,6 @@
 //! told so, and nothing was added.
 
 use super::folder::{Spool, failed};
-use super::signs::changed;
 use super::steps::SpoolStep;
 use leasehold::{Nonce, Result, Timestamp};
 use rustix::fs::{FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, flock, futimens, open};
@@ -89,17 +88,19 @@ impl Spool {
 
     /// Removes what dead processes left: staged files, and keys of additions that were cut off.
     pub(super) fn sweep(&self, now: Timestamp) {
-        let age = |metadata: &fs::Metadata| now.saturating_since(changed(metadata));
         for entry in fs::read_dir(self.path("tmp")).into_iter().flatten().flatten() {
             let Ok(metadata) = entry.metadata() else { continue };
             let ours = entry.file_name().to_str().is_some_and(is_ours);
             let limit = if ours || metadata.nlink() > 1 { self.abandoned() } else { SHELLS };
-            if age(&metadata) > limit && !is_locked(&entry.path()) {
+            if self.age(&entry.path(), &metadata, now) > limit && !is_locked(&entry.path()) {
                 let _ = fs::remove_file(entry.path());
             }
         }
+        // Whoever is freeing a key must not free the one that took its place.
+        let (true, _alone) = self.try_lock_keys() else { return };
         for entry in fs::read_dir(self.path("keys")).into_iter().flatten().flatten() {
-            if entry.metadata().is_ok_and(|m| m.nlink() == 1 && age(&m) > self.abandoned()) {
+            let alone = |m: &fs::Metadata| m.is_file() && m.nlink() == 1;
+            if entry.metadata().is_ok_and(|m| alone(&m) && self.age(&entry.path(), &m, now) > self.abandoned()) {
                 let _ = fs::remove_file(entry.path());
             }
         }

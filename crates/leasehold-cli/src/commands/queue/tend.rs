@@ -74,7 +74,8 @@ pub async fn purge(common: &Common, args: &Purge) -> Result<Exit> {
             } else {
                 &[Where::Done, Where::Cancelled]
             };
-            (json!({ "purged": spool.purge(age, places)? }), Exit::Done)
+            let done = spool.purge(age, places)?;
+            (json!({ "purged": done.items, "set_aside": done.troubles.len() }), say(&done.troubles))
         }
     };
     tell(common, &value, exit)

@@ -1,0 +1,198 @@
+//! Forgetting what was finished long ago: items, their notes and their keys.
+//!
+//! Promise: the trouble of one folder or item stays its own. An item is first taken, by a rename to a hidden name in its own
+//! folder, so an operator's order that comes at the same time finds it whole or not at all; then its notes go, then its file,
+//! and last its key. So whatever ends a purge in between, a new item of the key finds no notes of the old one, and the next
+//! purge takes away what was left. Non-promise: purging is final.
+
+use super::floor::floor_after;
+use super::folder::{Spool, Where, failed, sync};
+use super::listing::{listing, names};
+use super::name::FileName;
+use super::steps::SpoolStep;
+use leasehold::{Epoch, Error, Result, Timestamp, format_duration};
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How often everything is looked through for the item of a note: one that is moved meanwhile may be missed.
+const LOOKS: u32 = 3;
+
+/// What a purge did.
+#[derive(Debug, Default)]
+pub struct SpoolPurged {
+    /// How many items are gone.
+    pub items: usize,
+    /// What was left as it is, and why.
+    pub troubles: Vec<Error>,
+}
+
+/// An item that is to go, under the name that it has now.
+struct Leaving {
+    name: FileName,
+    path: PathBuf,
+}
+
+impl Leaving {
+    /// Where it is once a purge has taken it.
+    fn taken(&self) -> PathBuf {
+        self.path.with_file_name(format!(".{}", self.name))
+    }
+}
+
+/// What is noted, by item.
+type Notes = HashMap<String, Vec<(Epoch, String)>>;
+
+impl Spool {
+    /// Removes items that have been finished for longer than this, with their notes and keys.
+    pub fn purge(&self, older_than: Duration, places: &[Where]) -> Result<SpoolPurged> {
+        if older_than < self.abandoned() {
+            let form = "use 1m or more: whoever is late with adding a follow-up must not find it gone";
+            return Err(Error::invalid("age", format_duration(older_than), form));
+        }
+        let _alone = self.lock_keys();
+        let now = self.now()?;
+        let mut purged = SpoolPurged::default();
+        let mut leaving = Vec::new();
+        for place in places {
+            match self.finished(place, older_than, now, &mut purged.troubles) {
+                Ok(found) => leaving.extend(found),
+                Err(error) => purged.troubles.push(error),
+            }
+        }
+        let mut floor = Epoch::ZERO;
+        leaving.retain(|item| match floor_after(&item.name) {
+            Ok(after) => {
+                floor = floor.max(after);
+                true
+            }
+            Err(error) => {
+                purged.troubles.push(error);
+                false
+            }
+        });
+        self.raise_floor(floor)?;
+        let mut notes = self.noted()?;
+        let mut taken = Vec::new();
+        for item in leaving {
+            match self.take_out(&item, &mut notes) {
+                Ok(true) => taken.push(item),
+                Ok(false) => {}
+                Err(error) => purged.troubles.push(error),
+            }
+        }
+        self.forget_orphans(&notes, older_than, now);
+        // Before any key is free.
+        sync(&self.path("notes"))?;
+        for item in &taken {
+            match self.forget(item) {
+                Ok(()) => purged.items += 1,
+                Err(error) => purged.troubles.push(error),
+            }
+        }
+        let folders = places.iter().map(Where::folder).chain([PathBuf::from("keys")]);
+        purged.troubles.extend(folders.filter_map(|folder| sync(&self.path(folder)).err()));
+        Ok(purged)
+    }
+
+    /// What has been in a folder for long enough, and what an earlier purge had begun to take away.
+    fn finished(
+        &self,
+        place: &Where,
+        older_than: Duration,
+        now: Timestamp,
+        troubles: &mut Vec<Error>,
+    ) -> Result<Vec<Leaving>> {
+        let folder = self.path(place.folder());
+        let found = listing(&folder)?;
+        let mut leaving = Vec::new();
+        for text in found.files.iter().chain(&found.hidden) {
+            let begun = text.strip_prefix('.');
+            let Some(name) = FileName::parse(begun.unwrap_or(text)) else { continue };
+            let path = folder.join(text);
+            match fs::symlink_metadata(&path) {
+                Ok(metadata) if !metadata.is_file() => {}
+                Ok(metadata) if begun.is_some() || self.age(&path, &metadata, now) > older_than => {
+                    // What is still to be added needs the completion to count.
+                    if !self.outbox(&name).exists() {
+                        leaving.push(Leaving { name, path });
+                    }
+                }
+                Err(e) if e.kind() != ErrorKind::NotFound => troubles.push(failed(e, "look at", &path)),
+                _ => {}
+            }
+        }
+        Ok(leaving)
+    }
+
+    fn noted(&self) -> Result<Notes> {
+        let mut notes = Notes::new();
+        for note in names(&self.path("notes"))? {
+            let parts = note.rsplit_once('.').and_then(|(rest, _)| rest.rsplit_once(".e"));
+            let Some((id, Ok(epoch))) = parts.map(|(id, epoch)| (id, epoch.parse())) else { continue };
+            notes.entry(id.to_owned()).or_default().push((epoch, note));
+        }
+        Ok(notes)
+    }
+
+    /// Takes an item out of everybody's sight, and its notes away; those of a new item of its key have later epochs. False
+    /// if somebody moved it.
+    fn take_out(&self, item: &Leaving, notes: &mut Notes) -> Result<bool> {
+        self.reach(SpoolStep::Collect);
+        match fs::rename(&item.path, item.taken()) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
+            Err(e) => return Err(failed(e, "purge", &item.path)),
+            Ok(()) => {}
+        }
+        let Some(mine) = notes.get_mut(item.name.id.as_str()) else { return Ok(true) };
+        while let Some(at) = mine.iter().position(|(epoch, _)| *epoch <= item.name.epoch) {
+            self.reach(SpoolStep::Collect);
+            let path = self.path("notes").join(&mine[at].1);
+            remove(&path).inspect_err(|_| drop(fs::rename(item.taken(), &item.path)))?;
+            mine.swap_remove(at);
+        }
+        Ok(true)
+    }
+
+    /// Removes an item that was taken out, and frees its key.
+    fn forget(&self, item: &Leaving) -> Result<()> {
+        self.reach(SpoolStep::Collect);
+        let taken = item.taken();
+        let identity = |path: &Path| fs::symlink_metadata(path).map(|m| (m.dev(), m.ino())).ok();
+        let file = identity(&taken);
+        remove(&taken)?;
+        let Some(key) = item.name.id.as_str().strip_prefix("k.") else { return Ok(()) };
+        self.reach(SpoolStep::Collect);
+        let key = self.path("keys").join(key);
+        // It may be another item's by now.
+        if file.is_some() && identity(&key) == file { remove(&key) } else { Ok(()) }
+    }
+
+    /// Removes old notes whose item is nowhere, as a purge that was cut off leaves them. They are kept while there are
+    /// folders that this user cannot look into: the item may be there.
+    fn forget_orphans(&self, notes: &Notes, older_than: Duration, now: Timestamp) {
+        let mut orphans: HashSet<&str> = notes.keys().map(String::as_str).collect();
+        for _ in 0..LOOKS {
+            let Ok(items) = self.everything() else { return };
+            let known: HashSet<&str> = items.iter().map(|item| item.name.id.as_str()).collect();
+            orphans.retain(|id| !known.contains(id));
+        }
+        for (_, note) in orphans.iter().flat_map(|id| &notes[*id]) {
+            let path = self.path("notes").join(note);
+            if fs::symlink_metadata(&path).is_ok_and(|m| self.age(&path, &m, now) > older_than) {
+                let _ = fs::remove_file(&path);
+            }
+        }
+    }
+}
+
+/// Removes a file, unless somebody did.
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(failed(e, "remove", path)),
+        _ => Ok(()),
+    }
+}
