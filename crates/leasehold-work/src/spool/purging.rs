@@ -93,8 +93,10 @@ impl Spool {
                 Err(error) => purged.troubles.push(error),
             }
         }
-        let folders = places.iter().map(Where::folder).chain([PathBuf::from("keys")]);
-        purged.troubles.extend(folders.filter_map(|folder| sync(&self.path(folder)).err()));
+        let mut folders: HashSet<PathBuf> =
+            taken.iter().filter_map(|item| Some(item.path.parent()?.to_owned())).collect();
+        folders.insert(self.path("keys"));
+        purged.troubles.extend(folders.iter().filter_map(|folder| sync(folder).err()));
         Ok(purged)
     }
 
@@ -113,16 +115,17 @@ impl Spool {
             let begun = text.strip_prefix('.');
             let Some(name) = FileName::parse(begun.unwrap_or(text)) else { continue };
             let path = folder.join(text);
-            match fs::symlink_metadata(&path) {
-                Ok(metadata) if !metadata.is_file() => {}
-                Ok(metadata) if begun.is_some() || self.age(&path, &metadata, now) > older_than => {
-                    // What is still to be added needs the completion to count.
-                    if !self.outbox(&name).exists() {
-                        leaving.push(Leaving { name, path });
-                    }
+            let old = match fs::symlink_metadata(&path) {
+                Ok(metadata) => metadata.is_file() && (begun.is_some() || self.age(&path, &metadata, now) > older_than),
+                Err(e) if e.kind() == ErrorKind::NotFound => false,
+                Err(e) => {
+                    troubles.push(failed(e, "look at", &path));
+                    false
                 }
-                Err(e) if e.kind() != ErrorKind::NotFound => troubles.push(failed(e, "look at", &path)),
-                _ => {}
+            };
+            // What is still to be added needs the completion to count.
+            if old && !self.outbox(&name).exists() {
+                leaving.push(Leaving { name, path });
             }
         }
         Ok(leaving)
