@@ -6,7 +6,7 @@
 mod common;
 
 use common::slots::{jobs, rare_slot, runs};
-use common::{Done, Home, On, descendants, eventually, signal};
+use common::{Done, Home, On, descendants, eventually, is_alive, signal};
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -116,13 +116,13 @@ fn what_the_supervisor_and_the_dead_man_say_is_said_again_when_it_could_not_be()
 }
 
 #[test]
-fn a_backfill_whose_job_is_paused_for_longer_than_it_waits_has_not_run_its_slot() {
+fn a_backfill_whose_job_is_held_for_longer_than_it_waits_has_not_run_its_slot() {
     let home = Home::new(On::Sqlite);
     jobs(&home, "ttl = '2s'\n[[job]]\nname = 'job'\nevery = '60s'\ncommand = 'echo >> ran'\n");
     let minute = leasehold_system::clock::wall_ms() as i64 / 60_000 - 3;
     let slot = jiff::Timestamp::from_second(minute * 60).unwrap().to_string();
     let backfill = ["schedule", "backfill", "job", "--from", &slot, "--to", &slot, "--yes"];
-    home.done(&["schedule", "pause", "job", "--why", "a long week-end"]).expect(0);
+    let token = home.done(&["acquire", "job", "--ttl", "1h"]).expect(0).stdout;
     // It waits for a day: what it starts is taken and started again with less patience.
     let waiting = home.start(&backfill);
     let mut words: Vec<String> = Vec::new();
@@ -132,11 +132,19 @@ fn a_backfill_whose_job_is_paused_for_longer_than_it_waits_has_not_run_its_slot(
         words = line.trim_end_matches('\0').split('\0').map(String::from).collect();
         words.get(1).is_some_and(|verb| verb == "run")
     });
-    drop(waiting);
+    let children = descendants(waiting.pid());
+    signal(waiting.pid(), "TERM");
+    let ended = waiting.end().expect(143);
+    assert!(ended.stderr.contains("waiting for `job`, which is held by"), "{ended:?}");
+    assert!(!children.iter().any(|pid| is_alive(*pid)), "who ends passes that on");
     let words: Vec<String> = words[1..].iter().map(|word| word.replace("--wait=1d", "--wait=1s")).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let skipped = || home.done(&words).code;
     eventually("the lease of the one that was killed is over", || skipped() == 11);
+    home.done(&["release", "--token", token.trim()]).expect(0);
+    home.done(&["schedule", "pause", "job", "--why", "a long week-end"]).expect(0);
+    let paused = home.done(&backfill).expect(11);
+    assert!(paused.stderr.contains("a long week-end") && paused.stderr.contains("schedule resume job"), "{paused:?}");
     home.done(&["schedule", "resume", "job", "--why", "over"]).expect(0);
     home.done(&backfill).expect(0);
     assert_eq!(home.read("ran"), "\n");

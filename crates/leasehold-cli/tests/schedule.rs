@@ -327,7 +327,7 @@ fn operators_trigger_backfill_pause_and_look_ahead() {
     .expect(64);
 
     home.done(&["schedule", "pause", "daily", "--why", "drill"]).expect(0);
-    let paused = home.done(&["schedule", "trigger", "daily"]).expect(0);
+    let paused = home.done(&["schedule", "trigger", "daily"]).expect(11);
     assert!(paused.stderr.contains("is paused by"), "{paused:?}");
     home.done(&["schedule", "resume", "daily", "--why", "over"]).expect(0);
     home.done(&["schedule", "trigger", "nobody"]).expect(64);

@@ -382,9 +382,11 @@ impl Journals {
         Ok((page.entries.into_iter().map(entry).collect(), page.more))
     }
 
-    /// Notes that this job is known from now on, unless it was; gives since when it is.
+    /// Notes that this job is known from now on, unless it was; gives since when it is. A time that is still to come was noted
+    /// by a clock that was ahead.
     pub async fn register(&self, job: &LeaseName) -> Result<Timestamp> {
-        self.edit(job, |journal, now| *journal.since.get_or_insert(now)).await
+        let known = |journal: &mut Journal, now| *journal.since.insert(journal.since.map_or(now, |at| at.min(now)));
+        self.edit(job, known).await
     }
 
     /// See [`Journal::drop_slots`]; counts what is new.

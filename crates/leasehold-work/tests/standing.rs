@@ -70,7 +70,7 @@ fn a_slot_that_was_dropped_ahead_of_its_time_and_run_in_it_is_run_again_if_that_
     journal.begin(slot(2), record.epoch, slot(2).0, "a");
     let now = T0 + 4 * HOUR + 60_000;
     assert_eq!(look(&record, &journal, CatchUp::default(), now).interrupted, Some(Interrupted::Again(slot(2))));
-    assert!(journal.give_up(slot(2), at(now), "a"));
+    assert_eq!(journal.give_up(slot(2), at(now), "a"), Some(Fate::Died));
     assert_eq!(look(&record, &journal, CatchUp::default(), now).interrupted, Some(Interrupted::Settled(slot(2))));
 }
 

@@ -55,7 +55,7 @@ fn cannot_run(args: &Args, error: &std::io::Error) -> Exit {
 
 /// Stays until the command has ended, and says how long the window was and whether the lease was lost in it.
 async fn measured(args: &Args, opened: &Opened, token: &Token, mut command: Command, asked: Moment) -> Result<Exit> {
-    let relay = Relay::listen()?;
+    let mut relay = Relay::listen()?;
     let child = match command.spawn() {
         Ok(child) => child,
         Err(error) => return Ok(cannot_run(args, &error)),

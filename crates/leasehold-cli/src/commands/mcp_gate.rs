@@ -36,7 +36,7 @@ pub async fn mcp_gate(common: &Common, args: Args) -> Result<Exit> {
         }
         None => rely_on_the_store(&coordinator, gate.resource()),
     }
-    let relay = Relay::listen()?;
+    let mut relay = Relay::listen()?;
     gate.refresh().await;
     let mut server = match start(&args) {
         Ok(server) => server,

@@ -12,21 +12,33 @@ use std::process::{Child, ExitStatus};
 use tokio::signal::unix::{Signal as Listener, SignalKind, signal};
 
 /// Listens to the signals that end a command, and to those that tell that it has ended.
-pub struct Relay(Listener, Listener, Listener, Listener);
+pub struct Relay {
+    terminate: Listener,
+    interrupt: Listener,
+    hangup: Listener,
+    child: Listener,
+    was_told: bool,
+}
 
 impl Relay {
     pub fn listen() -> Result<Self> {
         let listen = |kind| signal(kind).map_err(|e| Error::unavailable("cannot listen to signals", e));
-        Ok(Relay(
-            listen(SignalKind::terminate())?,
-            listen(SignalKind::interrupt())?,
-            listen(SignalKind::hangup())?,
-            listen(SignalKind::child())?,
-        ))
+        Ok(Relay {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            hangup: listen(SignalKind::hangup())?,
+            child: listen(SignalKind::child())?,
+            was_told: false,
+        })
+    }
+
+    /// Whether somebody told the child to end.
+    pub fn was_told(&self) -> bool {
+        self.was_told
     }
 
     /// Waits for the child, and then for what comes `after` it.
-    pub async fn wait(mut self, mut child: Child, after: impl Future<Output = ()>) -> Result<ExitStatus> {
+    pub async fn wait(&mut self, mut child: Child, after: impl Future<Output = ()>) -> Result<ExitStatus> {
         let broken = |e| Error::unavailable("the end of the command could not be waited for", e);
         let (pid, mut after) = (Pid::from_raw(child.id().cast_signed()), pin!(after));
         loop {
@@ -34,11 +46,12 @@ impl Relay {
             let passed = tokio::select! {
                 biased;
                 () = &mut after, if status.is_some() => Err(status),
-                _ = self.3.recv(), if status.is_none() => continue,
-                _ = self.0.recv() => Ok(Signal::TERM),
-                _ = self.1.recv() => Ok(Signal::INT),
-                _ = self.2.recv() => Ok(Signal::HUP),
+                _ = self.child.recv(), if status.is_none() => continue,
+                _ = self.terminate.recv() => Ok(Signal::TERM),
+                _ = self.interrupt.recv() => Ok(Signal::INT),
+                _ = self.hangup.recv() => Ok(Signal::HUP),
             };
+            self.was_told |= passed.is_ok();
             match (passed, pid) {
                 (Err(Some(status)), _) => return Ok(status),
                 // Not when it has ended: its number may be somebody else's by then.

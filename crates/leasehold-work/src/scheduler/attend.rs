@@ -286,7 +286,7 @@ impl Desk {
         }
         let mut journal = self.journals.read(&job.name).await?.0;
         self.told().unread.remove(&job.name);
-        if journal.since.is_none() {
+        if journal.since.is_none_or(|since| since > seen.now) {
             journal.since = Some(self.journals.register(&job.name).await?);
         }
         Ok(Standing::of(&job.schedule, &seen.record, &journal, job.catch_up, seen.now))

@@ -11,10 +11,11 @@ use super::launch::{run, words};
 use super::table::Jobs;
 use crate::args::Backfill;
 use crate::commands::coordinator;
+use crate::commands::relay::{Relay, exit_of};
 use crate::config::Settings;
 use crate::exit::Exit;
 use crate::output;
-use leasehold::{Coordinator, Error, Kind, LeaseName, Result, Slot, SlotState, Timestamp};
+use leasehold::{Coordinator, Error, Inspection, Kind, LeaseName, Result, Slot, SlotState, Timestamp};
 use leasehold_work::{Busy, Job, Journals, has_succeeded, parse_instant, slot_text};
 use std::io::{BufRead, IsTerminal, Write};
 use std::process::Command;
@@ -39,8 +40,14 @@ pub async fn trigger(settings: &Settings, jobs: &Jobs, name: &str) -> Result<Exi
     if let Some(ttl) = job.ttl {
         command.arg(format!("--ttl={ttl}"));
     }
+    // Somebody asked for this run: a skip is not what they asked for.
+    command.arg(held_exit_code());
     words(&mut command, job);
-    finish(command, job).await
+    finish(command, job, &mut Relay::listen()?).await
+}
+
+fn held_exit_code() -> String {
+    format!("--held-exit-code={}", Exit::Held.code())
 }
 
 pub async fn backfill(settings: &Settings, jobs: &Jobs, args: &Backfill) -> Result<Exit> {
@@ -86,10 +93,16 @@ pub async fn backfill(settings: &Settings, jobs: &Jobs, args: &Backfill) -> Resu
         output::say("nothing was run");
         return Ok(nothing_else);
     }
-    let mut worst = nothing_else;
+    let (mut worst, mut relay) = (nothing_else, Relay::listen()?);
     for slot in &slots {
+        if !is_free(&coordinator, job).await? {
+            return Ok(Exit::Held);
+        }
         let claims = claims(job, *slot)?;
-        let exit = one(settings, job, &claims, *slot).await?;
+        let exit = one(settings, job, &claims, *slot, &mut relay).await?;
+        if relay.was_told() {
+            return Ok(exit);
+        }
         // Another backfill may have been faster: then the slot was skipped, and is done.
         let is_over = exit.code() == Exit::Held.code() && is_done(&coordinator, &claims).await?;
         if exit.code() != 0 && !is_over {
@@ -98,6 +111,23 @@ pub async fn backfill(settings: &Settings, jobs: &Jobs, args: &Backfill) -> Resu
         }
     }
     Ok(worst)
+}
+
+/// Whether the job may be run now, or will be in a while; says what it waits for.
+async fn is_free(coordinator: &Coordinator, job: &Job) -> Result<bool> {
+    let (name, Inspection { record, now, .. }) = (&job.name, coordinator.inspect(&job.name).await?);
+    if let Some(mark) = &record.paused {
+        output::say(&format!(
+            "`{name}` is paused by {} ({}): nothing more is run. Resume it with `leasehold schedule resume {name}`, and then \
+             run this again",
+            mark.by, mark.why
+        ));
+        return Ok(false);
+    }
+    if let Some(tenure) = record.live_tenure(now) {
+        output::say(&format!("waiting for `{name}`, which is held by {}", tenure.holder));
+    }
+    Ok(true)
 }
 
 /// The slots of a span that are left to run.
@@ -171,12 +201,12 @@ fn can_ask(args: &Backfill) -> bool {
 }
 
 /// Outside the claim on the slot, inside the job's own lease.
-async fn one(settings: &Settings, job: &Job, claims: &LeaseName, slot: Slot) -> Result<Exit> {
+async fn one(settings: &Settings, job: &Job, claims: &LeaseName, slot: Slot, relay: &mut Relay) -> Result<Exit> {
     let store = settings.store.value.portable();
     let at = slot_text(slot);
     let mut inner = run(job, job.name.as_str(), &store)?;
     // A skip is not a run, and must not look like one that went well.
-    let skipped = format!("--held-exit-code={}", Exit::Held.code());
+    let skipped = held_exit_code();
     inner.arg(format!("--as-slot={at}")).arg("--unless-succeeded").arg(format!("--wait={PATIENCE}")).arg(&skipped);
     if let Some(ttl) = job.ttl {
         inner.arg(format!("--ttl={ttl}"));
@@ -192,15 +222,13 @@ async fn one(settings: &Settings, job: &Job, claims: &LeaseName, slot: Slot) -> 
     for (name, value) in &job.env {
         outer.env(name, value);
     }
-    finish(outer, job).await
+    finish(outer, job, relay).await
 }
 
-async fn finish(command: Command, job: &Job) -> Result<Exit> {
-    let cannot = |e| Error::unavailable(format!("cannot start job `{}`", job.name), e);
-    let status = tokio::process::Command::from(command).status().await.map_err(cannot)?;
-    let code =
-        status.code().unwrap_or_else(|| 128 + std::os::unix::process::ExitStatusExt::signal(&status).unwrap_or(0));
-    Ok(Exit::Code(u8::try_from(code & 0xff).unwrap_or(1)))
+/// Waits for the run; who is told to end passes that on.
+async fn finish(mut command: Command, job: &Job, relay: &mut Relay) -> Result<Exit> {
+    let child = command.spawn().map_err(|e| Error::unavailable(format!("cannot start job `{}`", job.name), e))?;
+    relay.wait(child, std::future::ready(())).await.map(exit_of)
 }
 
 /// Asks; without anybody to ask it is an error, not a yes.
