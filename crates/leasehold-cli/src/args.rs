@@ -5,6 +5,7 @@ mod data;
 #[cfg(test)]
 mod examples;
 mod git;
+mod numbers;
 mod queue;
 mod schedule;
 
@@ -17,6 +18,7 @@ pub use queue::*;
 pub use schedule::{Backfill, Install, Next, RunSlot, Runs, Schedule, ScheduleRun, ScheduleVerb};
 
 use clap::{Args, Parser, Subcommand};
+use numbers::within;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -198,7 +200,7 @@ pub struct Run {
     #[arg(long = "or", value_name = "NAME", conflicts_with = "limit")]
     pub or: Vec<String>,
     /// Let up to this many run at once, each with its own lease: NAME, NAME/seat-2, ...
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", value_parser = within::<1, 1000>)]
     pub limit: Option<u32>,
     /// The exit code when the run is skipped [default: 0]
     #[arg(long, value_name = "CODE", allow_negative_numbers = true)]
@@ -245,7 +247,7 @@ pub struct Run {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  token=$(leasehold acquire nightly --ttl 5m) || exit 0
+  token=$(leasehold acquire nightly --ttl 5m) || exit $(($? == 11 ? 0 : $?))   # 11: somebody else holds it
   LEASEHOLD_TOKEN=$token leasehold renew
   LEASEHOLD_TOKEN=$token leasehold release")]
 pub struct Acquire {

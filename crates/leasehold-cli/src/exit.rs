@@ -41,7 +41,8 @@ pub enum Exit {
 pub const TABLE: &[(Exit, &str)] = &[
     (
         Exit::Done,
-        "done; in `run` also: skipped, because somebody else holds the lease (set another with --held-exit-code)",
+        "done; in `run` also: skipped, because somebody else holds the lease or its flock, it is paused, its slot was run already or \
+         is too old, or `--wait` ran out (set another with --held-exit-code)",
     ),
     (
         Exit::Held,

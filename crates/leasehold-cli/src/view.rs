@@ -144,13 +144,13 @@ pub fn transfer_row(transfer: &Transfer, now: Timestamp) -> Vec<String> {
 pub fn refusal_line(lease: &LeaseName, refusal: &Refusal, now: Timestamp) -> String {
     match refusal {
         Refusal::Held { tenure, epoch } => format!(
-            "`{lease}` has been held for {} by {} under epoch {epoch}, and will be for {} more unless renewed",
-            rough(now.saturating_since(tenure.granted_at)),
+            "`{lease}` has been held by {} for {} (epoch {epoch}); expires in {} unless renewed",
             tenure.holder,
+            rough(now.saturating_since(tenure.granted_at)),
             rough(tenure.deadline.saturating_since(now)),
         ),
         Refusal::Paused(mark) => {
-            format!("`{lease}` is paused by {} since {}: {}", mark.by, relative(mark.at, now), mark.why)
+            format!("`{lease}` was paused by {} {}: {}", mark.by, relative(mark.at, now), mark.why)
         }
         Refusal::AlreadyRun(mark) => {
             format!("`{lease}` has run slot {} already, under epoch {}", rfc3339(mark.slot.0), mark.epoch)

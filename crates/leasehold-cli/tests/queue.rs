@@ -131,10 +131,10 @@ fn failures_become_dead_letters_and_operators_need_a_reason() {
         let id = bench.ok("add", &["--text", "x", "--attempts", "1"]);
         let output = bench.run(&["work", &bench.queue, "--until-empty", "--", "sh", "-c", "exit 3"]);
         assert_eq!(code(&output), 0);
-        assert!(said(&output).contains("is a dead letter now: it exited with 3"), "{}", said(&output));
+        assert!(said(&output).contains("is a dead letter now: exit code 3"), "{}", said(&output));
         let shown = bench.show(&id);
         assert_eq!(shown["state"], "dead");
-        assert!(shown.to_string().contains("it exited with 3"), "{shown}");
+        assert!(shown.to_string().contains("exit code 3"), "{shown}");
         assert_eq!(code(&bench.queue("retry", &[&id])), 64);
         let before = shown["epoch"].as_u64().unwrap();
         bench.ok("retry", &[&id, "--why", "mended"]);
@@ -239,7 +239,7 @@ fn wrong_input_is_refused_and_nothing_is_made() {
     std::fs::write(bench.folder.path().join("large"), large).unwrap();
     let output = bench.run(&["queue", "add", "mail", "--from", "large"]);
     assert_eq!(code(&output), 64);
-    assert!(said(&output).contains("at most 49152"), "{}", said(&output));
+    assert!(said(&output).contains("more than 49152 bytes"), "{}", said(&output));
 }
 
 fn wait_for(path: &Path) {
@@ -250,4 +250,75 @@ fn wait_for(path: &Path) {
         std::thread::sleep(Duration::from_millis(25));
     }
     panic!("{} never came", path.display());
+}
+
+/// The example of docs/queues.md, as a shell runs it.
+#[test]
+fn the_pages_example_by_hand_completes_what_went_well_and_fails_what_did_not() {
+    let bench = &benches()[0];
+    let docs = include_str!("../../../docs/queues.md");
+    let example = docs.split("<!-- example: by hand -->\n```sh\n").nth(1).unwrap().split("```").next().unwrap();
+    let run = |script: &str, store: &str| {
+        let plain = bench.command(&[]);
+        let bin = Path::new(plain.get_program()).parent().unwrap().display().to_string();
+        std::fs::write(bench.folder.path().join("send.sh"), script).unwrap();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("chmod +x send.sh\n{example}")]).current_dir(bench.folder.path());
+        shell
+            .env("PATH", format!("{bin}:/usr/bin:/bin"))
+            .env("LEASEHOLD_STORE", store)
+            .env("HOME", bench.folder.path());
+        code(&shell.output().unwrap())
+    };
+    let store = format!("sqlite:{}/x.db", bench.folder.path().display());
+    let (good, bad) = (bench.ok("add", &["--text", "good"]), bench.ok("add", &["--text", "bad", "--attempts", "1"]));
+    assert_eq!(run("#!/bin/sh\ngrep good \"$1\"\n", &store), 0);
+    assert_eq!(run("#!/bin/sh\ngrep -q good \"$1\"\n", &store), 0);
+    assert_eq!((&bench.show(&good)["state"], &bench.show(&bad)["state"]), (&"done".into(), &"dead".into()));
+    assert!(bench.show(&bad)["why"].as_str().unwrap().contains("exit code 1"), "{}", bench.show(&bad));
+    assert_eq!(run("#!/bin/sh\ntouch ran\n", &store), 0, "nothing to claim is no failure");
+    assert_eq!(run("#!/bin/sh\ntouch ran\n", "nonsense"), 64, "any other code is handed on");
+    assert!(!bench.folder.path().join("ran").exists());
+}
+
+#[test]
+fn a_queue_that_is_not_there_yet_is_said_to_be_missing() {
+    let bench = &benches()[0];
+    bench.ok("add", &["--text", "x"]);
+    let work = |queue: &str, jobs: &str| bench.run(&["work", queue, "-j", jobs, "--until-empty", "--", "cat"]);
+    for jobs in ["1", "2"] {
+        let typo = said(&work("mial", jobs));
+        assert_eq!(typo.matches("there is no queue `mial` yet").count(), 1, "{typo}");
+    }
+    assert!(!said(&work("mail", "1")).contains("there is no queue"));
+    let listed = bench.run(&["queue", "ls", "mial"]);
+    assert!(code(&listed) == 0 && said(&listed).contains("there is no queue `mial` yet"), "{}", said(&listed));
+    assert!(said(&bench.run(&["queue", "ls", "mail", "--state", "dead"])).contains("no items"));
+}
+
+#[test]
+fn a_wrong_token_is_refused_in_the_words_of_queues() {
+    for bench in benches() {
+        bench.ok("add", &["--text", "x"]);
+        let mine = bench.ok("claim", &[]);
+        let lease = String::from_utf8(bench.run(&["acquire", "nightly"]).stdout).unwrap();
+        let refused = |words: &[&str], says: &str| {
+            let output = bench.run(words);
+            assert!(code(&output) == 64 && said(&output).contains(says), "{words:?}: {}", said(&output));
+        };
+        refused(&["queue", "complete", &bench.queue], "no token: run this inside `leasehold work`, or give --token");
+        refused(&["queue", "complete", &bench.queue], "what `leasehold queue claim` printed");
+        refused(
+            &["queue", "complete", &bench.queue, "--token", lease.trim()],
+            "it belongs to a lease; give the one that",
+        );
+        refused(&["queue", "fail", "other", "--why", "x", "--token", &mine], "it belongs to ");
+        refused(&["queue", "fail", "other", "--why", "x", "--token", &mine], ", not to queue `other`");
+        std::fs::write(bench.folder.path().join("more"), "{\"payload\": \"a\"}\nnonsense\n").unwrap();
+        let follow = ["queue", "complete", &bench.queue, "--token", &mine, "--follow-ups", "more"];
+        refused(&follow, "invalid follow-ups: line 2 is not JSON; use one JSON object per line");
+        std::fs::write(bench.folder.path().join("more"), "{\"text\": \"a\"}\n").unwrap();
+        refused(&follow, "invalid follow-ups: line 1: unknown field `text`");
+        refused(&["work", &bench.queue, "-j", "0", "--", "cat"], "use 1 to 256");
+    }
 }

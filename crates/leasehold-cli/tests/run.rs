@@ -41,7 +41,7 @@ fn a_held_lease_is_skipped_quietly_with_exit_0() {
     home.done(&["acquire", "job", "--label", "first"]).expect(0);
     let skipped = home.done(&["run", "job", "--", "touch", "ran"]).expect(0);
     assert_eq!(skipped.stderr.lines().count(), 1, "{skipped:?}");
-    assert!(skipped.stderr.starts_with("leasehold: skipped: `job` has been held for"), "{skipped:?}");
+    assert!(skipped.stderr.starts_with("leasehold: skipped: `job` has been held by"), "{skipped:?}");
     assert!(skipped.stderr.contains("by first ("), "{skipped:?}");
     assert_eq!(home.done(&["run", "job", "--quiet", "--", "touch", "ran"]).expect(0).stderr, "");
     home.done(&["run", "job", "--held-exit-code", "9", "--", "touch", "ran"]).expect(9);
@@ -74,7 +74,7 @@ fn a_pause_that_is_ordered_during_the_wait_keeps_every_seat_free() {
     home.done(&["pause", "gpu", "--why", "drain"]).expect(0);
     home.done(&["release", "--token", &second]).expect(0);
     let skipped = waiting.end().expect(9);
-    assert!(skipped.stderr.contains("`gpu` is paused by"), "{skipped:?}");
+    assert!(skipped.stderr.contains("`gpu` was paused by"), "{skipped:?}");
     assert!(!home.path("ran").exists());
     home.done(&["resume", "gpu", "--why", "done"]).expect(0);
     home.done(&["run", "gpu", "--limit", "2", "--wait", "1m", "--", "touch", "ran"]).expect(0);

@@ -285,6 +285,10 @@ fn operators_trigger_backfill_pause_and_look_ahead() {
         checked.stdout.contains("0 3 * * * Europe/Berlin") && checked.stdout.contains("03:00:00 CE"),
         "{checked:?}"
     );
+    assert!(
+        checked.stderr.contains("1 job in `") && checked.stderr.contains("` is valid; the store is"),
+        "{checked:?}"
+    );
     assert!(!home.path("leases.db").exists(), "looking made a store");
     let next =
         home.done(&["schedule", "next", "daily", "-n", "3", "--from", "2026-10-24T12:00:00Z", "--json"]).expect(0);
@@ -296,6 +300,13 @@ fn operators_trigger_backfill_pause_and_look_ahead() {
     let words = home.words("ran");
     assert_eq!((words[1].as_str(), words[2].as_str()), (format!("daily@{}", words[0]).as_str(), "daily"));
     assert!(home.show("daily")["slot"].is_null(), "a trigger takes no regular slot's place");
+
+    // A date is the midnight in the job's own zone.
+    let dates = home.done(&["schedule", "next", "daily", "-n", "1", "--from", "2026-07-01", "--json"]).expect(0).stdout;
+    assert!(dates.contains("2026-07-01T01:00:00Z"), "{dates}");
+    let dates = home.done(&["schedule", "backfill", "daily", "--from", "2026-01-10", "--to", "2026-01-11"]).expect(64);
+    assert!(dates.stderr.contains("of `daily` from 2026-01-10T02:00:00Z to 2026-01-10T02:00:00Z"), "{dates:?}");
+    home.done(&["schedule", "backfill", "daily", "--from", "2026-02-30", "--to", "2026-03-11"]).expect(64);
 
     let span = ["schedule", "backfill", "daily", "--from", "2026-01-10T00:00:00Z", "--to", "2026-01-14T00:00:00Z"];
     let asked = home.done(&span).expect(64);
@@ -328,7 +339,7 @@ fn operators_trigger_backfill_pause_and_look_ahead() {
 
     home.done(&["schedule", "pause", "daily", "--why", "drill"]).expect(0);
     let paused = home.done(&["schedule", "trigger", "daily"]).expect(11);
-    assert!(paused.stderr.contains("is paused by"), "{paused:?}");
+    assert!(paused.stderr.contains("was paused by"), "{paused:?}");
     home.done(&["schedule", "resume", "daily", "--why", "over"]).expect(0);
     home.done(&["schedule", "trigger", "nobody"]).expect(64);
     home.done(&["schedule", "pause", "nobody", "--why", "a slip of the pen"]).expect(64);
@@ -372,7 +383,20 @@ fn service_files_are_printed_and_nothing_is_installed() {
     jobs(&home, "[[job]]\nname = 'x'\nevery = '1h'\ncommand = 'true'\n");
     let unit = home.done(&["schedule", "install", "--print", "--kind", "systemd"]).expect(0).stdout;
     let file = home.path("leasehold.toml").display().to_string();
-    assert!(unit.contains(&format!("schedule --file \"{file}\" run\n")) && unit.contains("KillMode=mixed"), "{unit}");
+    // A service has nothing of this shell's environment.
+    let starts = |store: &str| format!("schedule --file \"{file}\" --store \"{store}\" run\n");
+    assert!(unit.contains(&starts(&home.store)) && unit.contains("KillMode=mixed"), "{unit}");
+    let print = ["schedule", "install", "--print", "--kind", "systemd", "--store"];
+    let named = home.done(&[&print[..], &["postgres://ada@db/jobs?namespace=a"]].concat()).expect(0).stdout;
+    assert!(named.contains(&starts("postgres://ada@db/jobs?namespace=a")), "{named}");
+    for secret in ["postgres://ada:hunter2@db/jobs", "redis://:hunter2@db", "postgres://db/jobs?password=hunter2"] {
+        let refused = home.done(&[&print[..], &[secret]].concat()).expect(64);
+        assert!(refused.stderr.contains("has a secret in it") && !refused.stderr.contains("hunter2"), "{refused:?}");
+    }
+    let named = home.leasehold(&print[..5]).env("LEASEHOLD_ON", "gpu").output().unwrap();
+    assert!(String::from_utf8_lossy(&named.stderr).contains("will not have this shell's LEASEHOLD_ON"), "{named:?}");
+    let plain = home.leasehold(&print[..5]).env_remove("LEASEHOLD_STORE").output().unwrap();
+    assert!(String::from_utf8_lossy(&plain.stdout).contains(&format!("--file \"{file}\" run\n")), "{plain:?}");
     let plist = home.done(&["schedule", "install", "--print", "--kind", "launchd"]).expect(0).stdout;
     assert!(plist.contains(&format!("<string>{file}</string>")), "{plist}");
     home.done(&["schedule", "install"]).expect(64);
@@ -396,6 +420,9 @@ fn wrong_jobs_are_refused_with_job_field_value_and_form() {
         (job("cron = '@daily'\ntz = 'Mars'\ncommand = 'true'"), "field `tz`: invalid time zone `Mars`"),
         (job("cron = '@daily'\ntz = 'localtime'\ncommand = 'true'"), "`localtime` is no name of IANA's"),
         (job("cron = '@daily'\ntz = 'posixrules'\ncommand = 'true'"), "`posixrules` is no name of IANA's"),
+        (job("cron = '@daily'\ntz = 'Etc/Unknown'\ncommand = 'true'"), "`etc/unknown` is no name of IANA's"),
+        (job("every = '0.5s'\ncommand = 'true'"), "there are no fractions"),
+        (job("cron = '30 2 * * * root'\ncommand = 'true'"), "drop the user column `root`"),
         (job("cron = '@daily'\ndst = 'maybe'\ncommand = 'true'"), "field `dst`: invalid dst `maybe`: use shift"),
         (job("cron = '@daily'\ndst_fold = 'x'\ncommand = 'true'"), "invalid dst_fold `x`: use first"),
         (job("every = '1h'\ntz = 'UTC'\ncommand = 'true'"), "go with `cron`"),
@@ -438,8 +465,12 @@ fn wrong_jobs_are_refused_with_job_field_value_and_form() {
     let zone = home.done(&["run", "x", "--slot", "@daily", "--tz", "Mars", "--", "true"]).expect(64);
     assert!(zone.stderr.contains("(from --tz)"), "{zone:?}");
     for labels in ["", "gpu,eu"] {
-        let refused = home.done(&["schedule", "run", "--on", labels]).expect(64);
-        assert!(refused.stderr.contains(&format!("invalid label `{labels}`")), "{refused:?}");
+        for words in [&["schedule", "run", "--on", labels][..], &["schedule", "-q", "--on", labels]] {
+            let refused = home.done(words).expect(64);
+            assert!(refused.stderr.contains(&format!("invalid label `{labels}`")), "{refused:?}");
+        }
     }
+    let refused = home.done(&["schedule", "-q", "check"]).expect(64);
+    assert!(refused.stderr.contains("go with `schedule` alone"), "{refused:?}");
     assert!(!home.path("leases.db").exists());
 }

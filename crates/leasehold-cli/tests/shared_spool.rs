@@ -245,8 +245,17 @@ fn a_worker_without_a_right_that_it_needs_is_refused_before_it_claims() {
 #[test]
 fn the_doctor_says_what_a_shared_spool_lacks_and_changes_nothing() {
     let Some(team) = Team::new() else { return };
-    let missing = team.done(BOB, &["doctor", &team.spool]).expect(64);
+    let typo = format!("{}-typo", team.spool);
+    let missing = team.done(BOB, &["doctor", &typo]).expect(64);
     assert!(missing.stderr.contains("there is no spool"), "{missing:?}");
+    // The folder that the page says to make, before its first use.
+    let empty = team.done(BOB, &["doctor", &team.spool]).expect(0);
+    assert!(empty.stdout.contains("the folder is empty") && empty.stdout.contains("group 12100"), "{empty:?}");
+    mode(&team.path(""), 0o1770);
+    let sick = team.done(BOB, &["doctor", &team.spool]).expect(78);
+    assert!(sick.stdout.contains("as its owner or root, chmod g+s") && sick.stdout.contains("chmod -t"), "{sick:?}");
+    mode(&team.path(""), 0o2770);
+    assert!(fs::read_dir(team.path("")).unwrap().next().is_none(), "the doctor made something");
     team.add(ALICE, "letter");
     let rows = |done: &Done| -> Vec<String> { done.stdout.lines().map(str::to_owned).collect() };
     let sound = team.done(BOB, &["doctor", &team.spool]).expect(0);
@@ -286,4 +295,41 @@ fn a_purge_does_what_it_can_and_names_the_rest() {
     assert_eq!((&value["purged"], &value["set_aside"]), (&0.into(), &1.into()), "{purged:?}");
     assert!(purged.stderr.contains("/mail/failed"), "{purged:?}");
     team.done(BOB, &["queue", "purge", &team.spool]).expect(0);
+}
+
+#[test]
+fn a_spool_that_this_user_cannot_read_is_not_an_empty_one() {
+    let Some(team) = Team::new() else { return };
+    team.add(ALICE, "letter");
+    let looks: [&[&str]; 4] = [
+        &["queue", "ls", &team.spool],
+        &["doctor", &team.spool],
+        &["queue", "show", &team.spool, "k.x"],
+        &["queue", "claim", &team.spool],
+    ];
+    for look in looks {
+        let refused = Done::from(outsider(&team, look).output().unwrap()).expect(78);
+        let says =
+            ["cannot read spool `", "mode 2770, owner 12001, group 12100", "join group `12100`, or ask its owner"];
+        assert!(says.iter().all(|says| refused.stderr.contains(says)), "{look:?}: {refused:?}");
+    }
+    // Whoever is in the group already is not told to join it.
+    mode(&team.path(""), 0o2700);
+    let refused = team.done(BOB, &["queue", "ls", &team.spool]).expect(78);
+    assert!(refused.stderr.contains(": ask its owner") && !refused.stderr.contains("join"), "{refused:?}");
+    mode(&team.path(""), 0o2770);
+    mode(&team.path("ready"), 0o2700);
+    chown(team.path("ready"), Some(0), None).unwrap();
+    let sick = team.done(BOB, &["doctor", &team.spool]).expect(78);
+    assert!(sick.stdout.contains("owner root, group 12100): as its owner or root, chmod g+rwx"), "{sick:?}");
+}
+
+/// The real binary as somebody who is not in the group.
+fn outsider(team: &Team, words: &[&str]) -> Command {
+    let inside = team.command(BOB, words);
+    let mut command = Command::new("setpriv");
+    let others = inside.get_args().map(|word| word.to_string_lossy().replace("--groups=12100", "--clear-groups"));
+    command.args(others).current_dir(team.home.folder.path()).env_clear().stdin(Stdio::null());
+    command.envs(inside.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    command
 }

@@ -255,3 +255,29 @@ fn a_payload_of_any_size_is_claimed_by_hand_and_shown_in_part() {
     let shown: Value = serde_json::from_str(&shown.stdout).unwrap();
     assert_eq!(shown["payload"]["bytes"].as_u64(), Some(1 << 40));
 }
+
+#[test]
+fn what_waits_under_a_plain_name_is_listed_as_ready() {
+    let home = Home::new(On::Sqlite);
+    let spool = spool(&home);
+    home.done(&["queue", "add", &spool, "--text", "x", "--key", "taken"]).expect(0);
+    for name in ["letter-1", "taken", "not a key"] {
+        fs::write(home.path("mail/ready").join(name), "x").unwrap();
+    }
+    let list = |words: &[&str]| -> Vec<Value> {
+        serde_json::from_str(&home.done(&[&["queue", "ls", &spool, "--json"], words].concat()).expect(0).stdout)
+            .unwrap()
+    };
+    let ready = list(&["--state", "ready"]);
+    let pairs: Vec<_> = ready.iter().map(|item| (item["id"].as_str(), item["file"].as_str().unwrap())).collect();
+    assert_eq!(pairs[0].0, Some("k.taken"));
+    let plain = [(Some("k.letter-1"), "ready/letter-1"), (None, "ready/not a key"), (None, "ready/taken")];
+    assert_eq!(pairs[1..], plain, "{ready:?}");
+    assert!(list(&["--state", "done"]).is_empty());
+    let text = home.done(&["queue", "ls", &spool]).expect(0).stdout;
+    assert!(text.contains("k.letter-1") && text.contains("ready/, as not a key"), "{text}");
+    let done = home.done(&["work", &spool, "--until-empty", "--", "true"]).expect(0);
+    let ids: std::collections::HashSet<_> =
+        list(&["--state", "done"]).iter().map(|item| item["id"].to_string()).collect();
+    assert!(ids.len() == 4 && ids.contains("\"k.letter-1\""), "{ids:?} {done:?}");
+}

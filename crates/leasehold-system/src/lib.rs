@@ -16,6 +16,7 @@ use macos as native;
 #[cfg(not(any(target_os = "linux", target_os = "macos")))]
 compile_error!("leasehold runs on Linux and macOS; other systems are not promised");
 
+pub mod accounts;
 pub mod clock;
 pub mod critical;
 pub mod descriptor;

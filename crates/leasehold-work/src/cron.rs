@@ -3,6 +3,7 @@
 //! Promise: a line that parsed comes due some day, and a line that does not parse is refused with the field, the value
 //! and the allowed form. Non-promise: a cron line alone knows no zone; [`crate::Schedule`] turns it into instants.
 
+mod advice;
 mod fields;
 
 use fields::Fields;
@@ -31,6 +32,13 @@ struct Field {
     words: &'static [&'static str],
     /// How many values it has.
     span: u32,
+}
+
+impl Field {
+    /// Its lowest value.
+    fn low(&self) -> u32 {
+        u32::from(matches!(self.name, "day of month" | "month"))
+    }
 }
 
 const FIELDS: [Field; 6] = [
@@ -110,10 +118,18 @@ impl std::str::FromStr for Cron {
         let line = expand(text);
         if line.starts_with('@') {
             let known: Vec<&str> = NICKNAMES.iter().map(|(name, _)| *name).collect();
-            let allowed = format!("this nickname is not known; use one of {}, or @every 45m", known.join(", "));
+            let allowed = if text.eq_ignore_ascii_case("@reboot") {
+                "it names no time; for a run at each start of a machine use a systemd unit with `leasehold run NAME -- COMMAND`"
+                    .to_owned()
+            } else {
+                format!("this nickname is not known; use one of {}, or @every 45m", known.join(", "))
+            };
             return Err(Error::invalid("cron", text, allowed));
         }
         let fields: Vec<&str> = line.split_whitespace().collect();
+        if let Some(advice) = advice::on_surplus(&fields, FIELDS[5].words) {
+            return Err(Error::invalid("cron", text, advice));
+        }
         if !matches!(fields.len(), 5 | 6) {
             let allowed = format!(
                 "it has {} fields; use five (minute, hour, day of month, month, day of week) or six, with seconds first",
@@ -193,7 +209,10 @@ fn check_alone(text: &str, value: &str, field: &Field, fields: usize) -> Result<
     let alone: Vec<&str> = (0..fields).map(|at| if at == position { value } else { "*" }).collect();
     match read(&alone.join(" ")) {
         Ok(_) => Ok(()),
-        Err(error) => wrong(text, value, field, &plain(&error)),
+        Err(error) => {
+            let advice = value.split(',').find_map(|part| advice::on_range(part, field));
+            wrong(text, value, field, &advice.unwrap_or_else(|| plain(&error)))
+        }
     }
 }
 
@@ -224,6 +243,9 @@ mod tests {
             "0 0 * * 5L",
             "0 0 * * 7",
             "0 0 ? * MON",
+            "0 0 * * 5-7",
+            "0 0 * * FRI-SUN",
+            "0 30 2 * * sun",
             "@daily",
             "@HOURLY",
             "@weekly",
@@ -259,13 +281,22 @@ mod tests {
             ("*/0 * * * *", "minute `*/0`"),
             ("*/90 * * * *", "minute `*/90` is wrong: a step of 90 is longer than its 60"),
             ("0 2-20/36 * * *", "hour `2-20/36` is wrong: a step of 36"),
-            ("5-1 * * * *", "minute `5-1`"),
+            ("5-1 * * * *", "minute `5-1` is wrong: a range goes upwards; write 5-59,0-1;"),
+            ("0 22-2 * * *", "hour `22-2` is wrong: a range goes upwards; write 22-23,0-2;"),
+            ("0 23-0 * * *", "write 23,0;"),
+            ("0 0 * * fri-mon", "write FRI-SAT,SUN-MON;"),
+            ("0 0 1 nov-feb *", "write NOV-DEC,JAN-FEB;"),
+            ("30 2 * * * root", "it has 6 fields, so the first would be seconds; drop the user column `root`"),
+            ("30 2 * * * www-data", "drop the user column `www-data`"),
+            ("30 2 * * * root /usr/bin/backup", "it has 7 fields; drop the user column `root`, and give the command"),
+            ("30 2 * * * 2026", "it has 6 fields, so the first would be seconds; drop the year `2026`"),
+            ("0 0 3 * * ? *", "it has 7 fields; drop the year `*`"),
             ("x * * * *", "minute `x`"),
             ("0 3 * *", "it has 4 fields"),
-            ("0 0 3 * * * 2026", "it has 7 fields"),
+            ("0 0 3 * * * 2026", "it has 7 fields; drop the year `2026`"),
             ("", "it has 0 fields"),
             ("@fortnightly", "this nickname is not known"),
-            ("@reboot", "this nickname is not known"),
+            ("@reboot", "use a systemd unit with `leasehold run NAME -- COMMAND`"),
             ("0 0 30 2 *", "this day never comes"),
             ("0 0 31 4 *", "this day never comes"),
             ("0 0 31 2,4,6,9,11 *", "this day never comes"),

@@ -137,7 +137,7 @@ pub fn slot_text(slot: Slot) -> String {
 
 /// Reads a slot, or any instant, as text.
 pub fn parse_instant(field: &str, text: &str) -> Result<Slot> {
-    let form = "use RFC 3339 with an offset, such as 2026-11-15T03:00:00Z";
+    let form = "use RFC 3339 with an offset, such as 2026-11-15T03:00:00Z, or a date alone for midnight in the job's time zone";
     let instant: jiff::Timestamp = text.parse().map_err(|_| Error::invalid(field, text, form))?;
     let ms = u64::try_from(instant.as_millisecond()).map_err(|_| Error::invalid(field, text, "it is before 1970"))?;
     Ok(Slot(leasehold::Timestamp::from_millis(ms)))

@@ -76,6 +76,16 @@ impl Zone {
     /// UTC.
     pub const UTC: Zone = Zone(TimeZone::UTC);
 
+    /// Reads an instant; a date alone means the midnight there at which that day begins.
+    pub fn parse_instant(&self, field: &str, text: &str) -> Result<Slot> {
+        const DATE: usize = "2026-11-15".len();
+        let midnight = || text.parse::<jiff::civil::Date>().ok()?.to_zoned(self.0.clone()).ok();
+        let Some(midnight) = Some(text).filter(|text| text.len() == DATE).and_then(|_| midnight()) else {
+            return crate::parse_instant(field, text);
+        };
+        crate::parse_instant(field, &midnight.timestamp().to_string())
+    }
+
     /// Wall-clock time there, for showing.
     pub fn show(&self, at: Timestamp) -> String {
         match instant(at) {
@@ -112,7 +122,7 @@ impl FromStr for Zone {
         // So would files that lie beside the zones and are this machine's own choice, or count leap seconds.
         let lower = text.to_ascii_lowercase();
         let is_foreign = |name: &&&str| lower == **name || lower.starts_with(&format!("{name}/"));
-        if let Some(name) = ["localtime", "posixrules", "posix", "right"].iter().find(is_foreign) {
+        if let Some(name) = ["localtime", "posixrules", "posix", "right", "etc/unknown"].iter().find(is_foreign) {
             return Err(Error::invalid("time zone", text, format!("`{name}` is no name of IANA's; {form}")));
         }
         match jiff::tz::db().get(text) {

@@ -4,6 +4,7 @@
 use leasehold::{Checkpoint, Kind, Label, Ttl, Who, Why};
 use leasehold_work::queue::{ItemId, Payload};
 use leasehold_work::spool::{Spool, SpoolClaimer, SpoolFollowUp, SpoolGrant, SpoolNew, Where};
+use std::collections::HashSet;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
@@ -189,15 +190,40 @@ fn workers_that_only_know_mv_can_join() {
     assert_eq!(once().1, "there is one\n", "what is done has its key still");
     assert!(worker.claim().unwrap().is_none());
     drop(worker);
+    // A plain name whose key is taken, or that is none, gets an id of its own.
+    for name in ["letter-1", "not a key", "a.txt.exe"] {
+        std::fs::write(spool.root().join("ready").join(name), "x").unwrap();
+        let (ok, out) = sh(&example("work with mv"), spool.root());
+        assert!(ok, "{name}: {out}");
+    }
+    let done = spool.items(&Where::Done).unwrap();
+    let ids: HashSet<_> = done.iter().map(|name| name.id.clone()).collect();
+    assert_eq!((done.len(), ids.len()), (6, 6), "{done:?}");
+    assert!(ids.contains(&"k.a.txt.exe".parse().unwrap()), "{ids:?}");
+    assert_eq!(sh(&example("work with mv"), spool.root()), (true, String::new()), "nothing is left to claim");
     // One that fell silent loses its item, and finds that its completion fails.
     add(&spool, "x");
-    let (ok, file) = sh(&example("claim with mv"), spool.root());
-    assert!(ok && !file.trim().is_empty());
-    std::thread::sleep(Duration::from_millis(2100));
-    assert_eq!(spool.clean().unwrap().requeued, 1);
-    assert!(!sh(&format!("f={}\n{}", file.trim(), example("complete with mv")), spool.root()).0);
-    assert_eq!(spool.items(&Where::Done).unwrap().len(), 3);
+    let slow = example("work with mv").replace("alice.10m", "slow.2s");
+    let slow = slow.replace("wc -c < \"$worker/$new\"", "while ! test -e go; do sleep 0.05; done");
+    let root = spool.root().to_owned();
+    let worker = std::thread::spawn(move || sh(&slow, &root));
+    eventually("it is put back", || spool.clean().unwrap().requeued == 1);
+    std::fs::write(spool.root().join("go"), "").unwrap();
+    assert!(!worker.join().unwrap().0, "its completion was not refused");
+    std::fs::remove_file(spool.root().join("go")).unwrap();
+    assert_eq!(spool.items(&Where::Done).unwrap().len(), 6);
     assert_eq!(claimer(&spool, "10s").claim().unwrap().unwrap().token().epoch.get(), 3);
+}
+
+/// Waits for a condition; the bound is only for failing.
+fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    for _ in 0..3_000 {
+        if condition() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("not so after a long time: {what}");
 }
 
 #[test]

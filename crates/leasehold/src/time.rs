@@ -55,6 +55,9 @@ pub fn parse_duration(text: &str) -> Result<Duration> {
     if text.is_empty() {
         return Err(refuse("it is empty"));
     }
+    if text.contains(char::is_whitespace) {
+        return Err(refuse("there are no spaces in it, write 3s"));
+    }
     let mut rest = text;
     let mut total_ms: u64 = 0;
     let mut smallest = u64::MAX;
@@ -65,6 +68,9 @@ pub fn parse_duration(text: &str) -> Result<Duration> {
         }
         let number: u64 = rest[..digits].parse().map_err(|_| refuse("the number is too large"))?;
         rest = &rest[digits..];
+        if rest.starts_with(['.', ',']) {
+            return Err(refuse("there are no fractions, use a smaller unit: 500ms for half a second"));
+        }
         let letters = rest.bytes().take_while(u8::is_ascii_alphabetic).count();
         let unit_ms: u64 = match &rest[..letters] {
             "ms" => 1,
@@ -177,6 +183,9 @@ mod tests {
             let error = parse_duration(bad).unwrap_err().to_string();
             assert!(error.contains("90s, 5m, 1h30m"), "{bad} gave {error}");
         }
+        let says = |text: &str, what: &str| parse_duration(text).unwrap_err().to_string().contains(what);
+        assert!(says("0.5s", "there are no fractions, use a smaller unit: 500ms"));
+        assert!(says("3 s", "there are no spaces in it, write 3s"));
     }
 
     #[test]

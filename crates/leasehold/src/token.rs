@@ -63,7 +63,11 @@ impl FromStr for Token {
             // Whoever reads the log need not know the nonce.
             let hide = |part: &'_ str| if is_like_a_nonce(part) { "…".to_owned() } else { part.to_owned() };
             let shown = s.split(':').map(hide).collect::<Vec<_>>().join(":");
-            Error::invalid("token", shown, format!("{what}; use LEASE:EPOCH:LINEAGE:NONCE:SEQ as `acquire` prints it"))
+            Error::invalid(
+                "token",
+                shown,
+                format!("{what}; use LEASE:EPOCH:LINEAGE:NONCE:SEQ as `acquire` and `queue claim` print it"),
+            )
         };
         let parts: Vec<&str> = s.split(':').collect();
         let [lease, epoch, lineage, nonce, seq] = parts[..] else {

@@ -1,5 +1,6 @@
 //! The words of `proxy`, `mcp-gate` and `mcp`: guards at the boundary of a service or of an agent's tools.
 
+use super::numbers::within;
 use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -38,7 +39,7 @@ pub struct Proxy {
     #[arg(long)]
     pub once_per_epoch: bool,
     /// Keep this many answers for clients that ask again with the same Idempotency-Key [default: 0]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100_000), default_value_t = 0, hide_default_value = true)]
+    #[arg(long, value_name = "N", value_parser = within::<0, 100_000>, default_value_t = 0, hide_default_value = true)]
     pub replay: u32,
     /// How long an answer is kept
     #[arg(long, value_name = "DURATION", default_value = "10m", requires = "replay")]
@@ -50,13 +51,13 @@ pub struct Proxy {
     #[arg(long, value_name = "BYTES", default_value_t = 64 * 1024 * 1024)]
     pub max_body: u64,
     /// The longest request head, in bytes
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(8192..=1_048_576), default_value_t = 65_536)]
+    #[arg(long, value_name = "BYTES", value_parser = within::<8192, 1_048_576>, default_value_t = 65_536)]
     pub max_head: u32,
     /// How many requests may be under way at once
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000), default_value_t = 1024)]
+    #[arg(long, value_name = "N", value_parser = within::<1, 1_000_000>, default_value_t = 1024)]
     pub max_requests: u32,
     /// How many connections may be open at once
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000), default_value_t = 4096)]
+    #[arg(long, value_name = "N", value_parser = within::<1, 1_000_000>, default_value_t = 4096)]
     pub max_connections: u32,
     /// How long a client may take to send a head, or between two pieces of a body
     #[arg(long, value_name = "DURATION", default_value = "30s", allow_hyphen_values = true)]
@@ -103,7 +104,7 @@ pub struct McpGate {
     #[arg(long)]
     pub every_call: bool,
     /// The longest line from the client, in bytes
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1024..=1_073_741_824), default_value_t = 16 * 1024 * 1024)]
+    #[arg(long, value_name = "BYTES", value_parser = within::<1024, 1_073_741_824>, default_value_t = 16 * 1024 * 1024)]
     pub max_line: u32,
     /// The token [default: LEASEHOLD_TOKEN]
     #[arg(long, value_name = "TOKEN")]

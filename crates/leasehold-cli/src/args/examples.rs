@@ -6,13 +6,16 @@ use clap::{Command, CommandFactory, Parser};
 /// Where a shell would end a command's words.
 const ENDS: [&str; 8] = ["|", "||", "&&", "<", ">", ";", "#", "\\"];
 
+/// The verbs that read standard input, beside `queue add`.
+const READ_INPUT: [&str; 4] = ["write", "put", "sql", "mcp"];
+
 /// The words of the first `leasehold` in a line, as a shell would take them apart; none if there is none.
 fn words(line: &str) -> Option<Vec<String>> {
     let at = line.find("leasehold ")?;
     let inside = line[..at].ends_with("$(");
     // It is the command there, and not a word of another one.
     let begins = |end: &&str| line[..at].ends_with(*end);
-    if at > 0 && !["$(", "| ", "&& ", "LEASEHOLD_TOKEN=$token ", "leases "].iter().any(begins) {
+    if at > 0 && !["$(", "| ", "&& ", "exec ", "LEASEHOLD_TOKEN=$token ", "leases "].iter().any(begins) {
         return None;
     }
     let (mut words, mut word, mut quote, mut spaces) = (Vec::new(), None::<String>, None, 0);
@@ -47,6 +50,11 @@ fn check(command: &Command, path: &str, checked: &mut usize) {
     let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     for line in help.lines().filter(|line| line.starts_with("  ")) {
         let Some(words) = words(line.trim()) else { continue };
+        let fed = line.contains(" < ") || line.contains("| leasehold");
+        assert!(
+            !fed || READ_INPUT.contains(&words[1].as_str()) || words[1..3] == ["queue", "add"],
+            "nothing is read: {line}"
+        );
         if let Err(error) = Cli::try_parse_from(&words) {
             panic!("an example in the help of `{path}` is refused: {line}\n{words:?}\n{error}");
         }

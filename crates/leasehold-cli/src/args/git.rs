@@ -1,5 +1,6 @@
 //! The words of `push` and `git-hook`.
 
+use super::numbers::within;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -22,7 +23,7 @@ pub struct Push {
     pub repo: Option<PathBuf>,
     /// When others have pushed meanwhile: rebase onto theirs and try again, up to this many times (5 if no number is given)
     #[arg(long, value_name = "TIMES", num_args = 0..=1, default_missing_value = "5", require_equals = true,
-          value_parser = clap::value_parser!(u32).range(1..=100))]
+          value_parser = within::<1, 100>)]
     pub rebase: Option<u32>,
     /// Where on the remote the fences are, if it does not take refs/fence: refs/heads/NAME or refs/tags/NAME [default:
     /// LEASEHOLD_FENCE_NAMESPACE, or refs/fence]

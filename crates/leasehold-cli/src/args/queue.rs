@@ -1,5 +1,6 @@
 //! The words of `queue` and `work`.
 
+use super::numbers::within;
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -41,7 +42,7 @@ pub enum QueueVerb {
     )]
     Progress(ItemProgress),
     /// Complete a claimed item
-    #[command(after_help = "Examples:\n  leasehold queue complete pages --token \"$token\" < result.json")]
+    #[command(after_help = "Examples:\n  leasehold queue complete pages --token \"$token\" --result-from result.json")]
     Complete(Complete),
     /// Give an attempt up: the item is tried again, or becomes a dead letter
     #[command(after_help = "Examples:\n  leasehold queue fail pages --token \"$token\" --why 'no such page'")]
@@ -58,7 +59,7 @@ pub enum QueueVerb {
     /// Put back what ran out, and mend what is out of line; workers do so by themselves
     #[command(after_help = "Examples:\n  leasehold queue janitor pages")]
     Janitor(QueueArg),
-    /// Erase items that have been finished for long; their keys may be used again
+    /// Erase items that were finished long ago; their keys may be used again
     #[command(after_help = "Examples:\n  leasehold queue purge pages --older-than 30d")]
     Purge(Purge),
 }
@@ -92,7 +93,7 @@ pub struct Add {
     #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
     /// How often it is tried before it is a dead letter [default: 5]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", value_parser = within::<1, 1000>)]
     pub attempts: Option<u32>,
     /// The pause after the first failure; it doubles with each [default: 10s]
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
@@ -119,8 +120,9 @@ pub struct ItemArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  token=$(leasehold queue claim mail --ttl 5m --payload letter.txt) || exit 0
-  ./send.sh letter.txt && leasehold queue complete mail --token \"$token\"")]
+  token=$(leasehold queue claim mail --ttl 5m --payload letter.txt) || exit $(($? == 11 ? 0 : $?))   # 11: nothing to claim
+  ./send.sh letter.txt && exec leasehold queue complete mail --token \"$token\"
+  leasehold queue fail mail --token \"$token\" --why 'send.sh failed'")]
 pub struct ClaimArgs {
     /// The queue, or spool:/path
     pub queue: String,
@@ -254,7 +256,7 @@ pub struct Work {
     /// The queue, or spool:/path
     pub queue: String,
     /// How many at a time
-    #[arg(long, short, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(long, short, value_name = "N", default_value_t = 1, value_parser = within::<1, 256>)]
     pub jobs: u32,
     /// How long a worker may be silent before its item goes to another (1s to 24h) [default: 90s]
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]

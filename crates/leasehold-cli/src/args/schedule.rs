@@ -1,6 +1,7 @@
 //! The command line of schedules.
 
 use super::Operate;
+use super::numbers::within;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -25,7 +26,7 @@ pub struct RunSlot {
     #[arg(long, value_name = "DURATION", requires = "slot", allow_hyphen_values = true)]
     pub slot_max_age: Option<String>,
     /// When the command fails: try it so many times more, under the same lease
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100), default_value_t = 0)]
+    #[arg(long, value_name = "N", value_parser = within::<0, 100>, default_value_t = 0)]
     pub retries: u32,
     /// Before the first of them wait this long, and twice as long before each further one [default: 10s]
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
@@ -52,9 +53,10 @@ pub struct RunSlot {
 Examples:
   leasehold schedule check                     are the [[job]] tables right, and when do they run next?
   leasehold schedule                           run them; do the same on every machine of the fleet
+  leasehold schedule --on gpu -q               on a machine with this label, and quietly
   leasehold schedule next nightly -n 10
   leasehold schedule trigger nightly           now, whatever the schedule says
-  leasehold schedule backfill nightly --from 2026-11-01T00:00:00Z --to 2026-11-08T00:00:00Z
+  leasehold schedule backfill nightly --from 2026-11-01 --to 2026-11-08
   leasehold schedule pause nightly --why 'database upgrade'
   leasehold schedule install --print > ~/.config/systemd/user/leasehold.service
 
@@ -63,6 +65,9 @@ pub struct Schedule {
     /// The file with the [[job]] tables [default: leasehold.toml here or above, then the user's]
     #[arg(long, global = true, value_name = "PATH")]
     pub file: Option<PathBuf>,
+    // For `schedule` alone, which is `schedule run`.
+    #[command(flatten)]
+    pub run: ScheduleRun,
     /// What to do [default: run]
     #[command(subcommand)]
     pub verb: Option<ScheduleVerb>,
@@ -81,7 +86,7 @@ pub enum ScheduleVerb {
     Next(Next),
     /// Run the slots of a past span that were not run
     #[command(
-        after_help = "Examples:\n  leasehold schedule backfill nightly-report --from 2026-11-01T00:00:00Z --to 2026-11-08T00:00:00Z"
+        after_help = "Examples:\n  leasehold schedule backfill nightly-report --from 2026-11-01 --to 2026-11-08\n  leasehold schedule backfill nightly-report --from 2026-11-01T22:00:00Z --to 2026-11-02T04:00:00Z"
     )]
     Backfill(Backfill),
     /// Run a job now, as a slot of its own
@@ -93,19 +98,21 @@ pub enum ScheduleVerb {
     /// Run a job's slots again
     #[command(after_help = "Examples:\n  leasehold schedule resume nightly-report --why 'the database has moved'")]
     Resume(Operate),
-    /// Print a service file that runs `leasehold schedule`
-    #[command(after_help = "Examples:\n  leasehold schedule install --print")]
+    /// Print a service file that runs `leasehold schedule`, with the store in use if it is not the file's
+    #[command(
+        after_help = "Examples:\n  leasehold schedule install --print\n  leasehold schedule install --print --store postgres://db.internal/jobs"
+    )]
     Install(Install),
 }
 
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Default, PartialEq, Eq, Args)]
 pub struct ScheduleRun {
     /// A label of this machine, for jobs that say `on` (repeatable); its host name always counts
     #[arg(long, value_name = "LABEL")]
     pub on: Vec<String>,
-    /// How many jobs may run at once on this machine
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub max_running: u32,
+    /// How many jobs may run at once on this machine [default: 64]
+    #[arg(long, value_name = "N", value_parser = within::<1, 10_000>)]
+    pub max_running: Option<u32>,
     /// Say nothing about runs that start and slots that pass
     #[arg(long, short)]
     pub quiet: bool,
@@ -122,9 +129,9 @@ pub struct Next {
     /// Only this job
     pub name: Option<String>,
     /// How many slots of each
-    #[arg(short = 'n', value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    #[arg(short = 'n', value_name = "N", default_value_t = 5, value_parser = within::<1, 1_000>)]
     pub count: u32,
-    /// From this instant on instead of now
+    /// From this instant on instead of now; a date alone means midnight in the job's time zone
     #[arg(long, value_name = "INSTANT")]
     pub from: Option<String>,
 }
@@ -133,14 +140,14 @@ pub struct Next {
 pub struct Backfill {
     /// The job
     pub name: String,
-    /// The first instant of the span, such as 2026-11-01T00:00:00Z
+    /// The first instant of the span, such as 2026-11-01T22:00:00Z, or a date: midnight in the job's time zone
     #[arg(long, value_name = "INSTANT", required = true)]
     pub from: String,
-    /// The last instant of the span
+    /// The last instant of the span, or a date: the midnight at which that day begins
     #[arg(long, value_name = "INSTANT", required = true)]
     pub to: String,
     /// Refuse to run more slots than this
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = within::<1, 10_000>)]
     pub max: u32,
     /// Do not ask first
     #[arg(long)]

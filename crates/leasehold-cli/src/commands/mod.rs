@@ -137,6 +137,11 @@ fn rely_on_the_store(coordinator: &Coordinator, resource: &str) {
 
 /// The token from the flag, or from the environment that `run` set.
 fn token(flag: Option<&str>) -> Result<Token> {
+    token_or(flag, "no token: run this inside `leasehold run`, or give --token with what `leasehold acquire` printed")
+}
+
+/// The same, with what to say if there is none.
+fn token_or(flag: Option<&str>, missing: &str) -> Result<Token> {
     const VARIABLE: &str = "LEASEHOLD_TOKEN";
     match flag {
         Some(text) => text.parse(),
@@ -145,10 +150,7 @@ fn token(flag: Option<&str>) -> Result<Token> {
             Err(std::env::VarError::NotUnicode(_)) => {
                 Err(Error::new(Kind::Invalid, format!("environment variable {VARIABLE} is not text")))
             }
-            _ => Err(Error::new(
-                Kind::Invalid,
-                "no token: run this inside `leasehold run`, or give --token with what `leasehold acquire` printed",
-            )),
+            _ => Err(Error::new(Kind::Invalid, missing)),
         },
     }
 }

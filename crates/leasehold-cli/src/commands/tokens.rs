@@ -7,7 +7,7 @@ use crate::config::{Settings, Source};
 use leasehold::guard::{self, Guard, HighWater};
 use leasehold::{Coordinator, Error, Event, Found, Kind, Remedy, Resolver, Result, Right, Token, TokenState};
 use leasehold_work::Tokens;
-use leasehold_work::spool::Spool;
+use leasehold_work::spool::{Presence, Spool};
 use std::path::{Path, PathBuf};
 
 /// Where `work` tells its command which queue its item is of.
@@ -91,7 +91,7 @@ pub fn in_what_was_used(common: &Common, error: Error) -> Error {
 
 /// A spool that is there.
 pub fn existing_spool(path: &Path) -> Result<Spool> {
-    if path.join("ready").is_dir() {
+    if Presence::at(path)? == Presence::Spool {
         return Spool::open(path);
     }
     let message = format!("there is no spool at `{}`; is this the spool that the token came from?", path.display());

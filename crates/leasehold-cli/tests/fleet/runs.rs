@@ -15,7 +15,7 @@ fn a_second_run_is_skipped(engine: &Engine) {
     let run = home.start(&["run", "job", "--label", "first", "--", "sh", "-c", job]);
     assert_eq!(home.words("started"), ["1"]);
     let skipped = home.done(&["run", "job", "--", "touch", "ran"]).expect(0);
-    assert!(skipped.stderr.starts_with("leasehold: skipped: `job` has been held for"), "{skipped:?}");
+    assert!(skipped.stderr.starts_with("leasehold: skipped: `job` has been held by"), "{skipped:?}");
     assert!(skipped.stderr.contains("by first ("), "{skipped:?}");
     assert!(!home.path("ran").exists());
     let listed = home.done(&["ls"]).expect(0).stdout;

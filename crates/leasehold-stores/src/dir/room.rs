@@ -366,7 +366,7 @@ pub fn failed(error: io::Error, what: &str, path: &Path) -> Error {
     let place = path.display();
     let (kind, advice) = match error.kind() {
         ErrorKind::ReadOnlyFilesystem => (Kind::Unsupported, "the file system is read-only"),
-        ErrorKind::PermissionDenied => (Kind::Unsupported, "give this user the right to it"),
+        ErrorKind::PermissionDenied => (Kind::Unsupported, "this user needs read and write permission"),
         ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
             (Kind::Invalid, "it is, or lies below, a file; give a folder")
         }

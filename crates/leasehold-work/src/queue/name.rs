@@ -167,7 +167,7 @@ impl ItemName {
         let parts: Vec<&str> = token.lease.as_str().split('/').collect();
         match parts[..] {
             [LeaseName::ITEMS, queue, id] => Ok(ItemName { queue: queue.parse()?, id: id.parse()? }),
-            _ => Err(Error::invalid("token", token, "it is of a lease, not of a queue's item")),
+            _ => Err(Error::invalid("token", token, "it does not belong to an item of a queue")),
         }
     }
 

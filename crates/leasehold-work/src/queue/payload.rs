@@ -20,22 +20,20 @@ impl Payload {
 
     /// A payload of these bytes, if they are not too many.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Self> {
-        Payload::bounded("payload", bytes, Payload::MAX_BYTES)
+        let advice =
+            "keep it elsewhere and give a path or a URL, or use a spool (spool:/path), where it may have any size";
+        Payload::bounded("payload", bytes, Payload::MAX_BYTES, advice)
     }
 
     /// A result of these bytes, if they are not too many.
     pub fn result(bytes: impl Into<Vec<u8>>) -> Result<Self> {
-        Payload::bounded("result", bytes, Payload::MAX_RESULT_BYTES)
+        Payload::bounded("result", bytes, Payload::MAX_RESULT_BYTES, "keep it elsewhere and give a path or a URL")
     }
 
-    fn bounded(what: &str, bytes: impl Into<Vec<u8>>, most: usize) -> Result<Self> {
+    fn bounded(what: &str, bytes: impl Into<Vec<u8>>, most: usize, advice: &str) -> Result<Self> {
         let bytes = bytes.into();
         if bytes.len() > most {
-            let message = format!(
-                "the {what} has {} bytes, at most {most} are kept; keep it elsewhere and give a path or a URL",
-                bytes.len()
-            );
-            return Err(Error::new(Kind::Invalid, message));
+            return Err(Error::new(Kind::Invalid, format!("the {what} has more than {most} bytes; {advice}")));
         }
         Ok(Payload(bytes))
     }
@@ -135,6 +133,10 @@ mod tests {
     #[test]
     fn too_many_bytes_are_refused() {
         let error = Payload::new(vec![0; Payload::MAX_BYTES + 1]).unwrap_err();
-        assert!(error.to_string().contains("49153 bytes, at most 49152"), "{error}");
+        assert!(
+            error.to_string().contains("the payload has more than 49152 bytes")
+                && error.to_string().contains("spool:/path"),
+            "{error}"
+        );
     }
 }

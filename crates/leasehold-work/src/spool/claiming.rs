@@ -107,7 +107,7 @@ pub(super) fn lease_of(id: &ItemId) -> Result<LeaseName> {
 pub(super) fn id_of(token: &Token) -> Result<ItemId> {
     match token.lease.as_str().split_once('/') {
         Some((LeaseName::SPOOL_ITEMS, id)) => id.parse(),
-        _ => Err(Error::invalid("token", token, "it is of a lease, not of a spool's item")),
+        _ => Err(Error::invalid("token", token, "it does not belong to an item of a spool")),
     }
 }
 

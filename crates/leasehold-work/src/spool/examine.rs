@@ -4,14 +4,16 @@
 //! spool is changed but for a file in `tmp/` that is removed again. Non-promise: it speaks for the user who asks; ask as
 //! each of them.
 
-use super::folder::{FOLDERS, Spool, Where, is_known};
+use super::folder::{FOLDERS, Spool, Where, failed, is_known};
 use super::listing::{listing, odd_entry};
 use super::name::FileName;
 use super::rights::{GROUP_WRITES, OTHERS_WRITE, SETGID, STICKY, may_use};
-use leasehold::{Nonce, format_duration, printable};
-use leasehold_system::volume::Volume;
+use leasehold::{Error, Kind, Nonce, Result, format_duration, printable};
+use leasehold_system::accounts;
+use leasehold_system::volume::{self, Volume};
 use rustix::fs::{Access, access};
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -43,6 +45,66 @@ pub struct SpoolCheck {
     pub detail: String,
 }
 
+/// What is at the path of a spool, before anything is made there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    /// Nothing, or a folder of something else.
+    Missing,
+    /// An empty folder, of which the first use makes a spool.
+    Empty,
+    /// A spool.
+    Spool,
+}
+
+impl Presence {
+    /// Looks. What this user cannot look into is an error, and not missing.
+    pub fn at(root: &Path) -> Result<Self> {
+        let metadata = match fs::metadata(root) {
+            Ok(metadata) => metadata,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Presence::Missing),
+            Err(e) => return Err(failed(e, "look at", root)),
+        };
+        if !metadata.is_dir() {
+            return Err(failed(ErrorKind::NotADirectory.into(), "use", root));
+        }
+        if access(root, Access::READ_OK | Access::EXEC_OK).is_err() {
+            let (shown, found) = (root.display(), describe(&metadata));
+            let advice = if metadata.mode() & 0o050 == 0o050 && !accounts::is_member(metadata.gid()) {
+                format!("join group `{}`, or ask its owner", accounts::group(metadata.gid()))
+            } else {
+                "ask its owner".into()
+            };
+            let message = format!("cannot read spool `{shown}` ({found}): {advice}; see docs/queues.md");
+            return Err(Error::new(Kind::Unsupported, message));
+        }
+        if root.join("ready").is_dir() {
+            return Ok(Presence::Spool);
+        }
+        let found = listing(root)?;
+        let mut named = found.files.iter().chain(&found.folders).chain(&found.others);
+        Ok(if named.all(|name| is_known(name)) { Presence::Empty } else { Presence::Missing })
+    }
+}
+
+/// Whose a file or folder is, for people.
+fn describe(of: &Metadata) -> String {
+    let (mode, owner, group) = (of.mode() & 0o7777, accounts::user(of.uid()), accounts::group(of.gid()));
+    format!("mode {mode:04o}, owner {owner}, group {group}")
+}
+
+/// Looks as this user at an empty folder of which a spool is to be made; nothing is made.
+pub fn examine_empty(root: &Path) -> Result<Vec<SpoolCheck>> {
+    let volume = volume::of(root).map_err(|e| failed(e, "look at", root))?;
+    let mut checks = vec![volume_check(volume), sharing(root)];
+    checks.extend(rights_of(root, &[root.to_owned()]));
+    if super::rights::is_sticky(root) {
+        let detail = format!("it has no use for the sticky bit: chmod -t {}", root.display());
+        checks.push(check(Fitness::Note, "sticky bit", detail));
+    }
+    checks.push(check(Fitness::Good, "items", "none: the folder is empty, and its first use makes a spool of it"));
+    Ok(checks)
+}
+
 fn check(fitness: Fitness, what: &'static str, detail: impl Into<String>) -> SpoolCheck {
     SpoolCheck { what, fitness, detail: detail.into() }
 }
@@ -50,10 +112,10 @@ fn check(fitness: Fitness, what: &'static str, detail: impl Into<String>) -> Spo
 impl Spool {
     /// Looks at the spool as this user.
     pub fn examine(&self) -> Vec<SpoolCheck> {
-        let mut checks = vec![self.volume_check(), self.sharing()];
+        let mut checks = vec![volume_check(self.volume()), sharing(self.root())];
         let mut folders: Vec<PathBuf> = FOLDERS.iter().map(|folder| self.path(folder)).collect();
         folders.insert(0, self.root().to_owned());
-        checks.extend(self.rights_of(&folders));
+        checks.extend(rights_of(self.root(), &folders));
         checks.extend(self.workers_of_others());
         checks.push(self.payloads());
         checks.push(self.trial());
@@ -66,106 +128,6 @@ impl Spool {
         checks
     }
 
-    fn volume_check(&self) -> SpoolCheck {
-        match self.volume() {
-            Volume::Local => check(Fitness::Good, "volume", "a disk of this machine"),
-            Volume::Network(name) => check(
-                Fitness::Good,
-                "volume",
-                format!(
-                    "shared over the network ({name}); its server's clock counts; all workers must be on this one share"
-                ),
-            ),
-            Volume::Unknown => check(
-                Fitness::Note,
-                "volume",
-                "of a kind that is not known: see that it is no folder that a program copies between machines",
-            ),
-        }
-    }
-
-    /// Who shares it, by the mode of its own folder.
-    fn sharing(&self) -> SpoolCheck {
-        let Ok(root) = fs::metadata(self.root()) else {
-            return check(Fitness::Bad, "sharing", "the spool's folder cannot be looked at");
-        };
-        let (mode, group, shown) = (root.mode(), root.gid(), self.root().display());
-        if mode & OTHERS_WRITE != 0 {
-            let detail = format!("everybody on this machine may use it (mode {:04o})", mode & 0o7777);
-            return check(Fitness::Note, "sharing", detail);
-        }
-        if mode & GROUP_WRITES == 0 {
-            let detail = format!(
-                "used by one user, {}; for more: chgrp -R GROUP {shown} && chmod -R g+rwX {shown} && find {shown} -type d -exec \
-                 chmod g+s {{}} +",
-                root.uid()
-            );
-            return check(Fitness::Good, "sharing", detail);
-        }
-        let detail = format!(
-            "shared by group {group}: leasehold opens what it makes to that group, whatever the umask; shell workers and \
-             producers need `umask 002`"
-        );
-        check(Fitness::Good, "sharing", detail)
-    }
-
-    /// What this user, and the others who share it, may do in its folders.
-    fn rights_of(&self, folders: &[PathBuf]) -> Vec<SpoolCheck> {
-        let mut wrong = Vec::new();
-        let Ok(root) = fs::metadata(self.root()) else { return wrong };
-        let shared = root.mode() & GROUP_WRITES != 0;
-        let mut bad = |what, detail: String| wrong.push(check(Fitness::Bad, what, detail));
-        for folder in folders {
-            let shown = folder.display();
-            let Ok(metadata) = fs::symlink_metadata(folder) else {
-                bad("folders", format!("{shown} cannot be looked at; is it there?"));
-                continue;
-            };
-            let mode = metadata.mode();
-            if !may_use(folder) {
-                let found = format!("{:04o}, owner {}, group {}", mode & 0o7777, metadata.uid(), metadata.gid());
-                bad(
-                    "rights",
-                    format!(
-                        "this user may not read and write {shown} ({found}): chmod g+rwx {shown}, or join its group"
-                    ),
-                );
-            }
-            if mode & STICKY != 0 && folder != self.root() {
-                bad(
-                    "sticky bit",
-                    format!(
-                        "in {shown} a file may be moved only by its owner, so nobody else can claim it: chmod -t {shown}"
-                    ),
-                );
-            }
-            if !shared {
-                continue;
-            }
-            if metadata.gid() != root.gid() {
-                bad(
-                    "group",
-                    format!(
-                        "{shown} belongs to group {}: chgrp {} {shown} && chmod g+rwxs {shown}",
-                        metadata.gid(),
-                        root.gid()
-                    ),
-                );
-            } else if mode & 0o070 != 0o070 {
-                bad("group", format!("the group may not use {shown} ({:04o}): chmod g+rwx {shown}", mode & 0o7777));
-            }
-            if mode & SETGID == 0 {
-                bad("setgid", format!("what is made in {shown} belongs to its maker's group: chmod g+s {shown}"));
-            }
-        }
-        if wrong.is_empty() {
-            let what =
-                if shared { "this user and the group may use all folders" } else { "this user may use all folders" };
-            wrong.push(check(Fitness::Good, "rights", what));
-        }
-        wrong
-    }
-
     /// Folders of workers from which this user could put nothing back.
     fn workers_of_others(&self) -> Vec<SpoolCheck> {
         let claimed = self.path("claimed");
@@ -176,7 +138,7 @@ impl Spool {
             .map(|folder| {
                 let shown = folder.display();
                 let detail = format!(
-                    "what its worker leaves when it dies cannot be put back by this user from {shown}: as its owner, chmod g+rwx,-t \
+                    "what its worker leaves when it dies cannot be put back by this user from {shown}: as its owner or root, chmod g+rwx,-t \
                      {shown}, and give shell workers `umask 002`"
                 );
                 check(Fitness::Bad, "workers", detail)
@@ -202,7 +164,7 @@ impl Spool {
         };
         let id = FileName::parse(name).map_or_else(|| printable(name), |name| name.id.to_string());
         let detail = format!(
-            "{} of {looked} that wait cannot be read by this user, such as `{id}`; each attempt fails: as its owner, chmod g+r {}",
+            "{} of {looked} that wait cannot be read by this user, such as `{id}`; each attempt fails: as its owner or root, chmod g+r {}",
             closed.len(),
             path.display()
         );
@@ -241,6 +203,106 @@ impl Spool {
             ),
         }
     }
+}
+
+fn volume_check(volume: Volume) -> SpoolCheck {
+    match volume {
+        Volume::Local => check(Fitness::Good, "volume", "a disk of this machine"),
+        Volume::Network(name) => check(
+            Fitness::Good,
+            "volume",
+            format!(
+                "shared over the network ({name}); its server's clock counts; all workers must be on this one share"
+            ),
+        ),
+        Volume::Unknown => check(
+            Fitness::Note,
+            "volume",
+            "of a kind that is not known: see that it is no folder that a program copies between machines",
+        ),
+    }
+}
+
+/// Who shares it, by the mode of its own folder.
+fn sharing(root: &Path) -> SpoolCheck {
+    let shown = root.display();
+    let Ok(root) = fs::metadata(root) else {
+        return check(Fitness::Bad, "sharing", "the spool's folder cannot be looked at");
+    };
+    let (mode, group) = (root.mode(), accounts::group(root.gid()));
+    if mode & OTHERS_WRITE != 0 {
+        let detail = format!("everybody on this machine may use it (mode {:04o})", mode & 0o7777);
+        return check(Fitness::Note, "sharing", detail);
+    }
+    if mode & GROUP_WRITES == 0 {
+        let detail = format!(
+            "used by one user, {}; for more: chgrp -R GROUP {shown} && chmod -R g+rwX {shown} && find {shown} -type d -exec \
+             chmod g+s {{}} +; see docs/queues.md",
+            accounts::user(root.uid())
+        );
+        return check(Fitness::Good, "sharing", detail);
+    }
+    let detail = format!(
+        "shared by group {group}: leasehold opens what it makes to that group, whatever the umask; shell workers and \
+         producers need `umask 002`; see docs/queues.md"
+    );
+    check(Fitness::Good, "sharing", detail)
+}
+
+/// What this user, and the others who share it, may do in its folders.
+fn rights_of(root: &Path, folders: &[PathBuf]) -> Vec<SpoolCheck> {
+    let mut wrong = Vec::new();
+    let Ok(own) = fs::metadata(root) else { return wrong };
+    let shared = own.mode() & GROUP_WRITES != 0;
+    let mut bad = |what, detail: String| wrong.push(check(Fitness::Bad, what, detail));
+    for folder in folders {
+        let shown = folder.display();
+        let Ok(metadata) = fs::symlink_metadata(folder) else {
+            bad("folders", format!("{shown} cannot be looked at; is it there?"));
+            continue;
+        };
+        let mode = metadata.mode();
+        if !may_use(folder) {
+            let mut advice = format!("as its owner or root, chmod g+rwx {shown}");
+            if !accounts::is_member(metadata.gid()) {
+                let group = accounts::group(metadata.gid());
+                let joining = format!("join group `{group}`");
+                advice = if mode & 0o070 == 0o070 { joining } else { format!("{joining}, and {advice}") };
+            }
+            bad("rights", format!("this user may not read and write {shown} ({}): {advice}", describe(&metadata)));
+        }
+        if mode & STICKY != 0 && folder != root {
+            bad(
+                "sticky bit",
+                format!(
+                    "in {shown} a file may be moved only by its owner, so nobody else can claim it: as its owner or root, chmod -t {shown}"
+                ),
+            );
+        }
+        if !shared {
+            continue;
+        }
+        if metadata.gid() != own.gid() {
+            let (group, wanted) = (accounts::group(metadata.gid()), accounts::group(own.gid()));
+            let mending = format!("as its owner or root, chgrp {wanted} {shown} && chmod g+rwxs {shown}");
+            bad("group", format!("{shown} belongs to group {group}: {mending}"));
+        } else if mode & 0o070 != 0o070 {
+            let mode = mode & 0o7777;
+            bad(
+                "group",
+                format!("the group may not use {shown} ({mode:04o}): as its owner or root, chmod g+rwx {shown}"),
+            );
+        }
+        if mode & SETGID == 0 {
+            let mending = format!("as its owner or root, chmod g+s {shown}");
+            bad("setgid", format!("what is made in {shown} belongs to its maker's group: {mending}"));
+        }
+    }
+    if wrong.is_empty() {
+        let what = if shared { "this user and the group may use all folders" } else { "this user may use all folders" };
+        wrong.push(check(Fitness::Good, "rights", what));
+    }
+    wrong
 }
 
 fn moved_to(folder: &Path) -> PathBuf {

@@ -472,7 +472,9 @@ fn unmoved(error: io::Error, from: &Path, to: &Path) -> Error {
 
 pub(super) fn failed(error: io::Error, what: &str, path: &Path) -> Error {
     let (kind, advice) = match error.kind() {
-        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => (Kind::Unsupported, "give this user the right"),
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            (Kind::Unsupported, "this user needs read and write permission")
+        }
         ErrorKind::NotADirectory => (Kind::Invalid, "it is, or lies below, a file; give a folder"),
         ErrorKind::NotFound => (Kind::Invalid, "create the folder around it first; is the share mounted?"),
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => (Kind::Unavailable, "no space is left; nothing was added"),

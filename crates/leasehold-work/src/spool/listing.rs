@@ -3,8 +3,9 @@
 //! Promise: what cannot be an item, or cannot be looked at, is named and passed over, and hides nothing else. Links are
 //! not followed. Non-promise: an entry that moves while its folder is read may be missed.
 
-use super::folder::{Spool, SpoolItem, Where, failed};
+use super::folder::{Spool, SpoolItem, Where, failed, same_file};
 use super::name::FileName;
+use crate::queue::{DedupeKey, ItemId};
 use leasehold::{Error, Kind, Result, printable};
 use std::collections::HashSet;
 use std::fs;
@@ -89,6 +90,15 @@ pub(super) fn folders(folder: &Path) -> Result<Vec<String>> {
     Ok(listing(folder)?.folders)
 }
 
+/// A file in `ready/` with a name of another form than items have: the worker that claims it makes an item of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlainFile {
+    /// Its name in `ready/`.
+    pub name: String,
+    /// The id that it gets, if its name is a key that no other item has; otherwise it gets a new one.
+    pub id: Option<ItemId>,
+}
+
 /// Everything that a user can see of a spool.
 #[derive(Debug, Default)]
 pub struct SpoolSurvey {
@@ -126,6 +136,20 @@ impl Spool {
             }
         }
         seen
+    }
+
+    /// What waits under a plain name, in the order in which it is claimed.
+    pub fn plain_files(&self) -> Result<Vec<PlainFile>> {
+        let key = |name: &String| {
+            let key: DedupeKey = name.parse().ok()?;
+            let taken = self.path("keys").join(key.as_str());
+            let is_free = taken.symlink_metadata().is_err() || same_file(&self.path("ready").join(name), &taken);
+            is_free.then(|| ItemId::keyed(&key))
+        };
+        let mut plain = names(&self.path("ready"))?;
+        plain.retain(|name| FileName::parse(name).is_none());
+        plain.sort_unstable();
+        Ok(plain.into_iter().map(|name| PlainFile { id: key(&name), name }).collect())
     }
 
     /// Every item, wherever it is; an error if some may be where this user cannot look.

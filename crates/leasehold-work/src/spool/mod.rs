@@ -37,10 +37,10 @@ mod staging;
 mod steps;
 
 pub use claiming::{SpoolClaimer, SpoolGrant, SpoolTenancy};
-pub use examine::{Fitness, SpoolCheck};
+pub use examine::{Fitness, Presence, SpoolCheck, examine_empty};
 pub use folder::{Spool, SpoolFollowUp, SpoolItem, SpoolNew, Where};
 pub use janitor::SpoolChores;
-pub use listing::SpoolSurvey;
+pub use listing::{PlainFile, SpoolSurvey};
 pub use name::FileName;
 pub use operating::{Note, Shown};
 pub use purging::SpoolPurged;

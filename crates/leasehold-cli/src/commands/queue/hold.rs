@@ -2,13 +2,13 @@
 
 use super::{Open, Target, follow_ups, open_file, read_bounded, spool_follow_ups, view};
 use crate::args::{ClaimArgs, Common, Complete, Fail, ItemProgress};
-use crate::commands::token;
+use crate::commands::token_or;
 use crate::config::{Flags, Settings, duration_of};
 use crate::exit::Exit;
 use crate::output::{self, Reader};
 use leasehold::protocol::Report;
-use leasehold::{Checkpoint, Error, HolderId, Kind, Marker, Result, Token};
-use leasehold_work::queue::{Claimed, Claimer, Payload, Queue, Reason};
+use leasehold::{Checkpoint, Error, HolderId, Kind, Marker, Result, Right, Token};
+use leasehold_work::queue::{Claimed, Claimer, ItemName, Payload, Queue, Reason};
 use leasehold_work::spool::{Spool, SpoolClaimer};
 use serde_json::{Value, json};
 use std::fs::File;
@@ -114,15 +114,33 @@ fn keep(path: &Path, payload: &mut dyn Read) -> Result<()> {
 async fn held(common: &Common, queue: &str, flag: Option<&str>) -> Result<(Open, Token)> {
     let settings = Settings::gather(common)?;
     let target = Target::parse(queue)?;
-    let token = token(flag)?;
-    let open = Open::existing(&settings, &target).await?;
-    if let Open::Queue(queue) = &open {
-        let item = leasehold_work::queue::ItemName::of(&token)?;
-        if item.queue != *queue.name() {
-            return Err(Error::invalid("token", &token, format!("it is of queue `{}`", item.queue)));
+    let missing =
+        "no token: run this inside `leasehold work`, or give --token with what `leasehold queue claim` printed";
+    let token = token_or(flag, missing)?;
+    check_target(&token, &target)?;
+    Ok((Open::existing(&settings, &target).await?, token))
+}
+
+/// Refuses a token of something else than an item of this queue.
+fn check_target(token: &Token, target: &Target) -> Result<()> {
+    let belongs = match Right::of(&token.lease) {
+        Right::Lease => {
+            let claim = format!("leasehold queue claim {}", target.portable());
+            let form = format!("it belongs to a lease; give the one that `{claim}` printed");
+            return Err(Error::invalid("token", token, form));
         }
+        Right::Item => format!("queue `{}`", ItemName::of(token)?.queue),
+        Right::SpoolFile => "a spool".to_owned(),
+    };
+    let asked = match target {
+        Target::Queue(name) => format!("queue `{name}`"),
+        Target::Spool(_) => "a spool".to_owned(),
+    };
+    if belongs == asked {
+        return Ok(());
     }
-    Ok((open, token))
+    let asked = if let Target::Spool(_) = target { format!("`{}`", target.portable()) } else { asked };
+    Err(Error::invalid("token", token, format!("it belongs to {belongs}, not to {asked}")))
 }
 
 pub async fn progress(common: &Common, args: ItemProgress) -> Result<Exit> {

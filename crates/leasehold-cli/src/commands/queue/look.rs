@@ -7,7 +7,7 @@ use crate::exit::Exit;
 use crate::output;
 use leasehold::{Error, LeaseName, Result, Shelf};
 use leasehold_work::queue::Queue;
-use leasehold_work::spool::{Spool, SpoolSurvey};
+use leasehold_work::spool::{Presence, Spool, SpoolSurvey, Where};
 use serde_json::{Value, json};
 
 const PAGE: usize = 200;
@@ -22,7 +22,7 @@ pub async fn ls(common: &Common, args: &QueueLs) -> Result<Exit> {
     let target = Target::parse(queue)?;
     let missing = match &target {
         Target::Queue(_) => settings.store.value.is_missing(),
-        Target::Spool(path) => !path.join("ready").is_dir(),
+        Target::Spool(path) => Presence::at(path)? != Presence::Spool,
     };
     if missing {
         return nothing(common, &format!("there is nothing in `{}` yet", target.portable()));
@@ -92,6 +92,12 @@ async fn items(common: &Common, queue: &Queue, wanted: impl Fn(&str) -> bool) ->
             None => break,
         }
     }
+    if values.is_empty() && !super::is_known(queue).await? {
+        return nothing(
+            common,
+            &format!("there is no queue `{0}` yet; `leasehold queue add {0}` makes it", queue.name()),
+        );
+    }
     print(common, values, &rows)?;
     Ok(damaged.unwrap_or(Exit::Done))
 }
@@ -100,8 +106,17 @@ fn files(common: &Common, spool: &Spool, wanted: impl Fn(&str) -> bool) -> Resul
     let SpoolSurvey { items, closed, odd } = spool.survey();
     closed.iter().chain(&odd).for_each(|error| output::say(&error.to_string()));
     let all: Vec<_> = items.into_iter().filter(|item| wanted(item.place.as_str())).collect();
-    let rows: Vec<_> = std::iter::once(view::header()).chain(all.iter().map(view::spool_row)).collect();
-    print(common, all.iter().map(view::spooled).collect(), &rows)?;
+    // A folder that cannot be read was told already.
+    let mut plain = spool.plain_files().unwrap_or_default();
+    plain.retain(|_| wanted(Where::Ready.as_str()));
+    let (ready, others): (Vec<_>, Vec<_>) = all.iter().partition(|item| item.place == Where::Ready);
+    let mut rows = vec![view::header()];
+    rows.extend(ready.iter().map(|item| view::spool_row(item)));
+    rows.extend(plain.iter().map(view::plain_row));
+    rows.extend(others.iter().map(|item| view::spool_row(item)));
+    let mut values: Vec<Value> = ready.into_iter().map(view::spooled).collect();
+    values.extend(plain.iter().map(view::plain).chain(others.into_iter().map(view::spooled)));
+    print(common, values, &rows)?;
     // There may be more where this user cannot look.
     Ok(closed.first().map_or(Exit::Done, Exit::from))
 }

@@ -12,9 +12,9 @@ use crate::args::{Common, Queue as Args, QueueVerb};
 use crate::config::Settings;
 use crate::exit::Exit;
 use crate::output;
-use leasehold::{Error, Kind, Result, parse_duration};
+use leasehold::{Error, Key, Kind, LeaseName, Result, Shelf, parse_duration};
 use leasehold_work::queue::{Attempts, DedupeKey, FollowUp, ItemId, ItemName, Payload, Priority, Queue, QueueName};
-use leasehold_work::spool::{Spool, SpoolFollowUp, SpoolNew};
+use leasehold_work::spool::{Presence, Spool, SpoolFollowUp, SpoolNew};
 use serde::Deserialize;
 use std::fs::File;
 use std::io::Read;
@@ -84,7 +84,7 @@ impl Open {
         match target {
             Target::Queue(name) => Ok(Open::Queue(Queue::new(store(settings).await?, name.clone()))),
             Target::Spool(path) => {
-                let missing = !path.join("ready").is_dir();
+                let missing = Presence::at(path)? != Presence::Spool;
                 let spool = Spool::open(path)?;
                 if missing {
                     let shown = path.display();
@@ -103,7 +103,9 @@ impl Open {
             Target::Queue(_) => {
                 settings.store.value.is_missing().then(|| format!("store at `{}`", settings.store.value))
             }
-            Target::Spool(path) => (!path.join("ready").is_dir()).then(|| format!("spool at `{}`", path.display())),
+            Target::Spool(path) => {
+                (Presence::at(path)? != Presence::Spool).then(|| format!("spool at `{}`", path.display()))
+            }
         };
         match missing {
             Some(what) => Err(Error::new(Kind::Invalid, format!("there is no {what}"))),
@@ -114,6 +116,12 @@ impl Open {
 
 pub async fn store(settings: &Settings) -> Result<std::sync::Arc<dyn leasehold::Store>> {
     Ok(coordinator(settings).await?.store().clone())
+}
+
+/// Whether anything was ever added to a queue. Asks the store, some of which are only connected to when they are asked.
+pub async fn is_known(queue: &Queue) -> Result<bool> {
+    let name = LeaseName::new(queue.name().as_str())?;
+    Ok(queue.store().read(&Key::new(Shelf::Queue, &name)).await?.value.is_some())
 }
 
 fn id_of(text: &str) -> Result<ItemId> {
@@ -163,13 +171,21 @@ fn follow_up_lines(path: &Path) -> Result<Vec<FollowUpLine>> {
             return Err(Error::new(Kind::Invalid, message).with_source(e));
         }
     };
-    let refuse = |number: usize, what: String| {
+    let refuse = |what: String| {
         let form = r#"use one JSON object per line, such as {"payload": "...", "queue": "next", "delay": "10s"}"#;
-        Error::new(Kind::Invalid, format!("invalid follow-up in line {number}: {what}; {form}"))
+        Error::new(Kind::Invalid, format!("invalid follow-ups: {what}; {form}"))
     };
-    let text = String::from_utf8(bytes).map_err(|_| refuse(1, "it is not text".into()))?;
+    let wrong = |number: usize, error: &serde_json::Error| {
+        if !error.is_data() {
+            return refuse(format!("line {number} is not JSON"));
+        }
+        // Each line is a document of its own, in which the error is always in the first line.
+        let what = error.to_string();
+        refuse(format!("line {number}: {}", what.rsplit_once(" at line ").map_or(&*what, |(what, _)| what)))
+    };
+    let text = String::from_utf8(bytes).map_err(|_| refuse("they are not text".into()))?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    lines.map(|(at, line)| serde_json::from_str(line).map_err(|e| refuse(at + 1, e.to_string()))).collect()
+    lines.map(|(at, line)| serde_json::from_str(line).map_err(|e| wrong(at + 1, &e))).collect()
 }
 
 /// Follow-ups of an item in a store.

@@ -1,9 +1,9 @@
 //! Items as JSON and as text.
 
-use crate::output::{relative, rfc3339};
+use crate::output::{relative, rfc3339, rough};
 use leasehold::{Error, Timestamp};
-use leasehold_work::queue::{Item, ItemId, ItemName, Payload, State};
-use leasehold_work::spool::{Shown, Spool, SpoolItem, Where};
+use leasehold_work::queue::{Attempts, Item, ItemId, ItemName, Payload, Priority, State};
+use leasehold_work::spool::{PlainFile, Shown, Spool, SpoolItem, Where};
 use serde_json::{Value, json};
 
 /// A payload or result: text where it is text.
@@ -103,6 +103,20 @@ pub fn spooled(item: &SpoolItem) -> Value {
     value
 }
 
+/// A file with a plain name, as the item that its worker makes of it.
+pub fn plain(file: &PlainFile) -> Value {
+    json!({
+        "id": file.id.as_ref().map(ItemId::as_str),
+        "state": Where::Ready.as_str(),
+        "epoch": 0,
+        "priority": Priority::default().get(),
+        "due": Value::Null,
+        "tried": 0,
+        "attempts": Attempts::default().most,
+        "file": format!("{}/{}", Where::Ready.folder().display(), file.name),
+    })
+}
+
 /// Up to how many bytes a spool's payload is shown. It may have any number.
 pub const SHOWN_PAYLOAD: usize = 1 << 20;
 
@@ -138,7 +152,7 @@ pub fn row(name: &ItemName, item: &Item, now: Timestamp) -> Vec<String> {
         _ if item.relocation.is_some() => item.relocation.as_ref().map(ToString::to_string).unwrap_or_default(),
         State::Ready => match item.due {
             Some(due) if due > now => format!("due {}", relative(due, now)),
-            due => format!("waiting since {}", relative(due.unwrap_or(item.since), now)),
+            due => format!("waiting for {}", rough(now.saturating_since(due.unwrap_or(item.since)))),
         },
         State::Claimed(tenure) => format!("{}, until {}", tenure.holder, relative(tenure.deadline, now)),
         State::Done { at } | State::Cancelled { at } | State::Purged { at } => relative(*at, now),
@@ -163,5 +177,17 @@ pub fn spool_row(item: &SpoolItem) -> Vec<String> {
         name.priority.get().to_string(),
         format!("{}/{}", name.tried, name.most),
         format!("{}/", item.place.folder().display()),
+    ]
+}
+
+pub fn plain_row(file: &PlainFile) -> Vec<String> {
+    let name = leasehold::printable(&file.name);
+    vec![
+        file.id.as_ref().map_or_else(|| "-".into(), ToString::to_string),
+        Where::Ready.as_str().into(),
+        "0".into(),
+        Priority::default().get().to_string(),
+        format!("0/{}", Attempts::default().most),
+        format!("{}/, as {name}", Where::Ready.folder().display()),
     ]
 }

@@ -22,7 +22,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// How often the file is looked at.
 const LOOK: Duration = Duration::from_secs(2);
-const LABELS: &str = "LEASEHOLD_ON";
+/// How many jobs run at once at most, unless it is said.
+const MAX_RUNNING: u32 = 64;
+pub const LABELS: &str = "LEASEHOLD_ON";
 
 /// Says what is decided.
 #[derive(Debug)]
@@ -88,7 +90,11 @@ pub async fn run(common: &Common, settings: Settings, jobs: Jobs, args: Schedule
     let coordinator = coordinator(&settings).await?;
     let processes = Arc::new(Processes::new(coordinator.clone(), &settings));
     let label: Option<Label> = settings.label.value.clone();
-    let ours = leasehold_work::Settings { ttl: settings.ttl.value, label, max_running: args.max_running as usize };
+    let ours = leasehold_work::Settings {
+        ttl: settings.ttl.value,
+        label,
+        max_running: args.max_running.unwrap_or(MAX_RUNNING) as usize,
+    };
     announce(&jobs, &labels);
     let voice = Arc::new(Voice { quiet: args.quiet, moved: AtomicBool::new(false) });
     let (scheduler, steering) =
@@ -135,7 +141,7 @@ pub async fn run(common: &Common, settings: Settings, jobs: Jobs, args: Schedule
             if told > 1 {
                 processes.terminate();
             } else {
-                output::say("ending after the runs that go on; ask again to end them too");
+                output::say("stopping once the current runs finish; signal again to stop them now");
             }
         }
     }

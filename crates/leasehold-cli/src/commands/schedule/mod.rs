@@ -7,28 +7,37 @@ mod launch;
 mod table;
 
 use super::{coordinator, existing, operate};
-use crate::args::{Common, Next, Schedule as Args, ScheduleRun, ScheduleVerb};
+use crate::args::{Backfill, Common, Next, Schedule as Args, ScheduleRun, ScheduleVerb};
 use crate::config::{Flags, Settings};
 use crate::exit::Exit;
 use crate::output;
-use leasehold::{Result, Timestamp};
-use leasehold_work::{Job, parse_instant, slot_text};
+use leasehold::{Error, Kind, Result, Timestamp};
+use leasehold_work::{Job, slot_text};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use table::Jobs;
 
 pub async fn schedule(common: &Common, args: Args) -> Result<Exit> {
-    let path = table::find(args.file.as_deref())?;
-    if let Some(ScheduleVerb::Install(args)) = &args.verb {
-        return install::install(args, &path);
+    if args.verb.is_some() && args.run != ScheduleRun::default() {
+        let message = "--on, --max-running and --quiet go with `schedule` alone, or behind `schedule run`";
+        return Err(Error::new(Kind::Invalid, message));
     }
+    let path = table::find(args.file.as_deref())?;
     let settings = Settings::gather_near(common, Flags::default(), Some(&path))?;
+    if let Some(ScheduleVerb::Install(args)) = &args.verb {
+        return install::install(args, &path, &settings);
+    }
     let jobs = Jobs::read(&path, &settings)?;
-    match args.verb.unwrap_or(ScheduleVerb::Run(ScheduleRun { max_running: 64, ..ScheduleRun::default() })) {
+    match args.verb.unwrap_or(ScheduleVerb::Run(args.run)) {
         ScheduleVerb::Run(args) => daemon::run(common, settings, jobs, args).await,
         ScheduleVerb::Check => check(common, &settings, &jobs).await,
         ScheduleVerb::Next(args) => next(common, &settings, &jobs, &args).await,
-        ScheduleVerb::Backfill(args) => backfill::backfill(&settings, &jobs, &args).await,
+        ScheduleVerb::Backfill(args) => {
+            let zone = jobs.named(&args.name)?.schedule.zone();
+            let instant = |flag: &str, text: &str| zone.parse_instant(flag, text).map(slot_text);
+            let (from, to) = (instant("--from", &args.from)?, instant("--to", &args.to)?);
+            backfill::backfill(&settings, &jobs, &Backfill { from, to, ..args }).await
+        }
         ScheduleVerb::Trigger(args) => backfill::trigger(&settings, &jobs, &args.name).await,
         ScheduleVerb::Pause(args) => {
             jobs.named(&args.name)?;
@@ -76,29 +85,27 @@ async fn check(common: &Common, settings: &Settings, jobs: &Jobs) -> Result<Exit
         rows.push(vec![job.name.to_string(), job.schedule.to_string(), at, local, on]);
     }
     output::print(&output::table(&rows))?;
-    let count = jobs.all.len();
-    output::say(&format!(
-        "{count} jobs in `{}` are right; the store is `{}`",
-        jobs.path.display(),
-        settings.store.value
-    ));
+    let (count, path, store) = (jobs.all.len(), jobs.path.display(), &settings.store.value);
+    let valid =
+        if count == 1 { format!("1 job in `{path}` is valid") } else { format!("{count} jobs in `{path}` are valid") };
+    output::say(&format!("{valid}; the store is `{store}`"));
     Ok(Exit::Done)
 }
 
 async fn next(common: &Common, settings: &Settings, jobs: &Jobs, args: &Next) -> Result<Exit> {
-    let from = match &args.from {
-        Some(text) => parse_instant("--from", text)?.0,
-        None => now(settings).await?,
-    };
     let chosen: Vec<&Arc<Job>> = match &args.name {
         Some(name) => vec![jobs.named(name)?],
         None => jobs.all.iter().collect(),
     };
-    let far = Timestamp::from_millis(u64::MAX);
-    let mut slots: Vec<_> = chosen
-        .iter()
-        .flat_map(|job| job.schedule.between(from, far).take(args.count as usize).map(move |slot| (slot, *job)))
-        .collect();
+    let (now, far) = (now(settings).await?, Timestamp::from_millis(u64::MAX));
+    let mut slots = Vec::new();
+    for job in chosen {
+        let from = match &args.from {
+            Some(text) => job.schedule.zone().parse_instant("--from", text)?.0,
+            None => now,
+        };
+        slots.extend(job.schedule.between(from, far).take(args.count as usize).map(|slot| (slot, job)));
+    }
     slots.sort_by_key(|(slot, _)| *slot);
     if common.json {
         let all = slots.iter().map(|(slot, job)| json!({ "name": job.name.as_str(), "slot": slot_text(*slot) }));

@@ -276,8 +276,8 @@ async fn settle<S: Source>(
             let limit = plan.max_runtime.map(format_duration).unwrap_or_default();
             Some(format!("it ran for longer than {limit}"))
         }
-        (Ended::Exited(code), _) => Some(format!("it exited with {code}")),
-        (Ended::Killed(signal), _) => Some(format!("signal {signal} ended it")),
+        (Ended::Exited(code), _) => Some(format!("exit code {code}")),
+        (Ended::Killed(signal), _) => Some(format!("killed by signal {signal}")),
     };
     let telling = Telling { what: format!("the end of `{id}`"), trust_until };
     let told = telling::tell(&telling, asked_again(asked), async || match &failure {

@@ -9,14 +9,14 @@ mod lane;
 mod lanes;
 mod source;
 
-use super::queue::{Open, Target};
+use super::queue::{Open, Target, is_known};
 use crate::args::{Common, Work as Args};
 use crate::config::{Flags, Settings, blame, duration_of};
 use crate::exit::Exit;
 use crate::output;
 use crate::supervise;
 use crate::supervise::windows::Windows;
-use leasehold::{HolderId, Key, LeaseName, Result, Shelf};
+use leasehold::{HolderId, Result};
 use leasehold_work::queue::Claimer;
 use leasehold_work::spool::SpoolClaimer;
 use source::{Files, Items};
@@ -36,7 +36,7 @@ pub async fn work(common: &Common, args: Args) -> Result<Exit> {
     supervise::check()?;
     if args.jobs > 1 {
         // Said once, and not by each lane.
-        reach(&Open::new(&settings, &target).await?).await?;
+        reach(&Open::new(&settings, &target).await?, args.until_empty).await?;
         return lanes::run(&settings, &target, &args).await;
     }
     let plan = lane::Plan {
@@ -51,7 +51,7 @@ pub async fn work(common: &Common, args: Args) -> Result<Exit> {
     let (label, ttl) = (settings.label.value.clone(), settings.ttl.value);
     let open = Open::new(&settings, &target).await?;
     if !lane::is_managed() {
-        reach(&open).await?;
+        reach(&open, plan.until_empty).await?;
     }
     match open {
         Open::Queue(queue) => lane::run(Items { claimer: Claimer::new(queue, label, ttl)? }, plan).await,
@@ -64,11 +64,13 @@ pub async fn work(common: &Common, args: Args) -> Result<Exit> {
 }
 
 /// Asks the store for something. A store that goes away later is waited for; one that was never there is most likely
-/// misspelt. Some are only connected to when they are asked.
-async fn reach(open: &Open) -> Result<()> {
-    if let Open::Queue(queue) = open {
-        let name = LeaseName::new(queue.name().as_str())?;
-        queue.store().read(&Key::new(Shelf::Queue, &name)).await?;
+/// misspelt. So may be the name of a queue that is not there yet.
+async fn reach(open: &Open, until_empty: bool) -> Result<()> {
+    if let Open::Queue(queue) = open
+        && !is_known(queue).await?
+    {
+        let waits = if until_empty { "" } else { "; waiting for items" };
+        output::say(&format!("there is no queue `{}` yet{waits}", queue.name()));
     }
     Ok(())
 }
