@@ -231,7 +231,7 @@ fn a_backfill_leaves_out_and_names_what_the_journal_has_forgotten() {
     home.done(&["run", "daily", "--slot-at", "2026-05-01T03:00:00Z", "--", "true"]).expect(0);
     forget(&home, "daily", "2026-05-01T03:00:00Z");
     let left = fill("2026-05-01T00:00:00Z", "2026-05-02T12:00:00Z", &[]).expect(64);
-    assert!(left.stderr.contains("left out: 1 slots of `daily`"), "{left:?}");
+    assert!(left.stderr.contains("left out: 1 slot of `daily`"), "{left:?}");
     assert!(left.stderr.contains("2026-05-01T03:00:00Z") && left.stderr.contains("--again-if-forgotten"), "{left:?}");
     assert_eq!(lines(&home, "ran"), ["2026-05-02T03:00:00Z"], "what is known not to have run is run");
     fill("2026-05-01T00:00:00Z", "2026-05-02T12:00:00Z", &["--again-if-forgotten"]).expect(0);

@@ -313,7 +313,7 @@ fn operators_trigger_backfill_pause_and_look_ahead() {
     assert!(
         asked
             .stderr
-            .contains("4 slots of `daily` from 2026-01-10T02:00:00Z to 2026-01-13T02:00:00Z would be run; say --yes")
+            .contains("4 slots of `daily` from 2026-01-10T02:00:00Z to 2026-01-13T02:00:00Z would be run; add --yes")
     );
     home.done(&[&span[..], &["--yes", "--max", "3"]].concat()).expect(64);
     std::fs::remove_file(home.path("ran")).unwrap();

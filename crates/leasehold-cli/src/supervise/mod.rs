@@ -282,6 +282,8 @@ impl Supervisor {
                     None => "it could not be renewed in time".into(),
                 });
             }
+            // They have ended by themselves meanwhile.
+            Some(Report::LeftBehind(0)) => {}
             Some(Report::LeftBehind(count)) => {
                 let what = if count == 1 { "process was" } else { "processes were" };
                 self.notes.push(format!("{count} background {what} still there when the command ended; stopped"));

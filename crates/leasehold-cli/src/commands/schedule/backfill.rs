@@ -180,9 +180,13 @@ fn claims(job: &Job, slot: Slot) -> Result<LeaseName> {
 }
 
 fn span_line(job: &Job, slots: &[Slot]) -> String {
-    let ends = slots.first().zip(slots.last());
-    let (first, last) = ends.map_or_else(Default::default, |(first, last)| (slot_text(*first), slot_text(*last)));
-    format!("{} slots of `{}` from {first} to {last}", slots.len(), job.name)
+    match slots {
+        [] => format!("no slot of `{}`", job.name),
+        [slot] => format!("1 slot of `{}`, {}", job.name, slot_text(*slot)),
+        [first, .., last] => {
+            format!("{} slots of `{}` from {} to {}", slots.len(), job.name, slot_text(*first), slot_text(*last))
+        }
+    }
 }
 
 fn forgotten_line(job: &Job, slots: &[Slot]) -> String {
@@ -234,7 +238,7 @@ async fn finish(mut command: Command, job: &Job, relay: &mut Relay) -> Result<Ex
 /// Asks; without anybody to ask it is an error, not a yes.
 fn agreed(what: &str) -> Result<bool> {
     if !std::io::stdin().is_terminal() {
-        return Err(Error::new(Kind::Invalid, format!("{what} would be run; say --yes to run them")));
+        return Err(Error::new(Kind::Invalid, format!("{what} would be run; add --yes to run them")));
     }
     let _ = write!(std::io::stderr(), "leasehold: run {what}? [y/N] ");
     let mut answer = String::new();
