@@ -343,3 +343,35 @@ fn an_operators_order_finds_an_item_whole_or_not_at_all() {
     assert_eq!(spool.checkpoint_for(grant.name()).unwrap().as_str(), "page 300 of the OLD item");
     assert_eq!(count(&spool, "keys"), 1);
 }
+
+/// A command that replaces its file, as `sed -i` does, and a copy without hard links leave a key that has one link.
+#[test]
+fn a_key_counts_as_long_as_there_is_an_item_of_it() {
+    let (_folder, spool) = spool();
+    spool.add_bytes(&keyed("page"), b"old").unwrap();
+    let grant = claim(&spool);
+    spool.complete(&grant, None, &[]).unwrap();
+    let item = spool.find(&"k.page".parse().unwrap()).unwrap();
+    let path = spool.root().join(Where::Done.folder()).join(item.name.to_string());
+    let copy = spool.root().join("done/.copy");
+    fs::copy(&path, &copy).unwrap();
+    fs::rename(&copy, &path).unwrap();
+    std::thread::sleep(AGE * 2);
+    spool.clean().unwrap();
+    let (id, is_new) = spool.add_bytes(&keyed("page"), b"new").unwrap();
+    assert_eq!((id.as_str(), is_new, count(&spool, "ready")), ("k.page", false, 0));
+}
+
+/// A failure whose sync failed is told again, and its due time is another one by then.
+#[test]
+fn a_failure_that_is_told_again_is_not_stale() {
+    let (_folder, spool) = spool();
+    spool.add_bytes(&SpoolNew::default(), b"x").unwrap();
+    let grant = claim(&spool);
+    let why = "it failed".parse().unwrap();
+    for _ in 0..2 {
+        let place = spool.fail(&grant, &why, Some(Duration::from_secs(3_600)), false).unwrap();
+        assert_eq!((place, count(&spool, "later")), (Where::Later, 1));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -325,7 +325,7 @@ impl Spool {
             Err(_) if same_file(staged, &path) => Ok(true),
             Err(e) if e.kind() == ErrorKind::AlreadyExists => match fs::metadata(&path) {
                 // The key and the item are one file with two names; a key alone is of an addition that was cut off.
-                Ok(found) if found.nlink() > 1 && !self.is_staged(found.ino()) => {
+                Ok(found) if found.nlink() > 1 && !self.is_staged(found.ino()) || self.find(&name.id).is_ok() => {
                     // Whoever added it may have died before it was synced; one whose sync failed has taken it back.
                     for folder in ["keys", "ready", "later"] {
                         sync(&self.path(folder))?;

@@ -8,8 +8,10 @@
 
 use super::folder::{Spool, failed};
 use super::steps::SpoolStep;
-use leasehold::{Nonce, Result, Timestamp};
+use crate::queue::ItemId;
+use leasehold::{Kind, Nonce, Result, Timestamp};
 use rustix::fs::{FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, flock, futimens, open};
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
@@ -100,10 +102,18 @@ impl Spool {
         let (true, _alone) = self.try_lock_keys() else { return };
         for entry in fs::read_dir(self.path("keys")).into_iter().flatten().flatten() {
             let alone = |m: &fs::Metadata| m.is_file() && m.nlink() == 1;
-            if entry.metadata().is_ok_and(|m| alone(&m) && self.age(&entry.path(), &m, now) > self.abandoned()) {
+            let is_old = |m: fs::Metadata| alone(&m) && self.age(&entry.path(), &m, now) > self.abandoned();
+            if entry.metadata().is_ok_and(is_old) && self.is_free(&entry.file_name()) {
                 let _ = fs::remove_file(entry.path());
             }
         }
+    }
+
+    /// Whether there is surely no item of this key. A key and its item are one file with two names, but a command may have
+    /// replaced its file, or somebody may have copied the spool.
+    fn is_free(&self, key: &OsStr) -> bool {
+        let Some(key) = key.to_str().and_then(|key| key.parse().ok()) else { return true };
+        self.find(&ItemId::keyed(&key)).is_err_and(|error| error.kind() == Kind::Invalid)
     }
 }
 
