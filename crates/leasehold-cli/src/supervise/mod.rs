@@ -282,11 +282,14 @@ impl Supervisor {
                     None => "it could not be renewed in time".into(),
                 });
             }
-            // They have ended by themselves meanwhile.
-            Some(Report::LeftBehind(0)) => {}
             Some(Report::LeftBehind(count)) => {
-                let what = if count == 1 { "process was" } else { "processes were" };
-                self.notes.push(format!("{count} background {what} still there when the command ended; stopped"));
+                let what = match count {
+                    // They came and went too fast to be counted.
+                    0 => "background processes were".to_owned(),
+                    1 => "1 background process was".to_owned(),
+                    count => format!("{count} background processes were"),
+                };
+                self.notes.push(format!("{what} still there when the command ended; stopped"));
             }
             Some(Report::Exited(code)) => self.ended = Some(Ended::Exited(code)),
             Some(Report::Killed(signal)) => self.ended = Some(Ended::Killed(signal)),

@@ -12,10 +12,10 @@ fn a_worker_outlives_its_store(engine: &Engine) {
     let proxy = Proxy::start(engine.port());
     let (far, near) = (engine.room("work", proxy.port()), engine.room("work", engine.port()));
     let add = |text: &str| drop(near.done(&["queue", "add", "mail", "--text", text]).expect(0));
+    add("one");
     let log = std::fs::File::create(far.path("log")).unwrap();
     let words = ["work", "mail", "--ttl", "1m", "--", "sh", "-c", "cat >> done; echo >> done"];
     let worker = Running::from(far.leasehold(&words).stderr(log).spawn().unwrap());
-    add("one");
     // Completed, not only worked on: what is under way when the store goes is another matter.
     eventually("the first item is done", || {
         near.done(&["queue", "ls", "mail", "--state", "done"]).expect(0).stdout.lines().count() > 1
