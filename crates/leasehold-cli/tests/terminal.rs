@@ -50,9 +50,15 @@ impl Session {
     #[track_caller]
     fn interrupts(&mut self) {
         self.types("\x03");
-        eventually("the prompt is back", || {
+        self.prompts_after("^C");
+    }
+
+    /// Waits for the shell's prompt: what is typed while a shell takes the terminal back may be lost.
+    #[track_caller]
+    fn prompts_after(&self, text: &str) {
+        eventually(&format!("the prompt is back after {text:?}"), || {
             let screen = self.screen.lock().unwrap();
-            screen.split_once("^C").is_some_and(|(_, after)| after.contains("$ "))
+            screen.split_once(text).is_some_and(|(_, after)| after.contains("$ "))
         });
     }
 
@@ -101,12 +107,12 @@ fn a_job_that_was_suspended_goes_on_with_fg() {
     session.types("leasehold run job --ttl 5m -- sh -c 'echo rea''dy; read a; echo \"got $a.\"'\n");
     session.shows("ready\r\n");
     session.types("\x1a");
-    session.shows("Stopped");
+    session.prompts_after("Stopped");
     session.types("echo shell is ba''ck\n");
-    session.shows("shell is back");
+    session.prompts_after("shell is back\r\n");
     session.types("fg\n");
     session.types("hello\n");
-    session.shows("got hello.");
+    session.prompts_after("got hello.");
     session.types("echo code $?.\n");
     session.shows("code 0.");
     session.types("exit\n");
