@@ -360,6 +360,11 @@ fn a_key_counts_as_long_as_there_is_an_item_of_it() {
     spool.clean().unwrap();
     let (id, is_new) = spool.add_bytes(&keyed("page"), b"new").unwrap();
     assert_eq!((id.as_str(), is_new, count(&spool, "ready")), ("k.page", false, 0));
+    // A follow-up of that key is not added either, and does not wait for ever.
+    spool.add_bytes(&SpoolNew::default(), b"parent").unwrap();
+    let add = [SpoolFollowUp { new: keyed("page"), payload: payload("new") }];
+    spool.complete(&claim(&spool), None, &add).unwrap();
+    assert_eq!((count(&spool, "ready"), count(&spool, "outbox")), (0, 0));
 }
 
 /// A failure whose sync failed is told again, and its due time is another one by then.

@@ -10,12 +10,11 @@ use super::listing::names;
 use super::name::FileName;
 use super::signs::sign_of;
 use super::steps::SpoolStep;
-use crate::queue::{Attempts, Payload, Reason};
+use crate::queue::{Attempts, ItemId, Payload, Reason};
 use leasehold::{Checkpoint, Error, Kind, Result};
 use leasehold_system::undo::{Mend, undone};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -126,7 +125,7 @@ impl Spool {
             let from = outbox.join(&text);
             let mut next = self.redated(&from, &name).unwrap_or(name);
             if let Some(key) = next.id.as_str().strip_prefix("k.") {
-                match self.take_key_of(&from, &self.path("keys").join(key))? {
+                match self.take_key_of(&from, &self.path("keys").join(key), &next.id)? {
                     Key::Ours => next.epoch = next.epoch.max(self.floor()?),
                     Key::Unsettled => continue,
                     Key::Taken => {
@@ -144,13 +143,12 @@ impl Spool {
     }
 
     /// Takes the key of what a completion laid out.
-    fn take_key_of(&self, laid_out: &Path, key: &Path) -> Result<Key> {
+    fn take_key_of(&self, laid_out: &Path, key: &Path, id: &ItemId) -> Result<Key> {
         match fs::hard_link(laid_out, key) {
             Err(_) if same_file(laid_out, key) => {}
             Err(e) if e.kind() == ErrorKind::AlreadyExists => {
-                // One file alone is of an addition, or a purge, that is under way or was cut off: the janitor looks again.
-                let settled = fs::metadata(key).is_ok_and(|m| m.nlink() > 1 && !self.is_staged(m.ino()));
-                return Ok(if settled { Key::Taken } else { Key::Unsettled });
+                // What is unsettled the janitor looks at again.
+                return Ok(if self.has_item(key, id) { Key::Taken } else { Key::Unsettled });
             }
             // Added by another who finishes the same completion.
             Err(_) if laid_out.symlink_metadata().is_err() => return Ok(Key::Unsettled),

@@ -323,26 +323,27 @@ impl Spool {
             }
             // Linked and answered late, as a file server may: it is ours.
             Err(_) if same_file(staged, &path) => Ok(true),
-            Err(e) if e.kind() == ErrorKind::AlreadyExists => match fs::metadata(&path) {
-                // The key and the item are one file with two names; a key alone is of an addition that was cut off.
-                Ok(found) if found.nlink() > 1 && !self.is_staged(found.ino()) || self.find(&name.id).is_ok() => {
-                    // Whoever added it may have died before it was synced; one whose sync failed has taken it back.
-                    for folder in ["keys", "ready", "later"] {
-                        sync(&self.path(folder))?;
-                    }
-                    Ok(false)
+            Err(e) if e.kind() == ErrorKind::AlreadyExists && self.has_item(&path, &name.id) => {
+                // Whoever added it may have died before it was synced; one whose sync failed has taken it back.
+                for folder in ["keys", "ready", "later"] {
+                    sync(&self.path(folder))?;
                 }
-                _ => {
-                    let _ = fs::remove_file(staged);
-                    let message = format!(
-                        "item `{}` is being added, or its addition was cut off; try again in a minute",
-                        name.id
-                    );
-                    Err(Error::new(Kind::Contended, message))
-                }
-            },
+                Ok(false)
+            }
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => {
+                let _ = fs::remove_file(staged);
+                let message =
+                    format!("item `{}` is being added, or its addition was cut off; try again in a minute", name.id);
+                Err(Error::new(Kind::Contended, message))
+            }
             Err(e) => Err(failed(e, "take the key", &path)),
         }
+    }
+
+    /// Whether a key that is taken has its item. Mostly they are one file with two names; a command may have replaced its
+    /// file, or somebody may have copied the spool. A key alone is of an addition, or a purge, that is under way or was cut off.
+    pub(super) fn has_item(&self, key: &Path, id: &ItemId) -> bool {
+        fs::metadata(key).is_ok_and(|m| m.nlink() > 1 && !self.is_staged(m.ino())) || self.find(id).is_ok()
     }
 
     fn enter(&self, staged: &Path, name: &FileName, to: &Where) -> Result<()> {

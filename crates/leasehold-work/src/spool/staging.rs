@@ -109,8 +109,7 @@ impl Spool {
         }
     }
 
-    /// Whether there is surely no item of this key. A key and its item are one file with two names, but a command may have
-    /// replaced its file, or somebody may have copied the spool.
+    /// Whether there is surely no item of this key, whatever file the key itself is.
     fn is_free(&self, key: &OsStr) -> bool {
         let Some(key) = key.to_str().and_then(|key| key.parse().ok()) else { return true };
         self.find(&ItemId::keyed(&key)).is_err_and(|error| error.kind() == Kind::Invalid)
