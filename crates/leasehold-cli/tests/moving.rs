@@ -329,7 +329,7 @@ fn a_scheduler_that_was_forgotten_in_the_old_store_ends() {
     assert!(ended.stderr.contains(&new.store), "{ended:?}");
 }
 
-/// Somebody looks at both stores before a migration begins, and goes on from there while it runs: that takes nothing back.
+/// A process looks at both stores before a migration begins, and acts on that while it runs: that undoes none of it.
 #[test]
 fn a_look_from_before_a_migration_takes_none_of_it_back() {
     for verb in [&["--abort"][..], &[]] {

@@ -3,7 +3,7 @@
 //!
 //! Promise: two migrations of one namespace, or into one, never run at once, until the last write of the first; the mark turns
 //! from *moving* to *moved* in one swap, which is the moment from which a migration can no longer be given up; and one that was
-//! given up never goes on, whoever slept meanwhile. Whoever writes the first version of a record looks at the mark before, and
+//! given up is never resumed, even by a process that was asleep. Whoever writes the first version of a record looks at the mark before, and
 //! again after it: either the migration sees the record, or the writer sees the mark and takes the record back. Non-promise:
 //! it says nothing about a single lease: its own record does.
 

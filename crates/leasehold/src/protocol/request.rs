@@ -188,8 +188,8 @@ pub enum Refusal {
     Paused(OperatorMark),
     /// That slot has run, or a later one was claimed; or the slot was completed with another outcome.
     AlreadyRun(SlotMark),
-    /// The run of this slot died or could not be started. It is run again, or given up, before a newer one is claimed; and it is not run more often
-    /// than [`SLOT_RUNS`](crate::SLOT_RUNS) times unless somebody asks for it by name.
+    /// The run of this slot died or could not be started. It is run again, or given up, before a newer one is claimed; and it
+    /// is not run more often than [`SLOT_RUNS`](crate::SLOT_RUNS) times unless somebody asks for it by name.
     Interrupted(SlotMark),
     /// The one who asks is not, or no longer, the holder.
     Lost {
