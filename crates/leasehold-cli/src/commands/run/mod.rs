@@ -294,13 +294,6 @@ impl Run<'_> {
             Ok(standby) => standby,
             Err(error) => return Tried::Unready(Box::new(keeper.stop().await), error),
         };
-        // Nothing has begun yet: a signal that came while this was made ready leaves the slot open.
-        tokio::task::yield_now().await;
-        tokio::select! {
-            biased;
-            number = self.signals.next_ending() => return Tried::Signal(Box::new(keeper.stop().await), number),
-            () = async {} => {}
-        }
         let evidence = plan.progress.as_ref().map(|(_, evidence)| evidence.clone());
         let mut environment = environment(&token, self.slot);
         environment.extend(plan.fences.iter().map(|fences| (guards::FENCE_NAMESPACE, fences.to_string())));

@@ -16,7 +16,7 @@ use crate::config::Settings;
 use crate::exit::Exit;
 use crate::output;
 use leasehold::{Coordinator, Error, Inspection, Kind, LeaseName, Result, Slot, SlotState, Timestamp};
-use leasehold_work::{Busy, Job, Journals, has_succeeded, parse_instant, slot_text};
+use leasehold_work::{Busy, Job, Journals, has_succeeded, slot_text};
 use std::io::{BufRead, IsTerminal, Write};
 use std::process::Command;
 
@@ -53,7 +53,8 @@ fn held_exit_code() -> String {
 pub async fn backfill(settings: &Settings, jobs: &Jobs, args: &Backfill) -> Result<Exit> {
     crate::supervise::check()?;
     let job = jobs.named(&args.name)?;
-    let (from, to) = (parse_instant("--from", &args.from)?, parse_instant("--to", &args.to)?);
+    let zone = job.schedule.zone();
+    let (from, to) = (zone.parse_instant("--from", &args.from)?, zone.parse_instant("--to", &args.to)?);
     if from > to {
         return Err(Error::invalid("--from", &args.from, "it is after --to"));
     }

@@ -7,7 +7,7 @@ mod launch;
 mod table;
 
 use super::{coordinator, existing, operate};
-use crate::args::{Backfill, Common, Next, Schedule as Args, ScheduleRun, ScheduleVerb};
+use crate::args::{Common, Next, Schedule as Args, ScheduleRun, ScheduleVerb};
 use crate::config::{Flags, Settings};
 use crate::exit::Exit;
 use crate::output;
@@ -32,12 +32,7 @@ pub async fn schedule(common: &Common, args: Args) -> Result<Exit> {
         ScheduleVerb::Run(args) => daemon::run(common, settings, jobs, args).await,
         ScheduleVerb::Check => check(common, &settings, &jobs).await,
         ScheduleVerb::Next(args) => next(common, &settings, &jobs, &args).await,
-        ScheduleVerb::Backfill(args) => {
-            let zone = jobs.named(&args.name)?.schedule.zone();
-            let instant = |flag: &str, text: &str| zone.parse_instant(flag, text).map(slot_text);
-            let (from, to) = (instant("--from", &args.from)?, instant("--to", &args.to)?);
-            backfill::backfill(&settings, &jobs, &Backfill { from, to, ..args }).await
-        }
+        ScheduleVerb::Backfill(args) => backfill::backfill(&settings, &jobs, &args).await,
         ScheduleVerb::Trigger(args) => backfill::trigger(&settings, &jobs, &args.name).await,
         ScheduleVerb::Pause(args) => {
             jobs.named(&args.name)?;
