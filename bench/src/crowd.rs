@@ -7,7 +7,7 @@ use crate::queue::{RAW_CLAIM, RAW_DONE, Side, fill, fill_raw, raw_file, row, tur
 use crate::report::Row;
 use crate::scratch::Scratch;
 use anyhow::{Context, Result, bail, ensure};
-use leasehold::clock::{Clock, SystemClock};
+use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_work::queue::{Claimed, Claimer, Queue};
 use rusqlite::{Connection, OptionalExtension};
 use std::ffi::OsString;

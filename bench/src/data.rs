@@ -3,11 +3,12 @@
 use crate::measure::{Contestant, contest};
 use crate::report::{Demand, Row, Unit};
 use anyhow::{Context, Result};
-use leasehold::guard::Policy;
-use leasehold::{Epoch, Nonce, Token};
+use leasehold_core::guard::Policy;
+use leasehold_core::{Epoch, Nonce, Token};
 use leasehold_guards::object::{Salt, Tags, key};
 use leasehold_guards::sql::{Resource, Setup, SqlGuard};
-use leasehold_guards::{MysqlGuard, ObjectGuard, PostgresGuard, SqliteGuard, mysql, postgres, sqlite};
+use leasehold_guards::sql::{mysql, postgres, sqlite};
+use leasehold_guards::{MysqlGuard, ObjectGuard, PostgresGuard, SqliteGuard};
 use leasehold_stores::{Address, StoreUrl};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, TxOpts};
@@ -26,7 +27,7 @@ const ROW: &str = "INSERT INTO totals VALUES (1, 0)";
 fn token() -> Result<Token> {
     Ok(Token {
         lease: "job".parse()?,
-        lineage: leasehold::Lineage::random(),
+        lineage: leasehold_core::Lineage::random(),
         epoch: Epoch::new(1)?,
         nonce: Nonce::random(),
         seq: 0,

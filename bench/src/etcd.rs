@@ -1,7 +1,7 @@
 //! An etcd of our own: on free ports of this machine, in the scratch folder, ended when dropped.
 
 use anyhow::{Context, Result, bail};
-use leasehold::clock::{Clock, SystemClock};
+use leasehold_core::clock::{Clock, SystemClock};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

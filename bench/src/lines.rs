@@ -8,7 +8,7 @@ use crate::queue::fill;
 use crate::report::{Demand, Row, Unit};
 use crate::scratch::Scratch;
 use anyhow::{Context, Result, ensure};
-use leasehold::clock::{Clock, SystemClock};
+use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_testbed::Postgres;
 use leasehold_work::queue::{Claimed, Claimer, Queue};
 use rusqlite::{Connection, params};

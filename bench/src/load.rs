@@ -1,7 +1,7 @@
 //! Load on an HTTP server: so many connections, each asking again as soon as it was answered.
 
 use anyhow::{Context, Result, bail};
-use leasehold::clock::{Clock, SystemClock};
+use leasehold_core::clock::{Clock, SystemClock};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;

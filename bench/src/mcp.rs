@@ -3,7 +3,7 @@
 use crate::report::{Demand, Row, Unit};
 use crate::scratch::Scratch;
 use anyhow::{Context, Result, bail};
-use leasehold::clock::{Clock, SystemClock};
+use leasehold_core::clock::{Clock, SystemClock};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

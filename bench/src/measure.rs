@@ -1,7 +1,7 @@
 //! Contests: several contestants take turns, so that what disturbs the machine disturbs them all.
 
 use anyhow::{Context, Result};
-use leasehold::clock::{Clock, SystemClock};
+use leasehold_core::clock::{Clock, SystemClock};
 use std::time::Duration;
 
 /// Rounds that do not count: caches, folders and connections come to be in them.

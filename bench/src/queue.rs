@@ -8,8 +8,8 @@ use crate::report::{Demand, Row, Unit};
 use crate::scratch::Scratch;
 use anyhow::{Context, Result, ensure};
 use futures_util::future::try_join_all;
-use leasehold::clock::{Clock, SystemClock};
-use leasehold::store::Store;
+use leasehold_core::clock::{Clock, SystemClock};
+use leasehold_core::store::Store;
 use leasehold_testbed::Postgres;
 use leasehold_work::queue::{Claimed, Claimer, NewItem, Payload, Queue};
 use leasehold_work::spool::{Spool, SpoolClaimer, SpoolNew};
@@ -96,7 +96,7 @@ async fn emptied(stores: &[Arc<dyn Store>], name: &str, items: usize) -> Result<
             claimer.queue().complete(&grant, None, Vec::new()).await?;
             done += 1;
         }
-        Ok::<usize, leasehold::Error>(done)
+        Ok::<usize, leasehold_core::Error>(done)
     }))
     .await?;
     let took = SystemClock.now().saturating_since(started);

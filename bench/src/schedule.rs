@@ -5,9 +5,9 @@
 use crate::report::{Demand, Row, Unit};
 use anyhow::{Context, Result, bail};
 use async_trait::async_trait;
-use leasehold::clock::{Clock, SystemClock};
-use leasehold::{Coordinator, MemoryStore, Outcome, Ttl};
-use leasehold_work::{Decided, Job, JobTable, Launcher, Scheduler, Settings, Start, Watcher};
+use leasehold_core::clock::{Clock, SystemClock};
+use leasehold_core::{Coordinator, MemoryStore, Outcome, Ttl};
+use leasehold_work::schedule::{Decided, Job, JobTable, Launcher, Scheduler, Settings, Start, Watcher};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ struct Stage {
 
 #[async_trait]
 impl Launcher for Stage {
-    async fn launch(&self, start: &Start) -> leasehold::Result<()> {
+    async fn launch(&self, start: &Start) -> leasehold_core::Result<()> {
         *self.ran.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         self.coordinator.release(&start.grant, Outcome::Succeeded).await.map(|_| ())
     }

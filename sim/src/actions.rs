@@ -8,7 +8,7 @@ use crate::ask::{Again, Ask, Command, End, Name, Title};
 use crate::config::{Config, OrderKind};
 use crate::model::LeaseModel;
 use crate::world::{Backup, OPERATOR, World};
-use leasehold::guard::Policy;
+use leasehold_core::guard::Policy;
 
 /// One thing that happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,8 +7,8 @@
 
 use crate::ask::{Ask, Texts};
 use crate::rules::Rules;
-use leasehold::protocol::{Decision, Refusal};
-use leasehold::{Ownership, Timestamp, Ttl};
+use leasehold_core::lease::protocol::{Decision, Refusal};
+use leasehold_core::{Ownership, Timestamp, Ttl};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, PoisonError, RwLock};

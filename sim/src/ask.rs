@@ -3,8 +3,8 @@
 //! Promise: every ask becomes exactly one `protocol::Request`, and nonces are numbers that no two requests share.
 //! Non-promise: texts, hosts and lengths of time carry no meaning here, so all asks share one of each.
 
-use leasehold::protocol::{AfterFailure, Order, Report, Request, SlotClaim};
-use leasehold::{Claim, Epoch, HolderId, Label, Lineage, Nonce, Outcome, Slot, Timestamp, Ttl, Who, Why};
+use leasehold_core::lease::protocol::{AfterFailure, Order, Report, Request, SlotClaim};
+use leasehold_core::{Claim, Epoch, HolderId, Label, Lineage, Nonce, Outcome, Slot, Timestamp, Ttl, Who, Why};
 
 /// The names of the model: a small number that stands for a 128-bit nonce. 0 is nobody.
 pub type Name = u8;

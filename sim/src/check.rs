@@ -11,7 +11,7 @@ use crate::narrate::narrate;
 use crate::promises::{PROMISES, Promise, Sighting};
 use crate::rules::Rules;
 use crate::world::World;
-use leasehold::clock::{Clock, SystemClock};
+use leasehold_core::clock::{Clock, SystemClock};
 use stateright::{Checker, HasDiscoveries, Model, Path};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -59,21 +59,21 @@ pub struct Failure {
 }
 
 /// Explores a configuration to its end by the real rules.
-pub fn check(config: &Config, threads: usize) -> leasehold::Result<Report> {
+pub fn check(config: &Config, threads: usize) -> leasehold_core::Result<Report> {
     explore(config, Rules::default(), threads, HasDiscoveries::AnyFailures)
 }
 
 /// Looks for a mutant where it shows, until the promise named for it is broken. Single-threaded, so that the
 /// counterexample is a shortest one.
-pub fn check_mutant(mutant: Mutant) -> leasehold::Result<Report> {
+pub fn check_mutant(mutant: Mutant) -> leasehold_core::Result<Report> {
     let until = HasDiscoveries::AnyOf(BTreeSet::from([mutant.caught_by().name()]));
     explore(mutant.seen_in(), Rules { mutant: Some(mutant) }, 1, until)
 }
 
 /// Tells a path again from its indices: `CONFIG` or `CONFIG/MUTANT`, and `1,0,4`.
-pub fn replay(place: &str, steps: &str) -> leasehold::Result<String> {
+pub fn replay(place: &str, steps: &str) -> leasehold_core::Result<String> {
     let (config, mutant) = place.split_once('/').map_or((place, None), |(config, mutant)| (config, Some(mutant)));
-    let invalid = |field: &'static str, value: &str, form: &str| leasehold::Error::invalid(field, value, form);
+    let invalid = |field: &'static str, value: &str, form: &str| leasehold_core::Error::invalid(field, value, form);
     let found = ci().into_iter().chain(long()).chain(small()).find(|c| c.name == config);
     let config = found.ok_or_else(|| invalid("configuration", config, "use a name that the table shows"))?;
     let mutant = match mutant {
@@ -95,7 +95,7 @@ pub fn replay(place: &str, steps: &str) -> leasehold::Result<String> {
     Ok(narrate(&model, &story))
 }
 
-fn explore(config: &Config, rules: Rules, threads: usize, until: HasDiscoveries) -> leasehold::Result<Report> {
+fn explore(config: &Config, rules: Rules, threads: usize, until: HasDiscoveries) -> leasehold_core::Result<Report> {
     let clock = SystemClock;
     let began = clock.now();
     let model = LeaseModel::new(config.clone(), rules)?;

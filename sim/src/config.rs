@@ -2,7 +2,7 @@
 //!
 //! Promise: the bounds of every exploration are here, as data. Non-promise: nothing is claimed beyond them.
 
-use leasehold::guard::Policy;
+use leasehold_core::guard::Policy;
 
 /// The kinds of orders an operator may give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

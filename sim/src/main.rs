@@ -47,21 +47,21 @@ fn threads() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from)
 }
 
-fn explore_one(name: &str, configs: Vec<Config>) -> leasehold::Result<bool> {
+fn explore_one(name: &str, configs: Vec<Config>) -> leasehold_core::Result<bool> {
     let chosen: Vec<Config> = configs.into_iter().filter(|c| c.name == name).collect();
     if chosen.is_empty() {
-        return Err(leasehold::Error::invalid("configuration", name, "use a name that --list shows"));
+        return Err(leasehold_core::Error::invalid("configuration", name, "use a name that --list shows"));
     }
     explore(&chosen)
 }
 
-fn explore_all(configs: &[Config]) -> leasehold::Result<bool> {
+fn explore_all(configs: &[Config]) -> leasehold_core::Result<bool> {
     let explored = explore(configs)?;
     let caught = catch_all()?;
     Ok(explored && caught)
 }
 
-fn explore(configs: &[Config]) -> leasehold::Result<bool> {
+fn explore(configs: &[Config]) -> leasehold_core::Result<bool> {
     let mut reports = Vec::new();
     println!("{:<12} {:>12} {:>13} {:>6} {:>8}", "config", "states", "steps", "depth", "seconds");
     for config in configs {
@@ -109,7 +109,7 @@ fn print_promises(reports: &[Report]) {
     }
 }
 
-fn catch_all() -> leasehold::Result<bool> {
+fn catch_all() -> leasehold_core::Result<bool> {
     println!("\n{:<28} {:>7} {:>8}  caught by", "mutant", "states", "seconds");
     let mut all = true;
     for (mutant, name, promise, _) in Mutant::ALL {
@@ -121,9 +121,9 @@ fn catch_all() -> leasehold::Result<bool> {
     Ok(all)
 }
 
-fn show_mutant(name: &str) -> leasehold::Result<bool> {
-    let mutant =
-        Mutant::named(name).ok_or_else(|| leasehold::Error::invalid("mutant", name, "use a name that --list shows"))?;
+fn show_mutant(name: &str) -> leasehold_core::Result<bool> {
+    let mutant = Mutant::named(name)
+        .ok_or_else(|| leasehold_core::Error::invalid("mutant", name, "use a name that --list shows"))?;
     let report = check_mutant(mutant)?;
     let Some(failure) = report.broken(mutant.caught_by()) else {
         println!("NOT CAUGHT by: {}", mutant.caught_by().name());

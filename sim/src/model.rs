@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::promises::{Promise, Sighting, Sightings};
 use crate::rules::{Belief, Rules};
 use crate::world::{ACTORS, Actor, Backup, Flight, Left, NAMES, Pursuit, SLOTS, World};
-use leasehold::{LeaseName, Ownership, Reason, SlotMark, SlotState};
+use leasehold_core::{LeaseName, Ownership, Reason, SlotMark, SlotState};
 use stateright::{Model, Property};
 
 /// A configuration, the rules it runs by, and what was met on the way.
@@ -28,7 +28,7 @@ pub struct LeaseModel {
 
 impl LeaseModel {
     /// A model within these bounds.
-    pub(crate) fn new(config: Config, rules: Rules) -> leasehold::Result<Self> {
+    pub(crate) fn new(config: Config, rules: Rules) -> leasehold_core::Result<Self> {
         assert!(usize::from(heir_name(&config, config.orders_given)) < NAMES, "a name for every request");
         Ok(LeaseModel {
             archive: Archive::new(rules, config.transfers_kept),

@@ -5,9 +5,9 @@
 
 use crate::config::{self, Config};
 use crate::promises::Promise;
-use leasehold::guard::{self, HighWater, Policy, Rejection};
-use leasehold::protocol::{self, Decision, Order, Request};
-use leasehold::{Claim, Epoch, Ownership, SlotState, Timestamp, Token, Ttl};
+use leasehold_core::guard::{self, HighWater, Policy, Rejection};
+use leasehold_core::lease::protocol::{self, Decision, Order, Request};
+use leasehold_core::{Claim, Epoch, Ownership, SlotState, Timestamp, Token, Ttl};
 use std::sync::Arc;
 
 /// A seeded bug.
@@ -162,7 +162,7 @@ pub fn decide(mutant: Mutant, record: &Ownership, request: &Request, now: Timest
             change(real(record, request), |next| keep_epoch(record, next))
         }
         (Mutant::RecoveryKeepsEpoch, Request::Acquire { .. }) => change(real(record, request), |next| {
-            if next.transfers.last().is_some_and(|t| t.reason == leasehold::Reason::Recovered) {
+            if next.transfers.last().is_some_and(|t| t.reason == leasehold_core::Reason::Recovered) {
                 keep_epoch(record, next);
             }
         }),

@@ -234,8 +234,8 @@ impl Sighting {
             Sighting::RegressionTold | Sighting::GuardAhead => config.rollback && config.guards > 0,
             Sighting::DeadRunRecovered | Sighting::SlotRefused => config.slots > 0,
             Sighting::ZombieRefused | Sighting::SealAloneRefused | Sighting::ForeignRefused => config.guards > 0,
-            Sighting::ReplayRefused => config.has_policy(leasehold::guard::Policy::Ordered),
-            Sighting::SecondWriteRefused => config.has_policy(leasehold::guard::Policy::OncePerEpoch),
+            Sighting::ReplayRefused => config.has_policy(leasehold_core::guard::Policy::Ordered),
+            Sighting::SecondWriteRefused => config.has_policy(leasehold_core::guard::Policy::OncePerEpoch),
             Sighting::LostReleaseFound | Sighting::LostGrantFound | Sighting::FoundApplied => config.losses > 0,
             Sighting::LateSwapRefused
             | Sighting::GrantedAfterExpiry

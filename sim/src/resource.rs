@@ -9,8 +9,8 @@ use crate::ask::{self, Name};
 use crate::model::{LeaseModel, breaks};
 use crate::promises::{Promise, Sighting};
 use crate::world::{Fence, Mark, World};
-use leasehold::guard::{HighWater, Policy, Rejection};
-use leasehold::{Reason, Token};
+use leasehold_core::guard::{HighWater, Policy, Rejection};
+use leasehold_core::{Reason, Token};
 
 impl LeaseModel {
     fn token(&self, world: &World, name: Name, seq: u8) -> Token {

@@ -4,9 +4,9 @@
 //! and spoils its input or its output, so no copy of the protocol exists here that could drift from it.
 
 use crate::mutants::{self, Mutant};
-use leasehold::guard::{self, HighWater, Policy, Rejection};
-use leasehold::protocol::{self, Decision, Request};
-use leasehold::{Ownership, Timestamp, Token};
+use leasehold_core::guard::{self, HighWater, Policy, Rejection};
+use leasehold_core::lease::protocol::{self, Decision, Request};
+use leasehold_core::{Ownership, Timestamp, Token};
 
 /// What the world runs by.
 #[derive(Debug, Clone, Copy, Default)]

@@ -2,6 +2,7 @@
 //!
 //! Promise: each complaint names a place and what to do. Non-promise: taste; that is for review.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -10,25 +11,43 @@ const MAX_LINES: usize = 520;
 /// A function that is longer than this cannot be seen at once.
 const MAX_FUNCTION_LINES: usize = 80;
 
-/// Which crates a crate may name among ours. Arrows point one way.
+/// Which of our crates a crate may use outside its tests, by folder. Arrows point one way: stores, guards and work never see
+/// each other.
 const LAYERS: &[(&str, &[&str])] = &[
-    ("leasehold-system", &[]),
-    ("leasehold", &["leasehold-system"]),
-    ("leasehold-conformance", &["leasehold"]),
-    ("leasehold-stores", &["leasehold", "leasehold-system"]),
-    ("leasehold-guards", &["leasehold", "leasehold-system"]),
-    ("leasehold-work", &["leasehold", "leasehold-system"]),
+    ("crates/leasehold-system", &[]),
+    ("crates/leasehold-core", &["leasehold-system"]),
+    ("crates/leasehold-stores", &["leasehold-core", "leasehold-system"]),
+    ("crates/leasehold-guards", &["leasehold-core", "leasehold-system"]),
+    ("crates/leasehold-work", &["leasehold-core", "leasehold-system"]),
+    ("crates/leasehold-conformance", &["leasehold-core"]),
+    ("crates/leasehold-server", &["leasehold-core", "leasehold-guards", "leasehold-system"]),
     (
-        "leasehold-cli",
+        "crates/leasehold-cli",
         &[
-            "leasehold",
+            "leasehold-core",
             "leasehold-conformance",
             "leasehold-guards",
+            "leasehold-server",
             "leasehold-stores",
             "leasehold-system",
             "leasehold-work",
         ],
     ),
+    ("crates/leasehold-testbed", &["leasehold-core", "leasehold-system"]),
+    ("crates/leasehold-torture", &["leasehold-system", "leasehold-testbed"]),
+    ("sim", &["leasehold-core"]),
+    (
+        "bench",
+        &[
+            "leasehold-core",
+            "leasehold-guards",
+            "leasehold-stores",
+            "leasehold-system",
+            "leasehold-testbed",
+            "leasehold-work",
+        ],
+    ),
+    ("xtask", &[]),
 ];
 
 /// The one file that may say `unsafe`.
@@ -56,17 +75,53 @@ pub fn complaints(root: &Path) -> Vec<String> {
 }
 
 fn layers(root: &Path, complaints: &mut Vec<String>) {
-    for (name, allowed) in LAYERS {
-        let manifest = read(&root.join("crates").join(name).join("Cargo.toml"));
-        let dependencies = manifest.split("[dependencies]").nth(1).unwrap_or_default();
-        let dependencies = dependencies.split("\n[").next().unwrap_or_default();
-        for line in dependencies.lines() {
+    for folder in packages(root) {
+        let Some((name, allowed)) = LAYERS.iter().find(|(name, _)| *name == folder) else {
+            complaints.push(format!("{folder}: say in xtask/src/tidy.rs which of our crates it may use"));
+            continue;
+        };
+        let mut complain = |place: String, named: &str| {
+            if !allowed.contains(&named) {
+                complaints.push(format!("{place}: {name} may not use {named}; arrows point the other way"));
+            }
+        };
+        let manifest = read(&root.join(name).join("Cargo.toml"));
+        for line in section(&manifest, "dependencies").lines() {
             let named = line.split(['=', '.', ' ']).next().unwrap_or_default();
-            if named.starts_with("leasehold") && !allowed.contains(&named) {
-                complaints.push(format!("crates/{name} depends on {named}; arrows point the other way"));
+            if named.starts_with("leasehold") {
+                complain(format!("{name}/Cargo.toml"), named);
+            }
+        }
+        let own = manifest.split("name = \"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default();
+        for path in files(&root.join(name), &["src"], "rs") {
+            let place = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+            for named in uses(&read(&path)).iter().filter(|named| *named != own) {
+                complain(place.clone(), named);
             }
         }
     }
+}
+
+/// Every folder with a manifest of its own.
+fn packages(root: &Path) -> Vec<String> {
+    let manifests = files(root, &["crates", "sim", "bench", "xtask"], "toml");
+    let folders = manifests.iter().filter(|path| path.ends_with("Cargo.toml")).filter_map(|path| path.parent());
+    folders.map(|path| path.strip_prefix(root).unwrap_or(path).display().to_string()).collect()
+}
+
+/// The section of a manifest, without its heading.
+fn section<'a>(manifest: &'a str, heading: &str) -> &'a str {
+    let rest = manifest.split(&format!("[{heading}]")).nth(1).unwrap_or_default();
+    rest.split("\n[").next().unwrap_or_default()
+}
+
+/// Our crates that a source file names by path, its unit tests apart.
+fn uses(source: &str) -> BTreeSet<String> {
+    let code = source.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default();
+    let bare = code.lines().map(|line| line.split("//").next().unwrap_or_default());
+    let words = bare.flat_map(|line| line.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':'));
+    let paths = words.filter_map(|word| word.split_once("::")).map(|(first, _)| first);
+    paths.filter(|first| first.starts_with("leasehold_")).map(|first| first.replace('_', "-")).collect()
 }
 
 fn source(root: &Path, path: &Path, complaints: &mut Vec<String>) {
@@ -127,7 +182,7 @@ fn long_functions(place: &str, code: &str, complaints: &mut Vec<String>) {
 fn checklist(root: &Path, what: &str, complaints: &mut Vec<String>) {
     let folder = root.join(format!("crates/leasehold-{what}"));
     let manifest = read(&folder.join("Cargo.toml"));
-    let features = manifest.split("[features]").nth(1).unwrap_or_default().split("\n[").next().unwrap_or_default();
+    let features = section(&manifest, "features");
     let guarantees = read(&root.join("docs/guarantees.md"));
     let command = read(&root.join("crates/leasehold-cli/Cargo.toml"));
     let tests: String = files(&folder, &["tests"], "rs").iter().map(|path| read(path)).collect();
@@ -140,8 +195,14 @@ fn checklist(root: &Path, what: &str, complaints: &mut Vec<String>) {
                 complaints.push(format!("{what} `{feature}`: {edit}"));
             }
         };
-        let file = folder.join("src").join(format!("{feature}.rs"));
-        need(file.is_file(), &format!("write crates/leasehold-{what}/src/{feature}.rs"));
+        let rooms = [
+            format!("{feature}.rs"),
+            format!("{feature}/mod.rs"),
+            format!("sql/{feature}.rs"),
+            format!("sql/{feature}/mod.rs"),
+        ];
+        let is_there = rooms.iter().any(|room| folder.join("src").join(room).is_file());
+        need(is_there, &format!("write crates/leasehold-{what}/src/{feature}/mod.rs"));
         need(guarantees.contains(&format!("`{feature}")), "give it a row in docs/guarantees.md");
         let turned_on = [format!("\"{feature}\""), format!("\"leasehold-{what}/{feature}\"")];
         need(
@@ -245,6 +306,13 @@ mod tests {
         assert_eq!(complaints_about("undo = [\"leasehold-system/undo\"]\n"), 0);
         assert_eq!(complaints_about("full = [\"undo\"]\n"), 1);
         assert_eq!(complaints_about("leasehold-system = { features = [\"undo\"] }\n"), 1);
+    }
+
+    #[test]
+    fn a_path_against_the_arrows_is_noticed() {
+        let source = "use leasehold_core::Token;\nfn f() { leasehold_stores::open() } // leasehold_work::x\n";
+        assert_eq!(uses(source), BTreeSet::from(["leasehold-core".to_owned(), "leasehold-stores".to_owned()]));
+        assert_eq!(uses("\n#[cfg(test)]\nmod tests { use leasehold_stores::open; }"), BTreeSet::new());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::report::{Demand, Row, Unit};
 use anyhow::{Result, ensure};
 use async_trait::async_trait;
 use futures_util::future::{join_all, try_join_all};
-use leasehold::clock::{Clock, Moment, SystemClock};
+use leasehold_core::clock::{Clock, Moment, SystemClock};
 use std::time::Duration;
 
 /// How many clients a busy fleet is.

@@ -81,7 +81,7 @@ impl Client for Peer {
             self.conn.exec_drop(&self.make, (lease,)).await?;
             lease.clone_into(&mut self.known);
         }
-        let nonce = leasehold::Nonce::random().to_string();
+        let nonce = leasehold_core::Nonce::random().to_string();
         let taken = self.change(self.acquire.clone(), (&nonce, lease)).await?;
         if taken {
             self.held = Some((lease.to_owned(), nonce));

@@ -49,7 +49,7 @@ struct Peer {
 #[async_trait]
 impl Client for Peer {
     async fn acquire(&mut self, lease: &str) -> Result<bool> {
-        let nonce = leasehold::Nonce::random().to_string();
+        let nonce = leasehold_core::Nonce::random().to_string();
         match self.bucket.create(lease, nonce.into()).await {
             Ok(revision) => {
                 self.held = Some((lease.to_owned(), revision));

@@ -3,7 +3,7 @@
 use super::Client;
 use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
-use leasehold::{Acquired, Ask, Coordinator, Grant, HolderId, Outcome, Released, Ttl};
+use leasehold_core::{Acquired, Ask, Coordinator, Grant, HolderId, Outcome, Released, Ttl};
 use std::time::Duration;
 
 /// Longer than any contest.

@@ -61,7 +61,7 @@ struct Peer {
 #[async_trait]
 impl Client for Peer {
     async fn acquire(&mut self, lease: &str) -> Result<bool> {
-        let nonce = leasehold::Nonce::random().to_string();
+        let nonce = leasehold_core::Nonce::random().to_string();
         let taken = self.client.execute(&self.acquire, &[&lease, &nonce]).await? == 1;
         if taken {
             self.held = Some((lease.to_owned(), nonce));

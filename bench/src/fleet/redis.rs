@@ -60,7 +60,7 @@ struct Peer {
 #[async_trait]
 impl Client for Peer {
     async fn acquire(&mut self, lease: &str) -> Result<bool> {
-        let nonce = leasehold::Nonce::random().to_string();
+        let nonce = leasehold_core::Nonce::random().to_string();
         let set: Option<String> =
             cmd("SET").arg(lease).arg(&nonce).arg("NX").arg("PX").arg(TTL_MS).query_async(&mut self.connection).await?;
         if set.is_some() {

@@ -4,7 +4,7 @@
 //! are that command's own.
 
 use crate::args::Common;
-use leasehold::{Error, Kind, Label, Result, Ttl, parse_duration};
+use leasehold_core::{Error, Kind, Label, Result, Ttl, parse_duration};
 use leasehold_stores::StoreUrl;
 use serde::Deserialize;
 use std::fmt;

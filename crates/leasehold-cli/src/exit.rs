@@ -1,7 +1,7 @@
 //! Exit codes: one table, which docs/exit-codes.md repeats and a test compares.
 
 use crate::output::Unheard;
-use leasehold::{Error, Kind};
+use leasehold_core::{Error, Kind};
 use std::process::ExitCode;
 
 /// How a command ends.

@@ -2,8 +2,8 @@
 
 use crate::config::{Source, blame, blame_flag};
 use crate::targets;
-use leasehold::guard::{Adopt, Guard, Policy};
-use leasehold::{Error, Kind, LeaseName, Result};
+use leasehold_core::guard::{Adopt, Guard, Policy};
+use leasehold_core::{Error, Kind, LeaseName, Result};
 use leasehold_guards::git::FenceNamespace;
 use leasehold_guards::{FileGuard, FolderGuard, GitGuard};
 use std::path::Path;
@@ -52,7 +52,7 @@ pub fn parse_with(text: &str, namespace: &FenceNamespace) -> Result<Arc<dyn Guar
         }
         Some((scheme, _)) if targets::OBJECT.contains(&scheme) => targets::object_guard(text)?,
         #[cfg(feature = "http")]
-        Some(("http" | "https", _)) => Arc::new(leasehold_guards::HttpGuard::new(text)?),
+        Some(("http" | "https", _)) => Arc::new(leasehold_server::HttpGuard::new(text)?),
         #[cfg(not(feature = "http"))]
         Some((scheme @ ("http" | "https"), _)) => return Err(targets::lean(scheme)),
         _ => return Err(Error::invalid("guard", text, format!("use {FORMS}"))),

@@ -5,7 +5,7 @@
 
 use crate::patience::Patience;
 use crate::supervise::{Signals, unwatchable};
-use leasehold::{Error, Kind, Result};
+use leasehold_core::{Error, Kind, Result};
 use leasehold_system::process::{Signal, Tree};
 use std::pin::pin;
 use std::time::Duration;

@@ -1,7 +1,6 @@
 //! The leasehold command: one verb, one file.
 
 mod args;
-mod commands;
 mod config;
 mod exit;
 mod guards;
@@ -12,6 +11,7 @@ mod stopping;
 mod supervise;
 mod targets;
 mod threads;
+mod verbs;
 mod view;
 
 use clap::{CommandFactory, FromArgMatches};
@@ -30,8 +30,8 @@ fn main() -> ExitCode {
         return supervise::rescue::ask(&words[2..]);
     }
     stopping::hold_back();
-    if words.get(1).is_some_and(|word| word == commands::doctor::CONTENDER) {
-        return commands::doctor::contend(&words[2..]);
+    if words.get(1).is_some_and(|word| word == verbs::doctor::CONTENDER) {
+        return verbs::doctor::contend(&words[2..]);
     }
     let mut command = args::Cli::command();
     let parsed = command.try_get_matches_from_mut(words).and_then(|found| args::Cli::from_arg_matches(&found));
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
             return Exit::Unavailable.into();
         }
     };
-    let exit = runtime.block_on(commands::execute(cli)).unwrap_or_else(|error| {
+    let exit = runtime.block_on(verbs::execute(cli)).unwrap_or_else(|error| {
         output::say(&error.to_string());
         Exit::from(&error)
     });

@@ -1,6 +1,6 @@
 //! What is printed: data to standard output, everything else to standard error.
 
-use leasehold::{Error, Kind, Result, Timestamp, format_duration};
+use leasehold_core::{Error, Kind, Result, Timestamp, format_duration};
 use serde_json::Value;
 use std::io::{ErrorKind, Write};
 use std::time::Duration;

@@ -5,7 +5,7 @@
 
 use crate::config::duration_of;
 use crate::output;
-use leasehold::{Error, Kind, Result, format_duration};
+use leasehold_core::{Error, Kind, Result, format_duration};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,8 +3,8 @@
 //! Promise: an address is parsed once, and nothing is touched by it; what is shown has no password. Non-promise: that it
 //! parsed does not mean that it can be reached.
 
-use leasehold::guard::{Adopt, Policy};
-use leasehold::{Error, Kind, Result};
+use leasehold_core::guard::{Adopt, Policy};
+use leasehold_core::{Error, Kind, Result};
 use leasehold_guards::SqliteGuard;
 use leasehold_guards::sql::{Resource, SqlGuard};
 use leasehold_stores::StoreUrl;

@@ -1,8 +1,8 @@
 //! Records as people and programs see them. The JSON is documented in docs/json.md and stable.
 
 use crate::output::{relative, rfc3339, rough};
-use leasehold::protocol::Refusal;
-use leasehold::{
+use leasehold_core::lease::protocol::Refusal;
+use leasehold_core::{
     HolderId, Inspection, LeaseName, OperatorMark, SlotState, Timestamp, Token, Transfer, format_duration,
 };
 use serde_json::{Value, json};
@@ -223,7 +223,7 @@ pub fn lease_page(lease: &Inspection) -> String {
         let marker = progress.marker.as_ref().map_or("(no marker)", |m| m.as_str());
         rows.push(("progress", format!("{marker}, {} under epoch {}", relative(progress.at, now), progress.epoch)));
         if let Some(checkpoint) = &progress.checkpoint {
-            rows.push(("checkpoint", leasehold::printable(checkpoint.as_str())));
+            rows.push(("checkpoint", leasehold_core::printable(checkpoint.as_str())));
         }
     }
     if let Some(mark) = record.slot {

@@ -8,8 +8,8 @@ mod common;
 use common::slots::{jobs, rare_slot, runs};
 use common::state::tamper_with;
 use common::{Home, On, Running, descendants, eventually, signal};
-use leasehold::Ask;
-use leasehold::protocol::{AfterFailure, SlotClaim};
+use leasehold_core::Ask;
+use leasehold_core::lease::protocol::{AfterFailure, SlotClaim};
 use serde_json::Value;
 
 fn fate_of(home: &Home, job: &str, slot: &str) -> Value {
@@ -245,16 +245,19 @@ fn forget(home: &Home, job: &str, slot: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let coordinator =
-            leasehold::Coordinator::new(leasehold_stores::open(&home.store.parse().unwrap()).await.unwrap());
-        let journals = leasehold_work::Journals::new(coordinator.clone());
-        let name: leasehold::LeaseName = job.parse().unwrap();
-        let first = leasehold_work::parse_instant("slot", slot).unwrap();
-        for n in 1..=leasehold_work::ENTRIES_KEPT as u64 {
-            let later = leasehold::Slot(leasehold::Timestamp::from_millis(first.0.as_millis() + n * 60_000));
+            leasehold_core::Coordinator::new(leasehold_stores::open(&home.store.parse().unwrap()).await.unwrap());
+        let journals = leasehold_work::schedule::Journals::new(coordinator.clone());
+        let name: leasehold_core::LeaseName = job.parse().unwrap();
+        let first = leasehold_work::schedule::parse_instant("slot", slot).unwrap();
+        for n in 1..=leasehold_work::schedule::ENTRIES_KEPT as u64 {
+            let later = leasehold_core::Slot(leasehold_core::Timestamp::from_millis(first.0.as_millis() + n * 60_000));
             let claim = SlotClaim::new(later, AfterFailure::Leave);
-            let ask = Ask { slot: Some(claim), ..Ask::new(leasehold::HolderId::new(None), leasehold::Ttl::MIN) };
-            let leasehold::Acquired::Granted(grant) = coordinator.acquire(&name, &ask).await.unwrap() else { panic!() };
-            coordinator.release(&grant, leasehold::Outcome::Succeeded).await.unwrap();
+            let ask =
+                Ask { slot: Some(claim), ..Ask::new(leasehold_core::HolderId::new(None), leasehold_core::Ttl::MIN) };
+            let leasehold_core::Acquired::Granted(grant) = coordinator.acquire(&name, &ask).await.unwrap() else {
+                panic!()
+            };
+            coordinator.release(&grant, leasehold_core::Outcome::Succeeded).await.unwrap();
             journals.begin(&name, later, grant.token().epoch).await.unwrap();
         }
     });

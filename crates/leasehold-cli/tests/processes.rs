@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Home, On, Way, descendants, eventually, is_alive, signal, within};
-use leasehold::clock::{Clock, SystemClock};
+use leasehold_core::clock::{Clock, SystemClock};
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;

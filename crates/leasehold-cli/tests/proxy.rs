@@ -15,7 +15,7 @@ mod upstream;
 
 use command::{Proxy, acquire};
 use common::{Home, On, eventually};
-use leasehold::clock::{Clock, SystemClock};
+use leasehold_core::clock::{Clock, SystemClock};
 use peer::{Peer, once, post};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};

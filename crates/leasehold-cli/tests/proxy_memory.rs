@@ -15,8 +15,8 @@ mod upstream;
 
 use command::{Proxy, acquire};
 use common::{Home, On};
-use leasehold::protocol::Order;
-use leasehold::{Coordinator, Key, Operated, Shelf};
+use leasehold_core::lease::protocol::Order;
+use leasehold_core::{Coordinator, Key, Operated, Shelf};
 use leasehold_stores::{StoreUrl, open};
 use peer::{Peer, once, post};
 use std::path::PathBuf;
@@ -56,8 +56,8 @@ fn in_store<T>(home: &Home, act: impl AsyncFnOnce(Coordinator) -> T) -> T {
 }
 
 /// `leasehold advance job --past PAST --lineage LINEAGE`.
-fn heal(home: &Home, past: u64, lineage: leasehold::Lineage) {
-    let order = Order::Advance { past: leasehold::Epoch::new(past).unwrap(), lineage: Some(lineage) };
+fn heal(home: &Home, past: u64, lineage: leasehold_core::Lineage) {
+    let order = Order::Advance { past: leasehold_core::Epoch::new(past).unwrap(), lineage: Some(lineage) };
     in_store(home, async |leases| {
         let (lease, by, why) = ("job".parse().unwrap(), "test".parse().unwrap(), "lost".parse().unwrap());
         assert!(matches!(leases.operate(&lease, by, why, order).await.unwrap(), Operated::Done(_)));

@@ -6,7 +6,7 @@ mod common;
 
 use common::state::{changes, find, state, tamper, tamper_with};
 use common::{Done, Home, On, PATIENCE, eventually};
-use leasehold::{Ask, Coordinator, HolderId, Ttl};
+use leasehold_core::{Ask, Coordinator, HolderId, Ttl};
 use leasehold_testbed::SmallDisk;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;

@@ -10,8 +10,8 @@
 mod common;
 
 use common::{Done, Home, On, Running, descendants, eventually, signal};
-use leasehold::Nonce;
-use leasehold::clock::{Clock, SystemClock};
+use leasehold_core::Nonce;
+use leasehold_core::clock::{Clock, SystemClock};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! What a promise is tried on: a way to open handles to one store, and how hard to try.
 
-use leasehold::store::{Store, Swap};
-use leasehold::{Coordinator, Error, Key, LeaseName, Nonce, Result, Revision, Shelf, Timestamp};
+use leasehold_core::store::{Store, Swap};
+use leasehold_core::{Coordinator, Error, Key, LeaseName, Nonce, Result, Revision, Shelf, Timestamp};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;

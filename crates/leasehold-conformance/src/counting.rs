@@ -4,8 +4,8 @@
 //! or a suite, reaches the store's own code and not something that stands in for it.
 
 use async_trait::async_trait;
-use leasehold::store::{Beside, Capabilities, Page, Parts, Reading, Store, Survey, Swap, Watch};
-use leasehold::{Key, LeaseName, Result, Revision, Shelf};
+use leasehold_core::store::{Beside, Capabilities, Page, Parts, Reading, Store, Survey, Swap, Watch};
+use leasehold_core::{Key, LeaseName, Result, Revision, Shelf};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 

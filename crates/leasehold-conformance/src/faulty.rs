@@ -10,8 +10,8 @@ pub use gate::Gate;
 pub use volatile::Volatile;
 
 use async_trait::async_trait;
-use leasehold::store::{Beside, Capabilities, Page, Parts, Reading, Store, Survey, Swap, Watch};
-use leasehold::{Error, Key, Kind, LeaseName, Result, Revision, Shelf};
+use leasehold_core::store::{Beside, Capabilities, Page, Parts, Reading, Store, Survey, Swap, Watch};
+use leasehold_core::{Error, Key, Kind, LeaseName, Result, Revision, Shelf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

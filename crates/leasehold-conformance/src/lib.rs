@@ -5,7 +5,7 @@
 //! through a power cut and failover cannot be shown from inside one process; see `docs/guarantees.md`.
 //!
 //! ```
-//! # use leasehold::MemoryStore;
+//! # use leasehold_core::MemoryStore;
 //! # use leasehold_conformance::{Bench, Effort, exercise};
 //! # use std::sync::Arc;
 //! # #[tokio::main(flavor = "current_thread")] async fn main() {

@@ -2,11 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-use leasehold::store::{Beside, Parts, Store};
-use leasehold::{Key, Kind, MemoryStore, Revision, Shelf};
 use leasehold_conformance::counting::{CountingStore, Counts};
 use leasehold_conformance::faulty::{Fault, FaultyStore, Gate, Volatile};
 use leasehold_conformance::{Bench, Effort, exercise};
+use leasehold_core::store::{Beside, Parts, Store};
+use leasehold_core::{Key, Kind, MemoryStore, Revision, Shelf};
 use std::sync::Arc;
 
 const EFFORT: Effort = Effort { clients: 2, swaps_each: 4, tenures: 4 };
@@ -67,11 +67,11 @@ async fn a_write_that_is_not_durable_is_seen_until_a_crash_unless_another_follow
     assert_eq!(volatile.list(Shelf::Probe, None, 9).await.unwrap().entries.len(), 2);
     assert_eq!(volatile.list_skipping(Shelf::Probe, None, 1, 9).await.unwrap().entries.len(), 1);
     let old = volatile.swap(&key("a"), Some(&first), b"x").await.unwrap();
-    assert_eq!(old, leasehold::store::Swap::Mismatch);
+    assert_eq!(old, leasehold_core::store::Swap::Mismatch);
     store.crash().await;
     assert_eq!(seen(volatile, "a").await.unwrap(), (b"1".to_vec(), first.clone()));
     assert_eq!(seen(volatile, "b").await, None);
-    assert_eq!(volatile.swap(&key("a"), Some(&second), b"x").await.unwrap(), leasehold::store::Swap::Mismatch);
+    assert_eq!(volatile.swap(&key("a"), Some(&second), b"x").await.unwrap(), leasehold_core::store::Swap::Mismatch);
     // A write that is answered makes durable what it follows.
     store.swap_unsynced(&key("a"), Some(&first), Parts::whole(b"3")).await.unwrap();
     let (_, third) = seen(volatile, "a").await.unwrap();

@@ -1,7 +1,7 @@
 //! The store in memory keeps every promise, at full effort.
 
-use leasehold::MemoryStore;
 use leasehold_conformance::{Bench, Effort, PROMISES, exercise};
+use leasehold_core::MemoryStore;
 use std::collections::HashSet;
 use std::sync::Arc;
 

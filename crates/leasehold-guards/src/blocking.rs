@@ -2,10 +2,10 @@
 //!
 //! Promise: the runtime goes on meanwhile. Non-promise: what has begun there cannot be called off.
 
-use leasehold::{Error, Kind, Result};
+use leasehold_core::{Error, Kind, Result};
 
 /// Runs what may block where it may.
-pub(crate) async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+pub async fn blocking<T: Send + 'static>(act: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     match tokio::task::spawn_blocking(act).await {
         Ok(answer) => answer,
         Err(e) => Err(Error::new(Kind::Indeterminate, "the guard's thread ended early").with_source(e)),

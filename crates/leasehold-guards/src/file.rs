@@ -4,16 +4,16 @@
 //! symlinks, mode and, where permitted, the file's user and group stay as they were. Non-promise: hard links to the file
 //! keep the old content, extended attributes are not copied, and set-user-id bits are dropped.
 
-use crate::adopt;
 use crate::blocking::blocking;
-use crate::failure::Scene;
-use crate::fence;
+use crate::observe::steps::{Step, Steps, Unwatched};
+use crate::permit::adopt;
+use crate::permit::error::Scene;
+use crate::permit::fence;
+use crate::permit::location::{Place, shown};
 use crate::permit::{Permits, hold};
-use crate::place::{Place, shown};
-use crate::steps::{Step, Steps, Unwatched};
 use async_trait::async_trait;
-use leasehold::guard::{Adopt, Guard, HighWater, Policy, Strength};
-use leasehold::{Error, Kind, Result, Token, Who, Why};
+use leasehold_core::guard::{Adopt, Guard, HighWater, Policy, Strength};
+use leasehold_core::{Error, Kind, Result, Token, Who, Why};
 use rustix::fs::{Gid, Mode, Stat, Uid};
 use std::fs::File;
 use std::io::{self, Read, Write};

@@ -4,11 +4,11 @@
 //! Non-promise: a writer that goes past the guard is not stopped, and there is no order between different guards.
 //!
 //! ```
-//! use leasehold::{Epoch, Lineage, Nonce, Token, guard::Policy};
+//! use leasehold_core::{Epoch, Lineage, Nonce, Token, guard::Policy};
 //! use leasehold_guards::FileGuard;
 //!
-//! # fn main() -> leasehold::Result<()> {
-//! # let folder = tempfile::tempdir().map_err(|e| leasehold::Error::unavailable("no folder", e))?;
+//! # fn main() -> leasehold_core::Result<()> {
+//! # let folder = tempfile::tempdir().map_err(|e| leasehold_core::Error::unavailable("no folder", e))?;
 //! # let path = folder.path().join("out.json");
 //! let guard = FileGuard::new(&path, Policy::Reentrant)?;
 //! let grant = |epoch| Token { lease: "daily".parse().unwrap(), lineage: Lineage::from_u128(1), epoch, nonce: Nonce::random(), seq: 0 };
@@ -19,59 +19,31 @@
 //! # Ok(()) }
 //! ```
 
-#[cfg(feature = "file")]
-mod adopt;
-#[cfg(any(feature = "file", feature = "sqlite", feature = "http", feature = "mcp"))]
-mod blocking;
-#[cfg(feature = "file")]
-mod displaced;
-#[cfg(feature = "file")]
-mod failure;
-#[cfg(feature = "file")]
-mod fence;
+#[cfg(any(feature = "file", feature = "sqlite", feature = "mcp"))]
+#[doc(hidden)]
+pub mod blocking;
 #[cfg(feature = "file")]
 mod file;
 #[cfg(feature = "folder")]
 mod folder;
-#[cfg(feature = "folder")]
-mod generations;
 #[cfg(feature = "git")]
 pub mod git;
-#[cfg(feature = "http")]
-pub mod http;
-#[cfg(any(feature = "http", feature = "mcp"))]
-mod kept;
 #[cfg(feature = "mcp")]
 pub mod mcp;
-#[cfg(feature = "mysql")]
-pub mod mysql;
-#[cfg(feature = "file")]
-mod nesting;
 #[cfg(feature = "object")]
 pub mod object;
+#[cfg(any(feature = "file", feature = "sql", feature = "object"))]
+mod observe;
 #[cfg(feature = "file")]
 mod permit;
-#[cfg(feature = "file")]
-mod place;
-#[cfg(feature = "postgres")]
-pub mod postgres;
-#[cfg(feature = "file")]
-mod remains;
 #[cfg(feature = "sql")]
 pub mod sql;
-#[cfg(feature = "sqlite")]
-pub mod sqlite;
-#[cfg(any(feature = "sql", feature = "object"))]
-mod stages;
-#[cfg(any(feature = "http", feature = "mcp"))]
-mod state_folder;
-#[cfg(feature = "file")]
-mod steps;
-#[cfg(any(feature = "file", feature = "git", feature = "http", feature = "mcp", feature = "object", feature = "sql"))]
+#[cfg(feature = "mcp")]
+#[doc(hidden)]
+pub mod stored;
+#[cfg(any(feature = "file", feature = "git", feature = "mcp", feature = "object", feature = "sql"))]
 #[cfg_attr(not(all(feature = "file", feature = "git")), allow(dead_code))]
 mod succession;
-#[cfg(feature = "folder")]
-mod tree;
 
 #[cfg(feature = "file")]
 pub use file::FileGuard;
@@ -79,19 +51,17 @@ pub use file::FileGuard;
 pub use folder::FolderGuard;
 #[cfg(feature = "git")]
 pub use git::GitGuard;
-#[cfg(feature = "http")]
-pub use http::HttpGuard;
-#[cfg(any(feature = "http", feature = "mcp"))]
-pub use kept::{StoreFence, is_older_copy};
-#[cfg(feature = "mysql")]
-pub use mysql::MysqlGuard;
 #[cfg(feature = "object")]
 pub use object::ObjectGuard;
-#[cfg(feature = "postgres")]
-pub use postgres::PostgresGuard;
-#[cfg(feature = "sqlite")]
-pub use sqlite::SqliteGuard;
 #[cfg(any(feature = "sql", feature = "object"))]
-pub use stages::{Stage, Stages};
+pub use observe::{Stage, Stages};
 #[cfg(feature = "file")]
-pub use steps::{Step, Steps};
+pub use observe::{Step, Steps};
+#[cfg(feature = "mysql")]
+pub use sql::mysql::MysqlGuard;
+#[cfg(feature = "postgres")]
+pub use sql::postgres::PostgresGuard;
+#[cfg(feature = "sqlite")]
+pub use sql::sqlite::SqliteGuard;
+#[cfg(feature = "mcp")]
+pub use stored::{StoreFence, is_older_copy};

@@ -3,8 +3,8 @@
 //! Promise: only from the very fence that the operator saw, and never to an older epoch of the lease that has it.
 //! Non-promise: the guard makes the step atomic, and shuts the former lease's writers out.
 
-use leasehold::guard::HighWater;
-use leasehold::{Epoch, Error, Kind, LeaseName, Lineage, Remedy, Result, Token, Who, Why};
+use leasehold_core::guard::HighWater;
+use leasehold_core::{Epoch, Error, Kind, LeaseName, Lineage, Remedy, Result, Token, Who, Why};
 use std::fmt;
 
 /// How many bytes the list of former leases may take: some thirty leases with names of usual length.
@@ -133,7 +133,7 @@ pub(crate) fn note(from: &HighWater, by: &Who, why: &Why) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold::{Epoch, Lineage, Nonce};
+    use leasehold_core::{Epoch, Lineage, Nonce};
 
     fn token(lineage: u128, epoch: u64) -> Token {
         let (epoch, nonce) = (Epoch::new(epoch).unwrap(), Nonce::from_u128(u128::from(epoch)));

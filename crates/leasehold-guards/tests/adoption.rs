@@ -4,8 +4,8 @@
 mod common;
 
 use common::{scratch, theirs, token, token_of, tree};
-use leasehold::guard::{Adopt, HighWater, Policy};
-use leasehold::{Error, Kind, Lineage, Token, Who, Why};
+use leasehold_core::guard::{Adopt, HighWater, Policy};
+use leasehold_core::{Error, Kind, Lineage, Token, Who, Why};
 use leasehold_guards::{FileGuard, FolderGuard};
 use std::fs;
 use std::path::Path;
@@ -94,7 +94,7 @@ fn an_adopted_file_belongs_to_the_new_lease_alone() {
         let high = file(&path).adopt_now(&from, &new, &by, &why).unwrap();
         assert_eq!(high, HighWater::of(&new, 0));
         assert_eq!(file(&path).high_water_now().unwrap().unwrap(), high);
-        for former in [from.token(), Token { epoch: leasehold::Epoch::new(1000).unwrap(), ..from.token() }] {
+        for former in [from.token(), Token { epoch: leasehold_core::Epoch::new(1000).unwrap(), ..from.token() }] {
             let refused = file(&path).write_from(&former, &b"stale"[..]).unwrap_err();
             assert_eq!(refused.kind(), Kind::Invalid, "{refused}");
         }

@@ -4,8 +4,8 @@
 mod common;
 
 use common::{token, token_of, tree};
-use leasehold::Kind;
-use leasehold::guard::{Guard, Policy};
+use leasehold_core::Kind;
+use leasehold_core::guard::{Guard, Policy};
 use leasehold_guards::{FileGuard, Step, Steps};
 use std::ffi::OsStr;
 use std::fs;
@@ -19,7 +19,7 @@ fn guard(path: &Path) -> FileGuard {
     FileGuard::new(path, Policy::Reentrant).unwrap()
 }
 
-fn write(path: &Path, epoch: u64, text: &str) -> leasehold::Result<()> {
+fn write(path: &Path, epoch: u64, text: &str) -> leasehold_core::Result<()> {
     guard(path).write_from(&token(epoch, 0), text.as_bytes()).map(|_| ())
 }
 
@@ -317,7 +317,7 @@ async fn the_trait_says_the_same() {
 #[derive(Debug)]
 struct OvertakesOnce {
     guard: FileGuard,
-    newer: leasehold::Token,
+    newer: leasehold_core::Token,
     done: std::sync::atomic::AtomicBool,
 }
 
@@ -442,16 +442,16 @@ fn the_mark_of_the_one_write_is_synced_before_the_write_is_published() {
 fn a_fence_that_is_founded_while_we_look_is_not_damaged() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out");
-    let token = |epoch| leasehold::Token {
-        lineage: leasehold::Lineage::from_u128(1),
+    let token = |epoch| leasehold_core::Token {
+        lineage: leasehold_core::Lineage::from_u128(1),
         lease: "x".parse().unwrap(),
-        epoch: leasehold::Epoch::new(epoch).unwrap(),
-        nonce: leasehold::Nonce::random(),
+        epoch: leasehold_core::Epoch::new(epoch).unwrap(),
+        nonce: leasehold_core::Nonce::random(),
         seq: 0,
     };
-    let guard = || FileGuard::new(&path, leasehold::guard::Policy::Reentrant).unwrap();
+    let guard = || FileGuard::new(&path, leasehold_core::guard::Policy::Reentrant).unwrap();
     let steps = OvertakesOnce { guard: guard(), newer: token(2), done: false.into() };
     let refused = guard().with_steps(std::sync::Arc::new(steps)).write_from(&token(1), &b"old"[..]).unwrap_err();
-    assert_eq!(refused.kind(), leasehold::Kind::Fenced, "{refused}");
+    assert_eq!(refused.kind(), leasehold_core::Kind::Fenced, "{refused}");
     assert_eq!(std::fs::read(&path).unwrap(), b"new");
 }

@@ -4,8 +4,8 @@
 mod common;
 
 use common::{scratch, token, tree};
-use leasehold::Kind;
-use leasehold::guard::Policy;
+use leasehold_core::Kind;
+use leasehold_core::guard::Policy;
 use leasehold_guards::{FolderGuard, Step, Steps};
 use std::collections::BTreeSet;
 use std::fs;
@@ -261,14 +261,14 @@ fn what_a_publish_displaces_is_kept() {
         std::fs::create_dir(path).unwrap();
         std::fs::write(path.join(file), "x").unwrap();
     }
-    let token = leasehold::Token {
-        lineage: leasehold::Lineage::from_u128(1),
+    let token = leasehold_core::Token {
+        lineage: leasehold_core::Lineage::from_u128(1),
         lease: "x".parse().unwrap(),
-        epoch: leasehold::Epoch::new(1).unwrap(),
-        nonce: leasehold::Nonce::random(),
+        epoch: leasehold_core::Epoch::new(1).unwrap(),
+        nonce: leasehold_core::Nonce::random(),
         seq: 0,
     };
-    let guard = leasehold_guards::FolderGuard::new(&target, leasehold::guard::Policy::Reentrant).unwrap();
+    let guard = leasehold_guards::FolderGuard::new(&target, leasehold_core::guard::Policy::Reentrant).unwrap();
     guard.publish(&token, &source).unwrap();
     assert!(target.join("n").exists());
     let kept: Vec<_> = std::fs::read_dir(folder.path().join(".site.generations")).unwrap().flatten().collect();

@@ -7,12 +7,13 @@ mod databases;
 
 use common::token;
 use databases::{Engine, all, block_on, guard_at, servers};
-use leasehold::guard::{Adopt, Guard, HighWater, Policy};
-use leasehold::{Kind, Lineage, Result, Token};
+use leasehold_core::guard::{Adopt, Guard, HighWater, Policy};
+use leasehold_core::{Kind, Lineage, Result, Token};
 use leasehold_guards::git::{HookState, Hooks, PushOptions};
 use leasehold_guards::object::{Salt, Tags, key};
 use leasehold_guards::sql::{Resource, Script};
-use leasehold_guards::{GitGuard, ObjectGuard, mysql, postgres};
+use leasehold_guards::sql::{mysql, postgres};
+use leasehold_guards::{GitGuard, ObjectGuard};
 use leasehold_stores::StoreUrl;
 use leasehold_testbed::{BUCKET, Fault, Flaw, Proxy, StandIn};
 use mysql_async::TxOpts;

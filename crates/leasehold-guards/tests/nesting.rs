@@ -4,8 +4,8 @@
 mod common;
 
 use common::{scratch, token, token_of, tree};
-use leasehold::Kind;
-use leasehold::guard::Policy;
+use leasehold_core::Kind;
+use leasehold_core::guard::Policy;
 use leasehold_guards::{FileGuard, FolderGuard, Step, Steps};
 use std::fs;
 use std::io;

@@ -7,8 +7,8 @@ mod databases;
 
 use common::{token, token_of};
 use databases::{Database, Engine, all};
-use leasehold::guard::{HighWater, Policy, admit, seal};
-use leasehold::{Kind, Nonce, Token};
+use leasehold_core::guard::{HighWater, Policy, admit, seal};
+use leasehold_core::{Kind, Nonce, Token};
 use leasehold_guards::sql::{Dialect, Script, Setup, fencing_column};
 
 fn script(db: &Database, text: &str) -> Script {
@@ -67,7 +67,7 @@ fn judge(
     high: Option<&HighWater>,
     token: &Token,
     policy: Option<Policy>,
-) -> Result<HighWater, leasehold::guard::Rejection> {
+) -> Result<HighWater, leasehold_core::guard::Rejection> {
     policy.map_or_else(|| seal(high, token), |policy| admit(high, token, policy))
 }
 

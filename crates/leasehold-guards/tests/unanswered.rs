@@ -7,8 +7,8 @@ mod databases;
 
 use common::token;
 use databases::{Database, Engine, all, block_on, guard_at, servers};
-use leasehold::Kind;
-use leasehold::guard::{Guard, Policy};
+use leasehold_core::Kind;
+use leasehold_core::guard::{Guard, Policy};
 use leasehold_guards::object::{Salt, Tags, key};
 use leasehold_guards::sql::{Script, Setup};
 use leasehold_guards::{ObjectGuard, Stage, Stages};

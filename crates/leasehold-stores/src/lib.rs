@@ -1,4 +1,4 @@
-//! Stores for Leasehold: one file and one feature each, and [`open()`], which turns a URL into one.
+//! Stores for Leasehold: one folder and one feature each, and [`open()`], which turns a URL into one.
 //!
 //! | store | URL | who can share it | feature |
 //! |---|---|---|---|
@@ -14,9 +14,6 @@
 //! | Firestore | `firestore://project/collection` | whoever may use the database | `firestore` |
 //! | Durable Objects | `do+https://host/path` | whoever has the token | `durable` |
 
-mod address;
-#[cfg(feature = "rustls")]
-mod crypto;
 #[cfg(feature = "dir")]
 pub mod dir;
 #[cfg(feature = "durable")]
@@ -29,8 +26,6 @@ pub mod etcd;
 pub mod firestore;
 #[cfg(any(feature = "durable", feature = "dynamodb", feature = "etcd", feature = "firestore"))]
 mod http;
-#[cfg(any(feature = "durable", feature = "dynamodb", feature = "firestore"))]
-mod https;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 mod namespace;
@@ -47,11 +42,14 @@ pub mod redis;
 mod revision;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(feature = "rustls")]
+mod tls;
+mod url;
 #[cfg(any(feature = "dynamodb", feature = "firestore", feature = "nats"))]
 mod utc;
 
-pub use address::{Address, Host, Secret};
 pub use namespace::Namespace;
 #[cfg(feature = "sqlite")]
 pub use open::blocker;
 pub use open::{StoreUrl, open};
+pub use url::{Address, Host, Secret};

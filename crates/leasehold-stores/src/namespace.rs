@@ -3,7 +3,7 @@
 //! Promise: equal names in different namespaces are different records. Non-promise: it keeps nobody out; whoever can
 //! open the store can open every namespace of it.
 
-use leasehold::{Error, Result, Shelf};
+use leasehold_core::{Error, Result, Shelf};
 use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;

@@ -3,10 +3,10 @@
 //! Promise: a URL that parsed has an absolute path and can be handed to another process as it is; what is shown to
 //! people has no password in it. Non-promise: that it parsed does not mean that the store can be opened.
 
-use crate::address::{Address, is_token};
 use crate::namespace::Namespace;
-use leasehold::store::Store;
-use leasehold::{Error, Kind, Result, secret};
+use crate::url::{Address, is_token};
+use leasehold_core::store::Store;
+use leasehold_core::{Error, Kind, Result, secret};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -84,7 +84,7 @@ impl StoreUrl {
         let driver = DRIVERS
             .iter()
             .find(|driver| driver.schemes.contains(&scheme))
-            .ok_or_else(|| refuse(&format!("`{}` is not a scheme", leasehold::printable(scheme))))?;
+            .ok_or_else(|| refuse(&format!("`{}` is not a scheme", leasehold_core::printable(scheme))))?;
         if driver.is_path {
             return StoreUrl::parse_path(base, text, driver, rest);
         }
@@ -138,7 +138,7 @@ impl StoreUrl {
         text
     }
 
-    /// The store's name, as in [`leasehold::Capabilities`].
+    /// The store's name, as in [`leasehold_core::Capabilities`].
     pub const fn scheme(&self) -> &'static str {
         self.driver.feature
     }

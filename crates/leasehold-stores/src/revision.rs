@@ -4,7 +4,7 @@
 //! a server that lost its last writes would count them again, and a holder that it has forgotten would find its own
 //! revision on its successor's record, and renew over it.
 
-use leasehold::Nonce;
+use leasehold_core::Nonce;
 
 /// A fresh one: 62 random bits, never negative.
 pub(crate) fn fresh() -> i64 {

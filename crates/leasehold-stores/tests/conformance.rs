@@ -30,7 +30,7 @@ async fn sqlite_keeps_every_promise() {
 async fn dir_keeps_every_promise() {
     let folder = tempfile::tempdir().unwrap();
     let mounts = std::env::var(MOUNTS).unwrap_or_else(|_| folder.path().display().to_string());
-    let name = leasehold::Nonce::random();
+    let name = leasehold_core::Nonce::random();
     let urls = mounts.split(':').map(|mount| format!("dir:{mount}/{name}").parse().unwrap()).collect();
     exercise(&bench(urls)).await.assert_kept();
 }

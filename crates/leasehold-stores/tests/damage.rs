@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use leasehold::{Acquired, Ask, Coordinator, HolderId, Kind, LeaseName, Outcome, Ownership, Result, Ttl};
+use leasehold_core::{Acquired, Ask, Coordinator, HolderId, Kind, LeaseName, Outcome, Ownership, Result, Ttl};
 use leasehold_stores::{StoreUrl, open};
 use std::path::{Path, PathBuf};
 

@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use leasehold::store::{Store, Swap};
-use leasehold::{Acquired, Ask, Coordinator, HolderId, Key, Kind, LeaseName, Shelf, Ttl};
 use leasehold_conformance::{Bench, Effort, exercise};
+use leasehold_core::store::{Store, Swap};
+use leasehold_core::{Acquired, Ask, Coordinator, HolderId, Key, Kind, LeaseName, Shelf, Ttl};
 use leasehold_stores::{StoreUrl, open};
 use leasehold_testbed::suite::{self, Opener};
 use leasehold_testbed::{Server, Transport, durable_worker, set_durable_token};
@@ -68,12 +68,12 @@ async fn looking_makes_nothing() {
     let server = plain();
     let store = store(&server).await;
     let key = Key::new(Shelf::Probe, &LeaseName::new("x").unwrap());
-    let size = |survey: leasehold::store::Survey| {
+    let size = |survey: leasehold_core::store::Survey| {
         survey.remarks.into_iter().find(|remark| remark.setting == "object storage").unwrap().found
     };
     assert_eq!(store.read(&key).await.unwrap().value, None);
     assert!(store.list(Shelf::Lease, None, 10).await.unwrap().entries.is_empty());
-    let never = leasehold::store::Revision("never".into());
+    let never = leasehold_core::store::Revision("never".into());
     assert_eq!(store.swap(&key, Some(&never), b"x").await.unwrap(), Swap::Mismatch);
     assert_eq!(store.erase(&key, &never).await.unwrap(), Swap::Mismatch);
     assert!(size(store.survey().await.unwrap()).contains("nothing written yet"));

@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use leasehold::store::{Store, Swap};
-use leasehold::{Acquired, Ask, Coordinator, HolderId, Key, Kind, LeaseName, Shelf, Ttl};
 use leasehold_conformance::{Bench, Effort, exercise};
+use leasehold_core::store::{Store, Swap};
+use leasehold_core::{Acquired, Ask, Coordinator, HolderId, Key, Kind, LeaseName, Shelf, Ttl};
 use leasehold_stores::{StoreUrl, open};
 use leasehold_testbed::suite::{self, Opener};
 use leasehold_testbed::{Server, aws_credentials, dynalite, moto};
@@ -67,10 +67,10 @@ async fn it_withstands_faults_with_few_round_trips() {
 async fn the_first_writers_make_one_table_and_lookers_none() {
     let server = dynalite(700);
     let store_ = store(&server).await;
-    let table = |survey: leasehold::store::Survey| format!("{:?}", survey.remarks);
+    let table = |survey: leasehold_core::store::Survey| format!("{:?}", survey.remarks);
     assert_eq!(store_.read(&key("x")).await.unwrap().value, None);
     assert!(store_.list(Shelf::Lease, None, 10).await.unwrap().entries.is_empty());
-    let never = leasehold::store::Revision("never".into());
+    let never = leasehold_core::store::Revision("never".into());
     assert_eq!(store_.swap(&key("x"), Some(&never), b"x").await.unwrap(), Swap::Mismatch);
     assert_eq!(store_.erase(&key("x"), &never).await.unwrap(), Swap::Mismatch);
     assert!(table(store_.survey().await.unwrap()).contains("not made yet"));
@@ -264,7 +264,7 @@ async fn settings_that_matter_are_pointed_out() {
         _ => (400, error_body("UnknownOperationException")),
     });
     let survey = open(&url(port, folder.path())).await.unwrap().survey().await.unwrap();
-    assert_eq!(survey.class, leasehold::store::Class::B);
+    assert_eq!(survey.class, leasehold_core::store::Class::B);
     let advised: Vec<&str> =
         survey.remarks.iter().filter(|remark| remark.advice.is_some()).map(|remark| remark.setting.as_str()).collect();
     assert_eq!(advised, ["global table", "deletion protection", "time to live"]);

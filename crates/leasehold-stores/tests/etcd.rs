@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use leasehold::clock::{Clock, SystemClock};
-use leasehold::store::{Class, Store, Survey, Swap};
-use leasehold::{Acquired, Ask, Coordinator, Epoch, HolderId, Key, Kind, LeaseName, Outcome, Shelf, Ttl};
 use leasehold_conformance::{Bench, Effort, exercise};
+use leasehold_core::clock::{Clock, SystemClock};
+use leasehold_core::store::{Class, Store, Survey, Swap};
+use leasehold_core::{Acquired, Ask, Coordinator, Epoch, HolderId, Key, Kind, LeaseName, Outcome, Shelf, Ttl};
 use leasehold_stores::{StoreUrl, open};
 use leasehold_testbed::suite::{self, Opener};
 use leasehold_testbed::{Proxy, Server, etcd, etcd_cluster, etcd_is_healthy, etcd_with};
@@ -21,7 +21,7 @@ use tokio::time::timeout;
 /// How long anything may take on a busy machine.
 const SLACK: Duration = Duration::from_secs(30);
 
-async fn opened(url: &str) -> leasehold::Result<Arc<dyn Store>> {
+async fn opened(url: &str) -> leasehold_core::Result<Arc<dyn Store>> {
     open(&url.parse::<StoreUrl>()?).await
 }
 
@@ -107,7 +107,7 @@ fn etcdctl(members: &[&Server], args: &[&str]) -> String {
 }
 
 /// A whole tenure; its epoch.
-async fn tenure(leases: &Coordinator, lease: &str) -> leasehold::Result<Epoch> {
+async fn tenure(leases: &Coordinator, lease: &str) -> leasehold_core::Result<Epoch> {
     match leases.acquire(&name(lease), &ask(30)).await? {
         Acquired::Granted(mut grant) => {
             leases.renew(&mut grant, None).await?;

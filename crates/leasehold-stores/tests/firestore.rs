@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use leasehold::store::{Store, Swap};
-use leasehold::{Acquired, Ask, Coordinator, HolderId, Key, Kind, LeaseName, Shelf, Ttl};
 use leasehold_conformance::{Bench, Effort, exercise};
+use leasehold_core::store::{Store, Swap};
+use leasehold_core::{Acquired, Ask, Coordinator, HolderId, Key, Kind, LeaseName, Shelf, Ttl};
 use leasehold_stores::{StoreUrl, open};
 use leasehold_testbed::suite::{self, Opener};
 use leasehold_testbed::{Server, firestore_stand_in, serve_firestore_if_asked, service_account};
@@ -58,7 +58,7 @@ async fn namespaces_are_apart_and_looking_writes_nothing() {
     let store_ = store(&server).await;
     assert_eq!(store_.read(&key("x")).await.unwrap().value, None);
     assert!(store_.list(Shelf::Lease, None, 10).await.unwrap().entries.is_empty());
-    let long_ago = leasehold::store::Revision("2020-01-01T00:00:00.000000Z".into());
+    let long_ago = leasehold_core::store::Revision("2020-01-01T00:00:00.000000Z".into());
     assert_eq!(store_.swap(&key("x"), Some(&long_ago), b"x").await.unwrap(), Swap::Mismatch);
     assert_eq!(store_.erase(&key("x"), &long_ago).await.unwrap(), Swap::Mismatch);
     let written = std::fs::read(server.folder().join("log")).unwrap();

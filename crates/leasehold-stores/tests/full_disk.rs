@@ -4,8 +4,8 @@
 
 #![allow(clippy::unwrap_used)]
 
-use leasehold::store::{Revision, Store, Swap};
-use leasehold::{Error, Key, Kind, Shelf};
+use leasehold_core::store::{Revision, Store, Swap};
+use leasehold_core::{Error, Key, Kind, Shelf};
 use leasehold_stores::open;
 use leasehold_testbed::SmallDisk;
 use std::sync::Arc;

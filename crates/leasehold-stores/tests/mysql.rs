@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use leasehold::store::{Class, Revision, Store, Survey, Swap};
-use leasehold::{Acquired, Ask, Coordinator, Error, Grant, HolderId, Key, Kind, LeaseName, Outcome, Shelf, Ttl};
 use leasehold_conformance::{Bench, Effort, exercise};
+use leasehold_core::store::{Class, Revision, Store, Survey, Swap};
+use leasehold_core::{Acquired, Ask, Coordinator, Error, Grant, HolderId, Key, Kind, LeaseName, Outcome, Shelf, Ttl};
 use leasehold_stores::{StoreUrl, open};
 use leasehold_testbed::{
     FakeTime, Opener, Server, mariadb, mariadb_run, mariadb_with, namespaces_are_apart, program, suite, wait_until,

@@ -4,9 +4,11 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use leasehold::store::{Class, Store, Swap};
-use leasehold::{Acquired, Ask, Coordinator, Epoch, HolderId, Key, Kind, LeaseName, Outcome, Revision, Shelf, Ttl};
 use leasehold_conformance::{Bench, Effort, exercise};
+use leasehold_core::store::{Class, Store, Swap};
+use leasehold_core::{
+    Acquired, Ask, Coordinator, Epoch, HolderId, Key, Kind, LeaseName, Outcome, Revision, Shelf, Ttl,
+};
 use leasehold_stores::{StoreUrl, open};
 use leasehold_testbed::{Opener, Proxy, Server, nats, nats_cluster, nats_with, suite};
 use nkeys::KeyPair;
@@ -21,7 +23,7 @@ use tokio::time::{sleep, timeout};
 /// How long a client may take to find its way back.
 const RECOVERY: Duration = Duration::from_secs(30);
 
-async fn store(url: &str) -> leasehold::Result<Arc<dyn Store>> {
+async fn store(url: &str) -> leasehold_core::Result<Arc<dyn Store>> {
     let url: StoreUrl = url.parse()?;
     open(&url).await
 }
@@ -235,7 +237,7 @@ async fn messages(server: &Server, lease: &str) -> (Value, BTreeSet<String>) {
     (last["message"].clone(), beside.unwrap_or_default())
 }
 
-async fn hold(leases: &Coordinator, lease: &LeaseName, seconds: u64) -> leasehold::Grant {
+async fn hold(leases: &Coordinator, lease: &LeaseName, seconds: u64) -> leasehold_core::Grant {
     let ttl = Ttl::new(Duration::from_secs(seconds)).unwrap();
     match leases.acquire(lease, &Ask::new(HolderId::new(None), ttl)).await.unwrap() {
         Acquired::Granted(grant) => *grant,

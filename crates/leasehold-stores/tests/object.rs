@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use leasehold::store::{Class, Store, Swap, Watching};
-use leasehold::{Key, Kind, LeaseName, Nonce, Shelf};
 use leasehold_conformance::{Bench, Effort, exercise};
+use leasehold_core::store::{Class, Store, Swap, Watching};
+use leasehold_core::{Key, Kind, LeaseName, Nonce, Shelf};
 use leasehold_stores::{StoreUrl, open};
 use leasehold_testbed::{
     BUCKET, Fault, Flaw, Opener, Proxy, StandIn, azurite, moto, moto_tls, namespaces_are_apart, seaweed, suite,

@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use leasehold::store::Swap;
-use leasehold::{Acquired, Ask, Coordinator, Epoch, HolderId, Key, Kind, Outcome, Ownership, Released, Shelf, Ttl};
+use leasehold_core::store::Swap;
+use leasehold_core::{
+    Acquired, Ask, Coordinator, Epoch, HolderId, Key, Kind, Outcome, Ownership, Released, Shelf, Ttl,
+};
 use leasehold_stores::{StoreUrl, open};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -108,7 +110,7 @@ async fn a_database_of_the_first_format_is_taken_over_with_what_is_in_it() {
             PRIMARY KEY (shelf, name))";
     db.execute_batch(layout).unwrap();
     let record = Ownership { epoch: Epoch::new(41).unwrap(), ..Ownership::default() };
-    let bytes = leasehold::codec::encode("ownership", &record).unwrap();
+    let bytes = leasehold_core::codec::encode("ownership", &record).unwrap();
     db.execute("INSERT INTO record VALUES ('lease', 'daily', 7, ?1)", [bytes]).unwrap();
     let text = format!("sqlite:{}", path.display());
     let name = "daily".parse().unwrap();

@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use leasehold::store::{Revision, Store, Swap, Watching};
-use leasehold::{Key, Shelf};
 use leasehold_conformance::{Bench, Effort, exercise};
+use leasehold_core::store::{Revision, Store, Swap, Watching};
+use leasehold_core::{Key, Shelf};
 use leasehold_stores::{StoreUrl, open};
 use leasehold_testbed::{Opener, Postgres, pgbouncer, postgres, suite, wait_until};
 use std::sync::Arc;

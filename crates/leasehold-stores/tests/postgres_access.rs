@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
-use leasehold::store::{Store, Swap};
-use leasehold::{Error, Key, Kind, Shelf};
+use leasehold_core::store::{Store, Swap};
+use leasehold_core::{Error, Key, Kind, Shelf};
 use leasehold_stores::open;
 use leasehold_testbed::{Postgres, postgres, program, wait_until};
 use std::path::Path;

@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
-use leasehold::store::{Class, Revision, Store, Survey, Swap};
-use leasehold::{Acquired, Ask, Coordinator, Grant, HolderId, Key, Kind, LeaseName, Outcome, Shelf, Ttl};
+use leasehold_core::store::{Class, Revision, Store, Survey, Swap};
+use leasehold_core::{Acquired, Ask, Coordinator, Grant, HolderId, Key, Kind, LeaseName, Outcome, Shelf, Ttl};
 use leasehold_stores::open;
 use leasehold_testbed::{Postgres, Proxy, SmallDisk, postgres, wait_until};
 use std::sync::Arc;

@@ -5,8 +5,8 @@
 
 #![allow(clippy::unwrap_used)]
 
-use leasehold::store::Swap;
-use leasehold::{Key, Kind, Shelf};
+use leasehold_core::store::Swap;
+use leasehold_core::{Key, Kind, Shelf};
 use leasehold_stores::{StoreUrl, open};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;

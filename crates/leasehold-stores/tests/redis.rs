@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use leasehold::store::{Class, Store, Swap};
-use leasehold::{Key, Kind, LeaseName, Shelf};
 use leasehold_conformance::{Bench, Effort, exercise};
+use leasehold_core::store::{Class, Store, Swap};
+use leasehold_core::{Key, Kind, LeaseName, Shelf};
 use leasehold_stores::{StoreUrl, open};
 use leasehold_testbed::{Opener, Server, redis, redis_cli, redis_cluster, redis_replica, redis_with, suite};
 use std::sync::Arc;

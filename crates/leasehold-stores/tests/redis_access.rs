@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
-use leasehold::store::{Class, Store, Swap};
-use leasehold::{Error, Key, Kind, LeaseName, Shelf};
+use leasehold_core::store::{Class, Store, Swap};
+use leasehold_core::{Error, Key, Kind, LeaseName, Shelf};
 use leasehold_stores::{StoreUrl, open};
 use leasehold_testbed::{Opener, Server, free_port, redis_cli, redis_with, suite};
 use std::path::Path;

@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
-use leasehold::store::{Class, Store, Survey, Swap};
-use leasehold::{Acquired, Ask, Coordinator, Grant, HolderId, Key, Kind, LeaseName, Outcome, Shelf, Ttl};
+use leasehold_core::store::{Class, Store, Survey, Swap};
+use leasehold_core::{Acquired, Ask, Coordinator, Grant, HolderId, Key, Kind, LeaseName, Outcome, Shelf, Ttl};
 use leasehold_stores::{StoreUrl, open};
 use leasehold_testbed::{Proxy, Server, redis, redis_cli, redis_cluster, redis_replica, redis_sentinel, wait_until};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn ask() -> Ask {
     Ask::new(HolderId::new(None), Ttl::new(Duration::from_secs(30)).unwrap())
 }
 
-async fn acquire(leases: &Coordinator) -> leasehold::Result<Grant> {
+async fn acquire(leases: &Coordinator) -> leasehold_core::Result<Grant> {
     match leases.acquire(&lease(), &ask()).await? {
         Acquired::Granted(grant) => Ok(*grant),
         Acquired::Refused { refusal, .. } => panic!("refused: {refusal:?}"),

@@ -3,8 +3,8 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
-use leasehold::store::Swap;
-use leasehold::{Key, Kind, Shelf};
+use leasehold_core::store::Swap;
+use leasehold_core::{Key, Kind, Shelf};
 use leasehold_stores::{StoreUrl, open};
 use leasehold_testbed::{Disk, Entry, SyncTrace};
 use std::collections::HashMap;

@@ -108,7 +108,7 @@ impl StandIn {
         }
         let form = String::from_utf8(body.to_vec()).map_err(|_| invalid("the form is not text"))?;
         tokens::verify(&form, &format!("http://{host}/token"), &self.folder)?;
-        let token = leasehold::Nonce::random().to_string();
+        let token = leasehold_core::Nonce::random().to_string();
         self.tokens.push(token.clone());
         Ok(json!({ "access_token": token, "expires_in": 3599, "token_type": "Bearer" }))
     }

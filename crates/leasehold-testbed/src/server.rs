@@ -1,6 +1,6 @@
 //! One real server process: started, paused, killed and started again.
 
-use leasehold::Nonce;
+use leasehold_core::Nonce;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};

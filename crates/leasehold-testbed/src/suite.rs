@@ -17,8 +17,8 @@ pub use rewound::a_forgotten_swap_does_not_come_again;
 pub use trips::{a_release_wakes_the_waiter, round_trips_are_few};
 
 use crate::Server;
-use leasehold::store::Store;
-use leasehold::{Acquired, Ask, Coordinator, Grant, HolderId, Kind, LeaseName, Nonce, Outcome, Result, Ttl};
+use leasehold_core::store::Store;
+use leasehold_core::{Acquired, Ask, Coordinator, Grant, HolderId, Kind, LeaseName, Nonce, Outcome, Result, Ttl};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;

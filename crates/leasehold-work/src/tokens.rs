@@ -6,18 +6,18 @@
 use crate::queue::{ItemName, Queue};
 use crate::spool::Spool;
 use async_trait::async_trait;
-use leasehold::protocol::Report;
-use leasehold::{Coordinator, Error, Key, Kind, Live, Resolved, Resolver, Result, Right, Store, Token};
+use leasehold_core::lease::protocol::Report;
+use leasehold_core::{Coordinator, Error, Key, Kind, Live, Resolved, Resolver, Result, Right, Store, Token};
 use std::sync::Arc;
 
 /// Where records may be: a store, and spools.
 ///
 /// ```
-/// use leasehold::{Coordinator, Kind, MemoryStore, Resolver};
+/// use leasehold_core::{Coordinator, Kind, MemoryStore, Resolver};
 /// use leasehold_work::{Tokens, queue::{Claimer, NewItem, Queue}};
 /// use std::sync::Arc;
 ///
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold_core::Result<()> {
 /// let leases = Coordinator::new(Arc::new(MemoryStore::default()));
 /// let queue = Queue::new(leases.store().clone(), "mail".parse()?);
 /// queue.add(NewItem::default()).await?;

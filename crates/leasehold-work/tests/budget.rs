@@ -1,10 +1,10 @@
 //! An item's record fits into a store, whatever the item carries within the documented limits and whatever is done to it.
 #![allow(clippy::unwrap_used)]
 
-use leasehold::codec::MAX_RECORD_BYTES;
-use leasehold::protocol::{Holder, Report};
-use leasehold::relocation::{Address, Step};
-use leasehold::{Checkpoint, Claim, HolderId, Label, Lineage, Marker, Nonce, Timestamp, Ttl, Who, Why};
+use leasehold_core::codec::MAX_RECORD_BYTES;
+use leasehold_core::lease::protocol::{Holder, Report};
+use leasehold_core::relocation::{Address, Step};
+use leasehold_core::{Checkpoint, Claim, HolderId, Label, Lineage, Marker, Nonce, Timestamp, Ttl, Who, Why};
 use leasehold_work::queue::protocol::{Decision, Order, Refusal, Request, arriving, decide};
 use leasehold_work::queue::{
     Attempts, FollowUp, Item, ItemId, ItemName, Payload, Priority, QueueName, Reason, State, What,
@@ -40,10 +40,10 @@ impl Fill {
         if let Fill::Binary = self { vec![0xff; len] } else { self.text(len).into_bytes() }
     }
 
-    fn line<const MAX: usize>(self) -> leasehold::Line<MAX> {
+    fn line<const MAX: usize>(self) -> leasehold_core::Line<MAX> {
         // Control characters have no place in a line.
         let text = if let Fill::Binary | Fill::Control = self { "\\".repeat(MAX) } else { self.text(MAX) };
-        leasehold::Line::new(text).unwrap()
+        leasehold_core::Line::new(text).unwrap()
     }
 }
 

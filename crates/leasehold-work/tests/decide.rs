@@ -4,8 +4,8 @@
 //! same answers from both; the properties then look at what the specification leaves out.
 #![allow(clippy::unwrap_used)]
 
-use leasehold::protocol::Report;
-use leasehold::{Checkpoint, Claim, Epoch, HolderId, Nonce, Timestamp, Ttl};
+use leasehold_core::lease::protocol::Report;
+use leasehold_core::{Checkpoint, Claim, Epoch, HolderId, Nonce, Timestamp, Ttl};
 use leasehold_work::queue::protocol::{Decision, Order, Refusal, Request, decide};
 use leasehold_work::queue::{Attempts, FollowUp, Item, ItemId, ItemName, Payload, Priority, State, What};
 use proptest::prelude::*;
@@ -325,7 +325,7 @@ proptest! {
     ) {
         let attempts = Attempts { most, backoff_ms: 1_000 };
         let mut item =
-            Item::new(leasehold::Lineage::from_u128(1), Payload::new("x").unwrap(), Priority::default(), attempts, at(T0), (delay > 0).then_some(at(T0 + delay)));
+            Item::new(leasehold_core::Lineage::from_u128(1), Payload::new("x").unwrap(), Priority::default(), attempts, at(T0), (delay > 0).then_some(at(T0 + delay)));
         let mut spec = Spec {
             epoch: 0, life: Life::Ready, due: (delay > 0).then_some(T0 + delay), began: T0, ttl: 0, tried: 0, most, ended: None, ordered: None,
             completions: 0, is_owing: false,
@@ -380,7 +380,7 @@ fn a_zombies_completion_is_refused_by_both() {
         is_owing: false,
     };
     let mut item = Item::new(
-        leasehold::Lineage::from_u128(1),
+        leasehold_core::Lineage::from_u128(1),
         Payload::default(),
         Priority::default(),
         Attempts::default(),

@@ -4,9 +4,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use leasehold::protocol::{AfterFailure, Decision, Refusal, Request, SlotClaim, decide};
-use leasehold::{Claim, HolderId, Label, Nonce, Outcome, Ownership, Slot, SlotState, Timestamp, Ttl};
-use leasehold_work::{CatchUp, Last, Schedule, due};
+use leasehold_core::lease::protocol::{AfterFailure, Decision, Refusal, Request, SlotClaim, decide};
+use leasehold_core::{Claim, HolderId, Label, Nonce, Outcome, Ownership, Slot, SlotState, Timestamp, Ttl};
+use leasehold_work::schedule::{CatchUp, Last, Schedule, due};
 use std::time::Duration;
 
 /// Splitmix64.
@@ -109,7 +109,7 @@ impl Leased {
         match decide(
             &self.record,
             &Request::Acquire {
-                lineage: leasehold::Lineage::from_u128(1),
+                lineage: leasehold_core::Lineage::from_u128(1),
                 holder,
                 ttl: self.ttl,
                 slot: Some(slot_claim),

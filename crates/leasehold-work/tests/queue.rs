@@ -1,10 +1,10 @@
 //! Queues on a store in memory, on a clock that is turned by hand: order, attempts, fences, follow-ups, the janitor.
 #![allow(clippy::unwrap_used)]
 
-use leasehold::clock::{Clock, ManualClock};
-use leasehold::protocol::Report;
-use leasehold::store::{Parts, Store};
-use leasehold::{Checkpoint, Epoch, HolderId, Key, Kind, LeaseName, MemoryStore, Shelf, Token, Ttl, Who, Why};
+use leasehold_core::clock::{Clock, ManualClock};
+use leasehold_core::lease::protocol::Report;
+use leasehold_core::store::{Parts, Store};
+use leasehold_core::{Checkpoint, Epoch, HolderId, Key, Kind, LeaseName, MemoryStore, Shelf, Token, Ttl, Who, Why};
 use leasehold_work::queue::protocol::{Order, Refusal};
 use leasehold_work::queue::{
     Added, Attempts, Claimed, Claimer, FollowUp, ItemGrant, ItemId, ItemName, NewItem, Payload, Queue, Reason, State,

@@ -3,15 +3,15 @@
 //! A golden file is never rewritten. When a format changes, a new version gets new files and the old ones stay.
 #![allow(clippy::unwrap_used)]
 
-use leasehold::clock::ManualClock;
-use leasehold::codec::{decode, encode};
-use leasehold::store::Store;
-use leasehold::{Claim, Epoch, HolderId, Kind, MemoryStore, Nonce, Shelf, Slot, Timestamp, Ttl};
+use leasehold_core::clock::ManualClock;
+use leasehold_core::codec::{decode, encode};
+use leasehold_core::store::Store;
+use leasehold_core::{Claim, Epoch, HolderId, Kind, MemoryStore, Nonce, Shelf, Slot, Timestamp, Ttl};
 use leasehold_work::queue::protocol::{Decision, Order, Request, decide};
 use leasehold_work::queue::{
     Attempts, Claimed, Claimer, FollowUp, Item, ItemId, ItemName, NewItem, Payload, Priority, Queue,
 };
-use leasehold_work::{Entry, Fate, Journal};
+use leasehold_work::schedule::{Entry, Fate, Journal};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ fn next(item: &Item, request: Request, ms: u64) -> Item {
 fn new() -> Item {
     let payload = Payload::new("to: ada \\ \"naïve\"\n").unwrap();
     Item::new(
-        leasehold::Lineage::from_u128(1),
+        leasehold_core::Lineage::from_u128(1),
         payload,
         Priority::try_from(7).unwrap(),
         Attempts { most: 3, backoff_ms: 250 },
@@ -93,10 +93,10 @@ fn full() -> Item {
     next(&item, Request::Complete { claim: claim(2, 2), result, follow_ups }, 50)
 }
 
-fn serde_report() -> leasehold::protocol::Report {
-    leasehold::protocol::Report {
+fn serde_report() -> leasehold_core::lease::protocol::Report {
+    leasehold_core::lease::protocol::Report {
         marker: Some("page 3".parse().unwrap()),
-        checkpoint: Some(leasehold::Checkpoint::new("{\"page\":3}").unwrap()),
+        checkpoint: Some(leasehold_core::Checkpoint::new("{\"page\":3}").unwrap()),
     }
 }
 

@@ -4,9 +4,9 @@
 #![allow(clippy::unwrap_used)]
 
 use async_trait::async_trait;
-use leasehold::clock::{Clock, SystemClock};
-use leasehold::{Coordinator, MemoryStore, Outcome, Result, Ttl};
-use leasehold_work::{Decided, Job, JobTable, Launcher, Scheduler, Settings, Start, Watcher, slot_text};
+use leasehold_core::clock::{Clock, SystemClock};
+use leasehold_core::{Coordinator, MemoryStore, Outcome, Result, Ttl};
+use leasehold_work::schedule::{Decided, Job, JobTable, Launcher, Scheduler, Settings, Start, Watcher, slot_text};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

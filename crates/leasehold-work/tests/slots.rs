@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
-use leasehold::{Slot, Timestamp};
-use leasehold_work::{CatchUp, Drop, Due, Last, Schedule, Zone, due};
+use leasehold_core::{Slot, Timestamp};
+use leasehold_work::schedule::{CatchUp, Drop, Due, Last, Schedule, Zone, due};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -184,7 +184,7 @@ fn a_year_forwards_runs_one_slot_and_a_year_backwards_runs_none() {
     let every_second = cron("* * * * * *", "UTC");
     let many = all(&every_second, at("2027-11-15T10:00"), Last::Settled(last), CatchUp::default());
     assert_eq!(many.run.len(), 1);
-    assert_eq!(many.dropped.iter().map(|d| d.count).sum::<u64>(), leasehold_work::COUNTED);
+    assert_eq!(many.dropped.iter().map(|d| d.count).sum::<u64>(), leasehold_work::schedule::COUNTED);
     assert!(many.dropped[0].more);
 }
 

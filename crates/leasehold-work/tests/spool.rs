@@ -1,7 +1,7 @@
 //! Spools in a temporary folder: order, fences, attempts, follow-ups, the janitor, and workers that only know `mv`.
 #![allow(clippy::unwrap_used)]
 
-use leasehold::{Checkpoint, Kind, Label, Ttl, Who, Why};
+use leasehold_core::{Checkpoint, Kind, Label, Ttl, Who, Why};
 use leasehold_work::queue::{ItemId, Payload};
 use leasehold_work::spool::{Spool, SpoolClaimer, SpoolFollowUp, SpoolGrant, SpoolNew, Where};
 use std::collections::HashSet;

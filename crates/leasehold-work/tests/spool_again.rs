@@ -2,7 +2,7 @@
 //! was cut off.
 #![allow(clippy::unwrap_used)]
 
-use leasehold::{Checkpoint, Epoch, Label, Ttl};
+use leasehold_core::{Checkpoint, Epoch, Label, Ttl};
 use leasehold_work::queue::Payload;
 use leasehold_work::spool::{Spool, SpoolClaimer, SpoolFollowUp, SpoolGrant, SpoolNew, SpoolStep, SpoolSteps, Where};
 use std::fs;

@@ -4,8 +4,8 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
-use leasehold::clock::{Clock, SystemClock};
-use leasehold::{Label, Ttl};
+use leasehold_core::clock::{Clock, SystemClock};
+use leasehold_core::{Label, Ttl};
 use leasehold_work::queue::{DedupeKey, Payload, Reason};
 use leasehold_work::spool::{
     FileName, Spool, SpoolClaimer, SpoolFollowUp, SpoolGrant, SpoolNew, SpoolStep, SpoolSteps, Where,

@@ -1,7 +1,7 @@
 //! A spool on a bad day: entries that are damaged or at a limit, producers that are slow, an urgent item behind a full line.
 #![allow(clippy::unwrap_used)]
 
-use leasehold::{Label, Ttl};
+use leasehold_core::{Label, Ttl};
 use leasehold_work::spool::{Spool, SpoolClaimer, SpoolNew, SpoolStep, SpoolSteps, Where};
 use std::ffi::OsString;
 use std::fs;
@@ -118,7 +118,7 @@ fn a_damaged_checkpoint_costs_no_attempt() {
     spool.add_bytes(&SpoolNew::default(), b"x").unwrap();
     let mut worker = claimer(&spool);
     let first = worker.claim().unwrap().unwrap();
-    spool.checkpoint(&first, &leasehold::Checkpoint::new("page 1").unwrap()).unwrap();
+    spool.checkpoint(&first, &leasehold_core::Checkpoint::new("page 1").unwrap()).unwrap();
     let note = |epoch| spool.root().join(format!("notes/{}.e{epoch}.checkpoint", first.name().id));
     fs::write(note(2), b"\xff\xfe").unwrap();
     fs::write(note(3), [b'x'; 5_000]).unwrap();
@@ -208,7 +208,7 @@ fn a_producer_whose_file_was_removed_is_told_why() {
     }
     drop(sender);
     let error = producer.join().unwrap().unwrap_err();
-    assert_eq!(error.kind(), leasehold::Kind::Unavailable);
+    assert_eq!(error.kind(), leasehold_core::Kind::Unavailable);
     assert!(error.to_string().contains("nothing was added") && error.to_string().contains("add it again"), "{error}");
     assert_eq!(spool.everything().unwrap(), []);
 }
@@ -232,5 +232,5 @@ fn a_sign_of_life_that_comes_too_late_renews_nothing() {
     let mut worker = SpoolClaimer::new(spool.clone(), &"worker".parse().unwrap(), "1s".parse().unwrap()).unwrap();
     let mut grant = worker.claim().unwrap().unwrap();
     let error = spool.clone().with_steps(Arc::new(Late)).renew(&mut grant).unwrap_err();
-    assert_eq!(error.kind(), leasehold::Kind::Lost, "somebody may be putting it back: {error}");
+    assert_eq!(error.kind(), leasehold_core::Kind::Lost, "somebody may be putting it back: {error}");
 }

@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-use leasehold::protocol::{AfterFailure, Decision, Request, SlotClaim, decide};
-use leasehold::{Claim, HolderId, Label, Lineage, Nonce, Outcome, Ownership, SLOT_RUNS, Slot, Timestamp, Ttl};
-use leasehold_work::{CatchUp, Drop, ENTRIES_KEPT, Fate, Interrupted, Journal, Last, RunEnd, Schedule, Standing, due};
+use leasehold_core::lease::protocol::{AfterFailure, Decision, Request, SlotClaim, decide};
+use leasehold_core::{Claim, HolderId, Label, Lineage, Nonce, Outcome, Ownership, SLOT_RUNS, Slot, Timestamp, Ttl};
+use leasehold_work::schedule::{
+    CatchUp, Drop, ENTRIES_KEPT, Fate, Interrupted, Journal, Last, RunEnd, Schedule, Standing, due,
+};
 use std::time::Duration;
 
 const HOUR: u64 = 3_600_000;
@@ -203,7 +205,7 @@ fn a_mark_that_is_ahead_runs_nothing_names_what_comes_due_and_can_be_set_back() 
         by: "ann".parse().unwrap(),
         why: "the clock was ahead".parse().unwrap(),
         expected: None,
-        order: leasehold::protocol::Order::Rewind,
+        order: leasehold_core::lease::protocol::Order::Rewind,
     };
     let Decision::Write(rewound) = decide(&record, &order, at(now)) else { panic!() };
     assert_eq!(look(&rewound, &journal, CatchUp::default(), now).due.run, []);

@@ -3,11 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 use async_trait::async_trait;
-use leasehold::clock::{Clock, ManualClock, Moment};
-use leasehold::store::{
+use leasehold_core::clock::{Clock, ManualClock, Moment};
+use leasehold_core::store::{
     Beside, Capabilities, Page, Parts, Reading, Revision, Store, Survey, Swap, Watch, refuse_beside,
 };
-use leasehold::{Error, Key, Kind, LeaseName, MemoryStore, Result, Shelf, Ttl};
+use leasehold_core::{Error, Key, Kind, LeaseName, MemoryStore, Result, Shelf, Ttl};
 use leasehold_work::queue::{
     Added, Attempts, Claimed, Claimer, FollowUp, ItemGrant, ItemId, ItemName, NewItem, Payload, Queue, QueueName, State,
 };

@@ -20,7 +20,7 @@
 use super::signals::PASSED_ON;
 use super::windows::Windows;
 use super::wire::{Order, Outbox, Report};
-use leasehold::clock::{Clock, Moment, SystemClock};
+use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_system::process::{Signal, Tree, is_ignored};
 use rustix::process::{Pid, WaitOptions};
 use std::ffi::OsString;

@@ -3,7 +3,7 @@
 //! Only what was asked for counts: a `leasehold progress` call always does (it shows in the record), output and
 //! touched files only when named, for a spinner prints for ever.
 
-use leasehold::clock::{Clock, Moment, SystemClock};
+use leasehold_core::clock::{Clock, Moment, SystemClock};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::Child;

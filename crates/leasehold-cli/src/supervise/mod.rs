@@ -23,8 +23,8 @@ pub use signals::Signals;
 pub use standby::{Feed, Standby, check, unwatchable};
 pub use trouble::Trouble;
 
-use leasehold::clock::{Clock, Moment, SystemClock};
-use leasehold::{Grant, Keeper, Loss, Standing, Tenancy};
+use leasehold_core::clock::{Clock, Moment, SystemClock};
+use leasehold_core::{Grant, Keeper, Loss, Standing, Tenancy};
 use leasehold_stores::StoreUrl;
 use leasehold_system::process::{Signal, Tree};
 use leasehold_system::terminal::Terminal;

@@ -8,7 +8,7 @@
 //! by a debugger, another user's or in another PID namespace is left alone; then the run is ended in time.
 
 use super::windows::Windows;
-use leasehold::clock::{Clock, Moment, SystemClock};
+use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_stores::sqlite::Blocker;
 use leasehold_stores::{StoreUrl, blocker};
 use leasehold_system::locks::Told;

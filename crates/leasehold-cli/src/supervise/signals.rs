@@ -1,6 +1,6 @@
 //! The signals that end or concern the command.
 
-use leasehold::{Error, Kind, Result};
+use leasehold_core::{Error, Kind, Result};
 use leasehold_system::process::is_ignored;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};

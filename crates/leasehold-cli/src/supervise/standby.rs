@@ -2,7 +2,7 @@
 
 use super::deadman::Errand;
 use super::evidence::Evidence;
-use leasehold::{Error, Kind, Nonce, Result};
+use leasehold_core::{Error, Kind, Nonce, Result};
 use leasehold_system::process::{Tree, check_table, own_program};
 use std::ffi::OsString;
 use std::fs::File;

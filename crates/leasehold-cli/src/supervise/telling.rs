@@ -7,8 +7,8 @@
 //! attempt without an answer may have been.
 
 use crate::output;
-use leasehold::clock::{Clock, Moment, SystemClock};
-use leasehold::{Error, Kind, Result, format_duration};
+use leasehold_core::clock::{Clock, Moment, SystemClock};
+use leasehold_core::{Error, Kind, Result, format_duration};
 use leasehold_system::undo::{Mend, undone};
 use std::pin::pin;
 use std::time::Duration;

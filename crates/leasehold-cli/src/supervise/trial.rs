@@ -4,7 +4,7 @@
 
 use super::reap_all;
 use super::standby::{CGROUP, wants_cgroup};
-use leasehold::Nonce;
+use leasehold_core::Nonce;
 use leasehold_system::process::{Tree, own_program};
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -27,7 +27,7 @@ pub enum Ending {
 }
 
 /// Finds out how commands are ended on this machine.
-pub fn ending() -> leasehold::Result<Ending> {
+pub fn ending() -> leasehold_core::Result<Ending> {
     if !wants_cgroup()? {
         return Ok(Ending::Walk(format!("{CGROUP} is `off`")));
     }

@@ -1,7 +1,7 @@
 //! When a command must be told to end, and when it is ended, so that it is dead before its lease can be granted again.
 
-use leasehold::clock::Moment;
-use leasehold::{Error, Result, Ttl, format_duration};
+use leasehold_core::clock::Moment;
+use leasehold_core::{Error, Result, Ttl, format_duration};
 use std::time::Duration;
 
 /// Killing takes time: signals must be delivered, the tree walked, the dead reaped.

@@ -1,7 +1,7 @@
 //! What the supervisor and the dead-man say to each other: one line each, over a socket pair.
 
 use super::windows::Windows;
-use leasehold::clock::Moment;
+use leasehold_core::clock::Moment;
 use std::fmt;
 use std::io::ErrorKind;
 use std::time::Duration;

@@ -222,9 +222,9 @@ pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
 
 #[track_caller]
 pub fn within(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
-    let start = leasehold::clock::Clock::now(&leasehold::clock::SystemClock);
+    let start = leasehold_core::clock::Clock::now(&leasehold_core::clock::SystemClock);
     while !condition() {
-        let now = leasehold::clock::Clock::now(&leasehold::clock::SystemClock);
+        let now = leasehold_core::clock::Clock::now(&leasehold_core::clock::SystemClock);
         assert!(now.saturating_since(start) < limit, "not so after {limit:?}: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -2,7 +2,7 @@
 
 use crate::at;
 use crate::common::{Done, Home, PATIENCE, Running, descendants};
-use leasehold::clock::{Clock, SystemClock};
+use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_testbed::{Postgres, Server, free_port, nats_with, postgres, program, redis_with, wait_until};
 use std::collections::BTreeSet;
 use std::process::Command;

@@ -2,8 +2,8 @@
 
 use crate::rig::{Proxied, Store, author, eventually};
 use crate::upstream::Upstream;
-use leasehold::Kind;
-use leasehold::guard::{Adopt, Guard, HighWater};
+use leasehold_core::Kind;
+use leasehold_core::guard::{Adopt, Guard, HighWater};
 use leasehold_guards::StoreFence;
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 use crate::common::{Home, PATIENCE, eventually};
 use crate::peer::{Answer, once, post};
 use crate::upstream::Upstream;
-use leasehold::clock::{Clock, SystemClock};
+use leasehold_core::clock::{Clock, SystemClock};
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};

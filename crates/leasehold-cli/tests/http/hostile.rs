@@ -3,7 +3,7 @@
 use crate::peer::{Peer, once};
 use crate::rig::{Proxied, Store, author, payload};
 use crate::upstream::Upstream;
-use leasehold::{LeaseName, Token};
+use leasehold_core::{LeaseName, Token};
 
 /// A request's bytes and the statuses that refuse it; 0 is a closed connection.
 type Case = (String, Vec<u8>, Vec<u16>);

@@ -1,6 +1,6 @@
 //! The control: a proxy that checks the epoch, then forwards, without waiting for anybody and without the nonce.
 
-use leasehold::Token;
+use leasehold_core::Token;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};

@@ -3,8 +3,8 @@
 use crate::peer::{Peer, post};
 use crate::rig::{Proxied, Store, Zombie, author, payload};
 use crate::upstream::Upstream;
-use leasehold::clock::{Clock, SystemClock};
-use leasehold::{LeaseName, Nonce};
+use leasehold_core::clock::{Clock, SystemClock};
+use leasehold_core::{LeaseName, Nonce};
 use std::time::Duration;
 
 const ROUNDS: u64 = 1100;

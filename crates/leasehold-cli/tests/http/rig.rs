@@ -1,10 +1,10 @@
 //! A store, proxies as real processes that stop where they are told, and zombies.
 
 use crate::peer::{Answer, Peer, once, post};
-use leasehold::clock::{Clock, SystemClock};
-use leasehold::protocol::Order;
-use leasehold::{Acquired, Ask, Coordinator, HolderId, LeaseName, Outcome, Token};
-use leasehold_guards::http::{Limits, Proxy, Settings, Stage};
+use leasehold_core::clock::{Clock, SystemClock};
+use leasehold_core::lease::protocol::Order;
+use leasehold_core::{Acquired, Ask, Coordinator, HolderId, LeaseName, Outcome, Token};
+use leasehold_server::proxy::{Limits, Proxy, Settings, Stage};
 use leasehold_stores::{StoreUrl, open};
 use leasehold_testbed::Process;
 use rustix::process::{Signal, getpid, kill_process};
@@ -150,7 +150,7 @@ pub fn settings(store: &str, upstream: &str, resource: &str) -> Settings {
         resource: resource.parse().unwrap(),
         upstream: upstream.parse().unwrap(),
         lease: None,
-        policy: leasehold::guard::Policy::Reentrant,
+        policy: leasehold_core::guard::Policy::Reentrant,
         allow_safe: false,
         replay: None,
         limits: Limits {

@@ -3,8 +3,8 @@
 use crate::peer::{Answer, Peer, post};
 use crate::rig::{PATIENCE, Proxied, Store, author, payload};
 use crate::upstream::Upstream;
-use leasehold::{Key, LeaseName, Shelf, Token};
-use leasehold_guards::http::Stage;
+use leasehold_core::{Key, LeaseName, Shelf, Token};
+use leasehold_server::proxy::Stage;
 use std::time::Duration;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,8 +143,8 @@ pub fn a_rolled_back_store() {
             // And one that is below: the store says it is the holder's, the fence has seen more.
             let now = store.run(store.leases.store().read(&key)).unwrap().value.unwrap();
             let lineage = Some(first.lineage);
-            let empty = leasehold::Ownership { lineage, ..leasehold::Ownership::default() };
-            let empty = leasehold::codec::encode("ownership", &empty).unwrap();
+            let empty = leasehold_core::Ownership { lineage, ..leasehold_core::Ownership::default() };
+            let empty = leasehold_core::codec::encode("ownership", &empty).unwrap();
             store.run(store.leases.store().swap(&key, Some(&now.revision), &empty)).unwrap();
             let third = store.transfer(&lease);
             assert_eq!(third.epoch.get(), 1);
@@ -153,7 +153,7 @@ pub fn a_rolled_back_store() {
             assert!(answer.body.contains("store regressed"), "{answer:?}");
             // And one that has begun anew: the store says that it is held, but it is another lease.
             let now = store.run(store.leases.store().read(&key)).unwrap().value.unwrap();
-            let empty = leasehold::codec::encode("ownership", &leasehold::Ownership::default()).unwrap();
+            let empty = leasehold_core::codec::encode("ownership", &leasehold_core::Ownership::default()).unwrap();
             store.run(store.leases.store().swap(&key, Some(&now.revision), &empty)).unwrap();
             let fourth = store.transfer(&lease);
             assert_ne!(fourth.lineage, first.lineage);

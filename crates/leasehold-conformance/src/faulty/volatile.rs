@@ -4,10 +4,10 @@
 //! all, unless an answered write of its key came after it. Non-promise: nobody is hinted at it.
 
 use async_trait::async_trait;
-use leasehold::store::{
+use leasehold_core::store::{
     Beside, Capabilities, Page, Parts, Reading, Store, Survey, Swap, Tail, Versioned, Watch, list_by_reading,
 };
-use leasehold::{Key, LeaseName, Nonce, Result, Revision, Shelf};
+use leasehold_core::{Key, LeaseName, Nonce, Result, Revision, Shelf};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::Mutex;

@@ -2,8 +2,8 @@
 
 use crate::bench::{done, ensure, fresh_key, fresh_name};
 use crate::{Bench, Broken, Verdict};
-use leasehold::store::{Beside, Store, Swap};
-use leasehold::{Key, Kind, LeaseName, Shelf};
+use leasehold_core::store::{Beside, Store, Swap};
+use leasehold_core::{Key, Kind, LeaseName, Shelf};
 
 /// How many clients write beside their swaps of one key, and how often each.
 const CLIENTS: usize = 3;
@@ -77,7 +77,7 @@ pub(crate) async fn a_swap_and_what_lies_beside_it_are_one_step(bench: Bench) ->
 }
 
 /// The key that a client puts beside its swap. The value of the swapped key names it.
-fn put_by(key: &Key, client: usize, turn: usize) -> leasehold::Result<Key> {
+fn put_by(key: &Key, client: usize, turn: usize) -> leasehold_core::Result<Key> {
     Ok(Key::new(Shelf::Probe, &LeaseName::new(format!("{}/{client}-{turn}", key.name))?))
 }
 
@@ -114,6 +114,6 @@ async fn look(store: &dyn Store, key: &Key) -> Verdict {
     Ok(())
 }
 
-async fn is_there(store: &dyn Store, key: &Key) -> leasehold::Result<bool> {
+async fn is_there(store: &dyn Store, key: &Key) -> leasehold_core::Result<bool> {
     Ok(store.read(key).await?.value.is_some())
 }

@@ -2,8 +2,8 @@
 
 use crate::bench::{done, ensure, fresh_key, fresh_name};
 use crate::{Bench, Verdict};
-use leasehold::store::Swap;
-use leasehold::{Key, Kind, Revision, Shelf};
+use leasehold_core::store::Swap;
+use leasehold_core::{Key, Kind, Revision, Shelf};
 use std::collections::HashSet;
 
 /// How often a key is written, erased and written again.

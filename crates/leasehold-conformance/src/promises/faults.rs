@@ -4,7 +4,7 @@ use super::leases::{run_out, take};
 use crate::bench::{ensure, fresh_name};
 use crate::faulty::{Fault, FaultyStore};
 use crate::{Bench, Verdict};
-use leasehold::{Acquired, Ask, Coordinator, HolderId, Kind, Outcome, Released, Ttl};
+use leasehold_core::{Acquired, Ask, Coordinator, HolderId, Kind, Outcome, Released, Ttl};
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::task::Poll;

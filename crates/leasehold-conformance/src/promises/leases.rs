@@ -2,8 +2,8 @@
 
 use crate::bench::{done, ensure, fresh_name};
 use crate::{Bench, Broken, Verdict};
-use leasehold::protocol::Order;
-use leasehold::{
+use leasehold_core::lease::protocol::Order;
+use leasehold_core::{
     Acquired, Ask, Coordinator, Epoch, Grant, HolderId, Key, Kind, LeaseName, Operated, Outcome, Ownership, Released,
     Shelf, Timestamp, Ttl, codec,
 };

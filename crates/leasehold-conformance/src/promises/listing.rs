@@ -2,8 +2,8 @@
 
 use crate::bench::{done, ensure};
 use crate::{Bench, Broken, Verdict};
-use leasehold::store::{Parts, Store, Tail, Versioned};
-use leasehold::{Key, LeaseName, Nonce, Shelf};
+use leasehold_core::store::{Parts, Store, Tail, Versioned};
+use leasehold_core::{Key, LeaseName, Nonce, Shelf};
 
 /// A bound on pages, so that a store whose pages never end is caught too.
 const MAX_PAGES: usize = 10_000;

@@ -2,9 +2,9 @@
 
 use crate::bench::{done, ensure, fresh_key};
 use crate::{Bench, Broken, Verdict};
-use leasehold::codec::MAX_RECORD_BYTES;
-use leasehold::store::{Parts, Store, Swap, Tail};
-use leasehold::{Key, Kind, LeaseName, MAX_NAME_BYTES, Nonce, Revision, Shelf};
+use leasehold_core::codec::MAX_RECORD_BYTES;
+use leasehold_core::store::{Parts, Store, Swap, Tail};
+use leasehold_core::{Key, Kind, LeaseName, MAX_NAME_BYTES, Nonce, Revision, Shelf};
 use std::sync::Arc;
 
 /// How often two handles take turns.

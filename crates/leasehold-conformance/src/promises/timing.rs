@@ -2,9 +2,9 @@
 
 use crate::bench::{done, ensure, fresh_key, fresh_name};
 use crate::{Bench, Broken, Verdict};
-use leasehold::clock::{Clock, SystemClock};
-use leasehold::store::{ClockSource, Store, Watching};
-use leasehold::{Acquired, Ask, HolderId, Key, Outcome, Released, Revision, Shelf, Timestamp, Ttl};
+use leasehold_core::clock::{Clock, SystemClock};
+use leasehold_core::store::{ClockSource, Store, Watching};
+use leasehold_core::{Acquired, Ask, HolderId, Key, Outcome, Released, Revision, Shelf, Timestamp, Ttl};
 use std::time::Duration;
 
 /// How late anything may be on a busy machine.

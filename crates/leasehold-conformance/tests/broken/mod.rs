@@ -1,10 +1,10 @@
 //! A store in memory with one flaw.
 
 use async_trait::async_trait;
-use leasehold::store::{
+use leasehold_core::store::{
     Beside, Capabilities, Page, Parts, Reading, Store, Survey, Swap, Tail, Versioned, Watch, refuse_erasing_a_lease,
 };
-use leasehold::{Error, Key, Kind, LeaseName, MemoryStore, Ownership, Result, Revision, Shelf, Timestamp, codec};
+use leasehold_core::{Error, Key, Kind, LeaseName, MemoryStore, Ownership, Result, Revision, Shelf, Timestamp, codec};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -7,7 +7,7 @@ use super::commit::Oid;
 use super::names::Refspec;
 use super::program::QUIET_FETCH;
 use super::site::Site;
-use leasehold::{Error, Kind, Result};
+use leasehold_core::{Error, Kind, Result};
 use std::collections::HashMap;
 use std::time::Duration;
 

@@ -5,8 +5,8 @@
 
 use super::commit::{Inscription, Oid, TRAIL};
 use crate::succession::Former;
-use leasehold::guard::HighWater;
-use leasehold::{Result, Token, codec};
+use leasehold_core::guard::HighWater;
+use leasehold_core::{Result, Token, codec};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -114,7 +114,7 @@ fn fingerprint(text: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold::{Epoch, Nonce};
+    use leasehold_core::{Epoch, Nonce};
 
     #[test]
     fn a_note_is_read_back_whole_or_not_at_all() {
@@ -124,7 +124,7 @@ mod tests {
         let (lease, nonce) = ("job".parse().unwrap(), Nonce::from_u128(9));
         let high = HighWater {
             lease,
-            lineage: leasehold::Lineage::from_u128(1),
+            lineage: leasehold_core::Lineage::from_u128(1),
             epoch: Epoch::new(4).unwrap(),
             nonce,
             seq: 2,

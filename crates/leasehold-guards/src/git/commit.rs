@@ -4,8 +4,8 @@
 //! was written is read back, and anything else is told apart. Non-promise: the commits have no history of their own.
 
 use crate::succession::Former;
-use leasehold::guard::HighWater;
-use leasehold::{Error, Kind, Nonce, Result, Token};
+use leasehold_core::guard::HighWater;
+use leasehold_core::{Error, Kind, Nonce, Result, Token};
 
 /// How many of the fence's earlier commits are named.
 pub(crate) const TRAIL: usize = 16;
@@ -141,7 +141,7 @@ impl Inscription {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold::{Epoch, Lineage};
+    use leasehold_core::{Epoch, Lineage};
 
     fn high() -> HighWater {
         let nonce = Nonce::from_u128(7);

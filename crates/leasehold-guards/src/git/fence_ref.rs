@@ -8,7 +8,7 @@ use super::commit::{Inscription, Oid};
 use super::program::{Answer, QUIET_FETCH};
 use super::site::Site;
 use super::steps::{GitStep, GitSteps};
-use leasehold::{Error, Kind, Result};
+use leasehold_core::{Error, Kind, Result};
 
 /// How often a fence that moves while it is read is read again.
 const TRIES: u32 = 24;

@@ -3,7 +3,7 @@
 //! Promise: what parsed cannot be taken for an option by git, touches no fence, and is shown without its password.
 //! Non-promise: whether a remote or a ref exists is for git to say.
 
-use leasehold::{Error, LeaseName, Result, printable};
+use leasehold_core::{Error, LeaseName, Result, printable};
 use std::fmt;
 use std::str::FromStr;
 

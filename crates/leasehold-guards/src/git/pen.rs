@@ -5,7 +5,7 @@
 //! git is asked. Non-promise: like git's own loose objects by default, it is not synced.
 
 use super::commit::Oid;
-use leasehold::Nonce;
+use leasehold_core::Nonce;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};

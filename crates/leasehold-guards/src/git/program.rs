@@ -3,8 +3,8 @@
 //! Promise: git speaks plain English without questions of its own making, finds the user's configuration, credentials and
 //! hooks, and is killed when nobody waits for it any more. Non-promise: what git runs in turn (ssh, helpers) ends by itself.
 
-use leasehold::secret::redacted;
-use leasehold::{Error, Kind, Result, printable};
+use leasehold_core::secret::redacted;
+use leasehold_core::{Error, Kind, Result, printable};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

@@ -5,7 +5,7 @@
 
 use super::names::Refspec;
 use super::site::Site;
-use leasehold::{Error, Kind, Nonce, Result};
+use leasehold_core::{Error, Kind, Nonce, Result};
 
 /// Rebases the current branch onto what the remote has for these refs.
 pub(super) async fn onto_theirs(site: &Site, refspecs: &[Refspec], names: &[String]) -> Result<()> {

@@ -7,8 +7,8 @@ use super::memo::Memo;
 use super::names::{Remote, helper};
 use super::pen::Pen;
 use super::program::{Git, OLDEST, Version};
-use leasehold::secret::redacted;
-use leasehold::{Error, Kind, Result};
+use leasehold_core::secret::redacted;
+use leasehold_core::{Error, Kind, Result};
 use std::path::PathBuf;
 
 /// A repository and a remote.

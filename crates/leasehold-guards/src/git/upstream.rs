@@ -5,7 +5,7 @@
 
 use super::names::{Refspec, Remote};
 use super::program::Git;
-use leasehold::{Error, Kind, Result};
+use leasehold_core::{Error, Kind, Result};
 use std::path::PathBuf;
 
 /// The remote and the refspec for the current branch of the repository at `folder` (or where we are); a remote that was

@@ -100,7 +100,7 @@ fn refusal(id: &Value, closed: &Closed) -> Value {
     let numbers = json!({
         "kind": closed.kind.as_str(),
         "held": closed.held.get(),
-        "seen": closed.seen.map(leasehold::Epoch::get),
+        "seen": closed.seen.map(leasehold_core::Epoch::get),
     });
     json!({
         "jsonrpc": "2.0",

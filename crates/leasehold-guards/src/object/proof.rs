@@ -4,8 +4,8 @@
 //! beside the object. Non-promise: a server that loses one race in a thousand may pass; `leasehold doctor` tries longer.
 
 use super::{ObjectGuard, condition};
-use leasehold::guard::Guard;
-use leasehold::{Error, Kind, Nonce, Result};
+use leasehold_core::guard::Guard;
+use leasehold_core::{Error, Kind, Nonce, Result};
 use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutMode, PutOptions, PutResult};
 use tokio::task::JoinSet;

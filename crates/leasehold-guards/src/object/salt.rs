@@ -4,7 +4,7 @@
 //! off again. Non-promise: it is part of what readers get, so it is for contents in which blanks at the end mean nothing.
 
 use bytes::{Bytes, BytesMut};
-use leasehold::{Error, Nonce, Result};
+use leasehold_core::{Error, Nonce, Result};
 use std::str::FromStr;
 
 /// 128 bits, a newline, and one before, so that a text's last line is left as it is.

@@ -5,7 +5,7 @@
 //! checks at its end that the transaction is still the same.
 
 use super::Dialect;
-use leasehold::{Error, Kind, Result, printable};
+use leasehold_core::{Error, Kind, Result, printable};
 
 /// The most that a script may hold: it is kept in memory.
 pub const MAX_SCRIPT_BYTES: usize = 16 * 1024 * 1024;

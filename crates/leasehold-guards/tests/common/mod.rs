@@ -1,7 +1,7 @@
 //! What every test of the guards needs.
 #![allow(dead_code, clippy::unwrap_used)]
 
-use leasehold::{Epoch, Nonce, Token};
+use leasehold_core::{Epoch, Nonce, Token};
 use std::path::Path;
 
 /// A token of lease `job`; the nonce follows from the epoch unless `rival` is not 0.
@@ -13,7 +13,7 @@ pub fn token_of(lease: &str, epoch: u64, rival: u64) -> Token {
     let nonce = Nonce::from_u128((u128::from(epoch) << 64) | u128::from(rival));
     Token {
         lease: lease.parse().unwrap(),
-        lineage: leasehold::Lineage::from_u128(1),
+        lineage: leasehold_core::Lineage::from_u128(1),
         epoch: Epoch::new(epoch).unwrap(),
         nonce,
         seq: 0,
@@ -22,7 +22,7 @@ pub fn token_of(lease: &str, epoch: u64, rival: u64) -> Token {
 
 /// A token of a lease of the same name in another store.
 pub fn theirs(epoch: u64) -> Token {
-    Token { lineage: leasehold::Lineage::from_u128(2), ..token(epoch, 77) }
+    Token { lineage: leasehold_core::Lineage::from_u128(2), ..token(epoch, 77) }
 }
 
 /// Every path below `folder`, with its size; for "nothing was left" and "nothing was changed".

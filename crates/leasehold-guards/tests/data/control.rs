@@ -2,7 +2,7 @@
 
 use crate::databases::{Database, Engine};
 use crate::worker::object_at;
-use leasehold::{Error, Kind, Result};
+use leasehold_core::{Error, Kind, Result};
 use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutPayload};
 use std::time::Duration;
@@ -55,7 +55,7 @@ pub async fn naive_object(url: &str, name: &str) -> u64 {
 
 /// Who wrote last, by the fence. Whoever only looks on may ask again: a stand-in under load drops a call now and then.
 pub async fn fenced_object(url: &str, name: &str) -> u64 {
-    use leasehold::guard::Guard;
+    use leasehold_core::guard::Guard;
     let guard = object_at(url, name, None).unwrap();
     for pause in [0, 100, 1_000, 5_000] {
         tokio::time::sleep(Duration::from_millis(pause)).await;

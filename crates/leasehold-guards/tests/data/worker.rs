@@ -2,11 +2,12 @@
 
 use crate::common::token;
 use crate::{control, databases, dice::Dice};
-use leasehold::guard::{Guard, Policy};
-use leasehold::{Error, Kind, Result, Token};
+use leasehold_core::guard::{Guard, Policy};
+use leasehold_core::{Error, Kind, Result, Token};
 use leasehold_guards::object::{Salt, Tags, key};
 use leasehold_guards::sql::{Resource, Script};
-use leasehold_guards::{ObjectGuard, Stage, Stages, mysql, postgres};
+use leasehold_guards::sql::{mysql, postgres};
+use leasehold_guards::{ObjectGuard, Stage, Stages};
 use leasehold_stores::{Address, StoreUrl};
 use leasehold_testbed::Process;
 use mysql_async::prelude::Queryable;

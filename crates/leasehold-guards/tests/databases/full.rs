@@ -2,8 +2,8 @@
 
 use super::{Database, Engine, all, servers};
 use crate::common::token;
-use leasehold::Kind;
-use leasehold::guard::{Guard, Policy};
+use leasehold_core::Kind;
+use leasehold_core::guard::{Guard, Policy};
 use leasehold_guards::sql::Script;
 use leasehold_testbed::SmallDisk;
 

@@ -5,8 +5,8 @@ mod full;
 mod own;
 
 pub use full::a_full_disk_changes_nothing;
-use leasehold::guard::{HighWater, Policy};
-use leasehold::{Result, Token};
+use leasehold_core::guard::{HighWater, Policy};
+use leasehold_core::{Result, Token};
 use leasehold_guards::sql::{Dialect, Resource, Script, Setup, SqlGuard};
 use leasehold_guards::{MysqlGuard, PostgresGuard, SqliteGuard, Stages};
 use leasehold_stores::StoreUrl;
@@ -79,7 +79,7 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 /// One of each, without a fence.
 pub async fn bare() -> Vec<Database> {
-    let name = format!("t{}", &leasehold::Nonce::random().to_string()[..12]);
+    let name = format!("t{}", &leasehold_core::Nonce::random().to_string()[..12]);
     let (pg, my) = (servers().postgres.port(), servers().mariadb.port());
     let folder = Arc::new(tempfile::tempdir().unwrap());
     let path = folder.path().join("app.db");

@@ -2,10 +2,10 @@
 
 use super::{Database, Engine};
 use crate::common::token;
-use leasehold::guard::Policy;
-use leasehold::{Kind, Result, Token};
+use leasehold_core::guard::Policy;
+use leasehold_core::{Kind, Result, Token};
 use leasehold_guards::sql::Resource;
-use leasehold_guards::{mysql, postgres, sqlite};
+use leasehold_guards::sql::{mysql, postgres, sqlite};
 use mysql_async::prelude::Queryable;
 use mysql_async::{IsolationLevel as My, TxOpts};
 use tokio_postgres::IsolationLevel as Pg;

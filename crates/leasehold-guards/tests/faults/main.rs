@@ -265,7 +265,7 @@ fn adoptions() {
                 operator.reply();
             }
         }
-        let guard = leasehold_guards::FileGuard::new(&path, leasehold::guard::Policy::Reentrant).unwrap();
+        let guard = leasehold_guards::FileGuard::new(&path, leasehold_core::guard::Policy::Reentrant).unwrap();
         let now = guard.high_water_now().unwrap().expect("there is always a fence");
         if now.lineage == common::token(4, 0).lineage {
             assert_eq!(now.epoch.get(), 5, "{name}");
@@ -319,9 +319,10 @@ fn full_disk() {
     let outcome = std::panic::catch_unwind(|| {
         fill_up(mount.path());
         rustix::mount::mount_remount(mount.path(), rustix::mount::MountFlags::RDONLY, c"").unwrap();
-        let guard = leasehold_guards::FileGuard::new(mount.path().join("out"), leasehold::guard::Policy::Reentrant);
+        let guard =
+            leasehold_guards::FileGuard::new(mount.path().join("out"), leasehold_core::guard::Policy::Reentrant);
         let refused = guard.unwrap().write_from(&common::token(3, 0), &b"x"[..]).unwrap_err();
-        assert_eq!(refused.kind(), leasehold::Kind::Unsupported);
+        assert_eq!(refused.kind(), leasehold_core::Kind::Unsupported);
         assert!(refused.to_string().contains("the file system is read-only"), "{refused}");
     });
     rustix::mount::unmount(mount.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
@@ -329,12 +330,12 @@ fn full_disk() {
 }
 
 fn fill_up(folder: &Path) {
-    let guard = leasehold_guards::FileGuard::new(folder.join("out"), leasehold::guard::Policy::Reentrant).unwrap();
+    let guard = leasehold_guards::FileGuard::new(folder.join("out"), leasehold_core::guard::Policy::Reentrant).unwrap();
     guard.write_from(&common::token(1, 0), &b"old"[..]).unwrap();
     for epoch in [1, 2, 2] {
         let before = tree(folder).len();
         let failed = guard.write_from(&common::token(epoch, 0), &vec![b'x'; 1 << 20][..]).unwrap_err();
-        assert_eq!(failed.kind(), leasehold::Kind::Unavailable);
+        assert_eq!(failed.kind(), leasehold_core::Kind::Unavailable);
         assert!(failed.to_string().contains("the disk is full, the old content stays"), "{failed}");
         assert_eq!(fs::read_to_string(folder.join("out")).unwrap(), "old");
         assert!(tree(folder).len() <= before, "staging was left");
@@ -342,11 +343,11 @@ fn fill_up(folder: &Path) {
     guard.write_from(&common::token(2, 0), &b"fits"[..]).unwrap();
     assert_eq!(fs::read_to_string(folder.join("out")).unwrap(), "fits");
     let publisher =
-        leasehold_guards::FolderGuard::new(folder.join("site"), leasehold::guard::Policy::Reentrant).unwrap();
+        leasehold_guards::FolderGuard::new(folder.join("site"), leasehold_core::guard::Policy::Reentrant).unwrap();
     let source = tempfile::tempdir().unwrap();
     fs::write(source.path().join("big"), vec![b'x'; 1 << 20]).unwrap();
     let failed = publisher.publish(&common::token(1, 0), source.path()).unwrap_err();
-    assert_eq!(failed.kind(), leasehold::Kind::Unavailable, "{failed}");
+    assert_eq!(failed.kind(), leasehold_core::Kind::Unavailable, "{failed}");
     assert!(!folder.join("site").exists());
     fs::write(source.path().join("big"), "small").unwrap();
     publisher.publish(&common::token(1, 0), source.path()).unwrap();

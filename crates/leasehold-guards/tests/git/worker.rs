@@ -1,7 +1,7 @@
 //! The pushing process itself: our guard, or one of the controls.
 
 use crate::common::token;
-use leasehold::guard::{Guard, Policy};
+use leasehold_core::guard::{Guard, Policy};
 use leasehold_guards::GitGuard;
 use leasehold_guards::git::{GitStep, GitSteps, PushOptions};
 use rustix::io::Errno;

@@ -1,7 +1,7 @@
 //! The negative control: a fence file that is read, compared and written, as people write it at first.
 
 use super::artifact::text;
-use leasehold::Nonce;
+use leasehold_core::Nonce;
 use std::fs;
 use std::path::Path;
 

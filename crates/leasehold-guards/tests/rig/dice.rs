@@ -1,6 +1,6 @@
 //! Choices that follow from one printed seed.
 
-use leasehold::Nonce;
+use leasehold_core::Nonce;
 use std::time::Duration;
 
 /// A small generator; it decides nothing but tests.

@@ -4,7 +4,7 @@ use super::artifact::{source, text};
 use super::control;
 use super::dice::Dice;
 use crate::common::{theirs, token};
-use leasehold::guard::Policy;
+use leasehold_core::guard::Policy;
 use leasehold_guards::{FileGuard, FolderGuard, Step, Steps};
 use rustix::io::Errno;
 use rustix::process::{Signal, getpid, kill_process};

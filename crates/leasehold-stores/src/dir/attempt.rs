@@ -5,9 +5,9 @@
 use super::KEPT;
 use super::folders::sync_folder;
 use super::layout::{self, Mark, Version};
-use super::room::{Room, Staged, failed};
-use leasehold::store::{Revision, Swap};
-use leasehold::{Error, Key, Kind, Nonce, Result};
+use super::root::{Room, Staged, failed};
+use leasehold_core::store::{Revision, Swap};
+use leasehold_core::{Error, Key, Kind, Nonce, Result};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;

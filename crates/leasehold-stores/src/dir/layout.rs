@@ -4,8 +4,8 @@
 //! have 255 bytes only; a version file that was cut or edited is noticed. Non-promise: a flipped bit in the body is for
 //! the record's own checksum to find.
 
-use leasehold::store::Revision;
-use leasehold::{Error, Kind, LeaseName, Nonce, Result};
+use leasehold_core::store::Revision;
+use leasehold_core::{Error, Kind, LeaseName, Nonce, Result};
 use std::path::{Path, PathBuf};
 
 /// The longest component that is written, continuation mark included.

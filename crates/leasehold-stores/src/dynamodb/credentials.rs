@@ -5,10 +5,10 @@
 //! are not followed; the message says what to do instead.
 
 use crate::http::Doing;
-use crate::https::{Untimed, untimed};
+use crate::http::client::{Untimed, untimed};
 use crate::utc::millis_of;
 use aws_credential_types::Credentials;
-use leasehold::{Error, Kind, Result};
+use leasehold_core::{Error, Kind, Result};
 use leasehold_system::clock::wall_ms;
 use reqwest::{Client, RequestBuilder};
 use serde::Deserialize;
@@ -114,7 +114,7 @@ impl Chain {
             return Ok(lasting(id, secret, fields.remove("aws_session_token")));
         }
         if is_named || self.var("AWS_PROFILE").is_some() {
-            let name = leasehold::printable(&self.profile_name());
+            let name = leasehold_core::printable(&self.profile_name());
             return Err(none(&format!("the AWS profile `{name}` has no access key")));
         }
         if let Some(request) = self.container()? {

@@ -3,12 +3,12 @@
 //! Promise: found as Google's own libraries find them (GOOGLE_APPLICATION_CREDENTIALS, gcloud's file, metadata server),
 //! renewed in time, never shown. Non-promise: workload identity federation (`external_account`) is not followed.
 
-use crate::address::Secret;
 use crate::http::Doing;
-use crate::https::untimed;
+use crate::http::client::untimed;
+use crate::url::Secret;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
-use leasehold::{Error, Kind, Result, printable};
+use leasehold_core::{Error, Kind, Result, printable};
 use leasehold_system::clock::wall_ms;
 use reqwest::{Client, RequestBuilder, Url};
 use ring::rand::SystemRandom;

@@ -1,9 +1,9 @@
 //! The server's settings that class and durability rest on.
 
-use super::connections::Connections;
-use super::failure::Doing;
-use leasehold::store::{Class, Survey};
-use leasehold::{Error, Kind, Result};
+use super::connection::Connections;
+use super::error::Doing;
+use leasehold_core::store::{Class, Survey};
+use leasehold_core::{Error, Kind, Result};
 use mysql_async::Row;
 use std::collections::HashMap;
 

@@ -13,12 +13,12 @@
 //!
 //! So whoever comes to a lease that is free reads one message, and only who looks at one that is held reads two.
 
-use super::link::{self, Lapse, Link};
+use super::connection::{self, Lapse, Link};
 use super::wire::{Ack, Purge, Stored};
 use super::{Change, EXPECTED, NatsStore, Offered, json};
 use async_nats::HeaderMap;
-use leasehold::store::{Parts, Revision, Tail, Versioned};
-use leasehold::{Error, Key, Kind, Result};
+use leasehold_core::store::{Parts, Revision, Tail, Versioned};
+use leasehold_core::{Error, Key, Kind, Result};
 use std::fmt;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -39,7 +39,7 @@ pub(super) struct TailId(String);
 
 impl TailId {
     pub(super) fn new() -> Self {
-        TailId(leasehold::Nonce::random().to_string())
+        TailId(leasehold_core::Nonce::random().to_string())
     }
 
     pub(super) fn parse(text: &str) -> Option<Self> {
@@ -164,7 +164,7 @@ impl NatsStore {
         headers.insert(EXPECTED, "0");
         let subject = self.names.tail(&self.names.subject(key), &tail);
         let told = link.ask(&subject, Some(headers), bytes.to_vec()).await;
-        told.and_then(|message| link::read::<Ack>(&message)).ok().map(|_| tail)
+        told.and_then(|message| connection::read::<Ack>(&message)).ok().map(|_| tail)
     }
 
     /// Drops the tails that lay beside a record before this message of it, which had everything in it or was followed by

@@ -5,7 +5,7 @@
 
 use super::beside::TailId;
 use crate::namespace::Namespace;
-use leasehold::{Key, LeaseName, Shelf};
+use leasehold_core::{Key, LeaseName, Shelf};
 
 /// The names that one namespace goes by.
 #[derive(Debug, Clone)]

@@ -6,7 +6,7 @@ use super::beside::{self, TailId};
 use crate::utc::millis_of;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use leasehold::Timestamp;
+use leasehold_core::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 

@@ -3,8 +3,8 @@
 //! Promise: a profile that was named and is not there is an error that says where it was looked for; no key or secret is
 //! ever shown. Non-promise: profiles that get their keys by running something (roles, single sign-on) are not followed.
 
-use super::settings::Env;
-use leasehold::{Error, Kind, Result, printable};
+use super::config::Env;
+use leasehold_core::{Error, Kind, Result, printable};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;

@@ -4,8 +4,8 @@
 //! content never comes back; a revision that this store never gave is told apart without asking. Non-promise: an object
 //! that somebody else put under the prefix is not understood, and said to be damaged.
 
-use leasehold::store::Revision;
-use leasehold::{Error, Kind, LeaseName, Nonce, Result};
+use leasehold_core::store::Revision;
+use leasehold_core::{Error, Kind, LeaseName, Nonce, Result};
 use object_store::UpdateVersion;
 use object_store::path::Path;
 

@@ -4,12 +4,12 @@
 //! named; no record is written then. The proof is kept as an object, for each way (endpoint) to the server, so that later
 //! processes only look for it. Non-promise: a server that loses one race in a thousand may pass; `doctor` tries longer.
 
-use super::exchange::in_time;
+use super::connection::in_time;
 use super::{Put, Room};
-use crate::object::settings::Service;
+use crate::object::config::Service;
 use futures_util::future::join_all;
-use leasehold::store::Revision;
-use leasehold::{Error, Kind, Nonce, Result};
+use leasehold_core::store::Revision;
+use leasehold_core::{Error, Kind, Nonce, Result};
 use object_store::ObjectStoreExt;
 use object_store::path::Path;
 

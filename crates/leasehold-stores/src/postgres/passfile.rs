@@ -1,6 +1,6 @@
 //! The password file: a line `host:port:database:user:password` for each, `*` for any.
 
-use crate::address::Secret;
+use crate::url::Secret;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 

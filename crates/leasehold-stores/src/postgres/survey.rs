@@ -1,6 +1,6 @@
 //! What the server's settings make of its class.
 
-use leasehold::store::{Class, Survey};
+use leasehold_core::store::{Class, Survey};
 use tokio_postgres::Row;
 
 /// What was found.

@@ -1,6 +1,6 @@
 //! TLS as `sslmode` means it: whose certificate is trusted, and whether its name must fit.
 
-use leasehold::printable;
+use leasehold_core::printable;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring};

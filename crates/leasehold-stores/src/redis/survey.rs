@@ -4,13 +4,13 @@
 //! Non-promise: a replica that is neither connected nor known to sentinels or cluster is not seen.
 
 use super::RedisStore;
-use super::fault::Doing;
-use super::link::{Call, Confirm};
-use super::place::{Mode, Node};
-use super::scripts;
+use super::config::{Mode, Node};
+use super::connection::{Call, Confirm};
+use super::error::Doing;
+use super::statements;
 use ::redis::{Cmd, FromRedisValue, cmd};
-use leasehold::store::{Class, Survey};
-use leasehold::{Error, Kind, Result, Shelf};
+use leasehold_core::store::{Class, Survey};
+use leasehold_core::{Error, Kind, Result, Shelf};
 use std::collections::BTreeMap;
 
 /// What is said of a setting that the server does not show.
@@ -41,7 +41,8 @@ impl Findings {
 
 pub(super) async fn survey(store: &RedisStore) -> Result<Survey> {
     // A read first: in a cluster it leads to the node that is meant.
-    let call = Call::Script { script: &scripts::READ, keys: &[store.records(Shelf::Lease)], args: &[b"survey", b"0"] };
+    let call =
+        Call::Script { script: &statements::READ, keys: &[store.records(Shelf::Lease)], args: &[b"survey", b"0"] };
     store.link.call(call, Doing::Reading, Confirm::No).await?;
     let mut findings = Findings { survey: Survey::plain(Class::B), is_proven: true };
     let info: String = ask(store, cmd("INFO").arg("server").take()).await.unwrap_or_default();

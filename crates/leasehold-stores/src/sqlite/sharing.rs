@@ -3,11 +3,11 @@
 //! Promise: two handles share one connection if, and only if, their path leads to the same file now. It is closed when
 //! the last of them is dropped. Non-promise: two who open a file at the same moment may get one each, which is as good.
 
-use super::change::Change;
-use super::room::Room;
+use super::commit::Change;
+use super::statements::Room;
 use crate::namespace::Namespace;
-use leasehold::Result;
-use leasehold::store::Swap;
+use leasehold_core::Result;
+use leasehold_core::store::Swap;
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

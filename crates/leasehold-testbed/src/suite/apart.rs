@@ -1,7 +1,7 @@
 //! Namespaces of one store.
 
-use leasehold::store::{Store, Swap};
-use leasehold::{Key, LeaseName, Shelf};
+use leasehold_core::store::{Store, Swap};
+use leasehold_core::{Key, LeaseName, Shelf};
 use std::sync::Arc;
 
 /// Two namespaces of one store share no record, on any shelf, and neither lists what is in the other.
@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// # Panics
 /// If they do.
 pub async fn namespaces_are_apart(one: Arc<dyn Store>, other: Arc<dyn Store>) {
-    let name = LeaseName::new(format!("namespaces/{}", leasehold::Nonce::random())).unwrap();
+    let name = LeaseName::new(format!("namespaces/{}", leasehold_core::Nonce::random())).unwrap();
     for shelf in Shelf::ALL {
         let key = Key::new(shelf, &name);
         assert!(matches!(one.swap(&key, None, b"one").await.unwrap(), Swap::Done { .. }), "{key}");

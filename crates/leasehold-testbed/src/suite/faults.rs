@@ -2,7 +2,7 @@
 
 use super::{Opener, acquire_in_the_end, ask, fresh_lease, granted, is_outage, ttl, warm_up};
 use crate::{Fault, Proxy};
-use leasehold::{Acquired, Coordinator, Epoch, Error, Grant, LeaseName, Outcome};
+use leasehold_core::{Acquired, Coordinator, Epoch, Error, Grant, LeaseName, Outcome};
 
 /// Whichever exchange of a tenure is cut, and wherever: nobody else is let in, no epoch is given twice, a lost answer is
 /// found again by its nonce, and the client goes on without being opened anew.
@@ -75,7 +75,10 @@ async fn check(cut: &Coordinator, witness: &Coordinator, lease: &LeaseName, trie
     if record.tenure.is_some() {
         // The release did not get through: an operator need not wait for the end of the TTL either.
         let why = "the holder was cut off".parse().unwrap();
-        witness.operate(lease, "suite".parse().unwrap(), why, leasehold::protocol::Order::Revoke).await.unwrap();
+        witness
+            .operate(lease, "suite".parse().unwrap(), why, leasehold_core::lease::protocol::Order::Revoke)
+            .await
+            .unwrap();
     }
     let before = witness.inspect(lease).await.unwrap().record.epoch;
     let again = acquire_in_the_end(cut, lease).await;

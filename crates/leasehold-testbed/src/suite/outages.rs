@@ -2,8 +2,8 @@
 
 use super::{Opener, RECOVERY, acquire_in_the_end, ask, fresh_lease, granted, is_outage, ttl, warm_up};
 use crate::{Proxy, Server};
-use leasehold::store::{Store, Swap};
-use leasehold::{Acquired, Coordinator, Epoch, Keeper, Key, Kind, LeaseName, Outcome, Shelf};
+use leasehold_core::store::{Store, Swap};
+use leasehold_core::{Acquired, Coordinator, Epoch, Keeper, Key, Kind, LeaseName, Outcome, Shelf};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

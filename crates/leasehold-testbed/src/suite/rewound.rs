@@ -1,7 +1,7 @@
 //! What happens to a swap that a failover or a restored backup undid.
 
-use leasehold::store::{Revision, Store, Swap};
-use leasehold::{Key, LeaseName, Shelf};
+use leasehold_core::store::{Revision, Store, Swap};
+use leasehold_core::{Key, LeaseName, Shelf};
 
 /// A swap that the server forgot has a revision of its own: whoever was told of it cannot win over what came instead.
 /// The records are kept by `save` and brought back by `rewind`.

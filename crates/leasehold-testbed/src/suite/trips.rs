@@ -2,8 +2,8 @@
 
 use super::{Opener, ask, fresh_lease, granted, ttl, warm_up};
 use crate::Proxy;
-use leasehold::clock::{Clock, SystemClock};
-use leasehold::{Coordinator, Outcome, Ttl};
+use leasehold_core::clock::{Clock, SystemClock};
+use leasehold_core::{Coordinator, Outcome, Ttl};
 use std::time::Duration;
 
 /// Acquiring takes at most two exchanges, and a name's first time two more, which ask before and after whether its namespace is

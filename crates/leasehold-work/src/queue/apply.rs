@@ -2,18 +2,18 @@
 //!
 //! Promise: nothing counts unless a swap answered that it is stored. A write without an answer is looked for by its nonce:
 //! what is found is confirmed by a new write, what the record proves was not applied is tried again, and what it no longer
-//! remembers is *unknown* ([`super::protocol::fate`]). Non-promise: places in line are hints, and follow later.
+//! remembers is *unknown* ([`leasehold_core::item::protocol::fate`]). Non-promise: places in line are hints, and follow later.
 
-use super::desk::{Added, Queue};
 use super::grant::Known;
-use super::item::{Item, State};
-use super::name::ItemName;
-use super::protocol::{Decision, Refusal, Request, decide, fate};
-use leasehold::protocol::Fate;
-use leasehold::relocation::taken_away;
-use leasehold::residence;
-use leasehold::store::Swap;
-use leasehold::{Anchor, Error, Jitter, Kind, Nonce, Result};
+use super::queue::{Added, Queue};
+use leasehold_core::item::name::ItemName;
+use leasehold_core::item::protocol::{Decision, Refusal, Request, decide, fate};
+use leasehold_core::item::record::{Item, State};
+use leasehold_core::lease::protocol::Fate;
+use leasehold_core::relocation::taken_away;
+use leasehold_core::residence;
+use leasehold_core::store::Swap;
+use leasehold_core::{Anchor, Error, Jitter, Kind, Nonce, Result};
 use std::time::Duration;
 
 /// How often a request is decided anew when others keep writing in between.
@@ -289,12 +289,12 @@ fn rests_on_it(request: &Request) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::protocol::Order;
     use crate::queue::{Attempts, NewItem, Payload, Priority};
-    use leasehold::protocol::Holder;
-    use leasehold::relocation::Step;
-    use leasehold::residence::Migration;
-    use leasehold::{Lineage, MemoryStore, Timestamp};
+    use leasehold_core::item::protocol::Order;
+    use leasehold_core::lease::protocol::Holder;
+    use leasehold_core::relocation::Step;
+    use leasehold_core::residence::Migration;
+    use leasehold_core::{Lineage, MemoryStore, Timestamp};
     use std::sync::Arc;
 
     /// An item that was written after the first look at the namespace's mark, and before the migration's mark.
@@ -321,7 +321,7 @@ mod tests {
         let error = queue.confirm(&mut vec![added.clone()]).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Unavailable, "{error}");
         assert!(queue.look(added.name()).await.unwrap().is_none());
-        let line = queue.store().list(leasehold::Shelf::Line, None, 10).await.unwrap();
+        let line = queue.store().list(leasehold_core::Shelf::Line, None, 10).await.unwrap();
         assert!(line.entries.is_empty(), "{line:?}");
         assert_eq!(queue.add(NewItem::default()).await.unwrap_err().kind(), Kind::Unavailable);
     }

@@ -1,14 +1,14 @@
 //! A claimed item, and until when it may be believed in.
 //!
-//! Promise: the trust window of a lease holds for an item too: see `leasehold::Grant`. Non-promise: a grant that is not
+//! Promise: the trust window of a lease holds for an item too: see `leasehold_core::Grant`. Non-promise: a grant that is not
 //! kept runs out.
 
-use super::desk::Queue;
-use super::item::Item;
-use super::name::ItemName;
+use super::queue::Queue;
 use async_trait::async_trait;
-use leasehold::clock::{Clock, Moment};
-use leasehold::{Anchor, Key, Result, Revision, Store, Tenancy, Token, Ttl};
+use leasehold_core::clock::{Clock, Moment};
+use leasehold_core::item::name::ItemName;
+use leasehold_core::item::record::Item;
+use leasehold_core::{Anchor, Key, Result, Revision, Store, Tenancy, Token, Ttl};
 use std::sync::Arc;
 use std::time::Duration;
 

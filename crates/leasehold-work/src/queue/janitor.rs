@@ -5,16 +5,16 @@
 //! others are looked after. A purged item's key may be used again, and its epochs go on. Non-promise: purging is final.
 
 use super::apply::Applied;
-use super::claiming::{MOST_TROUBLED, is_passing};
-use super::desk::Queue;
+use super::claimer::{MOST_TROUBLED, is_passing};
 use super::grant::Known;
-use super::item::{Item, State};
-use super::name::{ItemId, ItemName, Place};
-use super::protocol::{Order, Request, arriving};
-use leasehold::clock::Moment;
-use leasehold::relocation::Address;
-use leasehold::store::Swap;
-use leasehold::{Anchor, Error, Kind, LeaseName, Nonce, Result, Revision, Shelf, Timestamp, Who, Why};
+use super::queue::Queue;
+use leasehold_core::clock::Moment;
+use leasehold_core::item::name::{ItemId, ItemName, Place};
+use leasehold_core::item::protocol::{Order, Request, arriving};
+use leasehold_core::item::record::{Item, State};
+use leasehold_core::relocation::Address;
+use leasehold_core::store::Swap;
+use leasehold_core::{Anchor, Error, Kind, LeaseName, Nonce, Result, Revision, Shelf, Timestamp, Who, Why};
 use std::time::Duration;
 
 /// How many records are read at once.
@@ -226,7 +226,7 @@ impl Queue {
         for follow_up in &known.item.outbox {
             let due = (follow_up.delay_ms > 0).then(|| at.plus(Duration::from_millis(follow_up.delay_ms)));
             let mut item = Item::new(
-                leasehold::Lineage::random(),
+                leasehold_core::Lineage::random(),
                 follow_up.payload.clone(),
                 follow_up.priority,
                 follow_up.attempts,
@@ -279,7 +279,7 @@ impl Queue {
     /// Erases items that have been finished for longer than this. Their keys may be used again.
     pub async fn purge(&self, older_than: Duration, which: impl Fn(&State) -> bool) -> Result<Purged> {
         if older_than < MIN_PURGE_AGE {
-            let age = leasehold::format_duration(older_than);
+            let age = leasehold_core::format_duration(older_than);
             let form = "use 1m or more: whoever is late with adding a follow-up must not find it gone";
             return Err(Error::invalid("age", age, form));
         }

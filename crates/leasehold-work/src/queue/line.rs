@@ -5,10 +5,10 @@
 //! found by everybody. It carries the item's revision and, if that is small, the item, so that claiming is one swap.
 //! Non-promise: entries may be stale, doubled or lost; the item's record is the truth.
 
-use super::item::Item;
-use super::name::{ItemName, Place, QueueName, Stand};
-use leasehold::store::{Beside, Swap, Versioned, Watch, Watching};
-use leasehold::{Key, LeaseName, Nonce, Result, Revision, Shelf, Store, Timestamp, codec};
+use leasehold_core::item::name::{ItemName, Place, QueueName, Stand};
+use leasehold_core::item::record::Item;
+use leasehold_core::store::{Beside, Swap, Versioned, Watch, Watching};
+use leasehold_core::{Key, LeaseName, Nonce, Result, Revision, Shelf, Store, Timestamp, codec};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -112,7 +112,7 @@ impl Line {
         if before == after || !next.outbox.is_empty() {
             return self.store.swap(&key, revision, &bytes).await;
         }
-        let put = after.as_ref().map(|place| Ok::<_, leasehold::Error>((place.key()?, entry(None, next)?)));
+        let put = after.as_ref().map(|place| Ok::<_, leasehold_core::Error>((place.key()?, entry(None, next)?)));
         let put = put.transpose()?;
         let erased = before.as_ref().map(Place::key).transpose()?;
         let beside = Beside { put: put.as_ref().map(|(key, bytes)| (key, &bytes[..])), erased: erased.as_ref() };

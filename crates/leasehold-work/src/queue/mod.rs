@@ -9,11 +9,11 @@
 //! once, if a worker dies or stalls; its epoch tells guards which run counts.
 //!
 //! ```
-//! use leasehold::MemoryStore;
+//! use leasehold_core::MemoryStore;
 //! use leasehold_work::queue::{Claimer, NewItem, Payload, Queue};
 //! use std::sync::Arc;
 //!
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold_core::Result<()> {
 //! let queue = Queue::new(Arc::new(MemoryStore::default()), "mail".parse()?);
 //! queue.add(NewItem { payload: Payload::new("to: ada")?, ..NewItem::default() }).await?;
 //!
@@ -25,23 +25,19 @@
 //! ```
 
 mod apply;
-mod budget;
-mod claiming;
-mod desk;
+mod claimer;
 mod grant;
-mod item;
 mod janitor;
 mod line;
-mod looking;
-mod name;
-mod payload;
-pub mod protocol;
+mod queue;
 mod resolving;
+mod view;
 
-pub use claiming::{Claimed, Claimer};
-pub use desk::{Added, Inspection, NewItem, Queue};
+pub use claimer::{Claimed, Claimer};
 pub use grant::{ItemGrant, ItemTenancy};
-pub use item::{Attempts, Event, FollowUp, Item, Reason, State, What};
 pub use janitor::{Chores, Items, Purged};
-pub use name::{DedupeKey, ItemId, ItemName, Place, Priority, QueueName, Stand};
-pub use payload::Payload;
+pub use leasehold_core::item::{
+    Attempts, DedupeKey, Event, FollowUp, Item, ItemId, ItemName, Payload, Place, Priority, QueueName, Reason, Stand,
+    State, What, protocol,
+};
+pub use queue::{Added, Inspection, NewItem, Queue};

@@ -1,11 +1,11 @@
 //! What an item's record says of a token.
 
-use super::desk::Queue;
 use super::grant::Known;
-use super::item::{How, Item, State};
-use super::name::ItemName;
-use leasehold::relocation::Relocation;
-use leasehold::{Epoch, Live, Resolved, Result, Right, Token, TokenState};
+use super::queue::Queue;
+use leasehold_core::item::name::ItemName;
+use leasehold_core::item::record::{How, Item, State};
+use leasehold_core::relocation::Relocation;
+use leasehold_core::{Epoch, Live, Resolved, Result, Right, Token, TokenState};
 
 impl Queue {
     /// Looks up the item that a token is of.

@@ -10,8 +10,8 @@ use super::name::FileName;
 use super::steps::SpoolStep;
 use crate::queue::{DedupeKey, ItemId, Priority};
 use async_trait::async_trait;
-use leasehold::clock::{Clock, Moment, SystemClock};
-use leasehold::{
+use leasehold_core::clock::{Clock, Moment, SystemClock};
+use leasehold_core::{
     Epoch, Error, Jitter, Key, Kind, Label, LeaseName, Nonce, Result, Store, Tenancy, Token, Ttl, format_duration,
     parse_duration,
 };

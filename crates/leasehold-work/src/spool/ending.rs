@@ -11,7 +11,7 @@ use super::name::FileName;
 use super::signs::sign_of;
 use super::steps::SpoolStep;
 use crate::queue::{Attempts, ItemId, Payload, Reason};
-use leasehold::{Checkpoint, Error, Kind, Result};
+use leasehold_core::{Checkpoint, Error, Kind, Result};
 use leasehold_system::undo::{Mend, undone};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};

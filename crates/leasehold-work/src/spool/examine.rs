@@ -8,7 +8,7 @@ use super::folder::{FOLDERS, Spool, Where, failed, is_known};
 use super::listing::{listing, odd_entry};
 use super::name::FileName;
 use super::rights::{GROUP_WRITES, OTHERS_WRITE, SETGID, STICKY, may_use};
-use leasehold::{Error, Kind, Nonce, Result, format_duration, printable};
+use leasehold_core::{Error, Kind, Nonce, Result, format_duration, printable};
 use leasehold_system::accounts;
 use leasehold_system::volume::{self, Volume};
 use rustix::fs::{Access, access};

@@ -11,7 +11,7 @@ use super::folder::{LINEAGE, Spool, failed, sync};
 use super::listing::names;
 use super::name::FileName;
 use super::steps::SpoolStep;
-use leasehold::{Epoch, Error, Kind, Result};
+use leasehold_core::{Epoch, Error, Kind, Result};
 use leasehold_system::volume;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::{Errno, retry_on_intr};

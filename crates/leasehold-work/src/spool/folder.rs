@@ -9,7 +9,7 @@ use super::signs::changed;
 use super::staging::{ABANDONED, Staged};
 use super::steps::{SpoolStep, SpoolSteps, Unwatched};
 use crate::queue::{Attempts, DedupeKey, ItemId, Payload, Priority};
-use leasehold::{Epoch, Error, Kind, Lineage, Nonce, Result, Timestamp};
+use leasehold_core::{Epoch, Error, Kind, Lineage, Nonce, Result, Timestamp};
 use leasehold_system::clock;
 use leasehold_system::volume::{self, Volume};
 use std::fs::{self, File};
@@ -132,7 +132,7 @@ fn check_empty(root: &Path) -> Result<()> {
     for entry in fs::read_dir(root).map_err(|e| failed(e, "list the spool", root))? {
         let name = entry.map_err(|e| failed(e, "list the spool", root))?.file_name();
         if !name.to_str().is_some_and(is_known) {
-            let (shown, stranger) = (root.display(), leasehold::printable(&name.to_string_lossy()));
+            let (shown, stranger) = (root.display(), leasehold_core::printable(&name.to_string_lossy()));
             let message = format!("folder {shown} is not a spool and holds `{stranger}`; give an empty or new one");
             return Err(Error::new(Kind::Invalid, message));
         }
@@ -358,7 +358,7 @@ impl Spool {
                 let message = format!(
                     "nothing was added: a janitor took this process for dead, after {} without a sign of life, and removed \
                      {} (was it stopped, or the machine asleep?); add it again",
-                    leasehold::format_duration(self.abandoned),
+                    leasehold_core::format_duration(self.abandoned),
                     staged.display()
                 );
                 return Err(Error::new(Kind::Unavailable, message));

@@ -10,7 +10,7 @@ use super::listing::{folders, listing, odd_entry};
 use super::name::FileName;
 use super::signs::sign_of;
 use super::steps::SpoolStep;
-use leasehold::{Error, Result, Timestamp, format_duration};
+use leasehold_core::{Error, Result, Timestamp, format_duration};
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;

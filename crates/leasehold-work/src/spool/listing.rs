@@ -6,7 +6,7 @@
 use super::folder::{Spool, SpoolItem, Where, failed, same_file};
 use super::name::FileName;
 use crate::queue::{DedupeKey, ItemId};
-use leasehold::{Error, Kind, Result, printable};
+use leasehold_core::{Error, Kind, Result, printable};
 use std::collections::HashSet;
 use std::fs;
 use std::io::ErrorKind;

@@ -4,7 +4,7 @@
 //! a shell can raise it. Non-promise: a name that is not of this form is a stranger's; in `ready/` it is taken in.
 
 use crate::queue::{ItemId, Priority};
-use leasehold::{Epoch, Timestamp};
+use leasehold_core::{Epoch, Timestamp};
 use std::fmt;
 
 /// The highest epoch that a name has: later ones could not be raised often enough.

@@ -11,7 +11,7 @@ use super::name::FileName;
 use super::signs::{changed, sign_of};
 use super::steps::SpoolStep;
 use crate::queue::ItemId;
-use leasehold::{Epoch, Error, Kind, Label, Nonce, Result, Timestamp, Token, Ttl, Who, Why};
+use leasehold_core::{Epoch, Error, Kind, Label, Nonce, Result, Timestamp, Token, Ttl, Who, Why};
 use std::fs;
 
 /// The longest note that is shown.

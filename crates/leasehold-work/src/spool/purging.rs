@@ -10,7 +10,7 @@ use super::folder::{Spool, Where, failed, sync};
 use super::listing::{listing, names};
 use super::name::FileName;
 use super::steps::SpoolStep;
-use leasehold::{Epoch, Error, Result, Timestamp, format_duration};
+use leasehold_core::{Epoch, Error, Result, Timestamp, format_duration};
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::ErrorKind;

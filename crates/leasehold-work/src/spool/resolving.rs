@@ -2,8 +2,8 @@
 
 use super::claiming::id_of;
 use super::folder::{Spool, SpoolItem, Where};
-use leasehold::clock::{Clock, SystemClock};
-use leasehold::{Epoch, Kind, Live, Resolved, Result, Right, Token, TokenState};
+use leasehold_core::clock::{Clock, SystemClock};
+use leasehold_core::{Epoch, Kind, Live, Resolved, Result, Right, Token, TokenState};
 use std::fs;
 
 /// The longest note that is shown.

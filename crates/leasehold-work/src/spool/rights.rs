@@ -6,7 +6,7 @@
 //! have the modes that their umask gave them; access control lists are not looked at, but the system heeds them.
 
 use super::folder::{FOLDERS, Spool};
-use leasehold::{Error, Kind, Result};
+use leasehold_core::{Error, Kind, Result};
 use rustix::fs::{Access, access};
 use std::fs::{self, File};
 use std::io;

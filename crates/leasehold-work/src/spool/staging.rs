@@ -9,7 +9,7 @@
 use super::folder::{Spool, failed};
 use super::steps::SpoolStep;
 use crate::queue::ItemId;
-use leasehold::{Kind, Nonce, Result, Timestamp};
+use leasehold_core::{Kind, Nonce, Result, Timestamp};
 use rustix::fs::{FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, flock, futimens, open};
 use std::ffi::OsStr;
 use std::fs::{self, File};

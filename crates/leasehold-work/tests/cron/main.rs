@@ -8,8 +8,8 @@
 mod daemon;
 
 use daemon::{Line, Minute};
-use leasehold::{Nonce, Slot, Timestamp};
-use leasehold_work::{Schedule, Zone};
+use leasehold_core::{Nonce, Slot, Timestamp};
+use leasehold_work::schedule::{Schedule, Zone};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
@@ -149,7 +149,7 @@ fn five_thousand_lines_in_seven_zones_run_when_debians_cron_runs_them() {
             let text = random.line(&change.last);
             // A day that never comes is refused by us and never run by cron.
             let Ok(line) = text.parse::<Line>() else { continue };
-            if text.parse::<leasehold_work::Cron>().is_err() {
+            if text.parse::<leasehold_work::schedule::Cron>().is_err() {
                 assert!(!change.minutes.iter().any(|minute| line.matches(minute)), "{text} is refused");
                 continue;
             }
@@ -222,7 +222,7 @@ fn cronsim_agrees_where_it_is_right() {
     while asked.len() < ASKED {
         let change = &changes[asked.len() % changes.len()];
         let text = random.line(&change.last);
-        if text.parse::<leasehold_work::Cron>().is_ok() && !has_a_step_of_one(&text) {
+        if text.parse::<leasehold_work::schedule::Cron>().is_ok() && !has_a_step_of_one(&text) {
             asked.push((text, change));
         }
     }

@@ -8,7 +8,7 @@ mod mortal;
 mod naive;
 mod worker;
 
-use leasehold::clock::{Clock, SystemClock};
+use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_stores::open;
 use leasehold_testbed::{Postgres, postgres, redis};
 use leasehold_work::queue::{Queue, State, What};

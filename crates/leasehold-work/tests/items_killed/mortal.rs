@@ -1,8 +1,8 @@
 //! A store, and a spool's watcher, under which this process dies at one named step.
 
 use async_trait::async_trait;
-use leasehold::store::{Beside, Capabilities, Page, Parts, Reading, Revision, Store, Survey, Swap, Watch};
-use leasehold::{Key, LeaseName, Result, Shelf};
+use leasehold_core::store::{Beside, Capabilities, Page, Parts, Reading, Revision, Store, Survey, Swap, Watch};
+use leasehold_core::{Key, LeaseName, Result, Shelf};
 use leasehold_work::spool::{SpoolStep, SpoolSteps};
 use rustix::process::{Signal, getpid, kill_process};
 use std::io::Write;

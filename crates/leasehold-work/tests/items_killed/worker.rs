@@ -2,8 +2,8 @@
 
 use crate::mortal::{Fate, Mortal, say};
 use crate::{PARENTS, Place, QUEUE, runtime};
-use leasehold::protocol::Report;
-use leasehold::{Kind, Label, Ttl};
+use leasehold_core::lease::protocol::Report;
+use leasehold_core::{Kind, Label, Ttl};
 use leasehold_stores::open;
 use leasehold_work::queue::{Attempts, Claimer, DedupeKey, FollowUp, ItemId, NewItem, Payload, Queue};
 use leasehold_work::spool::{Spool, SpoolClaimer, SpoolFollowUp, SpoolNew};

@@ -9,11 +9,11 @@
 
 mod worker;
 
-use leasehold::codec;
-use leasehold::store::Store;
-use leasehold::{Coordinator, Event, Key, LeaseName, Shelf, SlotState, Timestamp};
+use leasehold_core::codec;
+use leasehold_core::store::Store;
+use leasehold_core::{Coordinator, Event, Key, LeaseName, Shelf, SlotState, Timestamp};
 use leasehold_testbed::{Postgres, postgres, redis};
-use leasehold_work::{Fate, Journal, Journals};
+use leasehold_work::schedule::{Fate, Journal, Journals};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

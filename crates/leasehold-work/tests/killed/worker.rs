@@ -1,9 +1,11 @@
 //! One scheduler process: runs slots by appending to a log, and kills itself where it is told to.
 
 use async_trait::async_trait;
-use leasehold::protocol::{AfterFailure, SlotClaim};
-use leasehold::{Acquired, Ask, Coordinator, HolderId, Outcome, Released, Result, Slot, Timestamp, Ttl};
-use leasehold_work::{Decided, Fate, Job, JobTable, Journals, Launcher, RunEnd, Scheduler, Settings, Start, Watcher};
+use leasehold_core::lease::protocol::{AfterFailure, SlotClaim};
+use leasehold_core::{Acquired, Ask, Coordinator, HolderId, Outcome, Released, Result, Slot, Timestamp, Ttl};
+use leasehold_work::schedule::{
+    Decided, Fate, Job, JobTable, Journals, Launcher, RunEnd, Scheduler, Settings, Start, Watcher,
+};
 use rustix::process::{Signal, getpid, kill_process};
 use std::fs::File;
 use std::io::Write;

@@ -1,0 +1,75 @@
+//! `adopt`: a guarded resource is given to another lease.
+
+use super::tokens::{self, overtaken};
+use super::{operate, token};
+use crate::args::{Adopt as Args, Common};
+use crate::config::Settings;
+use crate::exit::Exit;
+use crate::{guards, output};
+use leasehold_core::guard::{Adopt, HighWater};
+use leasehold_core::{Error, Kind, LeaseName, Result, Token, Why};
+use leasehold_guards::StoreFence;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+pub async fn adopt(common: &Common, args: &Args) -> Result<Exit> {
+    let token = token(args.token.as_deref())?;
+    let why = Why::named("--why", &args.why)?;
+    let by = operate::by(args.by.as_deref())?;
+    let guard = match kept(common, &args.resource, &token).await? {
+        Some(guard) => guard,
+        None => guards::adoptable(&args.resource, &token.lease)?,
+    };
+    let resource = guard.resource();
+    overtaken(common, &*guard, &token).await?;
+    let Some(before) = guard.high_water().await? else {
+        let message = match resource.starts_with("git:") {
+            true => format!(
+                "resource=`{resource}` has no fence of lease `{}`: nothing to adopt, because on a git remote each lease has a \
+                 fence of its own and guards the branches that it pushes",
+                token.lease
+            ),
+            false => format!("resource=`{resource}` has no fence: nothing to adopt, any lease may write there first"),
+        };
+        return Err(Error::new(Kind::Invalid, message));
+    };
+    let after = guard.adopt(&before, &token, &by, &why).await?;
+    if common.json {
+        let (by, why) = (by.as_str(), why.as_str());
+        let told =
+            json!({ "resource": resource, "before": fence(&before), "after": fence(&after), "by": by, "why": why });
+        output::json(&told)?;
+    } else {
+        output::say(&format!("resource=`{resource}` was fenced by {}, and is by {} now", line(&before), line(&after)));
+    }
+    Ok(Exit::Done)
+}
+
+/// A resource whose fence is in the store: `http:NAME` of a proxy, `mcp:NAME` of a gate.
+async fn kept(common: &Common, resource: &str, token: &Token) -> Result<Option<Arc<dyn Adopt>>> {
+    let Some((scheme @ ("http" | "mcp"), name)) = resource.split_once(':').filter(|(_, name)| !name.starts_with("//"))
+    else {
+        return Ok(None);
+    };
+    let name = LeaseName::new(name)?;
+    let settings = Settings::gather(common)?;
+    let state = settings.state_folder(false)?;
+    let coordinator = tokens::fence_store(&settings, token).await?;
+    let known = Arc::new(tokens::open(common, token).await?.tokens);
+    #[cfg(feature = "http")]
+    if scheme == "http" {
+        return Ok(Some(Arc::new(StoreFence::http(coordinator, known, &name, state.as_deref())?)));
+    }
+    if scheme == "mcp" {
+        return Ok(Some(Arc::new(StoreFence::mcp(coordinator, known, &name, state.as_deref())?)));
+    }
+    Ok(None)
+}
+
+fn line(high: &HighWater) -> String {
+    format!("lease `{}` (epoch {}, lineage {})", high.lease, high.epoch, high.lineage)
+}
+
+fn fence(high: &HighWater) -> Value {
+    json!({ "lease": high.lease.to_string(), "lineage": high.lineage.to_string(), "epoch": high.epoch.get() })
+}

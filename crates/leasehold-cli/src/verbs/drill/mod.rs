@@ -1,0 +1,286 @@
+//! `drill`: a fire drill on the user's own resource, in a scratch name beside it. A holder is stopped in the middle of a
+//! write, the lease is transferred, the zombie is resumed; every stale write must be refused.
+//!
+//! Promise: the writers are processes of their own that know nothing but their token, so that only the guard can refuse
+//! them; what was made is removed again, also if a signal ends it. Non-promise: it shows one course of events; the races
+//! are in our tests.
+
+mod place;
+
+use crate::args::{Common, Drill as Args};
+use crate::exit::Exit;
+use crate::interrupt::{Cut, Stop, Watch, exit_by};
+use crate::patience::Patience;
+use crate::{guards, output};
+use leasehold_core::clock::{Clock, SystemClock};
+use leasehold_core::guard::{Guard, HighWater, Strength};
+use leasehold_core::lease::protocol::Order;
+use leasehold_core::{
+    Acquired, Ask, Coordinator, Error, HolderId, Kind, LeaseName, MemoryStore, Nonce, Operated, Result, Token,
+};
+use leasehold_guards::git::SCRATCH;
+use place::{Place, Writer};
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+
+/// How long a writer that nobody stops may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The whole drill, where `--timeout` says nothing.
+const TIMEOUT: Duration = Duration::from_secs(300);
+/// Removing what was made, after a drill that ended early: most likely nobody answers then.
+const CLEANING: Duration = Duration::from_secs(30);
+
+/// What should come of an attempt.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Should {
+    /// Be admitted.
+    Pass,
+    /// Be refused as stale.
+    Fail,
+    /// Be refused as of a store that went back in time.
+    Alarm,
+}
+
+/// One line of the table.
+struct Attempt {
+    what: String,
+    should: Should,
+    came: String,
+    is_right: bool,
+    took: Duration,
+}
+
+pub async fn drill(common: &Common, args: Args) -> Result<Exit> {
+    let number = Nonce::random().to_string();
+    let lease: LeaseName = format!("{SCRATCH}{}", &number[..8]).parse()?;
+    let namespace = guards::fence_namespace(args.fence_namespace.as_deref())?.unwrap_or_default();
+    let place = Place::parse(&args.guard, &number[..8], namespace)?;
+    let patience = Patience::from_flag(args.timeout.as_deref(), TIMEOUT, format!("{place} (the drill is set up)"))?;
+    if !common.json {
+        output::say(&format!("drill on {place}"));
+    }
+    let mut watch = Watch::begin()?;
+    let (scratch, own) = (lease.clone(), patience.clone());
+    let ((place, held), cut) = watch.beside(0, &patience, move |stop| hold(place, &scratch, stop, &own)).await?;
+    let (place, cleaned, cut) = tidy_up(&mut watch, place, &lease, cut, patience.limit()).await?;
+    if let Some(cut) = cut {
+        if let Err(error) = &cleaned {
+            output::say(&format!("not everything could be removed: {error}"));
+        }
+        return match cut {
+            Cut::Signal(number) => Ok(exit_by(number)),
+            Cut::OutOfTime => Err(patience.gave_up(Kind::Unavailable)),
+        };
+    }
+    let (strength, attempts) = held?;
+    let is_safe = attempts.iter().all(|attempt| attempt.is_right);
+    if common.json {
+        let rows: Vec<_> = attempts.iter().map(Attempt::json).collect();
+        output::json(&json!({ "resource": place.to_string(), "strength": strength.to_string(), "safe": is_safe,
+                              "attempts": rows }))?;
+    } else {
+        table(&attempts);
+        let verdict = if is_safe {
+            "every stale write was refused, and no new holder was held up by the one that was stopped"
+        } else {
+            "THIS RESOURCE IS NOT SAFE behind this guard: see the lines above that say WRONG"
+        };
+        output::line(verdict)?;
+    }
+    cleaned?;
+    Ok(if is_safe { Exit::Done } else { Exit::Misconfigured })
+}
+
+/// Holds the drill, in a thread that may block, until it is over or is told to stop.
+fn hold(
+    mut place: Place,
+    lease: &LeaseName,
+    stop: Stop,
+    patience: &Patience,
+) -> (Place, Result<(Strength, Vec<Attempt>)>) {
+    place.heed(stop.clone());
+    let held = unless_told(stop, async {
+        place.prepare().await?;
+        let guard = place.guard()?;
+        Ok((guard.strength(), play(&Stage { place: &place, guard: &*guard, patience }, lease).await?))
+    });
+    (place, held)
+}
+
+/// Removes what the drill made. The first signal, now or before, does not keep it from that.
+async fn tidy_up(
+    watch: &mut Watch,
+    place: Place,
+    lease: &LeaseName,
+    cut: Option<Cut>,
+    limit: Duration,
+) -> Result<(Place, Result<()>, Option<Cut>)> {
+    // One who has no time for the drill has none for a remote that is silent when it is cleaned up either.
+    let limit = if cut.is_some() { CLEANING.min(limit) } else { TIMEOUT };
+    let patience = Patience::new(limit, format!("{place} (what the drill made is removed)"));
+    let clean = |place: Place| {
+        let name = lease.clone();
+        move |stop| (unless_told(stop, place.clean(&name)), place)
+    };
+    let ((cleaned, place), now) = watch.beside(u32::from(cut.is_none()), &patience, clean(place)).await?;
+    if now == Some(Cut::OutOfTime) {
+        return Ok((place, cleaned.map_err(|_| patience.gave_up(Kind::Unavailable)), cut));
+    }
+    if cut.is_some() || now.is_none() || cleaned.is_ok() {
+        return Ok((place, cleaned, cut.or(now)));
+    }
+    // A key reaches the processes that clean up, too: once more.
+    let ((cleaned, place), _) = watch.beside(0, &patience, clean(place)).await?;
+    Ok((place, cleaned, now))
+}
+
+fn unless_told<T>(mut stop: Stop, work: impl Future<Output = Result<T>>) -> Result<T> {
+    Handle::current().block_on(async {
+        tokio::select! {
+            biased;
+            _ = stop.wait_for(|told| *told) => Err(place::told_to_end()),
+            done = work => done,
+        }
+    })
+}
+
+async fn play(stage: &Stage<'_>, lease: &LeaseName) -> Result<Vec<Attempt>> {
+    // A resource that is none, or out of reach, is told as such before anybody writes.
+    stage.high_water().await?;
+    // Grants as a store gives them. The writers do not see this store, so none of them is warned by it.
+    let leases = Coordinator::new(Arc::new(MemoryStore::default()));
+    let (one, two) = (grant(&leases, lease).await?, hand_off(&leases, lease).await?);
+    let forged = Token { nonce: Nonce::random(), ..two.clone() };
+    let first = stage.written(&one, "the first holder writes", Should::Pass)?;
+    if !first.is_right {
+        // Nobody can write here at all, so there is nothing to be learned about stale writers.
+        return Err(Error::new(
+            Kind::Unsupported,
+            format!("nothing was drilled: the first write ended with {}", first.came),
+        ));
+    }
+    let mut attempts = vec![first];
+    stage.at("it is about to be stopped in the middle of a write");
+    let stopped = Writer::stopped(stage.place, &one)?;
+    attempts
+        .push(stage.sealed(&two, "it is stopped in the middle of a write; the next holder seals", Should::Pass).await);
+    attempts.push(stage.written(&two, "and writes", Should::Pass)?);
+    let started = SystemClock.now();
+    stage.at("the zombie ends its write");
+    let ended = stopped.resume(PATIENCE)?;
+    attempts.push(Attempt::new("the zombie is resumed and ends its write", Should::Fail, &ended, started));
+    attempts.push(stage.written(&one, "it writes again, from the start", Should::Fail)?);
+    attempts.push(stage.sealed(&one, "it seals", Should::Fail).await);
+    let what = "another grant of the new epoch writes, as after a store was restored";
+    attempts.push(stage.written(&forged, what, Should::Alarm)?);
+    attempts.push(stage.written(&two, "the next holder writes once more", Should::Pass)?);
+    let high = stage.high_water().await?;
+    let is_right = high.as_ref().is_some_and(|high| high.epoch == two.epoch && high.nonce == two.nonce);
+    let came = high.map_or_else(|| "no epoch".to_owned(), |high| format!("epoch {}", high.epoch));
+    attempts.push(Attempt {
+        what: "the guard remembers".to_owned(),
+        should: Should::Pass,
+        came,
+        is_right,
+        took: Duration::ZERO,
+    });
+    if let Some(content) = stage.place.read()? {
+        let is_right = content.trim_end() == place::text(&two);
+        attempts.push(Attempt {
+            what: "what is there is".to_owned(),
+            should: Should::Pass,
+            came: content.trim_end().to_owned(),
+            is_right,
+            took: Duration::ZERO,
+        });
+    }
+    Ok(attempts)
+}
+
+async fn grant(leases: &Coordinator, lease: &LeaseName) -> Result<Token> {
+    match leases.acquire(lease, &Ask::new(HolderId::new(None), "1h".parse()?)).await? {
+        Acquired::Granted(grant) => Ok(grant.token().clone()),
+        Acquired::Refused { refusal, .. } => {
+            Err(Error::new(Kind::Lost, format!("a new lease was refused: {refusal:?}")))
+        }
+    }
+}
+
+async fn hand_off(leases: &Coordinator, lease: &LeaseName) -> Result<Token> {
+    let order = Order::HandOff { to: HolderId::new(None), ttl: "1h".parse()? };
+    match leases.operate(lease, "leasehold".parse()?, "drill".parse()?, order).await? {
+        Operated::HandedOff(grant) => Ok(grant.token().clone()),
+        other => Err(Error::new(Kind::Lost, format!("a new lease was not handed off: {other:?}"))),
+    }
+}
+
+/// Where the drill is played, and how long it may take.
+struct Stage<'a> {
+    place: &'a Place,
+    guard: &'a dyn Guard,
+    patience: &'a Patience,
+}
+
+impl Stage<'_> {
+    /// What is waited for from now on.
+    fn at(&self, what: &str) {
+        self.patience.at(format!("{} ({what})", self.place));
+    }
+
+    async fn high_water(&self) -> Result<Option<HighWater>> {
+        self.at("the guard is asked what it remembers");
+        self.guard.high_water().await
+    }
+
+    fn written(&self, token: &Token, what: &str, should: Should) -> Result<Attempt> {
+        self.at(what);
+        let started = SystemClock.now();
+        let ended = Writer::start(self.place, token, &place::text(token))?.wait(PATIENCE)?;
+        Ok(Attempt::new(what, should, &ended, started))
+    }
+
+    async fn sealed(&self, token: &Token, what: &str, should: Should) -> Attempt {
+        self.at(what);
+        let started = SystemClock.now();
+        let ended = match self.guard.seal(token).await {
+            Ok(_) => place::Ended { code: 0, said: String::new() },
+            Err(error) => place::Ended { code: i32::from(Exit::from(&error).code()), said: error.to_string() },
+        };
+        Attempt::new(what, should, &ended, started)
+    }
+}
+
+impl Attempt {
+    fn new(what: &str, should: Should, ended: &place::Ended, started: leasehold_core::clock::Moment) -> Self {
+        let is_regressed = ended.said.contains("store regressed");
+        let (is_right, came) = match (should, ended.code) {
+            (Should::Pass, 0) => (true, "admitted".to_owned()),
+            (Should::Fail, 13) => (true, "refused".to_owned()),
+            (Should::Alarm, code) if code != 0 && is_regressed => (true, "refused: store regressed".to_owned()),
+            (_, 0) => (false, "admitted".to_owned()),
+            (_, code) => (false, format!("exit {code}: {}", ended.said)),
+        };
+        Attempt { what: what.to_owned(), should, came, is_right, took: SystemClock.now().saturating_since(started) }
+    }
+
+    fn json(&self) -> serde_json::Value {
+        let should = match self.should {
+            Should::Pass => "admitted",
+            Should::Fail => "refused",
+            Should::Alarm => "regressed",
+        };
+        let took_ms = u64::try_from(self.took.as_millis()).unwrap_or(u64::MAX);
+        json!({ "what": self.what, "should_be": should, "came": self.came, "right": self.is_right, "took_ms": took_ms })
+    }
+}
+
+fn table(attempts: &[Attempt]) {
+    let width = attempts.iter().map(|attempt| attempt.what.chars().count()).max().unwrap_or(0);
+    for attempt in attempts {
+        let mark = if attempt.is_right { "ok   " } else { "WRONG" };
+        let took = if attempt.took.is_zero() { String::new() } else { format!("  ({} ms)", attempt.took.as_millis()) };
+        let _ = output::line(&format!("{mark}  {:width$}  {}{took}", attempt.what, attempt.came));
+    }
+}

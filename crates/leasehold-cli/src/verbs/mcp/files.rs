@@ -1,0 +1,79 @@
+//! The tool for files: a fenced write below the session's root.
+
+use super::session::Session;
+use super::tools::{Tool, text};
+use async_trait::async_trait;
+use leasehold_core::guard::{Guard, Policy};
+use leasehold_core::{Error, Resolver, Result};
+use leasehold_guards::FileGuard;
+use serde_json::{Value, json};
+use std::path::{Component, Path, PathBuf};
+
+pub struct FencedWrite;
+
+#[async_trait]
+impl Tool for FencedWrite {
+    fn name(&self) -> &'static str {
+        "fenced_write"
+    }
+
+    fn description(&self) -> &'static str {
+        "Write a file, unless a newer holder of the lease has been there: then nothing is written and the error has the \
+         kind `fenced`. Atomic: readers see the old file or the new one."
+    }
+
+    fn arguments(&self) -> (Value, &'static [&'static str]) {
+        let properties = json!({
+            "file": { "type": "string", "description": "Path below the server's root folder" },
+            "content": { "type": "string", "description": "What the file will have in it" },
+            "lease": { "type": "string", "description": "Name of a lease that was acquired here" },
+            "token": { "type": "string", "description": "The whole token, if the lease was not acquired here" },
+            "once": { "type": "boolean", "description": "Admit one write per epoch" },
+        });
+        (properties, &["file", "content"])
+    }
+
+    async fn call(&self, session: &Session, arguments: &Value) -> Result<Value> {
+        let token = session.token(text(arguments, "token"), text(arguments, "lease"))?;
+        let path = below(&session.root, text(arguments, "file").unwrap_or_default())?;
+        let content = text(arguments, "content").unwrap_or_default().to_owned();
+        let once = arguments.get("once").and_then(Value::as_bool).unwrap_or(false);
+        let policy = if once { Policy::OncePerEpoch } else { Policy::Reentrant };
+        // The guard may not have heard of a newer epoch that the store has granted.
+        let found = session.tokens(&token)?.resolve(&token).await?;
+        let guard = FileGuard::new(&path, policy)?;
+        found.may_write(&token, &guard.resource())?;
+        let strength = guard.strength().to_string();
+        let written = tokio::task::spawn_blocking(move || guard.write_from(&token, content.as_bytes())).await;
+        let high = written.map_err(|e| Error::unavailable("the write was broken off", e))??;
+        Ok(
+            json!({ "status": "written", "file": path.display().to_string(), "epoch": high.epoch.get(), "strength": strength }),
+        )
+    }
+}
+
+/// The path below the root, through whatever links there are.
+fn below(root: &Path, file: &str) -> Result<PathBuf> {
+    let refuse =
+        |what: &str| Error::invalid("file", file, format!("{what}; use a path below the server's root folder"));
+    let asked = Path::new(file);
+    if file.is_empty()
+        || file.contains('\0')
+        || !asked.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir))
+    {
+        return Err(refuse("it is empty, absolute or climbs"));
+    }
+    let whole = root.join(asked);
+    let name = whole.file_name().ok_or_else(|| refuse("it has no name"))?.to_owned();
+    let folder =
+        whole.parent().unwrap_or(root).canonicalize().map_err(|e| refuse("its folder is not there").with_source(e))?;
+    if !folder.starts_with(root) {
+        return Err(refuse("a link in it leads out"));
+    }
+    let path = folder.join(name);
+    // The file guard writes through a link: only where it leads may be written to.
+    if path.is_symlink() && !path.canonicalize().is_ok_and(|target| target.starts_with(root)) {
+        return Err(refuse("it is a link that leads out"));
+    }
+    Ok(path)
+}

@@ -1,0 +1,176 @@
+//! `mcp`: an MCP server on standard input and output, so that any MCP client can coordinate.
+//!
+//! Promise: each request is answered once, in one line; a tool's failure is a result with its kind; what was acquired is
+//! renewed until it is released or the input ends, and is then given back, and so are items that were claimed; calls that
+//! name the same lease or item are carried out in the order in which they came. Non-promise: requests are answered in the
+//! order in which they finish.
+
+mod files;
+mod leases;
+mod rpc;
+mod session;
+mod tools;
+mod turns;
+mod verbs;
+
+use super::coordinator;
+use crate::args::{Common, Mcp as Args};
+use crate::config::Settings;
+use crate::exit::Exit;
+use crate::output;
+use leasehold_core::{Error, Kind, Result};
+use rpc::{Incoming, Reply};
+use serde_json::{Value, json};
+use session::Session;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
+
+/// The versions of the protocol that are spoken, newest first.
+const VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
+/// The longest request.
+const MAX_LINE: usize = 4 * 1024 * 1024;
+/// Requests under way at once; more wait in the pipe.
+const MAX_CALLS: usize = 64;
+
+type Running = Arc<Mutex<HashMap<String, tokio::task::AbortHandle>>>;
+
+pub async fn mcp(common: &Common, args: &Args) -> Result<Exit> {
+    let settings = Settings::gather(common)?;
+    let root = args.root.canonicalize().map_err(|e| {
+        Error::new(Kind::Invalid, format!("cannot use --root `{}`", args.root.display())).with_source(e)
+    })?;
+    let session = Arc::new(Session::new(coordinator(&settings).await?, settings, root));
+    let failed = |e| Error::unavailable("cannot listen to signals", e);
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let exit = tokio::select! {
+        served = serve(&session) => served.map(|()| Exit::Done),
+        _ = terminate.recv() => Ok(Exit::Code(143)),
+        _ = interrupt.recv() => Ok(Exit::Code(130)),
+    };
+    session.give_back().await;
+    exit
+}
+
+async fn serve(session: &Arc<Session>) -> Result<()> {
+    let mut input = BufReader::with_capacity(64 * 1024, tokio::io::stdin());
+    let mut calls = JoinSet::new();
+    let running = Running::default();
+    let mut line = Vec::new();
+    loop {
+        while calls.try_join_next().is_some() {}
+        if calls.len() >= MAX_CALLS {
+            calls.join_next().await;
+        }
+        line.clear();
+        let read = (&mut input).take(MAX_LINE as u64 + 1).read_until(b'\n', &mut line).await;
+        if read.map_err(|e| Error::unavailable("cannot read standard input", e))? == 0 {
+            break;
+        }
+        if line.len() > MAX_LINE && !line.ends_with(b"\n") {
+            skip_line(&mut input).await?;
+            let message = format!("a line of more than {MAX_LINE} bytes");
+            send(&Reply::error(Value::Null, rpc::INVALID_REQUEST, &message).json())?;
+            continue;
+        }
+        match rpc::parse(&line) {
+            Ok(Incoming::Nothing) => {}
+            Ok(Incoming::One(message)) => {
+                if let Some(reply) = handle(session, &running, &mut calls, message)? {
+                    send(&reply.json())?;
+                }
+            }
+            Ok(Incoming::Batch(batch)) => {
+                for message in batch {
+                    // Each is answered for itself, which clients of every version understand.
+                    if let Some(reply) = handle(session, &running, &mut calls, message)? {
+                        send(&reply.json())?;
+                    }
+                }
+            }
+            Err(reply) => send(&reply.json())?,
+        }
+    }
+    while calls.join_next().await.is_some() {}
+    Ok(())
+}
+
+async fn skip_line(input: &mut (impl AsyncBufReadExt + Unpin)) -> Result<()> {
+    loop {
+        let buffer = input.fill_buf().await.map_err(|e| Error::unavailable("cannot read standard input", e))?;
+        let found = buffer.iter().position(|byte| *byte == b'\n');
+        let used = found.map_or(buffer.len(), |at| at + 1);
+        let end = buffer.is_empty() || found.is_some();
+        input.consume(used);
+        if end {
+            return Ok(());
+        }
+    }
+}
+
+fn send(value: &Value) -> Result<()> {
+    output::print(&format!("{value}\n"))
+}
+
+/// Answers what needs no waiting; a tool's call is begun and answers for itself.
+fn handle(
+    session: &Arc<Session>,
+    running: &Running,
+    calls: &mut JoinSet<()>,
+    message: rpc::Message,
+) -> Result<Option<Reply>> {
+    let rpc::Message { id, method, params } = message;
+    let Some(id) = id else {
+        if method == "notifications/cancelled" {
+            let key = params.get("requestId").map(Value::to_string).unwrap_or_default();
+            if let Some(call) = running.lock().unwrap_or_else(PoisonError::into_inner).remove(&key) {
+                call.abort();
+            }
+        }
+        return Ok(None);
+    };
+    let result = match method.as_str() {
+        "initialize" => initialize(&params),
+        "ping" => json!({}),
+        "tools/list" => json!({ "tools": tools::list() }),
+        "tools/call" => {
+            let name = params.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+            let Some(tool) = tools::find(&name) else {
+                let message = format!("unknown tool `{}`; see tools/list", leasehold_core::printable(&name));
+                return Ok(Some(Reply::error(id, rpc::INVALID_PARAMS, &message)));
+            };
+            let arguments = params.get("arguments").cloned().unwrap_or_else(|| json!({}));
+            let (session, running_too, key) = (session.clone(), running.clone(), id.to_string());
+            let mut turn = session.turns.stand(&arguments);
+            let mut table = running.lock().unwrap_or_else(PoisonError::into_inner);
+            let call = calls.spawn(async move {
+                turn.comes().await;
+                let result = tools::call(tool, &session, &arguments).await;
+                running_too.lock().unwrap_or_else(PoisonError::into_inner).remove(&id.to_string());
+                let _ = send(&Reply::result(id, result).json());
+            });
+            table.insert(key, call);
+            return Ok(None);
+        }
+        _ => {
+            let message = format!("unknown method `{}`", leasehold_core::printable(&method));
+            return Ok(Some(Reply::error(id, rpc::METHOD_NOT_FOUND, &message)));
+        }
+    };
+    Ok(Some(Reply::result(id, result)))
+}
+
+fn initialize(params: &Value) -> Value {
+    let asked = params.get("protocolVersion").and_then(Value::as_str).unwrap_or_default();
+    let version = VERSIONS.iter().find(|version| **version == asked).unwrap_or(&VERSIONS[0]);
+    json!({
+        "protocolVersion": version,
+        "capabilities": { "tools": { "listChanged": false } },
+        "serverInfo": { "name": "leasehold", "version": env!("CARGO_PKG_VERSION") },
+        "instructions": "Acquire a lease before work that only one may do at a time; write through the fenced tools, \
+                         which refuse once somebody else has the lease; release it when done.",
+    })
+}

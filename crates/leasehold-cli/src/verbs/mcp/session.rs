@@ -1,0 +1,154 @@
+//! What one client has: the store, and the leases that are kept for it.
+
+use super::turns::Turns;
+use crate::config::Settings;
+use crate::verbs::queue::{Open, Target};
+use crate::verbs::tokens;
+use leasehold_core::{Coordinator, Error, Grant, Keeper, Kind, LeaseName, Outcome, Result, Right, Standing, Token};
+use leasehold_work::Tokens;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long giving everything back may take when the store does not answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub struct Session {
+    pub coordinator: Coordinator,
+    pub settings: Settings,
+    /// Files are written below it.
+    pub root: PathBuf,
+    /// Whose turn it is.
+    pub turns: Turns,
+    /// The items that were claimed here, by token.
+    pub items: Items,
+    kept: Mutex<HashMap<LeaseName, Kept>>,
+}
+
+/// Claimed items: the queue of each token.
+#[derive(Clone, Default)]
+pub struct Items(Arc<Mutex<HashMap<Token, String>>>);
+
+impl Items {
+    pub fn claimed(&self, token: Token, queue: String) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(token, queue);
+    }
+
+    /// The queue that a token's item is of, as the claim named it.
+    pub fn queue_of(&self, token: &Token) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(token).cloned()
+    }
+
+    pub fn completed(&self, token: &Token) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(token);
+    }
+}
+
+struct Kept {
+    token: Token,
+    keeper: Keeper,
+}
+
+impl Session {
+    pub fn new(coordinator: Coordinator, settings: Settings, root: PathBuf) -> Self {
+        Session {
+            coordinator,
+            settings,
+            root,
+            turns: Turns::default(),
+            items: Items::default(),
+            kept: Mutex::default(),
+        }
+    }
+
+    /// Keeps a grant until it is released.
+    pub fn keep(&self, grant: Grant) {
+        let token = grant.token().clone();
+        let keeper = Keeper::start(self.coordinator.clone(), grant);
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.insert(token.lease.clone(), Kept { token, keeper });
+    }
+
+    /// The token of a lease that is kept here, and where it stands.
+    pub fn standing(&self, lease: &LeaseName) -> Option<(Token, Standing)> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.get(lease).map(|kept| (kept.token.clone(), kept.keeper.standing().borrow().clone()))
+    }
+
+    /// Stops keeping a lease.
+    pub async fn let_go(&self, lease: &LeaseName) -> Option<Grant> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).remove(lease);
+        match kept {
+            Some(kept) => Some(kept.keeper.stop().await),
+            None => None,
+        }
+    }
+
+    /// The token that a call means: the one it gives, or that of a lease kept here.
+    pub fn token(&self, token: Option<&str>, lease: Option<&str>) -> Result<Token> {
+        match (token, lease) {
+            (Some(token), _) => token.parse(),
+            (None, Some(lease)) => {
+                let lease: LeaseName = lease.parse()?;
+                self.standing(&lease).map(|(token, _)| token).ok_or_else(|| {
+                    Error::new(Kind::Lost, format!("lease `{lease}` is not held here; acquire it, or give its token"))
+                })
+            }
+            (None, None) => Err(Error::new(Kind::Invalid, "give `lease` (acquired here) or `token`")),
+        }
+    }
+
+    /// What a queue's name stands for, as the verb saw it, which ran in the root.
+    fn target(&self, queue: &str) -> Result<Target> {
+        Ok(match Target::parse(queue)? {
+            Target::Spool(_) => Target::Spool(self.root.join(queue.trim_start_matches("spool:"))),
+            target => target,
+        })
+    }
+
+    /// The spool that a token's item is of, if it was claimed here or this server runs in `work`.
+    pub fn spool_of(&self, token: &Token) -> Option<PathBuf> {
+        let queue = self.items.queue_of(token).or_else(|| std::env::var(tokens::QUEUE).ok())?;
+        match self.target(&queue) {
+            Ok(Target::Spool(path)) => Some(path),
+            _ => None,
+        }
+    }
+
+    /// What finds the record of a token.
+    pub fn tokens(&self, token: &Token) -> Result<Tokens> {
+        let known = tokens::in_store(self.coordinator.clone(), &self.settings);
+        match self.spool_of(token).filter(|_| Right::of(&token.lease) == Right::SpoolFile) {
+            Some(path) => Ok(known.with_spool(tokens::existing_spool(&path)?)),
+            None => Ok(known),
+        }
+    }
+
+    /// Gives an item back untried.
+    async fn return_item(&self, queue: &str, token: &Token) -> Result<()> {
+        let target = self.target(queue)?;
+        match Open::existing(&self.settings, &target).await? {
+            Open::Queue(queue) => queue.give_back(&queue.by_token(token).await?).await.map(|_| ()),
+            Open::Spool(spool) => spool.give_back(&spool.adopt(token)?),
+        }
+    }
+
+    /// Releases everything, as far as the store answers.
+    pub async fn give_back(&self) {
+        let names: Vec<LeaseName> = self.kept.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect();
+        let all = async {
+            for name in names {
+                if let Some(grant) = self.let_go(&name).await {
+                    let _ = self.coordinator.release(&grant, Outcome::Failed).await;
+                }
+            }
+            let items = std::mem::take(&mut *self.items.0.lock().unwrap_or_else(PoisonError::into_inner));
+            for (token, queue) in items {
+                // One that was lost, or ended by hand, is not ours to give back: that is no failure.
+                let _ = self.return_item(&queue, &token).await;
+            }
+        };
+        let _ = tokio::time::timeout(PATIENCE, all).await;
+    }
+}

@@ -1,0 +1,86 @@
+//! How far a migration has come, for whoever breaks it off.
+//!
+//! Promise: from before the first write of a phase until after its last, the account names that phase and the commands that end
+//! the state in between. Non-promise: the numbers are those of this run.
+
+use leasehold_core::relocation::{Address, commands};
+use leasehold_core::{Error, Kind};
+use std::sync::{Mutex, PoisonError};
+
+/// What is being done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Nothing was changed, or everything was done.
+    Untouched,
+    /// The namespaces and the records of the old store are marked.
+    Marking,
+    /// Records are copied.
+    Copying,
+    /// There is no way back: marks become final, copies are settled.
+    Settling,
+    /// Copies and marks are taken back.
+    GivingUp,
+}
+
+/// One run of a migration.
+#[derive(Debug)]
+pub struct Course {
+    pub from: Address,
+    pub to: Address,
+    at: Mutex<(Phase, usize)>,
+}
+
+impl Course {
+    pub fn new(from: Address, to: Address) -> Self {
+        Course { from, to, at: Mutex::new((Phase::Untouched, 0)) }
+    }
+
+    /// Another phase begins.
+    pub fn enter(&self, phase: Phase) {
+        *self.at.lock().unwrap_or_else(PoisonError::into_inner) = (phase, 0);
+    }
+
+    /// One more record is done.
+    pub fn count(&self) {
+        self.at.lock().unwrap_or_else(PoisonError::into_inner).1 += 1;
+    }
+
+    /// Where it stands when it is broken off here, and what to do about it.
+    pub fn account(&self) -> String {
+        let (phase, done) = *self.at.lock().unwrap_or_else(PoisonError::into_inner);
+        let (finish, give_up) = commands(&self.from, &self.to);
+        let Course { from, to, .. } = self;
+        let frozen = "nothing is lost, and every lease and queue of it is frozen until that is over";
+        let either = format!("finish with `{finish}`, or give it up with `{give_up}`");
+        match phase {
+            Phase::Untouched => "nothing was changed".to_owned(),
+            Phase::Marking => {
+                format!("`{from}` is marked as moving to `{to}` ({done} records marked so far): {frozen}: {either}")
+            }
+            Phase::Copying => {
+                format!("`{from}` is marked as moving to `{to}` ({done} records copied so far): {frozen}: {either}")
+            }
+            Phase::Settling => format!(
+                "`{from}` has moved to `{to}`, where what has arrived is frozen until the rest is done ({done} steps of it so \
+                 far); nothing is lost: finish with `{finish}`"
+            ),
+            Phase::GivingUp => format!(
+                "moving `{from}` to `{to}` was being given up ({done} steps of it so far); what is not done yet is frozen, and \
+                 nothing is lost: go on giving up with `{give_up}`"
+            ),
+        }
+    }
+
+    /// An error that broke it off, with where that leaves it. What was begun is neither done nor surely undone.
+    pub fn told(&self, error: Error) -> Error {
+        let (phase, _) = *self.at.lock().unwrap_or_else(PoisonError::into_inner);
+        if phase == Phase::Untouched {
+            return error;
+        }
+        let kind = match error.kind() {
+            Kind::Unavailable | Kind::Contended => Kind::Indeterminate,
+            other => other,
+        };
+        Error::new(kind, format!("the migration was broken off; {}", self.account())).with_source(error)
+    }
+}

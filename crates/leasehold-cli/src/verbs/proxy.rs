@@ -1,0 +1,119 @@
+//! `proxy`: an HTTP service behind a fence.
+
+use super::queue::Target;
+use super::{coordinator, rely_on_the_store, tokens};
+use crate::args::{Common, Proxy as Args};
+use crate::config::{Flags, Settings, blame_flag, duration_of};
+use crate::exit::Exit;
+use crate::output;
+use leasehold_core::guard::{Policy, Strength};
+use leasehold_core::{Error, Kind, LeaseName, Result, Ttl};
+use leasehold_server::proxy::{Limits, Proxy, Replay, Settings as ProxySettings, Upstream};
+use serde_json::json;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+pub async fn proxy(common: &Common, args: &Args) -> Result<Exit> {
+    let settings = Settings::gather_with(common, Flags { state: args.state.as_deref(), ..Flags::default() })?;
+    let plan = plan(args, &settings)?;
+    let spools = spools(args)?;
+    let form = "use ADDRESS:PORT, such as 127.0.0.1:8080 or [::1]:8080";
+    let listen: SocketAddr = args.listen.parse().map_err(|_| Error::invalid("--listen", &args.listen, form))?;
+    let coordinator = coordinator(&settings).await?;
+    let listener = TcpListener::bind(listen)
+        .await
+        .map_err(|e| Error::new(Kind::Unavailable, format!("cannot listen on {listen}")).with_source(e))?;
+    let listen =
+        listener.local_addr().map_err(|e| Error::unavailable("cannot tell the address that is listened on", e))?;
+    let failed = |e| Error::unavailable("cannot listen to signals", e);
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let (upstream, resource, policy) = (plan.upstream.to_string(), plan.resource.clone(), plan.policy);
+    if plan.state.is_none() {
+        rely_on_the_store(&coordinator, &format!("http:{resource}"));
+    }
+    let mut known = tokens::in_store(coordinator.clone(), &settings);
+    for path in &spools {
+        known = known.with_spool(tokens::existing_spool(path)?);
+    }
+    let proxy = Proxy::new(plan, coordinator, Arc::new(known), None, Arc::new(|text: &str| output::say(text)))?;
+    proxy.check().await?;
+    if common.json {
+        output::json(&json!({
+            "listen": listen.to_string(), "upstream": upstream, "resource": resource.as_str(),
+            "strength": Strength::Atomic.to_string(),
+        }))?;
+    } else {
+        output::line(&format!("listening on http://{listen}"))?;
+    }
+    let once = if policy == Policy::OncePerEpoch { ", one request per epoch" } else { "" };
+    output::say(&format!(
+        "proxy to {upstream}: resource=`http:{resource}` strength={} for what passes through it{once}",
+        Strength::Atomic
+    ));
+    let (stop, stopped) = watch::channel(false);
+    let serving = proxy.serve(listener, stopped);
+    tokio::pin!(serving);
+    tokio::select! {
+        done = &mut serving => return done.map(|()| Exit::Done),
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    output::say("ending: no new connections; what is in flight is waited for");
+    let _ = stop.send(true);
+    tokio::select! {
+        done = &mut serving => done.map(|()| Exit::Done),
+        // Asked twice: at once. The lease expires by itself.
+        _ = terminate.recv() => Ok(Exit::Code(143)),
+        _ = interrupt.recv() => Ok(Exit::Code(130)),
+    }
+}
+
+/// The spools whose items' tokens are admitted.
+fn spools(args: &Args) -> Result<Vec<PathBuf>> {
+    let of = |text: &String| match Target::parse(text).map_err(|e| blame_flag(e, "--spool"))? {
+        Target::Spool(path) => Ok(path),
+        Target::Queue(_) => Err(blame_flag(Error::invalid("spool", text, "use spool:/path/to/folder"), "--spool")),
+    };
+    args.spool.iter().map(of).collect()
+}
+
+fn plan(args: &Args, settings: &Settings) -> Result<ProxySettings> {
+    let duration = |flag: &str, text: &str| -> Result<Duration> {
+        let found = duration_of(flag, Some(text))?.unwrap_or_default();
+        if found.is_zero() {
+            return Err(blame_flag(Error::invalid("duration", text, "use more than nothing, such as 500ms"), flag));
+        }
+        Ok(found)
+    };
+    let resource = LeaseName::new(&args.resource).map_err(|e| blame_flag(e, "--resource"))?;
+    let upstream: Upstream = args.upstream.parse().map_err(|e| blame_flag(e, "--upstream"))?;
+    let lease = args.lease.as_deref().map(LeaseName::new).transpose().map_err(|e| blame_flag(e, "--lease"))?;
+    let ttl: Ttl = args.ttl.parse().map_err(|e| blame_flag(e, "--ttl"))?;
+    let age = duration("--replay-age", &args.replay_age)?;
+    Ok(ProxySettings {
+        resource,
+        upstream,
+        lease,
+        policy: if args.once_per_epoch { Policy::OncePerEpoch } else { Policy::Reentrant },
+        allow_safe: args.allow_safe,
+        replay: (args.replay > 0).then_some(Replay { entries: args.replay as usize, age }),
+        limits: Limits {
+            max_body: args.max_body,
+            max_head: args.max_head as usize,
+            max_requests: args.max_requests as usize,
+            max_connections: args.max_connections as usize,
+            client_timeout: duration("--client-timeout", &args.client_timeout)?,
+            upstream_timeout: duration("--upstream-timeout", &args.upstream_timeout)?,
+            drain: duration("--drain", &args.drain)?,
+        },
+        ttl,
+        label: settings.label.value.clone(),
+        state: settings.state_folder(args.no_state)?,
+    })
+}

@@ -1,0 +1,98 @@
+//! `push`: to a git remote, unless a newer epoch has been there.
+
+use super::tokens::overtaken;
+use super::{admitted, token};
+use crate::args::{Common, Push as Args};
+use crate::exit::Exit;
+use crate::interrupt::{Cut, Watch, exit_by};
+use crate::patience::Patience;
+use crate::{guards, output};
+use leasehold_core::guard::Policy;
+use leasehold_core::secret::redacted;
+use leasehold_core::{Error, Kind, Result};
+use leasehold_guards::GitGuard;
+use leasehold_guards::git::{GitStep, GitSteps, PushOptions, Refspec, default_push};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// A large push over a slow line takes its time.
+const TIMEOUT: Duration = Duration::from_secs(600);
+
+pub async fn push(common: &Common, args: &Args) -> Result<Exit> {
+    let token = token(args.token.as_deref())?;
+    let mut refspecs: Vec<Refspec> = args.refspecs.iter().map(|text| text.parse()).collect::<Result<_>>()?;
+    let namespace = guards::fence_namespace(args.fence_namespace.as_deref())?;
+    let patience = Patience::from_flag(args.timeout.as_deref(), TIMEOUT, "the store")?;
+    let remote = match &args.remote {
+        Some(remote) if !refspecs.is_empty() => remote.clone(),
+        remote => {
+            let (remote, refspec) = default_push(args.repo.clone(), remote.as_deref(), refspecs.is_empty()).await?;
+            refspecs.extend(refspec);
+            remote
+        }
+    };
+    let policy = if args.once { Policy::OncePerEpoch } else { Policy::Reentrant };
+    let mut guard = GitGuard::new(&remote, policy)?.with_namespace(namespace.unwrap_or_default());
+    if let Some(folder) = &args.repo {
+        guard = guard.in_repository(folder);
+    }
+    let steps =
+        Arc::new(Told { resource: redacted(&remote), patience: patience.clone(), is_sent: AtomicBool::new(false) });
+    let guard = guard.with_steps(steps.clone());
+    let options = PushOptions { rebases: args.rebase.unwrap_or(0) };
+    let pushing = async {
+        overtaken(common, &guard, &token).await?;
+        guard.push(&token, &refspecs, options, async || overtaken(common, &guard, &token).await).await
+    };
+    let pushed = match Watch::begin()?.over(&patience, pushing).await {
+        Ok(pushed) => pushed,
+        Err(cut) => {
+            let look = format!("git ls-remote {}", redacted(&remote));
+            let is_sent = steps.is_sent.load(Ordering::SeqCst);
+            let outcome = if is_sent {
+                format!("whether the push had landed by then: {look}")
+            } else {
+                "nothing had been pushed".to_owned()
+            };
+            match cut {
+                Cut::Signal(number) => {
+                    output::say(&format!("told to end, and git was ended too; {outcome}"));
+                    return Ok(exit_by(number));
+                }
+                Cut::OutOfTime => {
+                    let kind = if is_sent { Kind::Indeterminate } else { Kind::Unavailable };
+                    let why = patience.gave_up(kind);
+                    return Err(Error::new(kind, format!("{why}; git was ended; {outcome}")));
+                }
+            }
+        }
+    };
+    let pushed = pushed.map(|pushed| {
+        pushed.said.lines().for_each(|line| output::say(&format!("git: {line}")));
+        pushed.high
+    });
+    admitted(common, &guard, &token, pushed).await
+}
+
+/// Tells how far a push has come.
+#[derive(Debug)]
+struct Told {
+    resource: String,
+    patience: Patience,
+    is_sent: AtomicBool,
+}
+
+impl GitSteps for Told {
+    fn reach(&self, step: GitStep) -> std::io::Result<()> {
+        match step {
+            GitStep::ReadFence => self.patience.at(format!("`git:{}` to show its fence", self.resource)),
+            GitStep::Push => {
+                self.is_sent.store(true, Ordering::SeqCst);
+                self.patience.at(format!("`git:{}` to take the push", self.resource));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

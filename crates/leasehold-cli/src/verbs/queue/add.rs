@@ -1,0 +1,128 @@
+//! `queue add`: one item, or one per line.
+
+use super::{Open, Target, attempts, open_file, read_bounded};
+use crate::args::{Add as Args, Common};
+use crate::config::{Settings, blame_flag, duration_of};
+use crate::exit::Exit;
+use crate::output;
+use leasehold_core::{Error, Kind, Result};
+use leasehold_work::queue::{Added, ItemId, NewItem, Payload, Queue};
+use leasehold_work::spool::{Spool, SpoolNew};
+use serde_json::json;
+use std::io::{BufRead, Read};
+use std::time::Duration;
+
+/// How many lines are added before the workers are woken.
+const BATCH: usize = 500;
+
+pub async fn add(common: &Common, args: Args) -> Result<Exit> {
+    let settings = Settings::gather(common)?;
+    let target = Target::parse(&args.queue)?;
+    let flag = |name: &'static str| move |e| blame_flag(e, name);
+    let priority = args.priority.as_deref().map(str::parse).transpose().map_err(flag("--priority"))?;
+    let key = args.key.as_deref().map(str::parse).transpose().map_err(flag("--key"))?;
+    let template = NewItem {
+        payload: Payload::default(),
+        priority: priority.unwrap_or_default(),
+        delay: duration_of("--delay", args.delay.as_deref())?.unwrap_or(Duration::ZERO),
+        attempts: attempts(args.attempts, args.backoff.as_deref()).map_err(flag("--backoff"))?,
+        key,
+    };
+    if args.backoff.is_some() && matches!(target, Target::Spool(_)) {
+        return Err(Error::new(Kind::Invalid, "--backoff is not kept in a spool; give `queue fail --retry-in`"));
+    }
+    let mut source: Box<dyn Read> = match (&args.text, &args.from) {
+        (Some(text), _) => Box::new(std::io::Cursor::new(text.clone().into_bytes())),
+        (None, Some(path)) => Box::new(open_file(path, "--from")?),
+        (None, None) => Box::new(std::io::stdin()),
+    };
+    match Open::new(&settings, &target).await? {
+        Open::Queue(queue) if args.each_line => lines(common, &queue, &template).await,
+        Open::Queue(queue) => {
+            let payload = Payload::new(read_bounded(&mut source, Payload::MAX_BYTES, "the payload")?)?;
+            let added = queue.add(NewItem { payload, ..template }).await?;
+            tell(common, &added.name().id, matches!(added, Added::New(_)))?;
+            Ok(Exit::Done)
+        }
+        Open::Spool(spool) => {
+            let NewItem { priority, delay, attempts, key, .. } = template;
+            let new = SpoolNew { priority, delay, most: attempts.most, key };
+            if args.each_line {
+                return spool_lines(common, &spool, &new);
+            }
+            let (id, is_new) = match &args.text {
+                Some(text) => spool.add_bytes(&new, text.as_bytes())?,
+                None => spool.add(&new, &mut source)?,
+            };
+            tell(common, &id, is_new)?;
+            Ok(Exit::Done)
+        }
+    }
+}
+
+fn tell(common: &Common, id: &ItemId, is_new: bool) -> Result<()> {
+    if common.json {
+        return output::json(&json!({ "id": id.as_str(), "new": is_new }));
+    }
+    if !is_new {
+        output::say(&format!("there is an item `{id}` already; nothing was added"));
+    }
+    output::line(id.as_str())
+}
+
+async fn lines(common: &Common, queue: &Queue, template: &NewItem) -> Result<Exit> {
+    let mut batch = Vec::new();
+    let mut input = std::io::stdin().lock().lines();
+    let mut done = 0;
+    loop {
+        let line = input.next().transpose().map_err(|error| stopped_at(done, unread(error)))?;
+        let is_last = line.is_none();
+        if let Some(line) = line {
+            let payload = Payload::new(line).map_err(|error| stopped_at(done, error))?;
+            batch.push(NewItem { payload, ..template.clone() });
+        }
+        if batch.len() == BATCH || (is_last && !batch.is_empty()) {
+            let mut added = Vec::with_capacity(batch.len());
+            let outcome = queue.add_each(std::mem::take(&mut batch), &mut added).await;
+            for added in &added {
+                tell(common, &added.name().id, true)?;
+                done += 1;
+            }
+            outcome.map_err(|error| stopped_at(done, error))?;
+        }
+        if is_last {
+            return Ok(Exit::Done);
+        }
+    }
+}
+
+fn spool_lines(common: &Common, spool: &Spool, new: &SpoolNew) -> Result<Exit> {
+    for (done, line) in std::io::stdin().lock().lines().enumerate() {
+        let line = line.map_err(|error| stopped_at(done, unread(error)))?;
+        let (id, is_new) = spool.add_bytes(new, line.as_bytes()).map_err(|error| stopped_at(done, error))?;
+        tell(common, &id, is_new)?;
+    }
+    Ok(Exit::Done)
+}
+
+/// The error for lines of which the first `done` were added: *surely nothing was applied* would be wrong.
+fn stopped_at(done: usize, error: Error) -> Error {
+    if done == 0 {
+        return error;
+    }
+    let (kind, fate) = match error.kind() {
+        Kind::Indeterminate => (Kind::Indeterminate, "may or may not have been: look for it"),
+        _ if error.is_retryable() => (Kind::Indeterminate, "was not"),
+        kind => (kind, "was not"),
+    };
+    let next = done + 1;
+    let message = format!(
+        "the first {done} lines were added, and their ids are printed; line {next} {fate}, and no later one was. Go on from \
+         there, not from the beginning"
+    );
+    Error::new(kind, message).with_source(error)
+}
+
+fn unread(error: std::io::Error) -> Error {
+    Error::new(Kind::Invalid, "cannot read a line of standard input").with_source(error)
+}

@@ -1,0 +1,193 @@
+//! Items as JSON and as text.
+
+use crate::output::{relative, rfc3339, rough};
+use leasehold_core::{Error, Timestamp};
+use leasehold_work::queue::{Attempts, Item, ItemId, ItemName, Payload, Priority, State};
+use leasehold_work::spool::{PlainFile, Shown, Spool, SpoolItem, Where};
+use serde_json::{Value, json};
+
+/// A payload or result: text where it is text.
+fn bytes(payload: &Payload) -> Value {
+    match payload.text() {
+        Some(text) => json!(text),
+        None => json!({ "base64": payload.base64() }),
+    }
+}
+
+/// An item of a queue; with everything about it, or as a line of a listing.
+pub fn item(name: &ItemName, item: &Item, full: bool) -> Value {
+    let mut value = json!({
+        "queue": name.queue.as_str(),
+        "id": name.id.as_str(),
+        "state": item.word(),
+        "epoch": item.epoch.get(),
+        "lineage": item.lineage.to_string(),
+        "relocation": item.relocation.as_ref().map(|state| json!({
+            "state": state.as_str(),
+            "store": state.address().as_str(),
+        })),
+        "priority": item.priority.get(),
+        "due": item.due.map(rfc3339),
+        "added": rfc3339(item.added),
+        "tried": item.tried,
+        "attempts": item.attempts.most,
+    });
+    match &item.state {
+        State::Claimed(tenure) => {
+            value["holder"] = json!(tenure.holder.to_string());
+            value["until"] = json!(rfc3339(tenure.deadline));
+        }
+        State::Done { at } | State::Cancelled { at } | State::Purged { at } => value["at"] = json!(rfc3339(*at)),
+        State::Dead { at, why } => {
+            value["at"] = json!(rfc3339(*at));
+            value["why"] = json!(why.as_str());
+        }
+        State::Ready => {}
+    }
+    if full {
+        let progress = item.progress.as_ref();
+        value["payload"] = bytes(&item.payload);
+        value["result"] = item.result.as_ref().map_or(Value::Null, bytes);
+        value["marker"] = json!(progress.and_then(|p| p.marker.as_ref()).map(|m| m.as_str()));
+        value["checkpoint"] = json!(progress.and_then(|p| p.checkpoint.as_ref()).map(|c| c.as_str()));
+        value["origin"] = json!(item.origin);
+        value["follow_ups"] = item.follow_ups.iter().map(|name| json!(name.to_string())).collect();
+        value["history"] = item
+            .history
+            .iter()
+            .map(|event| {
+                json!({
+                    "at": rfc3339(event.at),
+                    "epoch": event.epoch.get(),
+                    "what": event.what.as_str(),
+                    "by": event.by.as_ref().map(|by| by.as_str()),
+                    "why": event.why.as_ref().map(|why| why.as_str()),
+                })
+            })
+            .collect();
+    }
+    value
+}
+
+/// An item whose record cannot be read.
+pub fn damaged(name: &ItemName, error: &Error) -> Value {
+    json!({
+        "queue": name.queue.as_str(),
+        "id": name.id.as_str(),
+        "state": "damaged",
+        "why": error.to_string(),
+    })
+}
+
+/// An item of a spool after something was done to it. It was done, so that it cannot be read back is no failure.
+pub fn spooled_now(spool: &Spool, id: &ItemId) -> Value {
+    spool.find(id).map_or_else(|_| json!({ "id": id.as_str() }), |item| spooled(&item))
+}
+
+/// An item of a spool.
+pub fn spooled(item: &SpoolItem) -> Value {
+    let name = &item.name;
+    let mut value = json!({
+        "id": name.id.as_str(),
+        "state": item.place.as_str(),
+        "epoch": name.epoch.get(),
+        "priority": name.priority.get(),
+        "due": rfc3339(name.due),
+        "tried": name.tried,
+        "attempts": name.most,
+        "file": format!("{}/{name}", item.place.folder().display()),
+    });
+    if let Where::Claimed(worker) = &item.place {
+        value["holder"] = json!(worker);
+    }
+    value
+}
+
+/// A file with a plain name, as the item that its worker makes of it.
+pub fn plain(file: &PlainFile) -> Value {
+    json!({
+        "id": file.id.as_ref().map(ItemId::as_str),
+        "state": Where::Ready.as_str(),
+        "epoch": 0,
+        "priority": Priority::default().get(),
+        "due": Value::Null,
+        "tried": 0,
+        "attempts": Attempts::default().most,
+        "file": format!("{}/{}", Where::Ready.folder().display(), file.name),
+    })
+}
+
+/// Up to how many bytes a spool's payload is shown. It may have any number.
+pub const SHOWN_PAYLOAD: usize = 1 << 20;
+
+/// All there is to see of an item of a spool. Its payload may be too long to be shown, or closed to this user.
+pub fn shown(shown: &Shown, payload: Result<Option<&[u8]>, &Error>) -> Value {
+    let mut value = spooled(&shown.item);
+    value["changed"] = json!(rfc3339(shown.changed));
+    value["payload"] = match payload {
+        Ok(Some(bytes)) => match std::str::from_utf8(bytes) {
+            Ok(text) => json!(text),
+            Err(_) => json!({ "bytes": bytes.len() }),
+        },
+        Ok(None) => json!({ "bytes": shown.bytes }),
+        Err(error) => json!({ "bytes": shown.bytes, "error": error.to_string() }),
+    };
+    value["history"] = shown
+        .notes
+        .iter()
+        .map(|note| {
+            let text = note.text.trim_end();
+            json!({ "at": rfc3339(note.at), "epoch": note.epoch, "what": note.kind, "why": text })
+        })
+        .collect();
+    value
+}
+
+pub fn header() -> Vec<String> {
+    ["ID", "STATE", "EPOCH", "PRI", "TRIED", "WHAT"].map(String::from).into()
+}
+
+pub fn row(name: &ItemName, item: &Item, now: Timestamp) -> Vec<String> {
+    let what = match &item.state {
+        _ if item.relocation.is_some() => item.relocation.as_ref().map(ToString::to_string).unwrap_or_default(),
+        State::Ready => match item.due {
+            Some(due) if due > now => format!("due {}", relative(due, now)),
+            due => format!("waiting for {}", rough(now.saturating_since(due.unwrap_or(item.since)))),
+        },
+        State::Claimed(tenure) => format!("{}, until {}", tenure.holder, relative(tenure.deadline, now)),
+        State::Done { at } | State::Cancelled { at } | State::Purged { at } => relative(*at, now),
+        State::Dead { at, why } => format!("{}: {why}", relative(*at, now)),
+    };
+    vec![
+        name.id.to_string(),
+        item.word().into(),
+        item.epoch.to_string(),
+        item.priority.get().to_string(),
+        format!("{}/{}", item.tried, item.attempts.most),
+        what,
+    ]
+}
+
+pub fn spool_row(item: &SpoolItem) -> Vec<String> {
+    let name = &item.name;
+    vec![
+        name.id.to_string(),
+        item.place.as_str().into(),
+        name.epoch.to_string(),
+        name.priority.get().to_string(),
+        format!("{}/{}", name.tried, name.most),
+        format!("{}/", item.place.folder().display()),
+    ]
+}
+
+pub fn plain_row(file: &PlainFile) -> Vec<String> {
+    let name = leasehold_core::printable(&file.name);
+    vec![
+        file.id.as_ref().map_or_else(|| "-".into(), ToString::to_string),
+        Where::Ready.as_str().into(),
+        "0".into(),
+        Priority::default().get().to_string(),
+        format!("0/{}", Attempts::default().most),
+        format!("{}/, as {name}", Where::Ready.folder().display()),
+    ]
+}

@@ -1,0 +1,476 @@
+//! `run`: a command under a lease.
+
+mod ending;
+mod slot;
+mod take;
+
+use super::{coordinator, of_token};
+use crate::args::{Common, Run as Args};
+use crate::config::{Flags, Settings, blame, duration_of};
+use crate::exit::Exit;
+use crate::supervise::telling::passes;
+use crate::supervise::windows::Windows;
+use crate::supervise::{self, Course, Ended, Evidence, Finished, Output, Signals, Standby, Task};
+use crate::{guards, output, view};
+use leasehold_core::clock::{Clock, Moment, SystemClock};
+use leasehold_core::guard::{self, Guard, Rejection};
+use leasehold_core::lease::protocol::Refusal;
+use leasehold_core::{
+    Ask, Coordinator, Error, Event, Grant, HolderId, Keeper, Kind, LeaseName, Outcome, ProgressGate, Result, Slot,
+    Token,
+};
+use leasehold_guards::git::FenceNamespace;
+use leasehold_work::schedule::{Fate, RunEnd, idempotency_key, slot_text};
+pub use slot::ahead_line;
+use slot::{Found, SlotPlan};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use take::{Busy, Seats, Taken, take};
+
+/// How long the bookkeeping after the command may take when the store does not answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest pause between two tries.
+const MAX_BACKOFF: Duration = Duration::from_secs(3_600);
+
+/// The validated arguments.
+struct Plan {
+    leases: Vec<LeaseName>,
+    seats: Seats,
+    busy: Busy,
+    progress: Option<(Duration, Evidence)>,
+    max_runtime: Option<Duration>,
+    guards: Vec<Arc<dyn Guard>>,
+    fences: Option<FenceNamespace>,
+    flock: Option<PathBuf>,
+    adopt: Option<Token>,
+    slot: SlotPlan,
+    retries: u32,
+    backoff: Duration,
+    settings: Settings,
+    quiet: bool,
+    command: Vec<OsString>,
+}
+
+impl Plan {
+    fn new(common: &Common, args: Args) -> Result<Self> {
+        let settings = Settings::gather_with(
+            common,
+            Flags {
+                ttl: args.ttl.as_deref(),
+                label: args.label.as_deref(),
+                grace: args.grace.as_deref(),
+                held_exit_code: args.held_exit_code.as_deref(),
+                state: None,
+                no_files: args.slot.adopt,
+            },
+        )?;
+        let name = LeaseName::to_hold(&args.name)?;
+        let mut leases = vec![name.clone()];
+        for other in &args.or {
+            leases.push(LeaseName::to_hold(other)?);
+        }
+        for seat in 2..=args.limit.unwrap_or(1) {
+            leases.push(name.seat(seat)?);
+        }
+        let wait = duration_of("--wait", args.wait.as_deref())?;
+        let retry_after = duration_of("--retry-after", args.retry_after.as_deref())?;
+        let progress_timeout = duration_of("--progress-timeout", args.progress_timeout.as_deref())?;
+        let busy = match (wait, retry_after) {
+            (Some(limit), _) => Busy::Wait(limit),
+            (None, Some(pause)) => Busy::RetryAfter(pause),
+            (None, None) => Busy::Skip,
+        };
+        let output = if args.progress_output { Output::Counts } else { Output::Ignored };
+        let evidence = Evidence::new(output, args.progress_file);
+        let adopt = if args.slot.adopt {
+            Some(super::token(None)?)
+        } else {
+            args.token.as_deref().map(str::parse::<Token>).transpose()?
+        };
+        if let Some(token) = adopt.as_ref().filter(|token| token.lease != name) {
+            return Err(Error::invalid("token", token, format!("it is of another lease than `{name}`")));
+        }
+        if !args.guard.is_empty() && leases.len() > 1 {
+            let message = "--guard and --or do not go together: a guarded resource admits one lease only";
+            return Err(Error::new(Kind::Invalid, message));
+        }
+        let fences = guards::fence_namespace(args.fence_namespace.as_deref())?;
+        let namespace = fences.clone().unwrap_or_default();
+        if adopt.is_none() {
+            Windows::new(settings.ttl.value, settings.grace.value)
+                .map_err(|e| blame(e, "grace", &settings.grace.source))?;
+        }
+        Ok(Plan {
+            leases,
+            seats: if args.limit.is_some() { Seats::OfOneLease } else { Seats::Apart },
+            busy,
+            progress: progress_timeout.map(|timeout| (timeout, evidence)),
+            max_runtime: duration_of("--max-runtime", args.max_runtime.as_deref())?,
+            guards: args.guard.iter().map(|text| guards::parse_with(text, &namespace)).collect::<Result<_>>()?,
+            fences,
+            flock: args.also_flock,
+            adopt,
+            slot: SlotPlan::new(&args.slot)?,
+            retries: args.slot.retries,
+            backoff: duration_of("--backoff", args.slot.backoff.as_deref())?.unwrap_or(Duration::from_secs(10)),
+            settings,
+            quiet: args.quiet,
+            command: args.command,
+        })
+    }
+
+    /// Whether the dead-man may be started before the lease is had. Not if it may be a long wait, and not if the command
+    /// is to inherit a flock that is taken after the lease.
+    fn stands_by_early(&self) -> bool {
+        self.flock.is_none() && matches!(self.busy, Busy::Skip) && !matches!(self.slot, SlotPlan::Newest(..))
+    }
+
+    fn stand_by(&self) -> Result<Standby> {
+        let evidence = self.progress.as_ref().map(|(_, evidence)| evidence);
+        Standby::start(self.command.clone(), &self.settings.store.value.portable(), evidence)
+    }
+}
+
+pub async fn run(common: &Common, args: Args) -> Result<Exit> {
+    let (unrecorded, unless_succeeded) = (args.slot.unrecorded, args.slot.unless_succeeded);
+    let plan = Plan::new(common, args)?;
+    supervise::check()?;
+    check(&plan.guards, &plan.leases[0]).await?;
+    let opening = async {
+        match &plan.adopt {
+            Some(_) => of_token(&plan.settings).await,
+            None => coordinator(&plan.settings).await,
+        }
+    };
+    // The dead-man starts while the store is opened.
+    let (coordinator, early) =
+        tokio::join!(opening, async { plan.stands_by_early().then(|| plan.stand_by()).transpose() });
+    let (coordinator, early) = (coordinator?, early?);
+    let mut signals = Signals::listen()?;
+    let (mut early, mut before) = (early, None);
+    loop {
+        let chosen = match plan.slot.find(&coordinator, &plan.leases[0], &mut signals).await? {
+            Found::Go(chosen) => chosen,
+            Found::Signal(number) => return Ok(by_signal(number)),
+            Found::Nothing(why, event) => match before {
+                None => return Ok(wave_off(&coordinator, &plan, &why, Some(event)).await),
+                Some(exit) => return Ok(exit),
+            },
+        };
+        let slot = chosen.map(|chosen| chosen.slot);
+        let mut ask = Ask::new(HolderId::new(plan.settings.label.value.clone()), plan.settings.ttl.value);
+        ask.slot = plan.slot.claim(chosen);
+        let taken = tokio::select! {
+            taken = take(&coordinator, &plan, &mut ask) => taken?,
+            number = signals.next_ending() => {
+                // The request may have been on its way: give back what it may have been granted.
+                let _ = tokio::time::timeout(PATIENCE, coordinator.withdraw(&plan.leases, &ask)).await;
+                return Ok(by_signal(number));
+            }
+        };
+        let (grant, _flock) = match taken {
+            Taken::Granted(grant, flock) => (grant, flock),
+            // A run died while this one waited: that slot comes first.
+            Taken::Refused(_, refusal, _) if plan.slot.finds(&refusal) => continue,
+            busy => {
+                let skipped = skip(&coordinator, &plan, slot, busy).await;
+                return Ok(before.unwrap_or(skipped));
+            }
+        };
+        if unless_succeeded && slot::is_over(&coordinator, &plan.leases[0], slot).await? {
+            coordinator.release(&grant, Outcome::Succeeded).await?;
+            return Ok(Exit::Code(0));
+        }
+        let recorded = !unrecorded;
+        let (coordinator, begun) = (coordinator.clone(), SystemClock.now());
+        let run = Run { coordinator, plan: &plan, slot, recorded, signals: &mut signals, begun, tries: 0, ran: None };
+        let exit = run.under(*grant, early.take()).await?;
+        let worst = before.filter(|before: &Exit| before.code() != 0 && exit.code() == 0).unwrap_or(exit);
+        // A slot that was lost, or not even started, would be found again.
+        let is_open = matches!(exit, Exit::LostInRun | Exit::Unavailable);
+        let goes_on = chosen.is_some_and(|chosen| chosen.is_recovery) && !is_open;
+        if !goes_on || signals.told_to_end() {
+            return Ok(worst);
+        }
+        before = Some(worst);
+    }
+}
+
+/// A run under a lease that is held.
+struct Run<'a> {
+    coordinator: Coordinator,
+    plan: &'a Plan,
+    slot: Option<Slot>,
+    recorded: bool,
+    signals: &'a mut Signals,
+    begun: Moment,
+    tries: u32,
+    /// How the last try ended that was started: from then on the slot has had its run.
+    ran: Option<(Ended, Course)>,
+}
+
+/// What a try came to.
+enum Tried {
+    Ended(Box<Finished>),
+    /// Nothing was run, for this reason. The lease is kept no longer, and not given back yet.
+    Unready(Box<Grant>, Error),
+    /// Nothing was run, because this signal came.
+    Signal(Box<Grant>, i32),
+}
+
+/// What came of the pause between two tries.
+enum Paused {
+    Over,
+    Lost(String),
+    Signal(i32),
+}
+
+impl Run<'_> {
+    /// Tries as often as it may.
+    async fn under(mut self, grant: Grant, early: Option<Standby>) -> Result<Exit> {
+        let windows = Windows::new(grant.ttl(), self.plan.settings.grace.value)
+            .map_err(|e| blame(e, "grace", &self.plan.settings.grace.source))?;
+        // The count is written while the command runs, not before.
+        let counting = tokio::spawn({
+            let (coordinator, lease) = (self.coordinator.clone(), self.plan.leases[0].clone());
+            let (slot, epoch) = (self.slot.filter(|_| self.recorded), grant.token().epoch);
+            async move {
+                slot::note_begin(&coordinator, &lease, slot, epoch).await;
+                coordinator.count(&lease, Event::Granted).await
+            }
+        });
+        let (mut grant, mut early) = (grant, early);
+        let finished = loop {
+            self.tries += 1;
+            let stopped = match self.once(grant, early.take(), windows).await {
+                Tried::Ended(finished) if !self.may_try_again(&finished) => break finished,
+                Tried::Ended(finished) => match self.wait_for_next_try(*finished).await {
+                    Ok(again) => {
+                        grant = again;
+                        continue;
+                    }
+                    Err(finished) => break finished,
+                },
+                Tried::Unready(kept, error) if self.tries <= self.plan.retries && passes(error.kind()) => {
+                    match self.pause(*kept, &error.to_string()).await {
+                        (again, Paused::Over) => {
+                            grant = again;
+                            continue;
+                        }
+                        (kept, Paused::Lost(why)) => {
+                            let lost = format!("lost `{}` before anything was run: {why}", kept.token());
+                            (kept, Err(Error::new(Kind::Unavailable, lost).with_source(error)))
+                        }
+                        (kept, Paused::Signal(number)) => (kept, Ok(by_signal(number))),
+                    }
+                }
+                Tried::Unready(kept, error) => (*kept, Err(error)),
+                Tried::Signal(kept, number) => (*kept, Ok(by_signal(number))),
+            };
+            let _ = tokio::time::timeout(PATIENCE, counting).await;
+            return self.unstarted(stopped.0, stopped.1).await;
+        };
+        // The journal has the end after the beginning.
+        let _ = tokio::time::timeout(PATIENCE, counting).await;
+        Ok(self.settle(*finished).await)
+    }
+
+    async fn once(&mut self, grant: Grant, early: Option<Standby>, windows: Windows) -> Tried {
+        let token = grant.token().clone();
+        let plan = self.plan;
+        let gate = plan
+            .progress
+            .as_ref()
+            .map(|(timeout, evidence)| ProgressGate { timeout: *timeout, evidence: evidence.reader() });
+        // Kept from here on: shutting others out may take its time.
+        let keeper = Keeper::start_gated(self.coordinator.clone(), grant, gate);
+        let standby = tokio::select! {
+            sealed = seal(&plan.guards, &token) => sealed.and_then(|()| early.map_or_else(|| plan.stand_by(), Ok)),
+            number = self.signals.next_ending() => return Tried::Signal(Box::new(keeper.stop().await), number),
+        };
+        let standby = match standby {
+            Ok(standby) => standby,
+            Err(error) => return Tried::Unready(Box::new(keeper.stop().await), error),
+        };
+        let evidence = plan.progress.as_ref().map(|(_, evidence)| evidence.clone());
+        let mut environment = environment(&token, self.slot);
+        environment.extend(plan.fences.iter().map(|fences| (guards::FENCE_NAMESPACE, fences.to_string())));
+        let store = plan.settings.store.value.clone();
+        let task = Task { environment, windows, evidence, max_runtime: plan.max_runtime, store };
+        let finished = supervise::supervise(keeper, standby, task, &mut *self.signals).await;
+        if !finished.ended.passes() {
+            self.ran = Some((finished.ended.clone(), finished.course));
+        }
+        Tried::Ended(Box::new(finished))
+    }
+
+    /// Gives back a lease under which nothing was run this time. Its slot stays open, unless an earlier try was run, or
+    /// trying again would not help.
+    async fn unstarted(&mut self, grant: Grant, why: Result<Exit>) -> Result<Exit> {
+        let ran = self.ran.take();
+        let is_wrong = matches!(&why, Err(error) if !passes(error.kind()));
+        let has_failed = is_wrong || ran.is_some();
+        let (outcome, fate) =
+            if has_failed { (Outcome::Failed, Fate::Failed) } else { (Outcome::NotStarted, Fate::NotStarted) };
+        let _ = tokio::time::timeout(PATIENCE, self.coordinator.release(&grant, outcome)).await;
+        self.note_end(grant.token(), fate, None).await;
+        if has_failed {
+            let _ = self.coordinator.count(&self.plan.leases[0], Event::Failed).await;
+        }
+        match (why, ran) {
+            // 69 would say that nothing was done.
+            (Err(error), Some((ended, course))) if !is_wrong => {
+                output::say(&error.to_string());
+                Ok(ending::own_exit(ended, course, &self.plan.command[0].to_string_lossy()))
+            }
+            (why, _) => why,
+        }
+    }
+
+    /// A command that was told to end is not started again, whatever it ended with.
+    fn may_try_again(&self, finished: &Finished) -> bool {
+        let failed = !(finished.ended == Ended::Exited(0) && finished.course == Course::Whole);
+        failed
+            && self.tries <= self.plan.retries
+            && finished.lost.is_none()
+            && finished.survivors.is_empty()
+            && !self.signals.told_to_end()
+    }
+
+    /// The lease is kept while it is waited. Gives back how it ended if there is no next try after all.
+    async fn wait_for_next_try(&mut self, mut finished: Finished) -> Result<Grant, Box<Finished>> {
+        let told = match &finished.ended {
+            Ended::Exited(code) => format!("exit code {code}"),
+            Ended::Killed(signal) => format!("signal {signal}"),
+            Ended::NotStarted(trouble) => trouble.to_string(),
+        };
+        for note in std::mem::take(&mut finished.notes) {
+            output::say(&note);
+        }
+        let _ = finished.dead_man.wait();
+        let (grant, paused) = self.pause(finished.grant.clone(), &told).await;
+        finished.grant = grant;
+        match paused {
+            Paused::Over => return Ok(finished.grant),
+            Paused::Lost(why) => finished.lost = Some(why),
+            Paused::Signal(_) => {}
+        }
+        Err(Box::new(finished))
+    }
+
+    /// Waits for the time of the next try. The lease is kept meanwhile.
+    async fn pause(&mut self, grant: Grant, told: &str) -> (Grant, Paused) {
+        let pause = self.plan.backoff.saturating_mul(1 << (self.tries - 1).min(16)).min(MAX_BACKOFF);
+        let (tries, all) = (self.tries, self.plan.retries + 1);
+        let pause_text = leasehold_core::format_duration(pause);
+        output::say(&format!("try {tries} of {all} ended with {told}; the next in {pause_text}"));
+        let keeper = Keeper::start(self.coordinator.clone(), grant);
+        let paused = tokio::select! {
+            () = SystemClock.sleep_until(SystemClock.now() + pause) => Paused::Over,
+            loss = keeper.lost() => Paused::Lost(loss.to_string()),
+            number = self.signals.next_ending() => Paused::Signal(number),
+        };
+        (keeper.stop().await, paused)
+    }
+
+    async fn note_end(&self, token: &Token, fate: Fate, exit: Option<u8>) {
+        let ran_for_ms = SystemClock.now().saturating_since(self.begun).as_millis() as u64;
+        let end = RunEnd { fate, exit, ran_for_ms, tries: self.tries };
+        slot::note_end(&self.coordinator, &self.plan.leases[0], self.slot.filter(|_| self.recorded), token.epoch, end)
+            .await;
+    }
+}
+
+fn by_signal(number: i32) -> Exit {
+    Exit::Code(128_u8.saturating_add(u8::try_from(number).unwrap_or(0)))
+}
+
+/// Waved off: one quiet line and a count.
+async fn skip(coordinator: &Coordinator, plan: &Plan, slot: Option<Slot>, busy: Taken) -> Exit {
+    let (why, event) = match &busy {
+        Taken::Refused(lease, refusal, now) => {
+            let event = match slot.filter(|_| !matches!(plan.slot, SlotPlan::Named(_))) {
+                Some(slot) => slot::pass_over(coordinator, &plan.slot, lease, slot, refusal).await,
+                None => Some(skip_event(refusal)),
+            };
+            (view::refusal_line(lease, refusal, *now), event)
+        }
+        Taken::FlockHeld(path) => {
+            (format!("`{}` is flocked by another process", path.display()), Some(Event::SkippedOverlap))
+        }
+        Taken::Granted(..) => return Exit::Done,
+    };
+    wave_off(coordinator, plan, &why, event).await
+}
+
+async fn wave_off(coordinator: &Coordinator, plan: &Plan, why: &str, event: Option<Event>) -> Exit {
+    if !plan.quiet {
+        let waited = match plan.busy {
+            Busy::Wait(limit) => format!(" after waiting for {}", leasehold_core::format_duration(limit)),
+            Busy::Skip | Busy::RetryAfter(_) => String::new(),
+        };
+        let seats =
+            if plan.leases.len() > 1 { format!(" all {} are taken;", plan.leases.len()) } else { String::new() };
+        output::say(&format!("skipped{waited}:{seats} {why}"));
+    }
+    if let Some(event) = event {
+        let _ = tokio::time::timeout(PATIENCE, coordinator.count(&plan.leases[0], event)).await;
+    }
+    Exit::Code(plan.settings.held_exit_code.value)
+}
+
+/// Refuses what no grant could make right before one is asked for: a guard of no file, or of another lease's file.
+async fn check(guards: &[Arc<dyn Guard>], lease: &LeaseName) -> Result<()> {
+    for guard in guards {
+        match guard.high_water().await {
+            Ok(Some(high)) if high.lease != *lease => {
+                let foreign = Rejection::Foreign { held: lease.clone(), seen: high.lease };
+                return Err(foreign.into_error(&guard.resource()));
+            }
+            Err(error) if error.kind() == Kind::Invalid => return Err(error),
+            // Sealing decides, and tells a resource that is out of reach from one that is wrong.
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Shuts older holders out of the guarded resources. The store has just granted this token, so a guard that knows a
+/// newer epoch means that the store went back in time.
+async fn seal(guards: &[Arc<dyn Guard>], token: &Token) -> Result<()> {
+    for guard in guards {
+        if let Err(error) = guard.seal(token).await {
+            return Err(match (error.kind(), guard.high_water().await) {
+                (Kind::Fenced, Ok(Some(high))) => guard::regressed(&guard.resource(), &token.lease, high.epoch),
+                _ => error,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// What the command finds in its environment beside the store, so that `leasehold write` inside it needs no flags.
+fn environment(token: &Token, slot: Option<Slot>) -> Vec<(&'static str, String)> {
+    // A slot's key is the same for each attempt to run it, whatever the epoch.
+    let key =
+        slot.map_or_else(|| format!("{}@{}", token.lease, token.epoch), |slot| idempotency_key(&token.lease, slot));
+    let mut environment = vec![
+        ("LEASEHOLD_NAME", token.lease.to_string()),
+        ("LEASEHOLD_EPOCH", token.epoch.to_string()),
+        ("LEASEHOLD_TOKEN", token.wire()),
+        ("LEASEHOLD_IDEMPOTENCY_KEY", key),
+    ];
+    environment.extend(slot.map(|slot| ("LEASEHOLD_SLOT", slot_text(slot))));
+    environment
+}
+
+/// The counter for a refusal.
+pub fn skip_event(refusal: &Refusal) -> Event {
+    match refusal {
+        Refusal::Paused(_) => Event::Paused,
+        Refusal::AlreadyRun(_) => Event::AlreadyRun,
+        _ => Event::SkippedOverlap,
+    }
+}

@@ -1,0 +1,230 @@
+//! The slot that a run is for.
+//!
+//! Promise: which slot is due is told by the store's clock alone, and the slot is claimed in the same swap as the lease.
+//! Non-promise: the journal is best effort; a store that is slow to write it delays no command.
+
+use super::PATIENCE;
+use crate::args::RunSlot;
+use crate::config::{blame_flag, duration_of};
+use crate::output;
+use crate::supervise::Signals;
+use leasehold_core::clock::{Clock, SystemClock};
+use leasehold_core::lease::protocol::{AfterFailure, Refusal, SlotClaim};
+use leasehold_core::{
+    Coordinator, Epoch, Event, Inspection, Kind, LeaseName, Result, Slot, SlotState, Timestamp, residence,
+};
+use leasehold_work::schedule::{
+    CatchUp, Fate, Interrupted, Journals, RunEnd, Schedule, Standing, Zone, has_succeeded, parse_instant, slot_text,
+};
+use std::time::Duration;
+
+/// A trigger that fires a little early, because its machine's clock is ahead, means the slot that is about to come.
+const EARLY_AT_MOST: Duration = Duration::from_secs(300);
+
+/// Which slot.
+#[derive(Debug)]
+pub enum SlotPlan {
+    /// None.
+    Unscheduled,
+    /// The newest that is due.
+    Newest(Box<Schedule>, CatchUp),
+    /// This one, to be claimed with the lease, or claimed already with the lease that is adopted.
+    At(Slot),
+    /// This one, only to be named to the command: `trigger` and `backfill` see to the rest.
+    Named(Slot),
+}
+
+/// A slot to run, and what comes before and after it.
+#[derive(Debug, Clone, Copy)]
+pub struct Chosen {
+    pub slot: Slot,
+    /// The older slot whose run died and that is not run again.
+    pub gives_up: Option<Slot>,
+    /// Whether its run died before: then it is run in addition to the newest that is due, which comes next.
+    pub is_recovery: bool,
+}
+
+impl Chosen {
+    const fn only(slot: Slot) -> Self {
+        Chosen { slot, gives_up: None, is_recovery: false }
+    }
+}
+
+/// What was found due.
+pub enum Found {
+    /// Go on, for this slot if any.
+    Go(Option<Chosen>),
+    /// Nothing is to be done, and why.
+    Nothing(String, Event),
+    /// This signal came while the slot was waited for.
+    Signal(i32),
+}
+
+impl SlotPlan {
+    pub fn new(args: &RunSlot) -> Result<Self> {
+        let at = |flag: &str, text: &Option<String>| text.as_deref().map(|t| parse_instant(flag, t)).transpose();
+        if let Some(slot) = at("--slot-at", &args.slot_at)? {
+            return Ok(SlotPlan::At(slot));
+        }
+        if let Some(slot) = at("--as-slot", &args.as_slot)? {
+            return Ok(SlotPlan::Named(slot));
+        }
+        let Some(line) = &args.slot else { return Ok(SlotPlan::Unscheduled) };
+        let zone = args.tz.as_deref().map_or(Ok(Zone::UTC), str::parse).map_err(|e| blame_flag(e, "--tz"))?;
+        let gap = args.dst.as_deref().map(str::parse).transpose().map_err(|e| blame_flag(e, "--dst"))?;
+        let fold = args.dst_fold.as_deref().map(str::parse).transpose().map_err(|e| blame_flag(e, "--dst-fold"))?;
+        let schedule = Schedule::new(line, zone, gap, fold).map_err(|e| blame_flag(e, "--slot"))?;
+        let age = duration_of("--slot-max-age", args.slot_max_age.as_deref())?;
+        let policy = CatchUp::new(1, age.unwrap_or(CatchUp::default().max_age()));
+        Ok(SlotPlan::Newest(Box::new(schedule), policy.map_err(|e| blame_flag(e, "--slot-max-age"))?))
+    }
+
+    /// What to claim with the lease.
+    pub fn claim(&self, found: Option<Chosen>) -> Option<SlotClaim> {
+        let Chosen { slot, gives_up, .. } = found.filter(|_| !matches!(self, SlotPlan::Named(_)))?;
+        // Whoever names a slot, as `backfill` does, means it.
+        let after_failure = if let SlotPlan::At(_) = self { AfterFailure::Retry } else { AfterFailure::Leave };
+        Some(SlotClaim { slot, after_failure, gives_up })
+    }
+
+    /// Whether looking again finds what this refusal is about.
+    pub const fn finds(&self, refusal: &Refusal) -> bool {
+        matches!((self, refusal), (SlotPlan::Newest(..), Refusal::Interrupted(_)))
+    }
+
+    /// The slot before this one, by the schedule that is known.
+    fn before(&self, slot: Slot) -> Option<Slot> {
+        if let SlotPlan::Newest(schedule, _) = self { schedule.before(slot) } else { None }
+    }
+
+    /// Finds the slot to run, by the store's clock.
+    pub async fn find(&self, coordinator: &Coordinator, lease: &LeaseName, signals: &mut Signals) -> Result<Found> {
+        let (schedule, policy) = match self {
+            SlotPlan::Unscheduled => return Ok(Found::Go(None)),
+            SlotPlan::At(slot) | SlotPlan::Named(slot) => return Ok(Found::Go(Some(Chosen::only(*slot)))),
+            SlotPlan::Newest(schedule, policy) => (schedule, *policy),
+        };
+        let journals = Journals::new(coordinator.clone());
+        loop {
+            let (journal, _) = journals.read(lease).await?;
+            let seen = coordinator.inspect(lease).await?;
+            // A trigger that was forgotten in an old store must not end with "was run already".
+            if let Some(state) = &seen.record.relocation {
+                let what = format!("lease `{lease}`");
+                return Err(residence::elsewhere(coordinator.store().as_ref(), &what, state).await);
+            }
+            let standing = Standing::of(schedule, &seen.record, &journal, policy, seen.now);
+            if let Some(Interrupted::Died(slot)) = standing.interrupted
+                && let Some(fate) = journals.give_up(lease, slot).await?
+            {
+                let fate = fate.as_str();
+                output::say(&format!("{fate}: slot {} of `{lease}`; it is not run again", slot_text(slot)));
+            }
+            let dropped = &standing.due.dropped;
+            if !dropped.is_empty() {
+                for dropped in journals.drop_slots(lease, dropped).await? {
+                    let (reason, count) = (Fate::from(dropped.reason).as_str(), dropped.count);
+                    output::say(&format!("{reason}: {count} slots of `{lease}` up to {}", slot_text(dropped.last)));
+                }
+            }
+            if let Some(until) = standing.ahead {
+                let line = ahead_line(lease, until, seen.now);
+                // Once, whatever was asked for; after that only to those who want to hear of what is skipped.
+                let past = journal.entries.iter().filter(|entry| entry.end().0 <= seen.now);
+                if past.max_by_key(|entry| entry.end()).is_none_or(|last| last.fate != Fate::DroppedClockAhead) {
+                    output::say(&line);
+                }
+                return Ok(Found::Nothing(line, Event::AlreadyRun));
+            }
+            if let (Some(Interrupted::Again(slot)), None) = (standing.interrupted, &seen.record.paused) {
+                return Ok(Found::Go(Some(Chosen { slot, gives_up: None, is_recovery: true })));
+            }
+            if let Some(slot) = standing.due.run.first().copied() {
+                return Ok(Found::Go(Some(Chosen { slot, gives_up: standing.gives_up(), is_recovery: false })));
+            }
+            let Some(wait) = soon(schedule, seen.now) else {
+                return Ok(nothing(schedule, lease, &seen));
+            };
+            tokio::select! {
+                () = SystemClock.sleep_until(SystemClock.now() + wait) => {}
+                number = signals.next_ending() => return Ok(Found::Signal(number)),
+            }
+        }
+    }
+}
+
+/// How long until a slot that is about to come; none if it is not.
+fn soon(schedule: &Schedule, now: Timestamp) -> Option<Duration> {
+    let next = schedule.next_after(now)?;
+    let interval = schedule.before(next).map_or(EARLY_AT_MOST, |before| next.0.saturating_since(before.0));
+    let wait = next.0.saturating_since(now);
+    (wait <= (interval / 10).min(EARLY_AT_MOST)).then_some(wait)
+}
+
+/// For a job whose slots were claimed while the store's clock was ahead.
+pub fn ahead_line(lease: &LeaseName, until: Slot, now: Timestamp) -> String {
+    format!(
+        "no slot of `{lease}` can run until {until}: slots up to then were claimed or settled while the store's clock was \
+         ahead, and it shows {now} now. If that is right, set the job back: leasehold rewind '{lease}' --why '...'",
+        until = slot_text(until),
+        now = slot_text(Slot(now)),
+    )
+}
+
+fn nothing(schedule: &Schedule, lease: &LeaseName, seen: &Inspection) -> Found {
+    let newest = schedule.latest(seen.now).map_or("none".into(), slot_text);
+    let line = match seen.record.slot {
+        Some(mark) if mark.state == SlotState::Running => {
+            format!("slot {} of `{lease}` is being run under epoch {}", slot_text(mark.slot), mark.epoch)
+        }
+        Some(mark) => format!("slot {newest} of `{lease}` was run already, under epoch {}", mark.epoch),
+        None => format!("no slot of `{lease}` is due"),
+    };
+    Found::Nothing(line, Event::AlreadyRun)
+}
+
+/// Writes down that a slot was passed over, and says how that counts; none if it has been counted.
+pub async fn pass_over(
+    coordinator: &Coordinator,
+    plan: &SlotPlan,
+    lease: &LeaseName,
+    slot: Slot,
+    refusal: &Refusal,
+) -> Option<Event> {
+    let fate = match refusal {
+        Refusal::Held { .. } => Fate::SkippedOverlap,
+        Refusal::Paused(_) => Fate::Paused,
+        _ => return Some(super::skip_event(refusal)),
+    };
+    let running = coordinator.inspect(lease).await.ok().and_then(|seen| seen.record.slot);
+    if running.is_some_and(|mark| mark.slot == slot) {
+        return Some(Event::AlreadyRun);
+    }
+    let _ = Journals::new(coordinator.clone()).pass_over(lease, slot, plan.before(slot), fate).await;
+    None
+}
+
+/// Whether the slot is known to have succeeded, now that nobody else can be at it.
+pub async fn is_over(coordinator: &Coordinator, lease: &LeaseName, slot: Option<Slot>) -> Result<bool> {
+    let (journal, _) = Journals::new(coordinator.clone()).read(lease).await?;
+    let record = coordinator.inspect(lease).await?.record;
+    Ok(slot.is_some_and(|slot| has_succeeded(&record, &journal, slot)))
+}
+
+/// Writes down that a run of the slot began.
+pub async fn note_begin(coordinator: &Coordinator, lease: &LeaseName, slot: Option<Slot>, epoch: Epoch) {
+    let Some(slot) = slot else { return };
+    if let Err(error) = Journals::new(coordinator.clone()).begin(lease, slot, epoch).await
+        && error.kind() == Kind::Corrupt
+    {
+        output::say(&format!("slot {} of `{lease}` is not written down: {error}", slot_text(slot)));
+    }
+}
+
+/// Writes down how it ended.
+pub async fn note_end(coordinator: &Coordinator, lease: &LeaseName, slot: Option<Slot>, epoch: Epoch, end: RunEnd) {
+    if let Some(slot) = slot {
+        let journals = Journals::new(coordinator.clone());
+        let _ = tokio::time::timeout(PATIENCE, journals.end(lease, slot, epoch, end)).await;
+    }
+}

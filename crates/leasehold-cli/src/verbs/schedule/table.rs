@@ -1,0 +1,98 @@
+//! The file with the `[[job]]` tables.
+//!
+//! Promise: it is right as a whole, or it is refused as a whole, with the job and the field that are wrong.
+
+use crate::config::{Settings, project_file, user_file};
+use crate::guards;
+use crate::supervise::windows::Windows;
+use leasehold_core::{Error, Kind, Result};
+use leasehold_work::schedule::{Job, JobTable};
+use serde::Deserialize;
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The part of the file that is ours; the settings are read elsewhere.
+#[derive(Debug, Deserialize)]
+struct File {
+    #[serde(default)]
+    job: Vec<JobTable>,
+}
+
+/// Jobs and where they came from.
+#[derive(Debug)]
+pub struct Jobs {
+    /// The file.
+    pub path: PathBuf,
+    /// All of them, for this machine or not.
+    pub all: Vec<Arc<Job>>,
+}
+
+/// The file to read.
+pub fn find(flag: Option<&Path>) -> Result<PathBuf> {
+    let found = match flag {
+        Some(path) => Some(path.to_path_buf()),
+        None => project_file().or_else(|| user_file().filter(|path| path.is_file())),
+    };
+    let Some(path) = found else {
+        let message =
+            "there is no leasehold.toml here or above, nor the user's; write one with a [[job]] table, or give --file";
+        return Err(Error::new(Kind::Invalid, message));
+    };
+    std::path::absolute(&path)
+        .map_err(|e| Error::new(Kind::Unsupported, format!("cannot find `{}`", path.display())).with_source(e))
+}
+
+impl Jobs {
+    /// Reads them.
+    pub fn read(path: &Path, settings: &Settings) -> Result<Self> {
+        let place = path.display();
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| Error::new(Kind::Unsupported, format!("cannot read jobs `{place}`")).with_source(e))?;
+        let file: File = toml::from_str(&text).map_err(|error| {
+            let wrong = error.message().replace('\n', " ");
+            let before = error.span().map_or(0, |span| span.start.min(text.len()));
+            let line = 1 + text.bytes().take(before).filter(|byte| *byte == b'\n').count();
+            Error::new(Kind::Invalid, format!("invalid jobs `{place}`, line {line}: {wrong}"))
+        })?;
+        let folder = path.parent().map(Path::to_path_buf).unwrap_or_default();
+        let mut names = HashSet::new();
+        let mut all = Vec::with_capacity(file.job.len());
+        for (table, number) in file.job.into_iter().zip(1..) {
+            let blame = |e: Error| Error::new(e.kind(), format!("invalid jobs `{place}`: {e}"));
+            let mut job = Job::read(table, number).map_err(blame)?;
+            let in_job = |e: Error| blame(Error::new(e.kind(), format!("job `{}`: {e}", job.name)));
+            if !names.insert(job.name.clone()) {
+                return Err(in_job(Error::new(Kind::Invalid, "there are two jobs of this name; each has one lease")));
+            }
+            for guard in &job.guards {
+                guards::parse(guard).map_err(in_job)?;
+            }
+            let (ttl, grace) = (job.ttl.unwrap_or(settings.ttl.value), job.grace.or(settings.grace.value));
+            Windows::new(ttl, grace).map_err(in_job)?;
+            // Where the file is, unless it says otherwise: a service has no folder of its own.
+            job.cwd = Some(job.cwd.map_or_else(|| folder.clone(), |cwd| folder.join(cwd)));
+            all.push(Arc::new(job));
+        }
+        if all.is_empty() {
+            return Err(Error::new(
+                Kind::Invalid,
+                format!("there is no [[job]] table in `{place}`; see docs/schedules.md"),
+            ));
+        }
+        Ok(Jobs { path: path.to_path_buf(), all })
+    }
+
+    /// The job of this name.
+    pub fn named(&self, name: &str) -> Result<&Arc<Job>> {
+        self.all.iter().find(|job| job.name.as_str() == name).ok_or_else(|| {
+            let message = format!("there is no job `{}` in `{}`", leasehold_core::printable(name), self.path.display());
+            Error::new(Kind::Invalid, message)
+        })
+    }
+
+    /// Those that machines with these labels run.
+    pub fn for_machine(&self, labels: &[String]) -> Vec<Arc<Job>> {
+        self.all.iter().filter(|job| job.runs_on(labels)).cloned().collect()
+    }
+}

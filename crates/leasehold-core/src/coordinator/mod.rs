@@ -1,0 +1,432 @@
+//! The coordinator: read, decide, swap, at most so many times.
+//!
+//! Promise: nothing is granted, renewed, completed or ordered unless a swap answered that it is stored. A write without an
+//! answer is looked for by its nonce: what is found is confirmed by a new write, what the record proves was not applied is
+//! tried again, and what it no longer remembers is *unknown* ([`crate::lease::protocol::fate`]), never applied a second time. Acquiring costs a read and a swap, or a swap alone where this process released the lease just before;
+//! renewing and releasing cost one swap, because the holder knows the revision it wrote. Non-promise: it does not renew by itself (see [`crate::Keeper`]).
+
+use crate::clock::{Clock, SystemClock};
+use crate::epoch::Epoch;
+use crate::error::{Error, Kind, Result};
+use crate::grant::{Anchor, Grant, Known};
+use crate::holder::HolderId;
+use crate::lease::protocol::{self, Order, Refusal, Report, Request, SlotClaim};
+use crate::lease::record::Ownership;
+use crate::lease::transfer::Outcome;
+use crate::name::{Key, LeaseName, Shelf};
+use crate::nonce::{Lineage, Nonce};
+use crate::recall::Recall;
+use crate::sheet::{self, Old};
+use crate::store::{ClockSource, Store};
+use crate::text::{Who, Why};
+use crate::time::{Timestamp, Ttl, format_duration};
+use crate::token::Token;
+use std::sync::Arc;
+use std::time::Duration;
+
+mod apply;
+
+use apply::{Applied, Unanswered};
+
+/// Acquires, renews and releases leases in a store.
+#[derive(Debug, Clone)]
+pub struct Coordinator {
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    recall: Arc<Recall>,
+}
+
+/// What an acquirer asks for.
+#[derive(Debug, Clone)]
+pub struct Ask {
+    /// Who asks. A fresh [`HolderId`] for every acquisition: asking twice under one nonce is a retry, and finds the
+    /// grant that the first one got. Two tasks that share one would both be told that it is theirs.
+    pub holder: HolderId,
+    /// How long the grant lasts unless renewed.
+    pub ttl: Ttl,
+    /// The slot to claim in the same step.
+    pub slot: Option<SlotClaim>,
+}
+
+impl Ask {
+    /// Asks for this long, as this holder, without a slot.
+    pub fn new(holder: HolderId, ttl: Ttl) -> Self {
+        Ask { holder, ttl, slot: None }
+    }
+}
+
+/// The outcome of an acquisition. That somebody else holds the lease is not an error.
+#[derive(Debug)]
+pub enum Acquired {
+    /// It is ours.
+    Granted(Box<Grant>),
+    /// It is not, and why; for several names, the one that comes free first.
+    Refused {
+        /// The lease that was refused.
+        lease: LeaseName,
+        /// Why.
+        refusal: Box<Refusal>,
+        /// The store's time when it was refused.
+        now: Timestamp,
+    },
+}
+
+/// How a release went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Released {
+    /// Free now.
+    Now,
+    /// This tenure had been released before; nothing changed.
+    Already(Outcome),
+    /// It was ours no longer; nothing changed.
+    Lost(Refusal),
+}
+
+/// A record as read for looking at.
+#[derive(Debug, Clone)]
+pub struct Inspection {
+    /// The lease.
+    pub lease: LeaseName,
+    /// Its record.
+    pub record: Ownership,
+    /// The store's time when it was read.
+    pub now: Timestamp,
+}
+
+impl Coordinator {
+    /// A coordinator on this store and this machine's clock.
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self::with_clock(store, Arc::new(SystemClock))
+    }
+
+    /// The same with another clock, for tests.
+    pub fn with_clock(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
+        Coordinator { store, clock, recall: Arc::default() }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// What is remembered.
+    pub(crate) fn recall(&self) -> &Recall {
+        &self.recall
+    }
+
+    /// The clock.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// Tries once to become the holder.
+    ///
+    /// ```
+    /// # use leasehold_core::{Acquired, Ask, Coordinator, HolderId, MemoryStore, Outcome};
+    /// # use std::sync::Arc;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold_core::Result<()> {
+    /// let leases = Coordinator::new(Arc::new(MemoryStore::default()));
+    /// let name = "daily-publish".parse()?;
+    /// let ask = Ask::new(HolderId::new(None), "90s".parse()?);
+    /// if let Acquired::Granted(grant) = leases.acquire(&name, &ask).await? {
+    ///     println!("working under {}", grant.token());
+    ///     leases.release(&grant, Outcome::Succeeded).await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn acquire(&self, lease: &LeaseName, ask: &Ask) -> Result<Acquired> {
+        let known = self.recall.take(lease, self.clock.now(), ask.ttl.get());
+        self.acquire_knowing(lease, ask, known.as_ref()).await
+    }
+
+    /// [`Coordinator::acquire`] with what is remembered of the record, if it is free.
+    pub(crate) async fn acquire_knowing(
+        &self,
+        lease: &LeaseName,
+        ask: &Ask,
+        known: Option<&Known>,
+    ) -> Result<Acquired> {
+        self.check_ttl(ask.ttl)?;
+        lease.check_lease()?;
+        let request =
+            Request::Acquire { lineage: Lineage::random(), holder: ask.holder.clone(), ttl: ask.ttl, slot: ask.slot };
+        Ok(match self.apply(lease, &request, known).await? {
+            Applied::Yes { known, .. } => {
+                Acquired::Granted(Box::new(self.granted(lease, &ask.holder, ask.ttl, *known)?))
+            }
+            Applied::No { refusal, now } => Acquired::Refused { lease: lease.clone(), refusal, now },
+        })
+    }
+
+    /// Takes up a grant that was handed to this process as a token, if it still stands. One read; it does not renew.
+    pub async fn adopt(&self, token: &Token) -> Result<Grant> {
+        let known = self.look(&token.lease).await?;
+        let held = known.record.is_held_by(token.claim());
+        match known.record.live_tenure(known.anchor.now).filter(|_| held) {
+            Some(tenure) => {
+                let (holder, ttl) = (tenure.holder.clone(), tenure.ttl);
+                self.granted(&token.lease, &holder, ttl, known)
+            }
+            None => Err(lost_error(token, &protocol::lost(&known.record))),
+        }
+    }
+
+    /// Stays the holder for another TTL, if still the holder.
+    ///
+    /// An error of kind [`Kind::Lost`] is final: the lease has moved or run out, or the answer took longer than the
+    /// TTL that it brought. After any other error the grant is as it was, and can be tried again until
+    /// [`Grant::trust_until`].
+    pub async fn renew(&self, grant: &mut Grant, progress: Option<Report>) -> Result<()> {
+        let claim = grant.token.claim();
+        let request = Request::Renew { claim, ttl: grant.ttl, progress };
+        self.apply_held(grant, &request).await
+    }
+
+    /// Records progress, if still the holder by epoch.
+    pub async fn checkpoint(&self, grant: &mut Grant, report: Report) -> Result<()> {
+        let request = Request::Checkpoint { claim: grant.token.claim(), report };
+        self.apply_held(grant, &request).await
+    }
+
+    /// Records progress by token alone, as a process does that was not the one to acquire.
+    pub async fn checkpoint_by_token(&self, token: &Token, report: Report) -> Result<()> {
+        let request = Request::Checkpoint { claim: token.claim(), report };
+        match self.apply(&token.lease, &request, None).await? {
+            Applied::Yes { .. } => Ok(()),
+            Applied::No { refusal, .. } => Err(lost_error(token, &refusal)),
+        }
+    }
+
+    /// Records that the claimed slot's run is over, if still the holder by epoch.
+    pub async fn complete(&self, grant: &mut Grant, outcome: Outcome) -> Result<()> {
+        let request = Request::Complete { claim: grant.token.claim(), outcome };
+        self.apply_held(grant, &request).await
+    }
+
+    /// Stops being the holder. Releasing twice, or after the loss, changes nothing and says so.
+    pub async fn release(&self, grant: &Grant, outcome: Outcome) -> Result<Released> {
+        self.releasing(grant, outcome).attempt().await
+    }
+
+    /// A release that is tried again when the store is away, until somebody gives it up.
+    pub fn releasing<'a>(&'a self, grant: &'a Grant, outcome: Outcome) -> Releasing<'a> {
+        let request = Request::Release { claim: grant.token.claim(), outcome };
+        Releasing { coordinator: self, grant, request, unanswered: None }
+    }
+
+    /// Releases by token alone, as a process does that was not the one to acquire.
+    pub async fn release_by_token(&self, token: &Token, outcome: Outcome) -> Result<Released> {
+        let request = Request::Release { claim: token.claim(), outcome };
+        Ok(self.released(&token.lease, self.apply(&token.lease, &request, None).await?))
+    }
+
+    /// Carries out an operator's order, decided on the record as it is now. Gives the grant for a hand-off.
+    pub async fn operate(&self, lease: &LeaseName, by: Who, why: Why, order: Order) -> Result<Operated> {
+        self.operate_if(lease, by, why, None, order).await
+    }
+
+    /// The same for an order that was decided on a record of this epoch: if another has come since, it is refused.
+    pub async fn operate_if(
+        &self,
+        lease: &LeaseName,
+        by: Who,
+        why: Why,
+        expected: Option<Epoch>,
+        order: Order,
+    ) -> Result<Operated> {
+        lease.check_lease()?;
+        if let Order::HandOff { ttl, .. } = &order {
+            self.check_ttl(*ttl)?;
+        }
+        let (nonce, lineage) = (Nonce::random(), Lineage::random());
+        let request = Request::Operate { nonce, lineage, by, why, expected, order: order.clone() };
+        match self.apply(lease, &request, None).await? {
+            Applied::No { refusal, .. } => Ok(Operated::Refused(refusal)),
+            Applied::Yes { known, .. } => Ok(match order {
+                Order::HandOff { to, ttl } => Operated::HandedOff(Box::new(self.granted(lease, &to, ttl, *known)?)),
+                _ => Operated::Done(Box::new(known.record)),
+            }),
+        }
+    }
+
+    /// Reads a record without changing anything. A lease that nobody ever held has the default record.
+    pub async fn inspect(&self, lease: &LeaseName) -> Result<Inspection> {
+        let known = self.look(lease).await?;
+        Ok(Inspection { lease: lease.clone(), record: known.record, now: known.anchor.now })
+    }
+
+    /// Reads all records from just after a name, a page at a time. A record that cannot be read is given as its error,
+    /// so that one damaged record does not hide the others.
+    pub async fn list(&self, after: Option<&LeaseName>, limit: usize) -> Result<Listing> {
+        let page = self.store.list(Shelf::Lease, after, limit).await?;
+        let now = page.now;
+        let entries = page
+            .entries
+            .into_iter()
+            .map(|(lease, value)| {
+                let read = sheet::read(&value, lease.as_str());
+                (lease.clone(), read.map(|(record, _)| Inspection { lease, record, now }))
+            })
+            .collect();
+        Ok(Listing { entries, more: page.more })
+    }
+
+    async fn apply_held(&self, grant: &mut Grant, request: &Request) -> Result<()> {
+        match self.apply(&grant.token.lease, request, Some(&grant.known)).await? {
+            Applied::Yes { known, trust_until } => {
+                let is_renewal = matches!(request, Request::Renew { .. });
+                if let Some(trust_until) = trust_until {
+                    // What does not move the deadline makes nothing longer.
+                    grant.trust_until = if is_renewal { trust_until } else { grant.trust_until.min(trust_until) };
+                }
+                let before = std::mem::replace(&mut grant.known, *known).anchor;
+                // As for a grant: an exchange that outlived the window it bought has bought nothing. Checkpoints and
+                // completions count by the epoch alone, whatever the time.
+                if is_renewal && self.clock.now() >= grant.trust_until {
+                    let latest = before.at_latest(self.clock.now(), self.grain());
+                    let (lease, why) = (&grant.token.lease, grant.known.anchor.why_too_late(latest, grant.ttl));
+                    return Err(Error::new(Kind::Lost, format!("lease `{lease}` was renewed too late: {why}")));
+                }
+                Ok(())
+            }
+            Applied::No { refusal, .. } => Err(lost_error(&grant.token, &refusal)),
+        }
+    }
+
+    fn released(&self, lease: &LeaseName, applied: Applied) -> Released {
+        match applied {
+            Applied::Yes { known, .. } => {
+                self.recall.keep(lease, *known);
+                Released::Now
+            }
+            Applied::No { refusal, .. } => match *refusal {
+                Refusal::AlreadyReleased { outcome } => Released::Already(outcome),
+                other => Released::Lost(other),
+            },
+        }
+    }
+
+    fn granted(&self, lease: &LeaseName, holder: &HolderId, ttl: Ttl, known: Known) -> Result<Grant> {
+        let Some(lineage) = known.record.lineage else { return Err(no_lineage(lease)) };
+        let token = Token { lease: lease.clone(), lineage, epoch: known.record.epoch, nonce: holder.nonce, seq: 0 };
+        // The epoch in the record is only this holder's if the tenure in it is: a token of one grant under another's
+        // epoch would pass every guard.
+        if !known.record.is_held_by(token.claim()) {
+            return Err(Error::new(Kind::Lost, format!("lease `{lease}` was granted and has moved on since")));
+        }
+        let deadline = known.record.tenure.as_ref().map_or(known.anchor.now, |t| t.deadline);
+        // Never for longer than a TTL from asking: a store whose clock was set back between two answers would have us
+        // trust it for as long as it was set back by.
+        let trust_until = known.anchor.trust(deadline, self.grain()).min(known.anchor.asked + ttl.get());
+        // A slow exchange may have eaten the whole tenure: then it is no grant, whatever the store said.
+        if self.clock.now() >= trust_until {
+            let message = format!("lease `{lease}` was granted too late: the answer took longer than its ttl of {ttl}");
+            return Err(Error::new(Kind::Lost, message));
+        }
+        Ok(Grant { token, ttl, known, trust_until })
+    }
+
+    async fn look(&self, lease: &LeaseName) -> Result<Known> {
+        let asked = self.clock.now();
+        let reading = self.store.read(&Key::new(Shelf::Lease, lease)).await?;
+        let anchor = Anchor { now: reading.now, asked };
+        Ok(match reading.value {
+            None => Known { record: Ownership::default(), revision: None, old: Old::none(), anchor },
+            Some(value) => {
+                let (record, old) = sheet::read(&value, lease.as_str())?;
+                Known { record, revision: Some(value.revision), old, anchor }
+            }
+        })
+    }
+
+    /// Refuses a TTL that this store's clock cannot tell, before anything is written.
+    fn check_ttl(&self, ttl: Ttl) -> Result<()> {
+        let grain = self.grain();
+        if ttl.get() > grain * 2 {
+            return Ok(());
+        }
+        let (store, grain) = (self.store.capabilities().name, format_duration(grain));
+        let form = format!("store `{store}` tells time to {grain} only; use a ttl of more than twice that");
+        Err(Error::invalid("ttl", ttl, form))
+    }
+
+    /// How far a told store time may be from the true one.
+    pub(crate) fn grain(&self) -> Duration {
+        match self.store.capabilities().clock {
+            ClockSource::Store { grain } => grain,
+            ClockSource::Local { margin } => margin,
+        }
+    }
+}
+
+/// A release that may take several attempts.
+///
+/// Promise: what became of an attempt that got no answer is found out by the next one, and what is found is confirmed by a
+/// new write. Non-promise: an attempt whose future is dropped is forgotten; that is for giving up.
+#[derive(Debug)]
+pub struct Releasing<'a> {
+    coordinator: &'a Coordinator,
+    grant: &'a Grant,
+    request: Request,
+    unanswered: Option<Unanswered>,
+}
+
+impl Releasing<'_> {
+    /// Tries once. After [`Kind::Unavailable`], [`Kind::Contended`] or [`Kind::Indeterminate`] it may be tried again.
+    pub async fn attempt(&mut self) -> Result<Released> {
+        let (leases, lease) = (self.coordinator, &self.grant.token.lease);
+        let applied = leases.apply_again(lease, &self.request, Some(&self.grant.known), &mut self.unanswered).await?;
+        Ok(leases.released(lease, applied))
+    }
+}
+
+/// The outcome of an operator's order.
+#[derive(Debug)]
+pub enum Operated {
+    /// Carried out; the record as it is now.
+    Done(Box<Ownership>),
+    /// Carried out; the grant for the new holder.
+    HandedOff(Box<Grant>),
+    /// Not carried out, and why.
+    Refused(Box<Refusal>),
+}
+
+/// A page of records.
+#[derive(Debug)]
+pub struct Listing {
+    /// Each lease with its record, or with what is wrong with it.
+    pub entries: Vec<(LeaseName, Result<Inspection>)>,
+    /// Whether there may be more after the last.
+    pub more: bool,
+}
+
+fn no_lineage(lease: &LeaseName) -> Error {
+    let message = format!("corrupt ownership record `{lease}`: it has an epoch and no lineage; it was left as it is");
+    Error::new(Kind::Corrupt, message)
+}
+
+fn lost_error(token: &Token, refusal: &Refusal) -> Error {
+    let message = match refusal {
+        Refusal::Lost { seen, holder, last } if *seen != token.epoch => {
+            let how = last.as_ref().map(|transfer| transfer.order_told()).unwrap_or_default();
+            let now = holder.as_ref().map_or("free now".into(), |holder| format!("now held by {holder}"));
+            format!("lease `{}` was lost: held={} seen={seen}, {how}{now}", token.lease, token.epoch)
+        }
+        Refusal::Lost { seen, holder: None, .. } => {
+            format!("lease `{}` was lost: epoch {seen} was released before", token.lease)
+        }
+        Refusal::Lost { seen, .. } => {
+            format!("lease `{}` was lost: epoch {seen} ran out before it was renewed", token.lease)
+        }
+        Refusal::NoSlot => {
+            let message = format!("lease `{}` has no slot to complete", token.lease);
+            return Error::new(Kind::Invalid, message);
+        }
+        Refusal::AlreadyRun(mark) => {
+            let message = format!("slot of lease `{}` was completed before, as {}", token.lease, mark.state.as_str());
+            return Error::new(Kind::Invalid, message);
+        }
+        other => format!("lease `{}` was lost: {other:?}", token.lease),
+    };
+    Error::new(Kind::Lost, message)
+}

@@ -1,0 +1,395 @@
+//! Names: of a queue, of an item in it, and of a place in its line.
+//!
+//! Promise: an item's place in line sorts by priority, then by the time since which it stands there, then by age; those that
+//! are due later stand apart, by the time from which they may be claimed; and a name in the line never stands for two turns
+//! of one item. Non-promise: between items of one millisecond, added by two
+//! processes, there is no order.
+
+use crate::{Epoch, Error, Key, LeaseName, Nonce, Result, Shelf, Timestamp, Token};
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The longest name of a queue, and the longest de-duplication key.
+const MAX_BYTES: usize = 64;
+
+fn is_segment(text: &str) -> bool {
+    (1..=MAX_BYTES).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+        && !matches!(text, "." | "..")
+}
+
+macro_rules! word {
+    ($(#[$doc:meta])* $name:ident, $field:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = Error;
+
+            fn from_str(text: &str) -> Result<Self> {
+                if is_segment(text) {
+                    return Ok($name(text.into()));
+                }
+                Err(Error::invalid($field, text, "use 1 to 64 of A-Z a-z 0-9 . _ - and not `.` or `..`"))
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = Error;
+
+            fn try_from(text: String) -> Result<Self> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> String {
+                name.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+word!(
+    /// The name of a queue.
+    QueueName,
+    "queue name"
+);
+word!(
+    /// What makes two items the same one: the second is not added.
+    DedupeKey,
+    "key"
+);
+
+/// The name of an item within its queue: `k.KEY` for one with a de-duplication key, and otherwise a number that grows
+/// with time.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ItemId(String);
+
+impl ItemId {
+    /// A new name; items added by one process one after the other sort that way.
+    pub fn fresh(now: Timestamp) -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed) & 0xffff;
+        let random = Nonce::random().as_u128() as u32;
+        ItemId(format!("{:011x}{count:04x}{random:08x}", now.as_millis()))
+    }
+
+    /// The name of the item with this key.
+    pub fn keyed(key: &DedupeKey) -> Self {
+        ItemId(format!("k.{key}"))
+    }
+
+    /// Whether it was made of a key, and can come again.
+    pub fn is_keyed(&self) -> bool {
+        self.0.starts_with("k.")
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for ItemId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let plain = |text: &str| text.len() == 23 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        if plain(text) || text.strip_prefix("k.").is_some_and(is_segment) {
+            return Ok(ItemId(text.into()));
+        }
+        Err(Error::invalid("item", text, "use an id as `leasehold queue ls` shows it: 23 hexadecimal digits or k.KEY"))
+    }
+}
+
+impl TryFrom<String> for ItemId {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl From<ItemId> for String {
+    fn from(id: ItemId) -> String {
+        id.0
+    }
+}
+
+impl fmt::Display for ItemId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// An item of a queue.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ItemName {
+    /// The queue.
+    pub queue: QueueName,
+    /// The item in it.
+    pub id: ItemId,
+}
+
+impl ItemName {
+    /// Where its record is kept.
+    pub fn key(&self) -> Result<Key> {
+        Ok(Key::new(Shelf::Item, &LeaseName::new(format!("{}/{}", self.queue, self.id))?))
+    }
+
+    /// The lease that its tokens are of.
+    pub fn lease(&self) -> Result<LeaseName> {
+        LeaseName::new(format!("{}/{}/{}", LeaseName::ITEMS, self.queue, self.id))
+    }
+
+    /// The item that a token is of.
+    pub fn of(token: &Token) -> Result<Self> {
+        let parts: Vec<&str> = token.lease.as_str().split('/').collect();
+        match parts[..] {
+            [LeaseName::ITEMS, queue, id] => Ok(ItemName { queue: queue.parse()?, id: id.parse()? }),
+            _ => Err(Error::invalid("token", token, "it does not belong to an item of a queue")),
+        }
+    }
+
+    /// The item whose record has this name on its shelf.
+    pub fn from_record(name: &LeaseName) -> Option<Self> {
+        let (queue, id) = name.as_str().split_once('/')?;
+        Some(ItemName { queue: queue.parse().ok()?, id: id.parse().ok()? })
+    }
+}
+
+impl fmt::Display for ItemName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.queue, self.id)
+    }
+}
+
+/// How urgent an item is: 0 to 9, higher first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u8", into = "u8")]
+pub struct Priority(u8);
+
+impl Priority {
+    /// The most urgent.
+    pub const HIGHEST: Priority = Priority(9);
+
+    /// The number.
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+}
+
+impl Default for Priority {
+    fn default() -> Self {
+        Priority(5)
+    }
+}
+
+impl TryFrom<u8> for Priority {
+    type Error = Error;
+
+    fn try_from(number: u8) -> Result<Self> {
+        if number <= 9 { Ok(Priority(number)) } else { Err(Error::invalid("priority", number, "use 0 to 9")) }
+    }
+}
+
+impl From<Priority> for u8 {
+    fn from(priority: Priority) -> u8 {
+        priority.0
+    }
+}
+
+impl FromStr for Priority {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text.as_bytes() {
+            [digit @ b'0'..=b'9'] => Ok(Priority(digit - b'0')),
+            _ => Err(Error::invalid("priority", text, "use 0 to 9; higher comes first")),
+        }
+    }
+}
+
+/// A place in the line of a queue: one turn of one item.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// The item.
+    pub item: ItemName,
+    /// Where.
+    pub stand: Stand,
+    /// The time that it sorts by: since when it waits, from when on it may be claimed, or until when somebody is at it.
+    pub at: Timestamp,
+    /// The item's epoch when it came to stand there: never the same twice.
+    pub turn: Epoch,
+}
+
+/// Where in the line a place is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Stand {
+    /// Aside, because somebody is at the item until the claim runs out.
+    Aside,
+    /// Among those that may be claimed only from a time on, of whatever priority.
+    Later(Priority),
+    /// Among those of this priority that may be claimed.
+    Waiting(Priority),
+}
+
+impl Stand {
+    /// How urgent the item is; none while somebody is at it.
+    pub const fn priority(self) -> Option<Priority> {
+        match self {
+            Stand::Aside => None,
+            Stand::Later(priority) | Stand::Waiting(priority) => Some(priority),
+        }
+    }
+}
+
+/// What the places aside, and those that are due later, have instead of a priority.
+const ASIDE: &str = "-";
+const LATER: &str = "-d";
+
+impl Place {
+    /// Where its entry is kept.
+    pub fn key(&self) -> Result<Key> {
+        let Place { item: ItemName { queue, id }, stand, at, turn } = self;
+        // Fifteen digits last until the year 33658.
+        let at = at.as_millis().min(999_999_999_999_999);
+        let urgency =
+            if let Stand::Later(priority) = stand { format!(".{}", 9 - priority.get()) } else { String::new() };
+        let name = format!("{queue}/{stand}/{at:015}{urgency}/{id}/{turn}");
+        Ok(Key::new(Shelf::Line, &LeaseName::new(name)?))
+    }
+
+    /// The place that an entry's name stands for; none if it is no place in this queue's line.
+    pub fn parse(queue: &QueueName, name: &LeaseName) -> Option<Self> {
+        let rest = name.as_str().strip_prefix(queue.as_str())?.strip_prefix('/')?;
+        let parts: Vec<&str> = rest.split('/').collect();
+        let [stand, at, id, turn] = parts[..] else { return None };
+        let priority = |digit: &str| Some(Priority(9 - digit.parse::<Priority>().ok()?.0));
+        let (stand, at) = match (stand, at.split_once('.')) {
+            (ASIDE, None) => (Stand::Aside, at),
+            (LATER, Some((at, digit))) => (Stand::Later(priority(digit)?), at),
+            (digit, None) => (Stand::Waiting(priority(digit)?), at),
+            _ => return None,
+        };
+        Some(Place {
+            item: ItemName { queue: queue.clone(), id: id.parse().ok()? },
+            stand,
+            at: Timestamp::from_millis(at.parse().ok()?),
+            turn: turn.parse().ok()?,
+        })
+    }
+
+    /// What comes first of two that may both be claimed: by urgency, then by time, then by age.
+    pub fn rank(&self) -> (Reverse<Option<Priority>>, Timestamp, &ItemId) {
+        (Reverse(self.stand.priority()), self.at, &self.item.id)
+    }
+
+    /// A name just before every such place in this queue's line.
+    pub fn before(queue: &QueueName, stand: Stand) -> Result<LeaseName> {
+        // `-` is the least character that a name may have, and a place goes on with a digit.
+        LeaseName::new(format!("{queue}/{stand}/-"))
+    }
+}
+
+/// As it stands in names: those aside first, then those due later, then from the most urgent to the least.
+impl fmt::Display for Stand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Stand::Aside => f.write_str(ASIDE),
+            Stand::Later(_) => f.write_str(LATER),
+            Stand::Waiting(priority) => write!(f, "{}", 9 - priority.get()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(priority: u8, at: u64, id: &ItemId) -> Place {
+        let item = ItemName { queue: "mail".parse().unwrap(), id: id.clone() };
+        let turn = Epoch::new(3).unwrap();
+        let stand = Stand::Waiting(Priority::try_from(priority).unwrap());
+        Place { item, stand, at: Timestamp::from_millis(at), turn }
+    }
+
+    #[test]
+    fn places_sort_by_priority_then_by_time_then_by_age() {
+        let (first, second) = (ItemId::fresh(Timestamp::from_millis(5)), ItemId::fresh(Timestamp::from_millis(5)));
+        let line = [
+            Place { stand: Stand::Aside, ..place(0, 99, &first) },
+            Place { stand: Stand::Later(Priority(0)), ..place(0, 98, &first) },
+            Place { stand: Stand::Later(Priority(9)), ..place(0, 99, &first) },
+            Place { stand: Stand::Later(Priority(3)), ..place(0, 99, &first) },
+            place(9, 70, &first),
+            place(5, 8, &first),
+            place(5, 8, &second),
+            place(5, 70, &first),
+            place(0, 1, &first),
+        ];
+        let names: Vec<_> = line.iter().map(|place| place.key().unwrap().name).collect();
+        assert!(names.is_sorted(), "{names:?}");
+        for (place, name) in line.iter().zip(&names) {
+            assert_eq!(Place::parse(&place.item.queue, name).as_ref(), Some(place));
+            assert!(Place::before(&place.item.queue, place.stand).unwrap() < *name);
+        }
+        let normal = Stand::Waiting(5.try_into().unwrap());
+        assert!(names[4] < Place::before(&"mail".parse().unwrap(), normal).unwrap());
+    }
+
+    #[test]
+    fn another_queues_line_is_not_ours() {
+        let place = place(5, 1, &ItemId::keyed(&"a".parse().unwrap()));
+        let name = place.key().unwrap().name;
+        for other in ["mai", "mail.x", "mail-x", "x"] {
+            assert_eq!(Place::parse(&other.parse().unwrap(), &name), None);
+        }
+    }
+
+    #[test]
+    fn wrong_names_say_what_is_allowed() {
+        for bad in ["", ".", "..", "a/b", "a b", "é", &"x".repeat(65), "a\n"] {
+            assert!(bad.parse::<QueueName>().unwrap_err().to_string().contains("use 1 to 64"), "{bad:?}");
+            assert!(bad.parse::<DedupeKey>().is_err() && bad.parse::<ItemId>().is_err(), "{bad:?}");
+        }
+        for bad in ["", "10", "-1", "+1", "a"] {
+            assert!(bad.parse::<Priority>().unwrap_err().to_string().contains("use 0 to 9"), "{bad}");
+        }
+        assert!("k.".parse::<ItemId>().is_err() && "k.a/b".parse::<ItemId>().is_err());
+    }
+
+    #[test]
+    fn a_token_leads_back_to_its_item() {
+        let item = ItemName { queue: "mail".parse().unwrap(), id: ItemId::keyed(&"a".parse().unwrap()) };
+        let token = |lease: LeaseName| Token {
+            lease,
+            lineage: crate::Lineage::from_u128(1),
+            epoch: Epoch::new(1).unwrap(),
+            nonce: Nonce::from_u128(1),
+            seq: 0,
+        };
+        assert_eq!(ItemName::of(&token(item.lease().unwrap())).unwrap(), item);
+        assert!(ItemName::of(&token("mail/k.a".parse().unwrap())).is_err());
+    }
+}

@@ -1,0 +1,520 @@
+//! The one function that changes an item: `decide(item, request, now)`.
+//!
+//! Promise: pure; it reads no clock and does no I/O. The epoch rises with every claim and every operator's order, and a
+//! completion counts only under the epoch and nonce that hold the item, so each item is completed at most once and a
+//! stale worker changes nothing. Non-promise: it does not know whether a worker lives; time decides only when somebody
+//! else may try.
+
+use super::budget::{self, Excess};
+use super::payload::Payload;
+use super::record::{EVENTS_KEPT, Ended, Event, FollowUp, How, Item, Reason, State, What};
+use crate::lease::protocol::{Fate, Holder, Report};
+use crate::relocation::{Address, Relocated, Relocation, Step, relocate};
+use crate::{Claim, Epoch, HolderId, Nonce, Progress, Tenure, Timestamp, Ttl, Who, Why};
+use leasehold_system::undo::{Mend, undone};
+use std::time::Duration;
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// To work on it.
+    Claim {
+        /// Who asks; its nonce is the claim's.
+        holder: HolderId,
+        /// For how long at first.
+        ttl: Ttl,
+    },
+    /// To work on it for another TTL.
+    Renew {
+        /// The claim.
+        claim: Claim,
+        /// For how long.
+        ttl: Ttl,
+    },
+    /// To note how far the work has come.
+    Progress {
+        /// The claim.
+        claim: Claim,
+        /// How far.
+        report: Report,
+    },
+    /// To have completed it.
+    Complete {
+        /// The claim.
+        claim: Claim,
+        /// What is left behind.
+        result: Option<Payload>,
+        /// What is to be added in the same step.
+        follow_ups: Vec<FollowUp>,
+    },
+    /// To have failed.
+    Fail {
+        /// The claim.
+        claim: Claim,
+        /// Why.
+        why: Reason,
+        /// How soon it may be tried again, instead of by the item's own backoff.
+        retry_in: Option<Duration>,
+        /// Whether trying again is of no use.
+        is_final: bool,
+    },
+    /// To give it back untried.
+    Return {
+        /// The claim.
+        claim: Claim,
+    },
+    /// To put a claim that ran out back in line, or to give the item up if it was tried often enough; and to let it wait for no
+    /// longer than it was to, if the store's clock was set back.
+    Reap,
+    /// To note that what its completion adds was added.
+    Settle,
+    /// An operator's order.
+    Operate {
+        /// The order's own nonce.
+        nonce: Nonce,
+        /// Who.
+        by: Who,
+        /// Why.
+        why: Why,
+        /// The epoch that the order was decided on; none if it does not matter. Another one refuses it.
+        expected: Option<Epoch>,
+        /// What.
+        order: Order,
+    },
+}
+
+/// What an operator can order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Order {
+    /// Back in line, with all its attempts.
+    Retry {
+        /// An epoch that a guard has seen, which a store that was restored from an old copy does not know.
+        past: Option<Epoch>,
+    },
+    /// Out of the line, for good.
+    Cancel,
+    /// Into somebody's hands.
+    HandOff {
+        /// Whose.
+        to: HolderId,
+        /// For how long at first.
+        ttl: Ttl,
+    },
+    /// One step of a migration.
+    Relocate {
+        /// The migration's own number.
+        migration: Nonce,
+        /// Which step.
+        step: Step,
+        /// What [`Step::Leave`] does about somebody who is at it.
+        holder: Holder,
+    },
+    /// Over what is here, take in the item of this name in another store.
+    Arrive {
+        /// The migration's own number.
+        migration: Nonce,
+        /// The store that it comes from.
+        from: Address,
+        /// The item there, as it was when it left.
+        item: Box<Item>,
+    },
+}
+
+/// The answer of [`decide`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// Swap this in.
+    Write(Box<Item>),
+    /// This very request was carried out before; its answer was lost.
+    AlreadyApplied,
+    /// Not possible, and why.
+    Refuse(Refusal),
+}
+
+/// Why a request is refused. Nothing changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// Somebody is at it.
+    Busy {
+        /// Who.
+        holder: HolderId,
+        /// Until when, unless renewed.
+        until: Timestamp,
+    },
+    /// It may be claimed only from then on.
+    NotDue {
+        /// When.
+        due: Timestamp,
+    },
+    /// Its last claim ran out, and it was tried often enough.
+    Exhausted,
+    /// It is finished: `done`, `dead` or `cancelled`.
+    Finished {
+        /// Which.
+        state: &'static str,
+    },
+    /// The claim is no longer the one in force.
+    Stale {
+        /// The item's epoch now.
+        seen: Epoch,
+        /// Where it is in its life now.
+        state: &'static str,
+    },
+    /// The item has another epoch than the order was decided on.
+    Changed {
+        /// The epoch that was expected.
+        expected: Epoch,
+        /// The item's epoch.
+        seen: Epoch,
+    },
+    /// It is on its way to another store, has gone there, or has not quite come from there.
+    Elsewhere(Relocation),
+    /// It is simply here, and no migration has it on its way.
+    NotMoving,
+    /// Its claim has not run out.
+    NotExpired,
+    /// There are no more epochs.
+    OutOfEpochs,
+    /// With what was to be added to it, the record would be too large.
+    TooLarge {
+        /// How many bytes it would have.
+        bytes: usize,
+        /// How many it may have.
+        most: usize,
+    },
+}
+
+/// Decides what a request makes of an item at this time of the store's clock. What is to be written fits into a record.
+pub fn decide(item: &Item, request: &Request, now: Timestamp) -> Decision {
+    let mut next = match becomes(item, request, now) {
+        Decision::Write(next) => next,
+        other => return other,
+    };
+    match budget::fit(&mut next) {
+        Ok(()) => Decision::Write(next),
+        Err(Excess { bytes, most }) => Decision::Refuse(Refusal::TooLarge { bytes, most }),
+    }
+}
+
+fn becomes(item: &Item, request: &Request, now: Timestamp) -> Decision {
+    let is_a_migrations =
+        matches!(request, Request::Operate { order: Order::Relocate { .. } | Order::Arrive { .. }, .. });
+    if let Some(state) = item.relocation.as_ref().filter(|_| !is_a_migrations) {
+        return Decision::Refuse(Refusal::Elsewhere(state.clone()));
+    }
+    match request {
+        Request::Claim { holder, ttl } => claim(item, holder, *ttl, now),
+        Request::Renew { claim, ttl } => held(item, *claim, None, |next| {
+            let State::Claimed(tenure) = &mut next.state else { return false };
+            // Also when that is sooner than before: a clock that was set back must not leave the item to its worker for as long
+            // as it was set back by. Nobody trusts a renewal whose answer was lost.
+            let earlier = tenure.deadline;
+            tenure.deadline = now.plus(ttl.get());
+            if undone(Mend::ItemDeadlineNotShortened) {
+                tenure.deadline = tenure.deadline.max(earlier);
+            }
+            tenure.ttl = *ttl;
+            item.tenure().is_some_and(|t| now < t.deadline)
+        }),
+        Request::Progress { claim, report } => held(item, *claim, None, |next| {
+            let earlier = item.progress.as_ref().and_then(|p| p.checkpoint.clone());
+            next.progress = Some(Progress {
+                at: now,
+                epoch: item.epoch,
+                marker: report.marker.clone(),
+                checkpoint: report.checkpoint.clone().or(earlier),
+            });
+            true
+        }),
+        Request::Complete { claim, result, follow_ups } => held(item, *claim, Some(How::Completed), |next| {
+            next.state = State::Done { at: now };
+            next.result.clone_from(result);
+            next.follow_ups = follow_ups.iter().map(|f| f.name.clone()).collect();
+            next.outbox.clone_from(follow_ups);
+            next.note(now, What::Completed, holder_of(item), None);
+            true
+        }),
+        Request::Fail { claim, why, retry_in, is_final } => held(item, *claim, Some(How::Failed), |next| {
+            next.note(now, What::Failed, holder_of(item), Some(why.clone()));
+            if *is_final || item.tried >= item.attempts.most {
+                next.die(now, why.clone());
+            } else {
+                let pause = retry_in.unwrap_or_else(|| item.attempts.pause(item.tried));
+                if pause.is_zero() { next.line_up(now) } else { next.wait(now, pause) }
+            }
+            true
+        }),
+        Request::Return { claim } => held(item, *claim, Some(How::Returned), |next| {
+            next.tried = item.tried.saturating_sub(1);
+            next.note(now, What::Returned, holder_of(item), None);
+            next.line_up(now);
+            true
+        }),
+        Request::Reap => reap(item, now),
+        Request::Settle => match &item.state {
+            State::Done { .. } if !item.outbox.is_empty() => {
+                let mut next = item.clone();
+                next.outbox.clear();
+                Decision::Write(Box::new(next))
+            }
+            _ => Decision::AlreadyApplied,
+        },
+        Request::Operate { nonce, by, why, expected, order } => {
+            if item.ordered == Some(*nonce) {
+                return Decision::AlreadyApplied;
+            }
+            if let Some(expected) = expected.filter(|expected| *expected != item.epoch) {
+                return Decision::Refuse(Refusal::Changed { expected, seen: item.epoch });
+            }
+            match order {
+                Order::Relocate { migration, step, holder } => moved(item, (by, why), *migration, step, *holder, now),
+                Order::Arrive { migration, from, item: other } => arrive(item, *migration, from, other),
+                _ => operate(item, *nonce, by, why, order, now),
+            }
+        }
+    }
+}
+
+fn claim(item: &Item, holder: &HolderId, ttl: Ttl, now: Timestamp) -> Decision {
+    match &item.state {
+        State::Claimed(tenure) if tenure.holder.nonce == holder.nonce => return Decision::AlreadyApplied,
+        State::Claimed(tenure) if now < tenure.deadline => {
+            return Decision::Refuse(Refusal::Busy { holder: tenure.holder.clone(), until: tenure.deadline });
+        }
+        State::Claimed(_) if item.tried >= item.attempts.most => return Decision::Refuse(Refusal::Exhausted),
+        State::Ready if !item.is_due(now) => {
+            return Decision::Refuse(Refusal::NotDue { due: item.due.unwrap_or(now) });
+        }
+        State::Ready | State::Claimed(_) => {}
+        other => return Decision::Refuse(Refusal::Finished { state: other.as_str() }),
+    }
+    let Some(epoch) = item.epoch.next() else { return Decision::Refuse(Refusal::OutOfEpochs) };
+    let mut next = item.clone();
+    if item.tenure().is_some() {
+        next.note(now, What::Expired, holder_of(item), None);
+    }
+    next.epoch = epoch;
+    next.tried = item.tried.saturating_add(1);
+    next.state = State::Claimed(Tenure { holder: holder.clone(), granted_at: now, deadline: now.plus(ttl.get()), ttl });
+    next.note(now, What::Claimed, holder_of(&next), None);
+    Decision::Write(Box::new(next))
+}
+
+/// A request of the worker who holds the item. `how` is set for those that end the claim.
+fn held(item: &Item, claim: Claim, how: Option<How>, change: impl FnOnce(&mut Item) -> bool) -> Decision {
+    let stale = || Decision::Refuse(Refusal::Stale { seen: item.epoch, state: item.state.as_str() });
+    if !item.is_held_by(claim) {
+        let ended = how.map(|how| Ended { epoch: claim.epoch, nonce: claim.nonce, how });
+        // Whoever repeats a request that ended its own claim is told that it was heard, for as long as nobody else has
+        // claimed the item since: then it is stale, whatever it once was.
+        let heard = ended.is_some() && item.ended == ended && item.epoch == claim.epoch;
+        return if heard { Decision::AlreadyApplied } else { stale() };
+    }
+    let mut next = item.clone();
+    if let Some(how) = how {
+        next.ended = Some(Ended { epoch: claim.epoch, nonce: claim.nonce, how });
+    }
+    if change(&mut next) { Decision::Write(Box::new(next)) } else { stale() }
+}
+
+fn reap(item: &Item, now: Timestamp) -> Decision {
+    if item.is_misdated(now) {
+        return Decision::Write(Box::new(redated(item, now)));
+    }
+    let Some(tenure) = item.tenure() else { return Decision::AlreadyApplied };
+    if now < tenure.deadline {
+        return Decision::Refuse(Refusal::NotExpired);
+    }
+    let mut next = item.clone();
+    next.note(now, What::Expired, holder_of(item), None);
+    if item.tried >= item.attempts.most {
+        let why = format!("attempt {} of {} ran out of time, and it is the last", item.tried, item.attempts.most);
+        next.die(now, Reason::lossy(&why, "expired"));
+    } else {
+        next.line_up(now);
+    }
+    Decision::Write(Box::new(next))
+}
+
+/// As if its wait, or its claim, had begun now. Whoever has claimed it trusts that for a TTL from asking at most.
+fn redated(item: &Item, now: Timestamp) -> Item {
+    let mut next = item.clone();
+    match &mut next.state {
+        State::Claimed(tenure) => tenure.deadline = now.plus(tenure.ttl.get()),
+        _ => {
+            next.due = item.due.map(|due| now.plus(due.saturating_since(item.since)));
+            next.since = now;
+        }
+    }
+    next
+}
+
+fn operate(item: &Item, nonce: Nonce, by: &Who, why: &Why, order: &Order, now: Timestamp) -> Decision {
+    let finished = Decision::Refuse(Refusal::Finished { state: item.state.as_str() });
+    let allowed = match (order, &item.state) {
+        // What was completed once is never begun again: that would be a second completion.
+        (Order::Retry { .. }, state) => !matches!(state, State::Done { .. } | State::Purged { .. }),
+        (Order::Cancel, state) => !matches!(state, State::Done { .. } | State::Cancelled { .. } | State::Purged { .. }),
+        (Order::HandOff { .. }, State::Ready | State::Claimed(_)) => true,
+        (Order::HandOff { .. } | Order::Relocate { .. } | Order::Arrive { .. }, _) => false,
+    };
+    if !allowed {
+        return finished;
+    }
+    let last = match order {
+        Order::Retry { past: Some(past) } if *past > Epoch::HIGHEST_ADVANCE => {
+            return Decision::Refuse(Refusal::OutOfEpochs);
+        }
+        Order::Retry { past: Some(past) } => item.epoch.max(*past),
+        _ => item.epoch,
+    };
+    let Some(epoch) = last.next() else { return Decision::Refuse(Refusal::OutOfEpochs) };
+    let mut next = item.clone();
+    next.epoch = epoch;
+    next.ordered = Some(nonce);
+    let what = match order {
+        Order::Retry { .. } => {
+            next.tried = 0;
+            next.line_up(now);
+            What::Retried
+        }
+        Order::Cancel => {
+            next.state = State::Cancelled { at: now };
+            What::Cancelled
+        }
+        Order::HandOff { to, ttl } => {
+            next.tried = item.tried.saturating_add(1);
+            next.state = State::Claimed(Tenure {
+                holder: to.clone(),
+                granted_at: now,
+                deadline: now.plus(ttl.get()),
+                ttl: *ttl,
+            });
+            What::HandedOff
+        }
+        Order::Relocate { .. } | Order::Arrive { .. } => return finished,
+    };
+    next.note(now, what, Some(by.clone()), Some(Reason::lossy(why.as_str(), "-")));
+    Decision::Write(Box::new(next))
+}
+
+/// A step of a migration on an item that is there.
+fn moved(
+    item: &Item,
+    (by, why): (&Who, &Why),
+    migration: Nonce,
+    step: &Step,
+    holder: Holder,
+    now: Timestamp,
+) -> Decision {
+    let relocation = match relocate(item.relocation.as_ref(), step, migration) {
+        Relocated::To(next) => next,
+        Relocated::Already => return Decision::AlreadyApplied,
+        Relocated::No => {
+            let refusal = item.relocation.clone().map_or(Refusal::NotMoving, Refusal::Elsewhere);
+            return Decision::Refuse(refusal);
+        }
+    };
+    let why = Some(Reason::lossy(why.as_str(), "-"));
+    let mut next = match item.tenure() {
+        Some(tenure) if now < tenure.deadline && holder == Holder::Stays => {
+            return Decision::Refuse(Refusal::Busy { holder: tenure.holder.clone(), until: tenure.deadline });
+        }
+        Some(tenure) if now < tenure.deadline => {
+            let Some(epoch) = item.epoch.next() else { return Decision::Refuse(Refusal::OutOfEpochs) };
+            let mut next = Item { epoch, ..item.clone() };
+            next.note(now, What::Evicted, Some(by.clone()), why.clone());
+            next.line_up(now);
+            next
+        }
+        Some(_) => match reap(item, now) {
+            Decision::Write(next) => *next,
+            other => return other,
+        },
+        None => item.clone(),
+    };
+    if matches!(step, Step::Leave { .. } | Step::Settle) {
+        next.note(now, What::Moved, Some(by.clone()), why);
+    }
+    next.relocation = relocation;
+    Decision::Write(Box::new(next))
+}
+
+/// Takes in the item of another store over what is left of it here.
+fn arrive(item: &Item, migration: Nonce, from: &Address, other: &Item) -> Decision {
+    match &item.relocation {
+        Some(Relocation::Arriving { migration: known, .. }) if *known == migration => Decision::AlreadyApplied,
+        Some(Relocation::Moved { .. }) if item.lineage == other.lineage && item.epoch <= other.epoch => {
+            Decision::Write(Box::new(arriving(other, migration, from)))
+        }
+        Some(state) => Decision::Refuse(Refusal::Elsewhere(state.clone())),
+        None => Decision::Refuse(Refusal::NotMoving),
+    }
+}
+
+/// An item of another store as it is taken in by this one.
+pub fn arriving(other: &Item, migration: Nonce, from: &Address) -> Item {
+    let relocation = Some(Relocation::Arriving { from: from.clone(), migration });
+    // A new turn, so that no place in line which it had here before stands for it.
+    Item { relocation, turn: other.epoch, ..other.clone() }
+}
+
+/// What became of a request that was based on the record `base` and got no answer, now that the record is `seen`.
+pub fn fate(base: &Item, seen: &Item, request: &Request) -> Fate {
+    if seen.lineage != base.lineage || seen.epoch < base.epoch {
+        return Fate::Unknown;
+    }
+    // Every claim and every order raises the epoch by one; the last of each has left its nonce.
+    let raised = |is_ours: bool| match is_ours {
+        true => Fate::Applied,
+        false if Some(seen.epoch) <= base.epoch.next() => Fate::NotApplied,
+        false => Fate::Unknown,
+    };
+    match request {
+        // Made again, they write the same or are refused for what has happened since.
+        Request::Renew { .. } | Request::Progress { .. } | Request::Reap | Request::Settle => Fate::NotApplied,
+        Request::Operate { order: Order::Relocate { .. } | Order::Arrive { .. }, .. } => Fate::NotApplied,
+        Request::Operate { nonce, .. } => raised(seen.ordered == Some(*nonce)),
+        Request::Claim { holder, .. } => {
+            let had = seen.ended.is_some_and(|ended| ended.nonce == holder.nonce);
+            raised(had || seen.tenure().is_some_and(|tenure| tenure.holder.nonce == holder.nonce))
+        }
+        Request::Complete { claim, .. } | Request::Fail { claim, .. } | Request::Return { claim } => {
+            let ended = seen.ended.filter(|ended| (ended.epoch, ended.nonce) == (claim.epoch, claim.nonce));
+            match ended {
+                Some(_) => Fate::Applied,
+                None if seen.epoch == claim.epoch => Fate::NotApplied,
+                None => Fate::Unknown,
+            }
+        }
+    }
+}
+
+impl Item {
+    /// Puts it in line again, where it stood, under a turn that no earlier place in line had.
+    fn line_up(&mut self, now: Timestamp) {
+        let stood = self.due.take().unwrap_or(self.since);
+        (self.state, self.since, self.turn) = (State::Ready, stood.min(now), self.epoch);
+    }
+
+    /// The same, but only after a pause.
+    fn wait(&mut self, now: Timestamp, pause: Duration) {
+        (self.state, self.since, self.due, self.turn) = (State::Ready, now, Some(now.plus(pause)), self.epoch);
+    }
+
+    fn die(&mut self, now: Timestamp, why: Reason) {
+        self.note(now, What::Died, None, Some(why.clone()));
+        self.state = State::Dead { at: now, why };
+    }
+
+    fn note(&mut self, at: Timestamp, what: What, by: Option<Who>, why: Option<Reason>) {
+        self.history.push(Event { at, epoch: self.epoch, what, by, why });
+        if self.history.len() > EVENTS_KEPT {
+            self.history.remove(0);
+        }
+    }
+}
+
+fn holder_of(item: &Item) -> Option<Who> {
+    item.tenure().map(|t| Who::lossy(&t.holder.to_string(), "unknown"))
+}

@@ -1,0 +1,369 @@
+//! The record of one item: the truth about it.
+//!
+//! Promise: what may be done to an item is decided on this record alone, in one swap. Non-promise: it is plain data;
+//! only [`super::protocol`] changes it.
+
+use super::name::{ItemName, Place, Priority, Stand};
+use super::payload::Payload;
+use crate::relocation::Relocation;
+use crate::{Claim, Epoch, Line, Lineage, Nonce, Progress, Tenure, Timestamp, Who, codec};
+use leasehold_system::undo::{Mend, undone};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// The kind of an item's record, as its header names it.
+pub const KIND: &str = "item";
+/// How many events a record remembers.
+pub const EVENTS_KEPT: usize = 24;
+/// The longest pause between two attempts.
+const MAX_BACKOFF: Duration = Duration::from_secs(3_600);
+
+/// By how much a store's clock may go back without having been set: that of another server, or of one that is corrected.
+pub const SKEW: Duration = Duration::from_secs(60);
+
+/// Why an attempt failed.
+pub type Reason = Line<500>;
+
+/// Where an item is in its life.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// In line.
+    Ready,
+    /// Somebody is at it, until the deadline unless renewed.
+    Claimed(Tenure),
+    /// Completed, once.
+    Done {
+        /// When.
+        at: Timestamp,
+    },
+    /// Given up: a dead letter.
+    Dead {
+        /// When.
+        at: Timestamp,
+        /// Why.
+        why: Reason,
+    },
+    /// Taken out by an operator.
+    Cancelled {
+        /// When.
+        at: Timestamp,
+    },
+    /// Purged: what is left of an item that was added under a key, so that the key's epochs go on when it is used again.
+    Purged {
+        /// When.
+        at: Timestamp,
+    },
+}
+
+impl State {
+    /// The word in JSON and output.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            State::Ready => "ready",
+            State::Claimed(_) => "claimed",
+            State::Done { .. } => "done",
+            State::Dead { .. } => "dead",
+            State::Cancelled { .. } => "cancelled",
+            State::Purged { .. } => "purged",
+        }
+    }
+
+    /// When it was finished, if it is.
+    pub const fn finished_at(&self) -> Option<Timestamp> {
+        match self {
+            State::Ready | State::Claimed(_) | State::Purged { .. } => None,
+            State::Done { at } | State::Dead { at, .. } | State::Cancelled { at } => Some(*at),
+        }
+    }
+}
+
+/// How often an item is tried, and how soon again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Attempts {
+    /// How often at most.
+    pub most: u32,
+    /// The pause after the first failure, in milliseconds; it doubles with each.
+    pub backoff_ms: u64,
+}
+
+impl Default for Attempts {
+    fn default() -> Self {
+        Attempts { most: 5, backoff_ms: 10_000 }
+    }
+}
+
+impl Attempts {
+    /// The pause after the `made`th attempt failed.
+    pub fn pause(self, made: u32) -> Duration {
+        let doubled = self.backoff_ms.saturating_mul(1 << made.saturating_sub(1).min(30));
+        Duration::from_millis(doubled).min(MAX_BACKOFF)
+    }
+}
+
+/// An item that is to be added when another is completed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct FollowUp {
+    /// Its name: fixed before it is added, so that it is added once.
+    pub name: ItemName,
+    /// What it carries.
+    pub payload: Payload,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// How long after the completion it may be claimed, in milliseconds.
+    pub delay_ms: u64,
+    /// How often it is tried.
+    pub attempts: Attempts,
+}
+
+/// How a claim ended, to tell a lost answer from a stale request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Ended {
+    /// The claim's epoch.
+    pub epoch: Epoch,
+    /// Its nonce.
+    pub nonce: Nonce,
+    /// How.
+    pub how: How,
+}
+
+/// How a claim ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum How {
+    /// The item was completed.
+    Completed,
+    /// The attempt failed.
+    Failed,
+    /// It was given back untried.
+    Returned,
+}
+
+/// What happened to an item.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Event {
+    /// When, in store time.
+    pub at: Timestamp,
+    /// The epoch after it.
+    pub epoch: Epoch,
+    /// What.
+    pub what: What,
+    /// Who did it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Who>,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<Reason>,
+}
+
+/// What can happen to an item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// Somebody took it.
+    Claimed,
+    /// Its claim ran out.
+    Expired,
+    /// It was completed.
+    Completed,
+    /// An attempt failed.
+    Failed,
+    /// It was given back untried.
+    Returned,
+    /// It became a dead letter.
+    Died,
+    /// An operator put it back in line.
+    Retried,
+    /// An operator took it out.
+    Cancelled,
+    /// An operator gave it to somebody.
+    HandedOff,
+    /// An operator took it from whoever was at it, to move it to another store.
+    Evicted,
+    /// It left for another store, or came from one.
+    Moved,
+}
+
+impl What {
+    /// The word in JSON and output.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            What::Claimed => "claimed",
+            What::Expired => "expired",
+            What::Completed => "completed",
+            What::Failed => "failed",
+            What::Returned => "returned",
+            What::Died => "died",
+            What::Retried => "retried",
+            What::Cancelled => "cancelled",
+            What::HandedOff => "handed_off",
+            What::Evicted => "evicted",
+            What::Moved => "moved",
+        }
+    }
+}
+
+/// One item.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Item {
+    /// The fencing number: rises with every claim and every operator's order.
+    pub epoch: Epoch,
+    /// The line of epochs that the number belongs to.
+    pub lineage: Lineage,
+    /// Where it is in its life.
+    pub state: State,
+    /// Set while it is on its way to another store, or has gone there; nothing happens here then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relocation: Option<Relocation>,
+    /// The epoch at which it last came to stand in line.
+    pub turn: Epoch,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// From when on it may be claimed; none if it is not to wait. So a clock that is set back hides nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due: Option<Timestamp>,
+    /// Since when it waits: what it is ordered by among those of its priority, unless it is due later. Nobody waits for it.
+    pub since: Timestamp,
+    /// When it was added.
+    pub added: Timestamp,
+    /// What it carries.
+    pub payload: Payload,
+    /// How often it was claimed since it was added or retried.
+    pub tried: u32,
+    /// How often it may be.
+    pub attempts: Attempts,
+    /// The item, and its epoch, whose completion added this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
+    /// The last report of progress, with the checkpoint that the next attempt gets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
+    /// What its completion left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Payload>,
+    /// What its completion added.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub follow_ups: Vec<ItemName>,
+    /// What its completion has yet to add.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outbox: Vec<FollowUp>,
+    /// How the last claim ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Ended>,
+    /// The nonce of the last operator's order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ordered: Option<Nonce>,
+    /// The last events, oldest first, and no more than are kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<Event>,
+}
+
+impl Item {
+    /// A new item, in line at once or from `due` on, at the beginning of a line of epochs.
+    pub fn new(
+        lineage: Lineage,
+        payload: Payload,
+        priority: Priority,
+        attempts: Attempts,
+        added: Timestamp,
+        due: Option<Timestamp>,
+    ) -> Self {
+        Item {
+            epoch: Epoch::ZERO,
+            lineage,
+            state: State::Ready,
+            relocation: None,
+            turn: Epoch::ZERO,
+            priority,
+            due,
+            since: added,
+            added,
+            payload,
+            tried: 0,
+            attempts,
+            origin: None,
+            progress: None,
+            result: None,
+            follow_ups: Vec::new(),
+            outbox: Vec::new(),
+            ended: None,
+            ordered: None,
+            history: Vec::new(),
+        }
+    }
+
+    /// Where it is, in one word: in its life, or on its way to another store.
+    pub fn word(&self) -> &'static str {
+        self.relocation.as_ref().map_or(self.state.as_str(), Relocation::as_str)
+    }
+
+    /// Its place in line, where it stays while it is claimed unless it is put aside.
+    pub fn place(&self, name: &ItemName) -> Place {
+        let (stand, at) = match self.due {
+            Some(due) => (Stand::Later(self.priority), due),
+            None => (Stand::Waiting(self.priority), self.since),
+        };
+        Place { item: name.clone(), stand, at, turn: self.turn }
+    }
+
+    /// Whether it need not wait any longer.
+    pub fn is_due(&self, now: Timestamp) -> bool {
+        if undone(Mend::ItemsWaitForTheClock) {
+            return self.due.unwrap_or(self.added) <= now;
+        }
+        self.due.is_none_or(|due| due <= now)
+    }
+
+    /// Whether it waits for a time that the store's clock told before it was set back: for longer than was ever asked for.
+    pub fn is_misdated(&self, now: Timestamp) -> bool {
+        match &self.state {
+            State::Ready => self.due.is_some() && self.since > now.plus(SKEW),
+            State::Claimed(tenure) => tenure.deadline > now.plus(tenure.ttl.get() + SKEW),
+            _ => false,
+        }
+    }
+
+    /// Its place aside while it is claimed; none if it is not.
+    pub fn place_aside(&self, name: &ItemName) -> Option<Place> {
+        let at = self.tenure()?.deadline;
+        Some(Place { item: name.clone(), stand: Stand::Aside, at, turn: self.epoch })
+    }
+
+    /// The claim in force, run out or not.
+    pub fn tenure(&self) -> Option<&Tenure> {
+        if let State::Claimed(tenure) = &self.state { Some(tenure) } else { None }
+    }
+
+    /// Whether this claim is the one in force, run out or not.
+    pub fn is_held_by(&self, claim: Claim) -> bool {
+        self.epoch == claim.epoch && self.tenure().is_some_and(|t| t.holder.nonce == claim.nonce)
+    }
+
+    /// Whether it stands in line, or would if its claim ran out.
+    pub fn is_open(&self) -> bool {
+        self.relocation.is_none() && matches!(self.state, State::Ready | State::Claimed(_))
+    }
+
+    /// What is left when an item with a key is purged.
+    pub fn tombstone(&self, at: Timestamp) -> Self {
+        let mut left = Item::new(self.lineage, Payload::default(), self.priority, self.attempts, self.added, None);
+        (left.epoch, left.turn, left.state) = (self.epoch, self.epoch, State::Purged { at });
+        left
+    }
+
+    /// A new item under the key of a purged one: its epochs go on where those ended.
+    pub fn after(&self, purged: &Item) -> Self {
+        Item { lineage: purged.lineage, epoch: purged.epoch, turn: purged.epoch, ..self.clone() }
+    }
+
+    /// As bytes.
+    pub fn encode(&self) -> crate::Result<Vec<u8>> {
+        codec::encode(KIND, self)
+    }
+
+    /// From bytes; `place` names the record in messages.
+    pub fn decode(bytes: &[u8], place: &str) -> crate::Result<Self> {
+        codec::decode(KIND, bytes, place)
+    }
+}

@@ -1,0 +1,390 @@
+//! The keeper: stays the holder while the work runs, and knows the moment it no longer is.
+//!
+//! # The trust window
+//! A holder may believe in its lease only while nobody else can have been granted it. The keeper renews at a third of
+//! the TTL, so two renewals in a row may fail. It never asks "did a renewal fail?" but "has the trust window passed?":
+//! the window ends at [`Grant::trust_until`], counted from the instant the last successful renewal was *sent*, on a
+//! clock that goes on while the machine sleeps.
+//!
+//! - *The store does not answer*: attempts go on, each bounded by the window; when it ends, the lease is lost, whatever
+//!   the store would have said.
+//! - *The store says that the lease has moved*, to another holder or to another store: lost at once. Where the store can
+//!   push, the keeper hears of it when it happens; elsewhere, with the next renewal.
+//! - *The store's clock is set forward*: the answer to a renewal tells the new time, and the window ends by that. If it
+//!   has ended already, the lease is lost at once; if it is shorter, the keeper renews at once.
+//! - *The machine slept past the window*: the boot clock fires at the resume; lost before anything else runs.
+//! - *The work is wedged*: with a [`ProgressGate`], renewal depends on evidence of progress and not on this task being
+//!   alive. When there was none on this machine for the whole timeout, the store is read before that is called a stall.
+//!   Without a gate, a keeper renews as long as its process lives.
+//! - *The process is stopped or dies*: nobody renews, and the lease expires by itself. Whoever supervises children must
+//!   watch from another process (the command's dead-man does).
+//!
+//! Promise: [`Keeper::lost`] resolves before anybody else can be granted the lease, if this process is running.
+//! Non-promise: a process that is not running is told nothing; that is why writes go through a guard.
+
+use crate::clock::Moment;
+use crate::coordinator::Coordinator;
+use crate::error::{Kind, Result};
+use crate::grant::Grant;
+use crate::store::Watching;
+use crate::tenancy::{Held, Tenancy};
+use crate::time::format_duration;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::task::JoinHandle;
+
+/// How long work must last before the keeper listens to the store.
+const LISTEN_AFTER: Duration = Duration::from_millis(250);
+/// How long hints are not listened to after a write of our own, and how long lies between two looks: a store that many
+/// share hints often.
+const DEAF: Duration = Duration::from_millis(250);
+
+/// Where a keeper stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// Holding, at least until then.
+    Held {
+        /// The end of the trust window.
+        trust_until: Moment,
+    },
+    /// Not holding any more.
+    Lost(Loss),
+}
+
+/// How a lease was lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Loss {
+    /// The store says that it has moved or run out.
+    Moved(String),
+    /// It could not be renewed before the trust window ended.
+    OutOfTime(String),
+    /// There was no evidence of progress for too long, so it was not renewed.
+    Stalled {
+        /// How long there was none.
+        quiet_for: Duration,
+    },
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Loss::Moved(message) => f.write_str(message),
+            Loss::OutOfTime(message) => write!(f, "it could not be renewed in time: {message}"),
+            Loss::Stalled { quiet_for } => write!(f, "no progress was seen for {}", format_duration(*quiet_for)),
+        }
+    }
+}
+
+/// Makes renewal depend on evidence that the work moves.
+#[derive(Clone)]
+pub struct ProgressGate {
+    /// How long there may be no evidence.
+    pub timeout: Duration,
+    /// The latest moment at which there was evidence on this machine (output, a touched file). Progress reported
+    /// through the store counts too, and need not be given here.
+    pub evidence: Arc<dyn Fn() -> Option<Moment> + Send + Sync>,
+}
+
+impl fmt::Debug for ProgressGate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProgressGate").field("timeout", &self.timeout).finish_non_exhaustive()
+    }
+}
+
+/// Renews a grant in the background. Dropped, it stops renewing and the lease expires by itself.
+///
+/// ```
+/// use leasehold_core::{Acquired, Ask, Coordinator, HolderId, Keeper, MemoryStore, Outcome};
+/// use std::sync::Arc;
+///
+/// # async fn work() -> bool { true }
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold_core::Result<()> {
+/// let leases = Coordinator::new(Arc::new(MemoryStore::default()));
+/// let ask = Ask::new(HolderId::new(None), "90s".parse()?);
+/// let Acquired::Granted(grant) = leases.acquire(&"daily".parse()?, &ask).await? else { return Ok(()) };
+/// let keeper = Keeper::start(leases.clone(), *grant);
+/// let outcome = tokio::select! {
+///     biased;
+///     loss = keeper.lost() => { eprintln!("stopped: {loss}"); Outcome::Lost }
+///     went_well = work() => if went_well { Outcome::Succeeded } else { Outcome::Failed },
+/// };
+/// leases.release(&keeper.stop().await, outcome).await?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Keeper<T: Tenancy = Held> {
+    standing: watch::Receiver<Standing>,
+    trouble: watch::Receiver<Option<String>>,
+    stop: Option<oneshot::Sender<()>>,
+    task: Option<JoinHandle<T::Grant>>,
+}
+
+impl Keeper {
+    /// Starts keeping a grant.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn start(coordinator: Coordinator, grant: Grant) -> Self {
+        Keeper::start_gated(coordinator, grant, None)
+    }
+
+    /// Starts keeping a grant for as long as there is progress.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn start_gated(coordinator: Coordinator, grant: Grant, gate: Option<ProgressGate>) -> Self {
+        Keeper::keep(Held { coordinator, grant }, gate)
+    }
+}
+
+impl<T: Tenancy> Keeper<T> {
+    /// Starts keeping any tenancy, for as long as there is progress if a gate is given.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn keep(tenancy: T, gate: Option<ProgressGate>) -> Self {
+        let (publish, standing) = watch::channel(Standing::Held { trust_until: tenancy.trust_until() });
+        let (note, trouble) = watch::channel(None);
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(async move {
+            let mut work = Renewals::new(tenancy, gate, publish, note);
+            tokio::select! {
+                biased;
+                loss = work.run() => { work.publish.send_replace(Standing::Lost(loss)); }
+                _ = stopped => {}
+            }
+            work.tenancy.into_grant()
+        });
+        Keeper { standing, trouble, stop: Some(stop), task: Some(task) }
+    }
+
+    /// Where it stands now, and, through the receiver, every change.
+    pub fn standing(&self) -> watch::Receiver<Standing> {
+        self.standing.clone()
+    }
+
+    /// What went wrong with the last renewal, if it went wrong.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.borrow().clone()
+    }
+
+    /// Resolves when the lease is lost.
+    pub async fn lost(&self) -> Loss {
+        let mut standing = self.standing.clone();
+        loop {
+            if let Standing::Lost(loss) = &*standing.borrow_and_update() {
+                return loss.clone();
+            }
+            if standing.changed().await.is_err() {
+                return Loss::OutOfTime("the keeper has ended".into());
+            }
+        }
+    }
+
+    /// Stops renewing and gives the grant back, to be released.
+    ///
+    /// # Panics
+    /// If the keeper's task panicked.
+    pub async fn stop(mut self) -> T::Grant {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+        let task = self.task.take().expect("a keeper is stopped once");
+        task.await.expect("the keeper's task does not panic")
+    }
+}
+
+impl<T: Tenancy> Drop for Keeper<T> {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
+
+struct Renewals<T> {
+    tenancy: T,
+    gate: Option<ProgressGate>,
+    publish: watch::Sender<Standing>,
+    last_evidence: Moment,
+    judge_again: Moment,
+    trouble: watch::Sender<Option<String>>,
+    hints: Hints,
+}
+
+/// Tells the keeper that its record may have changed: an operator may have taken the lease away.
+struct Hints {
+    changed: Arc<Notify>,
+    task: JoinHandle<()>,
+}
+
+impl Hints {
+    /// Listens to the store, in a task of its own: a store that does not answer must not keep anybody from renewing.
+    fn listen(tenancy: &impl Tenancy) -> Self {
+        let (clock, record) = (tenancy.clock().clone(), tenancy.record());
+        let changed = Arc::new(Notify::new());
+        let notify = changed.clone();
+        let task = tokio::spawn(async move {
+            // Most work is over before anybody could take its lease away: for that, listening would cost for nothing.
+            clock.sleep_until(clock.now() + LISTEN_AFTER).await;
+            let Some((store, key)) = record else { return };
+            let Ok(mut watch) = store.watch(&key).await else { return };
+            if store.capabilities().watch == Watching::Hints {
+                // What happened before the watch was in place hinted nobody.
+                notify.notify_one();
+            }
+            loop {
+                watch.hint().await;
+                notify.notify_one();
+            }
+        });
+        Hints { changed, task }
+    }
+}
+
+impl Drop for Hints {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl<T: Tenancy> Renewals<T> {
+    fn new(
+        tenancy: T,
+        gate: Option<ProgressGate>,
+        publish: watch::Sender<Standing>,
+        trouble: watch::Sender<Option<String>>,
+    ) -> Self {
+        let now = tenancy.clock().now();
+        let hints = Hints::listen(&tenancy);
+        Renewals { tenancy, gate, publish, last_evidence: now, judge_again: now, trouble, hints }
+    }
+
+    async fn run(&mut self) -> Loss {
+        let clock = self.tenancy.clock().clone();
+        let period = self.tenancy.ttl().get() / 3;
+        let retry = (self.tenancy.ttl().get() / 12).min(Duration::from_secs(5));
+        // Two renewals may fail in what is left of the window, which is less than a TTL if the grant is not fresh.
+        let left = self.tenancy.trust_until().saturating_since(clock.now());
+        let mut next = clock.now() + if left < period * 2 { left / 3 } else { period };
+        let (mut deaf_until, mut looked) = (clock.now(), clock.now());
+        let mut look_at: Option<Moment> = None;
+        loop {
+            let end = self.tenancy.trust_until();
+            let changed = self.hints.changed.clone();
+            tokio::select! {
+                biased;
+                () = clock.sleep_until(next.min(end).min(self.judge_at()).min(look_at.unwrap_or(end))) => {}
+                () = changed.notified() => if clock.now() >= deaf_until {
+                    look_at = look_at.or(Some(clock.now().max(looked + DEAF)));
+                },
+            }
+            if clock.now() >= end {
+                let trouble = self.trouble.borrow().clone();
+                return Loss::OutOfTime(trouble.unwrap_or_else(|| "this process did not run".into()));
+            }
+            if look_at.is_some_and(|at| clock.now() >= at) {
+                (look_at, looked) = (None, clock.now());
+                if self.has_moved(end).await {
+                    // The next renewal finds out how.
+                    next = clock.now();
+                }
+            }
+            if clock.now() >= self.judge_at() {
+                match self.judge(end).await {
+                    Ok(None) => {}
+                    Ok(Some(loss)) => return loss,
+                    // Nobody can say whether there was progress: neither a reason to renew nor one to give up early.
+                    Err(error) => {
+                        self.trouble.send_replace(Some(error.to_string()));
+                        self.judge_again = clock.now() + retry;
+                        next = next.max(self.judge_again);
+                    }
+                }
+            }
+            if clock.now() < next {
+                continue;
+            }
+            let asked = clock.now();
+            let renewed = tokio::select! {
+                biased;
+                () = clock.sleep_until(end) => {
+                    return Loss::OutOfTime("the store did not answer".into());
+                }
+                renewed = self.tenancy.renew() => renewed,
+            };
+            match renewed {
+                // The machine may have slept between the answer and now. From the end of the window on, whoever goes
+                // by it has stopped; an answer that says otherwise comes too late.
+                Ok(()) if clock.now() >= end => {
+                    return Loss::OutOfTime("the store's answer came after the window had ended".into());
+                }
+                Ok(()) => {
+                    self.publish.send_replace(Standing::Held { trust_until: self.tenancy.trust_until() });
+                    self.trouble.send_replace(None);
+                    next = self.after_renewal(asked, period);
+                    // The hint of our own write is on its way.
+                    deaf_until = clock.now() + DEAF;
+                }
+                // A lease that has moved to another store is granted there: trying again would only be a second run beside it.
+                Err(error) if matches!(error.kind(), Kind::Lost | Kind::Moved) => {
+                    return Loss::Moved(error.to_string());
+                }
+                Err(error) => {
+                    self.trouble.send_replace(Some(error.to_string()));
+                    next = clock.now() + retry;
+                }
+            }
+        }
+    }
+
+    /// When the next renewal is due. A window that is far too short, because the store's clock was set forward, is made whole
+    /// at once. (That of a store that is slow to answer is so short only if each answer takes longer than a period.)
+    fn after_renewal(&self, asked: Moment, period: Duration) -> Moment {
+        let (now, end) = (self.tenancy.clock().now(), self.tenancy.trust_until());
+        let missing = (asked + self.tenancy.ttl().get()).saturating_since(end);
+        if missing > period { now } else { (asked + period).min(now + end.saturating_since(now) / 3) }
+    }
+
+    /// Whether the record shows that the lease is no longer ours. What cannot be read says nothing.
+    async fn has_moved(&self, end: Moment) -> bool {
+        tokio::select! {
+            biased;
+            () = self.tenancy.clock().sleep_until(end) => false,
+            moved = self.tenancy.has_moved() => moved.unwrap_or(false),
+        }
+    }
+
+    /// When the lack of evidence is to be judged next; never without a gate.
+    fn judge_at(&self) -> Moment {
+        match &self.gate {
+            Some(gate) => (self.last_evidence + gate.timeout).max(self.judge_again),
+            None => Moment::from_nanos(u64::MAX),
+        }
+    }
+
+    /// Looks for evidence, first on this machine, then in the store: a worker may have reported there since the last
+    /// renewal, and giving up on it unread would end work that moves.
+    async fn judge(&mut self, end: Moment) -> Result<Option<Loss>> {
+        let Some(gate) = &self.gate else { return Ok(None) };
+        let clock = self.tenancy.clock().clone();
+        if let Some(seen) = (gate.evidence)() {
+            self.last_evidence = self.last_evidence.max(seen);
+        }
+        if clock.now().saturating_since(self.last_evidence) < gate.timeout {
+            return Ok(None);
+        }
+        let seen = tokio::select! {
+            biased;
+            () = clock.sleep_until(end) => return Ok(Some(Loss::OutOfTime("the store did not answer".into()))),
+            seen = self.tenancy.progress_age() => seen?,
+        };
+        if let Some(age) = seen {
+            self.last_evidence = self.last_evidence.max(clock.now() - age);
+        }
+        let quiet_for = clock.now().saturating_since(self.last_evidence);
+        Ok((quiet_for >= gate.timeout).then_some(Loss::Stalled { quiet_for }))
+    }
+}

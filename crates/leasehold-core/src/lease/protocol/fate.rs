@@ -1,0 +1,80 @@
+//! What became of a request whose answer was lost.
+//!
+//! Promise: `Applied` and `NotApplied` are proved by the record; whatever is not remembered far enough back is `Unknown`,
+//! and must not be applied a second time. Non-promise: `Applied` says that the write is visible, not that it is durable:
+//! nothing may be built on it before a new write was answered.
+
+use super::{Order, Request};
+use crate::epoch::Epoch;
+use crate::lease::record::Ownership;
+use crate::lease::transfer::Outcome;
+use crate::nonce::Nonce;
+
+/// Whether a request whose answer was lost was applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// The record shows it.
+    Applied,
+    /// The record shows that it was not; or doing it again changes nothing that matters.
+    NotApplied,
+    /// The record no longer remembers.
+    Unknown,
+}
+
+/// Tells what became of a request that was based on the record `base`, now that the record is `seen`.
+pub fn fate(base: &Ownership, seen: &Ownership, request: &Request) -> Fate {
+    match request {
+        // Made again, they write the same or are refused for what has happened since.
+        Request::Renew { .. } | Request::Checkpoint { .. } | Request::Complete { .. } => Fate::NotApplied,
+        Request::Acquire { holder, .. } => transferred(base, seen, holder.nonce),
+        Request::Release { claim, .. } => {
+            if seen.is_held_by(*claim) {
+                return Fate::NotApplied;
+            }
+            let own = seen.transfers.iter().find(|t| t.epoch == claim.epoch && t.nonce == claim.nonce);
+            match own.map(|transfer| transfer.outcome) {
+                Some(None | Some(Outcome::Expired | Outcome::Evicted)) => Fate::NotApplied,
+                Some(Some(_)) => Fate::Applied,
+                None => Fate::Unknown,
+            }
+        }
+        Request::Operate { nonce, order, .. } => match order {
+            Order::Revoke | Order::Advance { .. } | Order::Rewind => transferred(base, seen, *nonce),
+            Order::HandOff { to, .. } => transferred(base, seen, to.nonce),
+            Order::Pause => paused(base, seen, *nonce),
+            Order::Resume { pause } => resumed(seen, *nonce, *pause),
+            // By a migration's own number each step is known again, and another's changes nothing.
+            Order::Relocate { .. } | Order::Arrive { .. } => Fate::NotApplied,
+        },
+    }
+}
+
+/// A request that moves the epoch, and leaves its nonce with the transfer.
+fn transferred(base: &Ownership, seen: &Ownership, nonce: Nonce) -> Fate {
+    if seen.transfer_by(nonce).is_some() {
+        return Fate::Applied;
+    }
+    if remembers(seen, base.epoch) { Fate::NotApplied } else { Fate::Unknown }
+}
+
+/// Whether every transfer after this epoch is remembered.
+fn remembers(seen: &Ownership, epoch: Epoch) -> bool {
+    let first = seen.transfers.first().map(|transfer| transfer.epoch);
+    seen.epoch == epoch || (seen.epoch > epoch && first.is_some_and(|first| Some(first) <= epoch.next()))
+}
+
+/// A pause leaves its nonce until it is ended; who ended the last one is remembered too.
+fn paused(base: &Ownership, seen: &Ownership, nonce: Nonce) -> Fate {
+    match &seen.paused {
+        Some(mark) if mark.nonce == nonce => Fate::Applied,
+        _ if seen.resumed == base.resumed => Fate::NotApplied,
+        _ => Fate::Unknown,
+    }
+}
+
+fn resumed(seen: &Ownership, nonce: Nonce, pause: Nonce) -> Fate {
+    if seen.paused.as_ref().is_some_and(|mark| mark.nonce == pause) {
+        return Fate::NotApplied;
+    }
+    if seen.resumed.as_ref().is_some_and(|mark| mark.nonce == nonce) { Fate::Applied } else { Fate::Unknown }
+}

@@ -1,0 +1,392 @@
+//! The one protocol: `decide(record, request, now)` is the only code that advances an epoch.
+//!
+//! Promise: a pure function. It reads no clock, draws no randomness and does no I/O, so the coordinator, the model
+//! checker, the simulator and the property tests all run this very code.
+//! Non-promise: it does not know whether the next record was stored. Only a store's swap makes it true.
+//!
+//! Rules, each a property in `tests/protocol.rs` and in the model in `sim/`:
+//! - a transfer advances the epoch by at least one; nothing else moves it, and nothing moves it down;
+//! - only the holder (epoch and nonce) renews, releases, reports or completes;
+//! - time decides only when somebody else may try; completion and release depend on the epoch alone;
+//! - a request that was already applied is recognised by its nonce and changes nothing.
+
+mod fate;
+mod moving;
+mod request;
+
+pub use fate::{Fate, fate};
+pub use moving::{Holder, Newborn};
+pub use request::{AfterFailure, Decision, Order, Refusal, Report, Request, SlotClaim};
+
+use crate::epoch::Epoch;
+use crate::holder::HolderId;
+use crate::lease::record::{
+    OperatorMark, Ownership, Progress, SLOT_RUNS, Slot, SlotMark, SlotState, TRANSFERS_KEPT, Tenure,
+};
+use crate::lease::transfer::{Outcome, Reason, Transfer};
+use crate::nonce::Nonce;
+use crate::time::{Timestamp, Ttl};
+use crate::token::Claim;
+use std::sync::Arc;
+
+/// Decides a request against a record at a store time.
+///
+/// ```
+/// use leasehold_core::{protocol::{Decision, Request, decide}, HolderId, Lineage, Ownership, Timestamp, Ttl};
+/// let request = Request::Acquire { lineage: Lineage::random(), holder: HolderId::new(None), ttl: Ttl::MIN, slot: None };
+/// let Decision::Write(next) = decide(&Ownership::default(), &request, Timestamp::from_millis(0)) else { panic!() };
+/// assert_eq!(next.epoch.get(), 1);
+/// ```
+pub fn decide(record: &Ownership, request: &Request, now: Timestamp) -> Decision {
+    let is_a_migrations =
+        matches!(request, Request::Operate { order: Order::Relocate { .. } | Order::Arrive { .. }, .. });
+    if record.relocation.is_some() && !is_a_migrations {
+        return Decision::Refuse(moving::elsewhere(record));
+    }
+    let decided = match request {
+        Request::Acquire { holder, ttl, slot, .. } => acquire(record, holder, *ttl, *slot, now),
+        Request::Renew { claim, ttl, progress } => renew(record, *claim, *ttl, progress.as_ref(), now),
+        Request::Release { claim, outcome } => release(record, *claim, *outcome, now),
+        Request::Checkpoint { claim, report } => checkpoint(record, *claim, report, now),
+        Request::Complete { claim, outcome } => complete(record, *claim, *outcome),
+        Request::Operate { nonce, by, why, expected, order, .. } => {
+            let mark = OperatorMark { by: by.clone(), why: why.clone(), at: now, nonce: *nonce };
+            operate(record, mark, *expected, order)
+        }
+    };
+    match decided {
+        Ok(Some(mut next)) => {
+            if record.is_unknown() && !is_a_migrations {
+                next.newborn = true;
+            }
+            if let (None, Request::Acquire { lineage, .. } | Request::Operate { lineage, .. }) = (next.lineage, request)
+            {
+                next.lineage = Some(*lineage);
+            }
+            Decision::Write(Box::new(next))
+        }
+        Ok(None) => Decision::AlreadyApplied,
+        Err(refusal) => Decision::Refuse(refusal),
+    }
+}
+
+/// `Ok(None)` is "already applied".
+type Decided = Result<Option<Ownership>, Refusal>;
+
+fn acquire(record: &Ownership, holder: &HolderId, ttl: Ttl, slot: Option<SlotClaim>, now: Timestamp) -> Decided {
+    if record.transfer_by(holder.nonce).is_some() {
+        return found_own_grant(record, holder.nonce, now);
+    }
+    let runs = match slot {
+        Some(claim) => runs_so_far(record, claim)?,
+        None => 0,
+    };
+    if let Some(tenure) = record.live_tenure(now) {
+        return Err(Refusal::Held { tenure: tenure.clone(), epoch: record.epoch });
+    }
+    if let Some(mark) = &record.paused {
+        return Err(Refusal::Paused(mark.clone()));
+    }
+    if let Some(claim) = slot {
+        interrupted_comes_first(record, claim, now)?;
+    }
+    let reason = if runs > 0 { Reason::Recovered } else { why_free(record) };
+    let mut next = transfer(record, now, holder.nonce, reason, Outcome::Expired)?;
+    grant(&mut next, holder, ttl, now);
+    if let Some(claim) = slot {
+        let runs = runs.saturating_add(1);
+        next.slot = Some(SlotMark { slot: claim.slot, state: SlotState::Running, epoch: next.epoch, runs });
+        next.amend_last(|last| last.slot = Some(claim.slot));
+    }
+    Ok(Some(next))
+}
+
+/// The grant under this nonce was made before and its reply was lost. It counts only while it lasts: whoever takes the
+/// record's epoch for its own when another has been granted the lease since, has a token of another's epoch.
+fn found_own_grant(record: &Ownership, nonce: Nonce, now: Timestamp) -> Decided {
+    let still_ours = record.live_tenure(now).is_some_and(|t| t.holder.nonce == nonce);
+    if still_ours { Ok(None) } else { Err(lost(record)) }
+}
+
+/// How often a slot that may be claimed was claimed before; a refusal if it may not.
+fn runs_so_far(record: &Ownership, claim: SlotClaim) -> Result<u32, Refusal> {
+    let Some(mark) = record.slot else { return Ok(0) };
+    if claim.slot > mark.slot {
+        return Ok(0);
+    }
+    if claim.slot < mark.slot {
+        return Err(Refusal::AlreadyRun(mark));
+    }
+    match (mark.state, claim.after_failure) {
+        (SlotState::Running, _) | (SlotState::Failed, AfterFailure::Retry) => Ok(mark.runs),
+        (SlotState::Done | SlotState::Rewound, _) | (SlotState::Failed, AfterFailure::Leave) => {
+            Err(Refusal::AlreadyRun(mark))
+        }
+    }
+}
+
+/// A newer slot waits for one whose run died; that one is not run for ever.
+fn interrupted_comes_first(record: &Ownership, claim: SlotClaim, now: Timestamp) -> Result<(), Refusal> {
+    let Some(mark) = record.interrupted_slot(now) else { return Ok(()) };
+    let is_worn_out = mark.runs >= SLOT_RUNS && claim.after_failure == AfterFailure::Leave;
+    let refused = if claim.slot == mark.slot { is_worn_out } else { claim.gives_up != Some(mark.slot) };
+    if refused { Err(Refusal::Interrupted(mark)) } else { Ok(()) }
+}
+
+fn renew(record: &Ownership, claim: Claim, ttl: Ttl, progress: Option<&Report>, now: Timestamp) -> Decided {
+    if !record.is_held_by(claim) || record.live_tenure(now).is_none() {
+        return Err(lost(record));
+    }
+    let mut next = proved(record);
+    if let Some(tenure) = &mut next.tenure {
+        tenure.deadline = now.plus(ttl.get());
+        tenure.ttl = ttl;
+    }
+    if let Some(report) = progress {
+        note_progress(&mut next, report, now);
+    }
+    Ok(Some(next))
+}
+
+/// The record, changed by a holder who was granted it: the grant was checked against the namespace by then.
+fn proved(record: &Ownership) -> Ownership {
+    Ownership { newborn: false, ..record.clone() }
+}
+
+fn release(record: &Ownership, claim: Claim, outcome: Outcome, now: Timestamp) -> Decided {
+    if !record.is_held_by(claim) {
+        let own = record.transfers.iter().find(|t| t.epoch == claim.epoch && t.nonce == claim.nonce);
+        return Err(match own.and_then(|t| t.outcome) {
+            Some(Outcome::Expired | Outcome::Evicted) | None => lost(record),
+            Some(outcome) => Refusal::AlreadyReleased { outcome },
+        });
+    }
+    // What ends by release did not expire and was not evicted: the audit trail would lie, and the release could not be
+    // recognised when its reply is lost.
+    let outcome = if matches!(outcome, Outcome::Expired | Outcome::Evicted) { Outcome::Lost } else { outcome };
+    let is_proof = matches!(outcome, Outcome::Succeeded | Outcome::Failed);
+    let mut next = if is_proof { proved(record) } else { record.clone() };
+    end_tenure(&mut next, now, outcome);
+    close_slot(&mut next, claim.epoch, outcome);
+    Ok(Some(next))
+}
+
+fn checkpoint(record: &Ownership, claim: Claim, report: &Report, now: Timestamp) -> Decided {
+    if !record.is_held_by(claim) {
+        return Err(lost(record));
+    }
+    let mut next = proved(record);
+    note_progress(&mut next, report, now);
+    Ok(Some(next))
+}
+
+fn complete(record: &Ownership, claim: Claim, outcome: Outcome) -> Decided {
+    if !record.is_held_by(claim) {
+        return Err(lost(record));
+    }
+    let Some(mark) = record.slot.filter(|mark| mark.epoch == claim.epoch) else { return Err(Refusal::NoSlot) };
+    match (mark.state, slot_end(outcome)) {
+        (SlotState::Running, Some(_)) => {
+            let mut next = proved(record);
+            close_slot(&mut next, claim.epoch, outcome);
+            Ok(Some(next))
+        }
+        (state, end) if end.is_none_or(|end| end == state) => Ok(None),
+        // Two completions that contradict each other: the first stands.
+        _ => Err(Refusal::AlreadyRun(mark)),
+    }
+}
+
+fn operate(record: &Ownership, mark: OperatorMark, expected: Option<Epoch>, order: &Order) -> Decided {
+    let now = mark.at;
+    // The new holder's own nonce marks a hand-off, so that its later release finds the transfer that began it.
+    let nonce = if let Order::HandOff { to, .. } = order { to.nonce } else { mark.nonce };
+    if record.transfer_by(nonce).is_some() {
+        return if let Order::HandOff { .. } = order { found_own_grant(record, nonce, now) } else { Ok(None) };
+    }
+    if let Some(expected) = expected.filter(|expected| *expected != record.epoch) {
+        return Err(Refusal::Changed { expected, seen: record.epoch });
+    }
+    match order {
+        Order::Pause => match &record.paused {
+            Some(old) if old.nonce == nonce => Ok(None),
+            Some(old) => Err(Refusal::Paused(old.clone())),
+            None => Ok(Some(Ownership { paused: Some(mark), ..record.clone() })),
+        },
+        Order::Resume { .. } if record.resumed.as_ref().is_some_and(|old| old.nonce == nonce) => Ok(None),
+        Order::Resume { pause } => match &record.paused {
+            Some(old) if old.nonce == *pause => {
+                Ok(Some(Ownership { paused: None, resumed: Some(mark), ..record.clone() }))
+            }
+            Some(old) => Err(Refusal::OtherPause(old.clone())),
+            None => Err(Refusal::NotPaused),
+        },
+        Order::Revoke if record.epoch == Epoch::ZERO => Err(Refusal::NeverHeld),
+        Order::Revoke => {
+            let mut next = transfer(record, now, nonce, Reason::Revoked, Outcome::Evicted)?;
+            sign(&mut next, mark);
+            Ok(Some(next))
+        }
+        Order::HandOff { to, ttl } => {
+            let mut next = transfer(record, now, nonce, Reason::HandedOff, Outcome::Evicted)?;
+            grant(&mut next, to, *ttl, now);
+            sign(&mut next, mark);
+            pass_slot_on(&mut next, record.epoch);
+            Ok(Some(next))
+        }
+        Order::Advance { past, .. } if *past > Epoch::HIGHEST_ADVANCE => {
+            Err(Refusal::TooFar { most: Epoch::HIGHEST_ADVANCE })
+        }
+        Order::Advance { past, lineage } => {
+            let mut next = advance(record, mark, *past)?;
+            if let Some(lineage) = lineage.filter(|lineage| Some(*lineage) != record.lineage) {
+                if record.healed {
+                    return Err(Refusal::LineageFixed { lineage: record.lineage });
+                }
+                (next.lineage, next.healed) = (Some(lineage), record.lineage.is_some());
+            }
+            Ok(Some(next))
+        }
+        Order::Rewind if record.epoch == Epoch::ZERO => Err(Refusal::NeverHeld),
+        Order::Rewind => {
+            let mut next = transfer(record, now, nonce, Reason::Rewound, Outcome::Evicted)?;
+            sign(&mut next, mark);
+            if next.slot.is_some_and(|mark| mark.slot.0 > now) {
+                next.slot = Some(SlotMark { slot: Slot(now), state: SlotState::Rewound, epoch: next.epoch, runs: 1 });
+            }
+            Ok(Some(next))
+        }
+        Order::Relocate { migration, step, holder } => moving::step(record, mark, *migration, step, *holder),
+        Order::Arrive { migration, from, record: other, newborn } => {
+            moving::arrive(record, *migration, other, from, *newborn)
+        }
+    }
+}
+
+fn advance(record: &Ownership, mark: OperatorMark, past: Epoch) -> Result<Ownership, Refusal> {
+    let mut next = transfer(record, mark.at, mark.nonce, Reason::Advanced, Outcome::Evicted)?;
+    if next.epoch <= past {
+        let epoch = past.next().ok_or(Refusal::Exhausted)?;
+        next.epoch = epoch;
+        next.amend_last(|last| last.epoch = epoch);
+    }
+    // Also if the lease has come that far by itself: an advance is never what uses the last epochs up.
+    if next.epoch.get() > Epoch::HIGHEST_ADVANCE.get() + 1 {
+        return Err(Refusal::TooFar { most: Epoch::HIGHEST_ADVANCE });
+    }
+    sign(&mut next, mark);
+    Ok(next)
+}
+
+/// Advances the epoch: ends the tenure there was, as `ending` if it was not released, and opens a transfer.
+fn transfer(
+    record: &Ownership,
+    now: Timestamp,
+    nonce: Nonce,
+    reason: Reason,
+    ending: Outcome,
+) -> Result<Ownership, Refusal> {
+    let mut next = record.clone();
+    let from = next.tenure.as_ref().map(|t| t.holder.clone());
+    end_tenure(&mut next, now, ending);
+    next.epoch = record.epoch.next().ok_or(Refusal::Exhausted)?;
+    next.transfers.push(Arc::new(Transfer {
+        epoch: next.epoch,
+        at: now,
+        reason,
+        nonce,
+        from,
+        to: None,
+        by: None,
+        why: None,
+        slot: None,
+        held_for_ms: None,
+        outcome: None,
+    }));
+    let excess = next.transfers.len().saturating_sub(TRANSFERS_KEPT);
+    next.transfers.drain(..excess);
+    Ok(next)
+}
+
+fn grant(next: &mut Ownership, to: &HolderId, ttl: Ttl, now: Timestamp) {
+    next.tenure = Some(Tenure { holder: to.clone(), granted_at: now, deadline: now.plus(ttl.get()), ttl });
+    next.amend_last(|last| last.to = Some(to.clone()));
+}
+
+fn sign(next: &mut Ownership, mark: OperatorMark) {
+    next.amend_last(|last| (last.by, last.why) = (Some(mark.by), Some(mark.why)));
+}
+
+/// A slot that was running under `from` goes on under the new epoch: who takes the lease over takes the work over.
+fn pass_slot_on(next: &mut Ownership, from: Epoch) {
+    let Some(mark) = next.slot.as_mut().filter(|m| m.epoch == from && m.state == SlotState::Running) else { return };
+    mark.epoch = next.epoch;
+    let slot = mark.slot;
+    next.amend_last(|last| last.slot = Some(slot));
+}
+
+/// Writes the end of the present tenure, if there is one, into the transfer that began it.
+fn end_tenure(next: &mut Ownership, now: Timestamp, outcome: Outcome) {
+    let Some(tenure) = next.tenure.take() else { return };
+    // A tenure that ran out lasted until its deadline, not until somebody noticed.
+    let end = if outcome == Outcome::Expired { tenure.deadline.min(now) } else { now };
+    if let Some(began) = next.transfers.iter_mut().rev().find(|t| t.epoch == next.epoch) {
+        let began = Arc::make_mut(began);
+        began.held_for_ms = Some(end.as_millis().saturating_sub(tenure.granted_at.as_millis()));
+        began.outcome = Some(outcome);
+    }
+}
+
+/// What an outcome makes of a running slot. A run that lost its lease, or was never started, did not finish its slot: that
+/// stays open for another to recover.
+fn slot_end(outcome: Outcome) -> Option<SlotState> {
+    match outcome {
+        Outcome::Succeeded => Some(SlotState::Done),
+        Outcome::Failed => Some(SlotState::Failed),
+        Outcome::Lost | Outcome::NotStarted | Outcome::Expired | Outcome::Evicted => None,
+    }
+}
+
+fn close_slot(next: &mut Ownership, epoch: Epoch, outcome: Outcome) {
+    let running = next.slot.as_mut().filter(|m| m.epoch == epoch && m.state == SlotState::Running);
+    match (running, slot_end(outcome)) {
+        (Some(mark), Some(end)) => mark.state = end,
+        // It does not count as one of the runs that a slot is given.
+        (Some(mark), None) if outcome == Outcome::NotStarted => mark.runs = mark.runs.saturating_sub(1),
+        _ => {}
+    }
+}
+
+fn note_progress(next: &mut Ownership, report: &Report, now: Timestamp) {
+    let kept = next.progress.take().and_then(|p| p.checkpoint);
+    next.progress = Some(Progress {
+        at: now,
+        epoch: next.epoch,
+        marker: report.marker.clone(),
+        checkpoint: report.checkpoint.clone().or(kept),
+    });
+}
+
+/// Why a lease that nobody holds in time is there to be had.
+fn why_free(record: &Ownership) -> Reason {
+    if record.tenure.is_some() {
+        return Reason::Expired;
+    }
+    match record.transfers.last() {
+        None => Reason::First,
+        Some(last) if last.to.is_none() => last.reason,
+        Some(_) => Reason::Released,
+    }
+}
+
+/// The answer to one who is not the holder of this record.
+pub(crate) fn lost(record: &Ownership) -> Refusal {
+    Refusal::Lost {
+        seen: record.epoch,
+        holder: record.tenure.as_ref().map(|t| t.holder.clone()),
+        last: record.transfers.last().cloned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+//! A lease that moves between stores: the steps of [`crate::relocation`] on its record.
+//!
+//! Promise: nobody who holds the lease is evicted unless that was asked for, no epoch goes down, and a copy is taken in
+//! only where it continues the line of epochs that is there, or where there is none.
+//! Non-promise: two lives of one name are never merged; the operator has to choose.
+
+use super::{Decided, Refusal, end_tenure, sign, transfer};
+use crate::lease::record::{OperatorMark, Ownership};
+use crate::lease::transfer::{Outcome, Reason};
+use crate::nonce::Nonce;
+use crate::relocation::{Address, Relocated, Relocation, Step, relocate};
+
+/// What is to happen to somebody who holds the lease that is to leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Holder {
+    /// The step is refused.
+    Stays,
+    /// It is evicted in the same step.
+    Evicted,
+}
+
+/// What a record counts for that came up in the new store and whose holder has not been heard of since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Newborn {
+    /// It may be held: it is a lease like any other.
+    Counts,
+    /// Its namespace had left by then, so it was granted to nobody, and what arrives takes its place.
+    IsNothing,
+}
+
+/// Makes a step on a record that is there.
+pub(super) fn step(record: &Ownership, mark: OperatorMark, migration: Nonce, step: &Step, holder: Holder) -> Decided {
+    let next = match relocate(record.relocation.as_ref(), step, migration) {
+        Relocated::To(next) => next,
+        Relocated::Already => return Ok(None),
+        Relocated::No => return Err(elsewhere(record)),
+    };
+    let mut moved = match (step, record.live_tenure(mark.at)) {
+        (Step::Leave { .. }, Some(tenure)) if holder == Holder::Stays => {
+            return Err(Refusal::Held { tenure: tenure.clone(), epoch: record.epoch });
+        }
+        (Step::Leave { .. }, Some(_)) => signed(record, &mark, Reason::Revoked)?,
+        // Above every epoch that was granted where it came from, and with a trace of who moved it and why.
+        (Step::Settle, _) => signed(record, &mark, Reason::Advanced)?,
+        _ => record.clone(),
+    };
+    // Whoever had it and ran out of time could still complete its slot otherwise, behind the copy's back.
+    end_tenure(&mut moved, mark.at, Outcome::Expired);
+    moved.relocation = next;
+    // The namespace is asked about by the migration itself.
+    moved.newborn = false;
+    Ok(Some(moved))
+}
+
+fn signed(record: &Ownership, mark: &OperatorMark, reason: Reason) -> Result<Ownership, Refusal> {
+    let mut next = transfer(record, mark.at, mark.nonce, reason, Outcome::Evicted)?;
+    sign(&mut next, mark.clone());
+    Ok(next)
+}
+
+/// Takes in the record of another store. It is granted only after [`Step::Settle`].
+pub(super) fn arrive(
+    record: &Ownership,
+    migration: Nonce,
+    other: &Ownership,
+    from: &Address,
+    newborn: Newborn,
+) -> Decided {
+    match &record.relocation {
+        Some(Relocation::Arriving { migration: known, .. }) if *known == migration => return Ok(None),
+        // It comes home: what is here is older than what it brings, for nothing was granted here since it left.
+        Some(Relocation::Moved { .. }) if record.lineage == other.lineage && record.epoch <= other.epoch => {}
+        _ if record.is_unknown() => {}
+        None if record.newborn && newborn == Newborn::IsNothing => {}
+        None if record.lineage != other.lineage => {
+            return Err(Refusal::OtherLineage { here: record.lineage, there: other.lineage });
+        }
+        _ => return Err(elsewhere(record)),
+    }
+    let mut next = other.clone();
+    next.relocation = Some(Relocation::Arriving { from: from.clone(), migration });
+    Ok(Some(next))
+}
+
+/// The refusal of everything that meets a record which is not simply here.
+pub(super) fn elsewhere(record: &Ownership) -> Refusal {
+    match &record.relocation {
+        Some(state) => Refusal::Elsewhere(state.clone()),
+        None => Refusal::NotMoving { lineage: record.lineage, epoch: record.epoch },
+    }
+}

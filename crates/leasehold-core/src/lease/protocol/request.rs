@@ -1,0 +1,251 @@
+//! What can be asked of a lease, and the answers: plain data.
+
+use super::moving::{Holder, Newborn};
+use crate::epoch::Epoch;
+use crate::holder::HolderId;
+use crate::lease::record::{OperatorMark, Ownership, Slot, SlotMark, Tenure};
+use crate::lease::transfer::{Outcome, Transfer};
+use crate::nonce::{Lineage, Nonce};
+use crate::relocation::{self, Address, Relocation};
+use crate::text::{Checkpoint, Marker, Who, Why};
+use crate::time::Ttl;
+use crate::token::Claim;
+use std::sync::Arc;
+
+/// What somebody asks of a lease.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Request {
+    /// Become the holder.
+    Acquire {
+        /// The lineage of the record, if this turns out to write its first version.
+        lineage: Lineage,
+        /// Who asks; its nonce is the grant's.
+        holder: HolderId,
+        /// How long the grant lasts unless renewed.
+        ttl: Ttl,
+        /// The scheduled slot to claim in the same step.
+        slot: Option<SlotClaim>,
+    },
+    /// Stay the holder.
+    Renew {
+        /// Which tenure.
+        claim: Claim,
+        /// How long from now.
+        ttl: Ttl,
+        /// Evidence that the work moves, if there is new evidence.
+        progress: Option<Report>,
+    },
+    /// Stop being the holder.
+    Release {
+        /// Which tenure.
+        claim: Claim,
+        /// How the work went. [`Outcome::Expired`] and [`Outcome::Evicted`] are not the holder's to say, and are taken
+        /// as [`Outcome::Lost`].
+        outcome: Outcome,
+    },
+    /// Record how far the work has come.
+    Checkpoint {
+        /// Which tenure.
+        claim: Claim,
+        /// What to record.
+        report: Report,
+    },
+    /// Record that the claimed slot's run is over, while staying the holder.
+    Complete {
+        /// Which tenure.
+        claim: Claim,
+        /// How it went: [`Outcome::Succeeded`] makes the slot done, [`Outcome::Failed`] failed; anything else leaves
+        /// it open for another run to recover.
+        outcome: Outcome,
+    },
+    /// An operator's request.
+    Operate {
+        /// Unique to this request, so that a lost reply does not apply it twice.
+        nonce: Nonce,
+        /// The lineage of the record, if this turns out to write its first version.
+        lineage: Lineage,
+        /// Who asks.
+        by: Who,
+        /// Why.
+        why: Why,
+        /// The epoch that the order was decided on; none if it does not matter. Another one refuses it.
+        expected: Option<Epoch>,
+        /// What for.
+        order: Order,
+    },
+}
+
+/// What an operator may order.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// Take the lease from whoever holds it; anyone may acquire it next.
+    Revoke,
+    /// Take it from whoever holds it and give it to this one in the same step.
+    HandOff {
+        /// The new holder.
+        to: HolderId,
+        /// How long its grant lasts unless renewed.
+        ttl: Ttl,
+    },
+    /// Keep new holders out. The present one goes on.
+    Pause,
+    /// Let holders in again.
+    Resume {
+        /// The pause that is to end. A later one stays, whoever ordered it.
+        pause: Nonce,
+    },
+    /// Move the epoch past this number: repairs a store that was restored from an old backup.
+    Advance {
+        /// The highest epoch that some guard has seen.
+        past: Epoch,
+        /// The lineage that guards know, where the record was lost and has begun a line of its own.
+        lineage: Option<Lineage>,
+    },
+    /// Take the lease from whoever holds it, and set the mark of the newest slot back to the store's time if it is ahead
+    /// of it: repairs a job whose slots were claimed while the store's clock was ahead.
+    Rewind,
+    /// One step of a migration, on a record that is there.
+    Relocate {
+        /// The migration's own number.
+        migration: Nonce,
+        /// Which step.
+        step: relocation::Step,
+        /// What [`relocation::Step::Leave`] does about somebody who holds the lease.
+        holder: Holder,
+    },
+    /// Take in the record that this lease has in another store, so that its epochs go on from there.
+    Arrive {
+        /// The migration's own number.
+        migration: Nonce,
+        /// The store that it comes from.
+        from: Address,
+        /// The record there, as it was when it left.
+        record: Box<Ownership>,
+        /// What a record of this name counts for that came up here and was never proved.
+        newborn: Newborn,
+    },
+}
+
+/// A slot to be claimed with the lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SlotClaim {
+    /// The slot's nominal instant.
+    pub slot: Slot,
+    /// What to do when that slot already ran and failed.
+    pub after_failure: AfterFailure,
+    /// The older slot whose run died and that is not run again: whoever asks has written down that it died. Without this
+    /// an interrupted slot keeps newer ones out, so that none is passed over in silence.
+    pub gives_up: Option<Slot>,
+}
+
+impl SlotClaim {
+    /// This slot, with nothing given up for it.
+    pub const fn new(slot: Slot, after_failure: AfterFailure) -> Self {
+        SlotClaim { slot, after_failure, gives_up: None }
+    }
+}
+
+/// What a failed run of a slot means for a new claim on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AfterFailure {
+    /// It ran: leave it.
+    Leave,
+    /// Run it again.
+    Retry,
+}
+
+/// Evidence of progress.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Report {
+    /// How far the work has come.
+    pub marker: Option<Marker>,
+    /// What the next attempt needs; the old checkpoint stays when this is none.
+    pub checkpoint: Option<Checkpoint>,
+}
+
+/// The answer of [`decide`](super::decide).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// Store this record; if the swap succeeds, the request is granted.
+    Write(Box<Ownership>),
+    /// The record shows that this very request was applied before: it is granted, nothing is to be written.
+    AlreadyApplied,
+    /// No.
+    Refuse(Refusal),
+}
+
+/// Why a request is refused. None of these is an error of the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// Somebody holds it.
+    Held {
+        /// The tenure in the way.
+        tenure: Tenure,
+        /// Its epoch.
+        epoch: Epoch,
+    },
+    /// An operator keeps new holders out, or did so already when asked to pause.
+    Paused(OperatorMark),
+    /// That slot has run, or a later one was claimed; or the slot was completed with another outcome.
+    AlreadyRun(SlotMark),
+    /// The run of this slot died or could not be started. It is run again, or given up, before a newer one is claimed; and it
+    /// is not run more often than [`SLOT_RUNS`](crate::SLOT_RUNS) times unless somebody asks for it by name.
+    Interrupted(SlotMark),
+    /// The one who asks is not, or no longer, the holder.
+    Lost {
+        /// The record's epoch.
+        seen: Epoch,
+        /// Who holds it now, if anyone.
+        holder: Option<HolderId>,
+        /// How the epoch last moved, if it did.
+        last: Option<Arc<Transfer>>,
+    },
+    /// The tenure had been released by the one who asks.
+    AlreadyReleased {
+        /// How it ended.
+        outcome: Outcome,
+    },
+    /// Nobody ever held a lease of this name, so there is nothing to operate on.
+    NeverHeld,
+    /// There is no pause to end.
+    NotPaused,
+    /// There is no claimed slot to complete.
+    NoSlot,
+    /// The record has another epoch than the order was decided on.
+    Changed {
+        /// The epoch that was expected.
+        expected: Epoch,
+        /// The record's epoch.
+        seen: Epoch,
+    },
+    /// Another pause than the one that was to end keeps new holders out.
+    OtherPause(OperatorMark),
+    /// The lease is on its way to another store, has gone there, or has not quite come from there.
+    Elsewhere(Relocation),
+    /// The lease is simply here, and no migration has it on its way.
+    NotMoving {
+        /// Its lineage.
+        lineage: Option<Lineage>,
+        /// Its epoch.
+        epoch: Epoch,
+    },
+    /// The lease of this name in the other store is another one, with epochs of its own.
+    OtherLineage {
+        /// The lineage here.
+        here: Option<Lineage>,
+        /// The lineage there.
+        there: Option<Lineage>,
+    },
+    /// An operator gave the record a lineage before; a second one would fence what the first has healed.
+    LineageFixed {
+        /// The lineage that it has.
+        lineage: Option<Lineage>,
+    },
+    /// No epoch is left.
+    Exhausted,
+    /// An advance so far would leave too few epochs.
+    TooFar {
+        /// The highest epoch that an advance may go past.
+        most: Epoch,
+    },
+}

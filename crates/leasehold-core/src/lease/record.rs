@@ -1,0 +1,215 @@
+//! The ownership record: who holds a lease, until when, and how it came to be so.
+//!
+//! Promise: one record per lease, never deleted, with the reasons of the last transfers in it. Non-promise: it is
+//! plain data; only [`crate::lease::protocol`] changes it.
+
+use crate::epoch::Epoch;
+use crate::holder::HolderId;
+use crate::lease::transfer::Transfer;
+use crate::nonce::{Lineage, Nonce};
+use crate::relocation::Relocation;
+use crate::text::{Checkpoint, Marker, Who, Why};
+use crate::time::{Timestamp, Ttl};
+use crate::token::Claim;
+use leasehold_system::undo::{Mend, undone};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// How many transfers a record remembers.
+pub const TRANSFERS_KEPT: usize = 32;
+
+/// The record of one lease. [`Ownership::default`] is a lease that nobody ever held.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(from = "crate::sheet::Stored")]
+pub struct Ownership {
+    /// The fencing number of the last transfer.
+    pub epoch: Epoch,
+    /// The line of epochs that the number belongs to; none before the first write.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lineage: Option<Lineage>,
+    /// Whether an operator gave it that lineage, to go on where a lost store had been. That can be done once.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub healed: bool,
+    /// Set by the first write, and kept until a holder has done more than acquire. Whoever is granted the lease meanwhile
+    /// makes sure that its namespace was not moved to another store before the record was there to be moved along.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub newborn: bool,
+    /// Set while it is on its way to another store, or has gone there; nothing happens here then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relocation: Option<Relocation>,
+    /// Who holds it, if anyone does. May have run out: only the store's clock can tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenure: Option<Tenure>,
+    /// The newest scheduled slot that was claimed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<SlotMark>,
+    /// The last evidence of progress.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
+    /// Set while an operator keeps new holders out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<OperatorMark>,
+    /// Who last ended a pause.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed: Option<OperatorMark>,
+    /// The last transfers, oldest first, at most [`TRANSFERS_KEPT`]. Shared, for each step copies the record.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub transfers: Vec<Arc<Transfer>>,
+}
+
+impl Default for Ownership {
+    fn default() -> Self {
+        Ownership {
+            epoch: Epoch::ZERO,
+            lineage: None,
+            healed: false,
+            newborn: false,
+            relocation: None,
+            tenure: None,
+            slot: None,
+            progress: None,
+            paused: None,
+            resumed: None,
+            transfers: Vec::new(),
+        }
+    }
+}
+
+impl Ownership {
+    /// Writes to the newest transfer.
+    pub(crate) fn amend_last(&mut self, change: impl FnOnce(&mut Transfer)) {
+        if let Some(last) = self.transfers.last_mut() {
+            change(Arc::make_mut(last));
+        }
+    }
+
+    /// True for a name that nobody knows: it was never written, or its first write was taken back.
+    pub fn is_unknown(&self) -> bool {
+        self.epoch == Epoch::ZERO && self.lineage.is_none()
+    }
+
+    /// The tenure that has not run out at `now`.
+    pub fn live_tenure(&self, now: Timestamp) -> Option<&Tenure> {
+        self.tenure.as_ref().filter(|t| now < t.deadline)
+    }
+
+    /// True when this claim is the tenure in the record, run out or not.
+    pub fn is_held_by(&self, claim: Claim) -> bool {
+        self.epoch == claim.epoch && self.tenure.as_ref().is_some_and(|t| t.holder.nonce == claim.nonce)
+    }
+
+    /// The slot whose run died or could not be started: it was claimed, never ended, and nobody is at it.
+    pub fn interrupted_slot(&self, now: Timestamp) -> Option<SlotMark> {
+        let is_at_work = |mark: &SlotMark| mark.epoch == self.epoch && self.live_tenure(now).is_some();
+        let interrupted = self.slot.filter(|mark| mark.state == SlotState::Running && !is_at_work(mark));
+        interrupted.filter(|_| !undone(Mend::InterruptedSlotLeft))
+    }
+
+    /// The transfer that this nonce caused, if it is still remembered.
+    pub fn transfer_by(&self, nonce: Nonce) -> Option<&Transfer> {
+        self.transfers.iter().rev().map(Arc::as_ref).find(|t| t.nonce == nonce)
+    }
+}
+
+/// A time-bounded hold.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tenure {
+    /// Who holds.
+    pub holder: HolderId,
+    /// Since when, in store time.
+    pub granted_at: Timestamp,
+    /// Until when, in store time, unless renewed.
+    pub deadline: Timestamp,
+    /// How far each renewal moves the deadline.
+    pub ttl: Ttl,
+}
+
+/// The nominal instant of a scheduled run, whatever any clock says when it starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Slot(pub Timestamp);
+
+/// What became of a claimed slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SlotState {
+    /// Claimed; the run has not said how it ended. If its tenure is over, it died or could not be started.
+    Running,
+    /// Ran to its end.
+    Done,
+    /// Ran and failed.
+    Failed,
+    /// No run: an operator set the mark back to this instant, because a clock was ahead. Slots up to it are settled.
+    Rewound,
+}
+
+impl SlotState {
+    /// The word in records, JSON and output.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            SlotState::Running => "running",
+            SlotState::Done => "done",
+            SlotState::Failed => "failed",
+            SlotState::Rewound => "rewound",
+        }
+    }
+}
+
+/// How often a slot is run, with the first time, when its run dies each time.
+pub const SLOT_RUNS: u32 = 3;
+
+/// A claimed slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SlotMark {
+    /// Which slot.
+    pub slot: Slot,
+    /// What became of it.
+    pub state: SlotState,
+    /// The epoch whose holder claimed it.
+    pub epoch: Epoch,
+    /// How often it was claimed, without the times when nothing was started. More than once means that a run of it died, or
+    /// failed and was asked for again.
+    #[serde(default = "once", skip_serializing_if = "is_once")]
+    pub runs: u32,
+}
+
+const fn once() -> u32 {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)]
+const fn is_once(runs: &u32) -> bool {
+    *runs == 1
+}
+
+/// Evidence that the work moves, apart from the heartbeat.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Progress {
+    /// When it was reported, in store time.
+    pub at: Timestamp,
+    /// The epoch whose holder reported it.
+    pub epoch: Epoch,
+    /// How far the work has come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub marker: Option<Marker>,
+    /// What the next attempt needs to carry on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Checkpoint>,
+}
+
+/// Who did something to the lease by hand, why and when.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OperatorMark {
+    /// Who.
+    pub by: Who,
+    /// Why.
+    pub why: Why,
+    /// When, in store time.
+    pub at: Timestamp,
+    /// The nonce of the request, so that a lost reply can be told from another operator's order.
+    pub nonce: Nonce,
+}

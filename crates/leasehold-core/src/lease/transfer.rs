@@ -1,0 +1,211 @@
+//! A transfer: one advance of the epoch, why it happened and how the tenure that it began ended.
+//!
+//! Promise: in a record it is one short row, not an object: a record with a full history is read and written at every
+//! acquisition, and keys that every transfer repeats would be half of it. Non-promise: the row is for machines;
+//! `history --json` is the stable form.
+//!
+//! ```text
+//! [epoch, at, reason, nonce, to, held_for_ms, outcome, slot, from, by, why]
+//! [42,1700000000000,"released",null,"0123456789abcdef0123456789abcdef:7:host:worker",61250,"succeeded"]
+//! ```
+//! What is not there is `null`, and nulls at the end are left out. The nonce is `null` where it is that of `to`, as it is
+//! for everything but an operator's order that gives the lease to nobody.
+
+use crate::epoch::Epoch;
+use crate::holder::HolderId;
+use crate::lease::record::Slot;
+use crate::nonce::Nonce;
+use crate::text::{Who, Why};
+use crate::time::Timestamp;
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::ser::SerializeSeq;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+
+/// Why an epoch advanced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// Nobody ever held it.
+    First,
+    /// The holder before had released it.
+    Released,
+    /// The holder before ran out of time.
+    Expired,
+    /// An operator took it away.
+    Revoked,
+    /// An operator gave it to somebody else.
+    HandedOff,
+    /// A slot whose run died was claimed again.
+    Recovered,
+    /// An operator moved the epoch past a guard's high water.
+    Advanced,
+    /// An operator set the mark of the newest slot back to the store's time.
+    Rewound,
+}
+
+impl Reason {
+    /// The word in records, JSON and output.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Reason::First => "first",
+            Reason::Released => "released",
+            Reason::Expired => "expired",
+            Reason::Revoked => "revoked",
+            Reason::HandedOff => "handed_off",
+            Reason::Recovered => "recovered",
+            Reason::Advanced => "advanced",
+            Reason::Rewound => "rewound",
+        }
+    }
+}
+
+/// How a tenure ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Released after work that went well.
+    Succeeded,
+    /// Released after work that failed.
+    Failed,
+    /// Released after the holder found that it could not keep the lease.
+    Lost,
+    /// Released before the work was begun: what was claimed for it is as open as it was before.
+    NotStarted,
+    /// Never released: it ran out.
+    Expired,
+    /// Ended by an operator.
+    Evicted,
+}
+
+impl Outcome {
+    /// The word in records, JSON and output.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Outcome::Succeeded => "succeeded",
+            Outcome::Failed => "failed",
+            Outcome::Lost => "lost",
+            Outcome::NotStarted => "not_started",
+            Outcome::Expired => "expired",
+            Outcome::Evicted => "evicted",
+        }
+    }
+}
+
+/// One advance of the epoch: a tenure that began, or an operator's act.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Transfer {
+    /// The epoch that began.
+    pub epoch: Epoch,
+    /// When, in store time.
+    pub at: Timestamp,
+    /// Why the lease was there to be had.
+    pub reason: Reason,
+    /// The nonce of the request, so that a lost reply can be told from a refusal.
+    pub nonce: Nonce,
+    /// Who held it just before, if that tenure had not been released.
+    pub from: Option<HolderId>,
+    /// Who holds it from here, if anyone.
+    pub to: Option<HolderId>,
+    /// The operator.
+    pub by: Option<Who>,
+    /// The operator's reason.
+    pub why: Option<Why>,
+    /// The slot that was claimed with it.
+    pub slot: Option<Slot>,
+    /// How long the tenure lasted, once it is over.
+    pub held_for_ms: Option<u64>,
+    /// How it ended, once it is over.
+    pub outcome: Option<Outcome>,
+}
+
+impl Transfer {
+    /// An operator's order, if that is how it went, in words that others can follow.
+    pub(crate) fn order_told(&self) -> String {
+        match (&self.by, &self.why) {
+            (Some(by), Some(why)) => format!("{} by {by} ({why}), ", self.reason.as_str().replace('_', " ")),
+            _ => String::new(),
+        }
+    }
+}
+
+/// How many places of a row are always there.
+const LEAST: usize = 4;
+
+impl Serialize for Transfer {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let nonce = Some(self.nonce).filter(|nonce| self.to.as_ref().is_none_or(|to| to.nonce != *nonce));
+        let filled = [
+            self.to.is_some(),
+            self.held_for_ms.is_some(),
+            self.outcome.is_some(),
+            self.slot.is_some(),
+            self.from.is_some(),
+            self.by.is_some(),
+            self.why.is_some(),
+        ];
+        let places = LEAST + filled.iter().rposition(|filled| *filled).map_or(0, |last| last + 1);
+        let mut row = serializer.serialize_seq(Some(places))?;
+        for place in 0..places {
+            match place {
+                0 => row.serialize_element(&self.epoch)?,
+                1 => row.serialize_element(&self.at)?,
+                2 => row.serialize_element(&self.reason)?,
+                3 => row.serialize_element(&nonce)?,
+                4 => row.serialize_element(&self.to)?,
+                5 => row.serialize_element(&self.held_for_ms)?,
+                6 => row.serialize_element(&self.outcome)?,
+                7 => row.serialize_element(&self.slot)?,
+                8 => row.serialize_element(&self.from)?,
+                9 => row.serialize_element(&self.by)?,
+                _ => row.serialize_element(&self.why)?,
+            }
+        }
+        row.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Transfer {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(Row)
+    }
+}
+
+struct Row;
+
+impl<'de> Visitor<'de> for Row {
+    type Value = Transfer;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the row of a transfer")
+    }
+
+    // A row that goes on after its last place is refused by the reader, which finds no end there.
+    fn visit_seq<A: SeqAccess<'de>>(self, mut row: A) -> Result<Transfer, A::Error> {
+        let (epoch, at, reason) = (needed(&mut row)?, needed(&mut row)?, needed(&mut row)?);
+        let nonce: Option<Nonce> = needed(&mut row)?;
+        let to: Option<HolderId> = optional(&mut row)?;
+        let nonce = nonce.or(to.as_ref().map(|to| to.nonce));
+        Ok(Transfer {
+            epoch,
+            at,
+            reason,
+            nonce: nonce.ok_or_else(|| A::Error::custom("a transfer to nobody has no nonce"))?,
+            to,
+            held_for_ms: optional(&mut row)?,
+            outcome: optional(&mut row)?,
+            slot: optional(&mut row)?,
+            from: optional(&mut row)?,
+            by: optional(&mut row)?,
+            why: optional(&mut row)?,
+        })
+    }
+}
+
+fn needed<'de, A: SeqAccess<'de>, T: Deserialize<'de>>(row: &mut A) -> Result<T, A::Error> {
+    row.next_element()?.ok_or_else(|| A::Error::custom("the row of a transfer is too short"))
+}
+
+fn optional<'de, A: SeqAccess<'de>, T: Deserialize<'de>>(row: &mut A) -> Result<Option<T>, A::Error> {
+    Ok(row.next_element::<Option<T>>()?.flatten())
+}

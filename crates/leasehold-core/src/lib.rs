@@ -1,0 +1,83 @@
+//! Leasehold lets many background jobs share work safely, on one machine or a fleet.
+//!
+//! A **lease** decides who may try: it is time-bounded, renewed while the work runs, and expires by itself.
+//! A **fence** decides whose writes still count: every acquisition gets a strictly larger [`Epoch`], and the place that
+//! is written to refuses smaller ones.
+//!
+//! - [`Coordinator`] acquires, renews and releases leases in any [`Store`].
+//! - [`Keeper`] renews a grant in the background and says the moment it is lost.
+//! - [`protocol::decide`] is the one pure function behind both.
+//! - [`guard`] has the predicate that every guarded resource applies.
+//!
+//! What is promised, and what is not, is in `docs/guarantees.md`. Stores are in `leasehold-stores`, guards in
+//! `leasehold-guards`, the command in `leasehold-cli`.
+//!
+//! ```
+//! use leasehold_core::{Acquired, Ask, Coordinator, HolderId, Keeper, MemoryStore, Outcome};
+//! use std::sync::Arc;
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold_core::Result<()> {
+//! let leases = Coordinator::new(Arc::new(MemoryStore::default()));
+//! let ask = Ask::new(HolderId::new(None), "90s".parse()?);
+//! match leases.acquire(&"daily-publish".parse()?, &ask).await? {
+//!     Acquired::Refused { refusal, .. } => println!("somebody else is at it: {refusal:?}"),
+//!     Acquired::Granted(grant) => {
+//!         let keeper = Keeper::start(leases.clone(), *grant);
+//!         // ... the work, which ends early when `keeper.lost()` resolves ...
+//!         let grant = keeper.stop().await;
+//!         leases.release(&grant, Outcome::Succeeded).await?;
+//!     }
+//! }
+//! # Ok(()) }
+//! ```
+
+pub mod clock;
+pub mod codec;
+mod coordinator;
+mod counters;
+mod epoch;
+mod error;
+mod grant;
+pub mod guard;
+mod holder;
+pub mod item;
+mod keeper;
+pub mod lease;
+mod memory;
+mod name;
+mod nonce;
+mod recall;
+pub mod relocation;
+mod remedy;
+pub mod residence;
+mod resolve;
+pub mod secret;
+mod sheet;
+pub mod store;
+mod tenancy;
+mod text;
+mod time;
+mod token;
+mod wait;
+
+pub use coordinator::{Acquired, Ask, Coordinator, Inspection, Listing, Operated, Released, Releasing};
+pub use counters::{Counters, Event};
+pub use epoch::Epoch;
+pub use error::{Error, Kind, Result, printable};
+pub use grant::{Anchor, Grant};
+pub use holder::HolderId;
+pub use keeper::{Keeper, Loss, ProgressGate, Standing};
+pub use lease::record::{
+    OperatorMark, Ownership, Progress, SLOT_RUNS, Slot, SlotMark, SlotState, TRANSFERS_KEPT, Tenure,
+};
+pub use lease::transfer::{Outcome, Reason, Transfer};
+pub use memory::MemoryStore;
+pub use name::{Key, LeaseName, MAX_NAME_BYTES, PROXY_FOLDER, Shelf};
+pub use nonce::{Jitter, Lineage, Nonce};
+pub use remedy::{Found, Remedy};
+pub use resolve::{Live, Resolved, Resolver, Right, TokenState};
+pub use store::{Capabilities, Revision, Store};
+pub use tenancy::{Held, Tenancy};
+pub use text::{Checkpoint, Label, Line, Marker, Who, Why};
+pub use time::{Timestamp, Ttl, format_duration, parse_duration};
+pub use token::{Claim, Token};

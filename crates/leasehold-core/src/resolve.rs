@@ -1,0 +1,267 @@
+//! From a token to the record that it is of, and what that record says of it.
+//!
+//! A token proves a lease, an item of a queue in the store, or an item of a spool; its name says which. Every verb, guard
+//! check, proxy and gate asks a [`Resolver`] and gets the same answer for the same token, whatever it is of.
+//!
+//! Promise: the answer is what one read of the record shows, and each refusal is worded in one place. Non-promise: it is
+//! out of date when it arrives; a guard decides by its own fence.
+
+use crate::clock::Moment;
+use crate::coordinator::{Coordinator, Inspection};
+use crate::epoch::Epoch;
+use crate::error::{Error, Kind, Result};
+use crate::grant::Anchor;
+use crate::lease::record::Ownership;
+use crate::name::{Key, LeaseName, Shelf};
+use crate::nonce::Lineage;
+use crate::relocation::{Relocation, elsewhere};
+use crate::remedy::Remedy;
+use crate::store::Store;
+use crate::time::Ttl;
+use crate::token::Token;
+use async_trait::async_trait;
+use std::fmt;
+use std::sync::Arc;
+
+/// What a token is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Right {
+    /// A lease in the store.
+    Lease,
+    /// An item of a queue in the store: `queue/QUEUE/ID`.
+    Item,
+    /// An item of a spool: `spool/ID`.
+    SpoolFile,
+}
+
+impl Right {
+    /// What a token with this name is of.
+    pub fn of(lease: &LeaseName) -> Self {
+        match lease.as_str().split_once('/') {
+            Some((LeaseName::ITEMS, _)) => Right::Item,
+            Some((LeaseName::SPOOL_ITEMS, _)) => Right::SpoolFile,
+            _ => Right::Lease,
+        }
+    }
+
+    const fn noun(self) -> &'static str {
+        match self {
+            Right::Lease => "lease",
+            Right::Item | Right::SpoolFile => "item",
+        }
+    }
+}
+
+/// What a record says of a token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenState {
+    /// The token's grant is in force.
+    Live(Live),
+    /// It ran out, and nobody has been granted it since: writes count, and it cannot be renewed.
+    Expired,
+    /// Its holder ended it.
+    Ended {
+        /// How: `released`, `completed`, `failed` or `given back`.
+        how: &'static str,
+    },
+    /// A newer epoch was granted, or an operator took it away.
+    Superseded {
+        /// Who has it now and why, for people.
+        by: String,
+    },
+    /// The lineage is the record's, and the record does not know this grant: the store went back in time.
+    NeverGranted,
+    /// The record's epochs are another line of epochs: another lease of the same name.
+    OtherLineage {
+        /// The lineage of the record.
+        seen: Lineage,
+    },
+    /// The record is on its way to another store, or has gone there.
+    Moved(Relocation),
+    /// There is no such record.
+    Missing,
+}
+
+/// A grant that is in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Live {
+    /// How long each renewal lasts.
+    pub ttl: Ttl,
+    /// The moment of this machine's clock from which on somebody else may have been granted it.
+    pub trust_until: Moment,
+}
+
+/// What was found for a token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resolved {
+    /// What the token is of.
+    pub right: Right,
+    /// The epoch of the record; zero if there is none.
+    pub epoch: Epoch,
+    /// What the record says of the token.
+    pub state: TokenState,
+    /// Where the record was looked for, as messages name it.
+    pub place: String,
+}
+
+/// Finds the record that a token is of.
+#[async_trait]
+pub trait Resolver: fmt::Debug + Send + Sync {
+    /// Looks the token up. An error means that the record could not be read.
+    async fn resolve(&self, token: &Token) -> Result<Resolved>;
+
+    /// The record to listen to for changes; none if nothing can be.
+    fn record(&self, token: &Token) -> Option<(Arc<dyn Store>, Key)>;
+}
+
+/// Knows leases only; `leasehold_work::Tokens` knows items too.
+#[async_trait]
+impl Resolver for Coordinator {
+    async fn resolve(&self, token: &Token) -> Result<Resolved> {
+        if Right::of(&token.lease) != Right::Lease {
+            let message = format!("token `{token}` is of a queue's item; this program knows leases only");
+            return Err(Error::new(Kind::Unsupported, message));
+        }
+        let asked = self.clock().now();
+        let seen = self.inspect(&token.lease).await?;
+        let mut state = state_of(&seen, token);
+        if let (TokenState::Live(live), Some(tenure)) = (&mut state, &seen.record.tenure) {
+            let anchor = Anchor { now: seen.now, asked };
+            live.trust_until = anchor.trust(tenure.deadline, self.grain()).min(asked + tenure.ttl.get());
+            if self.clock().now() >= live.trust_until {
+                state = TokenState::Expired;
+            }
+        }
+        let place = format!("store `{}`", self.store().capabilities().name);
+        Ok(Resolved { right: Right::Lease, epoch: seen.record.epoch, state, place })
+    }
+
+    fn record(&self, token: &Token) -> Option<(Arc<dyn Store>, Key)> {
+        Some((self.store().clone(), Key::new(Shelf::Lease, &token.lease)))
+    }
+}
+
+/// The moment until which a live grant is trusted is for the caller to fill in.
+fn state_of(seen: &Inspection, token: &Token) -> TokenState {
+    let record = &seen.record;
+    let Some(lineage) = record.lineage else { return TokenState::Missing };
+    if lineage != token.lineage {
+        return TokenState::OtherLineage { seen: lineage };
+    }
+    match &record.relocation {
+        // Evicted when it was to leave: that token is over, however the migration ends.
+        Some(Relocation::Moving { .. } | Relocation::Arriving { .. }) if token.epoch < record.epoch => {}
+        Some(relocation) => return TokenState::Moved(relocation.clone()),
+        None => {}
+    }
+    let began = record.transfers.iter().rev().find(|transfer| transfer.epoch == token.epoch);
+    let is_other = began.is_some_and(|transfer| transfer.to.as_ref().is_none_or(|to| to.nonce != token.nonce));
+    if token.epoch > record.epoch || is_other {
+        return TokenState::NeverGranted;
+    }
+    if token.epoch < record.epoch {
+        return TokenState::Superseded { by: succession(record, token.epoch) };
+    }
+    match &record.tenure {
+        None => TokenState::Ended { how: "released" },
+        Some(tenure) if tenure.holder.nonce != token.nonce => TokenState::NeverGranted,
+        Some(tenure) if seen.now < tenure.deadline => {
+            TokenState::Live(Live { ttl: tenure.ttl, trust_until: Moment::from_nanos(0) })
+        }
+        Some(_) => TokenState::Expired,
+    }
+}
+
+/// How the lease left an epoch, and where it is now.
+fn succession(record: &Ownership, held: Epoch) -> String {
+    let next = record.transfers.iter().find(|transfer| transfer.epoch > held);
+    let how = next.map(|transfer| transfer.order_told()).unwrap_or_default();
+    match &record.tenure {
+        Some(tenure) => format!("{how}now held by {}", tenure.holder),
+        None => format!("{how}free now"),
+    }
+}
+
+impl Resolved {
+    /// The grant, if it is in force: for what needs the right itself, such as renewing it.
+    pub fn in_force(&self, token: &Token) -> Result<Live> {
+        match &self.state {
+            TokenState::Live(live) => Ok(*live),
+            _ => Err(self.refusal(token)),
+        }
+    }
+
+    /// Refuses a write that cannot count, before the guarded resource is asked. What ran out counts by its epoch, for as
+    /// long as nobody newer was granted it.
+    pub fn may_write(&self, token: &Token, resource: &str) -> Result<()> {
+        match &self.state {
+            TokenState::Live(_) | TokenState::Expired => Ok(()),
+            TokenState::Superseded { by } => {
+                let message = format!(
+                    "stale epoch refused: resource=`{resource}` held={} seen={}; {} `{}`: {by}. Nothing was written; stop \
+                     this run",
+                    token.epoch,
+                    self.epoch,
+                    self.right.noun(),
+                    token.lease
+                );
+                Err(Error::new(Kind::Fenced, message))
+            }
+            _ => {
+                let refusal = self.refusal(token);
+                Err(Error::new(refusal.kind(), format!("resource=`{resource}` was not written")).with_source(refusal))
+            }
+        }
+    }
+
+    /// Whether the record shows this token as the newest grant, run out or not.
+    pub fn is_newest(&self) -> bool {
+        matches!(self.state, TokenState::Live(_) | TokenState::Expired)
+    }
+
+    /// Why the token is not in force.
+    pub fn refusal(&self, token: &Token) -> Error {
+        let (noun, lease, held, seen) = (self.right.noun(), &token.lease, token.epoch, self.epoch);
+        let lost = |what: String| Error::new(Kind::Lost, format!("{noun} `{lease}` was lost: {what}"));
+        match &self.state {
+            TokenState::Live(_) => lost(format!("epoch {held} ran out meanwhile")),
+            TokenState::Expired => lost(format!("epoch {held} ran out before it was renewed")),
+            TokenState::Ended { how } => lost(format!("epoch {held} was {how} before")),
+            TokenState::Superseded { by } => lost(format!("held={held} seen={seen}, {by}")),
+            TokenState::NeverGranted => {
+                let what = if held > seen {
+                    format!("where the newest epoch is {seen}")
+                } else {
+                    format!("which granted epoch {held} to somebody else")
+                };
+                let message = format!(
+                    "store regressed: token `{token}` was never granted by {}, {what}, and yet it is of its lineage: the store \
+                     was restored from an old copy. Stop the job, then heal with",
+                    self.place
+                );
+                Error::new(Kind::Regressed, message).with_remedy(Remedy::restored(lease, held))
+            }
+            TokenState::OtherLineage { seen: lineage } => {
+                let message = format!(
+                    "not this {noun}: {} has a {noun} `{lease}` of lineage {lineage} (epoch {seen}), the token is of a {noun} \
+                     `{lease}` of lineage {}; nothing was changed. Name the store that the token came from",
+                    self.place, token.lineage
+                );
+                Error::new(Kind::Invalid, message)
+            }
+            TokenState::Moved(relocation) => elsewhere(&format!("{noun} `{lease}`"), relocation),
+            TokenState::Missing => {
+                let gone = match self.right {
+                    Right::Lease => "",
+                    Right::Item | Right::SpoolFile => ", or no longer: it may have been purged",
+                };
+                let message = format!(
+                    "token `{token}` was never granted by {}: there is no {noun} `{lease}` in it{gone}; nothing was changed. \
+                     Name the store that the token came from",
+                    self.place
+                );
+                Error::new(Kind::Invalid, message)
+            }
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! Waiting for a lease: one of several names, woken by the store where it can push.
+
+use crate::clock::Moment;
+use crate::coordinator::{Acquired, Ask, Coordinator};
+use crate::epoch::Epoch;
+use crate::error::{Error, Kind, Result};
+use crate::lease::protocol::Refusal;
+use crate::lease::transfer::Outcome;
+use crate::name::{Key, LeaseName, Shelf};
+use crate::nonce::{Jitter, Nonce};
+use crate::residence;
+use crate::store::Watch;
+use crate::token::Token;
+use std::time::Duration;
+
+/// How often a waiter looks for itself, hints or not.
+const POLL: Duration = Duration::from_secs(1);
+/// The longest that a waiter stays away after it was outrun.
+const MAX_REST: Duration = Duration::from_secs(1);
+/// How long a waiter stays away from a store that has no room for it, the first time and at most.
+const FIRST_RETREAT: Duration = Duration::from_millis(250);
+const MAX_RETREAT: Duration = Duration::from_secs(5);
+/// What a waiter that was outrun begins with.
+const MIN_REST: Duration = Duration::from_millis(1);
+/// From here on a waiter stops watching while it rests: being told of every release costs more than coming back.
+const LEAVING: Duration = Duration::from_millis(8);
+
+/// Who has to rest so long is one of many.
+const CROWDED: Duration = Duration::from_millis(16);
+
+/// How waiters that one hint wakes keep out of each other's way.
+///
+/// All of them hear of a release, and one can have the lease: if all looked at once, the others' looks and lost swaps
+/// would hold up the one. So a waiter that was outrun rests for a random time, up to three times as long as before and at
+/// least as long as its vain look took, which is long where many looked at once; and one that got the lease begins the next
+/// time with less. Among a few that is half, so that each gets it about as often as the others. Among many it is an eighth
+/// less, so that each is outrun about once for eight times that it gets the lease, however many they are: few of them at a
+/// time watch, and the lease is passed on about as fast as between two. A lone waiter looks at once, and one that rests has
+/// seen others take the lease.
+#[derive(Debug, Default)]
+struct Crowd {
+    seen: Option<Epoch>,
+    rest: Duration,
+    jitter: Option<Jitter>,
+}
+
+impl Crowd {
+    /// Takes note of who is in the way, so long after a hint, if there was one; whether that one was faster at what both
+    /// had been hinted at.
+    fn note(&mut self, refusal: &Refusal, hinted: Option<Duration>) -> bool {
+        let Refusal::Held { epoch, .. } = refusal else { return false };
+        let is_same = self.seen.replace(*epoch).is_none_or(|seen| seen == *epoch);
+        let Some(took) = hinted.filter(|_| !is_same) else { return false };
+        self.rest = (self.rest * 3).max(took * 2).clamp(MIN_REST, MAX_REST);
+        true
+    }
+
+    /// What to remember when the lease was had.
+    fn relaxed(&self) -> Duration {
+        let share = if self.rest < CROWDED { 2 } else { 8 };
+        Some(self.rest - self.rest / share).filter(|rest| *rest >= MIN_REST).unwrap_or_default()
+    }
+
+    /// A random time from `least` up to the present rest.
+    fn rest(&mut self, least: Duration) -> Duration {
+        let jitter = self.jitter.get_or_insert_with(|| Jitter::new(Nonce::random()));
+        let span = u64::try_from((self.rest.saturating_sub(least)).as_micros()).unwrap_or(u64::MAX);
+        least + Duration::from_micros(jitter.below(span.max(1)))
+    }
+}
+
+/// How long a waiter stays away from a store that is away, or that has no room for one more: a server with as many
+/// connections as it allows. For the latter up to twice as long each time, by chance, so that not all come back at once.
+#[derive(Debug, Default)]
+struct Retreat {
+    last: Duration,
+    jitter: Option<Jitter>,
+}
+
+impl Retreat {
+    fn after(&mut self, kind: Kind) -> Duration {
+        if kind != Kind::Contended {
+            return POLL;
+        }
+        self.last = (self.last * 2).clamp(FIRST_RETREAT, MAX_RETREAT);
+        let jitter = self.jitter.get_or_insert_with(|| Jitter::new(Nonce::random()));
+        let half = self.last / 2;
+        half + Duration::from_micros(jitter.below(half.as_micros() as u64))
+    }
+}
+
+/// What is waited for.
+#[derive(Clone, Copy)]
+enum Group<'a> {
+    /// Any of these.
+    Names(&'a [LeaseName]),
+    /// Any seat of one lease, whose name comes first.
+    Seats(&'a [LeaseName]),
+}
+
+impl<'a> Group<'a> {
+    const fn names(self) -> &'a [LeaseName] {
+        match self {
+            Group::Names(names) | Group::Seats(names) => names,
+        }
+    }
+}
+
+/// How one try went.
+enum Attempt {
+    /// Granted, or refused with the nonce unused.
+    Answered(Acquired),
+    /// A seat was granted and given back, for the lease was paused by then: the nonce is used up.
+    GivenBack(Acquired),
+}
+
+impl Coordinator {
+    /// Tries each name in turn and takes the first that can be had.
+    pub async fn acquire_any(&self, leases: &[LeaseName], ask: &Ask) -> Result<Acquired> {
+        let mut soonest: Option<Acquired> = None;
+        for (index, lease) in leases.iter().enumerate() {
+            let mut ask = ask.clone();
+            ask.holder.nonce = ask.holder.nonce.nth(index);
+            // Read, not remembered: whoever was woken by our own release reads as well, and should have a chance.
+            let answer = self.acquire_knowing(lease, &ask, None).await?;
+            if let Acquired::Granted(_) = answer {
+                return Ok(answer);
+            }
+            if soonest.as_ref().is_none_or(|best| frees_before(&answer, best)) {
+                soonest = Some(answer);
+            }
+        }
+        soonest.ok_or_else(|| Error::new(Kind::Invalid, "no lease name was given"))
+    }
+
+    /// Tries until one of the names is had or `limit` has passed. Woken by the store where it can push; otherwise
+    /// looks once a second and when a deadline comes.
+    ///
+    /// A refusal that waiting does not end, such as a slot that has been run, is given at once. A store that is away in
+    /// between, or has no room for one more client, is waited for; one that is away at the first look is an error. What a
+    /// request without an answer came to is found out by the next, which has the same nonce. The limit bounds the waiting,
+    /// not a call to the store that hangs.
+    ///
+    /// Dropping the future leaves nothing held, or a grant that expires by itself.
+    ///
+    /// ```
+    /// # use leasehold_core::{Acquired, Ask, Coordinator, HolderId, MemoryStore, Outcome};
+    /// # use std::{sync::Arc, time::Duration};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold_core::Result<()> {
+    /// let leases = Coordinator::new(Arc::new(MemoryStore::default()));
+    /// // Either of two seats will do, and ten seconds are long enough to wait.
+    /// let seats = ["encode".parse()?, "encode/seat-2".parse()?];
+    /// let ask = Ask::new(HolderId::new(None), "90s".parse()?);
+    /// match leases.acquire_within(&seats, &ask, Duration::from_secs(10)).await? {
+    ///     Acquired::Granted(grant) => assert_eq!(grant.token().lease, seats[0]),
+    ///     Acquired::Refused { lease, refusal, .. } => println!("{lease} comes free first: {refusal:?}"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn acquire_within(&self, leases: &[LeaseName], ask: &Ask, limit: Duration) -> Result<Acquired> {
+        self.wait_for(Group::Names(leases), ask, limit).await
+    }
+
+    /// The same for the seats of one lease (see [`LeaseName::seat`]), whose pause holds for all of them: it counts at each
+    /// try, so one that is ordered during the wait keeps the other seats free too.
+    ///
+    /// If a pause came between the look and the grant, the seat is given back and the refusal is given at once; whoever
+    /// waits on asks with a fresh [`crate::HolderId`].
+    pub async fn acquire_seat(&self, seats: &[LeaseName], ask: &Ask, limit: Duration) -> Result<Acquired> {
+        self.wait_for(Group::Seats(seats), ask, limit).await
+    }
+
+    /// One try.
+    async fn attempt(&self, group: Group<'_>, ask: &Ask) -> Result<Attempt> {
+        let Group::Seats(seats @ [first, ..]) = group else {
+            return self.acquire_any(group.names(), ask).await.map(Attempt::Answered);
+        };
+        if let Some(paused) = self.paused(first).await? {
+            return Ok(Attempt::Answered(paused));
+        }
+        let answer = self.acquire_any(seats, ask).await?;
+        match &answer {
+            // The first seat's own record was paused or not in the very swap. Another's was not.
+            Acquired::Granted(grant) if grant.token().lease != *first => match self.paused(first).await {
+                Ok(None) => Ok(Attempt::Answered(answer)),
+                Ok(Some(paused)) => {
+                    self.release(grant, Outcome::NotStarted).await?;
+                    Ok(Attempt::GivenBack(paused))
+                }
+                Err(error) => {
+                    self.release(grant, Outcome::NotStarted).await?;
+                    Err(error)
+                }
+            },
+            _ => Ok(Attempt::Answered(answer)),
+        }
+    }
+
+    /// The refusal, if an operator keeps new holders out.
+    async fn paused(&self, lease: &LeaseName) -> Result<Option<Acquired>> {
+        let seen = self.inspect(lease).await?;
+        if let Some(state) = &seen.record.relocation {
+            // A pause that it left with counts for nothing here.
+            return Err(residence::elsewhere(self.store().as_ref(), &format!("lease `{lease}`"), state).await);
+        }
+        let refused =
+            |mark| Acquired::Refused { lease: lease.clone(), refusal: Box::new(Refusal::Paused(mark)), now: seen.now };
+        Ok(seen.record.paused.map(refused))
+    }
+
+    /// The first try that is answered. Only a store that says itself that it has no room is waited for.
+    async fn first_attempt(
+        &self,
+        group: Group<'_>,
+        ask: &Ask,
+        give_up: Moment,
+        retreat: &mut Retreat,
+    ) -> Result<Attempt> {
+        loop {
+            match self.attempt(group, ask).await {
+                Err(error) if error.kind() == Kind::Contended && self.clock().now() < give_up => {
+                    let pause = retreat.after(error.kind());
+                    self.clock().sleep_until((self.clock().now() + pause).min(give_up)).await;
+                }
+                attempted => return attempted,
+            }
+        }
+    }
+
+    async fn wait_for(&self, group: Group<'_>, ask: &Ask, limit: Duration) -> Result<Acquired> {
+        let leases = group.names();
+        let give_up = self.clock().now() + limit;
+        let mut retreat = Retreat::default();
+        let mut answer = match self.first_attempt(group, ask, give_up, &mut retreat).await? {
+            Attempt::Answered(answer) => answer,
+            Attempt::GivenBack(paused) => return Ok(paused),
+        };
+        let mut watches: Option<Vec<Watch>> = None;
+        let mut crowd = Crowd::default();
+        if let (Acquired::Refused { .. }, Some(lease)) = (&answer, leases.first()) {
+            crowd.rest = self.recall().take_crowd(lease);
+        }
+        let (mut hinted, mut is_outrun) = (None, !crowd.rest.is_zero());
+        loop {
+            let until_free = match &answer {
+                Acquired::Granted(_) => {
+                    leases.iter().take(1).for_each(|lease| self.recall().keep_crowd(lease, crowd.relaxed()));
+                    return Ok(answer);
+                }
+                Acquired::Refused { refusal, now, .. } => {
+                    is_outrun |= crowd.note(refusal, hinted.take().map(|at| self.clock().now().saturating_since(at)));
+                    match &**refusal {
+                        Refusal::Held { tenure, .. } => tenure.deadline.saturating_since(*now),
+                        Refusal::Paused(_) => POLL,
+                        _ => return Ok(answer),
+                    }
+                }
+            };
+            let now = self.clock().now();
+            if now >= give_up {
+                return Ok(answer);
+            }
+            if std::mem::take(&mut is_outrun) && crowd.rest >= LEAVING {
+                watches = None;
+                let rest = crowd.rest(crowd.rest / 2);
+                self.clock().sleep_until((now + rest).min(give_up)).await;
+            }
+            if let Some(watches) = &mut watches {
+                let wake = (now + until_free.clamp(Duration::from_millis(1), POLL)).min(give_up);
+                tokio::select! {
+                    biased;
+                    () = self.clock().sleep_until(wake) => {}
+                    () = any_hint(watches) => {
+                        if crowd.rest < LEAVING {
+                            let pause = crowd.rest(Duration::ZERO);
+                            self.clock().sleep_until((self.clock().now() + pause).min(give_up)).await;
+                        }
+                        hinted = Some(self.clock().now());
+                        // What was hinted at in the meantime is seen by the look that follows.
+                        watches.iter_mut().for_each(Watch::forget);
+                    }
+                }
+            } else {
+                // Watch first, look again, then sleep: a release between the look and the watch is not missed.
+                let mut opened = Vec::with_capacity(leases.len());
+                for lease in leases {
+                    opened.push(self.store().watch(&Key::new(Shelf::Lease, lease)).await.unwrap_or(Watch::silent()));
+                }
+                watches = Some(opened);
+            }
+            // Refused requests were not applied, so the nonce is still unused.
+            match self.attempt(group, ask).await {
+                Ok(Attempt::Answered(next)) => (answer, retreat.last) = (next, Duration::ZERO),
+                Ok(Attempt::GivenBack(paused)) => return Ok(paused),
+                // The store may be back before the limit; the first look above has shown that the set-up is right.
+                Err(error) if passes(error.kind()) && self.clock().now() < give_up => {
+                    if error.kind() == Kind::Contended {
+                        // A watch is one connection more.
+                        watches = None;
+                    }
+                    let pause = retreat.after(error.kind());
+                    self.clock().sleep_until((self.clock().now() + pause).min(give_up)).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Gives back what a given-up [`Coordinator::acquire_within`] may have been granted after all.
+    pub async fn withdraw(&self, leases: &[LeaseName], ask: &Ask) -> Result<()> {
+        for (index, lease) in leases.iter().enumerate() {
+            let nonce = ask.holder.nonce.nth(index);
+            let record = self.inspect(lease).await?.record;
+            let Some(lineage) = record.lineage else { continue };
+            let token = Token { lease: lease.clone(), lineage, epoch: record.epoch, nonce, seq: 0 };
+            if record.is_held_by(token.claim()) {
+                self.release_by_token(&token, Outcome::NotStarted).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a waiter tries again.
+const fn passes(kind: Kind) -> bool {
+    matches!(kind, Kind::Unavailable | Kind::Contended | Kind::Indeterminate)
+}
+
+fn frees_before(a: &Acquired, b: &Acquired) -> bool {
+    let deadline = |acquired: &Acquired| match acquired {
+        Acquired::Refused { refusal, .. } => match &**refusal {
+            Refusal::Held { tenure, .. } => Some(tenure.deadline),
+            _ => None,
+        },
+        Acquired::Granted(_) => None,
+    };
+    match (deadline(a), deadline(b)) {
+        (Some(a), Some(b)) => a < b,
+        (Some(_), None) => true,
+        _ => false,
+    }
+}
+
+async fn any_hint(watches: &mut [Watch]) {
+    let mut hints: Vec<_> = watches.iter_mut().map(|w| Box::pin(w.hint())).collect();
+    std::future::poll_fn(|context| {
+        for hint in &mut hints {
+            if hint.as_mut().poll(context).is_ready() {
+                return std::task::Poll::Ready(());
+            }
+        }
+        std::task::Poll::Pending
+    })
+    .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::holder::HolderId;
+    use crate::lease::record::Tenure;
+    use crate::time::{Timestamp, Ttl};
+
+    fn held(epoch: u64) -> Refusal {
+        let (granted_at, deadline) = (Timestamp::from_millis(1), Timestamp::from_millis(2));
+        let tenure = Tenure { holder: HolderId::new(None), granted_at, deadline, ttl: Ttl::MIN };
+        Refusal::Held { tenure, epoch: Epoch::new(epoch).unwrap() }
+    }
+
+    #[test]
+    fn who_rests_as_long_as_can_be_still_rests_when_outrun() {
+        let mut crowd = Crowd { rest: MAX_REST, ..Crowd::default() };
+        assert!(!crowd.note(&held(1), Some(MIN_REST)), "there was nobody before");
+        assert!(crowd.note(&held(2), Some(MIN_REST)));
+        assert_eq!(crowd.rest, MAX_REST);
+        assert!(!crowd.note(&held(2), Some(MIN_REST)), "the same one as before");
+        assert!(!crowd.note(&held(3), None), "found so without a hint");
+    }
+}

@@ -1,0 +1,59 @@
+//! Counters, and lists with damaged records.
+
+use crate::support::faults::{Call, Fault};
+use crate::{ask, bench, granted, name};
+use leasehold_core::store::Parts;
+use leasehold_core::{Event, Key, Kind, Ownership, Shelf, Store, codec};
+
+#[tokio::test]
+async fn every_event_has_its_own_counter() {
+    let bench = bench();
+    for (times, event) in Event::ALL.into_iter().enumerate() {
+        for _ in 0..times {
+            bench.leases.count(&name(), event).await.unwrap();
+        }
+    }
+    let counters = bench.leases.counters(&name()).await.unwrap();
+    for (times, event) in Event::ALL.into_iter().enumerate() {
+        assert_eq!(counters.get(event), times as u64, "{}", event.as_str());
+    }
+    let (all, more) = bench.leases.list_counters(None, 10).await.unwrap();
+    let all: Vec<_> = all.into_iter().map(|(lease, counters)| (lease, counters.unwrap())).collect();
+    assert_eq!((all, more), (vec![(name(), counters)], false));
+    assert_eq!(bench.record().await, Ownership::default(), "counting must not touch the lease");
+}
+
+#[tokio::test]
+async fn counting_survives_contention_and_reports_an_absent_store() {
+    let bench = bench();
+    bench.store.next(Call::Swap, &[Fault::Mismatch, Fault::Mismatch]);
+    bench.leases.count(&name(), Event::Granted).await.unwrap();
+    assert_eq!(bench.leases.counters(&name()).await.unwrap().get(Event::Granted), 1);
+    bench.store.plan(|_, _| Fault::Fails(Kind::Unavailable));
+    assert_eq!(bench.leases.count(&name(), Event::Granted).await.unwrap_err().kind(), Kind::Unavailable);
+}
+
+#[tokio::test]
+async fn a_full_counter_stays_full() {
+    let bench = bench();
+    let key = Key::new(Shelf::Counters, &name());
+    let full = std::collections::BTreeMap::from([("granted", u64::MAX)]);
+    bench.store.inner.swap_parts(&key, None, Parts::whole(&codec::encode("counters", &full).unwrap())).await.unwrap();
+    bench.leases.count(&name(), Event::Granted).await.unwrap();
+    assert_eq!(bench.leases.counters(&name()).await.unwrap().get(Event::Granted), u64::MAX);
+}
+
+#[tokio::test]
+async fn one_damaged_record_does_not_hide_the_others() {
+    let bench = bench();
+    granted(bench.leases.acquire(&"a".parse().unwrap(), &ask(1)).await);
+    let key = Key::new(Shelf::Lease, &"b".parse().unwrap());
+    bench.store.inner.swap_parts(&key, None, Parts::whole(b"rubbish")).await.unwrap();
+    granted(bench.leases.acquire(&"c".parse().unwrap(), &ask(2)).await);
+    let listing = bench.leases.list(None, 10).await.unwrap();
+    let kinds: Vec<_> =
+        listing.entries.iter().map(|(name, r)| (name.as_str(), r.as_ref().err().map(|e| e.kind()))).collect();
+    assert_eq!(kinds, [("a", None), ("b", Some(Kind::Corrupt)), ("c", None)]);
+    let page = bench.leases.list(Some(&"a".parse().unwrap()), 1).await.unwrap();
+    assert_eq!((page.entries[0].0.as_str(), page.more), ("b", true));
+}

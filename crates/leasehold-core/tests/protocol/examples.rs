@@ -1,0 +1,602 @@
+//! Each rule, shown.
+
+use crate::support::{at, claim, epoch, holder, ttl};
+use leasehold_core::codec::{self, MAX_RECORD_BYTES};
+use leasehold_core::lease::protocol::{AfterFailure, Decision, Order, Refusal, Report, Request, SlotClaim, decide};
+use leasehold_core::{
+    Checkpoint, Claim, Epoch, HolderId, Nonce, Outcome, Ownership, Reason, SLOT_RUNS, Slot, SlotState, TRANSFERS_KEPT,
+};
+use std::sync::Arc;
+
+const TTL: u64 = 90;
+
+fn acquire(nonce: u128) -> Request {
+    Request::Acquire {
+        lineage: leasehold_core::Lineage::from_u128(1),
+        holder: holder(nonce),
+        ttl: ttl(TTL),
+        slot: None,
+    }
+}
+
+fn acquire_slot(nonce: u128, slot: u64, after_failure: AfterFailure) -> Request {
+    acquire_claim(nonce, claim_of(slot, after_failure))
+}
+
+fn acquire_claim(nonce: u128, slot: SlotClaim) -> Request {
+    let (lineage, slot) = (leasehold_core::Lineage::from_u128(1), Some(slot));
+    Request::Acquire { lineage, holder: holder(nonce), ttl: ttl(TTL), slot }
+}
+
+fn claim_of(slot: u64, after_failure: AfterFailure) -> SlotClaim {
+    SlotClaim::new(Slot(at(slot)), after_failure)
+}
+
+fn renew(epoch: u64, nonce: u128) -> Request {
+    Request::Renew { claim: claim(epoch, nonce), ttl: ttl(TTL), progress: None }
+}
+
+fn release(epoch: u64, nonce: u128, outcome: Outcome) -> Request {
+    Request::Release { claim: claim(epoch, nonce), outcome }
+}
+
+fn complete(epoch: u64, nonce: u128, outcome: Outcome) -> Request {
+    Request::Complete { claim: claim(epoch, nonce), outcome }
+}
+
+fn operate(nonce: u128, order: Order) -> Request {
+    Request::Operate {
+        lineage: leasehold_core::Lineage::from_u128(1),
+        nonce: Nonce::from_u128(nonce),
+        by: "ann".parse().unwrap(),
+        why: "drill".parse().unwrap(),
+        expected: None,
+        order,
+    }
+}
+
+fn resume(pause: u128) -> Order {
+    Order::Resume { pause: Nonce::from_u128(pause) }
+}
+
+fn hand_off(to: u128) -> Order {
+    Order::HandOff { to: holder(to), ttl: ttl(TTL) }
+}
+
+#[track_caller]
+fn write(record: &Ownership, request: &Request, now: u64) -> Ownership {
+    match decide(record, request, at(now)) {
+        Decision::Write(next) => *next,
+        other => panic!("{request:?} was not granted: {other:?}"),
+    }
+}
+
+#[track_caller]
+fn refused(record: &Ownership, request: &Request, now: u64) -> Refusal {
+    match decide(record, request, at(now)) {
+        Decision::Refuse(refusal) => refusal,
+        other => panic!("{request:?} was not refused: {other:?}"),
+    }
+}
+
+fn held_by_1() -> Ownership {
+    write(&Ownership::default(), &acquire(1), 0)
+}
+
+#[test]
+fn the_first_grant_has_epoch_one_and_says_so() {
+    let record = held_by_1();
+    assert_eq!(record.epoch, epoch(1));
+    assert_eq!(record.transfers[0].reason, Reason::First);
+    assert_eq!(record.tenure.unwrap().deadline, at(TTL * 1000));
+}
+
+#[test]
+fn a_held_lease_is_refused_until_the_deadline_and_granted_at_it() {
+    let record = held_by_1();
+    let last = TTL * 1000 - 1;
+    assert!(matches!(refused(&record, &acquire(2), last), Refusal::Held { epoch: e, .. } if e == epoch(1)));
+    let next = write(&record, &acquire(2), last + 1);
+    assert_eq!((next.epoch, next.transfers[1].reason), (epoch(2), Reason::Expired));
+    assert_eq!(next.transfers[1].from, Some(holder(1)));
+}
+
+#[test]
+fn an_expired_tenure_lasted_until_its_deadline_not_until_somebody_noticed() {
+    let next = write(&held_by_1(), &acquire(2), 10 * TTL * 1000);
+    assert_eq!(next.transfers[0].held_for_ms, Some(TTL * 1000));
+    assert_eq!(next.transfers[0].outcome, Some(Outcome::Expired));
+}
+
+#[test]
+fn release_keeps_the_epoch() {
+    let free = write(&held_by_1(), &release(1, 1, Outcome::Succeeded), 5);
+    assert_eq!((free.epoch, free.tenure.as_ref()), (epoch(1), None));
+    assert_eq!(free.transfers[0].held_for_ms, Some(5));
+    let next = write(&free, &acquire(2), 6);
+    assert_eq!((next.epoch, next.transfers[1].reason), (epoch(2), Reason::Released));
+    assert_eq!(next.transfers[1].from, None);
+}
+
+#[test]
+fn epochs_rise_through_a_thousand_releases_and_expiries() {
+    let mut record = Ownership::default();
+    for round in 1..=1000_u64 {
+        record = write(&record, &acquire(u128::from(round)), round * TTL * 1000);
+        assert_eq!(record.epoch, epoch(round));
+        if round % 2 == 0 {
+            record = write(&record, &release(round, u128::from(round), Outcome::Failed), round * TTL * 1000 + 1);
+        }
+    }
+    assert_eq!(record.transfers.len(), TRANSFERS_KEPT);
+}
+
+#[test]
+fn renewing_moves_the_deadline_and_never_the_epoch() {
+    let next = write(&held_by_1(), &renew(1, 1), 1_000);
+    assert_eq!(next.epoch, epoch(1));
+    assert_eq!(next.tenure.unwrap().deadline, at(TTL * 1000 + 1_000));
+}
+
+#[test]
+fn renewing_at_the_deadline_is_too_late() {
+    assert!(matches!(refused(&held_by_1(), &renew(1, 1), TTL * 1000), Refusal::Lost { .. }));
+}
+
+#[test]
+fn a_zombie_cannot_renew_its_successors_lease() {
+    let record = write(&held_by_1(), &acquire(2), TTL * 1000);
+    let refusal = refused(&record, &renew(1, 1), TTL * 1000 + 1);
+    let Refusal::Lost { seen, holder: next, last: Some(last) } = refusal else { panic!("{refusal:?}") };
+    assert_eq!((seen, next, last.reason), (epoch(2), Some(holder(2)), Reason::Expired));
+    // Not even with the right number: a number alone proves nothing.
+    assert!(matches!(refused(&record, &renew(2, 1), TTL * 1000 + 1), Refusal::Lost { .. }));
+}
+
+#[test]
+fn two_runs_with_one_label_are_two_holders() {
+    let (old, new) = (holder(1), holder(2));
+    assert_eq!((&old.label, &old.host, old.pid), (&new.label, &new.host, new.pid));
+    let record = write(&held_by_1(), &acquire(2), TTL * 1000);
+    for request in [renew(1, 1), release(1, 1, Outcome::Succeeded), complete(1, 1, Outcome::Succeeded)] {
+        assert!(matches!(refused(&record, &request, TTL * 1000), Refusal::Lost { .. }));
+    }
+}
+
+#[test]
+fn releasing_twice_changes_nothing_and_says_how_it_ended() {
+    let free = write(&held_by_1(), &release(1, 1, Outcome::Failed), 5);
+    let again = refused(&free, &release(1, 1, Outcome::Succeeded), 6);
+    assert_eq!(again, Refusal::AlreadyReleased { outcome: Outcome::Failed });
+    let taken = write(&free, &acquire(2), 7);
+    let later = refused(&taken, &release(1, 1, Outcome::Succeeded), 8);
+    assert_eq!(later, Refusal::AlreadyReleased { outcome: Outcome::Failed });
+}
+
+#[test]
+fn releasing_after_the_loss_changes_nothing_and_says_so() {
+    let record = write(&held_by_1(), &acquire(2), TTL * 1000);
+    assert!(matches!(refused(&record, &release(1, 1, Outcome::Succeeded), TTL * 1000), Refusal::Lost { .. }));
+}
+
+#[test]
+fn a_holder_that_ran_out_may_still_release_while_nobody_else_was_granted() {
+    let free = write(&held_by_1(), &release(1, 1, Outcome::Succeeded), 5 * TTL * 1000);
+    assert_eq!(free.tenure, None);
+}
+
+#[test]
+fn a_release_cannot_pass_itself_off_as_an_expiry_or_an_eviction() {
+    for forged in [Outcome::Expired, Outcome::Evicted] {
+        let free = write(&held_by_1(), &release(1, 1, forged), 5);
+        assert_eq!(free.transfers[0].outcome, Some(Outcome::Lost));
+        let again = refused(&free, &release(1, 1, forged), 6);
+        assert_eq!(again, Refusal::AlreadyReleased { outcome: Outcome::Lost });
+    }
+}
+
+#[test]
+fn a_lost_reply_is_recognised_by_the_nonce() {
+    let record = held_by_1();
+    assert_eq!(decide(&record, &acquire(1), at(1)), Decision::AlreadyApplied);
+}
+
+#[test]
+fn a_nonce_never_serves_two_tenures() {
+    let free = write(&held_by_1(), &release(1, 1, Outcome::Succeeded), 5);
+    assert!(matches!(refused(&free, &acquire(1), 6), Refusal::Lost { .. }));
+    // Nor does it stand for a grant that has run out.
+    assert!(matches!(refused(&held_by_1(), &acquire(1), TTL * 1000), Refusal::Lost { .. }));
+}
+
+#[test]
+fn pause_lets_the_present_holder_go_on_and_keeps_others_out() {
+    let paused = write(&held_by_1(), &operate(50, Order::Pause), 5);
+    assert_eq!(paused.epoch, epoch(1));
+    let renewed = write(&paused, &renew(1, 1), 6);
+    let free = write(&renewed, &release(1, 1, Outcome::Succeeded), 7);
+    assert!(matches!(refused(&free, &acquire(2), 8), Refusal::Paused(mark) if mark.why.as_str() == "drill"));
+    let resumed = write(&free, &operate(51, resume(50)), 9);
+    assert_eq!(resumed.epoch, epoch(1));
+    assert_eq!(write(&resumed, &acquire(2), 10).epoch, epoch(2));
+}
+
+#[test]
+fn a_lease_that_nobody_ever_held_can_be_paused_but_not_revoked() {
+    let fresh = Ownership::default();
+    assert_eq!(refused(&fresh, &operate(50, Order::Revoke), 5), Refusal::NeverHeld);
+    let paused = write(&fresh, &operate(51, Order::Pause), 5);
+    assert!(matches!(refused(&paused, &acquire(1), 6), Refusal::Paused(_)));
+}
+
+#[test]
+fn resuming_what_is_not_paused_is_refused() {
+    assert_eq!(refused(&held_by_1(), &operate(50, resume(49)), 5), Refusal::NotPaused);
+}
+
+#[test]
+fn a_late_resume_leaves_a_later_operators_pause_alone() {
+    let first = write(&held_by_1(), &operate(50, Order::Pause), 5);
+    let free = write(&first, &operate(51, resume(50)), 6);
+    let second = write(&free, &operate(52, Order::Pause), 7);
+    // Decided on the first pause, and arrived after the second.
+    assert!(
+        matches!(refused(&second, &operate(53, resume(50)), 8), Refusal::OtherPause(mark) if mark.nonce.as_u128() == 52)
+    );
+}
+
+#[test]
+fn an_order_that_was_decided_on_another_epoch_is_refused_with_both() {
+    let decided = |expected: u64, order: Order| {
+        let mut request = operate(50, order);
+        if let Request::Operate { expected: on, .. } = &mut request {
+            *on = Some(epoch(expected));
+        }
+        request
+    };
+    let held = held_by_1();
+    let changed = Refusal::Changed { expected: epoch(7), seen: epoch(1) };
+    for order in [Order::Revoke, hand_off(2), Order::Advance { past: epoch(3), lineage: None }] {
+        assert_eq!(refused(&held, &decided(7, order.clone()), 5), changed);
+        assert_eq!(write(&held, &decided(1, order), 5).transfers.len(), 2);
+    }
+}
+
+#[test]
+fn a_second_operators_pause_is_refused_with_the_first_ones_reason() {
+    let paused = write(&held_by_1(), &operate(50, Order::Pause), 5);
+    let mut other = operate(51, Order::Pause);
+    if let Request::Operate { by, .. } = &mut other {
+        *by = "bob".parse().unwrap();
+    }
+    assert!(matches!(refused(&paused, &other, 6), Refusal::Paused(mark) if mark.by.as_str() == "ann"));
+}
+
+#[test]
+fn revoke_fences_the_holder_and_leaves_the_lease_to_anyone() {
+    let revoked = write(&held_by_1(), &operate(50, Order::Revoke), 5);
+    assert_eq!((revoked.epoch, revoked.tenure.as_ref()), (epoch(2), None));
+    assert_eq!(revoked.transfers[0].outcome, Some(Outcome::Evicted));
+    let last = revoked.transfers.last().unwrap();
+    assert_eq!((last.by.as_ref().unwrap().as_str(), last.why.as_ref().unwrap().as_str()), ("ann", "drill"));
+    for request in [renew(1, 1), release(1, 1, Outcome::Succeeded)] {
+        assert!(
+            matches!(refused(&revoked, &request, 6), Refusal::Lost { last: Some(last), .. } if last.reason == Reason::Revoked)
+        );
+    }
+    let next = write(&revoked, &acquire(2), 6);
+    assert_eq!((next.epoch, next.transfers[2].reason), (epoch(3), Reason::Revoked));
+}
+
+#[test]
+fn revoke_advances_the_epoch_of_a_free_lease_too() {
+    // Whoever released may still have a child running: the operator wants it fenced.
+    let free = write(&held_by_1(), &release(1, 1, Outcome::Succeeded), 5);
+    let revoked = write(&free, &operate(50, Order::Revoke), 6);
+    assert_eq!(revoked.epoch, epoch(2));
+    assert_eq!(revoked.transfers[0].outcome, Some(Outcome::Succeeded));
+}
+
+#[test]
+fn a_hand_off_evicts_and_grants_in_one_step() {
+    let record = write(&held_by_1(), &operate(50, hand_off(2)), 5);
+    let tenure = record.tenure.clone().unwrap();
+    assert_eq!((record.epoch, tenure.holder, tenure.deadline), (epoch(2), holder(2), at(5 + TTL * 1000)));
+    let last = record.transfers.last().unwrap();
+    assert_eq!(
+        (last.reason, last.from.clone(), last.to.clone()),
+        (Reason::HandedOff, Some(holder(1)), Some(holder(2)))
+    );
+    assert!(matches!(refused(&record, &renew(1, 1), 6), Refusal::Lost { .. }));
+    write(&record, &renew(2, 2), 6);
+    write(&record, &release(2, 2, Outcome::Succeeded), 6);
+}
+
+#[test]
+fn a_hand_off_takes_the_running_slot_along() {
+    let record = write(&Ownership::default(), &acquire_slot(1, 100, AfterFailure::Leave), 0);
+    let handed = write(&record, &operate(50, hand_off(2)), 5);
+    assert!(matches!(refused(&handed, &complete(1, 1, Outcome::Succeeded), 6), Refusal::Lost { .. }));
+    let done = write(&handed, &complete(2, 2, Outcome::Succeeded), 6);
+    assert_eq!(done.slot.unwrap().state, SlotState::Done);
+}
+
+#[test]
+fn a_repeated_hand_off_counts_once_while_its_holder_holds() {
+    let record = write(&held_by_1(), &operate(50, hand_off(2)), 5);
+    assert_eq!(decide(&record, &operate(50, hand_off(2)), at(6)), Decision::AlreadyApplied);
+}
+
+#[test]
+fn a_hand_off_to_one_who_has_lost_it_since_is_not_called_applied() {
+    let record = write(&held_by_1(), &operate(50, hand_off(2)), 5);
+    let moved = write(&record, &acquire(3), 5 + TTL * 1000);
+    let refusal = refused(&moved, &operate(50, hand_off(2)), 6 + TTL * 1000);
+    assert!(matches!(refusal, Refusal::Lost { seen, .. } if seen == epoch(3)));
+}
+
+#[test]
+fn advance_goes_past_the_number_and_evicts() {
+    let record = write(&held_by_1(), &operate(50, Order::Advance { past: epoch(41), lineage: None }), 5);
+    assert_eq!((record.epoch, record.tenure.as_ref()), (epoch(42), None));
+    assert_eq!(record.transfers.last().unwrap().epoch, epoch(42));
+    assert!(matches!(refused(&record, &renew(1, 1), 6), Refusal::Lost { .. }));
+    assert_eq!(write(&record, &acquire(2), 6).epoch, epoch(43));
+}
+
+#[test]
+fn advance_past_a_lower_number_still_advances() {
+    let record = write(&Ownership::default(), &operate(50, Order::Advance { past: epoch(41), lineage: None }), 5);
+    assert_eq!(write(&record, &operate(51, Order::Advance { past: epoch(7), lineage: None }), 6).epoch, epoch(43));
+}
+
+#[test]
+fn the_last_epoch_is_never_passed() {
+    let last = Ownership { epoch: Epoch::MAX, ..write(&Ownership::default(), &operate(50, Order::Pause), 5) };
+    let last = write(&last, &operate(51, resume(50)), 5);
+    assert_eq!(refused(&last, &acquire(1), 6), Refusal::Exhausted);
+    assert_eq!(refused(&last, &operate(52, Order::Revoke), 6), Refusal::Exhausted);
+    let low = Order::Advance { past: epoch(7), lineage: None };
+    assert_eq!(refused(&last, &operate(53, low), 6), Refusal::Exhausted);
+}
+
+#[test]
+fn an_advance_never_uses_the_epochs_up() {
+    let advance = |past| operate(50, Order::Advance { past, lineage: None });
+    let most = Epoch::HIGHEST_ADVANCE;
+    for past in [most.next().unwrap(), epoch(9_007_199_254_740_989), Epoch::MAX] {
+        assert_eq!(refused(&held_by_1(), &advance(past), 5), Refusal::TooFar { most });
+    }
+    let far = write(&held_by_1(), &advance(most), 5);
+    assert_eq!(Epoch::MAX.get() - far.epoch.get(), 1 << 40);
+    for past in [epoch(1), most] {
+        let again = operate(52, Order::Advance { past, lineage: None });
+        assert_eq!(refused(&far, &again, 6), Refusal::TooFar { most }, "a further step leaves fewer than 2^40");
+    }
+    assert!(write(&far, &operate(51, Order::Revoke), 6).epoch > far.epoch, "its next holder can be had, and evicted");
+}
+
+#[test]
+fn a_slot_that_is_done_is_not_run_again_nor_is_an_earlier_one() {
+    let record = write(&Ownership::default(), &acquire_slot(1, 100, AfterFailure::Leave), 0);
+    let done = write(&record, &release(1, 1, Outcome::Succeeded), 5);
+    for (slot, after_failure) in [(100, AfterFailure::Leave), (100, AfterFailure::Retry), (99, AfterFailure::Retry)] {
+        let refusal = refused(&done, &acquire_slot(2, slot, after_failure), 6);
+        assert!(matches!(refusal, Refusal::AlreadyRun(mark) if mark.state == SlotState::Done));
+    }
+    let next = write(&done, &acquire_slot(2, 101, AfterFailure::Leave), 6);
+    assert_eq!(next.transfers.last().unwrap().reason, Reason::Released);
+}
+
+#[test]
+fn a_slot_whose_run_died_is_recovered_under_a_new_epoch() {
+    let record = write(&Ownership::default(), &acquire_slot(1, 100, AfterFailure::Leave), 0);
+    assert!(matches!(refused(&record, &acquire_slot(2, 100, AfterFailure::Leave), 5), Refusal::Held { .. }));
+    let again = write(&record, &acquire_slot(2, 100, AfterFailure::Leave), TTL * 1000);
+    let last = again.transfers.last().unwrap();
+    assert_eq!((again.epoch, last.reason, again.slot.unwrap().epoch), (epoch(2), Reason::Recovered, epoch(2)));
+    // The first run wakes up: it can neither complete the slot nor fail it.
+    for outcome in [Outcome::Succeeded, Outcome::Failed] {
+        assert!(matches!(refused(&again, &complete(1, 1, outcome), TTL * 1000), Refusal::Lost { .. }));
+    }
+}
+
+#[test]
+fn a_slot_that_was_let_go_as_lost_stays_open() {
+    let record = write(&Ownership::default(), &acquire_slot(1, 100, AfterFailure::Leave), 0);
+    let lost = write(&record, &release(1, 1, Outcome::Lost), 5);
+    assert_eq!(lost.slot.unwrap().state, SlotState::Running);
+    let again = write(&lost, &acquire_slot(2, 100, AfterFailure::Leave), 6);
+    assert_eq!(again.transfers.last().unwrap().reason, Reason::Recovered);
+}
+
+#[test]
+fn a_slot_that_was_not_started_has_used_up_none_of_its_runs() {
+    let mut record = Ownership::default();
+    for run in 1..=u64::from(SLOT_RUNS) * 2 {
+        record = write(&record, &acquire_slot(u128::from(run), 100, AfterFailure::Leave), run);
+        assert_eq!(record.slot.unwrap().runs, 1);
+        record = write(&record, &release(run, u128::from(run), Outcome::NotStarted), run);
+        let (mark, last) = (record.slot.unwrap(), record.transfers.last().unwrap());
+        assert_eq!((mark.state, mark.runs, last.outcome), (SlotState::Running, 0, Some(Outcome::NotStarted)));
+        let again = refused(&record, &release(run, u128::from(run), Outcome::NotStarted), run);
+        assert_eq!(again, Refusal::AlreadyReleased { outcome: Outcome::NotStarted });
+    }
+    // It is still the first that is to be run.
+    let refusal = refused(&record, &acquire_slot(90, 200, AfterFailure::Leave), 50);
+    assert_eq!(refusal, Refusal::Interrupted(record.slot.unwrap()));
+    // One that has died before has used up the runs that it had.
+    let died = write(&record, &acquire_slot(91, 100, AfterFailure::Leave), 50);
+    let again = write(&died, &acquire_slot(92, 100, AfterFailure::Leave), 50 + TTL * 1000);
+    let epoch = again.epoch.get();
+    let given_back = write(&again, &release(epoch, 92, Outcome::NotStarted), 51 + TTL * 1000);
+    assert_eq!((again.slot.unwrap().runs, given_back.slot.unwrap().runs), (2, 1));
+}
+
+#[test]
+fn an_interrupted_slot_comes_before_newer_ones_unless_it_is_given_up() {
+    let record = write(&Ownership::default(), &acquire_slot(1, 100, AfterFailure::Leave), 0);
+    let newer = |gives_up: Option<u64>| {
+        let claim = SlotClaim { gives_up: gives_up.map(|slot| Slot(at(slot))), ..claim_of(200, AfterFailure::Leave) };
+        acquire_claim(2, claim)
+    };
+    // As long as it goes on, it is waited for.
+    assert!(matches!(refused(&record, &newer(None), 5), Refusal::Held { .. }));
+    let dead = TTL * 1000;
+    for gives_up in [None, Some(99), Some(200)] {
+        assert_eq!(refused(&record, &newer(gives_up), dead), Refusal::Interrupted(record.slot.unwrap()));
+    }
+    let next = write(&record, &newer(Some(100)), dead);
+    assert_eq!((next.slot.unwrap().slot, next.slot.unwrap().runs), (Slot(at(200)), 1));
+    // A lease that is taken without a slot in between changes nothing about that.
+    let between = write(&record, &acquire(3), dead);
+    assert_eq!(between.interrupted_slot(at(dead + 1)), record.slot);
+    let between = write(&between, &release(2, 3, Outcome::Succeeded), dead + 1);
+    assert_eq!(refused(&between, &newer(None), dead + 2), Refusal::Interrupted(record.slot.unwrap()));
+}
+
+#[test]
+fn a_slot_is_recovered_so_often_and_by_name_as_often_as_somebody_likes() {
+    let mut record = Ownership::default();
+    let mut now = 0;
+    for run in 1..=u128::from(SLOT_RUNS) {
+        record = write(&record, &acquire_slot(run, 100, AfterFailure::Leave), now);
+        assert_eq!(u128::from(record.slot.unwrap().runs), run);
+        now += TTL * 1000;
+    }
+    let refusal = refused(&record, &acquire_slot(9, 100, AfterFailure::Leave), now);
+    assert_eq!(refusal, Refusal::Interrupted(record.slot.unwrap()));
+    assert_eq!(write(&record, &acquire_slot(9, 100, AfterFailure::Retry), now).slot.unwrap().runs, SLOT_RUNS + 1);
+}
+
+#[test]
+fn an_order_sets_a_mark_that_is_ahead_back_to_the_stores_time() {
+    let ahead = write(&Ownership::default(), &acquire_slot(1, 9_000_000, AfterFailure::Leave), 5);
+    let rewound = write(&ahead, &operate(50, Order::Rewind), 7_000);
+    let mark = rewound.slot.unwrap();
+    assert_eq!((mark.slot, mark.state, mark.epoch), (Slot(at(7_000)), SlotState::Rewound, epoch(2)));
+    let last = rewound.transfers.last().unwrap();
+    assert_eq!((last.reason, last.by.is_some(), last.why.is_some()), (Reason::Rewound, true, true));
+    assert!(rewound.tenure.is_none(), "whoever held it is fenced");
+    // Nothing up to that time is run again; what comes after it is.
+    for slot in [6_999, 7_000] {
+        assert!(matches!(
+            refused(&rewound, &acquire_slot(2, slot, AfterFailure::Retry), 7_001),
+            Refusal::AlreadyRun(_)
+        ));
+    }
+    assert_eq!(write(&rewound, &acquire_slot(2, 7_001, AfterFailure::Leave), 7_001).epoch, epoch(3));
+    // A mark that is not ahead stays.
+    let done = write(
+        &write(&Ownership::default(), &acquire_slot(1, 100, AfterFailure::Leave), 100),
+        &release(1, 1, Outcome::Succeeded),
+        101,
+    );
+    assert_eq!(write(&done, &operate(50, Order::Rewind), 200).slot, done.slot);
+    assert_eq!(refused(&Ownership::default(), &operate(50, Order::Rewind), 200), Refusal::NeverHeld);
+}
+
+#[test]
+fn a_failed_slot_is_run_again_only_if_asked() {
+    let record = write(&Ownership::default(), &acquire_slot(1, 100, AfterFailure::Leave), 0);
+    let failed = write(&record, &release(1, 1, Outcome::Failed), 5);
+    assert!(matches!(refused(&failed, &acquire_slot(2, 100, AfterFailure::Leave), 6), Refusal::AlreadyRun(_)));
+    assert_eq!(write(&failed, &acquire_slot(2, 100, AfterFailure::Retry), 6).epoch, epoch(2));
+}
+
+#[test]
+fn completing_ends_the_slot_and_keeps_the_lease() {
+    let record = write(&Ownership::default(), &acquire_slot(1, 100, AfterFailure::Leave), 0);
+    let done = write(&record, &complete(1, 1, Outcome::Succeeded), 5);
+    assert_eq!((done.slot.unwrap().state, done.tenure.as_ref()), (SlotState::Done, record.tenure.as_ref()));
+    assert_eq!(decide(&done, &complete(1, 1, Outcome::Succeeded), at(6)), Decision::AlreadyApplied);
+    assert_eq!(refused(&held_by_1(), &complete(1, 1, Outcome::Succeeded), 5), Refusal::NoSlot);
+}
+
+#[test]
+fn a_completion_that_contradicts_the_first_is_refused_not_called_applied() {
+    let record = write(&Ownership::default(), &acquire_slot(1, 100, AfterFailure::Leave), 0);
+    let done = write(&record, &complete(1, 1, Outcome::Succeeded), 5);
+    assert_eq!(refused(&done, &complete(1, 1, Outcome::Failed), 6), Refusal::AlreadyRun(done.slot.unwrap()));
+    let failed = write(&record, &complete(1, 1, Outcome::Failed), 5);
+    assert_eq!(refused(&failed, &complete(1, 1, Outcome::Succeeded), 6), Refusal::AlreadyRun(failed.slot.unwrap()));
+}
+
+#[test]
+fn a_stale_completion_is_refused_even_without_a_successor_slot() {
+    let record = write(&Ownership::default(), &acquire_slot(1, 100, AfterFailure::Leave), 0);
+    let other = write(&record, &acquire(2), TTL * 1000);
+    assert!(matches!(refused(&other, &complete(1, 1, Outcome::Succeeded), TTL * 1000), Refusal::Lost { .. }));
+    assert_eq!(refused(&other, &complete(2, 2, Outcome::Succeeded), TTL * 1000), Refusal::NoSlot);
+}
+
+#[test]
+fn a_checkpoint_outlives_its_tenure_and_stays_until_a_new_one_comes() {
+    let report = |checkpoint: Option<&str>| Report {
+        marker: Some("row 5".parse().unwrap()),
+        checkpoint: checkpoint.map(|c| Checkpoint::new(c).unwrap()),
+    };
+    let request = |epoch, nonce, c| Request::Checkpoint { claim: claim(epoch, nonce), report: report(c) };
+    let first = write(&held_by_1(), &request(1, 1, Some("5")), 5);
+    let next = write(&first, &acquire(2), TTL * 1000);
+    let kept = write(&next, &request(2, 2, None), TTL * 1000);
+    let progress = kept.progress.unwrap();
+    assert_eq!((progress.checkpoint.unwrap().as_str(), progress.epoch), ("5", epoch(2)));
+    assert!(matches!(refused(&next, &request(1, 1, Some("6")), TTL * 1000), Refusal::Lost { .. }));
+}
+
+#[test]
+fn the_largest_possible_record_still_encodes() {
+    // Every text at its bound, in the characters that JSON makes longest: a quote doubles in a printable line, and a
+    // control character, which a checkpoint may have, grows sixfold. Every number at its longest too.
+    let worst = |n: u128| HolderId {
+        host: "\"".repeat(64),
+        pid: u32::MAX,
+        nonce: Nonce::from_u128(u128::MAX - n),
+        label: "\"".repeat(64).parse().unwrap(),
+    };
+    let order = |nonce: u128, order: Order| Request::Operate {
+        lineage: leasehold_core::Lineage::from_u128(1),
+        nonce: Nonce::from_u128(u128::MAX / 2 - nonce),
+        by: "\\".repeat(100).parse().unwrap(),
+        why: "\"".repeat(500).parse().unwrap(),
+        expected: None,
+        order,
+    };
+    let long = u64::MAX - 90_000_000_000;
+    let slot = SlotClaim::new(Slot(at(u64::MAX)), AfterFailure::Retry);
+    let request = Request::Acquire {
+        lineage: leasehold_core::Lineage::from_u128(1),
+        holder: worst(1000),
+        ttl: leasehold_core::Ttl::MAX,
+        slot: Some(slot),
+    };
+    let past = Epoch::HIGHEST_ADVANCE;
+    let mut record = write(&Ownership::default(), &order(0, Order::Advance { past, lineage: None }), long);
+    record = write(&record, &request, long);
+    for n in 1..=2 * TRANSFERS_KEPT as u128 {
+        record = write(&record, &order(n, Order::HandOff { to: worst(n), ttl: leasehold_core::Ttl::MAX }), long + 9);
+    }
+    let held = Claim { epoch: record.epoch, nonce: record.tenure.as_ref().unwrap().holder.nonce };
+    let report = Report {
+        marker: Some("\"".repeat(200).parse().unwrap()),
+        checkpoint: Some(Checkpoint::new("\u{1}".repeat(Checkpoint::MAX_BYTES)).unwrap()),
+    };
+    record = write(&record, &Request::Checkpoint { claim: held, report }, long + 9);
+    record = write(&record, &order(900, Order::Pause), long);
+    record = write(&record, &order(901, Order::Resume { pause: Nonce::from_u128(u128::MAX / 2 - 900) }), long);
+    record = write(&record, &order(902, Order::Pause), long);
+    // What no request can set to its longest, set by hand.
+    for transfer in &mut record.transfers {
+        let transfer = Arc::make_mut(transfer);
+        (transfer.held_for_ms, transfer.outcome) = (Some(u64::MAX), Some(Outcome::Succeeded));
+        (transfer.reason, transfer.slot) = (Reason::HandedOff, Some(Slot(at(u64::MAX))));
+        assert!(transfer.from.is_some() && transfer.to.is_some() && transfer.by.is_some() && transfer.why.is_some());
+    }
+    assert_eq!(record.transfers.len(), TRANSFERS_KEPT);
+    assert!(record.slot.is_some() && record.paused.is_some() && record.resumed.is_some());
+    let bytes = codec::encode("ownership", &record).unwrap();
+    println!("the largest record has {} of {MAX_RECORD_BYTES} bytes", bytes.len());
+    assert!(bytes.len() > MAX_RECORD_BYTES / 2, "the bound is so far off that this test shows nothing");
+    assert_eq!(codec::decode::<Ownership>("ownership", &bytes, "x").unwrap(), record);
+}

@@ -1,0 +1,219 @@
+//! The specification: deliberately naive, it keeps five facts and forgets the rest of the record.
+
+use crate::histories::{Concrete, ConcreteOrder};
+use leasehold_core::{Claim, Outcome, SlotState};
+use std::collections::BTreeMap;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Write,
+    Already,
+    No(&'static str),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Spec {
+    pub(crate) epoch: u64,
+    /// The nonce of whoever holds it, and the deadline.
+    pub(crate) holder: Option<(u128, u64)>,
+    pub(crate) paused: Option<u128>,
+    pub(crate) resumed: Option<u128>,
+    /// The migration that has it on its way, and whether it is gone.
+    pub(crate) leaving: Option<(u128, bool)>,
+    /// Slot, state, epoch.
+    pub(crate) slot: Option<(u64, SlotState, u64)>,
+    /// How often that slot was claimed.
+    pub(crate) runs: u32,
+    /// The nonces of all transfers; only the last 32 are remembered.
+    pub(crate) nonces: Vec<u128>,
+    /// Tenures whose holder gave them back.
+    pub(crate) released: BTreeMap<(u64, u128), Outcome>,
+}
+
+impl Spec {
+    pub(crate) fn knows(&self, nonce: u128) -> bool {
+        self.nonces.iter().rev().take(32).any(|n| *n == nonce)
+    }
+
+    pub(crate) fn live(&self, now: u64) -> Option<u128> {
+        self.holder.filter(|(_, deadline)| now < *deadline).map(|(nonce, _)| nonce)
+    }
+
+    pub(crate) fn transfer(&mut self, nonce: u128, to: u64, grant: Option<u64>) -> Answer {
+        self.epoch = to;
+        self.nonces.push(nonce);
+        self.holder = grant.map(|deadline| (nonce, deadline));
+        Answer::Write
+    }
+
+    pub(crate) fn step(&mut self, op: &Concrete, now: u64) -> Answer {
+        use Answer::{Already, No, Write};
+        let ours = |spec: &Spec, c: Claim| {
+            spec.epoch == c.epoch.get() && spec.holder.is_some_and(|(nonce, _)| nonce == c.nonce.as_u128())
+        };
+        if self.leaving.is_some() && !matches!(op, Concrete::Operate { order: ConcreteOrder::Relocate { .. }, .. }) {
+            return No("elsewhere");
+        }
+        match *op {
+            Concrete::Acquire { nonce, .. } if self.knows(nonce) => {
+                if self.live(now) == Some(nonce) {
+                    Already
+                } else {
+                    No("lost")
+                }
+            }
+            Concrete::Acquire { nonce, ttl, slot, gives_up } => {
+                if let (Some((wanted, retry)), Some((last, state, _))) = (slot, self.slot) {
+                    let over =
+                        matches!(state, SlotState::Done | SlotState::Rewound) || (state == SlotState::Failed && !retry);
+                    if wanted < last || (wanted == last && over) {
+                        return No("already run");
+                    }
+                }
+                if self.live(now).is_some() {
+                    return No("held");
+                }
+                if self.paused.is_some() {
+                    return No("paused");
+                }
+                // Nobody holds it by now, so a slot that is said to be running is not.
+                if let (Some((wanted, retry)), Some((last, SlotState::Running, _))) = (slot, self.slot)
+                    && (wanted == last && self.runs >= 3 && !retry || wanted > last && gives_up != Some(last))
+                {
+                    return No("interrupted");
+                }
+                if let Some((wanted, _)) = slot {
+                    let again = self.slot.is_some_and(|(last, ..)| last == wanted);
+                    self.runs = if again { self.runs + 1 } else { 1 };
+                    self.slot = Some((wanted, SlotState::Running, self.epoch + 1));
+                }
+                self.transfer(nonce, self.epoch + 1, Some(now + ttl))
+            }
+            Concrete::Renew(c, ttl) => {
+                if !ours(self, c) || self.live(now).is_none() {
+                    return No("lost");
+                }
+                self.holder = Some((c.nonce.as_u128(), now + ttl));
+                Write
+            }
+            Concrete::Checkpoint(c) => {
+                if ours(self, c) {
+                    Write
+                } else {
+                    No("lost")
+                }
+            }
+            Concrete::Release(c, outcome) => {
+                if !ours(self, c) {
+                    let back = self.released.contains_key(&(c.epoch.get(), c.nonce.as_u128()));
+                    let known = back && self.knows(c.nonce.as_u128());
+                    return No(if known { "already released" } else { "lost" });
+                }
+                self.holder = None;
+                self.released.insert((c.epoch.get(), c.nonce.as_u128()), outcome);
+                self.close(c.epoch.get(), outcome);
+                Write
+            }
+            Concrete::Complete(c, outcome) => match self.slot {
+                _ if !ours(self, c) => No("lost"),
+                Some((_, state, e)) if e == c.epoch.get() => match (state, outcome) {
+                    (SlotState::Running, Outcome::Lost | Outcome::NotStarted) => Already,
+                    (SlotState::Running, _) => {
+                        self.close(e, outcome);
+                        Write
+                    }
+                    (SlotState::Done, Outcome::Failed) | (SlotState::Failed, Outcome::Succeeded) => No("already run"),
+                    _ => Already,
+                },
+                _ => No("no slot"),
+            },
+            Concrete::Operate { nonce, ref order, .. } => match *order {
+                ConcreteOrder::HandOff { to, .. } if self.knows(to) => {
+                    if self.live(now) == Some(to) {
+                        Already
+                    } else {
+                        No("lost")
+                    }
+                }
+                ConcreteOrder::HandOff { to, ttl } => {
+                    if let Some((slot, SlotState::Running, e)) = self.slot
+                        && e == self.epoch
+                    {
+                        self.slot = Some((slot, SlotState::Running, self.epoch + 1));
+                    }
+                    self.transfer(to, self.epoch + 1, Some(now + ttl))
+                }
+                _ if self.knows(nonce) => Already,
+                ConcreteOrder::Revoke if self.epoch == 0 => No("never held"),
+                ConcreteOrder::Revoke => self.transfer(nonce, self.epoch + 1, None),
+                ConcreteOrder::Advance { past } => self.transfer(nonce, (self.epoch + 1).max(past + 1), None),
+                ConcreteOrder::Rewind if self.epoch == 0 => No("never held"),
+                ConcreteOrder::Rewind => {
+                    if self.slot.is_some_and(|(slot, ..)| slot > now) {
+                        (self.slot, self.runs) = (Some((now, SlotState::Rewound, self.epoch + 1)), 1);
+                    }
+                    self.transfer(nonce, self.epoch + 1, None)
+                }
+                ConcreteOrder::Relocate { migration, step, evict } => self.relocate(nonce, migration, step, evict, now),
+                ConcreteOrder::Pause => match self.paused {
+                    Some(other) if other != nonce => No("paused"),
+                    Some(_) => Already,
+                    None => {
+                        self.paused = Some(nonce);
+                        Write
+                    }
+                },
+                ConcreteOrder::Resume { .. } if self.resumed == Some(nonce) => Already,
+                ConcreteOrder::Resume { pause } => match self.paused {
+                    None => No("not paused"),
+                    Some(other) if other != pause => No("other pause"),
+                    Some(_) => {
+                        self.paused = None;
+                        self.resumed = Some(nonce);
+                        Write
+                    }
+                },
+            },
+        }
+    }
+
+    fn relocate(&mut self, nonce: u128, migration: u128, step: usize, evict: bool, now: u64) -> Answer {
+        use Answer::{Already, No, Write};
+        match (step, self.leaving) {
+            (0, None) if self.live(now).is_some() && !evict => No("held"),
+            (0, None) => {
+                if self.live(now).is_some() {
+                    self.transfer(nonce, self.epoch + 1, None);
+                }
+                (self.holder, self.leaving) = (None, Some((migration, false)));
+                Write
+            }
+            (1 | 3, None) => Already,
+            (_, None) => No("not moving"),
+            (_, Some((other, _))) if other != migration => No("elsewhere"),
+            (0, Some(_)) | (2 | 4, Some((_, true))) => Already,
+            (1, Some((_, false))) => {
+                self.leaving = None;
+                Write
+            }
+            (2, Some((_, false))) => {
+                self.leaving = Some((migration, true));
+                Write
+            }
+            _ => No("elsewhere"),
+        }
+    }
+
+    pub(crate) fn close(&mut self, under: u64, outcome: Outcome) {
+        if let Some((slot, SlotState::Running, e)) = self.slot
+            && e == under
+        {
+            match outcome {
+                Outcome::Succeeded => self.slot = Some((slot, SlotState::Done, e)),
+                Outcome::Failed => self.slot = Some((slot, SlotState::Failed, e)),
+                Outcome::NotStarted => self.runs = self.runs.saturating_sub(1),
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! The folder guard: replaces a whole folder at one stroke, and only for the newest holder.
+//!
+//! Promise: a reader that opens the folder once sees one publish whole, never a mixture; a stale publisher changes
+//! nothing. Non-promise: a reader that resolves the path anew for every file may meet two publishes.
+//!
+//! Two ways, chosen by what is there. Nothing, or a symlink of ours: the tree joins `.NAME.generations/` and a symlink is
+//! renamed into place. A real folder: it changes places with the staged tree. In both the rename that publishes has its
+//! source in the permit, so a stale one finds none.
+
+mod generations;
+mod tree;
+
+use self::generations::Generations;
+use crate::blocking::blocking;
+use crate::observe::steps::{Step, Steps, Unwatched};
+use crate::permit::adopt;
+use crate::permit::displaced::{DISPLACED, tree_name};
+use crate::permit::error::Scene;
+use crate::permit::fence;
+use crate::permit::location::{Place, shown};
+use crate::permit::teardown::discard_aside;
+use crate::permit::{Permits, hold};
+use async_trait::async_trait;
+use leasehold_core::guard::{Adopt, Guard, HighWater, Policy, Strength};
+use leasehold_core::{Error, Kind, Result, Token, Who, Why};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// How many old generations stay, so that a reader who has just opened one can finish.
+const KEEP: usize = 1;
+
+/// Guards one folder by a permit directory beside it.
+#[derive(Debug, Clone)]
+pub struct FolderGuard {
+    path: PathBuf,
+    resource: String,
+    policy: Policy,
+    keep: usize,
+    steps: Arc<dyn Steps>,
+}
+
+/// How the staged tree takes its place.
+enum Way {
+    Symlink,
+    Exchange,
+}
+
+impl FolderGuard {
+    /// A guard for the folder at `path`, which need not exist; the folder around it must.
+    ///
+    /// # Errors
+    /// [`Kind::Unsupported`] for [`Policy::Ordered`]: a folder remembers epochs, not sequences.
+    pub fn new(path: impl Into<PathBuf>, policy: Policy) -> Result<Self> {
+        let path = path.into();
+        let resource = format!("folder:{}", shown(&path));
+        if policy == Policy::Ordered {
+            let message = format!(
+                "resource=`{resource}` cannot order the publishes of one tenure; use reentrant or once per epoch"
+            );
+            return Err(Error::new(Kind::Unsupported, message));
+        }
+        Ok(FolderGuard { path, resource, policy, keep: KEEP, steps: Arc::new(Unwatched) })
+    }
+
+    /// The same guard, keeping this many generations besides the live one.
+    #[must_use]
+    pub fn keeping(mut self, generations: usize) -> Self {
+        self.keep = generations;
+        self
+    }
+
+    /// The same guard, watched at every step.
+    #[must_use]
+    pub fn with_steps(mut self, steps: Arc<dyn Steps>) -> Self {
+        self.steps = steps;
+        self
+    }
+
+    /// The path as it was given.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// [`Guard::seal`] for callers that may block.
+    pub fn seal_now(&self, token: &Token) -> Result<HighWater> {
+        let place = Place::open(&self.path, &self.resource)?;
+        Permits::open(self.scene(), &place, token)?.seal()
+    }
+
+    /// [`Adopt::adopt`] for callers that may block.
+    pub fn adopt_now(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
+        let place = Place::open(&self.path, &self.resource)?;
+        adopt::adopt(self.scene(), &place, from, token, by, why)
+    }
+
+    /// [`Guard::high_water`] for callers that may block.
+    pub fn high_water_now(&self) -> Result<Option<HighWater>> {
+        let place = Place::open(&self.path, &self.resource)?;
+        fence::high_water(&self.scene(), &place)
+    }
+
+    /// Replaces the folder by a copy of `source`.
+    pub fn publish(&self, token: &Token, source: &Path) -> Result<HighWater> {
+        let scene = self.scene();
+        let place = Place::open(&self.path, &self.resource)?;
+        let way = self.way(&place)?;
+        self.apart(&place, source)?;
+        let permits = Permits::open(scene, &place, token)?;
+        permits.seal()?;
+        let _turn = permits.turn()?;
+        permits.drop_abandoned();
+        let (stage, held) = permits.anchored(self.policy, |stage| open_stage(&permits, stage))?;
+        let staged = scene
+            .take(Step::Stage, || Ok(()))
+            .and_then(|()| tree::copy(&scene, &permits, source, &Path::new(&stage).join("tree")))
+            .and_then(|()| scene.take(Step::SyncPayload, || Ok(())));
+        let published = staged.and_then(|()| match way {
+            Way::Symlink => self.swap_symlink(&permits, &place, token, &stage),
+            Way::Exchange => self.exchange(&permits, &place, token, &stage, &held),
+        });
+        // After an exchange the stage may hold the old tree. Failing to remove it does not undo the publish.
+        if scene.take(Step::Collect, || Ok(())).is_ok() || published.is_err() {
+            permits.drop_stage(&stage);
+        }
+        if published.is_ok() {
+            self.keep_rescued(&permits, &place, token);
+        }
+        drop(held);
+        published
+    }
+
+    fn swap_symlink(&self, permits: &Permits<'_>, place: &Place, token: &Token, stage: &str) -> Result<HighWater> {
+        let scene = self.scene();
+        let generations = Generations::open(&scene, place)?;
+        let name = generations.next_name(token);
+        let (tree, link) = (format!("{stage}/tree"), format!("{stage}/link"));
+        rustix::fs::symlinkat(generations.link_to(&name), permits.fence(), link.as_str())
+            .map_err(|e| permits.why(Step::Stage, e.into()))?;
+        scene
+            .attempt(Step::MoveGeneration, || {
+                rustix::fs::renameat(permits.fence(), tree.as_str(), generations.folder(), name.as_str())?;
+                fence::sync(generations.folder())
+            })
+            .map_err(|e| permits.why(Step::MoveGeneration, e))?;
+        let published = permits.publish(self.policy, || {
+            Ok(rustix::fs::renameat(permits.fence(), link.as_str(), &place.parent, &place.name)?)
+        });
+        match published {
+            Ok(_) => generations.collect(&scene, permits.fence(), token.epoch, self.keep),
+            Err(_) => generations.withdraw(&scene, permits.fence(), &name),
+        }
+        published
+    }
+
+    fn exchange(
+        &self,
+        permits: &Permits<'_>,
+        place: &Place,
+        token: &Token,
+        stage: &str,
+        held: &OwnedFd,
+    ) -> Result<HighWater> {
+        let tree = name_by_inode(permits, stage, held).map_err(|e| permits.why(Step::Stage, e))?;
+        let mut unsupported = false;
+        let published = permits.publish(self.policy, || {
+            let answer = leasehold_system::rename::exchange(
+                permits.fence(),
+                Path::new(&tree),
+                &place.parent,
+                Path::new(&place.name),
+            );
+            unsupported = answer.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::Unsupported);
+            answer
+        });
+        if unsupported {
+            let message = format!(
+                "this file system cannot exchange two folders: resource=`{}` is a real folder; move it away once, then \
+                 publish again: a symlink takes its place and is swapped from then on",
+                self.resource
+            );
+            return Err(Error::new(Kind::Unsupported, message));
+        }
+        if published.is_ok() {
+            self.keep_displaced(permits, place, token, &tree);
+        }
+        published
+    }
+
+    /// What was there before joins the generations: it may be the only copy of what somebody made by hand. Failing to
+    /// keep it does not undo the publish.
+    fn keep_displaced(&self, permits: &Permits<'_>, place: &Place, token: &Token, tree: &str) {
+        // Not one of the steps that decide: those are behind us.
+        let scene = Scene { resource: &self.resource, steps: &Unwatched };
+        if self.keep == 0 {
+            return;
+        }
+        let Ok(generations) = Generations::open(&scene, place) else { return };
+        let name = generations.next_name(token);
+        let moved = scene.attempt(Step::MoveGeneration, || {
+            Ok(rustix::fs::renameat(permits.fence(), tree, generations.folder(), name.as_str())?)
+        });
+        if moved.is_ok() {
+            generations.collect(&scene, permits.fence(), token.epoch, self.keep);
+        }
+    }
+
+    /// What publishers that died have displaced joins the generations too, after the old ones were collected: nobody was
+    /// told of it yet, so it stays for one publish more.
+    fn keep_rescued(&self, permits: &Permits<'_>, place: &Place, token: &Token) {
+        let scene = Scene { resource: &self.resource, steps: &Unwatched };
+        let Ok(found) = fence::names(permits.fence()) else { return };
+        for (name, _) in found.into_iter().filter(|(name, _)| name.starts_with(DISPLACED)) {
+            if self.keep == 0 {
+                discard_aside(&scene, permits.fence(), &name, permits.fence());
+            } else if let Ok(generations) = Generations::open(&scene, place) {
+                let generation = generations.next_name(token);
+                let _ = rustix::fs::renameat(permits.fence(), name.as_str(), generations.folder(), generation.as_str());
+            }
+        }
+    }
+
+    fn way(&self, place: &Place) -> Result<Way> {
+        let kind = place.found.as_ref().map(|stat| FileType::from_raw_mode(stat.st_mode));
+        let allowed = match kind {
+            None => return Ok(Way::Symlink),
+            Some(FileType::Directory) => return Ok(Way::Exchange),
+            Some(FileType::Symlink) if generations::is_ours(place, &place.link(&self.resource)?) => {
+                return Ok(Way::Symlink);
+            }
+            Some(FileType::Symlink) => "it is a symlink that no publish made; publish to where it leads, or remove it",
+            Some(_) => "it is not a folder; single files are for `leasehold write`",
+        };
+        Err(Error::invalid("path", shown(&self.path), allowed))
+    }
+
+    /// A tree that holds its own destination would be copied into itself.
+    fn apart(&self, place: &Place, source: &Path) -> Result<()> {
+        let (Ok(from), Ok(around)) = (source.canonicalize(), place.folder.canonicalize()) else { return Ok(()) };
+        if around.starts_with(&from) || self.path.canonicalize().is_ok_and(|target| target.starts_with(&from)) {
+            return Err(Error::invalid("source", shown(source), format!("it is or holds `{}` itself", self.resource)));
+        }
+        Ok(())
+    }
+
+    fn scene(&self) -> Scene<'_> {
+        Scene { resource: &self.resource, steps: &*self.steps }
+    }
+}
+
+/// Names the staged tree by its inode, durably: whoever finds another folder under that name knows that it was displaced.
+fn name_by_inode(permits: &Permits<'_>, stage: &str, held: &OwnedFd) -> io::Result<String> {
+    let staged = format!("{stage}/tree");
+    let inode = rustix::fs::statat(permits.fence(), staged.as_str(), AtFlags::SYMLINK_NOFOLLOW)?.st_ino;
+    let tree = format!("{stage}/{}", tree_name(inode));
+    rustix::fs::renameat(permits.fence(), staged.as_str(), permits.fence(), tree.as_str())?;
+    fence::sync(held)?;
+    Ok(tree)
+}
+
+fn open_stage(permits: &Permits<'_>, stage: &str) -> io::Result<OwnedFd> {
+    rustix::fs::mkdirat(permits.fence(), stage, Mode::from_raw_mode(0o777))?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = rustix::fs::openat(permits.fence(), stage, flags, Mode::empty())?;
+    hold(&opened)?;
+    Ok(opened)
+}
+
+#[async_trait]
+impl Guard for FolderGuard {
+    fn resource(&self) -> String {
+        self.resource.clone()
+    }
+
+    fn strength(&self) -> Strength {
+        Strength::Atomic
+    }
+
+    async fn seal(&self, token: &Token) -> Result<HighWater> {
+        let (guard, token) = (self.clone(), token.clone());
+        blocking(move || guard.seal_now(&token)).await
+    }
+
+    async fn high_water(&self) -> Result<Option<HighWater>> {
+        let guard = self.clone();
+        blocking(move || guard.high_water_now()).await
+    }
+}
+
+#[async_trait]
+impl Adopt for FolderGuard {
+    async fn adopt(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
+        let (guard, from, token) = (self.clone(), from.clone(), token.clone());
+        let (by, why) = (by.clone(), why.clone());
+        blocking(move || guard.adopt_now(&from, &token, &by, &why)).await
+    }
+}

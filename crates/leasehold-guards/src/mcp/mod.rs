@@ -1,0 +1,311 @@
+//! The MCP gate: a tool call passes only while its caller holds the lease.
+//!
+//! What is believed is what the store last said, and only until the local deadline that follows from it, as a keeper does;
+//! a call is judged without any exchange. Promise: no call passes at or after that deadline, nor after a look at the store
+//! has shown that the lease has moved or that a newer epoch sealed the resource. Non-promise: it is check-then-act: a call
+//! that has passed may still run when the lease is lost; and when an operator takes the lease away before its time, calls
+//! pass until the gate hears of it: at once where the store can push, with the next heartbeat elsewhere.
+
+mod judge;
+
+pub use judge::{Judge, Verdict};
+
+use crate::blocking::blocking;
+use crate::stored::high_water::StateFolder;
+use crate::stored::{Content, KeptFence, Merged, named};
+use leasehold_core::clock::Moment;
+use leasehold_core::guard::{self, HighWater, Rejection, Strength};
+use leasehold_core::store::Watching;
+use leasehold_core::{
+    Coordinator, Epoch, Error, Kind, LeaseName, Lineage, Live, Resolved, Resolver, Result, Store, Token, TokenState,
+};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// The strength that the gate states.
+pub const STRENGTH: Strength = Strength::CheckThenAct {
+    window: "a call that has passed may still run when the lease is lost; after an operator's order, until the gate hears \
+             of it",
+};
+
+const MAX_ATTEMPTS: u32 = 16;
+/// How long lies between two looks, however many hints come.
+const DEAF: Duration = Duration::from_millis(50);
+const SHORTEST: Duration = Duration::from_millis(100);
+
+/// Why calls are refused.
+#[derive(Debug, Clone)]
+pub struct Closed {
+    /// What to do about it.
+    pub kind: Kind,
+    /// One line.
+    pub message: String,
+    /// The epoch of the caller's token.
+    pub held: Epoch,
+    /// The epoch that was seen, if one was.
+    pub seen: Option<Epoch>,
+}
+
+#[derive(Debug, Clone)]
+enum View {
+    /// Nothing is known yet, or what was known has run out.
+    Until(Option<Moment>, Option<String>),
+    /// For good: a lease that was lost does not come back under its epoch.
+    Closed(Closed),
+}
+
+/// The gate of one holder to one resource.
+#[derive(Debug)]
+pub struct Gate {
+    coordinator: Coordinator,
+    tokens: Arc<dyn Resolver>,
+    token: Token,
+    resource: String,
+    fence: KeptFence,
+    /// The gate's own memory; none if it was told to go without.
+    state_folder: Option<StateFolder>,
+    /// What is surely in there.
+    filed: Mutex<Option<HighWater>>,
+    view: Mutex<View>,
+    ttl: Mutex<Duration>,
+}
+
+impl Gate {
+    /// A gate that is closed until the first look at the store. The fence is kept in the coordinator's store; `tokens`
+    /// finds the record that the token is of. It keeps its high water in the folder `state` too, so that it does not forget
+    /// together with its store; without one it relies on a store that never goes back.
+    pub fn new(
+        coordinator: Coordinator,
+        tokens: Arc<dyn Resolver>,
+        token: Token,
+        resource: &LeaseName,
+        state: Option<&Path>,
+    ) -> Result<Self> {
+        let fence = KeptFence::new(&coordinator, &named("mcp", resource)?);
+        let resource = format!("mcp:{resource}");
+        let state_folder = state.map(|parent| StateFolder::open(parent, &resource)).transpose()?;
+        Ok(Gate {
+            coordinator,
+            tokens,
+            token,
+            resource,
+            fence,
+            state_folder,
+            filed: Mutex::new(None),
+            view: Mutex::new(View::Until(None, None)),
+            ttl: Mutex::new(Duration::from_secs(3)),
+        })
+    }
+
+    /// The resource, as messages name it.
+    pub fn resource(&self) -> &str {
+        &self.resource
+    }
+
+    /// Where the gate keeps its high water, unless it goes without.
+    pub fn state(&self) -> Option<&Path> {
+        self.state_folder.as_ref().map(StateFolder::path)
+    }
+
+    /// Whether a call may pass now. No exchange with the store.
+    pub fn check(&self) -> Result<(), Closed> {
+        let now = self.coordinator.clock().now();
+        match &*self.view.lock().unwrap_or_else(PoisonError::into_inner) {
+            View::Until(Some(until), _) if now < *until => Ok(()),
+            View::Until(until, trouble) => Err(self.unconfirmed(until.is_some(), trouble.as_deref())),
+            View::Closed(closed) => Err(closed.clone()),
+        }
+    }
+
+    fn unconfirmed(&self, was: bool, trouble: Option<&str>) -> Closed {
+        let what = if was { "its last confirmation has run out" } else { "the store has not confirmed it yet" };
+        let trouble = trouble.map(|text| format!(": {text}")).unwrap_or_default();
+        let Token { epoch, .. } = self.token;
+        Closed {
+            kind: Kind::Unavailable,
+            message: format!(
+                "tool call refused: resource=`{}` held={epoch} seen=unknown; lease `{}`: {what}{trouble}; try again",
+                self.resource, self.token
+            ),
+            held: epoch,
+            seen: None,
+        }
+    }
+
+    /// Looks at the store: whether the lease is ours, until when that can be relied on, and that no newer epoch has sealed
+    /// the resource; seals it if ours is the newest.
+    pub async fn refresh(&self) {
+        let view = match self.look().await {
+            Ok(live) => {
+                *self.ttl.lock().unwrap_or_else(PoisonError::into_inner) = live.ttl.get();
+                View::Until(Some(live.trust_until), None)
+            }
+            Err(error) => match error {
+                Trouble::Final(closed) => View::Closed(closed),
+                // What was confirmed stays so until its time.
+                Trouble::Passing(error) => match &*self.view.lock().unwrap_or_else(PoisonError::into_inner) {
+                    View::Until(until, _) => View::Until(*until, Some(error.to_string())),
+                    closed @ View::Closed(_) => closed.clone(),
+                },
+            },
+        };
+        let mut now = self.view.lock().unwrap_or_else(PoisonError::into_inner);
+        // Two looks may end in another order than they began.
+        if !matches!(*now, View::Closed(_)) {
+            *now = view;
+        }
+    }
+
+    async fn look(&self) -> Result<Live, Trouble> {
+        let found = self.tokens.resolve(&self.token).await.map_err(Trouble::Passing)?;
+        let live = found.in_force(&self.token).map_err(|error| self.lost(&found, &error))?;
+        for _ in 0..MAX_ATTEMPTS {
+            let seen = self.fence.look().await.map_err(Trouble::Passing)?;
+            let Merged { high, is_adopted, .. } = self.merged(&seen.content).await?;
+            let next = guard::seal(high.as_ref(), &self.token).map_err(|rejection| self.refused(rejection))?;
+            if seen.content.high.as_ref() != Some(&next) {
+                let content = Content { high: Some(next.clone()), ..seen.content.clone() };
+                if self.fence.put(&seen, content).await.map_err(Trouble::Passing)?.is_none() {
+                    continue;
+                }
+            }
+            self.file(next, is_adopted).await?;
+            return Ok(live);
+        }
+        Err(Trouble::Passing(Error::new(Kind::Contended, format!("fence of `{}` keeps changing", self.resource))))
+    }
+
+    /// What the resource has seen, by the store and by the files of this machine.
+    async fn merged(&self, stored: &Content) -> Result<Merged, Trouble> {
+        let filed = match self.state_folder.clone() {
+            Some(folder) => blocking(move || folder.high()).await.map_err(Trouble::Passing)?,
+            None => None,
+        };
+        stored.merged(&self.resource, filed.as_ref()).map_err(|error| self.closed(&error, None))
+    }
+
+    /// Takes what was sealed over into the files, once.
+    async fn file(&self, next: HighWater, is_adopted: bool) -> Result<(), Trouble> {
+        let Some(folder) = self.state_folder.clone() else { return Ok(()) };
+        if self.filed.lock().unwrap_or_else(PoisonError::into_inner).as_ref() == Some(&next) {
+            return Ok(());
+        }
+        let sealed = next.clone();
+        let raised = blocking(move || {
+            if is_adopted {
+                folder.replace(folder.high()?.as_ref(), &sealed)?;
+            }
+            folder.raise(&sealed)
+        });
+        raised.await.map_err(Trouble::Passing)?.map_err(|rejection| self.refused(rejection))?;
+        *self.filed.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
+        Ok(())
+    }
+
+    /// The record says that this token is not in force.
+    fn lost(&self, found: &Resolved, error: &Error) -> Trouble {
+        if let TokenState::OtherLineage { seen } = found.state {
+            return self.not_this_lease(seen);
+        }
+        let (held, seen) = (self.token.epoch, found.epoch);
+        let message = format!("tool call refused: resource=`{}` held={held} seen={seen}; {error}", self.resource);
+        let kind = if matches!(found.state, TokenState::Superseded { .. }) { Kind::Fenced } else { error.kind() };
+        Trouble::Final(Closed { kind, message, held, seen: Some(seen) })
+    }
+
+    fn not_this_lease(&self, lineage: Lineage) -> Trouble {
+        let message = format!(
+            "not this lease: resource=`{}` the token is of a lease `{}` of lineage {}, and the store's is of lineage \
+             {lineage}; use the store that the token came from",
+            self.resource, self.token.lease, self.token.lineage
+        );
+        self.closed(&Error::new(Kind::Invalid, message), None)
+    }
+
+    /// The store says that the lease is ours, and the fence that it is not the newest: the store went back in time.
+    fn refused(&self, rejection: Rejection) -> Trouble {
+        let (seen, error) = match rejection {
+            Rejection::Stale { seen, .. } => (Some(seen), guard::regressed(&self.resource, &self.token.lease, seen)),
+            Rejection::Regressed { seen, .. } => (Some(seen), rejection.into_error(&self.resource)),
+            other => (None, other.into_error(&self.resource)),
+        };
+        self.closed(&error, seen)
+    }
+
+    fn closed(&self, error: &Error, seen: Option<Epoch>) -> Trouble {
+        let held = self.token.epoch;
+        let message = match seen {
+            Some(seen) => format!("{error} (held={held} seen={seen})"),
+            None => error.to_string(),
+        };
+        Trouble::Final(Closed { kind: error.kind(), message, held, seen })
+    }
+
+    /// The highest token that has sealed the resource.
+    pub async fn high_water(&self) -> Result<Option<HighWater>> {
+        Ok(self.fence.look().await?.content.high)
+    }
+
+    /// Looks every third of the TTL, and when the store hints, until dropped. `said` is told of every change for the worse.
+    pub async fn keep(self: Arc<Self>, said: impl Fn(&Closed) + Send) {
+        let hint = Arc::new(Notify::new());
+        let fence = (self.coordinator.store().clone(), self.fence.key().clone());
+        let watches = self.tokens.record(&self.token).into_iter().chain([fence]);
+        let _listeners: Vec<_> = watches.map(|(store, key)| Listener::start(store, key, hint.clone())).collect();
+        let mut told = false;
+        loop {
+            self.refresh().await;
+            match self.check() {
+                Err(closed) if !told => {
+                    said(&closed);
+                    told = true;
+                }
+                Ok(()) => told = false,
+                Err(_) => {}
+            }
+            if matches!(*self.view.lock().unwrap_or_else(PoisonError::into_inner), View::Closed(_)) {
+                return;
+            }
+            let period = (*self.ttl.lock().unwrap_or_else(PoisonError::into_inner) / 3).max(SHORTEST);
+            let clock = self.coordinator.clock();
+            let next = clock.now() + period;
+            clock.sleep_until((clock.now() + DEAF).min(next)).await;
+            tokio::select! {
+                () = clock.sleep_until(next) => {}
+                () = hint.notified() => {}
+            }
+        }
+    }
+}
+
+enum Trouble {
+    Final(Closed),
+    Passing(Error),
+}
+
+/// Passes a store's hints on.
+struct Listener(tokio::task::JoinHandle<()>);
+
+impl Listener {
+    fn start(store: Arc<dyn Store>, key: leasehold_core::Key, hint: Arc<Notify>) -> Self {
+        Listener(tokio::spawn(async move {
+            if store.capabilities().watch == Watching::None {
+                return;
+            }
+            let Ok(mut watch) = store.watch(&key).await else { return };
+            hint.notify_one();
+            loop {
+                watch.hint().await;
+                hint.notify_one();
+            }
+        }))
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

@@ -1,0 +1,88 @@
+//! What the file system answered, as an error that says what to do.
+//!
+//! Promise: one line that names the resource and the step, and the kind that fits the cause. Non-promise: it does not
+//! decide whether a missing file means *fenced*; the caller lists the permits to learn that.
+
+use crate::observe::steps::{Step, Steps};
+use leasehold_core::{Error, Kind, Result};
+use rustix::io::Errno;
+use std::io;
+
+/// The resource and its observer: what every step needs in order to be announced and to be blamed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scene<'a> {
+    pub(crate) resource: &'a str,
+    pub(crate) steps: &'a dyn Steps,
+}
+
+impl Scene<'_> {
+    /// Takes a step; the cause is left to the caller to judge.
+    pub(crate) fn attempt<T>(&self, step: Step, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        self.steps.reach(step)?;
+        loop {
+            match act() {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Takes a step whose failure means nothing but failure.
+    pub(crate) fn take<T>(&self, step: Step, act: impl FnMut() -> io::Result<T>) -> Result<T> {
+        self.attempt(step, act).map_err(|e| self.failed(step, e))
+    }
+
+    /// The error for a step that failed while the content is as it was.
+    pub(crate) fn failed(&self, step: Step, cause: io::Error) -> Error {
+        let (kind, advice) = advise(&cause);
+        Error::new(kind, format!("cannot {step}: resource=`{}`: {advice}", self.resource)).with_source(cause)
+    }
+
+    /// The error for a publish that is visible but perhaps not durable.
+    pub(crate) fn unsure(&self, cause: io::Error) -> Error {
+        let message = format!(
+            "published, but the folder could not be synced: resource=`{}` is visible now and may not survive a crash \
+             of the machine; read it back",
+            self.resource
+        );
+        Error::new(Kind::Indeterminate, message).with_source(cause)
+    }
+
+    /// The error for what people put where only this guard should.
+    pub(crate) fn corrupt(&self, what: &str) -> Error {
+        Error::new(Kind::Corrupt, format!("corrupt fence: resource=`{}`: {what}", self.resource))
+    }
+}
+
+fn advise(cause: &io::Error) -> (Kind, &'static str) {
+    match errno(cause) {
+        Some(Errno::XDEV) => {
+            (Kind::Unsupported, "the fence folder and the target must be on one file system, nothing was changed")
+        }
+        Some(Errno::BUSY) => (Kind::Unsupported, "the target is a mount point, guard the folder around it instead"),
+        Some(Errno::ROFS) => (Kind::Unsupported, "the file system is read-only"),
+        Some(Errno::ACCESS | Errno::PERM) => {
+            (Kind::Unsupported, "permission is missing on the folder, its fence folder or the target")
+        }
+        Some(Errno::NAMETOOLONG) => (Kind::Invalid, "use a shorter path"),
+        Some(Errno::NOSPC | Errno::DQUOT) => (Kind::Unavailable, "the disk is full, the old content stays"),
+        Some(e) if e == Errno::NOTSUP || e == Errno::OPNOTSUPP || e == Errno::NOSYS => {
+            (Kind::Unsupported, "this file system cannot do it, use a local or NFS one")
+        }
+        _ => (Kind::Unavailable, "the old content stays"),
+    }
+}
+
+/// The system's number for this cause, if it came from there.
+pub(crate) fn errno(cause: &io::Error) -> Option<Errno> {
+    cause.raw_os_error().map(Errno::from_raw_os_error)
+}
+
+/// A file or folder is not there any more: by name, or by a handle that a file server has forgotten.
+pub(crate) fn vanished(cause: &io::Error) -> bool {
+    matches!(errno(cause), Some(Errno::NOENT | Errno::STALE))
+}
+
+pub(crate) fn exists(cause: &io::Error) -> bool {
+    errno(cause) == Some(Errno::EXIST)
+}

@@ -1,0 +1,514 @@
+//! The permit directory: the right to write, as a directory that a newer epoch removes.
+//!
+//! For `out.json` the fence lives beside it: `.out.json.fence/<epoch>-<nonce>/`. A writer stages inside its own permit
+//! and publishes by a rename out of it; whoever is newer has removed that permit, so the rename of a stale writer fails
+//! for want of a source. Nobody waits for anybody.
+//!
+//! Promise: once [`Permits::seal`] returned, nothing staged under a lower epoch is ever published, however long its
+//! writer slept and at whatever point. Non-promise: who may write to the folder may also remove the fence by hand.
+//!
+//! The permits of the highest epoch are the memory of the fence: they stay until a higher epoch clears them, also where
+//! one epoch was granted twice and both are refused.
+//!
+//! Three rules carry the proof, and each was a hole once:
+//! - *Create, then list.* Of two writers at least one sees the other.
+//! - *Anchor, then list.* What is later renamed is created, under a random name, before the listing that admits it.
+//!   Otherwise a second process of the same tenure could re-create a removed permit, and the first, which had passed
+//!   its check long ago, would find a directory to publish from.
+//! - *Lowest first.* A listing is no snapshot. A writer that misses a permit because it was removed during the listing
+//!   was itself removed before, if the lower go first.
+
+pub(crate) mod adopt;
+pub(crate) mod displaced;
+pub(crate) mod error;
+pub(crate) mod fence;
+pub(crate) mod location;
+pub(crate) mod nesting;
+pub(crate) mod teardown;
+
+use self::error::{Scene, exists, vanished};
+use self::fence::{LEASE, Listing, SEALED, WROTE, list, open_fence, permit_name, read_lease, sync};
+use self::location::Place;
+use self::teardown::{discard, discard_aside, gone_name};
+use crate::observe::steps::{Step, Unwatched};
+use leasehold_core::guard::{self, HighWater, Policy};
+use leasehold_core::{Epoch, Error, Kind, LeaseName, Lineage, Nonce, Result, Token, codec};
+use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+
+#[cfg(feature = "folder")]
+const TURN: &str = "turn";
+const ANCHOR: &str = "anchor-";
+pub(crate) const STAGE: &str = "stage-";
+/// How often our own permit may vanish under us before we say so.
+const MAX_ENTRIES: usize = 64;
+/// How many listings a seal takes to see no lower permit: others may create theirs meanwhile, and withdraw them.
+const MAX_LISTINGS: usize = 1024;
+/// Permits of the artifact's own folder's making: whoever may write there may fence there.
+const FOLDER_MODE: u32 = 0o777;
+
+/// The fence folder of one artifact, opened on behalf of one token.
+#[derive(Debug)]
+pub(crate) struct Permits<'a> {
+    pub(crate) scene: Scene<'a>,
+    pub(crate) place: &'a Place,
+    pub(crate) token: &'a Token,
+    pub(crate) fence: OwnedFd,
+    own: String,
+}
+
+impl<'a> Permits<'a> {
+    /// Opens the fence folder, and creates it if there is none. A token of another lease is refused here, before
+    /// anything is created on its behalf.
+    pub(crate) fn open(scene: Scene<'a>, place: &'a Place, token: &'a Token) -> Result<Self> {
+        let name = place.beside(".fence")?;
+        let mut made_here = false;
+        let fence = match open_fence(&scene, place, &name)? {
+            Some(fence) => fence,
+            None => {
+                // Before anything is made, and once more when it is there.
+                nesting::refuse(&scene, place)?;
+                let made = scene.attempt(Step::MakeFence, || {
+                    Ok(rustix::fs::mkdirat(&place.parent, &name, Mode::from_raw_mode(FOLDER_MODE as _))?)
+                });
+                match made {
+                    Err(e) if !exists(&e) => return Err(scene.failed(Step::MakeFence, e)),
+                    answer => made_here = answer.is_ok(),
+                }
+                if made_here && let Err(e) = scene.attempt(Step::SyncFence, || sync(&place.parent)) {
+                    // While it is empty: then the next one makes it anew, for a second sync proves nothing.
+                    let _ = rustix::fs::unlinkat(&place.parent, &name, AtFlags::REMOVEDIR);
+                    return Err(scene.failed(Step::SyncFence, e));
+                }
+                open_fence(&scene, place, &name)?
+                    .ok_or_else(|| scene.corrupt("the fence folder was removed while it was used; try again"))?
+            }
+        };
+        if let Err(refused) = nesting::refuse(&scene, place) {
+            if made_here {
+                // Only an empty one goes.
+                let _ = rustix::fs::unlinkat(&place.parent, &name, AtFlags::REMOVEDIR);
+            }
+            return Err(refused);
+        }
+        let permits = Permits::inside(scene, place, token, fence);
+        let lease = match read_lease(&permits.scene, &permits.fence)? {
+            Some(lease) => lease,
+            None => permits.found_lease()?,
+        };
+        permits.refuse_other(&permits.fence, lease)?;
+        Ok(permits)
+    }
+
+    /// The permits in a fence folder that was opened already.
+    pub(crate) fn inside(scene: Scene<'a>, place: &'a Place, token: &'a Token, fence: OwnedFd) -> Self {
+        Permits { scene, place, token, fence, own: permit_name(token.epoch, token.nonce) }
+    }
+
+    /// Refuses our token if `fence` belongs to another lease.
+    pub(crate) fn refuse_other(&self, fence: &OwnedFd, (lease, lineage): (LeaseName, Lineage)) -> Result<()> {
+        if (&lease, lineage) == (&self.token.lease, self.token.lineage) {
+            return Ok(());
+        }
+        let epoch = list(&self.scene, fence)?.permits.last().map_or(Epoch::ZERO, |(epoch, _)| *epoch);
+        let high = HighWater { lease, lineage, epoch, nonce: self.token.nonce, seq: 0 };
+        self.refuse_or(guard::seal(Some(&high), self.token)).map(|_| ())
+    }
+
+    /// Writes down which lease fences this artifact. Whoever links first decides.
+    fn found_lease(&self) -> Result<(LeaseName, Lineage)> {
+        let listing = list(&self.scene, &self.fence)?;
+        if !listing.permits.is_empty() {
+            // The lease file comes before any permit, so it is there by now, if somebody wrote it since we looked.
+            return read_lease(&self.scene, &self.fence)?.ok_or_else(|| {
+                self.scene.corrupt(
+                    "the fence folder has permits but no `lease` file; restore it from a backup, or remove the whole \
+                     fence folder while no job runs",
+                )
+            });
+        }
+        let staged = format!("{LEASE}-{}", Nonce::random());
+        let bytes = codec::encode("fence", &(&self.token.lease, self.token.lineage))?;
+        self.scene.take(Step::StageLease, || {
+            let mut file = File::from(self.create(&staged, 0o666)?);
+            file.write_all(&bytes)?;
+            file.sync_all()
+        })?;
+        let linked = self.scene.attempt(Step::LinkLease, || {
+            Ok(rustix::fs::linkat(&self.fence, staged.as_str(), &self.fence, LEASE, AtFlags::empty())?)
+        });
+        let _ = rustix::fs::unlinkat(&self.fence, staged.as_str(), AtFlags::empty());
+        match linked {
+            // Gone means that a seal took our staging file for remains: somebody else's lease file is there.
+            Err(e) if !exists(&e) && !vanished(&e) => Err(self.scene.failed(Step::LinkLease, e)),
+            _ => read_lease(&self.scene, &self.fence)?
+                .ok_or_else(|| self.scene.corrupt("the lease file was removed while it was written; try again")),
+        }
+    }
+
+    /// Shuts every lower epoch out; durable when it returns.
+    pub(crate) fn seal(&self) -> Result<HighWater> {
+        // A look comes first, so that whoever is refused leaves nothing behind.
+        let listing = list(&self.scene, &self.fence)?;
+        let high = self.judge(&listing)?;
+        // A mount may still show the mark of a permit that is gone; what it lists is fresh.
+        if listing.permits.contains(&(self.token.epoch, self.token.nonce)) && self.marked(SEALED)? {
+            return Ok(high);
+        }
+        self.seal_anew(&|| self.settle())
+    }
+
+    /// The same when no mark is trusted. `last` is done when every lower epoch is gone, before the permit is marked.
+    pub(crate) fn seal_anew(&self, last: &dyn Fn() -> Result<()>) -> Result<HighWater> {
+        for _ in 0..MAX_ENTRIES {
+            let made = self.make_own()?;
+            let anchor = format!("{}/{ANCHOR}{}", self.own, Nonce::random());
+            match self.scene.attempt(Step::Anchor, || self.create(&anchor, 0o666)) {
+                Err(e) if vanished(&e) => {
+                    self.look_again()?;
+                    continue;
+                }
+                Err(e) => return Err(self.scene.failed(Step::Anchor, e)),
+                Ok(_) => {}
+            }
+            let cleared = self.clear_lower().and_then(|high| last().map(|()| high));
+            let marked = match cleared {
+                Ok(_) => self.scene.attempt(Step::MarkSealed, || {
+                    let sealed = format!("{}/{SEALED}", self.own);
+                    Ok(rustix::fs::renameat(&self.fence, anchor.as_str(), &self.fence, sealed.as_str())?)
+                }),
+                Err(_) => Ok(()),
+            };
+            if cleared.is_err() || marked.is_err() {
+                let _ = rustix::fs::unlinkat(&self.fence, anchor.as_str(), AtFlags::empty());
+            }
+            match (cleared, marked) {
+                (Ok(_), Err(e)) if vanished(&e) => self.look_again()?,
+                (Ok(_), Err(e)) => return Err(self.scene.failed(Step::MarkSealed, e)),
+                (Ok(high), Ok(())) => {
+                    self.remove_anchors();
+                    return Ok(high);
+                }
+                (Err(refused), _) => {
+                    // Only for a higher epoch: two grants of one epoch would each withdraw for the other, and leave a
+                    // fence that remembers neither. Only what this call created: another process of our tenure may have
+                    // sealed what was there. And only an empty one: then it may be in the middle of it.
+                    if made && refused.kind() == Kind::Fenced {
+                        let _ = rustix::fs::unlinkat(&self.fence, self.own.as_str(), AtFlags::REMOVEDIR);
+                    }
+                    return Err(refused);
+                }
+            }
+        }
+        Err(self.contended("our own permit keeps vanishing"))
+    }
+
+    /// Refuses if a newer epoch is why our permit has vanished. Over NFS it also makes the mount forget the names that
+    /// it remembers: a stat of what another machine has removed is answered from memory for up to a minute, a listing
+    /// asks the server.
+    fn look_again(&self) -> Result<()> {
+        self.judge(&list(&self.scene, &self.fence)?).map(|_| ())
+    }
+
+    fn make_own(&self) -> Result<bool> {
+        let mode = Mode::from_raw_mode(FOLDER_MODE as _);
+        self.scene.take(Step::MakePermit, || match rustix::fs::mkdirat(&self.fence, self.own.as_str(), mode) {
+            Err(Errno::EXIST) => self.make_own_anew(mode),
+            made => Ok(made.map(|()| true)?),
+        })
+    }
+
+    /// Puts a new folder in the place of our permit, which is not sealed. Whoever made it may have failed to sync it, and a
+    /// second sync proves nothing: only a new entry can be made durable. At no moment is there no permit. One that is not
+    /// empty stays: another process of our tenure is in the middle of its seal.
+    fn make_own_anew(&self, mode: Mode) -> io::Result<bool> {
+        let fresh = gone_name();
+        rustix::fs::mkdirat(&self.fence, fresh.as_str(), mode)?;
+        let placed = rustix::fs::renameat(&self.fence, fresh.as_str(), &self.fence, self.own.as_str());
+        if placed.is_err() {
+            let _ = rustix::fs::unlinkat(&self.fence, fresh.as_str(), AtFlags::REMOVEDIR);
+        }
+        Ok(placed.is_ok())
+    }
+
+    /// Lists and tears down until two listings in a row show nothing lower. One is not enough: a permit that is being
+    /// renamed aside by somebody else during a listing can be missed under both its names.
+    fn clear_lower(&self) -> Result<HighWater> {
+        let mut durable = false;
+        let mut clean = 0;
+        for _ in 0..MAX_LISTINGS {
+            let listing = list(&self.scene, &self.fence)?;
+            let high = self.judge(&listing)?;
+            if !durable {
+                // Before anything lower is removed: a crash must not leave a fence that remembers neither.
+                self.scene.take(Step::SyncFence, || {
+                    sync(&self.fence)?;
+                    sync(&self.place.parent)
+                })?;
+                durable = true;
+            }
+            let lower = listing.permits.iter().filter(|(epoch, _)| *epoch < self.token.epoch);
+            let mut torn = !listing.remains.is_empty() || !listing.swapped.is_empty();
+            for (epoch, nonce) in lower {
+                torn = true;
+                self.tear_down(&permit_name(*epoch, *nonce))?;
+            }
+            for name in &listing.swapped {
+                displaced::judge(&self.scene, &self.fence, name)?;
+            }
+            for name in &listing.remains {
+                displaced::rescue_from_permit(&self.scene, &self.fence, name)?;
+                discard(&self.scene, self.fence.as_fd(), OsStr::new(name))?;
+            }
+            clean = if torn { 0 } else { clean + 1 };
+            if clean == 2 {
+                return Ok(high);
+            }
+        }
+        Err(self.contended("lower epochs keep coming"))
+    }
+
+    fn tear_down(&self, permit: &str) -> Result<()> {
+        let aside = gone_name();
+        let renamed = self
+            .scene
+            .attempt(Step::SetAside, || Ok(rustix::fs::renameat(&self.fence, permit, &self.fence, aside.as_str())?));
+        match renamed {
+            Err(e) if vanished(&e) => Ok(()),
+            Err(e) => Err(self.scene.failed(Step::SetAside, e)),
+            Ok(()) => {
+                displaced::rescue_from_permit(&self.scene, &self.fence, &aside)?;
+                discard(&self.scene, self.fence.as_fd(), OsStr::new(&aside))
+            }
+        }
+    }
+
+    /// A file or folder of ours, in our own permit, with everything checked that must be checked after it exists.
+    /// `make` creates what it is given the name of.
+    pub(crate) fn anchored<T>(&self, policy: Policy, make: impl Fn(&str) -> io::Result<T>) -> Result<(String, T)> {
+        let mut trusted = true;
+        for _ in 0..MAX_ENTRIES {
+            if !trusted || !self.marked(SEALED)? {
+                self.seal()?;
+            }
+            let stage = format!("{}/{STAGE}{}", self.own, Nonce::random());
+            let made = match self.scene.attempt(Step::Anchor, || make(&stage)) {
+                Err(e) if vanished(&e) => {
+                    self.look_again()?;
+                    trusted = false;
+                    continue;
+                }
+                Err(e) => return Err(self.scene.failed(Step::Anchor, e)),
+                Ok(made) => made,
+            };
+            match self.may_write(policy) {
+                Ok(()) => return Ok((stage, made)),
+                Err(e) => {
+                    self.drop_stage(&stage);
+                    return Err(e);
+                }
+            }
+        }
+        Err(self.contended("our own permit keeps vanishing"))
+    }
+
+    fn may_write(&self, policy: Policy) -> Result<()> {
+        let listing = list(&self.scene, &self.fence)?;
+        let mut high = self.high(&listing)?;
+        high.seq = u64::from(self.marked(WROTE)?);
+        self.refuse_or(guard::admit(Some(&high), self.token, policy))?;
+        Ok(())
+    }
+
+    /// Marks the tenure as having written, publishes by `rename`, and says what the fence remembers now.
+    pub(crate) fn publish(&self, policy: Policy, mut rename: impl FnMut() -> io::Result<()>) -> Result<HighWater> {
+        let first = self.mark_wrote()?;
+        if !first && policy == Policy::OncePerEpoch {
+            return self.refuse_or(Err(guard::Rejection::Spent { epoch: self.token.epoch }));
+        }
+        // Before what it marks: a machine that crashes must not come up with the one write and without its mark.
+        let marked = match policy {
+            Policy::OncePerEpoch => self.scene.attempt(Step::SyncMark, || self.sync_own()),
+            _ => Ok(()),
+        };
+        let failed = match marked {
+            Err(e) => Some(self.why(Step::SyncMark, e)),
+            Ok(()) => self.scene.attempt(Step::Publish, &mut rename).err().map(|e| self.why(Step::Publish, e)),
+        };
+        if let Some(why) = failed {
+            // A source that is gone though nobody newer was here may have been renamed by a call whose answer was lost
+            // (NFS): then the one write of this epoch may have been made, and the mark must stay.
+            if first && why.kind() != Kind::Indeterminate {
+                let _ = rustix::fs::unlinkat(&self.fence, format!("{}/{WROTE}", self.own), AtFlags::empty());
+            }
+            return Err(why);
+        }
+        self.scene.attempt(Step::SyncParent, || sync(&self.place.parent)).map_err(|e| self.scene.unsure(e))?;
+        Ok(self.high_now(1))
+    }
+
+    /// True if nobody of this tenure had written before. Only the exclusive creation decides.
+    fn mark_wrote(&self) -> Result<bool> {
+        match self.scene.attempt(Step::MarkWrote, || self.create(&format!("{}/{WROTE}", self.own), 0o666)) {
+            Ok(_) => Ok(true),
+            Err(e) if exists(&e) => Ok(false),
+            Err(e) => Err(self.why(Step::MarkWrote, e)),
+        }
+    }
+
+    /// An empty file has nothing to sync but its name, which is in the permit.
+    fn sync_own(&self) -> io::Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        sync(&rustix::fs::openat(&self.fence, self.own.as_str(), flags, Mode::empty())?)
+    }
+
+    /// Why a step inside our own permit failed: a newer epoch has removed it, if one is there.
+    pub(crate) fn why(&self, step: Step, cause: io::Error) -> Error {
+        if !vanished(&cause) {
+            return self.scene.failed(step, cause);
+        }
+        match list(&self.scene, &self.fence).and_then(|listing| self.judge(&listing)) {
+            Err(refused) => refused,
+            Ok(_) if step == Step::Publish => {
+                let what = format!(
+                    "cannot tell whether resource=`{}` was written: what was to be published is gone, and by no newer \
+                     epoch; read it back before anything else",
+                    self.scene.resource
+                );
+                Error::new(Kind::Indeterminate, what).with_source(cause)
+            }
+            Ok(_) => {
+                let what = format!(
+                    "cannot {step}: resource=`{}`: the permit or the target was removed, and by no newer epoch; the old \
+                     content stays, try again",
+                    self.scene.resource
+                );
+                Error::unavailable(what, cause)
+            }
+        }
+    }
+
+    fn judge(&self, listing: &Listing) -> Result<HighWater> {
+        if listing.is_retired() && self.token.epoch < Epoch::MAX {
+            return Err(self.adopted());
+        }
+        let mut high = self.refuse_or(guard::seal(Some(&self.high(listing)?), self.token))?;
+        high.seq = u64::from(self.marked(WROTE)?);
+        Ok(high)
+    }
+
+    fn high(&self, listing: &Listing) -> Result<HighWater> {
+        let top = listing.permits.last().map(|(epoch, _)| *epoch);
+        let nonces = listing.permits.iter().filter(|(epoch, _)| Some(*epoch) == top).map(|(_, nonce)| *nonce);
+        // Where one epoch was granted twice, each of the two must see the other, not itself.
+        let rival = nonces.clone().find(|nonce| *nonce != self.token.nonce).or(nonces.clone().next());
+        Ok(match (top, rival) {
+            (Some(epoch), Some(nonce)) => HighWater { epoch, nonce, ..HighWater::of(self.token, 0) },
+            _ => HighWater { epoch: Epoch::ZERO, ..HighWater::of(self.token, 0) },
+        })
+    }
+
+    fn high_now(&self, seq: u64) -> HighWater {
+        HighWater::of(self.token, seq)
+    }
+
+    fn refuse_or<T>(&self, decided: Result<T, guard::Rejection>) -> Result<T> {
+        decided.map_err(|rejection| rejection.into_error(self.scene.resource))
+    }
+
+    fn marked(&self, mark: &str) -> Result<bool> {
+        match rustix::fs::statat(&self.fence, format!("{}/{mark}", self.own), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => Ok(true),
+            Err(Errno::NOENT | Errno::STALE) => Ok(false),
+            Err(e) => Err(self.scene.failed(Step::List, e.into())),
+        }
+    }
+
+    /// Creates a file that must not exist yet, by its path from the fence folder. Never through a handle to the permit:
+    /// a renamed directory would still take it.
+    pub(crate) fn create(&self, path: &str, mode: u32) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&self.fence, path, flags, Mode::from_raw_mode(mode as _))?)
+    }
+
+    /// Waits until no other process of our tenure is publishing. A higher epoch waits for nobody: it removes the file
+    /// that is waited on.
+    #[cfg(feature = "folder")]
+    pub(crate) fn turn(&self) -> Result<OwnedFd> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o666);
+        let turn = rustix::fs::openat(&self.fence, format!("{}/{TURN}", self.own), flags, mode)
+            .map_err(|e| self.why(Step::Anchor, e.into()))?;
+        rustix::io::retry_on_intr(|| rustix::fs::flock(&turn, FlockOperation::LockExclusive))
+            .map_err(|e| self.scene.failed(Step::Anchor, e.into()))?;
+        Ok(turn)
+    }
+
+    pub(crate) fn fence(&self) -> &OwnedFd {
+        &self.fence
+    }
+
+    /// Removes what one call staged; what cannot be removed now goes with the permit.
+    pub(crate) fn drop_stage(&self, stage: &str) {
+        if rustix::fs::unlinkat(&self.fence, stage, AtFlags::empty()).is_err() {
+            let quiet = Scene { resource: self.scene.resource, steps: &Unwatched };
+            // What may have displaced something is left to the next seal if that cannot be saved now.
+            if displaced::rescue_from_stage(&quiet, &self.fence, stage).is_ok() {
+                discard_aside(&quiet, &self.fence, stage, &self.fence);
+            }
+        }
+    }
+
+    /// Others of our tenure find the permit sealed when their anchor is gone.
+    fn remove_anchors(&self) {
+        for name in self.own_entries(ANCHOR) {
+            let _ = rustix::fs::unlinkat(&self.fence, format!("{}/{name}", self.own), AtFlags::empty());
+        }
+    }
+
+    /// Removes what crashed processes of our own tenure have staged. A live one holds its stage; that is only a hint
+    /// for cleaning up, nothing is decided by it.
+    pub(crate) fn drop_abandoned(&self) {
+        for name in self.own_entries(STAGE) {
+            let stage = format!("{}/{name}", self.own);
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            let Ok(opened) = rustix::fs::openat(&self.fence, stage.as_str(), flags, Mode::empty()) else { continue };
+            if abandoned(&opened) {
+                self.drop_stage(&stage);
+            }
+        }
+    }
+
+    fn own_entries(&self, prefix: &str) -> Vec<String> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(own) = rustix::fs::openat(&self.fence, self.own.as_str(), flags, Mode::empty()) else {
+            return Vec::new();
+        };
+        let Ok(entries) = Dir::new(own) else { return Vec::new() };
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().to_str().ok().map(str::to_owned));
+        names.filter(|name| name.starts_with(prefix)).collect()
+    }
+
+    pub(crate) fn contended(&self, what: &str) -> Error {
+        Error::new(Kind::Contended, format!("{what}: resource=`{}`; try again", self.scene.resource))
+    }
+}
+
+/// Marks a stage as in use by a live process, as far as the file system can. A stage that somebody cleaned up in the
+/// moment before counts as vanished.
+pub(crate) fn hold(stage: &OwnedFd) -> io::Result<()> {
+    let held = rustix::fs::flock(stage, FlockOperation::NonBlockingLockExclusive);
+    if held == Err(Errno::WOULDBLOCK) || rustix::fs::fstat(stage)?.st_nlink == 0 {
+        return Err(Errno::NOENT.into());
+    }
+    Ok(())
+}
+
+/// True if no live process holds this stage; false also where the file system cannot tell.
+fn abandoned(stage: &OwnedFd) -> bool {
+    rustix::fs::flock(stage, FlockOperation::NonBlockingLockExclusive).is_ok()
+}

@@ -1,0 +1,385 @@
+//! Guards of databases: one row per resource is the fence, and it is checked and moved inside the user's transaction.
+//!
+//! Promise: a write and the fence commit together or not at all, so a stale writer changes nothing at any isolation
+//! level; a refusal rolls everything back. Non-promise: a session that never admits is stopped only where a table is
+//! protected, and statements that a database commits by itself cannot be guarded.
+
+#[cfg(feature = "mysql")]
+pub mod mysql;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+mod script;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+
+pub use script::{MAX_SCRIPT_BYTES, Script, Statement};
+
+use async_trait::async_trait;
+use leasehold_core::guard::{self, Adopt, HighWater, Policy};
+use leasehold_core::{Epoch, Error, Kind, LeaseName, Nonce, Result, Token};
+use std::fmt::{self, Write as _};
+use std::future::Future;
+use std::pin::Pin;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// Whose SQL it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// PostgreSQL.
+    Postgres,
+    /// MariaDB and MySQL.
+    Mysql,
+    /// SQLite.
+    Sqlite,
+}
+
+/// Makes a connection, each time it is called.
+pub type Connect<T> = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<T>> + Send>> + Send + Sync>;
+
+/// What a fence row is about: a database as a whole, or the part of it that one lease is for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Resource(String);
+
+impl Resource {
+    /// The name by which a database as a whole is fenced.
+    pub const WHOLE: &'static str = "database";
+    const MAX_BYTES: usize = 200;
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for Resource {
+    fn default() -> Self {
+        Resource(Resource::WHOLE.to_owned())
+    }
+}
+
+impl FromStr for Resource {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let fits = !text.is_empty() && text.len() <= Resource::MAX_BYTES && !text.chars().any(char::is_control);
+        if !fits || text.trim() != text {
+            let allowed =
+                format!("use 1 to {} bytes, no control character, no blank at either end", Resource::MAX_BYTES);
+            return Err(Error::invalid("resource", text, allowed));
+        }
+        Ok(Resource(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A table, or a column, with its schema if one was given: `orders`, `sales.orders`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Name {
+    schema: Option<String>,
+    own: String,
+}
+
+impl Name {
+    /// The name as an identifier of this dialect: whatever is in it, it is only a name.
+    pub fn quoted(&self, dialect: Dialect) -> String {
+        let quote = if dialect == Dialect::Mysql { '`' } else { '"' };
+        let quoted = |part: &str| format!("{quote}{}{quote}", part.replace(quote, &format!("{quote}{quote}")));
+        match &self.schema {
+            Some(schema) => format!("{}.{}", quoted(schema), quoted(&self.own)),
+            None => quoted(&self.own),
+        }
+    }
+
+    /// An identifier that goes with this one: for its triggers. Longer ones are told apart by a sum of their bytes.
+    #[cfg(any(feature = "mysql", feature = "sqlite"))]
+    pub(crate) fn derived(&self, prefix: &str, dialect: Dialect) -> String {
+        let sum = self
+            .own
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        let short: String = self.own.chars().filter(char::is_ascii_alphanumeric).take(24).collect();
+        Name { schema: self.schema.clone(), own: format!("{prefix}_{short}_{sum:016x}") }.quoted(dialect)
+    }
+}
+
+impl FromStr for Name {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let parts: Vec<&str> = text.split('.').collect();
+        let fits = |part: &&str| !part.is_empty() && part.len() <= 63 && !part.chars().any(char::is_control);
+        match parts.as_slice() {
+            [own] if fits(own) => Ok(Name { schema: None, own: (*own).to_owned() }),
+            [schema, own] if fits(schema) && fits(own) => {
+                Ok(Name { schema: Some((*schema).to_owned()), own: (*own).to_owned() })
+            }
+            _ => {
+                let allowed = "use TABLE or SCHEMA.TABLE as the catalogue spells it, each of 1 to 63 bytes";
+                Err(Error::invalid("table", text, allowed))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.schema {
+            Some(schema) => write!(f, "{schema}.{}", self.own),
+            None => f.write_str(&self.own),
+        }
+    }
+}
+
+/// What `--init` is to set up, besides the fence table.
+#[derive(Debug, Clone, Default)]
+pub struct Setup {
+    /// Tables whose writers must have been admitted.
+    pub protect: Vec<Name>,
+    /// Tables that anybody may write to again.
+    pub unprotect: Vec<Name>,
+}
+
+/// What a script did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// The fence, as it was committed with the writes.
+    pub high: HighWater,
+    /// How many rows each statement changed or gave.
+    pub counts: Vec<u64>,
+    /// The rows of the last statement that gave any.
+    pub rows: Rows,
+}
+
+/// Rows as text.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rows {
+    /// The names of the columns.
+    pub columns: Vec<String>,
+    /// The values; none for NULL.
+    pub values: Vec<Vec<Option<String>>>,
+}
+
+/// A database that is guarded.
+#[async_trait]
+pub trait SqlGuard: Adopt {
+    /// Whose SQL it speaks.
+    fn dialect(&self) -> Dialect;
+
+    /// The statements that set it up, for those who want to run them by hand.
+    fn statements(&self, setup: &Setup) -> String;
+
+    /// Sets it up; any number of times, by any number at once.
+    async fn init(&self, setup: &Setup) -> Result<()>;
+
+    /// Admits the token and runs the script, in one transaction.
+    async fn run(&self, token: &Token, script: &Script) -> Result<Outcome>;
+
+    /// Removes this resource's fence; with `whole` also the table and the functions, if nobody else has a fence there. Only
+    /// for scratch names: a stale writer that comes later finds nothing that refuses it.
+    async fn remove(&self, whole: bool) -> Result<()>;
+}
+
+/// The two halves of a fenced `UPDATE` for tables that have a fencing column of their own:
+/// `UPDATE t SET total = 5, <set> WHERE id = 7 AND <condition>`.
+///
+/// It compares the epoch alone, so it cannot tell two grants of one epoch apart: see docs/guards/sql.md.
+///
+/// ```
+/// use leasehold_guards::sql::{Dialect, fencing_column};
+/// let token: leasehold_core::Token = "daily:42:0000000000000000000000000000000a:0123456789abcdef0123456789abcdef:0".parse()?;
+/// let (set, condition) = fencing_column(Dialect::Postgres, &"fence".parse()?, &token);
+/// assert_eq!(set, "\"fence\" = 42");
+/// assert_eq!(condition, "(\"fence\" IS NULL OR \"fence\" <= 42)");
+/// # Ok::<(), leasehold_core::Error>(())
+/// ```
+pub fn fencing_column(dialect: Dialect, column: &Name, token: &Token) -> (String, String) {
+    let (column, epoch) = (column.quoted(dialect), token.epoch);
+    (format!("{column} = {epoch}"), format!("({column} IS NULL OR {column} <= {epoch})"))
+}
+
+/// The word for a policy in the fence's own functions.
+#[cfg(feature = "postgres")]
+pub(crate) const fn mode(policy: Option<Policy>) -> &'static str {
+    match policy {
+        None => "seal",
+        Some(Policy::Reentrant) => "reentrant",
+        Some(Policy::Ordered) => "ordered",
+        Some(Policy::OncePerEpoch) => "once",
+    }
+}
+
+/// A row of the fence table: lease, lineage, epoch, nonce, sequence.
+pub(crate) type FenceRow = (String, String, i64, String, i64);
+
+/// A row as it was found, or nothing if nobody was there yet.
+pub(crate) fn high_water(resource: &str, row: Option<FenceRow>) -> Result<Option<HighWater>> {
+    let Some((lease, lineage, epoch, nonce, seq)) = row.filter(|(_, _, epoch, ..)| *epoch != 0) else {
+        return Ok(None);
+    };
+    let read = || {
+        Ok(HighWater {
+            lease: lease.parse::<LeaseName>()?,
+            lineage: lineage.parse()?,
+            epoch: Epoch::new(u64::try_from(epoch).unwrap_or(0))?,
+            nonce: nonce.parse::<Nonce>()?,
+            seq: u64::try_from(seq).map_err(|_| Error::invalid("seq", seq, "use 0 or more"))?,
+        })
+    };
+    read().map(Some).map_err(|e: Error| {
+        let message = format!("corrupt fence: resource=`{resource}`: its row in leasehold_fence cannot be read");
+        Error::new(Kind::Corrupt, message).with_source(e)
+    })
+}
+
+/// What the row should become: the one predicate, for a seal or for a write.
+pub(crate) fn judge(
+    resource: &str,
+    high: Option<&HighWater>,
+    token: &Token,
+    policy: Option<Policy>,
+) -> Result<HighWater> {
+    let judged = match policy {
+        None => guard::seal(high, token),
+        Some(policy) => guard::admit(high, token, policy),
+    };
+    judged.map_err(|rejection| rejection.into_error(resource))
+}
+
+/// Sequences are kept as signed numbers of 64 bits.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) fn sequence(token: &Token) -> Result<i64> {
+    i64::try_from(token.seq).map_err(|_| Error::invalid("token's sequence", token.seq, "use at most 2^63 - 1"))
+}
+
+/// How many writes a fence row remembers.
+const TRAIL: usize = 8;
+/// How long the column `trail` is then: 32 digits each, a blank in between.
+pub(crate) const TRAIL_CHARS: usize = 33 * TRAIL - 1;
+
+/// What became of a write whose commit was not answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Applied,
+    NotApplied,
+    Unknown,
+}
+
+/// Judges by the trail of the row, read under its lock when nothing of ours was under way any more: whether the write is in
+/// there, or the trail goes back to where it was `before` and shows that it is not.
+pub(crate) fn fate(trail: &str, write: Nonce, before: &str) -> Fate {
+    let write = write.to_string();
+    let last = before.split(' ').next().filter(|last| !last.is_empty());
+    let numbers: Vec<&str> = trail.split(' ').filter(|number| !number.is_empty()).collect();
+    if numbers.contains(&&*write) {
+        Fate::Applied
+    } else if numbers.len() < TRAIL || last.is_some_and(|last| numbers.contains(&last)) {
+        Fate::NotApplied
+    } else {
+        Fate::Unknown
+    }
+}
+
+/// The error for a write that may or may not have been applied.
+pub(crate) fn unknown(resource: &str, what: &str, why: impl fmt::Display) -> Error {
+    let message = format!(
+        "no answer to the commit: resource=`{resource}`: {what}, so whether it was applied is not known; look at the data \
+         before you try again"
+    );
+    Error::new(Kind::Indeterminate, message).with_source(one_line(&why.to_string()))
+}
+
+/// The error for a write that a broken connection undid.
+pub(crate) fn undone(resource: &str, why: impl fmt::Display) -> Error {
+    let message = format!("the connection broke and all was rolled back: resource=`{resource}`; try again");
+    Error::new(Kind::Unavailable, message).with_source(one_line(&why.to_string()))
+}
+
+/// The error for a database that was never set up.
+pub(crate) fn not_set_up(resource: &str, place: &str) -> Error {
+    let message = format!(
+        "resource=`{resource}` has no fence yet: {place} has no table leasehold_fence; set it up once with: leasehold sql \
+         URL --init"
+    );
+    Error::new(Kind::Unsupported, message)
+}
+
+/// The error for a fence that could not be removed.
+pub(crate) fn not_removed(resource: &str, why: impl fmt::Display) -> Error {
+    let message = format!("cannot remove the fence: resource=`{resource}`: {}", one_line(&why.to_string()));
+    Error::new(Kind::Unavailable, message)
+}
+
+/// The error for a script whose transaction is not the one that was begun.
+pub(crate) fn escaped(resource: &str) -> Error {
+    let message = format!(
+        "the script left its transaction: resource=`{resource}`: a statement, or a procedure that it called, committed or \
+         rolled back by itself, so a part may be written without the guard; nothing more was done, look at the data"
+    );
+    Error::new(Kind::Corrupt, message)
+}
+
+/// What a server said, in one line that is not too long.
+pub(crate) fn one_line(text: &str) -> String {
+    const SHOWN: usize = 400;
+    text.chars().take(SHOWN).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Bytes as psql shows them.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::from("\\x"), |mut shown, byte| {
+        let _ = write!(shown, "{byte:02x}");
+        shown
+    })
+}
+
+/// A text; its bytes if it is none.
+pub(crate) fn shown(bytes: &[u8]) -> String {
+    std::str::from_utf8(bytes).map_or_else(|_| hex(bytes), ToOwned::to_owned)
+}
+
+/// The error for one that the server has no room for: not the statement's fault.
+pub(crate) fn no_room(resource: &str, statement: &Statement, why: impl fmt::Display) -> Error {
+    let message = format!(
+        "the database's disk is full, all was rolled back: resource=`{resource}`: make room there and try again; \
+         statement in line {}: {}",
+        statement.line,
+        one_line(&why.to_string())
+    );
+    Error::new(Kind::Unavailable, message)
+}
+
+/// The error for one statement.
+pub(crate) fn failed_statement(resource: &str, statement: &Statement, why: impl fmt::Display) -> Error {
+    let message = format!(
+        "statement in line {} failed, all were rolled back: resource=`{resource}`: {}",
+        statement.line,
+        one_line(&why.to_string())
+    );
+    Error::new(Kind::Invalid, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fate_of_a_write_is_known_as_far_as_the_trail_goes_back() {
+        let number = Nonce::from_u128;
+        let trail = |numbers: &[u128]| numbers.iter().map(|n| number(*n).to_string()).collect::<Vec<_>>().join(" ");
+        assert_eq!(fate("", number(9), ""), Fate::NotApplied);
+        assert_eq!(fate(&trail(&[9]), number(9), ""), Fate::Applied);
+        assert_eq!(fate(&trail(&[12, 11, 9, 8]), number(9), &trail(&[8])), Fate::Applied);
+        assert_eq!(fate(&trail(&[12, 11, 8]), number(9), &trail(&[8])), Fate::NotApplied);
+        let full = trail(&[27, 26, 25, 24, 23, 22, 21, 20]);
+        assert_eq!(full.len(), TRAIL_CHARS);
+        assert_eq!(fate(&full, number(9), &trail(&[20, 19])), Fate::NotApplied);
+        assert_eq!(fate(&full, number(9), &trail(&[19, 18])), Fate::Unknown);
+        assert_eq!(fate(&full, number(9), ""), Fate::Unknown);
+    }
+}

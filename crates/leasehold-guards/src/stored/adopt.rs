@@ -1,0 +1,251 @@
+//! A resource whose fence is kept in the store, as an operator sees it: `http:NAME` and `mcp:NAME`.
+//!
+//! Promise: given to another lease, the resource is so in the store, and in the files of this machine, when the call
+//! returns. A proxy that answers for it finds its tenure gone from the fence, and can send nothing past the horizon; the
+//! call waits for that. Files of other machines follow by what the fence says about it. Non-promise: an MCP gate of the
+//! former lease hears of it with its next look at the store.
+
+use super::{Adoption, Content, Kept, KeptFence, MAX_ADOPTIONS, named};
+use crate::blocking::blocking;
+use crate::stored::high_water::StateFolder;
+use crate::succession;
+use async_trait::async_trait;
+use leasehold_core::guard::{self, Adopt, Guard, HighWater, Strength};
+use leasehold_core::{Coordinator, Epoch, Error, Kind, LeaseName, Resolver, Result, Token, Who, Why};
+use std::path::Path;
+use std::sync::Arc;
+
+const MAX_ATTEMPTS: u32 = 16;
+
+/// A resource behind proxies or gates.
+#[derive(Debug)]
+pub struct StoreFence {
+    coordinator: Coordinator,
+    /// Finds the record of a token, whatever it is of.
+    known: Arc<dyn Resolver>,
+    resource: String,
+    strength: Strength,
+    kept: KeptFence,
+    state_folder: Option<StateFolder>,
+}
+
+impl StoreFence {
+    /// The resource `http:NAME` of `leasehold proxy --resource NAME`, whose files on this machine are in `state`.
+    pub fn http(
+        coordinator: Coordinator,
+        known: Arc<dyn Resolver>,
+        name: &LeaseName,
+        state: Option<&Path>,
+    ) -> Result<Self> {
+        StoreFence::new((coordinator, known), "http", name, state, Strength::Atomic)
+    }
+
+    /// The resource `mcp:NAME` of `leasehold mcp-gate --guard NAME`, whose files on this machine are in `state`.
+    #[cfg(feature = "mcp")]
+    pub fn mcp(
+        coordinator: Coordinator,
+        known: Arc<dyn Resolver>,
+        name: &LeaseName,
+        state: Option<&Path>,
+    ) -> Result<Self> {
+        StoreFence::new((coordinator, known), "mcp", name, state, crate::mcp::STRENGTH)
+    }
+
+    fn new(
+        (coordinator, known): (Coordinator, Arc<dyn Resolver>),
+        scheme: &str,
+        name: &LeaseName,
+        state: Option<&Path>,
+        strength: Strength,
+    ) -> Result<Self> {
+        let resource = format!("{scheme}:{name}");
+        let kept = KeptFence::new(&coordinator, &named(scheme, name)?);
+        let state_folder = state.map(|parent| StateFolder::open(parent, &resource)).transpose()?;
+        Ok(StoreFence { coordinator, known, resource, strength, kept, state_folder })
+    }
+
+    async fn filed(&self) -> Result<Option<HighWater>> {
+        match self.state_folder.clone() {
+            Some(folder) => blocking(move || folder.high()).await,
+            None => Ok(None),
+        }
+    }
+
+    /// The highest epoch that the files have seen of this token's lease.
+    async fn filed_before(&self, token: &Token) -> Result<Option<Epoch>> {
+        match self.state_folder.clone() {
+            Some(folder) => {
+                let (lease, lineage) = (token.lease.clone(), token.lineage);
+                blocking(move || folder.seen(&lease, lineage)).await
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// What the resource has seen. Where store and files are of two leases, the files count: they outlive stores.
+    async fn current(&self, seen: &Kept) -> Result<(Option<HighWater>, Option<HighWater>)> {
+        let filed = self.filed().await?;
+        let high = match seen.content.merged(&self.resource, filed.as_ref()) {
+            Ok(merged) => merged.high,
+            Err(_) => filed.clone(),
+        };
+        Ok((high, filed))
+    }
+
+    /// A client's word moves no fence: the token's record has to show it as granted, and no other since.
+    async fn confirm(&self, token: &Token) -> Result<()> {
+        let found = self.known.resolve(token).await?;
+        if found.is_newest() {
+            return Ok(());
+        }
+        let refusal = found.refusal(token);
+        Err(Error::new(refusal.kind(), format!("resource=`{}` was left as it is: {refusal}", self.resource)))
+    }
+
+    /// Puts a new high water into the store and into the files, and waits until nothing older can be at work.
+    async fn place(&self, seen: &Kept, filed: Option<HighWater>, content: Content) -> Result<bool> {
+        let answered = self.coordinator.clock().now();
+        let Some(high) = content.high.clone() else { return Ok(false) };
+        if self.kept.put(seen, content).await?.is_none() {
+            return Ok(false);
+        }
+        if let Some(folder) = self.state_folder.clone() {
+            blocking(move || folder.replace(filed.as_ref(), &high)).await?;
+        }
+        self.coordinator.clock().sleep_until(answered + seen.horizon_left()).await;
+        Ok(true)
+    }
+
+    fn contended(&self) -> Error {
+        Error::new(
+            Kind::Contended,
+            format!("the fence of resource=`{}` has changed meanwhile; look again", self.resource),
+        )
+    }
+}
+
+#[async_trait]
+impl Guard for StoreFence {
+    fn resource(&self) -> String {
+        self.resource.clone()
+    }
+
+    fn strength(&self) -> Strength {
+        self.strength
+    }
+
+    async fn seal(&self, token: &Token) -> Result<HighWater> {
+        self.confirm(token).await?;
+        for _ in 0..MAX_ATTEMPTS {
+            let seen = self.kept.look().await?;
+            let filed = self.filed().await?;
+            let high = seen.content.merged(&self.resource, filed.as_ref())?.high;
+            let next = guard::seal(high.as_ref(), token).map_err(|rejection| rejection.into_error(&self.resource))?;
+            let is_filed = self.state_folder.is_none() || filed == Some(HighWater { seq: 0, ..next.clone() });
+            if is_filed && seen.content.high.as_ref() == Some(&next) {
+                return Ok(next);
+            }
+            let content = Content { high: Some(next.clone()), by: None, ..seen.content.clone() };
+            if self.place(&seen, filed, content).await? {
+                return Ok(next);
+            }
+        }
+        Err(self.contended())
+    }
+
+    async fn high_water(&self) -> Result<Option<HighWater>> {
+        Ok(self.current(&self.kept.look().await?).await?.0)
+    }
+}
+
+#[async_trait]
+impl Adopt for StoreFence {
+    async fn adopt(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
+        self.confirm(token).await?;
+        let seen = self.kept.look().await?;
+        let (high, filed) = self.current(&seen).await?;
+        if high.as_ref() != Some(from) {
+            return Err(self.contended());
+        }
+        let next = HighWater::of(token, 0);
+        let mut adopted = seen.content.adopted.clone();
+        // The store may have been restored, and then the files know what it has forgotten.
+        let before = adopted.iter().filter_map(|adoption| adoption.seen(token)).max();
+        succession::returning(&self.resource, before.max(self.filed_before(token).await?), token)?;
+        let latest = Adoption::new(from, by, why);
+        adopted.retain(|adoption| !adoption.is_covered_by(&latest));
+        adopted.push(latest);
+        if adopted.len() > MAX_ADOPTIONS {
+            let message = format!(
+                "not adopted: the fence of resource=`{}` remembers {MAX_ADOPTIONS} leases, and has no room for one more; \
+                 nothing was changed. Give it to one of those, with a higher epoch, or use another resource name",
+                self.resource
+            );
+            return Err(Error::new(Kind::Unsupported, message));
+        }
+        // Without a tenure in it: a proxy that answers for the resource finds out before it sends anything more.
+        let content = Content { high: Some(next.clone()), by: None, adopted, ..seen.content.clone() };
+        if self.place(&seen, filed, content).await? { Ok(next) } else { Err(self.contended()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_core::{Acquired, Ask, HolderId, MemoryStore};
+
+    async fn grant(leases: &Coordinator, lease: &str) -> Token {
+        let ask = Ask::new(HolderId::new(None), "10m".parse().unwrap());
+        match leases.acquire(&lease.parse().unwrap(), &ask).await.unwrap() {
+            Acquired::Granted(grant) => grant.token().clone(),
+            Acquired::Refused { refusal, .. } => panic!("refused: {refusal:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_resource_is_given_to_another_lease_and_every_machine_follows() {
+        let leases = Coordinator::new(Arc::new(MemoryStore::default()));
+        let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let open = |folder: &tempfile::TempDir| {
+            StoreFence::mcp(leases.clone(), Arc::new(leases.clone()), &"repo".parse().unwrap(), Some(folder.path()))
+                .unwrap()
+        };
+        let (old, new) = (grant(&leases, "old").await, grant(&leases, "new").await);
+        for folder in [&here, &there] {
+            open(folder).seal(&old).await.unwrap();
+        }
+        let fence = open(&here);
+        let from = fence.high_water().await.unwrap().unwrap();
+        let error = fence.seal(&new).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Invalid, "{error}");
+        let (by, why) = ("me".parse().unwrap(), "moved".parse().unwrap());
+        let stale = HighWater { nonce: new.nonce, ..from.clone() };
+        assert_eq!(fence.adopt(&stale, &new, &by, &why).await.unwrap_err().kind(), Kind::Contended);
+        let unknown = Token { nonce: old.nonce, ..new.clone() };
+        assert_eq!(fence.adopt(&from, &unknown, &by, &why).await.unwrap_err().kind(), Kind::Regressed);
+        assert_eq!(fence.adopt(&from, &new, &by, &why).await.unwrap(), HighWater::of(&new, 0));
+        for folder in [&here, &there] {
+            let fence = open(folder);
+            assert_eq!(fence.high_water().await.unwrap(), Some(HighWater::of(&new, 0)));
+            assert_eq!(fence.seal(&old).await.unwrap_err().kind(), Kind::Invalid);
+            fence.seal(&new).await.unwrap();
+        }
+        // The former lease comes back with a higher epoch only.
+        let given = fence.high_water().await.unwrap().unwrap();
+        let refused = fence.adopt(&given, &old, &by, &why).await.unwrap_err();
+        assert_eq!(refused.kind(), Kind::Fenced, "{refused}");
+        leases.release_by_token(&old, leasehold_core::Outcome::Succeeded).await.unwrap();
+        let later = grant(&leases, "old").await;
+        assert_eq!(fence.adopt(&given, &later, &by, &why).await.unwrap(), HighWater::of(&later, 0));
+        leases.release_by_token(&new, leasehold_core::Outcome::Succeeded).await.unwrap();
+        let new = grant(&leases, "new").await;
+        fence.adopt(&HighWater::of(&later, 0), &new, &by, &why).await.unwrap();
+        // The former lease's number does not come back with a store that was lost.
+        let empty = Coordinator::new(Arc::new(MemoryStore::default()));
+        let lost = StoreFence::mcp(empty.clone(), Arc::new(empty.clone()), &"repo".parse().unwrap(), Some(here.path()))
+            .unwrap();
+        let again = grant(&empty, "new").await;
+        let error = lost.seal(&again).await.unwrap_err().to_string();
+        assert!(error.starts_with("not this lease") && error.contains("--lineage"), "{error}");
+    }
+}

@@ -1,0 +1,312 @@
+//! A fence that is kept in the store, for resources that cannot keep one beside themselves.
+//!
+//! Promise: a fence that was put is durable, and of two who put over the same reading at most one succeeds. A write whose
+//! answer was lost is read back, and confirmed by a second, answered write before anything is built on it: what is
+//! visible need not be durable. Non-promise: it says nothing about the moment between a look and what is done upon it.
+
+mod adopt;
+pub mod high_water;
+
+pub use adopt::StoreFence;
+
+use leasehold_core::clock::Clock;
+use leasehold_core::guard::{self, HighWater};
+use leasehold_core::store::{ClockSource, Store, Swap};
+use leasehold_core::{
+    Anchor, Claim, Coordinator, Epoch, Error, Found, Key, Kind, LeaseName, Lineage, Nonce, Ownership, Remedy, Result,
+    Revision, Shelf, Timestamp, Token, Who, Why, codec,
+};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Duration;
+
+const KIND: &str = "fence";
+/// How often a write without an answer is written again, to be sure of it.
+const MAX_CONFIRMATIONS: u32 = 4;
+/// How many leases that had the resource before the fence has room for.
+pub const MAX_ADOPTIONS: usize = 32;
+
+/// What a fence says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Content {
+    /// The highest token that was let in.
+    pub high: Option<HighWater>,
+    /// The tenure of the proxy that answers for it.
+    pub by: Option<Claim>,
+    /// Until when what was let in may be at work.
+    pub horizon: Option<Horizon>,
+    /// The leases that had the resource before, each once, with the highest epoch that was seen of it.
+    pub adopted: Vec<Adoption>,
+}
+
+/// Until when requests of one epoch may be at work behind a proxy, whatever became of it and its connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Horizon {
+    pub lineage: Lineage,
+    pub epoch: Epoch,
+    /// By the store's clock.
+    pub until: Timestamp,
+    /// How far ahead that was when it was written: nobody waits for longer, should the store's clock have been wrong.
+    pub length_ms: u64,
+}
+
+/// An operator gave the resource to another lease.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Adoption {
+    from: High,
+    by: Who,
+    why: Why,
+}
+
+impl Adoption {
+    pub fn new(from: &HighWater, by: &Who, why: &Why) -> Self {
+        Adoption { from: from.clone().into(), by: by.clone(), why: why.clone() }
+    }
+
+    /// The highest epoch of this token's lease, if it was the one that gave the resource away.
+    pub fn seen(&self, token: &Token) -> Option<Epoch> {
+        ((&self.from.lease, self.from.lineage) == (&token.lease, token.lineage)).then_some(self.from.epoch)
+    }
+
+    /// Whether a later adoption from the same lease says all that this one does, but for its words.
+    pub fn is_covered_by(&self, later: &Adoption) -> bool {
+        later.is_of(&self.from.clone().into())
+    }
+
+    fn is_of(&self, filed: &HighWater) -> bool {
+        self.from.lease == filed.lease && self.from.lineage == filed.lineage && self.from.epoch >= filed.epoch
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Record {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    high: Option<High>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    by: Option<Mark>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    horizon: Option<Horizon>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    adopted: Vec<Adoption>,
+    /// Unique for every write, so that a lost answer can be told from somebody else's equal write.
+    tag: Nonce,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct High {
+    lease: LeaseName,
+    lineage: Lineage,
+    epoch: Epoch,
+    nonce: Nonce,
+    seq: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Mark {
+    epoch: Epoch,
+    nonce: Nonce,
+}
+
+impl From<High> for HighWater {
+    fn from(High { lease, lineage, epoch, nonce, seq }: High) -> Self {
+        HighWater { lease, lineage, epoch, nonce, seq }
+    }
+}
+
+impl From<HighWater> for High {
+    fn from(HighWater { lease, lineage, epoch, nonce, seq }: HighWater) -> Self {
+        High { lease, lineage, epoch, nonce, seq }
+    }
+}
+
+impl Record {
+    fn new(content: Content, tag: Nonce) -> Self {
+        let Content { high, by, horizon, adopted } = content;
+        let by = by.map(|Claim { epoch, nonce }| Mark { epoch, nonce });
+        Record { high: high.map(High::from), by, horizon, adopted, tag }
+    }
+
+    fn content(self) -> Content {
+        let Record { high, by, horizon, adopted, .. } = self;
+        let by = by.map(|Mark { epoch, nonce }| Claim { epoch, nonce });
+        Content { high: high.map(HighWater::from), by, horizon, adopted }
+    }
+}
+
+/// Whether a stored fence is an older copy of another: it says nothing that the other does not say too.
+pub fn is_older_copy(key: &Key, old: &[u8], new: &[u8]) -> Result<bool> {
+    let decoded = |bytes| codec::decode::<Record>(KIND, bytes, &key.to_string()).map(Record::content);
+    let (old, new) = (decoded(old)?, decoded(new)?);
+    let covers = |high: &HighWater| {
+        let has_risen = new.high.as_ref().is_some_and(|now| {
+            let is_same_tenure = (now.epoch, now.nonce) == (high.epoch, high.nonce) && now.seq >= high.seq;
+            (&now.lease, now.lineage) == (&high.lease, high.lineage) && (now.epoch > high.epoch || is_same_tenure)
+        });
+        has_risen || new.adopted.iter().any(|adoption| adoption.is_of(high))
+    };
+    let former = old.adopted.iter().map(|adoption| HighWater::from(adoption.from.clone()));
+    Ok(former.chain(old.high.clone()).all(|high| covers(&high)))
+}
+
+/// A fence as it was last seen.
+#[derive(Debug, Clone, Default)]
+pub struct Kept {
+    pub content: Content,
+    pub revision: Option<Revision>,
+    /// The store's time when it was seen.
+    pub anchor: Option<Anchor>,
+}
+
+impl Kept {
+    /// How long after it was seen requests may be at work behind a proxy.
+    pub fn horizon_left(&self) -> Duration {
+        let (Some(horizon), Some(anchor)) = (self.content.horizon, self.anchor) else { return Duration::ZERO };
+        horizon.until.saturating_since(anchor.now).min(Duration::from_millis(horizon.length_ms))
+    }
+}
+
+/// The fence of one resource in a store.
+#[derive(Debug, Clone)]
+pub struct KeptFence {
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    key: Key,
+}
+
+impl KeptFence {
+    pub fn new(coordinator: &Coordinator, name: &LeaseName) -> Self {
+        let (store, clock) = (coordinator.store().clone(), coordinator.clock().clone());
+        KeptFence { store, clock, key: Key::new(Shelf::Fence, name) }
+    }
+
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// How far a told store time may be from the true one.
+    pub fn grain(&self) -> Duration {
+        match self.store.capabilities().clock {
+            ClockSource::Store { grain } => grain,
+            ClockSource::Local { margin } => margin,
+        }
+    }
+
+    pub async fn look(&self) -> Result<Kept> {
+        let asked = self.clock.now();
+        let reading = self.store.read(&self.key).await?;
+        let anchor = Some(Anchor { now: reading.now, asked });
+        Ok(match reading.value {
+            None => Kept { anchor, ..Kept::default() },
+            Some(value) => {
+                let record: Record = codec::decode(KIND, &value.bytes, self.key.name.as_str())?;
+                Kept { content: record.content(), revision: Some(value.revision), anchor }
+            }
+        })
+    }
+
+    /// Puts what is remembered next over what was seen; none if somebody else was faster.
+    ///
+    /// Without an answer the write may have become visible only, and be gone after a crash. So the same content is
+    /// written again, under a fresh tag, until a write is answered; if none is, the error is [`Kind::Indeterminate`].
+    pub async fn put(&self, seen: &Kept, next: Content) -> Result<Option<Kept>> {
+        let mut expected = seen.revision.clone();
+        let mut doubt = None;
+        for _ in 0..MAX_CONFIRMATIONS {
+            let tag = Nonce::random();
+            let bytes = codec::encode(KIND, &Record::new(next.clone(), tag))?;
+            let asked = self.clock.now();
+            let error = match self.store.swap(&self.key, expected.as_ref(), &bytes).await {
+                Ok(Swap::Done { revision, now }) => {
+                    let anchor = Some(Anchor { now, asked });
+                    return Ok(Some(Kept { content: next, revision: Some(revision), anchor }));
+                }
+                Ok(Swap::Mismatch) => return Ok(None),
+                Err(error) if error.kind() == Kind::Indeterminate => error,
+                // The first write stays in doubt, whatever became of the one that was to confirm it.
+                Err(error) => return Err(doubt.unwrap_or(error)),
+            };
+            let Ok(reading) = self.store.read(&self.key).await else { return Err(error) };
+            let Some(value) = reading.value else { return Err(error) };
+            let found: Record = codec::decode(KIND, &value.bytes, self.key.name.as_str())?;
+            if found.tag != tag {
+                // Still as it was: the swap may yet arrive, and then finds what it expects. Nothing may be built on it.
+                return if Some(&value.revision) == expected.as_ref() { Err(error) } else { Ok(None) };
+            }
+            expected = Some(value.revision);
+            doubt = Some(error);
+        }
+        Err(doubt.unwrap_or_else(|| Error::new(Kind::Indeterminate, format!("fence `{}` was not answered", self.key))))
+    }
+}
+
+impl Content {
+    /// What the resource remembers, by the fence in the store and by the files of this machine.
+    ///
+    /// The files follow an operator who gave the resource to another lease. Otherwise what they know and the store does
+    /// not is kept: the store is the one that forgot.
+    pub fn merged(&self, resource: &str, filed: Option<&HighWater>) -> Result<Merged> {
+        let (Some(stored), Some(filed)) = (&self.high, filed) else {
+            let is_behind = self.high.is_none() && filed.is_some();
+            return Ok(Merged { high: self.high.clone().or_else(|| filed.cloned()), is_behind, is_adopted: false });
+        };
+        let is_same_lease = stored.lease == filed.lease && stored.lineage == filed.lineage;
+        if !is_same_lease && self.adopted.iter().any(|adoption| adoption.is_of(filed)) {
+            return Ok(Merged { high: Some(stored.clone()), is_behind: false, is_adopted: true });
+        }
+        if is_same_lease && stored.epoch != filed.epoch {
+            let is_behind = stored.epoch < filed.epoch;
+            let high = if is_behind { filed } else { stored };
+            return Ok(Merged { high: Some(high.clone()), is_behind, is_adopted: false });
+        }
+        // Another lease that nobody gave it to, or two grants of one epoch.
+        guard::seal(Some(filed), &stored.token()).map_err(|rejection| rejection.into_error(resource))?;
+        Ok(Merged { high: Some(stored.clone()), is_behind: false, is_adopted: false })
+    }
+}
+
+/// See [`Content::merged`].
+#[derive(Debug)]
+pub struct Merged {
+    pub high: Option<HighWater>,
+    /// The files know more than the store.
+    pub is_behind: bool,
+    /// The files are of the lease before.
+    pub is_adopted: bool,
+}
+
+/// The error if the store's record of a lease is behind what the resource has seen of it: the store went back in time, or
+/// was lost and begun anew.
+pub fn behind(resource: &str, high: &HighWater, record: &Ownership) -> Option<Error> {
+    let HighWater { lease, lineage, epoch, .. } = high;
+    if record.lineage != Some(*lineage) {
+        let found = match record.lineage {
+            Some(other) => format!("has a lease of that name with lineage {other}"),
+            None => "has no lease of that name".into(),
+        };
+        let message = format!(
+            "store regressed: resource=`{resource}` has seen epoch {epoch} of lease `{lease}` with lineage {lineage}, and \
+             the store {found}: it was lost and begun anew, or it is another store. Use the store that the resource \
+             belongs to; if that was lost, stop the job, then heal with"
+        );
+        let found = record.lineage.map_or(Found::Nothing, Found::Lineage);
+        let remedy = Remedy::lost(resource, lease, *epoch, *lineage, found);
+        return Some(Error::new(Kind::Regressed, message).with_remedy(remedy));
+    }
+    let is_other_grant = record.tenure.as_ref().is_some_and(|tenure| tenure.holder.nonce != high.nonce);
+    let is_behind = record.epoch < high.epoch || (record.epoch == high.epoch && is_other_grant);
+    is_behind.then(|| guard::regressed(resource, &high.lease, high.epoch))
+}
+
+/// The refusal of a name that would not fit on the shelf under its prefix.
+pub fn named(prefix: &str, resource: &LeaseName) -> Result<LeaseName> {
+    LeaseName::new(format!("{prefix}/{resource}"))
+        .map_err(|_| Error::invalid("resource", resource, format!("use at most {} bytes", 199 - prefix.len())))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+//! The horizon: until when requests that were sent may be at work upstream, kept with the fence.
+//!
+//! A request that was sent is over when it is answered, or when the upstream's time has passed since, whatever happened
+//! to connections and proxies. A proxy knows that of its own requests. Whoever comes after it knows it by the horizon: a
+//! proxy makes no request whole unless the fence in the store says that one may be at work until then. The horizon
+//! reaches half of [`super::Limits::upstream_timeout`] further than that time itself, and is moved on when a third of it
+//! has been used up. So a busy proxy writes to the store every third of the timeout, and an idle one never.
+//!
+//! Promise: when the horizon has passed, nothing that was sent before is at work upstream, if the upstream keeps its
+//! time. Non-promise: it is in the store's clock; if that is set forward meanwhile, the horizon passes too early.
+
+use super::fence::{Fence, Ticket};
+use super::flight::{Fault, LineEpoch};
+use leasehold_core::clock::Moment;
+use leasehold_core::guard::HighWater;
+use leasehold_core::{Error, Kind, Result, Timestamp};
+use leasehold_guards::stored::{Content, Horizon, Kept};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The pause after a store that did not take the horizon.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What requests of another proxy, or another lease, may be at work, and until when.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Inherited {
+    pub(crate) of: LineEpoch,
+    pub(crate) until: Moment,
+}
+
+/// A horizon that is to be written, and what it is worth once it is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ahead {
+    pub(crate) horizon: Horizon,
+    asked: Moment,
+}
+
+impl Ticket {
+    /// Whether the request may be made whole now. If it is about time, the horizon is moved on.
+    pub(crate) fn is_covered(&self, now: Moment) -> bool {
+        let fence = self.fence();
+        let send_until = fence.state().active.as_ref().map_or(now, |active| active.send_until);
+        if now + fence.reserve() >= send_until {
+            fence.horizon_wanted.notify_one();
+        }
+        now < send_until
+    }
+
+    /// Waits until the request may be made whole.
+    pub(crate) async fn covered(&self) -> Result<(), Fault> {
+        loop {
+            let moved = self.fence().horizon_moved.notified();
+            tokio::pin!(moved);
+            moved.as_mut().enable();
+            if self.flight().is_cut() {
+                return Err(self.flight().fault().unwrap_or(Fault::Deposed));
+            }
+            let Some(now) = self.still_trusted() else {
+                self.flight().cut(Fault::Deposed);
+                return Err(Fault::Deposed);
+            };
+            if self.is_covered(now) {
+                return Ok(());
+            }
+            moved.await;
+        }
+    }
+}
+
+impl Fence {
+    /// How long requests may be sent under one horizon.
+    fn window(&self) -> Duration {
+        self.upstream_timeout / 2
+    }
+
+    /// How much of that is left when the horizon is moved on.
+    fn reserve(&self) -> Duration {
+        self.window() / 3
+    }
+
+    /// The horizon for requests that are sent from now on.
+    pub(crate) fn ahead(&self, seen: &Kept, of: LineEpoch) -> Ahead {
+        let now = self.coordinator.clock().now();
+        let inherited = self.state().active.as_ref().and_then(|active| active.inherited);
+        let left =
+            inherited.filter(|inherited| inherited.of == of).map(|inherited| inherited.until.saturating_since(now));
+        let length = (self.window() + self.upstream_timeout).max(left.unwrap_or_default());
+        let store_now =
+            seen.anchor.map_or(Timestamp::from_millis(0), |anchor| anchor.at_latest(now, self.kept.grain()));
+        let until = store_now.plus(length);
+        let length_ms = u64::try_from(length.as_millis()).unwrap_or(u64::MAX).saturating_add(1);
+        Ahead { horizon: Horizon { lineage: of.lineage, epoch: of.epoch, until, length_ms }, asked: now }
+    }
+
+    /// Until when requests may be made whole under a horizon that was written.
+    pub(crate) fn send_until(&self, ahead: &Ahead, kept: &Kept) -> Moment {
+        // By the time in the answer too: the store's clock may have been set forward since it was last seen.
+        let surely = kept.anchor.map_or(ahead.asked, |anchor| anchor.trust(ahead.horizon.until, self.kept.grain()));
+        (surely - self.upstream_timeout).min(ahead.asked + self.window())
+    }
+
+    /// Until when what other proxies have sent may be at work, if it may.
+    pub(crate) fn inherited(&self, seen: &Kept) -> Option<Inherited> {
+        let (horizon, left) = (seen.content.horizon?, seen.horizon_left());
+        let of = LineEpoch { lineage: horizon.lineage, epoch: horizon.epoch };
+        (!left.is_zero()).then(|| Inherited { of, until: self.coordinator.clock().now() + left })
+    }
+
+    /// The same when nobody knows: the fence itself was lost with the store.
+    pub(crate) fn inherited_unknown(&self, high: &HighWater) -> Inherited {
+        let until = self.coordinator.clock().now() + self.window() + self.upstream_timeout;
+        Inherited { of: high.into(), until }
+    }
+
+    /// Moves the horizon on whenever a request needs it, until dropped.
+    pub(crate) async fn keep_horizon(self: Arc<Self>) {
+        loop {
+            self.horizon_wanted.notified().await;
+            if self.extend().await.is_err() {
+                tokio::time::sleep(PAUSE).await;
+                // Requests still wait for it.
+                self.horizon_wanted.notify_one();
+            }
+        }
+    }
+
+    async fn extend(&self) -> Result<()> {
+        let _writing = self.writing.lock().await;
+        let now = self.coordinator.clock().now();
+        let seen = match &self.state().active {
+            Some(active) if now + self.reserve() >= active.send_until => active.kept.clone(),
+            _ => return Ok(()),
+        };
+        let Some(high) = &seen.content.high else { return Ok(()) };
+        let ahead = self.ahead(&seen, high.into());
+        let next = Content { horizon: Some(ahead.horizon), ..seen.content.clone() };
+        match self.kept.put(&seen, next).await? {
+            Some(kept) => self.cover(&seen, &kept, &ahead),
+            // It is another proxy's now, or the next try finds what it is.
+            None => {
+                let _ = self.read_again(&seen).await;
+                return Err(Error::new(Kind::Contended, "the fence has moved"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a horizon that was written over into memory, and wakes who waited for it.
+    fn cover(&self, seen: &Kept, kept: &Kept, ahead: &Ahead) {
+        let send_until = self.send_until(ahead, kept);
+        let mut state = self.state();
+        if let Some(active) = state.active.as_mut().filter(|active| Some(active.claim) == seen.content.by) {
+            active.kept = kept.clone();
+            active.send_until = send_until;
+        }
+        self.wake(&state);
+    }
+
+    /// Takes the horizon back when nothing that this proxy or one before it has sent may be at work, so that whoever
+    /// comes next need not wait.
+    pub(crate) async fn withdraw_horizon(&self) -> Result<()> {
+        let _writing = self.writing.lock().await;
+        let now = self.coordinator.clock().now();
+        let seen = {
+            let mut state = self.state();
+            let is_quiet = state.flights.is_empty() && state.unanswered.values().all(|until| now >= *until);
+            match state.active.as_mut() {
+                Some(active) if is_quiet && active.inherited.is_none_or(|inherited| now >= inherited.until) => {
+                    // Nothing is sent from here on, though the write may fail.
+                    active.send_until = now;
+                    active.kept.clone()
+                }
+                _ => return Ok(()),
+            }
+        };
+        if seen.content.horizon.is_some() {
+            self.kept.put(&seen, Content { horizon: None, ..seen.content.clone() }).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,295 @@
+//! The HTTP guard: a reverse proxy that lets a request pass only under the newest epoch.
+//!
+//! Promise: once a newer epoch was let in or sealed, no request of an older one becomes whole at the upstream through the
+//! proxy, and none that did is still unanswered there; a client that is stopped in the middle of a request delays the next
+//! holder by [`Limits::drain`] at most. Non-promise: requests that go around the proxy; what the upstream does after its
+//! answer, or later than [`Limits::upstream_timeout`] after a request that it never answered; and a *proxy* that is
+//! stopped in the microseconds between its last check and the send, stays so until its lease has expired and another has
+//! taken over, and is then resumed: the piece in its hand goes out. `Leasehold-Epoch` lets an upstream refuse that too.
+
+mod body;
+mod client;
+mod config;
+mod fence;
+mod flight;
+mod forward;
+mod horizon;
+mod problem;
+mod replay;
+mod request;
+mod tenure;
+mod verdict;
+
+pub use client::HttpGuard;
+pub use config::{Limits, Replay, Settings, Upstream};
+pub use fence::OnStage;
+
+use body::Outgoing;
+use fence::{Fence, State};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Request, Uri};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use leasehold_core::clock::{Clock, Moment, SystemClock};
+use leasehold_core::{Coordinator, Error, Kind, Resolver, Result};
+use leasehold_guards::stored::high_water::StateFolder;
+use leasehold_guards::stored::{KeptFence, named};
+use replay::Cache;
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+use tenure::Station;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+
+/// A named step of an admitted request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// Older requests are drained; the fence is about to be moved.
+    Swap,
+    /// The fence was moved in the store, and is about to be in the files of this machine.
+    File,
+    /// The fence was moved.
+    Swapped,
+    /// The request is about to be sent on.
+    Upstream,
+    /// A piece of its body is about to be handed on.
+    Body,
+    /// The upstream has answered, or failed to.
+    Respond,
+}
+
+impl Stage {
+    /// Every step.
+    pub const ALL: [Stage; 6] =
+        [Stage::Swap, Stage::File, Stage::Swapped, Stage::Upstream, Stage::Body, Stage::Respond];
+}
+
+/// What every connection shares.
+pub(crate) struct Shared {
+    pub(crate) settings: Settings,
+    pub(crate) fence: Arc<Fence>,
+    pub(crate) client: Client<HttpsConnector<HttpConnector>, Outgoing>,
+    pub(crate) replays: Option<Cache>,
+    pub(crate) places: Arc<Semaphore>,
+    pub(crate) say: Arc<dyn Fn(&str) + Send + Sync>,
+}
+
+/// The proxy.
+pub struct Proxy {
+    shared: Arc<Shared>,
+    station: Station,
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxy").field("settings", &self.shared.settings).finish_non_exhaustive()
+    }
+}
+
+impl Proxy {
+    /// A proxy that keeps its fence in the coordinator's store, and its high water in [`Settings::state`] too. `tokens` finds
+    /// the records that tokens are of; `say` is told what people should know.
+    pub fn new(
+        settings: Settings,
+        coordinator: Coordinator,
+        tokens: Arc<dyn Resolver>,
+        on_stage: Option<OnStage>,
+        say: Arc<dyn Fn(&str) + Send + Sync>,
+    ) -> Result<Self> {
+        let name = named("http", &settings.resource)?;
+        let lease = named(leasehold_core::PROXY_FOLDER, &settings.resource)?;
+        let limits = &settings.limits;
+        let standby = format!("resource=`http:{}` has no proxy that answers for it yet; try again", settings.resource);
+        let fence = Arc::new(Fence {
+            resource: format!("http:{}", settings.resource),
+            kept: KeptFence::new(&coordinator, &name),
+            state_folder: state_folder(&settings)?,
+            coordinator,
+            tokens,
+            policy: settings.policy,
+            lease: settings.lease.clone(),
+            drain: limits.drain,
+            upstream_timeout: limits.upstream_timeout,
+            on_stage,
+            state: State::standing_by(standby).into(),
+            turn: tokio::sync::Mutex::new(()),
+            writing: tokio::sync::Mutex::new(()),
+            settled: tokio::sync::Notify::new(),
+            horizon_wanted: tokio::sync::Notify::new(),
+            horizon_moved: tokio::sync::Notify::new(),
+        });
+        if let Some(folder) = &fence.state_folder {
+            say(&format!(
+                "keeping the high water of resource=`{}` in `{}` too",
+                fence.resource,
+                folder.path().display()
+            ));
+        }
+        let station = Station {
+            fence: fence.clone(),
+            lease,
+            ttl: settings.ttl,
+            label: settings.label.clone(),
+            upstream_timeout: limits.upstream_timeout,
+            say: say.clone(),
+        };
+        let client = Client::builder(TokioExecutor::new())
+            .pool_idle_timeout(Duration::from_secs(30))
+            .pool_timer(TokioTimer::new())
+            .set_host(false)
+            .build(connector(settings.upstream.is_encrypted(), limits.client_timeout)?);
+        let places = Arc::new(Semaphore::new(limits.max_requests));
+        let replays = settings.replay.clone().map(Cache::new);
+        Ok(Proxy { shared: Arc::new(Shared { settings, fence, client, replays, places, say }), station })
+    }
+
+    /// Sees that the store still knows what this machine's files say about the resource: the error of a store that was
+    /// restored from an old copy, or lost. A store that is away is none: it is waited for later.
+    pub async fn check(&self) -> Result<()> {
+        let filed = self.station.filed().await?;
+        self.station.check(filed.as_ref()).await.unwrap_or(Ok(()))
+    }
+
+    /// Serves connections until `stop` says true; then ends what is under way, and gives the proxy's lease back.
+    pub async fn serve(self, listener: TcpListener, mut stop: watch::Receiver<bool>) -> Result<()> {
+        let Proxy { shared, station } = self;
+        let limits = shared.settings.limits.clone();
+        let connections = Arc::new(Semaphore::new(limits.max_connections));
+        let station = tokio::spawn(station.run(stop.clone()));
+        let server = Arc::new(server(&limits));
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                _ = stop.changed() => break,
+                accepted = listener.accept() => accepted,
+            };
+            let Ok((stream, _)) = accepted else {
+                // Out of descriptors, most likely: others must end first.
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                continue;
+            };
+            let Ok(place) = connections.clone().try_acquire_owned() else { continue };
+            let _ = stream.set_nodelay(true);
+            let (shared, server, stop) = (shared.clone(), server.clone(), stop.clone());
+            tokio::spawn(async move {
+                converse(shared, &server, stream, stop).await;
+                drop(place);
+            });
+        }
+        drop(listener);
+        let _ = station.await;
+        // Answers on their way to slow clients.
+        let all = u32::try_from(limits.max_connections).unwrap_or(u32::MAX);
+        let _ = tokio::time::timeout(limits.drain, connections.acquire_many(all)).await;
+        Ok(())
+    }
+}
+
+fn state_folder(settings: &Settings) -> Result<Option<StateFolder>> {
+    let resource = format!("http:{}", settings.resource);
+    settings.state.as_deref().map(|parent| StateFolder::open(parent, &resource)).transpose()
+}
+
+fn server(limits: &Limits) -> auto::Builder<TokioExecutor> {
+    let mut server = auto::Builder::new(TokioExecutor::new());
+    server
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.client_timeout)
+        .max_buf_size(limits.max_head.max(8192));
+    server
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(256)
+        .max_header_list_size(u32::try_from(limits.max_head).unwrap_or(u32::MAX))
+        .keep_alive_interval(limits.client_timeout);
+    server
+}
+
+/// How busy a connection is.
+struct Pulse {
+    under_way: AtomicUsize,
+    last: AtomicU64,
+}
+
+/// One connection, to its end: closed when nothing is under way on it for too long, whatever it sends meanwhile.
+async fn converse(
+    shared: Arc<Shared>,
+    server: &auto::Builder<TokioExecutor>,
+    stream: TcpStream,
+    mut stop: watch::Receiver<bool>,
+) {
+    let pulse = Arc::new(Pulse { under_way: AtomicUsize::new(0), last: AtomicU64::new(SystemClock.now().as_nanos()) });
+    let beat = pulse.clone();
+    let idle_limit = shared.settings.limits.client_timeout;
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (shared, pulse) = (shared.clone(), beat.clone());
+        async move {
+            pulse.under_way.fetch_add(1, Ordering::AcqRel);
+            let response = shared.answer(request).await;
+            pulse.last.store(SystemClock.now().as_nanos(), Ordering::Release);
+            pulse.under_way.fetch_sub(1, Ordering::AcqRel);
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let connection = server.serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let mut stopping = false;
+    loop {
+        tokio::select! {
+            _ = connection.as_mut() => return,
+            _ = stop.changed(), if !stopping => {
+                stopping = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            () = tokio::time::sleep(idle_limit) => {
+                let last = Moment::from_nanos(pulse.last.load(Ordering::Acquire));
+                let idle = SystemClock.now().saturating_since(last) >= idle_limit;
+                if idle && pulse.under_way.load(Ordering::Acquire) == 0 {
+                    // A response may still be on its way to a slow reader; a second limit ends that too.
+                    connection.as_mut().graceful_shutdown();
+                    let _ = tokio::time::timeout(idle_limit, connection.as_mut()).await;
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// The way to a server: plain, or encrypted with the system's certificate authorities.
+fn connector(encrypted: bool, timeout: Duration) -> Result<HttpsConnector<HttpConnector>> {
+    let mut plain = HttpConnector::new();
+    plain.enforce_http(false);
+    plain.set_nodelay(true);
+    plain.set_connect_timeout(Some(timeout));
+    let provider = rustls::crypto::ring::default_provider();
+    let builder = HttpsConnectorBuilder::new();
+    let unfit = |error: std::io::Error| {
+        Error::new(Kind::Unsupported, "cannot set up TLS; check the system's certificate authorities")
+            .with_source(error)
+    };
+    let builder = if encrypted {
+        builder.with_provider_and_native_roots(provider).map_err(unfit)?
+    } else {
+        let roots = rustls::RootCertStore::empty();
+        let config = rustls::ClientConfig::builder_with_provider(Arc::new(provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| unfit(std::io::Error::other(error)))?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        builder.with_tls_config(config)
+    };
+    Ok(builder.https_or_http().enable_http1().wrap_connector(plain))
+}
+
+/// Whether a URL's way is encrypted.
+fn is_encrypted(uri: &Uri) -> bool {
+    uri.scheme_str() == Some("https")
+}

@@ -1,0 +1,215 @@
+//! Records in a shared folder: a local disk, or NFS between machines.
+//!
+//! Promise: no lock is ever held and nothing is ever replaced; a swap is one `link(2)` of a finished, fsynced file to a
+//! fresh name, which exactly one process can make. Non-promise: folders that a tool copies between machines (Dropbox,
+//! iCloud, Syncthing) have no such call and must not be used; a file system without hard links is refused.
+//!
+//! # Layout
+//! ```text
+//! leasehold-store                      marks the folder as ours, with the format
+//! tmp/<random>                         files being written; a day old, they are swept
+//! <shelf>/<encoded name>/<20 digits>   one file per version; the highest number is the record
+//! <shelf>@<namespace>/...              the same for each other namespace
+//! ```
+//! Each version file begins with a random tag, and a revision is number and tag. An erase writes a version that says
+//! "erased", so numbers go on from there and no revision ever comes back.
+//!
+//! # Why a swap has one winner, however long a process sleeps
+//! Versions are collected, or the folder would grow for ever: when a swap to `M` is known to count, numbers up to `M -`
+//! [`KEPT`] are removed, as soon as that is answered. So the highest number that counts never goes down, readers take the
+//! highest, and a number `n` is removed only once the highest is at least `n +` [`KEPT`].
+//!
+//! A swap that expects version `N` checks that `N` is the highest and carries the expected tag, links `N + 1`, and then
+//! lists the folder. If the highest number is still below `N + 1 +` [`KEPT`], then `N + 1` had never been removed before
+//! our link, so our link was the first there ever was: we won. If it is higher, then that many swaps happened while we
+//! slept, and either we won long ago or made a stray file at a long-collected number. Nobody reads a stray, because it
+//! is not the highest; its tag is in nobody's expectation; the next collection takes it. We cannot tell which of the two
+//! it was, and say so: *indeterminate*, which sends the caller back to read who it was. A key's first write is the same
+//! with `N` = 0.
+//!
+//! All of this rests on `link` being exclusive and on a listing that was asked for after an answer showing what that
+//! answer made. NFSv4.2 gave both, however names and file contents are cached. (An earlier version looked for `N` by
+//! opening it, and over two NFS mounts it once answered one win too many; most likely the client opened a cached `N`.)
+//! A folder must not be mounted with `nocto`.
+//!
+//! Each version also names the one that it follows, by its tag. A sync that failed may leave a version that everybody sees
+//! and a crash takes back, after another has followed it; whoever then links that number a second time finds that what
+//! follows does not follow *it*, and is not told that it won.
+//!
+//! A link whose answer was lost (NFS) shows as "exists already"; then the tag in that file tells whether it is ours.
+//!
+//! # Time
+//! On a local file system the kernel that stamps files is this one, so its wall clock is the store's clock. Elsewhere
+//! the server stamps: each call makes a file and takes the time that the server gave it when it was made (not after
+//! writing: a client may stamp delayed writes itself). Who cannot write there can decide nothing there, and is told
+//! this machine's time, to be able to look. Where files are stamped with whole seconds, the clock's grain is 2 s.
+
+mod attempt;
+mod folders;
+mod layout;
+mod root;
+#[cfg(test)]
+mod tests;
+
+use crate::namespace::Namespace;
+use async_trait::async_trait;
+use attempt::Attempt;
+use leasehold_core::store::{
+    Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Watch,
+    Watching, list_by_reading, refuse_beside, refuse_erasing_a_lease,
+};
+use leasehold_core::{Error, Key, Kind, LeaseName, Result, Shelf};
+use leasehold_system::volume::Volume;
+use leasehold_system::watch::PathWatch;
+use root::Room;
+use std::path::Path;
+use std::sync::Arc;
+use tokio::sync::mpsc::Sender;
+use tokio::sync::oneshot;
+
+/// How many of the newest versions stay. More than a swap in a busy race needs; each costs one small file per lease.
+pub const KEPT: u64 = 16;
+
+const BROKEN_OFF: &str = "the call into the folder was broken off";
+
+/// A store in a shared folder. Clones share nothing but the path.
+#[derive(Debug, Clone)]
+pub struct DirStore {
+    room: Arc<Room>,
+}
+
+impl DirStore {
+    /// Opens the folder, and creates it if only its last component is missing.
+    pub async fn open(path: &Path, namespace: &Namespace) -> Result<Self> {
+        let (path, namespace) = (path.to_path_buf(), namespace.clone());
+        let room = blocking(move || Room::open(path, namespace)).await?;
+        Ok(DirStore { room: Arc::new(room) })
+    }
+
+    async fn with<T: Send + 'static>(&self, work: impl FnOnce(&Room) -> Result<T> + Send + 'static) -> Result<T> {
+        let room = self.room.clone();
+        blocking(move || work(&room)).await
+    }
+
+    /// A swap, or an erase. It goes on when the caller is dropped: it is done or not, never half.
+    async fn replace(&self, key: &Key, expected: Option<&Revision>, next: Option<&[u8]>) -> Result<Swap> {
+        let (room, key) = (self.room.clone(), key.clone());
+        let (expected, next) = (expected.cloned(), next.map(<[u8]>::to_vec));
+        let (sender, answer) = oneshot::channel();
+        tokio::task::spawn_blocking(move || {
+            Attempt::run_and_tell(&room, &key, expected.as_ref(), next.as_deref(), |swap| {
+                let _ = sender.send(swap);
+            });
+        });
+        answer.await.unwrap_or_else(|e| Err(Error::new(Kind::Indeterminate, BROKEN_OFF).with_source(e)))
+    }
+}
+
+/// Runs blocking work that changes nothing beside the runtime.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(Error::unavailable(BROKEN_OFF, e)))
+}
+
+#[async_trait]
+impl Store for DirStore {
+    fn capabilities(&self) -> Capabilities {
+        let volume = self.room.volume();
+        let local = volume == Volume::Local;
+        Capabilities {
+            name: "dir",
+            // Where links and listings were put to the test. Elsewhere they may well be as good; nobody has shown it.
+            class: if local || volume == Volume::Network("nfs") { Class::A } else { Class::B },
+            clock: ClockSource::Store { grain: self.room.grain() },
+            reach: if local { Reach::Host } else { Reach::Network },
+            // Other machines' changes are not hinted at.
+            watch: if local { Watching::Hints } else { Watching::None },
+            durability: "fsync of file and folder before each answer",
+        }
+    }
+
+    async fn read(&self, key: &Key) -> Result<Reading> {
+        if self.room.volume() == Volume::Local {
+            // A listing and a small file, mostly in memory: cheaper done than handed over. A server may take its time.
+            return self.room.read(key);
+        }
+        let key = key.clone();
+        self.with(move |room| room.read(&key)).await
+    }
+
+    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
+        let next = &*next.joined();
+        self.replace(key, expected, Some(next)).await
+    }
+
+    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
+        let after = after.cloned();
+        self.with(move |room| room.list(shelf, after.as_ref(), limit)).await
+    }
+
+    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
+        list_by_reading(self, shelf, after, skip, limit).await
+    }
+
+    fn writes_beside(&self) -> bool {
+        false
+    }
+
+    async fn swap_beside(
+        &self,
+        key: &Key,
+        _expected: Option<&Revision>,
+        _next: &[u8],
+        _beside: Beside<'_>,
+    ) -> Result<Swap> {
+        refuse_beside(self, key)
+    }
+
+    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
+        refuse_erasing_a_lease(key)?;
+        self.replace(key, Some(expected), None).await
+    }
+
+    async fn watch(&self, key: &Key) -> Result<Watch> {
+        if self.room.volume() != Volume::Local {
+            return Ok(Watch::silent());
+        }
+        let folder = self.room.folder(key);
+        let (sender, watch) = Watch::channel();
+        match nearest(&folder) {
+            Some(watched) => tokio::spawn(push_hints(folder, watched, sender)),
+            None => return Ok(Watch::silent()),
+        };
+        Ok(watch)
+    }
+
+    async fn survey(&self) -> Result<Survey> {
+        let volume = match self.room.volume() {
+            Volume::Local => "local",
+            _ => "network",
+        };
+        Ok(Survey::plain(self.capabilities().class).fine("file system", volume))
+    }
+}
+
+/// Watches the folder, or while it does not exist yet, the one above in which it will come to be.
+fn nearest(folder: &Path) -> Option<PathWatch> {
+    folder.ancestors().take(3).find_map(|folder| PathWatch::entries(folder).ok())
+}
+
+async fn push_hints(folder: std::path::PathBuf, mut watched: PathWatch, sender: Sender<()>) {
+    let mut arrived = folder.is_dir();
+    loop {
+        tokio::select! {
+            () = sender.closed() => return,
+            changed = watched.changed() => if changed.is_err() { return },
+        }
+        if !arrived {
+            match nearest(&folder) {
+                Some(nearer) => watched = nearer,
+                None => return,
+            }
+            arrived = folder.is_dir();
+        }
+        let _ = sender.try_send(());
+    }
+}

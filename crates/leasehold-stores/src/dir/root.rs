@@ -1,0 +1,383 @@
+//! The folder itself: opening, looking, listing and the clock.
+
+use super::folders::{Folders, sync_folder};
+use super::layout::{self, Version};
+use crate::namespace::Namespace;
+use leasehold_core::store::{Page, Reading, Revision, Versioned};
+use leasehold_core::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf, Timestamp};
+use leasehold_system::clock;
+use leasehold_system::volume::{self, Volume};
+use rustix::fs::OFlags;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The file that marks a folder as ours, and its content.
+const MARKER: &str = "leasehold-store";
+const FORMAT: &str = "leasehold directory store, format 1\n";
+const STAGING: &str = "tmp";
+/// How often a look is repeated when the version it chose was collected in between.
+const MAX_LOOKS: u32 = 100;
+/// How far a stamp lies behind the kernel's clock: one tick of the slowest timer.
+const FINE_GRAIN: Duration = Duration::from_millis(10);
+/// The same where stamps are whole seconds, or even ones (FAT).
+const COARSE_GRAIN: Duration = Duration::from_secs(2);
+/// Age at which a staging file's process is given up. If it was only asleep, its link fails, and it says so.
+const ABANDONED: Duration = Duration::from_secs(24 * 3600);
+/// The deepest that a name's folder can be below its shelf: 400 encoded bytes at 200 per component.
+const MAX_DEPTH: usize = 3;
+
+/// An opened folder.
+#[derive(Debug)]
+pub struct Room {
+    root: PathBuf,
+    folders: Folders,
+    namespace: Namespace,
+    volume: Volume,
+    grain: Duration,
+}
+
+/// A file that is being written, removed when dropped whatever happened.
+#[derive(Debug)]
+pub struct Staged {
+    pub path: PathBuf,
+    /// The store's time when the file was made.
+    pub now: Timestamp,
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Room {
+    pub fn open(root: PathBuf, namespace: Namespace) -> Result<Self> {
+        let folders = Folders::default();
+        match folders.create(&root) {
+            Ok(()) => {}
+            // Whether it can be used shows below; on a read-only file system even an existing folder gives an error.
+            Err(_) if root.is_dir() => {}
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                let above = root.parent().unwrap_or(&root).display().to_string();
+                let message = format!("cannot create {}: create the folder {above} first", root.display());
+                return Err(Error::new(Kind::Invalid, message).with_source(e));
+            }
+            Err(e) => return Err(failed(e, "cannot create the folder", &root)),
+        }
+        let volume = volume::of(&root).map_err(|e| failed(e, "cannot look at", &root))?;
+        let mut room = Room { root, folders, namespace, volume, grain: FINE_GRAIN };
+        room.check_marker()?;
+        room.learn_clock();
+        Ok(room)
+    }
+
+    pub fn volume(&self) -> Volume {
+        self.volume
+    }
+
+    pub fn grain(&self) -> Duration {
+        self.grain
+    }
+
+    fn shelf(&self, shelf: Shelf) -> PathBuf {
+        self.root.join(&*self.namespace.shelf(shelf))
+    }
+
+    /// Makes a shelf that the version which made this store did not have yet. Only beside the marker: below a mount point
+    /// whose share is not mounted there is none. Every version made the shelf of leases; without it, epochs were lost.
+    fn add_shelf(&self, shelf: Shelf) -> io::Result<()> {
+        if shelf == Shelf::Lease {
+            return Err(ErrorKind::NotFound.into());
+        }
+        fs::metadata(self.root.join(MARKER))?;
+        self.folders.make(&self.shelf(shelf))
+    }
+
+    /// Makes the folder of a key that has no version yet, durable with every folder above it.
+    pub fn make_folder(&self, key: &Key) -> Result<()> {
+        let folder = self.folder(key);
+        let lead = || self.folders.lead_to(&self.root, &folder);
+        lead()
+            .or_else(|e| match e.kind() {
+                ErrorKind::NotFound => self.add_shelf(key.shelf).and_then(|()| lead()),
+                _ => Err(e),
+            })
+            .map_err(|e| failed(e, "cannot create", &folder))
+    }
+
+    /// The folder of a key's versions.
+    pub fn folder(&self, key: &Key) -> PathBuf {
+        self.shelf(key.shelf).join(layout::folder_of(&key.name))
+    }
+
+    fn check_marker(&self) -> Result<()> {
+        let marker = self.root.join(MARKER);
+        match fs::read(&marker) {
+            Ok(found) if found == FORMAT.as_bytes() => return Ok(()),
+            Ok(_) => {
+                let message = format!(
+                    "{} does not say `{}`: a newer leasehold wrote it, or it is damaged; it was left as it is",
+                    marker.display(),
+                    FORMAT.trim_end()
+                );
+                return Err(Error::new(Kind::Unsupported, message));
+            }
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            Err(e) => return Err(failed(e, "cannot read", &marker)),
+        }
+        self.refuse_strangers()?;
+        self.furnish().map_err(|e| failed(e, "cannot set up", &self.root))
+    }
+
+    /// A folder with other things in it was probably not meant.
+    fn refuse_strangers(&self) -> Result<()> {
+        let entries = fs::read_dir(&self.root).map_err(|e| failed(e, "cannot list", &self.root))?;
+        for entry in entries {
+            let name = entry.map_err(|e| failed(e, "cannot list", &self.root))?.file_name();
+            let name = name.to_string_lossy();
+            let ours = [MARKER, STAGING].contains(&&*name)
+                || Shelf::ALL.iter().any(|shelf| name.split('@').next() == Some(shelf.as_str()));
+            // What file systems put into every folder of theirs.
+            let harmless = name.starts_with('.') || name == "lost+found";
+            if !ours && !harmless {
+                let message = format!(
+                    "folder {} is not a leasehold store and holds `{}`; give an empty or a new folder",
+                    self.root.display(),
+                    leasehold_core::printable(&name)
+                );
+                return Err(Error::new(Kind::Invalid, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the inner folders and, last, the marker; any number of processes may do so at once.
+    fn furnish(&self) -> io::Result<()> {
+        for folder in Shelf::ALL.iter().map(|shelf| shelf.as_str()).chain([STAGING]) {
+            self.folders.make(&self.root.join(folder))?;
+        }
+        let staged = self.stage(FORMAT.as_bytes())?;
+        match fs::hard_link(&staged.path, self.root.join(MARKER)) {
+            Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e),
+            _ => {}
+        }
+        sync_folder(&self.root)
+    }
+
+    /// Finds out how finely the server stamps files, and sweeps what dead processes left.
+    fn learn_clock(&mut self) {
+        // A local clock is read directly, however coarse the stamps are.
+        if self.volume == Volume::Local {
+            if let Ok(now) = self.now() {
+                self.sweep(now);
+            }
+            return;
+        }
+        // A stamp may fall on a whole second by chance, but hardly twice with a tick in between.
+        for _ in 0..2 {
+            let Ok((staged, nanos)) = self.stage_unsynced() else { return };
+            if nanos != 0 {
+                return self.sweep(staged.now);
+            }
+            std::thread::sleep(FINE_GRAIN * 2);
+        }
+        self.grain = COARSE_GRAIN;
+    }
+
+    fn sweep(&self, now: Timestamp) {
+        let Ok(entries) = fs::read_dir(self.root.join(STAGING)) else { return };
+        for entry in entries.flatten() {
+            let Ok(stamp) = entry.metadata().map(|metadata| stamp(&metadata).0) else { continue };
+            if now.saturating_since(stamp) > ABANDONED {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+
+    /// The store's time.
+    pub fn now(&self) -> Result<Timestamp> {
+        let local = || Timestamp::from_millis(clock::wall_ms());
+        if self.volume == Volume::Local {
+            return Ok(local());
+        }
+        match self.stage_unsynced() {
+            Ok((staged, _)) => Ok(staged.now),
+            // Who may never write here can decide nothing here, and may look by this machine's time. Any other failure
+            // may pass, and a decision by the wrong clock would stay.
+            Err(e) if matches!(e.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied) => {
+                Ok(local())
+            }
+            Err(e) => Err(failed(e, "cannot tell the time of", &self.root)),
+        }
+    }
+
+    /// Writes a finished, fsynced file that has no name of its own yet.
+    pub fn stage(&self, bytes: &[u8]) -> io::Result<Staged> {
+        let (mut file, mut staged, _) = self.create_staged()?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        if self.volume == Volume::Local {
+            staged.now = Timestamp::from_millis(clock::wall_ms());
+        }
+        Ok(staged)
+    }
+
+    fn stage_unsynced(&self) -> io::Result<(Staged, u32)> {
+        self.create_staged().map(|(_, staged, nanos)| (staged, nanos))
+    }
+
+    fn create_staged(&self) -> io::Result<(File, Staged, u32)> {
+        let path = self.root.join(STAGING).join(Nonce::random().to_string());
+        // Not exclusive: NFS servers keep an exclusive create's verifier in the very stamp that is wanted here.
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .custom_flags(OFlags::NOFOLLOW.bits() as i32)
+            .open(&path)?;
+        let mut staged = Staged { path, now: Timestamp::from_millis(0) };
+        let (now, nanos) = stamp(&file.metadata()?);
+        staged.now = now;
+        Ok((file, staged, nanos))
+    }
+
+    /// The numbers of a key's versions, lowest first.
+    pub fn numbers(&self, folder: &Path) -> Result<Vec<u64>> {
+        let entries = match fs::read_dir(folder) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(failed(e, "cannot list", folder)),
+        };
+        let mut numbers = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(|e| failed(e, "cannot list", folder))?.file_name();
+            numbers.extend(name.to_str().and_then(layout::number_of));
+        }
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    /// One version; none if it is not there.
+    pub fn version(&self, folder: &Path, number: u64) -> Result<Option<Version>> {
+        let path = folder.join(layout::file_of(number));
+        let mut bytes = Vec::new();
+        let opened = OpenOptions::new().read(true).custom_flags(OFlags::NOFOLLOW.bits() as i32).open(&path);
+        match opened.and_then(|mut file| file.read_to_end(&mut bytes)) {
+            Ok(_) => Version::decode(number, &bytes, &path).map(Some),
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::StaleNetworkFileHandle) => Ok(None),
+            Err(e) => Err(failed(e, "cannot read", &path)),
+        }
+    }
+
+    /// The newest version; none if the key was never written.
+    pub fn newest(&self, folder: &Path) -> Result<Option<Version>> {
+        for _ in 0..MAX_LOOKS {
+            let Some(number) = self.numbers(folder)?.last().copied() else {
+                // An empty answer counts only if the folder itself is there: a share that is gone has no records.
+                return match fs::metadata(self.root.join(MARKER)) {
+                    Ok(_) => Ok(None),
+                    Err(e) => Err(failed(e, "cannot find the store's", &self.root.join(MARKER))),
+                };
+            };
+            if let Some(version) = self.version(folder, number)? {
+                return Ok(Some(version));
+            }
+        }
+        let message = format!("{} changes faster than it can be read; try again", folder.display());
+        Err(Error::new(Kind::Contended, message))
+    }
+
+    /// The record, and the store's time.
+    pub fn read(&self, key: &Key) -> Result<Reading> {
+        let version = self.newest(&self.folder(key))?;
+        let value = version.and_then(|version| {
+            let revision = version.mark.revision();
+            version.value.map(|bytes| Versioned::whole(bytes, revision))
+        });
+        Ok(Reading { value, now: self.now()? })
+    }
+
+    pub fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
+        let mut names = Vec::new();
+        // A namespace's shelf is made by the first write to it, and so is one that came after the store was made.
+        match self.collect_names(&self.shelf(shelf), &mut Vec::new(), &mut names) {
+            Err(e) if e.kind() == Kind::Unavailable && self.is_unmade(shelf) => {}
+            other => other?,
+        }
+        names.retain(|name| after.is_none_or(|after| name > after));
+        names.sort_unstable();
+        let now = self.now()?;
+        let mut entries = Vec::new();
+        for name in names {
+            let (bytes, revision) = match self.newest(&self.folder(&Key::new(shelf, &name))) {
+                Ok(Some(Version { mark, value: Some(bytes), .. })) => (bytes, mark.revision()),
+                Ok(_) => continue,
+                // A damaged file must not hide the others. No record decodes from nothing, and no swap expects this.
+                Err(e) if e.kind() == Kind::Corrupt => (Vec::new(), Revision("damaged".into())),
+                Err(e) => return Err(e),
+            };
+            if entries.len() == limit {
+                return Ok(Page { entries, more: true, now });
+            }
+            entries.push((name, Versioned::whole(bytes, revision)));
+        }
+        Ok(Page { entries, more: false, now })
+    }
+
+    /// Whether the shelf was never written to, in a store that is there.
+    fn is_unmade(&self, shelf: Shelf) -> bool {
+        let is_first = matches!(shelf, Shelf::Lease | Shelf::Counters | Shelf::Probe);
+        let missing = self.shelf(shelf).symlink_metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound);
+        missing && (!is_first || !self.namespace.is_default()) && self.root.join(MARKER).is_file()
+    }
+
+    fn collect_names(&self, folder: &Path, above: &mut Vec<String>, names: &mut Vec<LeaseName>) -> Result<()> {
+        let entries = match fs::read_dir(folder) {
+            Ok(entries) => entries,
+            Err(e) => return Err(failed(e, "cannot list", folder)),
+        };
+        for entry in entries {
+            let entry = entry.map_err(|e| failed(e, "cannot list", folder))?;
+            // What does not decode is a stranger's: desktop tools leave files everywhere.
+            let Ok(component) = entry.file_name().into_string() else { continue };
+            let continued = layout::is_continued(&component);
+            above.push(component);
+            if continued && above.len() < MAX_DEPTH && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                self.collect_names(&entry.path(), above, names)?;
+            } else {
+                names.extend(layout::name_of(above));
+            }
+            above.pop();
+        }
+        Ok(())
+    }
+}
+
+fn stamp(metadata: &fs::Metadata) -> (Timestamp, u32) {
+    let (seconds, nanos) = (metadata.mtime().max(0) as u64, metadata.mtime_nsec().max(0) as u32);
+    (Timestamp::from_millis(seconds.saturating_mul(1000) + u64::from(nanos / 1_000_000)), nanos)
+}
+
+/// The system's error as ours, for calls that surely changed no record.
+pub fn failed(error: io::Error, what: &str, path: &Path) -> Error {
+    let place = path.display();
+    let (kind, advice) = match error.kind() {
+        ErrorKind::ReadOnlyFilesystem => (Kind::Unsupported, "the file system is read-only"),
+        ErrorKind::PermissionDenied => (Kind::Unsupported, "this user needs read and write permission"),
+        ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
+            (Kind::Invalid, "it is, or lies below, a file; give a folder")
+        }
+        ErrorKind::CrossesDevices | ErrorKind::Unsupported => {
+            (Kind::Unsupported, "this file system has no hard links; use another folder")
+        }
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            (Kind::Unavailable, "no space is left; nothing was changed, free some and try again")
+        }
+        ErrorKind::NotFound => (Kind::Unavailable, "it is not there; is the share mounted?"),
+        _ => (Kind::Unavailable, "nothing was changed; try again"),
+    };
+    Error::new(kind, format!("{what} {place}: {advice}")).with_source(error)
+}

@@ -1,0 +1,222 @@
+//! One signed request to DynamoDB, and what its answer means.
+
+use super::credentials::Chain;
+use crate::http::client::reading;
+use crate::http::{Answer, Doing, exchange, unknown};
+use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
+use aws_sigv4::sign::v4::SigningParams;
+use leasehold_core::{Error, Kind, Result, Timestamp, printable};
+use leasehold_system::clock::wall_ms;
+use reqwest::{Client, RequestBuilder, Url};
+use serde_json::Value;
+use std::fmt;
+use std::time::{Duration, UNIX_EPOCH};
+
+const API: &str = "DynamoDB_20120810";
+const CONTENT: &str = "application/x-amz-json-1.0";
+/// The most that is said of an error of the server's own.
+const MAX_SAID: usize = 200;
+
+/// Where requests go, and who signs them.
+pub(super) struct Endpoint {
+    client: Client,
+    chain: Chain,
+    url: Url,
+    region: String,
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.url.as_str().trim_end_matches('/'))
+    }
+}
+
+/// Why a request was not done.
+pub(super) enum Failure {
+    /// The condition did not hold; nothing changed.
+    Mismatch,
+    /// There is no such table; nothing changed. It was said at this time.
+    NoTable(Timestamp),
+    Error(Error),
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Error {
+        match failure {
+            Failure::Error(error) => error,
+            Failure::Mismatch => Error::new(Kind::Unavailable, "a read was refused as if it had a condition"),
+            Failure::NoTable(_) => Error::new(Kind::Unavailable, "the table is not there"),
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure::Error(error)
+    }
+}
+
+pub(super) fn is_region(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+}
+
+/// The URL of an endpoint, if it is one.
+pub(super) fn endpoint_url(text: &str) -> Option<Url> {
+    let url = Url::parse(text).ok()?;
+    let is_bare = url.path() == "/" && url.query().is_none() && url.username().is_empty() && url.password().is_none();
+    (matches!(url.scheme(), "http" | "https") && url.has_host() && is_bare).then_some(url)
+}
+
+impl Endpoint {
+    /// The endpoint that is named, or that of the environment, or AWS's own for the region.
+    pub(super) fn new(client: Client, chain: Chain, region: Option<&str>, named: Option<&str>) -> Result<Self> {
+        let var = |name: &str| chain.var(name);
+        let region = region.map(str::to_owned).or_else(|| chain.region()).ok_or_else(|| {
+            let message = "no AWS region; write dynamodb://region/table, or set AWS_REGION";
+            Error::new(Kind::Unsupported, message)
+        })?;
+        let given =
+            named.map(str::to_owned).or_else(|| var("AWS_ENDPOINT_URL_DYNAMODB")).or_else(|| var("AWS_ENDPOINT_URL"));
+        let text = given.unwrap_or_else(|| {
+            let suffix = if region.starts_with("cn-") { ".cn" } else { "" };
+            format!("https://dynamodb.{region}.amazonaws.com{suffix}")
+        });
+        let url = endpoint_url(&text).filter(|_| is_region(&region)).ok_or_else(|| {
+            let message = "AWS_REGION or AWS_ENDPOINT_URL is malformed; use eu-central-1 and http://host:port";
+            Error::new(Kind::Unsupported, message)
+        })?;
+        Ok(Endpoint { client, chain, url, region })
+    }
+
+    pub(super) fn region(&self) -> &str {
+        &self.region
+    }
+
+    /// One action. A write is sent once.
+    pub(super) async fn call(
+        &self,
+        action: &str,
+        question: &Value,
+        doing: Doing,
+        table: &str,
+    ) -> Result<(Value, Timestamp), Failure> {
+        let answer = self.exchange(action, question, doing).await?;
+        match answer.status {
+            200 => {
+                let value = serde_json::from_slice(&answer.body).map_err(|e| {
+                    let message = format!("{self} gave an answer that is none of DynamoDB's; check the endpoint");
+                    Error::new(unknown(doing), message).with_source(e)
+                })?;
+                Ok((value, answer.now))
+            }
+            _ => {
+                let failure = self.refused(&answer, action, doing, table);
+                if let Failure::Error(error) = &failure
+                    && error.kind() == Kind::Unsupported
+                {
+                    // They may have been changed meanwhile, in a file or by a service.
+                    self.chain.forget().await;
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    async fn exchange(&self, action: &str, question: &Value, doing: Doing) -> Result<Answer> {
+        let request = self.request(action, question).await?;
+        let place = self.to_string();
+        match doing {
+            Doing::Reading => reading(request, &place).await,
+            Doing::Writing => exchange(request, doing, &place).await,
+        }
+    }
+
+    async fn request(&self, action: &str, question: &Value) -> Result<RequestBuilder> {
+        let target = format!("{API}.{action}");
+        let body = question.to_string();
+        let identity = self.chain.credentials().await?.into();
+        let cannot = |what: String| Error::new(Kind::Invalid, format!("cannot sign a request to {self}: {what}"));
+        // The signature's time is this machine's: the server refuses it if it is off by more than some minutes.
+        let params = SigningParams::builder()
+            .identity(&identity)
+            .region(&self.region)
+            .name("dynamodb")
+            .time(UNIX_EPOCH + Duration::from_millis(wall_ms()))
+            .settings(SigningSettings::default())
+            .build()
+            .map_err(|e| cannot(e.to_string()))?;
+        let headers = [("content-type", CONTENT), ("x-amz-target", target.as_str())];
+        let signable =
+            SignableRequest::new("POST", self.url.as_str(), headers.into_iter(), SignableBody::Bytes(body.as_bytes()))
+                .map_err(|e| cannot(e.to_string()))?;
+        let (instructions, _) = sign(signable, &params.into()).map_err(|e| cannot(e.to_string()))?.into_parts();
+        let mut request = self.client.post(self.url.clone());
+        for (name, value) in headers.into_iter().chain(instructions.headers()) {
+            request = request.header(name, value);
+        }
+        Ok(request.body(body))
+    }
+
+    /// What an error answer means. DynamoDB changes nothing when it gives one below 500.
+    fn refused(&self, answer: &Answer, action: &str, doing: Doing, table: &str) -> Failure {
+        let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+        let code = body["__type"].as_str().unwrap_or_default();
+        let code = printable(code.rsplit('#').next().unwrap_or_default());
+        let said = body["message"].as_str().or_else(|| body["Message"].as_str()).unwrap_or_default();
+        let said: String = printable(said).chars().take(MAX_SAID).collect();
+        let (kind, what) = match code.as_str() {
+            "ConditionalCheckFailedException" => return Failure::Mismatch,
+            "ResourceNotFoundException" => return Failure::NoTable(answer.now),
+            "ProvisionedThroughputExceededException"
+            | "ThrottlingException"
+            | "RequestLimitExceeded"
+            | "Throttling"
+            | "LimitExceededException" => (
+                Kind::Unavailable,
+                format!("{self} throttles table `{table}` ({code}); try again, or raise its capacity"),
+            ),
+            "ReplicatedWriteConflictException" | "TransactionConflictException" | "ResourceInUseException" => {
+                (Kind::Unavailable, format!("table `{table}` is being changed elsewhere ({code}); try again"))
+            }
+            "UnrecognizedClientException"
+            | "InvalidSignatureException"
+            | "IncompleteSignatureException"
+            | "MissingAuthenticationTokenException"
+            | "MissingAuthenticationToken"
+            | "ExpiredTokenException"
+            | "InvalidClientTokenId"
+            | "SignatureDoesNotMatch"
+            | "RequestTimeTooSkewed"
+            | "RequestExpired" => (
+                Kind::Unsupported,
+                format!(
+                    "{self} refused the AWS credentials ({code}); check AWS_ACCESS_KEY_ID or AWS_PROFILE, and the clock"
+                ),
+            ),
+            "AccessDeniedException" | "AccessDenied" => (
+                Kind::Unsupported,
+                format!("not allowed: grant dynamodb:{action} on table `{table}` in {}", self.region),
+            ),
+            "ValidationException" if said.contains("size") => {
+                (Kind::Invalid, format!("the record does not fit into an item of table `{table}`: {said}"))
+            }
+            "ValidationException" => {
+                let advice = "its keys must be `shelf` and `name`, both strings; name another table";
+                (Kind::Unsupported, format!("table `{table}` is none of leasehold's: {said}; {advice}"))
+            }
+            _ if answer.status == 429 => (Kind::Unavailable, format!("{self} is asked too often; try again later")),
+            _ if matches!(answer.status, 401 | 403) => {
+                let status = answer.status;
+                let what =
+                    format!("{self} refused the AWS credentials ({status}); check AWS_ACCESS_KEY_ID or AWS_PROFILE");
+                (Kind::Unsupported, what)
+            }
+            _ if answer.status < 500 => {
+                let status = answer.status;
+                (Kind::Unsupported, format!("{self} refused {action} with {status} {code}: {said}; check the endpoint"))
+            }
+            _ => (unknown(doing), format!("{self} failed with {} {code}; try again", answer.status)),
+        };
+        Failure::Error(Error::new(kind, what))
+    }
+}

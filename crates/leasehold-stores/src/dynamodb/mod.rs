@@ -1,0 +1,311 @@
+//! Records in a DynamoDB table, of any number of namespaces.
+//!
+//! Promise: a swap is one conditional write, a read is strongly consistent, and no request is ever sent twice behind
+//! the caller's back: an answer that is lost is `Indeterminate`. Non-promise: time is the `Date` header of the endpoint,
+//! to the second; there are no hints; a global table is class B unless its replicas are strongly consistent.
+//!
+//! `dynamodb://table`, in the region of the environment, or `dynamodb://region/table`. Each item has the partition key
+//! `shelf` (`namespace#shelf`), the sort key `name`, a random `revision` and the `value`. The table is made by the first
+//! write that misses it.
+//!
+//! Options: `endpoint`, `profile`, `credentials` (a file like `~/.aws/credentials`), `ca`. Otherwise as AWS's own tools:
+//! AWS_ACCESS_KEY_ID, AWS_PROFILE, `~/.aws`, AWS_REGION, AWS_ENDPOINT_URL_DYNAMODB, and the services of containers and
+//! instances.
+
+mod connection;
+mod credentials;
+mod table;
+
+use crate::http::Doing;
+use crate::http::client::{CA, client};
+use crate::namespace::Namespace;
+use crate::url::Address;
+use async_trait::async_trait;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use connection::{Endpoint, Failure};
+use credentials::Chain;
+use leasehold_core::store::{
+    Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Versioned,
+    Watch, Watching, list_by_reading, refuse_beside, refuse_erasing_a_lease,
+};
+use leasehold_core::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf, Timestamp};
+use serde_json::{Value, json};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The most that one query is asked for.
+const MAX_PAGE: usize = 1000;
+
+/// A store in a DynamoDB table. Clones share their connections.
+#[derive(Clone)]
+pub struct DynamoStore {
+    endpoint: Arc<Endpoint>,
+    table: String,
+    namespace: Namespace,
+}
+
+impl fmt::Debug for DynamoStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DynamoStore({} at {})", self.table, self.endpoint)
+    }
+}
+
+/// Refuses an address that cannot be one of a table.
+pub fn check(address: &Address) -> Result<()> {
+    parts(address).map(drop)
+}
+
+/// The region, if it is named, and the table.
+fn parts(address: &Address) -> Result<(Option<&str>, &str)> {
+    address.allow_options(&["credentials", "endpoint", "profile", CA])?;
+    let [host] = address.hosts.as_slice() else {
+        return Err(address.invalid("name a table: dynamodb://table or dynamodb://region/table"));
+    };
+    if address.user.is_some() || address.password.is_some() || host.port.is_some() {
+        return Err(address.invalid(
+            "credentials come from the environment or ~/.aws, and a server from `endpoint`; use dynamodb://region/table",
+        ));
+    }
+    let (region, table) = match address.path.as_str() {
+        "" => (None, host.name.as_str()),
+        table => (Some(host.name.as_str()), table),
+    };
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if !(3..=255).contains(&table.len()) || !table.chars().all(is_name) {
+        return Err(address.invalid("a table has 3 to 255 of A-Z a-z 0-9 . _ -"));
+    }
+    if region.is_some_and(|region| !connection::is_region(region)) {
+        return Err(address.invalid("a region has lower-case letters, digits and `-`, as in eu-central-1"));
+    }
+    if address.option("endpoint").is_some_and(|endpoint| connection::endpoint_url(endpoint).is_none()) {
+        return Err(address.invalid("`endpoint` is not of the form http://host:port"));
+    }
+    Ok((region, table))
+}
+
+/// Prepares a client; nothing is sent.
+pub async fn open(address: &Address, namespace: &Namespace) -> Result<DynamoStore> {
+    let (region, table) = parts(address)?;
+    let client = client(address)?;
+    let chain = Chain::from_environment(client.clone(), address.option("profile"), address.option("credentials"));
+    let endpoint = Endpoint::new(client, chain, region, address.option("endpoint"))?;
+    Ok(DynamoStore { endpoint: Arc::new(endpoint), table: table.to_owned(), namespace: namespace.clone() })
+}
+
+impl DynamoStore {
+    fn shelf(&self, shelf: Shelf) -> Value {
+        json!({ "S": format!("{}#{}", self.namespace, shelf.as_str()) })
+    }
+
+    fn key(&self, key: &Key) -> Value {
+        json!({ "shelf": self.shelf(key.shelf), "name": { "S": key.name.as_str() } })
+    }
+
+    async fn ask(&self, action: &str, question: &Value) -> Result<(Value, Timestamp), Failure> {
+        self.endpoint.call(action, question, Doing::Reading, &self.table).await
+    }
+
+    /// One conditional write. `None` says that there is no table.
+    async fn write(&self, action: &str, question: &Value, revision: &str) -> Result<Option<Swap>> {
+        match self.endpoint.call(action, question, Doing::Writing, &self.table).await {
+            Ok((_, now)) => Ok(Some(Swap::Done { revision: Revision(revision.to_owned()), now })),
+            Err(Failure::Mismatch) => Ok(Some(Swap::Mismatch)),
+            Err(Failure::NoTable(_)) => Ok(None),
+            Err(Failure::Error(error)) => Err(error),
+        }
+    }
+
+    fn damaged(&self) -> Error {
+        let message = format!("table `{}` has an item that is none of leasehold's; remove it by hand", self.table);
+        Error::new(Kind::Corrupt, message)
+    }
+
+    fn value(&self, item: &Value) -> Result<Versioned> {
+        let revision = item["revision"]["S"].as_str().ok_or_else(|| self.damaged())?;
+        // An empty value has no attribute: not every server takes empty ones.
+        let bytes = match item.get("value") {
+            Some(value) => {
+                value["B"].as_str().and_then(|text| BASE64.decode(text).ok()).ok_or_else(|| self.damaged())?
+            }
+            None => Vec::new(),
+        };
+        Ok(Versioned::whole(bytes, Revision(revision.to_owned())))
+    }
+
+    fn query(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize, start: Option<&Value>) -> Value {
+        let mut query = json!({
+            "TableName": self.table,
+            "ConsistentRead": true,
+            "Limit": limit.clamp(1, MAX_PAGE),
+            "KeyConditionExpression": "#shelf = :shelf",
+            "ExpressionAttributeNames": { "#shelf": "shelf" },
+            "ExpressionAttributeValues": { ":shelf": self.shelf(shelf) },
+        });
+        if let Some(after) = after {
+            query["KeyConditionExpression"] = json!("#shelf = :shelf AND #name > :after");
+            query["ExpressionAttributeNames"]["#name"] = json!("name");
+            query["ExpressionAttributeValues"][":after"] = json!({ "S": after.as_str() });
+        }
+        if let Some(start) = start {
+            query["ExclusiveStartKey"] = start.clone();
+        }
+        query
+    }
+}
+
+#[async_trait]
+impl Store for DynamoStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            name: "dynamodb",
+            class: Class::A,
+            clock: ClockSource::Store { grain: Duration::from_secs(1) },
+            reach: Reach::Network,
+            watch: Watching::None,
+            durability: "the write is stored in two of three availability zones before each answer",
+        }
+    }
+
+    async fn read(&self, key: &Key) -> Result<Reading> {
+        let question = json!({ "TableName": self.table, "Key": self.key(key), "ConsistentRead": true });
+        match self.ask("GetItem", &question).await {
+            Ok((answer, now)) => {
+                let value = answer.get("Item").map(|item| self.value(item)).transpose()?;
+                Ok(Reading { value, now })
+            }
+            // Never written to: nothing is in it.
+            Err(Failure::NoTable(now)) => Ok(Reading { value: None, now }),
+            Err(failure) => Err(failure.into()),
+        }
+    }
+
+    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
+        let next = &*next.joined();
+        // Random, so that it never comes again, not even after the table was restored from a backup.
+        let revision = Nonce::random().to_string();
+        let mut item = self.key(key);
+        item["revision"] = json!({ "S": revision });
+        if !next.is_empty() {
+            item["value"] = json!({ "B": BASE64.encode(next) });
+        }
+        let mut question = json!({ "TableName": self.table, "Item": item });
+        condition(&mut question, expected);
+        if let Some(swap) = self.write("PutItem", &question, &revision).await? {
+            return Ok(swap);
+        }
+        if expected.is_some() {
+            return Ok(Swap::Mismatch);
+        }
+        self.make_table().await?;
+        self.write("PutItem", &question, &revision).await?.ok_or_else(|| {
+            let message = format!("table `{}` is not there yet; try again", self.table);
+            Error::new(Kind::Unavailable, message)
+        })
+    }
+
+    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
+        let (mut entries, mut start, mut told) = (Vec::new(), None, None);
+        loop {
+            let wanted = limit.saturating_add(1) - entries.len();
+            let (answer, now) = match self.ask("Query", &self.query(shelf, after, wanted, start.as_ref())).await {
+                Ok(answer) => answer,
+                Err(Failure::NoTable(now)) => return Ok(Page { entries: Vec::new(), more: false, now }),
+                Err(failure) => return Err(failure.into()),
+            };
+            // The earliest: what came later is seen or not, as it happens.
+            let now = *told.get_or_insert(now);
+            for item in answer["Items"].as_array().into_iter().flatten() {
+                let name = item["name"]["S"].as_str().unwrap_or_default();
+                let name = LeaseName::new(name).map_err(|e| self.damaged().with_source(e))?;
+                entries.push((name, self.value(item)?));
+            }
+            start = answer.get("LastEvaluatedKey").cloned();
+            if entries.len() > limit || start.is_none() {
+                let more = entries.len() > limit;
+                entries.truncate(limit);
+                return Ok(Page { entries, more, now });
+            }
+        }
+    }
+
+    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
+        list_by_reading(self, shelf, after, skip, limit).await
+    }
+
+    fn writes_beside(&self) -> bool {
+        false
+    }
+
+    async fn swap_beside(
+        &self,
+        key: &Key,
+        _expected: Option<&Revision>,
+        _next: &[u8],
+        _beside: Beside<'_>,
+    ) -> Result<Swap> {
+        refuse_beside(self, key)
+    }
+
+    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
+        refuse_erasing_a_lease(key)?;
+        let mut question = json!({ "TableName": self.table, "Key": self.key(key) });
+        condition(&mut question, Some(expected));
+        Ok(self.write("DeleteItem", &question, &expected.0).await?.unwrap_or(Swap::Mismatch))
+    }
+
+    async fn watch(&self, _key: &Key) -> Result<Watch> {
+        Ok(Watch::silent())
+    }
+
+    async fn survey(&self) -> Result<Survey> {
+        self.look().await
+    }
+}
+
+/// Makes a write depend on the item's revision, or on there being none.
+fn condition(question: &mut Value, expected: Option<&Revision>) {
+    match expected {
+        None => {
+            question["ConditionExpression"] = json!("attribute_not_exists(#shelf)");
+            question["ExpressionAttributeNames"] = json!({ "#shelf": "shelf" });
+        }
+        Some(revision) => {
+            question["ConditionExpression"] = json!("#revision = :expected");
+            question["ExpressionAttributeNames"] = json!({ "#revision": "revision" });
+            question["ExpressionAttributeValues"] = json!({ ":expected": { "S": revision.0 } });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> Address {
+        let (scheme, rest) = text.split_once(':').unwrap();
+        Address::parse(scheme, rest).unwrap()
+    }
+
+    #[test]
+    fn addresses_name_a_table_and_perhaps_a_region() {
+        assert_eq!(parts(&address("dynamodb://leases")).unwrap(), (None, "leases"));
+        assert_eq!(parts(&address("dynamodb://eu-central-1/leases")).unwrap(), (Some("eu-central-1"), "leases"));
+        for (text, says) in [
+            ("dynamodb://", "name a table"),
+            ("dynamodb://a,b/leases", "name a table"),
+            ("dynamodb://AKIA:secret@eu-central-1/leases", "credentials come from the environment"),
+            ("dynamodb://host:8000/leases", "a server from `endpoint`"),
+            ("dynamodb://eu-central-1/le", "3 to 255"),
+            ("dynamodb://eu-central-1/a/b/c", "3 to 255"),
+            ("dynamodb://EU/leases", "a region has"),
+            ("dynamodb://leases?endpoint=localhost:8000", "`endpoint` is not"),
+            ("dynamodb://leases?region=x", "`region` is not known"),
+        ] {
+            let error = check(&address(text)).unwrap_err();
+            assert!(error.kind() == Kind::Invalid && error.to_string().contains(says), "{text} gave {error}");
+            assert!(!error.to_string().contains("secret"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The members of a cluster, and the login: which one is asked, what happens when it is away, and with which token.
+//!
+//! Promise: a read goes on to the next member when one is away or in trouble; a write only when it surely was not sent,
+//! or was refused for its token. Every call ends within [`CALL`]. Non-promise: nothing here balances load; the member
+//! that answered last is asked again, so that in quiet times all clients share one member's clock.
+
+use super::config::{Credentials, Endpoint, Settings};
+use super::error::{Cause, Refusal};
+use super::wire::Authenticated;
+use crate::http::{self, Answer, Doing, unknown};
+use leasehold_core::{Error, Kind, Result};
+use reqwest::header::AUTHORIZATION;
+use reqwest::{Client, RequestBuilder};
+use serde_json::{Value, json};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+/// How long a call may take, whatever happens in it.
+const CALL: Duration = Duration::from_secs(10);
+/// How long one of several members is waited for. An election takes about two seconds.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A cluster.
+pub(super) struct Cluster {
+    client: Client,
+    endpoints: Vec<Endpoint>,
+    /// The one that answered last.
+    good: AtomicUsize,
+    credentials: Option<Credentials>,
+    login: Mutex<Login>,
+}
+
+/// What is known about getting in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Login {
+    Untried,
+    Token(Arc<str>),
+    /// Authentication was off when it was tried.
+    NotNeeded,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(super) enum Reply<'a> {
+    /// From this place.
+    Answer(Answer, &'a str),
+    Refused(Refusal),
+}
+
+/// The endpoints, without secrets.
+impl fmt::Display for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bases: Vec<&str> = self.endpoints.iter().map(|endpoint| endpoint.base.as_str()).collect();
+        f.write_str(&bases.join(","))
+    }
+}
+
+impl Cluster {
+    pub(super) fn new(settings: Settings) -> Result<Self> {
+        let client = settings.client()?;
+        let Settings { endpoints, credentials, .. } = settings;
+        Ok(Cluster { client, endpoints, good: AtomicUsize::new(0), credentials, login: Mutex::new(Login::Untried) })
+    }
+
+    pub(super) fn endpoints(&self) -> &[Endpoint] {
+        &self.endpoints
+    }
+
+    /// The member that answered last.
+    pub(super) fn good(&self) -> usize {
+        self.good.load(Ordering::Relaxed) % self.endpoints.len()
+    }
+
+    /// Leaves a member that gave no answer: the next call asks another.
+    pub(super) fn leave(&self, index: usize) {
+        let next = (index + 1) % self.endpoints.len();
+        let _ = self.good.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// One exchange, with a login where one is needed. A token that has gone stale is replaced once.
+    pub(super) async fn call(&self, path: &str, body: &Value, doing: Doing) -> Result<Reply<'_>> {
+        self.bounded(doing, async {
+            let body = body.to_string();
+            let token = self.token().await?;
+            let reply = self.send(path, &body, token.as_deref(), doing).await?;
+            match reply {
+                // Refused before it was proposed or instead of being applied: it can be sent again.
+                Reply::Refused(refusal) if refusal.cause != Cause::NotPermitted && self.may_log_in_again(&refusal) => {
+                    let token = self.log_in_again(token.as_deref()).await?;
+                    self.send(path, &body, token.as_deref(), doing).await
+                }
+                reply => Ok(reply),
+            }
+        })
+        .await
+    }
+
+    async fn bounded<T>(&self, doing: Doing, call: impl Future<Output = Result<T>>) -> Result<T> {
+        timeout(CALL, call).await.unwrap_or_else(|_| {
+            let good = self.good();
+            self.leave(good);
+            Err(silent(&self.endpoints[good].place, doing, CALL))
+        })
+    }
+
+    /// Asks the good member, and the others in turn where that is safe.
+    async fn send(&self, path: &str, body: &str, token: Option<&str>, doing: Doing) -> Result<Reply<'_>> {
+        let (first, count) = (self.good(), self.endpoints.len());
+        let mut failed = None;
+        for turn in 0..count {
+            let index = (first + turn) % count;
+            let is_last = turn + 1 == count;
+            match self.ask(index, path, body, token, doing).await {
+                Ok(Reply::Refused(refusal)) if refusal.is_trouble() => {
+                    self.leave(index);
+                    if is_last || doing == Doing::Writing {
+                        return Ok(Reply::Refused(refusal));
+                    }
+                }
+                Ok(reply) => {
+                    self.good.store(index, Ordering::Relaxed);
+                    return Ok(reply);
+                }
+                Err(error) => {
+                    self.leave(index);
+                    // Not sent, or only a read.
+                    if error.kind() != Kind::Unavailable {
+                        return Err(error);
+                    }
+                    failed.get_or_insert(error);
+                }
+            }
+        }
+        Err(failed.unwrap_or_else(|| Error::new(Kind::Unavailable, "no member of etcd answers; try again")))
+    }
+
+    /// Asks one member.
+    pub(super) async fn ask(
+        &self,
+        index: usize,
+        path: &str,
+        body: &str,
+        token: Option<&str>,
+        doing: Doing,
+    ) -> Result<Reply<'_>> {
+        let place = self.endpoints[index].place.as_str();
+        let request = self.request(index, path, token).body(body.to_owned());
+        let exchange = http::exchange(request, doing, place);
+        let answer = match self.endpoints.len() {
+            1 => exchange.await?,
+            _ => timeout(PATIENCE, exchange).await.unwrap_or_else(|_| Err(silent(place, doing, PATIENCE)))?,
+        };
+        Ok(match answer.status {
+            200 => Reply::Answer(answer, place),
+            _ => Reply::Refused(Refusal::of(&answer, place)),
+        })
+    }
+
+    pub(super) fn request(&self, index: usize, path: &str, token: Option<&str>) -> RequestBuilder {
+        let request = self.client.post(format!("{}/v3/{path}", self.endpoints[index].base));
+        match token {
+            Some(token) => request.header(AUTHORIZATION, token),
+            None => request,
+        }
+    }
+
+    /// The token to send, if any.
+    pub(super) async fn token(&self) -> Result<Option<Arc<str>>> {
+        let Some(credentials) = &self.credentials else { return Ok(None) };
+        let mut login = self.login.lock().await;
+        if *login == Login::Untried {
+            *login = self.log_in(credentials).await?;
+        }
+        Ok(login.token())
+    }
+
+    /// A watch with a stale token is refused as if it were not permitted.
+    pub(super) fn may_log_in_again(&self, refusal: &Refusal) -> bool {
+        let causes = [Cause::StaleToken, Cause::NoUser, Cause::NotPermitted];
+        self.credentials.is_some() && causes.contains(&refusal.cause)
+    }
+
+    /// Another token than the stale one. Those who come while somebody logs in take what comes of that.
+    pub(super) async fn log_in_again(&self, stale: Option<&str>) -> Result<Option<Arc<str>>> {
+        let Some(credentials) = &self.credentials else { return Ok(None) };
+        let mut login = self.login.lock().await;
+        if login.token().as_deref() == stale {
+            *login = Login::Untried;
+            *login = self.log_in(credentials).await?;
+        }
+        Ok(login.token())
+    }
+
+    async fn log_in(&self, credentials: &Credentials) -> Result<Login> {
+        let body = json!({ "name": credentials.user, "password": credentials.password.reveal() }).to_string();
+        match self.send("auth/authenticate", &body, None, Doing::Reading).await? {
+            Reply::Answer(answer, place) => {
+                let Authenticated { token } = super::parsed(&answer, Doing::Reading, place)?;
+                Ok(Login::Token(token.into()))
+            }
+            Reply::Refused(refusal) if refusal.cause == Cause::AuthIsOff => Ok(Login::NotNeeded),
+            Reply::Refused(refusal) => Err(refusal.error(Doing::Reading)),
+        }
+    }
+}
+
+impl Login {
+    fn token(&self) -> Option<Arc<str>> {
+        match self {
+            Login::Token(token) => Some(token.clone()),
+            Login::Untried | Login::NotNeeded => None,
+        }
+    }
+}
+
+fn silent(place: &str, doing: Doing, waited: Duration) -> Error {
+    Error::new(unknown(doing), format!("{place} did not answer within {} s", waited.as_secs()))
+}

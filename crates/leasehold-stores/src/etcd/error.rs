@@ -1,0 +1,161 @@
+//! What etcd says instead of doing it, and what that means for the caller.
+//!
+//! Promise: a write is said to be surely not applied only for refusals that etcd gives before a proposal or instead of
+//! applying it. Everything else, known or new, leaves a write unknown.
+
+use super::wire::Refused;
+use crate::http::{Answer, Doing, unknown};
+use leasehold_core::{Error, Kind, printable};
+
+/// Why it was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The token is unknown, expired or from before a change of users: a new one may do.
+    StaleToken,
+    /// No token was sent, and one is needed.
+    NoUser,
+    /// Nobody can log in: everybody may do everything.
+    AuthIsOff,
+    BadCredentials,
+    NotPermitted,
+    /// The quota of the database is used up. The one write that used it up *was applied*.
+    NoSpace,
+    TooLarge,
+    Busy,
+    Corrupt,
+    NotEtcd,
+    /// No leader, a new leader, a timeout, or what no one thought of.
+    Trouble,
+}
+
+/// By text, as the gateway of etcd 3.4 was seen or is known to give it. A release that words one differently makes it
+/// `Trouble`, which claims nothing about a write.
+const CAUSES: &[(&str, Cause)] = &[
+    ("invalid auth token", Cause::StaleToken),
+    ("revision in header is old", Cause::StaleToken),
+    ("revision of auth store is old", Cause::StaleToken),
+    ("user name is empty", Cause::NoUser),
+    ("authentication is not enabled", Cause::AuthIsOff),
+    ("authentication failed", Cause::BadCredentials),
+    ("user name not found", Cause::BadCredentials),
+    ("permission denied", Cause::NotPermitted),
+    ("database space exceeded", Cause::NoSpace),
+    ("request is too large", Cause::TooLarge),
+    ("too many requests", Cause::Busy),
+    ("corrupt cluster", Cause::Corrupt),
+];
+
+/// A refusal by one member.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) cause: Cause,
+    place: String,
+    said: String,
+}
+
+impl Refusal {
+    /// From an answer with a status that is not 200.
+    pub(super) fn of(answer: &Answer, place: &str) -> Self {
+        match serde_json::from_slice::<Refused>(&answer.body) {
+            Ok(refused) if !refused.message.is_empty() => Refusal::saying(&refused.message, place),
+            _ => {
+                let gone = matches!(answer.status, 301..=308 | 404 | 405 | 501);
+                let cause = if gone { Cause::NotEtcd } else { Cause::Trouble };
+                Refusal { cause, place: place.to_owned(), said: format!("status {}", answer.status) }
+            }
+        }
+    }
+
+    /// From what was said.
+    pub(super) fn saying(message: &str, place: &str) -> Self {
+        let cause = CAUSES.iter().find(|(text, _)| message.contains(text)).map_or(Cause::Trouble, |(_, cause)| *cause);
+        Refusal { cause, place: place.to_owned(), said: printable(message) }
+    }
+
+    /// Whether another member may do better.
+    pub(super) fn is_trouble(&self) -> bool {
+        self.cause == Cause::Trouble
+    }
+
+    /// The one place where etcd's words become a kind.
+    pub(super) fn error(&self, doing: Doing) -> Error {
+        let (kind, advice) = match self.cause {
+            Cause::StaleToken => (Kind::Unavailable, "the login does not last; try again"),
+            Cause::NoUser => (
+                Kind::Unsupported,
+                "it wants a user; put one into the url as `user:password@`, or into ETCDCTL_USER and ETCDCTL_PASSWORD",
+            ),
+            Cause::AuthIsOff => (Kind::Unavailable, "authentication was just switched off; try again"),
+            Cause::BadCredentials => {
+                (Kind::Unsupported, "check the user and the password in the url, or ETCDCTL_USER and ETCDCTL_PASSWORD")
+            }
+            Cause::NotPermitted => (
+                Kind::Unsupported,
+                "grant the user's role `etcdctl role grant-permission ROLE readwrite --prefix=true /leasehold/`",
+            ),
+            // Reading here means: it was looked up, and nothing was written.
+            Cause::NoSpace => (
+                unknown(doing),
+                "its quota is used up; run `etcdctl compact`, `etcdctl defrag` and `etcdctl alarm disarm`, and set \
+                 --auto-compaction-retention",
+            ),
+            Cause::TooLarge => (Kind::Invalid, "raise --max-request-bytes, or keep less in the record"),
+            Cause::Busy => (Kind::Unavailable, "it is overloaded; try again"),
+            Cause::Corrupt => (Kind::Corrupt, "a member's data differs; see `etcdctl alarm list`"),
+            Cause::NotEtcd => {
+                (Kind::Unsupported, "give the address of etcd's client port; its gateway needs --enable-grpc-gateway")
+            }
+            Cause::Trouble => (unknown(doing), "see that most members run and know a leader"),
+        };
+        Error::new(kind, format!("{} refused: {}; {advice}", self.place, self.said))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_core::Timestamp;
+
+    fn refusal(status: u16, body: &str) -> Refusal {
+        let answer = Answer { status, now: Timestamp::from_millis(0), body: body.as_bytes().to_vec() };
+        Refusal::of(&answer, "etcd at h:1")
+    }
+
+    #[test]
+    fn a_write_is_surely_not_applied_only_where_etcd_says_so() {
+        use Kind::{Corrupt, Indeterminate, Invalid, Unavailable, Unsupported};
+        for (message, reading, writing) in [
+            ("etcdserver: leader changed", Unavailable, Indeterminate),
+            ("etcdserver: request timed out", Unavailable, Indeterminate),
+            ("etcdserver: request timed out, possibly due to previous leader failure", Unavailable, Indeterminate),
+            ("etcdserver: no leader", Unavailable, Indeterminate),
+            ("raft proposal dropped", Unavailable, Indeterminate),
+            ("context canceled", Unavailable, Indeterminate),
+            ("something new", Unavailable, Indeterminate),
+            ("etcdserver: mvcc: database space exceeded", Unavailable, Indeterminate),
+            ("etcdserver: too many requests", Unavailable, Unavailable),
+            ("etcdserver: invalid auth token", Unavailable, Unavailable),
+            ("etcdserver: user name is empty", Unsupported, Unsupported),
+            ("etcdserver: authentication failed, invalid user ID or password", Unsupported, Unsupported),
+            ("etcdserver: permission denied", Unsupported, Unsupported),
+            ("etcdserver: request is too large", Invalid, Invalid),
+            ("etcdserver: corrupt cluster", Corrupt, Corrupt),
+        ] {
+            let body = serde_json::json!({ "error": message, "message": message, "code": 2 }).to_string();
+            let refusal = refusal(503, &body);
+            assert_eq!(refusal.error(Doing::Reading).kind(), reading, "{message}");
+            assert_eq!(refusal.error(Doing::Writing).kind(), writing, "{message}");
+            let said = refusal.error(Doing::Writing).to_string();
+            assert!(said.starts_with("etcd at h:1 refused: ") && said.contains(message), "{said}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_not_etcds_is_judged_by_its_status() {
+        assert_eq!(refusal(404, "<html>").error(Doing::Writing).kind(), Kind::Unsupported);
+        assert_eq!(refusal(502, "<html>").error(Doing::Writing).kind(), Kind::Indeterminate);
+        assert_eq!(refusal(504, "{}").error(Doing::Reading).kind(), Kind::Unavailable);
+        let said = refusal(503, "{\"message\":\"a\\nb\"}").error(Doing::Reading).to_string();
+        assert!(!said.contains('\n'), "{said}");
+    }
+}

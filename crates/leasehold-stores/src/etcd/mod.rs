@@ -1,0 +1,273 @@
+//! Records in etcd v3, through its JSON gateway.
+//!
+//! Promise: a swap is one transaction that compares the key's `mod_revision`, a number of the whole cluster that never
+//! comes twice; reads are linearizable; an answered write is in the write-ahead logs of most members, fsynced, so epochs
+//! rise through crash and failover. Keys are `/leasehold/NAMESPACE/SHELF/NAME`, without a lease of etcd's own, so nothing
+//! expires. A tail has the key after it, its name and a line feed: etcd remembers every value of a key until it is
+//! compacted, and a renewal should not add a whole history to that. What is news is put, with nothing in it, under
+//! `/leasehold/NAMESPACE/news/SHELF/NAME` in the same transaction: who waits watches that, and not every renewal.
+//! Non-promise: the clock is the `Date` header of the member that answered, cut to whole seconds; members whose
+//! clocks differ let a lease expire earlier or later by as much (the fence holds).
+//!
+//! `etcd://host:2379,host2:2379` or, with TLS, `etcds://host:2379?cacert=FILE&cert=FILE&key=FILE`. Without a host the
+//! endpoints are those of `ETCDCTL_ENDPOINTS`, else `127.0.0.1:2379`. `ETCDCTL_USER`, `ETCDCTL_PASSWORD`,
+//! `ETCDCTL_CACERT`, `ETCDCTL_CERT` and `ETCDCTL_KEY` count where the URL says nothing.
+
+mod config;
+mod connection;
+mod error;
+mod survey;
+mod watch;
+mod wire;
+
+use crate::http::{Answer, Doing, unknown};
+use crate::namespace::Namespace;
+use crate::url::Address;
+use async_trait::async_trait;
+use config::Settings;
+use connection::{Cluster, Reply};
+use error::Cause;
+use leasehold_core::store::{
+    Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail,
+    Versioned, Watch, Watching, list_by_reading, refuse_beside, refuse_erasing_a_lease,
+};
+use leasehold_core::{Error, Key, Kind, LeaseName, Result, Shelf};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use wire::{Pair, Ranged, Swapped, base64};
+
+/// What a tail's key has after its record's. No name has it, and whatever a name may have comes later.
+const TAIL: char = '\n';
+/// Just after a record and its tail.
+const AFTER: char = '\u{b}';
+
+/// More than any page has: etcd's own limit is a signed number.
+const MOST_KEYS: usize = i64::MAX as usize;
+
+/// What the `Date` header tells.
+const GRAIN: Duration = Duration::from_secs(1);
+
+/// A store in an etcd cluster. Clones share connections.
+#[derive(Clone)]
+pub struct EtcdStore {
+    cluster: Arc<Cluster>,
+    /// `/leasehold/NAMESPACE/`
+    room: Arc<str>,
+}
+
+impl fmt::Debug for EtcdStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EtcdStore({}, {})", self.cluster, self.room)
+    }
+}
+
+/// Refuses an address that this store could not use. Nothing is read or reached.
+pub fn check(address: &Address) -> Result<()> {
+    config::check(address)
+}
+
+/// Gets ready. Certificates are read; the first call makes the connection.
+pub async fn open(address: &Address, namespace: &Namespace) -> Result<EtcdStore> {
+    let settings = Settings::gather(address, &|name| std::env::var(name).ok())?;
+    let cluster = Arc::new(Cluster::new(settings)?);
+    Ok(EtcdStore { cluster, room: format!("/leasehold/{namespace}/").into() })
+}
+
+impl EtcdStore {
+    fn shelf(&self, shelf: Shelf) -> String {
+        format!("{}{}/", self.room, shelf.as_str())
+    }
+
+    fn key(&self, key: &Key) -> String {
+        format!("{}{}", self.shelf(key.shelf), key.name)
+    }
+
+    /// What is written when there is news about a record.
+    fn news(&self, key: &Key) -> String {
+        format!("{}news/{}/{}", self.room, key.shelf.as_str(), key.name)
+    }
+
+    async fn range(&self, body: &Value) -> Result<(Ranged, leasehold_core::Timestamp)> {
+        let (answer, place) = match self.cluster.call("kv/range", body, Doing::Reading).await? {
+            Reply::Answer(answer, place) => (answer, place),
+            Reply::Refused(refusal) => return Err(refusal.error(Doing::Reading)),
+        };
+        Ok((parsed(&answer, Doing::Reading, place)?, answer.now))
+    }
+
+    /// The record that is there now, if any.
+    async fn find(&self, key: &str) -> Result<(Option<Versioned>, leasehold_core::Timestamp)> {
+        let (found, now) = self.range(&json!({ "key": base64(key), "range_end": after(key) })).await?;
+        Ok((records(found.kvs).next().map(|(_, value)| value), now))
+    }
+
+    /// Does these things if the key's `mod_revision` is this; 0 stands for a key that is not there.
+    async fn transact(&self, key: &str, expected: u64, success: &[Value]) -> Result<Swap> {
+        let compare = json!({
+            "key": base64(key), "target": "MOD", "result": "EQUAL", "mod_revision": expected.to_string(),
+        });
+        let body = json!({ "compare": [compare], "success": success });
+        let refusal = match self.cluster.call("kv/txn", &body, Doing::Writing).await? {
+            Reply::Answer(answer, place) => {
+                let swapped: Swapped = parsed(&answer, Doing::Writing, place)?;
+                // A transaction that did nothing leaves `succeeded` out.
+                return Ok(if swapped.succeeded {
+                    Swap::Done { revision: Revision(swapped.header.revision.to_string()), now: answer.now }
+                } else {
+                    Swap::Mismatch
+                });
+            }
+            Reply::Refused(refusal) => refusal,
+        };
+        // The write that fills the quota is applied *and* answered so: only a look tells whether this was the one. The
+        // answer came after it was applied, so the look does see it.
+        if refusal.cause == Cause::NoSpace
+            && let Ok((found, _)) = self.find(key).await
+            && found.and_then(|value| number(&value.revision)).unwrap_or(0) == expected
+        {
+            return Err(refusal.error(Doing::Reading));
+        }
+        Err(refusal.error(Doing::Writing))
+    }
+}
+
+/// The answer's JSON.
+fn parsed<T: DeserializeOwned>(answer: &Answer, doing: Doing, place: &str) -> Result<T> {
+    serde_json::from_slice(&answer.body).map_err(|e| {
+        let message = format!("{place} gave an answer that is not etcd's; give the address of etcd's client port");
+        Error::new(unknown(doing), message).with_source(e)
+    })
+}
+
+fn put(key: &str, value: &[u8]) -> Value {
+    json!({ "request_put": { "key": base64(key), "value": base64(value) } })
+}
+
+/// Where the range of a record and its tail ends, as the gateway wants it.
+fn after(key: &str) -> String {
+    base64(format!("{key}{AFTER}"))
+}
+
+/// The records among these pairs, which are in the order of keys, each with its tail.
+fn records(pairs: Vec<Pair>) -> impl Iterator<Item = (String, Versioned)> {
+    let mut pairs = pairs.into_iter().peekable();
+    std::iter::from_fn(move || {
+        let head = pairs.next()?;
+        let tail = pairs.next_if(|next| next.key.0.strip_suffix(&[TAIL as u8]) == Some(&head.key.0));
+        let key = String::from_utf8_lossy(&head.key.0).into_owned();
+        let revision = Revision(head.mod_revision.to_string());
+        Some((key, Versioned::parted(head.value.0, &tail.map(|tail| tail.value.0).unwrap_or_default(), revision)))
+    })
+}
+
+/// A revision that this store never gave stands for no value at all. 0 would stand for "not there".
+fn number(revision: &Revision) -> Option<u64> {
+    revision.0.parse().ok().filter(|number| *number > 0)
+}
+
+#[async_trait]
+impl Store for EtcdStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            name: "etcd",
+            class: Class::A,
+            clock: ClockSource::Store { grain: GRAIN },
+            reach: Reach::Network,
+            watch: Watching::Hints,
+            durability: "write-ahead log of most members, fsynced before each answer",
+        }
+    }
+
+    async fn read(&self, key: &Key) -> Result<Reading> {
+        let (value, now) = self.find(&self.key(key)).await?;
+        Ok(Reading { value, now })
+    }
+
+    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
+        let expected = match expected {
+            None => 0,
+            Some(revision) => match number(revision) {
+                Some(number) => number,
+                None => return Ok(Swap::Mismatch),
+            },
+        };
+        let (key, news) = (self.key(key), self.news(key));
+        let tail = format!("{key}{TAIL}");
+        let mut success = vec![put(&key, next.head)];
+        if next.is_news {
+            success.push(put(&news, b""));
+        }
+        match next.tail {
+            Tail::Kept(_) => {}
+            // What is new, or was erased, has none.
+            Tail::New(b"") if expected == 0 => {}
+            Tail::New(b"") => success.push(json!({ "request_delete_range": { "key": base64(&tail) } })),
+            Tail::New(bytes) => success.push(put(&tail, bytes)),
+        }
+        self.transact(&key, expected, &success).await
+    }
+
+    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
+        let shelf = self.shelf(shelf);
+        let begin = match after {
+            Some(name) => format!("{shelf}{name}{AFTER}"),
+            None => shelf.clone(),
+        };
+        let end = format!("{}0", shelf.trim_end_matches('/'));
+        let body = json!({
+            "key": base64(&begin), "range_end": base64(&end), "sort_order": "ASCEND", "sort_target": "KEY",
+            // All with their tails, and one that tells whether there is more. 0 would mean all.
+            "limit": limit.saturating_mul(2).saturating_add(1).min(MOST_KEYS).to_string(),
+        });
+        let (found, now) = self.range(&body).await?;
+        let mut found_records = records(found.kvs);
+        let mut entries = Vec::new();
+        for (key, value) in found_records.by_ref().take(limit) {
+            let name = LeaseName::new(key.strip_prefix(&shelf).unwrap_or(&key)).map_err(|e| {
+                let message = format!("etcd has a key below `{shelf}` that is no lease; delete it with etcdctl");
+                Error::new(Kind::Corrupt, message).with_source(e)
+            })?;
+            entries.push((name, value));
+        }
+        Ok(Page { entries, more: found.more || found_records.next().is_some(), now })
+    }
+
+    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
+        list_by_reading(self, shelf, after, skip, limit).await
+    }
+
+    fn writes_beside(&self) -> bool {
+        false
+    }
+
+    async fn swap_beside(
+        &self,
+        key: &Key,
+        _expected: Option<&Revision>,
+        _next: &[u8],
+        _beside: Beside<'_>,
+    ) -> Result<Swap> {
+        refuse_beside(self, key)
+    }
+
+    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
+        refuse_erasing_a_lease(key)?;
+        let Some(expected) = number(expected) else { return Ok(Swap::Mismatch) };
+        let (key, news) = (self.key(key), self.news(key));
+        let delete = json!({ "request_delete_range": { "key": base64(&key), "range_end": after(&key) } });
+        // That it goes is news too, and the last there will be.
+        let last = json!({ "request_delete_range": { "key": base64(&news) } });
+        self.transact(&key, expected, &[delete, last]).await
+    }
+
+    async fn watch(&self, key: &Key) -> Result<Watch> {
+        Ok(watch::watch(&self.cluster, &self.news(key)).await)
+    }
+
+    async fn survey(&self) -> Result<Survey> {
+        survey::survey(&self.cluster).await
+    }
+}

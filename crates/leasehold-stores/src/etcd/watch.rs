@@ -1,0 +1,148 @@
+//! The streaming watch: one line of JSON for every change of a key, passed on as a hint.
+//!
+//! Promise: a change after [`watch`] returned is hinted at while the member is there; after a cut the watch is made
+//! anew and hints once, for what it may have missed. The task ends with its receiver. Non-promise: hints may be lost.
+
+use super::connection::Cluster;
+use super::error::Refusal;
+use super::wire::{Notice, Watched, base64};
+use crate::http::{Answer, Doing};
+use leasehold_core::store::Watch;
+use leasehold_core::{Error, Kind, Result, Timestamp};
+use reqwest::Response;
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc::Sender;
+use tokio::time::{sleep, timeout};
+
+/// How long a member may take to say that it watches.
+const OPENING: Duration = Duration::from_secs(5);
+/// The pause before a watch that broke off is made anew, doubled while that fails.
+const PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(16);
+/// No line is longer: a record is far smaller.
+const MAX_LINE: usize = 16 << 20;
+
+/// Watches one key. Returns when the server watches, or when that failed for now.
+pub(super) async fn watch(cluster: &Arc<Cluster>, key: &str) -> Watch {
+    let body = json!({ "create_request": { "key": base64(key) } }).to_string();
+    let (sender, watch) = Watch::channel();
+    let index = cluster.good();
+    let first = Stream::open(cluster, index, &body).await.ok();
+    let cluster = cluster.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            () = sender.closed() => {}
+            () = follow(&cluster, index, &body, &sender, first) => {}
+        }
+    });
+    watch
+}
+
+/// Hints for ever.
+async fn follow(cluster: &Cluster, index: usize, body: &str, sender: &Sender<()>, first: Option<Stream>) {
+    let (mut index, mut stream, mut pause) = (index, first, PAUSE);
+    loop {
+        if let Some(mut open) = stream.take() {
+            while let Ok(watched) = open.next().await {
+                if !watched.events.is_empty() {
+                    let _ = sender.try_send(());
+                }
+                if watched.canceled {
+                    break;
+                }
+            }
+            pause = PAUSE;
+        }
+        sleep(pause).await;
+        index = (index + 1) % cluster.endpoints().len();
+        stream = Stream::open(cluster, index, body).await.ok();
+        if stream.is_some() {
+            let _ = sender.try_send(());
+        } else {
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+/// A watch that the server has confirmed.
+struct Stream {
+    response: Response,
+    /// What came and is not yet a whole line.
+    rest: Vec<u8>,
+    place: String,
+}
+
+impl Stream {
+    async fn open(cluster: &Cluster, index: usize, body: &str) -> Result<Self> {
+        let opening = async {
+            let token = cluster.token().await?;
+            match Stream::open_with(cluster, index, body, token.as_deref()).await? {
+                Ok(stream) => Ok(stream),
+                Err(refusal) if !cluster.may_log_in_again(&refusal) => Err(refusal.error(Doing::Reading)),
+                Err(_) => {
+                    let token = cluster.log_in_again(token.as_deref()).await?;
+                    let opened = Stream::open_with(cluster, index, body, token.as_deref()).await?;
+                    opened.map_err(|refusal| refusal.error(Doing::Reading))
+                }
+            }
+        };
+        timeout(OPENING, opening).await.unwrap_or_else(|_| Err(broken(&cluster.endpoints()[index].place)))
+    }
+
+    async fn open_with(
+        cluster: &Cluster,
+        index: usize,
+        body: &str,
+        token: Option<&str>,
+    ) -> Result<Result<Self, Refusal>> {
+        let place = cluster.endpoints()[index].place.clone();
+        // A member without a leader would be silent: it is to end the watch instead.
+        let request = cluster.request(index, "watch", token).header("Grpc-Metadata-Hasleader", "true");
+        let response = request.body(body.to_owned()).send().await.map_err(|e| broken(&place).with_source(e))?;
+        let status = response.status().as_u16();
+        if status != 200 {
+            let body = response.bytes().await.map_err(|e| broken(&place).with_source(e))?.to_vec();
+            let answer = Answer { status, now: Timestamp::from_millis(0), body };
+            return Ok(Err(Refusal::of(&answer, &place)));
+        }
+        let mut stream = Stream { response, rest: Vec::new(), place };
+        loop {
+            let watched = stream.next().await?;
+            if watched.canceled {
+                return Ok(Err(Refusal::saying(&watched.cancel_reason, &stream.place)));
+            }
+            if watched.created {
+                return Ok(Ok(stream));
+            }
+        }
+    }
+
+    /// The next line.
+    async fn next(&mut self) -> Result<Watched> {
+        let mut looked = 0;
+        loop {
+            if let Some(end) = self.rest[looked..].iter().position(|byte| *byte == b'\n').map(|at| at + looked) {
+                let line: Vec<u8> = self.rest.drain(..=end).collect();
+                let notice: Notice = serde_json::from_slice(&line).map_err(|e| broken(&self.place).with_source(e))?;
+                return match (notice.result, notice.error) {
+                    (Some(watched), None) => Ok(watched),
+                    (_, Some(refused)) => Err(Refusal::saying(&refused.message, &self.place).error(Doing::Reading)),
+                    (None, None) => Ok(Watched::default()),
+                };
+            }
+            looked = self.rest.len();
+            let more = self.response.chunk().await.map_err(|e| broken(&self.place).with_source(e))?;
+            match more {
+                Some(more) if looked + more.len() <= MAX_LINE => self.rest.extend_from_slice(&more),
+                _ => return Err(broken(&self.place)),
+            }
+        }
+    }
+}
+
+/// The one place where the driver's error becomes ours: a watch is broken, and that is all there is to say.
+fn broken(place: &str) -> Error {
+    Error::new(Kind::Unavailable, format!("the watch at {place} broke off"))
+}

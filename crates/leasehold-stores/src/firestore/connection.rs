@@ -1,0 +1,184 @@
+//! One request to Firestore, and what its answer means.
+
+use super::token::Source;
+use crate::http::client::{Untimed, untimed};
+use crate::http::{Doing, unknown};
+use leasehold_core::{Error, Kind, Result, printable};
+use reqwest::{Client, Url};
+use serde_json::Value;
+use std::fmt;
+
+/// The most that is said of an error of the server's own.
+const MAX_SAID: usize = 200;
+
+/// Where requests go, and by whose leave.
+pub(super) struct Service {
+    client: Client,
+    source: Source,
+    base: String,
+    project: String,
+    database: String,
+    documents: String,
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.base)
+    }
+}
+
+/// Why a request was not done.
+pub(super) enum Failure {
+    /// The precondition did not hold; nothing changed.
+    Mismatch,
+    Error(Error),
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Error {
+        match failure {
+            Failure::Error(error) => error,
+            Failure::Mismatch => Error::new(Kind::Unavailable, "a read was refused as if it had a precondition"),
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure::Error(error)
+    }
+}
+
+/// A token is not sent in the clear, but to this machine.
+pub(super) fn is_endpoint(text: &str) -> bool {
+    let Ok(url) = Url::parse(text) else { return false };
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    let is_loopback = host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
+    let is_bare = url.path() == "/" && url.query().is_none() && url.username().is_empty() && url.password().is_none();
+    is_bare && !host.is_empty() && (url.scheme() == "https" || (url.scheme() == "http" && is_loopback))
+}
+
+pub(super) fn is_endpoint_of_emulator(host: &str) -> bool {
+    !host.contains('/')
+        && Url::parse(&format!("http://{host}")).is_ok_and(|url| url.has_host() && url.username().is_empty())
+}
+
+impl Service {
+    pub(super) fn new(client: Client, source: Source, base: String, project: &str, database: &str) -> Self {
+        let documents = format!("projects/{project}/databases/{database}/documents");
+        Service { client, source, base, project: project.to_owned(), database: database.to_owned(), documents }
+    }
+
+    /// The name below which all documents are.
+    pub(super) fn documents(&self) -> &str {
+        &self.documents
+    }
+
+    pub(super) const fn is_emulator(&self) -> bool {
+        matches!(self.source, Source::Emulator)
+    }
+
+    /// One call. A write is sent once.
+    pub(super) async fn call(&self, call: &str, question: &Value, doing: Doing) -> Result<Value, Failure> {
+        // Without a token nothing is sent: an error of its is none of a write.
+        let token = self.source.token().await?;
+        let url = format!("{}/v1/{}{call}", self.base, self.documents);
+        let request = self.client.post(url).bearer_auth(token.reveal()).json(question);
+        let answer = untimed(request, doing, &self.base).await?;
+        if answer.status != 200 {
+            if answer.status == 401 {
+                // It may have been revoked, and another may be had.
+                self.source.forget().await;
+            }
+            return Err(self.refused(&answer, doing));
+        }
+        serde_json::from_slice(&answer.body).map_err(|e| {
+            let message = format!("{self} gave an answer that is none of Firestore's; check the endpoint");
+            Failure::Error(Error::new(unknown(doing), message).with_source(e))
+        })
+    }
+
+    /// What an error answer means. `ABORTED` and `ALREADY_EXISTS` share a status, so the code's name decides.
+    fn refused(&self, answer: &Untimed, doing: Doing) -> Failure {
+        let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+        // A call that answers with a stream puts its error into a list.
+        let error = if body.is_array() { &body[0]["error"] } else { &body["error"] };
+        let code = printable(error["status"].as_str().unwrap_or_default());
+        let said = error["message"].as_str().unwrap_or_default();
+        let said: String = printable(said).chars().take(MAX_SAID).collect();
+        let (project, database) = (&self.project, &self.database);
+        // The name of a missing document has `databases` in it, too.
+        let is_about_the_database = said.contains("does not exist for project") || said.contains("Datastore Mode");
+        let (kind, what) = match (code.as_str(), doing) {
+            ("NOT_FOUND" | "FAILED_PRECONDITION", _) if is_about_the_database => {
+                let make = format!(
+                    "gcloud firestore databases create --project={project} --database='{database}' \
+                     --type=firestore-native --location=REGION"
+                );
+                (Kind::Unsupported, format!("no Firestore database in native mode: {said}; make it: {make}"))
+            }
+            ("ALREADY_EXISTS" | "FAILED_PRECONDITION" | "NOT_FOUND", Doing::Writing) => return Failure::Mismatch,
+            ("ABORTED", _) => (Kind::Unavailable, format!("{self} was busy with others' writes; try again")),
+            ("RESOURCE_EXHAUSTED", _) => {
+                (Kind::Unavailable, format!("project `{project}` is over its quota: {said}; try again later"))
+            }
+            ("UNAUTHENTICATED", _) => {
+                let fix = "check GOOGLE_APPLICATION_CREDENTIALS, and that the account's key was not revoked";
+                (Kind::Unsupported, format!("{self} refused the credentials; {fix}"))
+            }
+            ("PERMISSION_DENIED", _) => {
+                let fix = "grant roles/datastore.user and enable firestore.googleapis.com";
+                (Kind::Unsupported, format!("not allowed in project `{project}`: {said}; {fix}"))
+            }
+            ("INVALID_ARGUMENT", _) => (Kind::Invalid, format!("{self} refused the request: {said}")),
+            _ if answer.status < 499 => {
+                let status = answer.status;
+                (Kind::Unsupported, format!("{self} answered {status} {code}: {said}; check the endpoint"))
+            }
+            _ => (unknown(doing), format!("{self} failed with {} {code}; try again", answer.status)),
+        };
+        Failure::Error(Error::new(kind, what))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_documented_error_is_told_apart() {
+        let client = crate::http::builder().build().unwrap();
+        let service = Service::new(client, Source::Emulator, "http://x".into(), "p", "(default)");
+        let refused = |status: u16, code: &str, said: &str, doing: Doing| {
+            let body =
+                format!(r#"[{{"error":{{"code":{status},"message":"{said}","status":"{code}"}}}}]"#).into_bytes();
+            match service.refused(&Untimed { status, body }, doing) {
+                Failure::Mismatch => None,
+                Failure::Error(error) => Some(error.kind()),
+            }
+        };
+        for (status, code, reading, writing) in [
+            (409, "ABORTED", Some(Kind::Unavailable), Some(Kind::Unavailable)),
+            (409, "ALREADY_EXISTS", Some(Kind::Unsupported), None),
+            (400, "FAILED_PRECONDITION", Some(Kind::Unsupported), None),
+            (404, "NOT_FOUND", Some(Kind::Unsupported), None),
+            (429, "RESOURCE_EXHAUSTED", Some(Kind::Unavailable), Some(Kind::Unavailable)),
+            (401, "UNAUTHENTICATED", Some(Kind::Unsupported), Some(Kind::Unsupported)),
+            (403, "PERMISSION_DENIED", Some(Kind::Unsupported), Some(Kind::Unsupported)),
+            (400, "INVALID_ARGUMENT", Some(Kind::Invalid), Some(Kind::Invalid)),
+            (499, "CANCELLED", Some(Kind::Unavailable), Some(Kind::Indeterminate)),
+            (500, "INTERNAL", Some(Kind::Unavailable), Some(Kind::Indeterminate)),
+            (503, "UNAVAILABLE", Some(Kind::Unavailable), Some(Kind::Indeterminate)),
+            (504, "DEADLINE_EXCEEDED", Some(Kind::Unavailable), Some(Kind::Indeterminate)),
+            (404, "", Some(Kind::Unsupported), Some(Kind::Unsupported)),
+            (301, "", Some(Kind::Unsupported), Some(Kind::Unsupported)),
+        ] {
+            assert_eq!(refused(status, code, "x", Doing::Reading), reading, "{code}");
+            assert_eq!(refused(status, code, "x", Doing::Writing), writing, "{code}");
+        }
+        let said = "The database (default) does not exist for project p";
+        assert_eq!(refused(404, "NOT_FOUND", said, Doing::Writing), Some(Kind::Unsupported));
+        let said = "No document to update: projects/p/databases/(default)/documents/leases/default/lease/n:x";
+        assert_eq!(refused(404, "NOT_FOUND", said, Doing::Writing), None);
+    }
+}

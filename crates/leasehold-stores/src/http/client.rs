@@ -1,0 +1,74 @@
+//! The client of stores that are web services: whom it trusts, and a read that is asked twice.
+//!
+//! Promise: it follows no redirect, so a write goes where it was sent and nowhere else; only reads are repeated.
+//! Non-promise: authentication is each store's own.
+
+use crate::http::{Answer, Doing, builder, exchange, undated};
+use crate::url::Address;
+use leasehold_core::{Error, Kind, Result};
+use leasehold_system::clock;
+use reqwest::redirect::Policy;
+use reqwest::{Certificate, Client, RequestBuilder};
+use std::time::Duration;
+
+/// The option that names a file with further certificate authorities.
+pub(crate) const CA: &str = "ca";
+/// A failure that comes sooner than this was that of a kept connection that the server had closed.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
+/// A client that trusts the system's certificate authorities, and those in the file that the option `ca` names.
+pub(crate) fn client(address: &Address) -> Result<Client> {
+    let mut builder = builder().redirect(Policy::none());
+    if let Some(path) = address.option(CA) {
+        let refuse = |what: &str| {
+            let message = format!("cannot use the certificate authorities in `{path}`: {what}; give a PEM file");
+            Error::new(Kind::Unsupported, message)
+        };
+        let pem = std::fs::read(path).map_err(|e| refuse("it cannot be read").with_source(e))?;
+        let certificates =
+            Certificate::from_pem_bundle(&pem).map_err(|e| refuse("it is not well-formed").with_source(e))?;
+        if certificates.is_empty() {
+            return Err(refuse("it has none"));
+        }
+        builder = builder.tls_certs_merge(certificates);
+    }
+    builder.build().map_err(|e| {
+        Error::new(Kind::Unsupported, "cannot set up TLS; check the system's certificate authorities").with_source(e)
+    })
+}
+
+/// An answer of a service that tells its time in the body, or not at all.
+#[allow(dead_code, reason = "not every store has such a service")]
+pub(crate) struct Untimed {
+    pub(crate) status: u16,
+    pub(crate) body: Vec<u8>,
+}
+
+/// Sends a request to a service that tells its time in the body, or not at all.
+#[allow(dead_code, reason = "not every store has such a service")]
+pub(crate) async fn untimed(request: RequestBuilder, doing: Doing, place: &str) -> Result<Untimed> {
+    let (status, _, body) = match doing {
+        Doing::Reading => twice(request, |request| undated(request, doing, place)).await?,
+        Doing::Writing => undated(request, doing, place).await?,
+    };
+    Ok(Untimed { status, body })
+}
+
+/// Sends a request that changes nothing to a service that tells its time in the `Date` header.
+#[allow(dead_code, reason = "some services tell their time in the body")]
+pub(crate) async fn reading(request: RequestBuilder, place: &str) -> Result<Answer> {
+    twice(request, |request| exchange(request, Doing::Reading, place)).await
+}
+
+/// Sends a request that changes nothing, and once more where a kept connection turned out to be closed.
+async fn twice<T, Sent>(request: RequestBuilder, send: impl Fn(RequestBuilder) -> Sent) -> Result<T>
+where
+    Sent: Future<Output = Result<T>>,
+{
+    let again = request.try_clone();
+    let asked = clock::now();
+    match (send(request).await, again) {
+        (Err(_), Some(again)) if clock::now().saturating_since(asked) < AT_ONCE => send(again).await,
+        (answer, _) => answer,
+    }
+}

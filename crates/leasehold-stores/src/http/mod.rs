@@ -1,0 +1,132 @@
+//! One HTTP exchange with a store's server: what its failure means, and what time the server says it is.
+//!
+//! Promise: an error is `Unavailable` only where the server surely did not get a write; a secret in a URL or a header
+//! never reaches a message. Non-promise: what a status means is for the store to say.
+
+#[cfg(any(feature = "durable", feature = "dynamodb", feature = "firestore"))]
+pub(crate) mod client;
+
+use leasehold_core::{Error, Kind, Result, Timestamp};
+use reqwest::header::DATE;
+use reqwest::{Client, ClientBuilder, RequestBuilder};
+use rustls::AlertDescription;
+use std::time::Duration;
+
+/// How long one exchange may take.
+const EXCHANGE: Duration = Duration::from_secs(10);
+/// How long a connection may take to be made.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Idle connections are dropped before servers and balancers do so themselves.
+const IDLE: Duration = Duration::from_secs(50);
+
+/// What a server says when it does not like a client's certificate, or that there is none.
+const DISTRUST: &[AlertDescription] = &[
+    AlertDescription::AccessDenied,
+    AlertDescription::BadCertificate,
+    AlertDescription::CertificateExpired,
+    AlertDescription::CertificateRequired,
+    AlertDescription::CertificateRevoked,
+    AlertDescription::CertificateUnknown,
+    AlertDescription::HandshakeFailure,
+    AlertDescription::UnknownCA,
+    AlertDescription::UnsupportedCertificate,
+];
+
+/// What a failed exchange leaves unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Doing {
+    Reading,
+    Writing,
+}
+
+/// An answer, whatever its status.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    /// The server's clock, whole seconds.
+    #[allow(dead_code, reason = "some services tell their time in the body")]
+    pub(crate) now: Timestamp,
+    pub(crate) body: Vec<u8>,
+}
+
+/// The client's settings that all stores share.
+pub(crate) fn builder() -> ClientBuilder {
+    crate::tls::install();
+    Client::builder().connect_timeout(CONNECT).pool_idle_timeout(IDLE).tcp_nodelay(true).no_proxy()
+}
+
+/// Sends a request and reads the whole answer. `place` names the server in messages, without secrets.
+#[allow(dead_code, reason = "some services tell their time in the body")]
+pub(crate) async fn exchange(request: RequestBuilder, doing: Doing, place: &str) -> Result<Answer> {
+    let (status, date, body) = undated(request, doing, place).await?;
+    let now = date.as_deref().and_then(time_of).ok_or_else(|| {
+        let message = format!("{place} answered {status} without a readable `Date` header, so its time is not known");
+        Error::new(unknown(doing), message)
+    })?;
+    Ok(Answer { status, now, body })
+}
+
+/// The same for a server that need not have a `Date` header: its status, the header if there is one, and its body.
+pub(crate) async fn undated(
+    request: RequestBuilder,
+    doing: Doing,
+    place: &str,
+) -> Result<(u16, Option<String>, Vec<u8>)> {
+    let exchange = async {
+        let response = request.send().await?;
+        let status = response.status().as_u16();
+        let date = response.headers().get(DATE).and_then(|date| date.to_str().ok()).map(str::to_owned);
+        let body = response.bytes().await?;
+        Ok((status, date, body.to_vec()))
+    };
+    match tokio::time::timeout(EXCHANGE, exchange).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) => Err(failed(error, doing, place)),
+        Err(_) => {
+            let message = format!("{place} did not answer within {} s", EXCHANGE.as_secs());
+            Err(Error::new(unknown(doing), message))
+        }
+    }
+}
+
+/// The kind of an error after which the server may have done what was asked.
+pub(crate) const fn unknown(doing: Doing) -> Kind {
+    match doing {
+        Doing::Reading => Kind::Unavailable,
+        Doing::Writing => Kind::Indeterminate,
+    }
+}
+
+fn failed(error: reqwest::Error, doing: Doing, place: &str) -> Error {
+    if distrusts(&error) {
+        let message = format!("no tls connection to {place}; check the certificate authority and the certificates");
+        return Error::new(Kind::Unsupported, message).with_source(error.without_url());
+    }
+    // A connection that could not be made carried nothing.
+    let kind = if error.is_connect() || error.is_builder() { Kind::Unavailable } else { unknown(doing) };
+    Error::new(kind, format!("cannot reach {place}")).with_source(error.without_url())
+}
+
+/// Whether one end does not trust the other: no request is read before that is settled, and trying again is no use.
+fn distrusts(error: &reqwest::Error) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        match error.downcast_ref::<rustls::Error>() {
+            Some(rustls::Error::InvalidCertificate(_)) => return true,
+            Some(rustls::Error::AlertReceived(alert)) => return DISTRUST.contains(alert),
+            _ => {}
+        }
+        // What an I/O error wraps is not its source.
+        cause = match error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
+            Some(inner) => Some(inner),
+            None => error.source(),
+        };
+    }
+    false
+}
+
+/// The time in a `Date` header. It is cut to whole seconds, so it never lies ahead.
+fn time_of(date: &str) -> Option<Timestamp> {
+    let since = httpdate::parse_http_date(date).ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+    Some(Timestamp::from_millis(u64::try_from(since.as_millis()).ok()?))
+}

@@ -1,0 +1,325 @@
+//! Connections to the server: a few at once, each for one exchange at a time, made anew when they broke.
+//!
+//! Promise: an exchange ends in time; a connection that was left in the middle of one is never used again. Non-promise:
+//! nothing is sent twice but a question whose connection broke.
+
+use super::config::Settings;
+use super::error::{Doing, Failure, Stop, meaning};
+use futures_util::FutureExt;
+use leasehold_core::clock::{Clock, Moment, SystemClock};
+use leasehold_core::{Error, Kind, Result};
+use mysql_async::consts::StatusFlags;
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Pool, Row, Value};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::timeout;
+
+/// How many exchanges run at once; others wait. Servers allow some 150 connections in all by default.
+const AT_ONCE: usize = 16;
+/// After so many updates over one connection, the next are prepared there. A command that takes and gives back one lease
+/// is better off without.
+const SELDOM: usize = 32;
+/// A connection that was used so recently is taken as it is.
+const WARM: Duration = Duration::from_millis(500);
+/// How often a login is tried: the driver fails at one that is right now and then.
+const LOGINS: u32 = 3;
+/// How long connecting may take, with the wait for a turn.
+const CONNECT: Duration = Duration::from_secs(4);
+/// How long an answer may take. Longer than the server is told to wait for another's transaction.
+const ANSWER: Duration = Duration::from_secs(5);
+/// How long a call may take in all.
+const CALL: Duration = Duration::from_secs(9);
+
+/// What the server said to one exchange.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// How many rows the first statement changed.
+    pub(super) affected: u64,
+    /// What `LAST_INSERT_ID(…)` in it was given.
+    pub(super) inserted: Option<u64>,
+    /// The rows of each statement that succeeded.
+    pub(super) sets: Vec<Vec<Row>>,
+    /// Why the next statement did not.
+    pub(super) stopped: Option<Stop>,
+}
+
+/// A line to the server: a pool for one connection, and how many updates went over it.
+struct Line {
+    pool: Pool,
+    updates: usize,
+    /// The connection, if it was used a moment ago.
+    warm: Option<(Conn, Moment)>,
+}
+
+impl Line {
+    fn new(pool: Pool) -> Self {
+        Line { pool, updates: 0, warm: None }
+    }
+
+    /// The connection. One that was not used for a while is looked at by the pool: it may be closed by now.
+    async fn conn(&mut self) -> mysql_async::Result<Conn> {
+        match self.warm.take() {
+            Some((conn, used)) if SystemClock.now().saturating_since(used) < WARM => Ok(conn),
+            cold => {
+                drop(cold);
+                self.pool.get_conn().await
+            }
+        }
+    }
+}
+
+/// The connections of one store. Never shown: the driver's pools know the password.
+pub(super) struct Connections {
+    settings: Settings,
+    // Pools of the driver's, of one connection each: they notice that an idle connection was closed, which a connection
+    // alone does not, and in a larger one a connection that was just given back is not at hand at once.
+    idle: Mutex<Vec<Line>>,
+    turns: Semaphore,
+    /// The server has no TLS, and the settings do not insist.
+    is_plain: AtomicBool,
+}
+
+impl Connections {
+    pub(super) fn new(settings: Settings) -> Self {
+        Connections {
+            settings,
+            idle: Mutex::new(Vec::new()),
+            turns: Semaphore::new(AT_ONCE),
+            is_plain: AtomicBool::new(false),
+        }
+    }
+
+    /// The server, as people may see it.
+    pub(super) fn place(&self) -> &str {
+        &self.settings.place
+    }
+
+    /// A connection of its own, which the caller may use as it likes.
+    pub(super) async fn single(&self) -> Result<Conn> {
+        let (mut is_plain, mut logins) = (false, 1);
+        loop {
+            let connecting = Conn::new(self.settings.options(is_plain));
+            let connected = timeout(CONNECT, connecting).await;
+            let connected = connected.map_err(|_| self.late(Doing::Connecting, CONNECT))?;
+            match connected.map_err(|e| meaning(e, Doing::Connecting, self.place())) {
+                Ok(conn) => return Ok(conn),
+                Err(Failure::NoTls(_)) if self.settings.may_be_plain() && !is_plain => is_plain = true,
+                Err(Failure::NoLogin(_)) if logins < LOGINS => logins += 1,
+                Err(failure) => return Err(self.error(failure)),
+            }
+        }
+    }
+
+    /// Sends statements in one go, and takes all their answers.
+    pub(super) async fn exchange(&self, doing: Doing, sql: &str) -> Result<Answer> {
+        if doing == Doing::Writing {
+            return self.attempt(doing, sql).await.map_err(|failure| self.error(failure));
+        }
+        let attempts = async {
+            match self.attempt(doing, sql).await {
+                // A connection that was closed since, most likely: nothing is lost by asking again.
+                Err(Failure::Broken(_)) if doing == Doing::Reading => self.attempt(doing, sql).await,
+                attempted => attempted,
+            }
+        };
+        let attempted = timeout(CALL, attempts).await;
+        attempted.unwrap_or_else(|_| Err(Failure::Final(self.late(doing, CALL)))).map_err(|failure| self.error(failure))
+    }
+
+    /// Runs one update, of which each mark stands for a value.
+    pub(super) async fn update(&self, sql: &'static str, values: Vec<Value>) -> Result<Answer> {
+        let attempted = async {
+            let mut held = self.hold().await?;
+            let asked = timeout(ANSWER, held.update(sql, values, self.place())).await;
+            let answer = asked.map_err(|_| Failure::Final(self.late(Doing::Writing, ANSWER)))?;
+            self.judge(held, answer)
+        };
+        attempted.await.map_err(|failure| self.error(failure))
+    }
+
+    async fn attempt(&self, doing: Doing, sql: &str) -> Result<Answer, Failure> {
+        let mut held = self.hold().await?;
+        let asked = timeout(ANSWER, held.ask(doing, sql, self.place())).await;
+        let answer = asked.map_err(|_| Failure::Final(self.late(doing, ANSWER)))?;
+        self.judge(held, answer)
+    }
+
+    async fn hold(&self) -> Result<Held<'_>, Failure> {
+        let connected = timeout(CONNECT, self.connect()).await;
+        connected.map_err(|_| Failure::Final(self.late(Doing::Connecting, CONNECT)))?
+    }
+
+    /// Whether an answer counts, and what becomes of the connection it came over.
+    fn judge(&self, held: Held<'_>, answer: Result<Answer, Failure>) -> Result<Answer, Failure> {
+        if let Err(Failure::Broken(_)) = &answer {
+            return answer;
+        }
+        // After a failover the server's name leads to another one, but an old connection would stay with this one.
+        if let Ok(Answer { stopped: Some(Stop::ReadOnly(_)), .. }) = &answer {
+            lock(&self.idle).clear();
+            return answer;
+        }
+        // An answer counts only if each statement was its own transaction: otherwise a write is not committed, and a
+        // read may be of long ago. Leaving the connection rolls back.
+        if !held.is_autocommit() {
+            let message = format!("{} runs with autocommit off; turn it on, there or in the proxy", self.place());
+            return Err(Failure::Final(Error::new(Kind::Unsupported, message)));
+        }
+        held.give_back();
+        answer
+    }
+
+    /// A connection that was used before, if there is one.
+    async fn connect(&self) -> Result<Held<'_>, Failure> {
+        let closed = |_| Failure::Final(Error::new(Kind::Unavailable, format!("{} was closed", self.place())));
+        let turn = self.turns.acquire().await.map_err(closed)?;
+        let mut logins = 1;
+        loop {
+            let idle = lock(&self.idle).pop();
+            let is_plain = self.is_plain.load(Ordering::Relaxed);
+            let mut line = idle.unwrap_or_else(|| Line::new(Pool::new(self.settings.options(is_plain))));
+            match line.conn().await.map_err(|e| meaning(e, Doing::Connecting, self.place())) {
+                Ok(conn) => return Ok(Held { conn: Some(conn), line: Some(line), home: self, _turn: turn }),
+                Err(Failure::NoPool) => {}
+                Err(Failure::NoLogin(_)) if logins < LOGINS => logins += 1,
+                Err(Failure::NoTls(_)) if self.settings.may_be_plain() && !is_plain => {
+                    self.is_plain.store(true, Ordering::Relaxed);
+                }
+                Err(Failure::Refused(stop)) => return Err(Failure::Final(stop.into_error(self.place()))),
+                // Nothing was asked yet, so asking again on another connection would only double the wait.
+                Err(
+                    Failure::Broken(error) | Failure::NoTls(error) | Failure::NoLogin(error) | Failure::Final(error),
+                ) => {
+                    return Err(Failure::Final(error));
+                }
+            }
+        }
+    }
+
+    fn late(&self, doing: Doing, limit: Duration) -> Error {
+        let kind = if doing == Doing::Writing { Kind::Indeterminate } else { Kind::Unavailable };
+        Error::new(kind, format!("{} gave no answer within {} s", self.place(), limit.as_secs()))
+    }
+
+    fn error(&self, failure: Failure) -> Error {
+        match failure {
+            Failure::Broken(error) | Failure::NoTls(error) | Failure::NoLogin(error) | Failure::Final(error) => error,
+            Failure::Refused(stop) => stop.into_error(self.place()),
+            Failure::NoPool => Error::new(Kind::Unavailable, format!("{} was closed", self.place())),
+        }
+    }
+}
+
+/// A connection in use. Unless it is given back it is closed, in whatever state it is.
+struct Held<'a> {
+    conn: Option<Conn>,
+    line: Option<Line>,
+    home: &'a Connections,
+    _turn: SemaphorePermit<'a>,
+}
+
+impl Held<'_> {
+    async fn ask(&mut self, doing: Doing, sql: &str, place: &str) -> Result<Answer, Failure> {
+        let Some(conn) = &mut self.conn else { return Err(Failure::NoPool) };
+        let mut answer = Answer { affected: 0, inserted: None, sets: Vec::new(), stopped: None };
+        let mut result = match conn.query_iter(sql).await.map_err(|e| meaning(e, doing, place)) {
+            Ok(result) => result,
+            Err(Failure::Refused(stop)) => return Ok(Answer { stopped: Some(stop), ..answer }),
+            Err(failure) => return Err(failure),
+        };
+        (answer.affected, answer.inserted) = (result.affected_rows(), result.last_insert_id());
+        let mut rows = Vec::new();
+        loop {
+            match result.next().await.map_err(|e| meaning(e, doing, place)) {
+                Ok(Some(row)) => rows.push(row),
+                Ok(None) => {
+                    answer.sets.push(std::mem::take(&mut rows));
+                    if !result.is_empty() {
+                        continue;
+                    }
+                    // The driver keeps the refusal of a later statement for the next question.
+                    match result.next().await.map_err(|e| meaning(e, doing, place)) {
+                        Ok(_) => return Ok(answer),
+                        Err(Failure::Refused(stop)) => return Ok(Answer { stopped: Some(stop), ..answer }),
+                        Err(failure) => return Err(failure),
+                    }
+                }
+                Err(Failure::Refused(stop)) => return Ok(Answer { stopped: Some(stop), ..answer }),
+                Err(failure) => return Err(failure),
+            }
+        }
+    }
+
+    async fn update(&mut self, sql: &'static str, values: Vec<Value>, place: &str) -> Result<Answer, Failure> {
+        let (Some(conn), Some(line)) = (&mut self.conn, &mut self.line) else { return Err(Failure::NoPool) };
+        line.updates += 1;
+        if line.updates <= SELDOM {
+            return self.ask(Doing::Writing, &filled_in(sql, &values), place).await;
+        }
+        let statement = match conn.prep(sql).await.map_err(|e| meaning(e, Doing::Writing, place)) {
+            Ok(statement) => statement,
+            // The table is gone, or the server prepares no more: as text it says so, or does it.
+            Err(Failure::Refused(_)) => return self.ask(Doing::Writing, &filled_in(sql, &values), place).await,
+            Err(failure) => return Err(failure),
+        };
+        let answer = Answer { affected: 0, inserted: None, sets: Vec::new(), stopped: None };
+        match conn.exec_drop(statement, values).await.map_err(|e| meaning(e, Doing::Writing, place)) {
+            Ok(()) => {
+                let (affected, inserted) = (conn.affected_rows(), conn.last_insert_id());
+                Ok(Answer { affected, inserted, sets: vec![Vec::new()], ..answer })
+            }
+            Err(Failure::Refused(stop)) => Ok(Answer { stopped: Some(stop), ..answer }),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// As the last good answer said; a refusal says nothing about it.
+    fn is_autocommit(&self) -> bool {
+        let flags = self.conn.as_ref().and_then(Conn::last_ok_packet).map(|ok| ok.status_flags());
+        flags.is_none_or(|flags| {
+            flags.contains(StatusFlags::SERVER_STATUS_AUTOCOMMIT)
+                && !flags.contains(StatusFlags::SERVER_STATUS_IN_TRANS)
+        })
+    }
+
+    fn give_back(mut self) {
+        if let (Some(conn), Some(mut line)) = (self.conn.take(), self.line.take()) {
+            line.warm = Some((conn, SystemClock.now()));
+            lock(&self.home.idle).push(line);
+        }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        // One poll marks it as closed, so that the driver does not wait for the rest of an answer.
+        if let Some(conn) = self.conn.take() {
+            let _ = conn.disconnect().now_or_never();
+        }
+    }
+}
+
+/// The statement as text.
+fn filled_in(sql: &str, values: &[Value]) -> String {
+    let mut text = String::with_capacity(sql.len() + 4_096);
+    let mut values = values.iter();
+    for (at, part) in sql.split('?').enumerate() {
+        if at > 0 {
+            match values.next() {
+                Some(Value::Bytes(bytes)) => text.push_str(&super::literal(bytes)),
+                Some(Value::UInt(number)) => text.push_str(&number.to_string()),
+                Some(Value::Int(number)) => text.push_str(&number.to_string()),
+                _ => text.push_str("NULL"),
+            }
+        }
+        text.push_str(part);
+    }
+    text
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,192 @@
+//! What the driver's errors mean: the one place that tells *surely not applied* from *may be applied*.
+
+use leasehold_core::{Error, Kind};
+use mysql_async::{DriverError, IoError, ServerError};
+use std::io;
+
+/// What a failed call leaves unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Doing {
+    /// Nothing was asked yet.
+    Connecting,
+    Reading,
+    /// Making the table, which holds no record yet.
+    Preparing,
+    Writing,
+}
+
+/// Why the server went no further.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// The table was never made.
+    NoTable,
+    /// There is such a row already.
+    Taken,
+    /// This user may not.
+    NotPermitted(Error),
+    /// It is a replica, perhaps only by now.
+    ReadOnly(Error),
+    Failed(Error),
+}
+
+impl Stop {
+    /// The same, where it is no outcome that was expected.
+    pub(super) fn into_error(self, place: &str) -> Error {
+        match self {
+            Stop::NoTable => Error::new(Kind::Unavailable, format!("{place} has no table leasehold_record")),
+            Stop::Taken => Error::new(Kind::Unavailable, format!("{place} has such a row already")),
+            Stop::NotPermitted(error) | Stop::ReadOnly(error) | Stop::Failed(error) => error,
+        }
+    }
+}
+
+/// What to do about a connection that failed.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The server answered with an error; the connection is fine.
+    Refused(Stop),
+    /// The connection is broken; another one may do.
+    Broken(Error),
+    /// The driver's own pool is no more: take a new one.
+    NoPool,
+    /// The server has no TLS, and it was asked for.
+    NoTls(Error),
+    /// The server does not know us, or the driver spoilt its proof: it drops the last byte of MariaDB's ed25519 challenge
+    /// where that is zero, once in 256 times.
+    NoLogin(Error),
+    /// Another connection would do no better.
+    Final(Error),
+}
+
+/// The driver's error as ours.
+pub(super) fn meaning(error: mysql_async::Error, doing: Doing, place: &str) -> Failure {
+    let kind = if doing == Doing::Writing { Kind::Indeterminate } else { Kind::Unavailable };
+    let unsupported = |message: String| Error::new(Kind::Unsupported, message);
+    match error {
+        mysql_async::Error::Server(error) if doing == Doing::Connecting && error.code == 1045 => {
+            Failure::NoLogin(refused(&error, doing, place).into_error(place))
+        }
+        mysql_async::Error::Server(error) => Failure::Refused(refused(&error, doing, place)),
+        mysql_async::Error::Driver(DriverError::PoolDisconnected) => Failure::NoPool,
+        mysql_async::Error::Driver(DriverError::NoClientSslFlagFromServer) => {
+            Failure::NoTls(unsupported(format!("{place} has no TLS; set it up there, or give `ssl-mode=DISABLED`")))
+        }
+        mysql_async::Error::Driver(
+            error @ (DriverError::UnknownAuthPlugin { .. }
+            | DriverError::CleartextPluginDisabled
+            | DriverError::MysqlOldPasswordDisabled),
+        ) => {
+            let known = "mysql_native_password, caching_sha2_password or ed25519";
+            Failure::Broken(
+                unsupported(format!("{place} wants a login that is not known here; give the user one of {known}"))
+                    .with_source(error),
+            )
+        }
+        mysql_async::Error::Io(error) if doing == Doing::Connecting && is_distrust(&error) => Failure::Broken(
+            unsupported(format!(
+                "the certificate of {place} is not trusted; name its authority with `ssl-ca=`, and the host as it does"
+            ))
+            .with_source(error),
+        ),
+        error => {
+            let what = match doing {
+                Doing::Connecting => format!("cannot reach {place}"),
+                Doing::Reading | Doing::Preparing => format!("the connection to {place} broke"),
+                Doing::Writing => format!("the connection to {place} broke while writing"),
+            };
+            Failure::Broken(Error::new(kind, what).with_source(error))
+        }
+    }
+}
+
+/// What the driver's TLS says of a certificate comes wrapped as invalid data.
+fn is_distrust(error: &IoError) -> bool {
+    match error {
+        IoError::Tls(_) => true,
+        IoError::Io(error) => error.kind() == io::ErrorKind::InvalidData,
+    }
+}
+
+/// What the server's refusals mean. A write that met one that is not named here may have been applied: the server can
+/// also fail after its commit.
+fn refused(error: &ServerError, doing: Doing, place: &str) -> Stop {
+    let said: String = error.message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let said = format!("{said} (error {})", error.code);
+    let fail = |kind, what: String| Error::new(kind, what).with_source(said);
+    match error.code {
+        1146 => Stop::NoTable,
+        1062 => Stop::Taken,
+        // Access denied, by user, host, socket login, expired password or lock of the account.
+        1045 | 1130 | 1698 | 1820 | 1862 | 3118 | 3955 | 4151 => Stop::NotPermitted(fail(
+            Kind::Unsupported,
+            format!("{place} refuses the user; check user, password and from where the user may connect"),
+        )),
+        1044 | 1142 | 1143 | 1227 | 1370 => Stop::NotPermitted(fail(
+            Kind::Unsupported,
+            format!("{place} denies this; grant SELECT, INSERT, UPDATE, DELETE and CREATE on the database"),
+        )),
+        1046 | 1049 => {
+            Stop::Failed(fail(Kind::Unsupported, format!("{place} has no such database; make it with CREATE DATABASE")))
+        }
+        1054 | 1136 | 1364 => Stop::Failed(fail(
+            Kind::Unsupported,
+            format!("the table leasehold_record of {place} is another program's; use another database"),
+        )),
+        1205 | 1213 => {
+            Stop::Failed(fail(Kind::Unavailable, format!("{place} was busy with the same record; try again")))
+        }
+        1290 | 1792 | 1836 => Stop::ReadOnly(fail(
+            Kind::Unavailable,
+            format!("{place} takes no writes now; name the server that does, if it is a replica"),
+        )),
+        1021 | 1114 => Stop::Failed(fail(
+            Kind::Unavailable,
+            format!("no space left at {place}; nothing was changed, free some and try again"),
+        )),
+        // Too many connections: whoever waits comes back.
+        1040 | 1203 | 1226 if doing == Doing::Connecting => {
+            Stop::Failed(fail(Kind::Contended, format!("{place} has as many clients as it allows; try again")))
+        }
+        // The same of a question, or a node that has not joined its cluster or rolled back at its behest.
+        1040 | 1203 | 1226 | 1047 | 3100 | 3101 => {
+            Stop::Failed(fail(Kind::Unavailable, format!("{place} cannot serve now; try again")))
+        }
+        // Not understood, or too large for it.
+        1064 | 1153 | 1193 | 1406 => Stop::Failed(fail(Kind::Unsupported, format!("{place} does not understand this"))),
+        _ if doing == Doing::Writing => {
+            Stop::Failed(fail(Kind::Indeterminate, format!("{place} failed in the middle of a write")))
+        }
+        _ => Stop::Failed(fail(Kind::Unavailable, format!("{place} refuses"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind_of(code: u16, doing: Doing) -> Option<Kind> {
+        let error = ServerError { code, message: "so\nit is".into(), state: "HY000".into() };
+        match refused(&error, doing, "mysql://h/d") {
+            Stop::NoTable | Stop::Taken => None,
+            Stop::NotPermitted(error) | Stop::ReadOnly(error) | Stop::Failed(error) => {
+                assert!(!error.to_string().contains('\n'), "{error}");
+                Some(error.kind())
+            }
+        }
+    }
+
+    #[test]
+    fn only_known_refusals_are_sure() {
+        for sure in [1205, 1213, 1290, 1836, 1114, 1040, 3101] {
+            assert_eq!(kind_of(sure, Doing::Writing), Some(Kind::Unavailable), "{sure}");
+        }
+        // An error during commit, a shutdown, a kill, an error of the engine.
+        for unsure in [1180, 1053, 1317, 1927, 1030, 1105] {
+            assert_eq!(kind_of(unsure, Doing::Writing), Some(Kind::Indeterminate), "{unsure}");
+            assert_eq!(kind_of(unsure, Doing::Reading), Some(Kind::Unavailable), "{unsure}");
+        }
+        for set_up in [1045, 1142, 1049, 1054] {
+            assert_eq!(kind_of(set_up, Doing::Writing), Some(Kind::Unsupported), "{set_up}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The leader's clock, as last told.
+//!
+//! Promise: a time that is given out was told by the leader before the caller's call ends, and was asked for at most
+//! [`FRESH`] before that call: it never lies ahead, and behind by less than [`GRAIN`]. Nothing is added to it, so the
+//! rate of our own clock matters only to measure those few milliseconds.
+//! Non-promise: a lone call asks anew each time. It is for many at once that one answer does.
+
+use leasehold_core::Timestamp;
+use leasehold_core::clock::{Clock, Moment, SystemClock};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// How long before a call a time may have been asked for.
+const FRESH: Duration = Duration::from_millis(40);
+/// How far a time may lie behind: [`FRESH`], and room for two clocks of which one is being adjusted.
+pub(super) const GRAIN: Duration = Duration::from_millis(50);
+
+/// The last question for the time, answered or not.
+#[derive(Debug)]
+struct Asked {
+    at: Moment,
+    told: watch::Receiver<Option<Timestamp>>,
+}
+
+/// Where the last question is remembered.
+#[derive(Debug, Default)]
+pub(super) struct Pulse(Mutex<Option<Asked>>);
+
+/// What a caller is to do.
+pub(super) enum Next {
+    /// Wait for the answer to a question that was asked just now.
+    Wait(watch::Receiver<Option<Timestamp>>),
+    /// Ask, and tell others.
+    Ask(watch::Sender<Option<Timestamp>>),
+}
+
+impl Pulse {
+    /// To be called before anything is sent.
+    pub(super) fn next(&self) -> Next {
+        self.next_at(SystemClock.now())
+    }
+
+    fn next_at(&self, now: Moment) -> Next {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(asked) = last.as_ref().filter(|asked| now.saturating_since(asked.at) <= FRESH) {
+            return Next::Wait(asked.told.clone());
+        }
+        let (sender, told) = watch::channel(None);
+        *last = Some(Asked { at: now, told });
+        Next::Ask(sender)
+    }
+}
+
+/// The answer; none if whoever asked got none.
+pub(super) async fn answer(mut told: watch::Receiver<Option<Timestamp>>) -> Option<Timestamp> {
+    told.wait_for(Option::is_some).await.ok().and_then(|time| *time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_time_is_shared_for_a_moment_only() {
+        let (pulse, start) = (Pulse::default(), Moment::from_nanos(1_000_000_000));
+        let Next::Ask(teller) = pulse.next_at(start) else { panic!("the first asks") };
+        let Next::Wait(told) = pulse.next_at(start + FRESH) else { panic!("the second need not ask") };
+        teller.send(Some(Timestamp::from_millis(7))).unwrap();
+        assert_eq!(answer(told).await, Some(Timestamp::from_millis(7)));
+        let late = start + FRESH + Duration::from_millis(1);
+        let Next::Ask(teller) = pulse.next_at(late) else { panic!("an old answer is not used") };
+        let Next::Wait(told) = pulse.next_at(late) else { panic!("the next waits") };
+        drop(teller);
+        assert_eq!(answer(told).await, None, "whoever asked is gone");
+    }
+}

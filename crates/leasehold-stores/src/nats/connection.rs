@@ -1,0 +1,252 @@
+//! One connection to NATS, and what its failures mean.
+//!
+//! Promise: a request is sent at most once, on the connection it was made for, and every wait has an end. The driver
+//! would keep requests while it is away and send them after it came back, long after the caller was told that there was
+//! no answer. So each connection is a client of its own, which is led to a port where nobody can listen as soon as it
+//! stands: when the connection breaks, the client ends, and with it everything that it had not sent.
+//! Non-promise: a request that was sent on a connection that broke may have been done.
+
+use super::clock::Pulse;
+use super::config::Login;
+use super::wire::{Answer, Refusal};
+use async_nats::client::RequestErrorKind;
+use async_nats::connection::State;
+use async_nats::{Client, ConnectErrorKind, Event, HeaderMap, Message, Request, Subscriber};
+use leasehold_core::{Error, Kind, Result};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::{Mutex, watch};
+use tokio::time::timeout;
+
+/// How long a connection may take to be made.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long an answer may take.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Where nobody can listen: trying to connect there sends nothing to anybody.
+const NOWHERE: &str = "nats://127.0.0.1:0";
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Lapse {
+    /// The connection broke: what was asked may have been done.
+    Broken,
+    /// No answer came in time: what was asked may have been done.
+    Silent,
+    /// Nobody listens to the subject now: nothing was done.
+    Nobody,
+    /// Nobody listens to the subject, for the server has no JetStream: nothing was done.
+    Off,
+    /// The server does not let us: nothing was done.
+    Denied(String),
+    /// The server takes no messages of this size: nothing was sent.
+    TooLarge,
+    /// The server said no.
+    Refused(Refusal),
+    /// The answer makes no sense.
+    Garbled(String),
+    /// Not even asked, for this reason.
+    Unasked(Error),
+}
+
+impl Lapse {
+    pub(super) fn is(&self, err_code: u32) -> bool {
+        matches!(self, Lapse::Refused(refusal) if refusal.err_code == err_code)
+    }
+}
+
+/// A connection.
+pub(super) struct Link {
+    client: Client,
+    /// The last thing that the server complained about without being asked: a missing permission is told so.
+    complaints: watch::Receiver<String>,
+    is_given_up: AtomicBool,
+    /// Whether the bucket was seen on this connection, fit for leases.
+    pub(super) is_bucket_fit: AtomicBool,
+    pub(super) pulse: Pulse,
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Link")
+    }
+}
+
+/// The way to the servers: at most one connection at a time, made anew when it is gone.
+#[derive(Debug)]
+pub(super) struct Way {
+    pub(super) login: Login,
+    link: Mutex<Option<Arc<Link>>>,
+}
+
+impl Way {
+    pub(super) fn new(login: Login) -> Self {
+        Way { login, link: Mutex::new(None) }
+    }
+
+    /// The connection, a new one if the last is gone.
+    pub(super) async fn link(&self) -> Result<Arc<Link>> {
+        // The wait for others who are connecting counts too: they would otherwise each wait in turn.
+        let link = timeout(CONNECT, async {
+            let mut slot = self.link.lock().await;
+            if let Some(link) = slot.as_ref().filter(|link| link.is_alive()) {
+                return Ok(link.clone());
+            }
+            *slot = None;
+            let link = Arc::new(Link::connect(&self.login).await?);
+            *slot = Some(link.clone());
+            Ok(link)
+        });
+        link.await.unwrap_or_else(|_| {
+            let message = format!("{} did not answer within {} s", self.login.place, CONNECT.as_secs());
+            Err(Error::new(Kind::Unavailable, message))
+        })
+    }
+}
+
+impl Link {
+    async fn connect(login: &Login) -> Result<Self> {
+        // Of several servers one may be frozen: the others get their turn within the time.
+        let turn = CONNECT / u32::try_from(login.servers.len()).unwrap_or(u32::MAX);
+        let (complain, complaints) = watch::channel(String::new());
+        let options = login
+            .options()
+            .await?
+            .connection_timeout(turn)
+            .request_timeout(None)
+            .max_reconnects(login.servers.len())
+            .reconnect_delay_callback(|_| Duration::ZERO)
+            .ignore_discovered_servers()
+            .event_callback(move |event| {
+                if let Event::ServerError(error) = event {
+                    complain.send_replace(error.to_string());
+                }
+                std::future::ready(())
+            });
+        let client = options.connect(login.servers.as_slice()).await.map_err(|error| unreachable(login, error))?;
+        client.set_server_pool(NOWHERE).await.map_err(|error| {
+            let message = format!("the connection to {} broke at once", login.place);
+            Error::new(Kind::Unavailable, message).with_source(error)
+        })?;
+        Ok(Link {
+            client,
+            complaints,
+            is_given_up: AtomicBool::new(false),
+            is_bucket_fit: AtomicBool::new(false),
+            pulse: Pulse::default(),
+        })
+    }
+
+    fn is_alive(&self) -> bool {
+        self.client.connection_state() == State::Connected && !self.is_given_up.load(Ordering::Relaxed)
+    }
+
+    /// What the server says that it is.
+    pub(super) fn server(&self) -> async_nats::ServerInfo {
+        self.client.server_info()
+    }
+
+    /// Asks, and waits for the answer.
+    pub(super) async fn ask(
+        &self,
+        subject: &str,
+        headers: Option<HeaderMap>,
+        payload: Vec<u8>,
+    ) -> Result<Message, Lapse> {
+        let mut request = Request::new().payload(payload.into());
+        if let Some(headers) = headers {
+            request = request.headers(headers);
+        }
+        let mut complaints = self.complaints.clone();
+        complaints.mark_unchanged();
+        let denied = async {
+            loop {
+                if complaints.changed().await.is_err() {
+                    return std::future::pending().await;
+                }
+                let complaint = complaints.borrow_and_update().clone();
+                // The inbox is subscribed to with the first request, so a complaint about it concerns every request.
+                if complaint.contains(&format!("\"{subject}\"")) || complaint.contains("Subscription to \"_INBOX") {
+                    return complaint;
+                }
+            }
+        };
+        tokio::select! {
+            answer = self.client.send_request(subject.to_owned(), request) => {
+                answer.map_err(|error| match lapse(error.kind()) {
+                    Lapse::Nobody if !self.server().jetstream => Lapse::Off,
+                    lapse => lapse,
+                })
+            }
+            complaint = denied => Err(Lapse::Denied(complaint)),
+            () = tokio::time::sleep(ANSWER) => {
+                // Whatever is wrong with it, the next call is better off with a new connection.
+                self.is_given_up.store(true, Ordering::Relaxed);
+                Err(Lapse::Silent)
+            }
+        }
+    }
+
+    /// Asks JetStream's own interface.
+    pub(super) async fn api<T: Answer>(&self, what: &str, payload: Vec<u8>) -> Result<T, Lapse> {
+        let message = self.ask(&format!("$JS.API.{what}"), None, payload).await?;
+        read::<T>(&message)
+    }
+
+    /// Sends without waiting for an answer: for what may be lost.
+    pub(super) async fn tell(&self, subject: String, payload: Vec<u8>) {
+        let _ = timeout(ANSWER, self.client.publish(subject, payload.into())).await;
+    }
+
+    /// Listens to a subject.
+    pub(super) async fn listen(&self, subject: String) -> Result<Subscriber, Lapse> {
+        self.client.subscribe(subject).await.map_err(|_| Lapse::Broken)
+    }
+
+    pub(super) fn new_inbox(&self) -> String {
+        self.client.new_inbox()
+    }
+}
+
+/// An answer's content, unless it is a refusal.
+pub(super) fn read<T: Answer>(message: &Message) -> Result<T, Lapse> {
+    let mut answer: T = serde_json::from_slice(&message.payload).map_err(|error| Lapse::Garbled(error.to_string()))?;
+    match answer.refusal() {
+        Some(refusal) => Err(Lapse::Refused(refusal)),
+        None => Ok(answer),
+    }
+}
+
+/// What the driver's errors mean.
+fn lapse(error: RequestErrorKind) -> Lapse {
+    match error {
+        RequestErrorKind::NoResponders => Lapse::Nobody,
+        RequestErrorKind::MaxPayloadExceeded => Lapse::TooLarge,
+        RequestErrorKind::TimedOut => Lapse::Silent,
+        RequestErrorKind::InvalidSubject | RequestErrorKind::Other => Lapse::Broken,
+    }
+}
+
+/// A connection that could not be made. Nothing was sent.
+fn unreachable(login: &Login, error: async_nats::ConnectError) -> Error {
+    let place = &login.place;
+    let text = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default().to_lowercase();
+    let is_about_us = text.contains("authorization") || text.contains("authentication") || text.contains("account");
+    let (kind, message) = match error.kind() {
+        ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
+            (Kind::Unsupported, format!("{place} does not accept these credentials; check the user, token or file"))
+        }
+        _ if is_about_us => {
+            (Kind::Unsupported, format!("{place} does not accept these credentials; check the user, token or file"))
+        }
+        ConnectErrorKind::Tls | ConnectErrorKind::Io if text.contains("certificate") => (
+            Kind::Unsupported,
+            format!("the certificate of {place} or ours is not accepted; name the authority with `?ca=/path`"),
+        ),
+        ConnectErrorKind::Tls => (Kind::Unsupported, format!("no tls connection to {place} can be made")),
+        ConnectErrorKind::ServerParse => (Kind::Invalid, format!("{place} cannot be understood")),
+        _ => (Kind::Unavailable, format!("cannot reach {place}; is it running?")),
+    };
+    Error::new(kind, message).with_source(error)
+}

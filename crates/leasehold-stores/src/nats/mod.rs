@@ -1,0 +1,501 @@
+//! Records in a NATS JetStream key-value bucket, one bucket per namespace.
+//!
+//! Promise: a swap is one publish that the stream's leader takes only while the record's last message is the expected
+//! one; a read is answered by the leader, never by a copy that may lag (no direct gets); a revision is the stream's
+//! sequence number, which no two messages share. The clock is the leader's: a stream's description, which has the time
+//! in it, is asked for in the same breath as the read or the write, so each is one exchange; many calls within a few
+//! milliseconds share one such answer.
+//! Non-promise: NATS answers before its disk does unless it is told `sync_interval: always`, so a power cut may take
+//! back what was answered: class B. A leader that was cut off from the others a moment ago may still answer a read with
+//! an older record; the swap, which needs a majority, then decides.
+//!
+//! A record is one message. While it is renewed, its old transfers lie beside it (see `beside`).
+//!
+//! Erasing writes a marker and then drops it. Whoever finds a marker that was not dropped writes over it.
+//! The bucket is made by the first write, and nothing is written to a bucket whose settings would let records vanish.
+//!
+//! URL: `nats://user:password@host:4222,other`, a token before the `@` alone, `tls://` or `nats+tls://` to insist on TLS.
+//! Options: `creds` and `nkey` (files), `ca`, `cert`, `key` (files), `replicas` (of a bucket that is made), `inbox` (a
+//! prefix, where the user may not listen to `_INBOX`). Where the URL is silent, `NATS_URL`, `NATS_USER`,
+//! `NATS_PASSWORD`, `NATS_TOKEN`, `NATS_CREDS`, `NATS_NKEY`, `NATS_CA`, `NATS_CERT`, `NATS_KEY` and
+//! `NATS_INBOX_PREFIX` are read.
+
+mod beside;
+mod clock;
+mod config;
+mod connection;
+mod names;
+mod survey;
+mod watch;
+mod wire;
+
+use crate::namespace::Namespace;
+use crate::url::Address;
+use async_nats::HeaderMap;
+use async_trait::async_trait;
+use beside::{Beside, Form, Last, TailId};
+use clock::Next;
+use config::Login;
+use connection::{Lapse, Link, Way};
+use futures_util::future::try_join_all;
+use leasehold_core::store::{
+    Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Watch, Watching,
+    list_by_reading, refuse_beside, refuse_erasing_a_lease,
+};
+use leasehold_core::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
+use names::Names;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use wire::{Ack, Get, Got, Info, NO_JETSTREAM, NO_MESSAGE, NO_STREAM, Purge, Purged, Stored, Subjects, WhoAmI};
+
+/// How many records are asked for at once.
+const ABREAST: usize = 64;
+/// How often a write is offered that nobody listened to, and how long to wait in between: a stream that was just made,
+/// or whose leader just died, has nobody for a moment.
+const OFFERS: usize = 20;
+const BETWEEN_OFFERS: Duration = Duration::from_millis(50);
+/// How often a first write may find a marker in its place that another one has changed in between.
+const OVER_MARKERS: usize = 4;
+/// More subjects than one answer has, times this, is more than a shelf is meant for.
+const MAX_ANSWERS: usize = 1_000;
+const EXPECTED: &str = "Nats-Expected-Last-Subject-Sequence";
+
+/// A store in a NATS bucket. Clones share one connection.
+#[derive(Clone)]
+pub struct NatsStore {
+    way: Arc<Way>,
+    names: Arc<Names>,
+}
+
+impl fmt::Debug for NatsStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NatsStore({} {})", self.way.login.place, self.names.bucket)
+    }
+}
+
+/// Opens the store: connects, and makes nothing.
+pub async fn open(address: &Address, namespace: &Namespace) -> Result<NatsStore> {
+    let login = Login::new(address, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))?;
+    crate::tls::install();
+    let store = NatsStore { way: Arc::new(Way::new(login)), names: Arc::new(Names::new(namespace)) };
+    store.way.link().await?;
+    Ok(store)
+}
+
+/// Refuses an address that the store could not use.
+pub fn check(address: &Address) -> Result<()> {
+    config::check(address)
+}
+
+/// What a failure leaves unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Doing {
+    Reading,
+    Writing,
+}
+
+/// What is to be written in place of what.
+enum Change<'a> {
+    Value(&'a [u8]),
+    /// A value whose tail lies beside it.
+    Head(&'a [u8], &'a TailId),
+    Erasure,
+}
+
+/// What came of an offered write.
+enum Offered {
+    Stored(u64, Timestamp),
+    Mismatch,
+    /// There is no bucket.
+    NoBucket,
+}
+
+impl NatsStore {
+    async fn link(&self) -> Result<Arc<Link>, Lapse> {
+        self.way.link().await.map_err(Lapse::Unasked)
+    }
+
+    /// The stream, if it is there; an error if it cannot carry leases.
+    async fn info(&self, link: &Link, payload: Vec<u8>) -> Result<Option<Info>, Lapse> {
+        let info: Info = match link.api(&format!("STREAM.INFO.{}", self.names.stream), payload).await {
+            Ok(info) => info,
+            Err(lapse) if lapse.is(NO_STREAM) => {
+                link.is_bucket_fit.store(false, Ordering::Relaxed);
+                return Ok(None);
+            }
+            Err(lapse) => return Err(lapse),
+        };
+        let unfit = info.config.unfit();
+        link.is_bucket_fit.store(unfit.is_none(), Ordering::Relaxed);
+        match unfit {
+            None => Ok(Some(info)),
+            Some(why) => {
+                let Names { bucket, .. } = &*self.names;
+                let message = format!(
+                    "the bucket `{bucket}` at {} cannot carry leases: {why}; change it with `nats stream edit {}`, or \
+                     use another namespace",
+                    self.way.login.place, self.names.stream
+                );
+                Err(Lapse::Unasked(Error::new(Kind::Unsupported, message)))
+            }
+        }
+    }
+
+    fn time(&self, info: &Info) -> Result<Timestamp, Lapse> {
+        info.now().ok_or_else(|| {
+            let message = format!("{} does not tell its time; nats-server 2.10 or newer does", self.way.login.place);
+            Lapse::Unasked(Error::new(Kind::Unsupported, message))
+        })
+    }
+
+    /// The time by the leader's clock; none if there is no bucket.
+    async fn now(&self, link: &Link) -> Result<Option<Timestamp>, Lapse> {
+        let teller = match link.pulse.next() {
+            Next::Ask(teller) => Some(teller),
+            Next::Wait(told) => match clock::answer(told).await {
+                Some(now) => return Ok(Some(now)),
+                None => None,
+            },
+        };
+        let Some(info) = self.info(link, Vec::new()).await? else { return Ok(None) };
+        let now = self.time(&info)?;
+        if let Some(teller) = teller {
+            let _ = teller.send(Some(now));
+        }
+        Ok(Some(now))
+    }
+
+    /// The time where there is no stream yet to tell it: by the clock of the server that we are connected to.
+    async fn time_without_bucket(&self, link: &Link) -> Result<Timestamp, Lapse> {
+        let message = match link.ask("$SYS.REQ.USER.INFO", None, Vec::new()).await {
+            Ok(message) => message,
+            Err(Lapse::Denied(_) | Lapse::Nobody | Lapse::Off) => {
+                let message = format!(
+                    "{} tells no time while there is no bucket; allow `$SYS.REQ.USER.INFO`, or make it with `{}`",
+                    self.way.login.place,
+                    self.command()
+                );
+                return Err(Lapse::Unasked(Error::new(Kind::Unsupported, message)));
+            }
+            Err(lapse) => return Err(lapse),
+        };
+        let told = serde_json::from_slice::<WhoAmI>(&message.payload).ok().and_then(|who| who.now());
+        told.ok_or_else(|| Lapse::Garbled("no time in the answer".into()))
+    }
+
+    async fn last(&self, link: &Link, subject: &str) -> Result<Option<Stored>, Lapse> {
+        let payload = json(&Get { last_by_subj: subject });
+        match link.api::<Got>(&format!("STREAM.MSG.GET.{}", self.names.stream), payload).await {
+            Ok(got) => Ok(got.message),
+            Err(lapse) if lapse.is(NO_MESSAGE) || lapse.is(NO_STREAM) => Ok(None),
+            Err(lapse) => Err(lapse),
+        }
+    }
+
+    async fn look(&self, key: &Key) -> Result<Reading, Lapse> {
+        let link = self.link().await?;
+        let subject = self.names.subject(key);
+        let (stored, now) = tokio::join!(self.last(&link, &subject), self.now(&link));
+        let Some(now) = now? else {
+            return Ok(Reading { value: None, now: self.time_without_bucket(&link).await? });
+        };
+        Ok(Reading { value: self.value(&link, &subject, stored?).await?, now })
+    }
+
+    /// Publishes, expecting the subject's last message to be this one, and asks for the time in the same breath.
+    async fn offer(&self, link: &Link, subject: &str, expected: u64, change: &Change<'_>) -> Result<Offered, Lapse> {
+        for _ in 0..OFFERS {
+            let mut headers = HeaderMap::new();
+            headers.insert(EXPECTED, expected.to_string());
+            let payload = match change {
+                Change::Value(bytes) => bytes.to_vec(),
+                Change::Head(bytes, tail) => {
+                    headers.insert(beside::HEADER, tail.to_string());
+                    bytes.to_vec()
+                }
+                Change::Erasure => {
+                    headers.insert(wire::OPERATION, "DEL");
+                    Vec::new()
+                }
+            };
+            let (told, now) = tokio::join!(link.ask(subject, Some(headers), payload), self.now(link));
+            match told.and_then(|message| connection::read::<Ack>(&message)) {
+                Ok(ack) => {
+                    if let Ok(Some(now)) = now {
+                        return Ok(Offered::Stored(ack.seq, now));
+                    }
+                    // The write stands. Without a time its outcome can only be called unknown.
+                    let now = self.now(link).await.ok().flatten().ok_or(Lapse::Broken)?;
+                    return Ok(Offered::Stored(ack.seq, now));
+                }
+                Err(Lapse::Refused(refusal)) if wire::WRONG_SEQUENCE.contains(&refusal.err_code) => {
+                    return Ok(Offered::Mismatch);
+                }
+                // Nobody took it, so it may be offered again.
+                Err(lapse @ (Lapse::Nobody | Lapse::Off)) => match self.info(link, Vec::new()).await {
+                    Ok(None) => return Ok(Offered::NoBucket),
+                    Ok(Some(_)) => tokio::time::sleep(BETWEEN_OFFERS).await,
+                    Err(_) => return Err(lapse),
+                },
+                Err(lapse) => return Err(lapse),
+            }
+        }
+        Err(Lapse::Nobody)
+    }
+
+    /// What makes the bucket by hand.
+    fn command(&self) -> String {
+        let (bucket, replicas) = (&self.names.bucket, self.way.login.replicas);
+        format!("nats kv add {bucket} --history=1 --storage=file --replicas={replicas}")
+    }
+
+    /// Makes the bucket unless it is there, and makes sure that it can carry leases. No record is written.
+    async fn prepare(&self, link: &Link) -> Result<()> {
+        let told = |lapse| self.told(lapse, Doing::Reading);
+        if self.info(link, Vec::new()).await.map_err(told)?.is_some() {
+            return Ok(());
+        }
+        let Names { bucket, stream } = &*self.names;
+        let replicas = self.way.login.replicas;
+        let config = wire::new_bucket(stream, &self.names.all(), replicas);
+        match link.api::<Info>(&format!("STREAM.CREATE.{stream}"), json(&config)).await {
+            Ok(_) => {}
+            // Somebody else made it a moment ago, otherwise than we would.
+            Err(lapse) if lapse.is(wire::OTHER_SETTINGS) => {}
+            Err(lapse @ (Lapse::Denied(_) | Lapse::Refused(_))) => {
+                let (command, why) = (self.command(), self.told(lapse, Doing::Reading));
+                let message = format!("the bucket `{bucket}` cannot be made; make it with `{command}`: {why}");
+                return Err(Error::new(why.kind(), message));
+            }
+            Err(lapse) => return Err(told(lapse)),
+        }
+        match self.info(link, Vec::new()).await.map_err(told)? {
+            Some(_) => Ok(()),
+            None => {
+                let message = format!("the bucket `{bucket}` at {} vanished as it was made", self.way.login.place);
+                Err(Error::new(Kind::Unavailable, message))
+            }
+        }
+    }
+
+    /// Writes if the record's last message is the expected one; zero stands for no record.
+    async fn write(&self, key: &Key, expected: u64, change: Change<'_>) -> Result<Offered> {
+        let link = self.way.link().await?;
+        if !link.is_bucket_fit.load(Ordering::Relaxed) {
+            if expected > 0 && self.info(&link, Vec::new()).await.map_err(|e| self.told(e, Doing::Reading))?.is_none() {
+                return Ok(Offered::Mismatch);
+            }
+            self.prepare(&link).await?;
+        }
+        let subject = self.names.subject(key);
+        let mut last = expected;
+        for _ in 0..OVER_MARKERS {
+            let told = |lapse| self.told(lapse, Doing::Writing);
+            match self.offer(&link, &subject, last, &change).await.map_err(told)? {
+                Offered::NoBucket if expected > 0 => return Ok(Offered::Mismatch),
+                // It was there a moment ago.
+                Offered::NoBucket => self.prepare(&link).await?,
+                Offered::Mismatch if expected == 0 => {
+                    // Surely not written, so it may be offered again in place of a marker.
+                    match self.last(&link, &subject).await.map_err(|lapse| self.told(lapse, Doing::Reading))? {
+                        Some(stored) if stored.is_erasure() => last = stored.seq,
+                        None => last = 0,
+                        Some(_) => return Ok(Offered::Mismatch),
+                    }
+                }
+                done => return Ok(done),
+            }
+        }
+        Ok(Offered::Mismatch)
+    }
+
+    /// Every name of a shelf, with its subject, and the time.
+    async fn everything(&self, link: &Link, shelf: Shelf) -> Result<(BTreeMap<LeaseName, String>, Timestamp), Lapse> {
+        let filter = self.names.shelf(shelf);
+        let mut all = BTreeMap::new();
+        let mut offset = 0;
+        for _ in 0..MAX_ANSWERS {
+            let payload = json(&Subjects { subjects_filter: &filter, offset });
+            let Some(info) = self.info(link, payload).await? else {
+                return Ok((BTreeMap::new(), self.time_without_bucket(link).await?));
+            };
+            let now = self.time(&info)?;
+            offset += info.state.subjects.len() as u64;
+            let is_last = info.state.subjects.is_empty() || offset >= info.total;
+            let named =
+                info.state.subjects.into_keys().filter_map(|subject| Some((self.names.name_of(&subject)?, subject)));
+            all.extend(named);
+            if is_last {
+                return Ok((all, now));
+            }
+        }
+        Err(Lapse::Garbled("more subjects than can be listed".into()))
+    }
+
+    async fn page(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page, Lapse> {
+        let link = self.link().await?;
+        let (all, now) = self.everything(&link, shelf).await?;
+        let mut wanted = all.into_iter().skip_while(|(name, _)| after.is_some_and(|after| name <= after)).peekable();
+        let mut entries = Vec::new();
+        while entries.len() < limit && wanted.peek().is_some() {
+            let some: Vec<_> = wanted.by_ref().take((limit - entries.len()).min(ABREAST)).collect();
+            let link = &link;
+            let found = some.into_iter().map(|(name, subject)| async move {
+                let stored = self.last(link, &subject).await?;
+                Ok(self.value(link, &subject, stored).await?.map(|value| (name, value)))
+            });
+            entries.extend(try_join_all(found).await?.into_iter().flatten());
+        }
+        Ok(Page { entries, more: wanted.peek().is_some(), now })
+    }
+
+    /// What a failure is to the caller.
+    fn told(&self, lapse: Lapse, doing: Doing) -> Error {
+        let place = &self.way.login.place;
+        let unknown = if doing == Doing::Writing { Kind::Indeterminate } else { Kind::Unavailable };
+        let no_jetstream = || {
+            let message =
+                format!("jetstream is off at {place}; start nats-server with `-js`, or allow it to the account");
+            Error::new(Kind::Unsupported, message)
+        };
+        match lapse {
+            Lapse::Unasked(error) => error,
+            Lapse::Broken => Error::new(unknown, format!("the connection to {place} broke before the answer came")),
+            Lapse::Silent => Error::new(unknown, format!("{place} did not answer in time")),
+            Lapse::Off => no_jetstream(),
+            Lapse::Nobody => {
+                let message =
+                    format!("nobody answers for the bucket `{}` at {place} now; try again", self.names.bucket);
+                Error::new(Kind::Unavailable, message)
+            }
+            Lapse::Denied(complaint) => {
+                let message = format!("{place} does not let this user do it ({complaint}); allow `$JS.API.>`, `$KV.>`");
+                Error::new(Kind::Unsupported, message)
+            }
+            Lapse::TooLarge => {
+                Error::new(Kind::Unsupported, format!("a record is larger than the `max_payload` of {place}"))
+            }
+            Lapse::Garbled(what) => Error::new(unknown, format!("{place} answered what cannot be understood: {what}")),
+            Lapse::Refused(refusal) if NO_JETSTREAM.contains(&refusal.err_code) => no_jetstream(),
+            Lapse::Refused(refusal) => {
+                let kind = match refusal.code {
+                    500.. => unknown,
+                    // Its queue is full: it was not taken in.
+                    429 => Kind::Unavailable,
+                    _ => Kind::Unsupported,
+                };
+                let what = leasehold_core::printable(&refusal.description);
+                Error::new(kind, format!("{place} refused with error {}: {what}", refusal.err_code))
+            }
+        }
+    }
+}
+
+fn json(value: &impl serde::Serialize) -> Vec<u8> {
+    // Only text, numbers and flags go in: nothing that could fail.
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+#[async_trait]
+impl Store for NatsStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            name: "nats",
+            class: Class::B,
+            clock: ClockSource::Store { grain: clock::GRAIN },
+            reach: Reach::Network,
+            watch: Watching::Hints,
+            durability: "in the stream of every answering replica, synced to disk every 2 minutes unless set otherwise",
+        }
+    }
+
+    async fn read(&self, key: &Key) -> Result<Reading> {
+        match self.look(key).await {
+            // The server may have hung up long ago: a read may be asked again.
+            Err(Lapse::Broken) => self.look(key).await,
+            other => other,
+        }
+        .map_err(|lapse| self.told(lapse, Doing::Reading))
+    }
+
+    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
+        let last = match expected.map(Last::parse) {
+            Some(None) => return Ok(Swap::Mismatch),
+            Some(last) => last,
+            None => None,
+        };
+        let form = Form::of(&next, last.as_ref());
+        Ok(match self.write_as(key, last.map_or(0, |last| last.seq), next, form).await? {
+            (Offered::Stored(seq, now), beside) => Swap::Done { revision: Last { seq, beside }.revision(), now },
+            (Offered::Mismatch | Offered::NoBucket, _) => Swap::Mismatch,
+        })
+    }
+
+    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
+        match self.page(shelf, after, limit).await {
+            Err(Lapse::Broken) => self.page(shelf, after, limit).await,
+            other => other,
+        }
+        .map_err(|lapse| self.told(lapse, Doing::Reading))
+    }
+
+    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
+        list_by_reading(self, shelf, after, skip, limit).await
+    }
+
+    fn writes_beside(&self) -> bool {
+        false
+    }
+
+    async fn swap_beside(
+        &self,
+        key: &Key,
+        _expected: Option<&Revision>,
+        _next: &[u8],
+        _beside: leasehold_core::store::Beside<'_>,
+    ) -> Result<Swap> {
+        refuse_beside(self, key)
+    }
+
+    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
+        refuse_erasing_a_lease(key)?;
+        let Some(last) = Last::parse(expected) else { return Ok(Swap::Mismatch) };
+        let Offered::Stored(seq, now) = self.write(key, last.seq, Change::Erasure).await? else {
+            return Ok(Swap::Mismatch);
+        };
+        if let Beside::Tail(_) = last.beside {
+            self.drop_tails(key, seq).await;
+        }
+        // The record is gone; the marker is only litter, and whoever writes next can deal with it. What came after the
+        // marker has a higher number and stays.
+        if let Ok(link) = self.way.link().await {
+            let payload = json(&Purge { filter: &self.names.subject(key), seq: seq + 1 });
+            let _ = link.api::<Purged>(&format!("STREAM.PURGE.{}", self.names.stream), payload).await;
+        }
+        // Not a number: the key has no value any more, so nothing may be swapped for this.
+        Ok(Swap::Done { revision: Revision(format!("erased-{seq}")), now })
+    }
+
+    async fn watch(&self, key: &Key) -> Result<Watch> {
+        watch::watch(self, key).await
+    }
+
+    async fn survey(&self) -> Result<Survey> {
+        let told = |lapse| self.told(lapse, Doing::Reading);
+        let link = self.way.link().await?;
+        let info = self.info(&link, Vec::new()).await.map_err(told)?;
+        let survey = Survey::plain(Class::B).fine("nats-server", link.server().version);
+        let survey = survey.advise(
+            "sync_interval",
+            "cannot be seen from here; 2 minutes unless set",
+            "set `jetstream { sync_interval: always }` on every server, or a power cut may take back what was answered",
+        );
+        Ok(match info {
+            None => survey.fine("bucket", format!("`{}` is not made yet; the first write makes it", self.names.bucket)),
+            Some(info) => survey::findings(survey, &self.names.bucket, &info),
+        })
+    }
+}

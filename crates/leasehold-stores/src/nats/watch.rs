@@ -1,0 +1,121 @@
+//! Hints from JetStream: a consumer that tells of every message stored for a key.
+//!
+//! Promise: a hint comes after the record can be read; a consumer or connection that is lost is replaced, with a hint, at
+//! most once a second. Non-promise: what happens in between is not told one by one.
+//!
+//! A plain subscription to the key's subject would be told when a write is *sent*, before it is stored or refused. It is
+//! used only while there is no bucket to have a consumer on.
+
+use super::connection::{Lapse, Link};
+use super::wire::{Consumer, NO_STREAM, new_consumer};
+use super::{NatsStore, json};
+use async_nats::{StatusCode, Subscriber};
+use futures_util::StreamExt;
+use leasehold_core::clock::{Clock, SystemClock};
+use leasehold_core::store::Watch;
+use leasehold_core::{Key, Result};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+/// How often the server says that it is still there.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+/// Silence after which it is not.
+const SILENCE: Duration = Duration::from_secs(12);
+/// The least time between two attempts.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How long the first write to a bucket that is not made yet takes, about.
+const FIRST_WRITE: Duration = Duration::from_millis(20);
+
+/// What is listened to.
+enum Ear {
+    /// The consumer's inbox, and the consumer.
+    Stored(Subscriber, Arc<Link>, String),
+    /// The key's own subject.
+    Sent(Subscriber),
+}
+
+pub(super) async fn watch(store: &NatsStore, key: &Key) -> Result<Watch> {
+    let subject = store.names.subject(key);
+    let ear = match establish(store, &subject).await {
+        Ok(ear) => Some(ear),
+        // Hints are a comfort: whoever waits also looks for himself.
+        Err(Lapse::Denied(_)) => return Ok(Watch::silent()),
+        Err(_) => None,
+    };
+    let (sender, watch) = Watch::channel();
+    tokio::spawn(follow(store.clone(), subject, ear, sender));
+    Ok(watch)
+}
+
+async fn establish(store: &NatsStore, subject: &str) -> Result<Ear, Lapse> {
+    let link = store.link().await?;
+    let stream = &store.names.stream;
+    let inbox = link.new_inbox();
+    let told = link.listen(inbox.clone()).await?;
+    let heartbeat_ns = u64::try_from(HEARTBEAT.as_nanos()).unwrap_or(u64::MAX);
+    let config = new_consumer(stream, subject, &inbox, heartbeat_ns);
+    match link.api::<Consumer>(&format!("CONSUMER.CREATE.{stream}"), json(&config)).await {
+        Ok(consumer) => Ok(Ear::Stored(told, link, consumer.name)),
+        Err(lapse) if lapse.is(NO_STREAM) => Ok(Ear::Sent(link.listen(subject.to_owned()).await?)),
+        Err(lapse) => Err(lapse),
+    }
+}
+
+/// Passes hints on until nobody wants them.
+async fn follow(store: NatsStore, subject: String, ear: Option<Ear>, sender: mpsc::Sender<()>) {
+    let mut ear = ear;
+    loop {
+        let mut pause = Duration::ZERO;
+        if let Some(ear) = ear.as_mut() {
+            tokio::select! {
+                () = sender.closed() => {}
+                rest = listen(ear, &sender) => pause = rest,
+            }
+        }
+        if let Some(Ear::Stored(_, link, consumer)) = ear.take() {
+            // It would go by itself after a while.
+            link.tell(format!("$JS.API.CONSUMER.DELETE.{}.{consumer}", store.names.stream), Vec::new()).await;
+        }
+        let again = async {
+            sleep(pause).await;
+            let next = establish(&store, &subject).await;
+            if next.is_err() {
+                sleep(PAUSE).await;
+            }
+            next.ok()
+        };
+        ear = tokio::select! {
+            () = sender.closed() => return,
+            ear = again => ear,
+        };
+        // Whatever happened meanwhile was not told.
+        if ear.is_some() {
+            let _ = sender.try_send(());
+        }
+    }
+}
+
+/// Passes hints on until this ear hears nothing any more; says how long to wait before the next one.
+async fn listen(ear: &mut Ear, sender: &mpsc::Sender<()>) -> Duration {
+    let began = SystemClock.now();
+    match ear {
+        Ear::Stored(told, ..) => {
+            while let Ok(Some(message)) = timeout(SILENCE, told.next()).await {
+                let is_heartbeat = message.status == Some(StatusCode::IDLE_HEARTBEAT);
+                if !is_heartbeat {
+                    let _ = sender.try_send(());
+                }
+            }
+            // A server that hangs up on everybody at once is not asked in a hurry.
+            PAUSE.saturating_sub(SystemClock.now().saturating_since(began))
+        }
+        // The bucket may also be made by a write to another key, so this ear is never trusted for long.
+        Ear::Sent(told) => match timeout(PAUSE, told.next()).await {
+            Ok(Some(_)) => FIRST_WRITE,
+            Ok(None) => PAUSE,
+            Err(_) => Duration::ZERO,
+        },
+    }
+}

@@ -1,0 +1,290 @@
+//! One request to an object store, watched: what the server answered, and what time it says it is.
+//!
+//! Promise: what is said about a failed request is what was seen on the wire, not what the driver made of it: it gives
+//! 409 and 412 one name. Concurrent requests do not mix, for each carries its own [`Watcher`]. Non-promise: what a status
+//! means for a record is for the store to say.
+
+use async_trait::async_trait;
+use leasehold_core::{Error, Kind, Result, Timestamp};
+use object_store::client::{HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService};
+use object_store::{ClientOptions, Extensions};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long a connection may take to be made.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long a call may take, credentials included.
+const CALL: Duration = Duration::from_secs(10);
+/// Idle connections are dropped before servers do so themselves, many after 5 s: a write that meets a connection which is
+/// just being closed is unknown, and dearer than a new connection.
+const IDLE: Duration = Duration::from_secs(4);
+/// Of an error's body, enough for its code.
+const CODE_BYTES: usize = 4096;
+
+/// What a failed request leaves unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Doing {
+    Reading,
+    Writing,
+}
+
+/// What was seen of one request.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Seen {
+    /// Whether it was given to the network at all; before that, credentials are fetched.
+    sent: bool,
+    /// Whether no connection could be made, so that it surely never left.
+    unconnected: bool,
+    /// Why there was no answer.
+    why: String,
+    pub(super) status: Option<u16>,
+    /// The service's word for the error.
+    pub(super) code: String,
+    date: Option<Timestamp>,
+}
+
+/// Travels with a request to the connector.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Watcher(Arc<Mutex<Seen>>);
+
+impl Watcher {
+    /// For the options of a call.
+    pub(super) fn extensions(&self) -> Extensions {
+        let mut extensions = Extensions::new();
+        extensions.insert(self.clone());
+        extensions
+    }
+
+    pub(super) fn seen(&self) -> Seen {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note(&self, note: impl FnOnce(&mut Seen)) {
+        note(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// Makes the driver's connections, and watches them.
+#[derive(Debug)]
+pub(super) struct Connector {
+    client: reqwest::Client,
+}
+
+impl Connector {
+    /// A connector that trusts these certificates beside the system's. A server on this machine is never asked for
+    /// through a proxy.
+    pub(super) fn new(certificates: Option<&[u8]>, is_local: bool) -> Result<Self, String> {
+        crate::tls::install();
+        // Redirects are for the settings to follow: a write that is sent on blindly may be applied twice.
+        let mut builder = reqwest::Client::builder()
+            .connect_timeout(CONNECT)
+            .pool_idle_timeout(IDLE)
+            .tcp_nodelay(true)
+            .http1_only()
+            .redirect(reqwest::redirect::Policy::none());
+        if is_local {
+            builder = builder.no_proxy();
+        }
+        if let Some(pem) = certificates {
+            let bundle = reqwest::Certificate::from_pem_bundle(pem).map_err(|e| e.to_string())?;
+            if bundle.is_empty() {
+                return Err("there is no certificate in it".into());
+            }
+            builder = bundle.into_iter().fold(builder, reqwest::ClientBuilder::add_root_certificate);
+        }
+        Ok(Connector { client: builder.build().map_err(|e| e.to_string())? })
+    }
+}
+
+impl HttpConnector for Connector {
+    fn connect(&self, _options: &ClientOptions) -> object_store::Result<HttpClient> {
+        Ok(HttpClient::new(Watched(HttpClient::new(self.client.clone()))))
+    }
+}
+
+#[derive(Debug)]
+struct Watched(HttpClient);
+
+#[async_trait]
+impl HttpService for Watched {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        // Requests for credentials are not watched.
+        let Some(watcher) = request.extensions().get::<Watcher>().cloned() else {
+            return self.0.execute(request).await;
+        };
+        watcher.note(|seen| *seen = Seen { sent: true, ..Seen::default() });
+        let response = self.0.execute(request).await.inspect_err(|e| watcher.note(|seen| seen.fail(e)))?;
+        let (parts, body) = response.into_parts();
+        let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
+        watcher.note(|seen| {
+            seen.status = Some(parts.status.as_u16());
+            seen.date = header("date").and_then(time_of);
+            seen.code = header("x-ms-error-code").unwrap_or_default().to_owned();
+        });
+        if parts.status.is_success() {
+            return Ok(HttpResponse::from_parts(parts, body));
+        }
+        // The status is known by now, so a body that does not come changes nothing.
+        let body = body.bytes().await.unwrap_or_default();
+        watcher.note(|seen| {
+            if seen.code.is_empty() {
+                seen.code = code_in(&body);
+            }
+        });
+        Ok(HttpResponse::from_parts(parts, body.into()))
+    }
+}
+
+impl Seen {
+    fn fail(&mut self, error: &HttpError) {
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(error);
+        while let Some(at) = cause {
+            if let Some(error) = at.downcast_ref::<reqwest::Error>() {
+                self.unconnected |= error.is_connect();
+            }
+            // The innermost cause says most, and has no address in it.
+            self.why = leasehold_core::printable(&at.to_string());
+            cause = at.source();
+        }
+    }
+
+    /// Whether a connection stood and broke before the answer was there.
+    pub(super) fn is_broken_off(&self) -> bool {
+        self.sent && !self.unconnected && self.status.is_none_or(|status| (200..300).contains(&status))
+    }
+
+    /// The server's time. A write that was answered without one is not known to have been done in time.
+    pub(super) fn now(&self, doing: Doing, place: &str) -> Result<Timestamp> {
+        self.date.ok_or_else(|| {
+            let message = format!("{place} answered without a readable `Date` header, so its time is not known");
+            Error::new(unknown(doing), message)
+        })
+    }
+}
+
+/// The `<Code>` of an error's body.
+fn code_in(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&body[..body.len().min(CODE_BYTES)]);
+    let code = text.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>")).map_or("", |(code, _)| code);
+    if code.chars().all(|c| c.is_ascii_alphanumeric()) { code.to_owned() } else { String::new() }
+}
+
+/// The time in a `Date` header. It is cut to whole seconds, so it never lies ahead.
+fn time_of(date: &str) -> Option<Timestamp> {
+    let since = httpdate::parse_http_date(date).ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+    Some(Timestamp::from_millis(u64::try_from(since.as_millis()).ok()?))
+}
+
+/// The kind of an error after which the server may have done what was asked.
+const fn unknown(doing: Doing) -> Kind {
+    match doing {
+        Doing::Reading => Kind::Unavailable,
+        Doing::Writing => Kind::Indeterminate,
+    }
+}
+
+/// Waits for a call of the driver, but not without end. None if it took too long; what was seen says how far it got.
+pub(super) async fn in_time<T>(call: impl Future<Output = object_store::Result<T>>) -> Option<object_store::Result<T>> {
+    tokio::time::timeout(CALL, call).await.ok()
+}
+
+/// What a failed call means. The driver's own error is used only where nothing was sent: else what was seen says more,
+/// in one line and without addresses.
+pub(super) fn failure(
+    driver: Option<object_store::Error>,
+    seen: &Seen,
+    doing: Doing,
+    place: &str,
+    advice: &Advice,
+) -> Error {
+    let code = if seen.code.is_empty() { String::new() } else { format!(" {}", seen.code) };
+    let Some(status) = seen.status else {
+        return match driver {
+            _ if seen.unconnected => Error::new(Kind::Unavailable, format!("cannot connect to {place}: {}", seen.why)),
+            _ if seen.sent && seen.why.is_empty() => {
+                Error::new(unknown(doing), format!("{place} did not answer within {} s", CALL.as_secs()))
+            }
+            _ if seen.sent => Error::new(unknown(doing), format!("no answer from {place}: {}", seen.why)),
+            Some(driver) => {
+                let why = driver.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+                Error::new(Kind::Unavailable, format!("cannot ask {place}: {why}; {}", advice.credentials))
+            }
+            None => {
+                Error::new(Kind::Unavailable, format!("no credentials for {place} in time; {}", advice.credentials))
+            }
+        };
+    };
+    let said = format!("{place} answered {status}{code}");
+    let refused = |what: &str| Error::new(Kind::Unsupported, format!("{said}: {what}"));
+    match (status, seen.code.as_str()) {
+        (_, "RequestTimeTooSkewed") => refused("this machine's clock is too far off for its signature; set it right"),
+        (_, "NoSuchBucket" | "ContainerNotFound") => refused(&advice.creation),
+        (301 | 302 | 307 | 308, _) | (400, "AuthorizationHeaderMalformed") => refused(&advice.redirected),
+        (401 | 403, _) | (400, "ExpiredToken" | "InvalidToken") => refused(&advice.credentials),
+        (409, _) => Error::new(Kind::Contended, format!("{said}: others are writing this record; try again")),
+        (429, _) => Error::new(Kind::Unavailable, format!("{said}: it is asked too often")),
+        (501, _) => refused("it does not know conditional writes"),
+        (408 | 500.., _) => Error::new(unknown(doing), said),
+        (200..=299, _) => Error::new(unknown(doing), format!("the answer of {place} was cut off or lacks an ETag")),
+        _ => refused("the request was not understood"),
+    }
+}
+
+/// The next step, in the words of the service.
+#[derive(Debug)]
+pub(super) struct Advice {
+    pub(super) credentials: String,
+    pub(super) creation: String,
+    pub(super) redirected: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn advice() -> Advice {
+        Advice { credentials: "keys".into(), creation: "make it".into(), redirected: "region".into() }
+    }
+
+    #[test]
+    fn a_failure_is_what_was_seen() {
+        let unsent = Seen::default();
+        let unconnected = Seen { sent: true, unconnected: true, why: "refused".into(), ..Seen::default() };
+        let unanswered = Seen { sent: true, why: "reset".into(), ..Seen::default() };
+        let silent = Seen { sent: true, ..Seen::default() };
+        let status =
+            |status, code: &str| Seen { sent: true, status: Some(status), code: code.into(), ..Seen::default() };
+        for (seen, reading, writing) in [
+            (unsent, Kind::Unavailable, Kind::Unavailable),
+            (unconnected, Kind::Unavailable, Kind::Unavailable),
+            (unanswered, Kind::Unavailable, Kind::Indeterminate),
+            (silent, Kind::Unavailable, Kind::Indeterminate),
+            (status(500, "InternalError"), Kind::Unavailable, Kind::Indeterminate),
+            (status(503, "SlowDown"), Kind::Unavailable, Kind::Indeterminate),
+            (status(200, ""), Kind::Unavailable, Kind::Indeterminate),
+            (status(429, ""), Kind::Unavailable, Kind::Unavailable),
+            (status(409, "ConditionalRequestConflict"), Kind::Contended, Kind::Contended),
+            (status(403, "AccessDenied"), Kind::Unsupported, Kind::Unsupported),
+            (status(401, ""), Kind::Unsupported, Kind::Unsupported),
+            (status(404, "NoSuchBucket"), Kind::Unsupported, Kind::Unsupported),
+            (status(301, "PermanentRedirect"), Kind::Unsupported, Kind::Unsupported),
+            (status(501, "NotImplemented"), Kind::Unsupported, Kind::Unsupported),
+            (status(400, "InvalidArgument"), Kind::Unsupported, Kind::Unsupported),
+        ] {
+            for (doing, kind) in [(Doing::Reading, reading), (Doing::Writing, writing)] {
+                let error = failure(None, &seen, doing, "s3", &advice());
+                assert_eq!(error.kind(), kind, "{seen:?} {doing:?}: {error}");
+                assert!(!error.to_string().contains('\n'));
+            }
+        }
+    }
+
+    #[test]
+    fn dates_and_codes_are_read() {
+        assert_eq!(time_of("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Timestamp::from_millis(784_111_777_000)));
+        assert_eq!(time_of("yesterday"), None);
+        assert_eq!(code_in(b"<?xml?>\n<Error><Code>NoSuchKey</Code><Key>a</Key></Error>"), "NoSuchKey");
+        assert_eq!(code_in(b"<Error><Code>a\nb</Code></Error>"), "");
+        assert_eq!(code_in(b"oh no"), "");
+    }
+}

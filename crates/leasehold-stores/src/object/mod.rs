@@ -1,0 +1,410 @@
+//! Records as objects in a bucket of S3, Google Cloud Storage, Azure, or of a server that speaks like one of them.
+//!
+//! Promise: one conditional put per swap (`If-None-Match: *`, `If-Match`, a generation), decided by the service; its
+//! `Date` header is the clock; a server that does not enforce the condition, one by one or in a race, is refused before
+//! the first record is written. Non-promise: no hints, so waiters poll; nothing is ever deleted, so a rule that expires
+//! objects below the prefix destroys leases; a record that is erased leaves a tombstone of 20 bytes, for a conditional
+//! delete is not to be had everywhere.
+//!
+//! Every write has a random tag before its value: the ETag of equal bodies is equal, and a revision must never come back.
+//! 409 is not 412: it means that the service has not decided, so the write is tried again and then given up as contended.
+//! The driver's own retries are off: a write that is sent again after it was done looks refused.
+
+mod config;
+mod connection;
+mod files;
+mod layout;
+mod proof;
+
+use crate::namespace::Namespace;
+use crate::url::Address;
+use async_trait::async_trait;
+use config::{Bucket, Service};
+use connection::{Doing, Seen, Watcher, failure, in_time};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use layout::Content;
+use leasehold_core::store::{
+    Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Versioned,
+    Watch, Watching, list_by_reading, refuse_beside, refuse_erasing_a_lease,
+};
+use leasehold_core::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf, Timestamp};
+use object_store::list::PaginatedListOptions;
+use object_store::path::Path;
+use object_store::{Attribute, Attributes, GetOptions, PutMode, PutOptions};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::OnceCell;
+
+/// How often a write that the service could not decide is tried again, and how long after.
+const CONFLICTS: [Duration; 3] = [Duration::from_millis(20), Duration::from_millis(60), Duration::from_millis(150)];
+/// How many values of a listing are fetched at once.
+const FETCHES: usize = 16;
+/// The most keys that a service gives at once.
+const MAX_KEYS: usize = 1_000;
+/// A bound on pages, so that a server whose pages never end is noticed.
+const MAX_PAGES: usize = 10_000;
+
+/// A store in a bucket. Clones share its connections.
+#[derive(Clone)]
+pub struct BucketStore {
+    room: Arc<Room>,
+}
+
+/// One namespace of a bucket.
+#[derive(Debug)]
+struct Room {
+    bucket: Bucket,
+    /// Of this namespace.
+    folder: Path,
+    /// Set once the server is known to enforce conditions.
+    proven: OnceCell<()>,
+}
+
+/// An object that was read.
+#[derive(Debug)]
+struct Stored {
+    content: Content,
+    revision: Revision,
+}
+
+/// What became of a conditional put.
+#[derive(Debug)]
+enum Put {
+    Done { revision: Revision, now: Timestamp },
+    Refused,
+}
+
+impl fmt::Debug for BucketStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BucketStore({})", self.room.bucket.place)
+    }
+}
+
+/// Refuses an address that could not be used, before anything is opened.
+pub fn check(address: &Address) -> Result<()> {
+    config::check(address)
+}
+
+/// Finds the credentials. Nothing is asked of the server before the first call, and nothing made there before the first
+/// write.
+pub async fn open(address: &Address, namespace: &Namespace) -> Result<BucketStore> {
+    let env =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let bucket = config::bucket(address, &env.collect())?;
+    let folder = bucket.prefix.clone().join(namespace.as_str());
+    Ok(BucketStore { room: Arc::new(Room { bucket, folder, proven: OnceCell::new() }) })
+}
+
+/// A client for the bucket at this address, for what is not a store: credentials and endpoint are found as for one, nothing
+/// is sent twice. The address's path is for the caller to read.
+pub fn client(address: &Address) -> Result<Arc<dyn object_store::ObjectStore>> {
+    let env =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    Ok(config::bucket(address, &env.collect())?.cloud)
+}
+
+impl Room {
+    fn shelf(&self, shelf: Shelf) -> Path {
+        self.folder.clone().join(shelf.as_str())
+    }
+
+    fn path(&self, key: &Key) -> Path {
+        self.shelf(key.shelf).join(layout::encode(&key.name))
+    }
+
+    fn failed(&self, driver: Option<object_store::Error>, seen: &Seen, doing: Doing) -> Error {
+        failure(driver, seen, doing, &self.bucket.place, &self.bucket.advice)
+    }
+
+    /// Reads an object; none if there is none.
+    async fn get(&self, path: &Path) -> Result<(Option<Stored>, Timestamp)> {
+        let watcher = Watcher::default();
+        let once = || async {
+            let options = GetOptions { extensions: watcher.extensions(), ..GetOptions::default() };
+            let found = self.bucket.cloud.get_opts(path, options).await?;
+            let (e_tag, version) = (found.meta.e_tag.clone(), found.meta.version.clone());
+            Ok((e_tag, version, found.bytes().await?))
+        };
+        let answer = in_time(async {
+            match once().await {
+                // A pooled connection may have gone stale; asking again changes nothing.
+                Err(_) if watcher.seen().is_broken_off() => once().await,
+                answer => answer,
+            }
+        });
+        let answer = answer.await;
+        let seen = watcher.seen();
+        let stored = match answer {
+            Some(Ok((e_tag, version, bytes))) => {
+                let content = layout::content(&bytes, path)?;
+                let compared = self.bucket.service.compared();
+                let revision = layout::revision(content.tag, compared, e_tag.as_deref(), version.as_deref())
+                    .ok_or_else(|| self.failed(None, &seen, Doing::Reading))?;
+                Some(Stored { content, revision })
+            }
+            _ if is_absent(&seen) => None,
+            answer => return Err(self.failed(answer.and_then(Result::err), &seen, Doing::Reading)),
+        };
+        Ok((stored, seen.now(Doing::Reading, &self.bucket.place)?))
+    }
+
+    /// Writes a value, or a tombstone, if the object still has this revision (none: if there is no object).
+    async fn put(&self, path: &Path, expected: Option<&Revision>, tag: Nonce, value: Option<&[u8]>) -> Result<Put> {
+        let compared = self.bucket.service.compared();
+        let mode = match expected {
+            None => PutMode::Create,
+            Some(revision) => match layout::expected(revision, compared) {
+                Some(version) => PutMode::Update(version),
+                None => return Ok(Put::Refused),
+            },
+        };
+        let body = bytes::Bytes::from(layout::body(tag, value));
+        let mut pauses = CONFLICTS.iter();
+        loop {
+            let watcher = Watcher::default();
+            let options = PutOptions {
+                mode: mode.clone(),
+                attributes: attributes(),
+                extensions: watcher.extensions(),
+                ..PutOptions::default()
+            };
+            let answer = in_time(self.bucket.cloud.put_opts(path, body.clone().into(), options)).await;
+            let seen = watcher.seen();
+            match (answer, seen.status) {
+                (Some(Ok(put)), _) => {
+                    let now = seen.now(Doing::Writing, &self.bucket.place)?;
+                    let revision = layout::revision(tag, compared, put.e_tag.as_deref(), put.version.as_deref());
+                    let revision = revision.ok_or_else(|| self.failed(None, &seen, Doing::Writing))?;
+                    return Ok(Put::Done { revision, now });
+                }
+                // Some servers answer a refused `If-None-Match` with 304.
+                (_, Some(412 | 304)) => return Ok(Put::Refused),
+                // Azure's word for the same; any other 409 means that nothing was decided.
+                (_, Some(409)) if seen.code == "BlobAlreadyExists" => return Ok(Put::Refused),
+                // There is nothing that could have the expected revision.
+                _ if expected.is_some() && is_absent(&seen) => return Ok(Put::Refused),
+                (answer, status) => {
+                    if let (Some(409), Some(pause)) = (status, pauses.next()) {
+                        tokio::time::sleep(*pause).await;
+                        continue;
+                    }
+                    return Err(self.failed(answer.and_then(Result::err), &seen, Doing::Writing));
+                }
+            }
+        }
+    }
+
+    /// The first write of a key, which may have a tombstone.
+    async fn create(&self, path: &Path, next: &[u8]) -> Result<Swap> {
+        let put = self.put(path, None, Nonce::random(), Some(next)).await?;
+        if let Put::Done { revision, now } = put {
+            return Ok(Swap::Done { revision, now });
+        }
+        match self.get(path).await?.0 {
+            // Erased means absent: what is expected is this very tombstone.
+            Some(Stored { content: Content { value: None, .. }, revision }) => {
+                Ok(self.put(path, Some(&revision), Nonce::random(), Some(next)).await?.into())
+            }
+            _ => Ok(Swap::Mismatch),
+        }
+    }
+
+    /// The names of one page of a shelf, without the erased ones, and how to go on.
+    async fn names(&self, shelf: Shelf, asked: &Asked<'_>) -> Result<Names> {
+        let prefix = format!("{}/", self.shelf(shelf));
+        let watcher = Watcher::default();
+        let options = PaginatedListOptions {
+            offset: asked.after.map(|after| format!("{prefix}{}", layout::encode(after))),
+            // What lies deeper is not ours.
+            delimiter: Some("/".into()),
+            max_keys: Some(asked.count.clamp(1, MAX_KEYS)),
+            page_token: asked.token.clone(),
+            extensions: watcher.extensions(),
+        };
+        let answer = in_time(self.bucket.cloud.list_paginated(Some(&prefix), options)).await;
+        let seen = watcher.seen();
+        let page = match answer {
+            Some(Ok(page)) => page,
+            Some(Err(error)) => return Err(self.failed(Some(error), &seen, Doing::Reading)),
+            None => return Err(self.failed(None, &seen, Doing::Reading)),
+        };
+        let mut names: Vec<LeaseName> = Vec::new();
+        for object in page.result.objects {
+            let Some(name) = object.location.as_ref().strip_prefix(&prefix).and_then(layout::decode) else { continue };
+            // An emulator may not know the offset and begin at the beginning.
+            if layout::is_tombstone(object.size) || asked.after.is_some_and(|after| name <= *after) {
+                continue;
+            }
+            if names.last().or(asked.last).is_some_and(|last| name <= *last) {
+                let message =
+                    format!("{} does not list in the order of names; use another kind of bucket", self.bucket.place);
+                return Err(Error::new(Kind::Unsupported, message));
+            }
+            names.push(name);
+        }
+        let now = seen.now(Doing::Reading, &self.bucket.place)?;
+        Ok(Names { names, token: page.page_token.filter(|token| !token.is_empty()), now })
+    }
+
+    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
+        let mut entries: Vec<(LeaseName, Versioned)> = Vec::new();
+        let mut last: Option<LeaseName> = None;
+        let mut token = None;
+        for _ in 0..MAX_PAGES {
+            let wanted = limit - entries.len();
+            // One more, for an offset may be listed itself.
+            let asked = Asked { after, last: last.as_ref(), token: token.take(), count: wanted.saturating_add(1) };
+            let mut page = self.names(shelf, &asked).await?;
+            last = page.names.last().cloned().or(last);
+            let mut names = page.names.drain(..);
+            // Some may have been erased since they were listed: then the next ones take their place.
+            while entries.len() < limit {
+                let batch: Vec<LeaseName> = names.by_ref().take(limit - entries.len()).collect();
+                if batch.is_empty() {
+                    break;
+                }
+                let values = stream::iter(batch.into_iter().map(|name| self.value(shelf, name)));
+                let values: Vec<_> = values.buffered(FETCHES).try_collect().await?;
+                entries.extend(values.into_iter().flatten());
+            }
+            let more = names.len() > 0 || page.token.is_some();
+            if entries.len() >= limit || !more {
+                return Ok(Page { entries, more, now: page.now });
+            }
+            drop(names);
+            token = page.token;
+        }
+        Err(Error::new(Kind::Unsupported, format!("a listing of {} does not end", self.bucket.place)))
+    }
+
+    /// A value of a listing; none if it has been erased since.
+    async fn value(&self, shelf: Shelf, name: LeaseName) -> Result<Option<(LeaseName, Versioned)>> {
+        let stored = self.get(&self.path(&Key::new(shelf, &name))).await?.0;
+        Ok(stored.and_then(|stored| Some((name, Versioned::whole(stored.content.value?, stored.revision)))))
+    }
+}
+
+/// What is asked of one page.
+struct Asked<'a> {
+    after: Option<&'a LeaseName>,
+    /// The last name of the page before, to see that the order is kept.
+    last: Option<&'a LeaseName>,
+    token: Option<String>,
+    count: usize,
+}
+
+/// One page of names.
+struct Names {
+    names: Vec<LeaseName>,
+    token: Option<String>,
+    now: Timestamp,
+}
+
+/// Whether the service said that there is no such object. Any other 404 is that of a server which is no object store.
+fn is_absent(seen: &Seen) -> bool {
+    seen.status == Some(404) && matches!(seen.code.as_str(), "NoSuchKey" | "BlobNotFound")
+}
+
+/// An object that anybody may read is cached by some services unless it says otherwise.
+fn attributes() -> Attributes {
+    Attributes::from_iter([(Attribute::CacheControl, "no-store"), (Attribute::ContentType, "application/octet-stream")])
+}
+
+impl From<Put> for Swap {
+    fn from(put: Put) -> Self {
+        match put {
+            Put::Done { revision, now } => Swap::Done { revision, now },
+            Put::Refused => Swap::Mismatch,
+        }
+    }
+}
+
+#[async_trait]
+impl Store for BucketStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            name: self.room.bucket.service.name(),
+            class: Class::A,
+            clock: ClockSource::Store { grain: Duration::from_secs(1) },
+            reach: Reach::Network,
+            watch: Watching::None,
+            durability: "the service has stored the object, as redundantly as the bucket is set up",
+        }
+    }
+
+    async fn read(&self, key: &Key) -> Result<Reading> {
+        let (stored, now) = self.room.get(&self.room.path(key)).await?;
+        let value = stored.and_then(|stored| Some(Versioned::whole(stored.content.value?, stored.revision)));
+        Ok(Reading { value, now })
+    }
+
+    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
+        let next = &*next.joined();
+        self.room.prove().await?;
+        let path = self.room.path(key);
+        match expected {
+            None => self.room.create(&path, next).await,
+            Some(_) => Ok(self.room.put(&path, expected, Nonce::random(), Some(next)).await?.into()),
+        }
+    }
+
+    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
+        self.room.list(shelf, after, limit).await
+    }
+
+    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
+        list_by_reading(self, shelf, after, skip, limit).await
+    }
+
+    fn writes_beside(&self) -> bool {
+        false
+    }
+
+    async fn swap_beside(
+        &self,
+        key: &Key,
+        _expected: Option<&Revision>,
+        _next: &[u8],
+        _beside: Beside<'_>,
+    ) -> Result<Swap> {
+        refuse_beside(self, key)
+    }
+
+    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
+        refuse_erasing_a_lease(key)?;
+        self.room.prove().await?;
+        let tag = Nonce::random();
+        match self.room.put(&self.room.path(key), Some(expected), tag, None).await? {
+            Put::Done { now, .. } => Ok(Swap::Done { revision: layout::erased(tag), now }),
+            Put::Refused => Ok(Swap::Mismatch),
+        }
+    }
+
+    async fn watch(&self, _key: &Key) -> Result<Watch> {
+        Ok(Watch::silent())
+    }
+
+    async fn survey(&self) -> Result<Survey> {
+        let room = &self.room;
+        let survey = match room.get(&room.marker()).await?.0 {
+            Some(_) => Survey::plain(Class::A).fine("conditional writes", "proven, one by one and in races"),
+            None => Survey::plain(Class::B).advise(
+                "conditional writes",
+                "not proven yet",
+                "they are proven by the first write of this namespace; until then nothing is claimed",
+            ),
+        };
+        let bucket = &room.bucket.name;
+        let look = match room.bucket.service {
+            Service::S3 => format!("aws s3api get-bucket-lifecycle-configuration --bucket {bucket}"),
+            Service::Google => format!("gcloud storage buckets describe gs://{bucket} --format='default(lifecycle)'"),
+            Service::Azure => "az storage account management-policy show".to_owned(),
+        };
+        Ok(survey.fine("server", &room.bucket.place).advise(
+            "lifecycle rules",
+            "cannot be read from here",
+            format!("see that none expires or archives objects below `{}/`: {look}", room.folder),
+        ))
+    }
+}

@@ -1,0 +1,321 @@
+//! A few connections, made when they are needed and reused.
+//!
+//! Promise: every call ends in time; a connection whose last call was not answered in full, or was dropped, is closed and
+//! never used again, so no answer is taken for another's. Non-promise: nothing is done again here, but for a read.
+
+use super::config::{Place, Settings};
+use super::direct::is_direct;
+use super::error::{Doing, Failure, failed, silent, standby};
+use leasehold_core::clock::{Clock, Moment, SystemClock};
+use leasehold_core::{Error, Kind};
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Mutex as Shared, MutexGuard as SharedGuard, Semaphore, SemaphorePermit, mpsc};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{AsyncMessage, Client, Row, Statement};
+
+/// How many connections one handle has at most: enough for the server to commit several swaps with one flush.
+const MOST: usize = 16;
+/// How long it may take to get a connection, over all servers named.
+const CONNECT: Duration = Duration::from_secs(4);
+/// How long a statement may take.
+const ANSWER: Duration = Duration::from_secs(6);
+/// A connection that was not needed for so long is closed.
+const IDLE: Duration = Duration::from_secs(60);
+/// A connection that has run so many statements is worth preparing them. A command that takes and gives back one lease is
+/// over by then.
+const PREPARE_AFTER: u32 = 32;
+
+/// What a statement is given.
+pub(super) type Params<'a> = [(&'a (dyn ToSql + Sync), Type)];
+
+/// An open connection. Dropping it closes it, whatever the server does.
+pub(super) struct Connection {
+    pub(super) client: Client,
+    driver: Driver,
+    /// Which server, and its name for messages.
+    place: Arc<str>,
+    used: Moment,
+    habits: Habits,
+    /// What it was notified of, unless a listener has taken that up.
+    pub(super) notices: Option<mpsc::UnboundedReceiver<String>>,
+}
+
+/// What a connection that is used again and again has come to.
+enum Habits {
+    /// So many statements were run.
+    New(u32),
+    /// It leads to one session, in which these were prepared.
+    Direct(HashMap<String, Statement>),
+    /// It may lead to another session each time.
+    Unknown,
+}
+
+/// The task that moves the connection's bytes.
+struct Driver(Option<JoinHandle<()>>);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if let Some(task) = &self.0 {
+            task.abort();
+        }
+    }
+}
+
+impl Connection {
+    /// The driver's own client, which the caller may use as it likes. The connection ends when that is dropped.
+    pub(super) fn into_client(self) -> Client {
+        let Connection { client, mut driver, .. } = self;
+        // The task ends with the client; aborting it would break the connection.
+        driver.0 = None;
+        client
+    }
+
+    /// Runs a statement in one round trip. Without a name, so that a pooler may send it to any session; unless this
+    /// connection is used a lot and leads to one session, where planning it each time would be most of the work.
+    pub(super) async fn run(
+        &mut self,
+        doing: Doing,
+        sql: &str,
+        params: &Params<'_>,
+        settings: &Settings,
+    ) -> Result<Vec<Row>, Failure> {
+        let run = async {
+            if let Some(statement) = self.prepared(doing, sql, params).await {
+                let values: Vec<_> = params.iter().map(|(value, _)| *value).collect();
+                match self.client.query(&statement, &values).await {
+                    // Refused before it ran: the session was emptied, or the table has changed.
+                    Err(e) if e.code().is_some_and(is_forgotten) => self.habits = Habits::Unknown,
+                    answer => return answer,
+                }
+            }
+            self.client.query_typed(sql, params).await
+        };
+        match timeout(ANSWER, run).await {
+            Ok(answer) => answer.map_err(|e| failed(e, doing, &self.place, settings)),
+            Err(_) => Err(silent(doing, &self.place)),
+        }
+    }
+
+    async fn prepared(&mut self, doing: Doing, sql: &str, params: &Params<'_>) -> Option<Statement> {
+        if let Habits::New(used) = &mut self.habits {
+            *used += 1;
+            if *used > PREPARE_AFTER && matches!(doing, Doing::Reading | Doing::Writing) {
+                let is_direct = is_direct(&self.client).await;
+                self.habits = if is_direct == Some(true) { Habits::Direct(HashMap::new()) } else { Habits::Unknown };
+            }
+        }
+        let Habits::Direct(statements) = &mut self.habits else { return None };
+        if let Some(statement) = statements.get(sql) {
+            return Some(statement.clone());
+        }
+        let types: Vec<Type> = params.iter().map(|(_, kind)| kind.clone()).collect();
+        // What cannot be prepared says why when it is run.
+        let statement = self.client.prepare_typed(sql, &types).await.ok()?;
+        statements.insert(sql.to_owned(), statement.clone());
+        Some(statement)
+    }
+}
+
+/// A statement that the session does not know any more, or that gives other columns than when it was prepared.
+fn is_forgotten(state: &SqlState) -> bool {
+    *state == SqlState::INVALID_SQL_STATEMENT_NAME || *state == SqlState::FEATURE_NOT_SUPPORTED
+}
+
+/// The connections of one handle.
+pub(super) struct Pool {
+    pub(super) settings: Arc<Settings>,
+    // The last used at the end.
+    idle: Mutex<Vec<Connection>>,
+    /// The listener's connection, which serves calls too: who waits for a lease needs one connection and not two. Locked
+    /// while it is in use, and empty if that was not ended as it should.
+    pub(super) session: Shared<Option<Connection>>,
+    permits: Semaphore,
+    /// The server that was the primary when last seen.
+    primary: AtomicUsize,
+}
+
+struct Lent<'a> {
+    connection: Connection,
+    is_new: bool,
+    /// Where it goes back to if it is the listener's.
+    session: Option<SharedGuard<'a, Option<Connection>>>,
+    _permit: SemaphorePermit<'a>,
+}
+
+impl Pool {
+    pub(super) fn new(settings: Arc<Settings>) -> Self {
+        let (idle, session, permits) = (Mutex::new(Vec::new()), Shared::new(None), Semaphore::new(MOST));
+        Pool { settings, idle, session, permits, primary: AtomicUsize::new(0) }
+    }
+
+    /// Runs a statement whose second column says whether the server is a standby. Sent again once if the connection was
+    /// lost while nobody used it, or leads to a standby.
+    pub(super) async fn read(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, Failure> {
+        let mut is_last = false;
+        loop {
+            let lent = self.lend().await?;
+            let is_new = lent.is_new;
+            let place = lent.connection.place.clone();
+            let mut answer = self.run(lent, Doing::Reading, sql, params).await;
+            if let Ok(rows) = &answer
+                && rows.first().is_some_and(|row| row.try_get(1).unwrap_or(true))
+            {
+                self.forget_all();
+                answer = Err(Failure::Standby(standby(&place)));
+            }
+            match answer {
+                Err(Failure::Cut(_) | Failure::Standby(_)) if !is_last && !is_new => is_last = true,
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Runs a statement.
+    pub(super) async fn ask(&self, doing: Doing, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, Failure> {
+        let lent = self.lend().await?;
+        self.run(lent, doing, sql, params).await
+    }
+
+    async fn run(&self, mut lent: Lent<'_>, doing: Doing, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, Failure> {
+        // Dropped in the middle, or not answered: the connection goes with it.
+        let answer = lent.connection.run(doing, sql, params, &self.settings).await;
+        match &answer {
+            Err(Failure::Standby(_)) => self.forget_all(),
+            Err(Failure::Cut(_)) => {}
+            _ => self.give_back(lent),
+        }
+        answer
+    }
+
+    async fn lend(&self) -> Result<Lent<'_>, Failure> {
+        let lend = async {
+            let permit = self.permits.acquire().await.map_err(|_| silent(Doing::Connecting, &self.settings.shown))?;
+            if let Ok(mut session) = self.session.try_lock()
+                && let Some(connection) = session.take_if(|connection| !connection.client.is_closed())
+            {
+                return Ok(Lent { connection, is_new: false, session: Some(session), _permit: permit });
+            }
+            if let Some(connection) = self.take_idle() {
+                return Ok(Lent { connection, is_new: false, session: None, _permit: permit });
+            }
+            let connection = self.connect().await?;
+            Ok(Lent { connection, is_new: true, session: None, _permit: permit })
+        };
+        timeout(CONNECT, lend).await.unwrap_or_else(|_| Err(silent(Doing::Connecting, &self.settings.shown)))
+    }
+
+    fn give_back(&self, lent: Lent<'_>) {
+        let Lent { connection, session, .. } = lent;
+        match session {
+            Some(mut session) if !connection.client.is_closed() => *session = Some(connection),
+            Some(_) => {}
+            None => self.keep(connection),
+        }
+    }
+
+    /// A connection that nobody uses, if there is one.
+    pub(super) fn take_idle(&self) -> Option<Connection> {
+        let mut idle = self.idle();
+        idle.retain(|connection| !connection.client.is_closed());
+        idle.pop()
+    }
+
+    /// Takes in a connection that nobody uses.
+    pub(super) fn keep(&self, mut connection: Connection) {
+        if connection.client.is_closed() {
+            return;
+        }
+        connection.used = SystemClock.now();
+        let mut idle = self.idle();
+        let oldest = idle.first().map(|oldest| connection.used.saturating_since(oldest.used));
+        if oldest.is_some_and(|unused| unused > IDLE) {
+            idle.remove(0);
+        }
+        idle.push(connection);
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forget_all(&self) {
+        self.idle().clear();
+        if let Ok(mut session) = self.session.try_lock() {
+            *session = None;
+        }
+    }
+
+    /// Connects to the primary among the servers named, beginning with the one that was it last.
+    pub(super) async fn connect(&self) -> Result<Connection, Failure> {
+        let places = &self.settings.places;
+        let first = self.primary.load(Ordering::Relaxed);
+        let mut errors: Vec<Error> = Vec::new();
+        for turn in 0..places.len() {
+            let at = (first + turn) % places.len();
+            // One that does not answer must leave time for the others.
+            let share = CONNECT / u32::try_from(places.len()).unwrap_or(u32::MAX);
+            let connected = timeout(share, self.connect_to(&places[at])).await;
+            match connected.unwrap_or_else(|_| Err(silent(Doing::Connecting, &places[at].shown))) {
+                Ok(connection) => {
+                    self.primary.store(at, Ordering::Relaxed);
+                    return Ok(connection);
+                }
+                Err(failure) => errors.push(failure.into_error()),
+            }
+        }
+        Err(Failure::Final(all_failed(errors)))
+    }
+
+    async fn connect_to(&self, place: &Place) -> Result<Connection, Failure> {
+        let settings = &self.settings;
+        let (client, mut connection) = place
+            .config
+            .connect(settings.tls.clone())
+            .await
+            .map_err(|e| failed(e, Doing::Connecting, &place.shown, settings))?;
+        // Told from version 14 on, and not by every pooler.
+        let in_hot_standby = connection.parameter("in_hot_standby").map(|value| value == "on");
+        // With the driver's end the notices end.
+        let (sender, notices) = mpsc::unbounded_channel();
+        let driver = tokio::spawn(async move {
+            while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
+                if let AsyncMessage::Notification(notification) = message {
+                    let _ = sender.send(notification.payload().to_owned());
+                }
+            }
+        });
+        let (place_shown, used) = (place.shown.clone(), SystemClock.now());
+        let driver = Driver(Some(driver));
+        let (habits, notices) = (Habits::New(0), Some(notices));
+        let mut connection = Connection { client, driver, place: place_shown, used, habits, notices };
+        let is_standby = match in_hot_standby {
+            Some(is_standby) => is_standby,
+            // With one server, the statements themselves tell.
+            None if settings.places.len() == 1 => false,
+            None => {
+                let rows = connection.run(Doing::Reading, super::statements::NOW, &[], settings).await?;
+                rows.first().is_none_or(|row| row.try_get(1).unwrap_or(true))
+            }
+        };
+        if is_standby { Err(Failure::Standby(standby(&place.shown))) } else { Ok(connection) }
+    }
+}
+
+/// One error for all servers: to be mended by a person only if every one is.
+fn all_failed(mut errors: Vec<Error>) -> Error {
+    if errors.len() == 1
+        && let Some(error) = errors.pop()
+    {
+        return error;
+    }
+    let kind = if errors.iter().all(|e| e.kind() == Kind::Unsupported) { Kind::Unsupported } else { Kind::Unavailable };
+    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    Error::new(kind, format!("no primary among the postgres servers: {}", texts.join("; ")))
+}

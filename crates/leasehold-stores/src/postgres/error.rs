@@ -1,0 +1,142 @@
+//! What the driver's errors mean: what is surely undone is told apart from what may have been applied.
+
+use super::config::Settings;
+use leasehold_core::{Error, Kind};
+use std::error::Error as StdError;
+use tokio_postgres::error::Severity;
+
+/// What a failed call leaves unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Doing {
+    Connecting,
+    Reading,
+    Writing,
+    /// Making the table, which may be done any number of times.
+    Making,
+}
+
+/// How a call failed.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The table is not there; nothing was done.
+    MissingTable,
+    /// Somebody else was faster, and the server undid the call: it may be sent again.
+    Overtaken(Error),
+    /// The server is not the primary; nothing was done.
+    Standby(Error),
+    /// The connection is gone.
+    Cut(Error),
+    /// Anything else.
+    Final(Error),
+}
+
+impl Failure {
+    pub(super) fn into_error(self) -> Error {
+        match self {
+            Failure::Overtaken(error) | Failure::Standby(error) | Failure::Cut(error) | Failure::Final(error) => error,
+            Failure::MissingTable => Error::new(Kind::Unavailable, "the table of the postgres store is missing"),
+        }
+    }
+}
+
+/// The error for a server that only follows another one.
+pub(super) fn standby(place: &str) -> Error {
+    let advice = "name the primary, or all servers of the cluster, in the store url";
+    Error::new(Kind::Unavailable, format!("{place} is a standby, which may lag behind; {advice}"))
+}
+
+/// The error for a call that was not answered in time.
+pub(super) fn silent(doing: Doing, place: &str) -> Failure {
+    let kind = if doing == Doing::Writing { Kind::Indeterminate } else { Kind::Unavailable };
+    Failure::Cut(Error::new(kind, format!("{place} did not answer in time")))
+}
+
+/// The driver's error as ours.
+pub(super) fn failed(error: tokio_postgres::Error, doing: Doing, place: &str, settings: &Settings) -> Failure {
+    use Failure::{Final, MissingTable, Overtaken};
+    let Some(told) = error.as_db_error() else {
+        return unanswered(error.into(), doing, place, settings);
+    };
+    let state = told.code().code();
+    // Only a plain error is the answer to a statement, and undoes it. The rest ends the connection at any point, or comes
+    // from a pooler that lost the server.
+    let is_plain = matches!(told.parsed_severity(), Some(Severity::Error) | None) && !state.starts_with("08");
+    let says = format!("{} ({state})", leasehold_core::printable(told.message()));
+    let (role, table) = (&settings.user, &settings.table);
+    let unavailable = |what: String| Error::new(Kind::Unavailable, what);
+    let unsupported = |what: String| Final(Error::new(Kind::Unsupported, what));
+    match state {
+        "28P01" | "28000" => {
+            unsupported(format!("{place} refused role `{role}`: {says}; check the password, the role and pg_hba.conf"))
+        }
+        "3D000" => unsupported(format!("{place} has no such database: {says}; create it or name another")),
+        "42501" if doing == Doing::Making => unsupported(format!(
+            "role `{role}` may not create the table at {place}; let an administrator run: {}",
+            table.advice(role)
+        )),
+        "42501" => {
+            unsupported(format!("role `{role}` may not use the table at {place}: {says}; run: {}", table.grant(role)))
+        }
+        "3F000" => {
+            unsupported(format!("the schema is missing at {place}; let an administrator run: {}", table.advice(role)))
+        }
+        // Said before anything was asked: whoever waits comes back.
+        "53300" if doing == Doing::Connecting => {
+            Final(Error::new(Kind::Contended, format!("{place} has as many clients as it allows: {says}; try again")))
+        }
+        "42P01" if is_plain => MissingTable,
+        "42703" | "42804" | "42809" | "42883" => {
+            unsupported(format!("{table} at {place} is not a leasehold table: {says}; name another with `?table=`"))
+        }
+        // Two that make the table at once collide in the catalogue.
+        "42P07" | "42710" | "23505" | "XX000" if doing == Doing::Making => {
+            Overtaken(unavailable(format!("{place} could not make the table: {says}; try again")))
+        }
+        "40001" | "40P01" if is_plain => {
+            Overtaken(unavailable(format!("{place} gave way to other writers again and again: {says}; try again")))
+        }
+        "25006" if is_plain => Failure::Standby(standby(place)),
+        "53100" if is_plain => {
+            Final(unavailable(format!("no space left at {place}; nothing was changed, free some and try again")))
+        }
+        _ if is_plain || doing != Doing::Writing => Final(unavailable(format!("{place} answered: {says}; try again"))),
+        _ => {
+            let what = format!("{place} ended the connection in the middle of a write: {says}");
+            Failure::Cut(Error::new(Kind::Indeterminate, what))
+        }
+    }
+}
+
+/// No answer of the server: the connection was cut, or never came about.
+fn unanswered(error: Box<dyn StdError + Send + Sync>, doing: Doing, place: &str, settings: &Settings) -> Failure {
+    let text = error.to_string();
+    match doing {
+        // The driver calls a password that is asked for and not there a wrong configuration.
+        Doing::Connecting if text.contains("authentication") || text.contains("configuration") => {
+            let what = format!("{place} refused role `{}`: {}; give a password", settings.user, cause(&*error));
+            Failure::Final(Error::new(Kind::Unsupported, what))
+        }
+        Doing::Connecting if text.contains("TLS") => {
+            let what = format!("no secure connection to {place}: {}; check sslmode and sslrootcert", cause(&*error));
+            // A server that cannot do TLS, or whose certificate is not trusted, does not mend itself; a cut does.
+            let kind = if is_io(&*error) { Kind::Unavailable } else { Kind::Unsupported };
+            Failure::Final(Error::new(kind, what))
+        }
+        Doing::Connecting => Failure::Final(Error::unavailable(format!("cannot reach {place}"), error)),
+        Doing::Writing => {
+            let what = format!("{place} did not answer a write");
+            Failure::Cut(Error::new(Kind::Indeterminate, what).with_source(error))
+        }
+        Doing::Reading | Doing::Making => Failure::Cut(Error::unavailable(format!("{place} did not answer"), error)),
+    }
+}
+
+fn cause(error: &dyn StdError) -> String {
+    error.source().map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+/// Whether a failed handshake was cut rather than refused.
+fn is_io(error: &dyn StdError) -> bool {
+    let source = error.source().and_then(|e| e.downcast_ref::<std::io::Error>());
+    source.is_some_and(|e| e.kind() != std::io::ErrorKind::InvalidData && e.kind() != std::io::ErrorKind::InvalidInput)
+}

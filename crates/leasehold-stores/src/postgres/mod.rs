@@ -1,0 +1,351 @@
+//! Records in one table of a PostgreSQL database, for a fleet.
+//!
+//! Promise: one statement and one round trip per call, each a transaction of its own with `synchronous_commit` on, so an
+//! answered swap is flushed (and replicated, where the server replicates synchronously); only a primary is read; nothing
+//! rests on a session, so a pooler in transaction mode may stand between. Time is the server's `clock_timestamp()`.
+//! Non-promise: with an asynchronous standby an acknowledged swap may be gone after a failover; [`Store::survey`] says so.
+//!
+//! Every write has a random revision, so none ever comes back, not even after a failover that lost writes. The table is
+//! made by the first write that misses it. Hints are notifications, sent only where somebody
+//! listens (see `listener`), for a notification makes all commits wait for each other.
+
+mod config;
+mod connection;
+mod direct;
+mod error;
+mod passfile;
+mod statements;
+mod survey;
+mod tls;
+mod watch;
+
+use crate::namespace::Namespace;
+use crate::revision;
+use crate::url::Address;
+use async_trait::async_trait;
+use config::Settings;
+use connection::{Params, Pool};
+use error::{Doing, Failure};
+use leasehold_core::store::{
+    Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail,
+    Versioned, Watch, Watching, refuse_erasing_a_lease,
+};
+use leasehold_core::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
+use statements::{Statements, Tag};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+use watch::Listener;
+
+/// How often a write is sent again that the server surely undid: because the table was missing, or being made by another
+/// process, or because a stricter isolation level than ours gave way to somebody else's write.
+const ATTEMPTS: usize = 8;
+
+/// A store in one table. Clones share the connections.
+#[derive(Clone)]
+pub struct PostgresStore {
+    pool: Arc<Pool>,
+    statements: Arc<Statements>,
+    listener: Arc<Listener>,
+    namespace: Namespace,
+    /// Whether a survey has shown it to be of class A.
+    proven: Arc<AtomicBool>,
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PostgresStore({}, {})", self.pool.settings.shown, self.namespace)
+    }
+}
+
+/// Refuses an address that cannot be used, before anything is opened.
+pub fn check(address: &Address) -> Result<()> {
+    config::check(address)
+}
+
+/// A connection to the database at this address, for what is not a store. Settings and TLS are found as for one.
+pub async fn connect(address: &Address) -> Result<tokio_postgres::Client> {
+    let pool = Pool::new(Arc::new(Settings::read(address, |name| std::env::var(name).ok())?));
+    pool.connect().await.map(connection::Connection::into_client).map_err(Failure::into_error)
+}
+
+impl PostgresStore {
+    /// Takes the settings from the address, the environment and the files they name. Connects with the first call.
+    pub async fn open(address: &Address, namespace: &Namespace) -> Result<Self> {
+        let settings = Arc::new(Settings::read(address, |name| std::env::var(name).ok())?);
+        let statements = Arc::new(Statements::new(&settings.table));
+        let pool = Arc::new(Pool::new(settings));
+        let listener = Arc::new(Listener::new(pool.clone(), statements::channel(&pool.settings.table, namespace)));
+        Ok(PostgresStore { pool, statements, listener, namespace: namespace.clone(), proven: Arc::default() })
+    }
+
+    /// Reads; none if the table was never made.
+    async fn look(&self, sql: &str, params: &Params<'_>) -> Result<Option<Vec<Row>>> {
+        match self.pool.read(sql, params).await {
+            Ok(rows) => Ok(Some(rows)),
+            Err(Failure::MissingTable) => Ok(None),
+            Err(failure) => Err(failure.into_error()),
+        }
+    }
+
+    /// The server's time, where there is no table to read it along with.
+    async fn now(&self) -> Result<Timestamp> {
+        let rows = self.pool.read(statements::NOW, &[]).await.map_err(Failure::into_error)?;
+        rows.first().map_or_else(|| Err(strange("it told no time")), |row| timestamp(row, 0))
+    }
+
+    /// Runs one writing statement, again while the server surely undid it. What is written to a missing table by an
+    /// `INSERT` makes the table; anything else cannot match.
+    async fn write(&self, sql: &str, params: &Params<'_>, missing: Missing) -> Result<Swap> {
+        let mut last = None;
+        for attempt in 0..ATTEMPTS {
+            if attempt > 1 {
+                tokio::time::sleep(Duration::from_millis(5 << attempt)).await;
+            }
+            match self.pool.ask(Doing::Writing, sql, params).await {
+                Ok(rows) => return rows.first().map_or(Ok(Swap::Mismatch), done),
+                Err(Failure::MissingTable) => match missing {
+                    Missing::Mismatch => return Ok(Swap::Mismatch),
+                    Missing::Make => last = self.make_table().await?,
+                },
+                Err(Failure::Overtaken(error)) => last = Some(error),
+                Err(failure) => return Err(failure.into_error()),
+            }
+        }
+        Err(last.unwrap_or_else(|| strange("its table is there and is not")))
+    }
+
+    /// Hints those who watch by this handle at a swap that was done by it.
+    fn told(&self, key: &Key, swap: Swap) -> Swap {
+        if let Swap::Done { .. } = &swap {
+            self.listener.echo(key);
+        }
+        swap
+    }
+
+    /// Makes the table. Gives the error that another process doing the same may cause.
+    async fn make_table(&self) -> Result<Option<Error>> {
+        let table = &self.pool.settings.table;
+        match self.pool.ask(Doing::Making, &table.ddl(), &[]).await {
+            Ok(_) => Ok(None),
+            Err(Failure::Overtaken(error)) => Ok(Some(error)),
+            Err(failure) => Err(failure.into_error()),
+        }
+    }
+}
+
+/// What a write to a table that is not there comes to.
+#[derive(Clone, Copy)]
+enum Missing {
+    Make,
+    Mismatch,
+}
+
+fn done(row: &Row) -> Result<Swap> {
+    // The answer is complete, so it was applied; what cannot be read of it is not known.
+    let revision: i64 = row.try_get(0).map_err(|_| unread())?;
+    let now = timestamp(row, 1).map_err(|_| unread())?;
+    Ok(Swap::Done { revision: Revision(revision.to_string()), now })
+}
+
+fn unread() -> Error {
+    Error::new(Kind::Indeterminate, "the postgres server's answer to a write makes no sense")
+}
+
+fn strange(what: &str) -> Error {
+    Error::new(Kind::Unavailable, format!("the postgres server's answer makes no sense: {what}"))
+}
+
+fn timestamp(row: &Row, at: usize) -> Result<Timestamp> {
+    let time: SystemTime = row.try_get(at).map_err(|_| strange("no time in it"))?;
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Ok(Timestamp::from_millis(u64::try_from(since.as_millis()).unwrap_or(0)))
+}
+
+/// The value in a row's columns from `at` on; none if they are null.
+fn versioned(row: &Row, at: usize) -> Result<Option<Versioned>> {
+    let revision: Option<i64> = row.try_get(at).map_err(|_| strange("no revision in it"))?;
+    let Some(revision) = revision else { return Ok(None) };
+    let head: Vec<u8> = row.try_get(at + 1).map_err(|_| strange("no value in it"))?;
+    let tail: &[u8] = row.try_get(at + 2).map_err(|_| strange("no tail in it"))?;
+    Ok(Some(Versioned::parted(head, tail, Revision(revision.to_string()))))
+}
+
+/// A revision that this store never gave stands for no value at all.
+fn number(revision: &Revision) -> Option<i64> {
+    revision.0.parse().ok()
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            name: "postgres",
+            // There may be a standby that an acknowledged swap has not reached; only a look can tell.
+            class: if self.proven.load(Ordering::Relaxed) { Class::A } else { Class::B },
+            clock: ClockSource::Store { grain: Duration::from_millis(1) },
+            reach: Reach::Network,
+            watch: if self.listener.is_pooled() { Watching::None } else { Watching::Hints },
+            durability: "the commit is flushed on the server, and on its synchronous standbys if it has any",
+        }
+    }
+
+    async fn read(&self, key: &Key) -> Result<Reading> {
+        let (namespace, shelf, name) = (self.namespace.as_str(), key.shelf.as_str(), key.name.as_str());
+        let params: &Params<'_> = &[(&namespace, Type::TEXT), (&shelf, Type::TEXT), (&name, Type::TEXT)];
+        let Some(rows) = self.look(&self.statements.read, params).await? else {
+            return Ok(Reading { value: None, now: self.now().await? });
+        };
+        let row = rows.first().ok_or_else(|| strange("it has no row"))?;
+        Ok(Reading { value: versioned(row, 2)?, now: timestamp(row, 0)? })
+    }
+
+    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
+        let fresh = revision::fresh();
+        let statements = &self.statements;
+        let (sql, revision, missing) = match (expected.map(number), next.tail) {
+            (Some(None), _) => return Ok(Swap::Mismatch),
+            (None, _) => (&statements.insert, None, Missing::Make),
+            (Some(revision), Tail::New(_)) => (&statements.update, revision, Missing::Mismatch),
+            (Some(revision), Tail::Kept(_)) => (&statements.amend, revision, Missing::Mismatch),
+        };
+        let (namespace, shelf, name) = (self.namespace.as_str(), key.shelf.as_str(), key.name.as_str());
+        if sql == &statements.amend && !next.is_news {
+            let params: &Params<'_> = &[
+                (&namespace, Type::TEXT),
+                (&shelf, Type::TEXT),
+                (&name, Type::TEXT),
+                (&revision, Type::INT8),
+                (&next.head, Type::BYTEA),
+                (&fresh, Type::INT8),
+            ];
+            return self.write(&statements.renew, params, missing).await;
+        }
+        let tag = next.is_news.then(|| self.listener.tag(key));
+        let (tag, channel) = (tag.as_ref().map(|tag| tag.number), tag.as_ref().map(|tag| tag.channel));
+        let params: &Params<'_> = &[
+            (&namespace, Type::TEXT),
+            (&shelf, Type::TEXT),
+            (&name, Type::TEXT),
+            (&revision, Type::INT8),
+            (&tag, Type::INT8),
+            (&channel, Type::TEXT),
+            (&next.head, Type::BYTEA),
+            (&fresh, Type::INT8),
+            (&next.tail(), Type::BYTEA),
+        ];
+        let params = if sql == &statements.amend { &params[..params.len() - 1] } else { params };
+        let swap = self.write(sql, params, missing).await?;
+        Ok(if next.is_news { self.told(key, swap) } else { swap })
+    }
+
+    fn writes_beside(&self) -> bool {
+        true
+    }
+
+    /// One statement, so that this too is one round trip and needs no session.
+    async fn swap_beside(
+        &self,
+        key: &Key,
+        expected: Option<&Revision>,
+        next: &[u8],
+        beside: Beside<'_>,
+    ) -> Result<Swap> {
+        beside.erased.map_or(Ok(()), refuse_erasing_a_lease)?;
+        let (revision, missing) = match expected.map(number) {
+            Some(None) => return Ok(Swap::Mismatch),
+            Some(revision) => (revision, Missing::Mismatch),
+            None => (None, Missing::Make),
+        };
+        let sql = self.statements.beside(revision.is_some(), beside.put.is_some(), beside.erased.is_some());
+        let parts = |key: &'_ Key| (key.shelf.as_str(), key.name.as_str().to_owned());
+        let (gone_shelf, gone_name) = beside.erased.map(parts).unwrap_or_default();
+        let (put_shelf, put_name) = beside.put.map(|(key, _)| parts(key)).unwrap_or_default();
+        let bytes = beside.put.map_or(&b""[..], |(_, bytes)| bytes);
+        let (namespace, shelf, name) = (self.namespace.as_str(), key.shelf.as_str(), key.name.as_str());
+        let (fresh, Tag { number: tag, channel }) = (revision::fresh(), self.listener.tag(key));
+        let params: &Params<'_> = &[
+            (&namespace, Type::TEXT),
+            (&shelf, Type::TEXT),
+            (&name, Type::TEXT),
+            (&revision, Type::INT8),
+            (&tag, Type::INT8),
+            (&channel, Type::TEXT),
+            (&next, Type::BYTEA),
+            (&fresh, Type::INT8),
+            (&b"".as_slice(), Type::BYTEA),
+            (&gone_shelf, Type::TEXT),
+            (&gone_name, Type::TEXT),
+            (&put_shelf, Type::TEXT),
+            (&put_name, Type::TEXT),
+            (&bytes, Type::BYTEA),
+        ];
+        Ok(self.told(key, self.write(sql, params, missing).await?))
+    }
+
+    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
+        self.list_skipping(shelf, after, 0, limit).await
+    }
+
+    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
+        let (namespace, shelf) = (self.namespace.as_str(), shelf.as_str());
+        let after = after.map_or("", LeaseName::as_str);
+        let more_than_asked = i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX);
+        let skip = i64::try_from(skip).unwrap_or(i64::MAX);
+        let params: &Params<'_> = &[
+            (&namespace, Type::TEXT),
+            (&shelf, Type::TEXT),
+            (&after, Type::TEXT),
+            (&more_than_asked, Type::INT8),
+            (&skip, Type::INT8),
+        ];
+        let Some(rows) = self.look(&self.statements.list, params).await? else {
+            return Ok(Page { entries: Vec::new(), more: false, now: self.now().await? });
+        };
+        let now = rows.first().map_or_else(|| Err(strange("it has no row")), |row| timestamp(row, 0))?;
+        let mut entries = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let Some(value) = versioned(row, 2)? else { break };
+            let name: &str = row.try_get(5).map_err(|_| strange("no name in it"))?;
+            let name = LeaseName::new(name).map_err(|e| {
+                let place = &self.pool.settings.table;
+                Error::new(Kind::Corrupt, format!("table {place} has a record of no lease")).with_source(e)
+            })?;
+            entries.push((name, value));
+        }
+        let more = entries.len() > limit;
+        entries.truncate(limit);
+        Ok(Page { entries, more, now })
+    }
+
+    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
+        refuse_erasing_a_lease(key)?;
+        let Some(revision) = number(expected) else { return Ok(Swap::Mismatch) };
+        let (namespace, shelf, name) = (self.namespace.as_str(), key.shelf.as_str(), key.name.as_str());
+        let Tag { number: tag, channel } = self.listener.tag(key);
+        let params: &Params<'_> = &[
+            (&namespace, Type::TEXT),
+            (&shelf, Type::TEXT),
+            (&name, Type::TEXT),
+            (&revision, Type::INT8),
+            (&tag, Type::INT8),
+            (&channel, Type::TEXT),
+        ];
+        Ok(self.told(key, self.write(&self.statements.delete, params, Missing::Mismatch).await?))
+    }
+
+    async fn watch(&self, key: &Key) -> Result<Watch> {
+        Ok(self.listener.clone().watch(key).await)
+    }
+
+    async fn survey(&self) -> Result<Survey> {
+        let rows = self.pool.read(statements::SURVEY, &[]).await.map_err(Failure::into_error)?;
+        let row = rows.first().ok_or_else(|| strange("it has no row"))?;
+        let survey = survey::judge(&survey::Found::from_row(row).ok_or_else(|| strange("settings are missing"))?);
+        self.proven.store(survey.class == Class::A, Ordering::Relaxed);
+        Ok(survey)
+    }
+}

@@ -1,0 +1,271 @@
+//! Hints by LISTEN and NOTIFY.
+//!
+//! Promise: while a watch lives, a swap of its key is hinted at, at once; after a cut everybody is hinted once, for
+//! something may have been missed. Non-promise: behind a pooler there is no session to listen in. That is noticed, and
+//! waiters poll.
+//!
+//! A notification takes a lock that all notifying commits of the cluster queue for, flush included: where every swap
+//! notified, sixteen clients on sixteen leases were several times slower. So a listener holds, in its own session, a shared
+//! advisory lock on the tag of each key it watches, and a swap notifies only if it cannot have that tag for the length of
+//! its transaction. Nothing but hints depends on these locks. A listener that comes while a swap has the tag waits for it,
+//! and reads what it wrote.
+
+use super::connection::Pool;
+use super::direct::is_direct;
+use super::error::Doing;
+use super::statements::{self, Tag};
+use leasehold_core::Key;
+use leasehold_core::clock::{Clock, Moment, SystemClock};
+use leasehold_core::store::Watch;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::{sleep, timeout};
+use tokio_postgres::types::Type;
+
+/// How often a lost session is looked for again, and watches that are gone are cleared away.
+const TURN: Duration = Duration::from_secs(1);
+/// How long it is left alone at most: a server may have no room for one more client.
+const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+/// How long a session is kept after the last watch: who waits in turns does not connect for each.
+const LINGER: Duration = Duration::from_secs(5);
+/// How long a new watch waits until it is in force.
+const SETTLING: Duration = Duration::from_secs(2);
+
+/// The one listener of a handle. It runs while anybody watches.
+pub(super) struct Listener {
+    pool: Arc<Pool>,
+    channel: String,
+    shared: Mutex<Shared>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct Shared {
+    watched: HashMap<i64, Vec<Watcher>>,
+    is_running: bool,
+    is_pooled: bool,
+}
+
+/// What a session has taken upon itself.
+#[derive(Default)]
+struct Audience {
+    held: HashSet<i64>,
+    is_listening: bool,
+}
+
+struct Watcher {
+    sender: mpsc::Sender<()>,
+    /// Told when the watch is in force.
+    settled: Option<oneshot::Sender<()>>,
+}
+
+/// Why a session ended.
+enum Ended {
+    /// Nobody watches.
+    Unwanted,
+    /// A pooler is in between.
+    Pooled,
+    Cut,
+}
+
+impl Listener {
+    pub(super) fn new(pool: Arc<Pool>, channel: String) -> Self {
+        Listener { pool, channel, shared: Mutex::default(), changed: Notify::new() }
+    }
+
+    /// What stands for a key in notifications.
+    pub(super) fn tag(&self, key: &Key) -> Tag<'_> {
+        Tag { number: statements::number(&self.channel, key), channel: &self.channel }
+    }
+
+    /// Whether a pooler was found in between, so that there are no hints.
+    pub(super) fn is_pooled(&self) -> bool {
+        self.shared().is_pooled
+    }
+
+    pub(super) async fn watch(self: Arc<Self>, key: &Key) -> Watch {
+        let (sender, watch) = Watch::channel();
+        let (settled, has_settled) = oneshot::channel();
+        {
+            let mut shared = self.shared();
+            if shared.is_pooled {
+                return Watch::silent();
+            }
+            let watchers = shared.watched.entry(self.tag(key).number).or_default();
+            watchers.push(Watcher { sender, settled: Some(settled) });
+            if !std::mem::replace(&mut shared.is_running, true) {
+                tokio::spawn(self.clone().listen());
+            }
+        }
+        self.changed.notify_one();
+        match timeout(SETTLING, has_settled).await {
+            Ok(Err(_)) => Watch::silent(),
+            // A server that is slow or away: hints may begin later.
+            Ok(Ok(())) | Err(_) => watch,
+        }
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The tags that are watched. If there are none and the listener may end, its life is over, and it must return.
+    fn watched(&self, may_end: bool) -> HashSet<i64> {
+        let mut shared = self.shared();
+        shared.watched.retain(|_, watchers| {
+            watchers.retain(|watcher| !watcher.sender.is_closed());
+            !watchers.is_empty()
+        });
+        shared.is_running = !(may_end && shared.watched.is_empty());
+        shared.watched.keys().copied().collect()
+    }
+
+    async fn listen(self: Arc<Self>) {
+        let mut pause = TURN;
+        loop {
+            match self.session(&mut pause).await {
+                Ended::Unwanted => return,
+                Ended::Pooled => {
+                    let mut shared = self.shared();
+                    (shared.is_pooled, shared.is_running) = (true, false);
+                    // The watches' ends go with them: nobody waits for a hint any more.
+                    shared.watched.clear();
+                    return;
+                }
+                Ended::Cut => {
+                    sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+            }
+            if self.watched(true).is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// One connection, from its beginning to its end. It is one of the pool's, and serves the pool's calls meanwhile.
+    async fn session(&self, pause: &mut Duration) -> Ended {
+        let connection = match self.pool.take_idle() {
+            Some(connection) => connection,
+            None => match self.pool.connect().await {
+                Ok(connection) => connection,
+                Err(_) => return Ended::Cut,
+            },
+        };
+        *pause = TURN;
+        match is_direct(&connection.client).await {
+            Some(true) => {}
+            Some(false) => {
+                self.pool.keep(connection);
+                return Ended::Pooled;
+            }
+            None => return Ended::Cut,
+        }
+        let mut connection = connection;
+        let Some(mut notifications) = connection.notices.take() else { return Ended::Cut };
+        *self.pool.session.lock().await = Some(connection);
+        let ended = self.attend(&mut notifications).await;
+        if let Some(mut connection) = self.pool.session.lock().await.take()
+            && let Ended::Unwanted = ended
+        {
+            // It listens to nothing any more.
+            connection.notices = Some(notifications);
+            self.pool.keep(connection);
+        }
+        ended
+    }
+
+    /// Listens, until nobody watches or the connection is gone.
+    async fn attend(&self, notifications: &mut mpsc::UnboundedReceiver<String>) -> Ended {
+        let mut audience = Audience::default();
+        let mut idle_since: Option<Moment> = None;
+        let mut is_changed = true;
+        loop {
+            if is_changed {
+                let now = SystemClock.now();
+                let may_end = idle_since.is_some_and(|since| now.saturating_since(since) >= LINGER);
+                let watched = self.watched(may_end);
+                idle_since = watched.is_empty().then(|| idle_since.unwrap_or(now));
+                if watched.is_empty() && may_end {
+                    return Ended::Unwanted;
+                }
+                if self.hold(&mut audience, watched).await.is_none() {
+                    return Ended::Cut;
+                }
+            }
+            is_changed = tokio::select! {
+                payload = notifications.recv() => match payload {
+                    None => return Ended::Cut,
+                    Some(payload) => !self.hint(payload.parse().unwrap_or_default()),
+                },
+                () = self.changed.notified() => true,
+                () = sleep(TURN) => true,
+            };
+        }
+    }
+
+    /// Takes the tags that are newly watched and lets go of those that are not any more. Listens while there is any.
+    async fn hold(&self, audience: &mut Audience, watched: HashSet<i64>) -> Option<()> {
+        let Audience { held, is_listening } = audience;
+        let new: Vec<i64> = watched.difference(held).copied().collect();
+        let old: Vec<i64> = held.difference(&watched).copied().collect();
+        // Without need it is left to those who call.
+        if *is_listening == watched.is_empty() || !new.is_empty() || !old.is_empty() {
+            let mut session = self.pool.session.lock().await;
+            // Not to be used again if this does not go well.
+            let mut connection = session.take()?;
+            let settings = &self.pool.settings;
+            if *is_listening == watched.is_empty() {
+                let verb = if *is_listening { "UNLISTEN" } else { "LISTEN" };
+                let sql = format!("{verb} \"{}\"", self.channel);
+                connection.run(Doing::Reading, &sql, &[], settings).await.ok()?;
+                *is_listening = !*is_listening;
+            }
+            for (sql, tags) in [
+                ("SELECT pg_advisory_lock_shared(tag) FROM unnest($1) tag", &new),
+                ("SELECT pg_advisory_unlock_shared(tag) FROM unnest($1) tag", &old),
+            ] {
+                if !tags.is_empty() {
+                    let params: &super::Params<'_> = &[(tags, Type::INT8_ARRAY)];
+                    connection.run(Doing::Reading, sql, params, settings).await.ok()?;
+                }
+            }
+            *session = Some(connection);
+        }
+        *held = watched;
+        let mut shared = self.shared();
+        for tag in held.iter() {
+            for watcher in shared.watched.get_mut(tag).into_iter().flatten() {
+                match watcher.settled.take() {
+                    // Whoever watches reads afterwards.
+                    Some(settled) => drop(settled.send(())),
+                    // Newly held, but watched before: after a cut. Something may have been missed.
+                    None if new.contains(tag) => drop(watcher.sender.try_send(())),
+                    None => {}
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// Hints at a swap of this handle's own: the session that made it may be the one that listens, and is not notified if it
+    /// is the only one.
+    pub(super) fn echo(&self, key: &Key) {
+        if !self.hint(self.tag(key).number) {
+            // Nobody watches it any more: the listener lets go of it.
+            self.changed.notify_one();
+        }
+    }
+
+    /// Passes a hint on; whether there was anybody to pass it on to.
+    fn hint(&self, tag: i64) -> bool {
+        let shared = self.shared();
+        let watchers = || shared.watched.get(&tag).into_iter().flatten();
+        for watcher in watchers() {
+            let _ = watcher.sender.try_send(());
+        }
+        watchers().any(|watcher| !watcher.sender.is_closed())
+    }
+}

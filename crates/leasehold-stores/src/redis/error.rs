@@ -1,0 +1,189 @@
+//! What the driver's errors mean: the one place that names its type.
+
+use super::config::Node;
+use ::redis::{ErrorKind, RedisError};
+use leasehold_core::{Error, Kind};
+
+/// What a failed call leaves unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Doing {
+    /// Making a connection: nothing was asked yet.
+    Connecting,
+    Reading,
+    Writing,
+}
+
+/// What to do after an error.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The server does not know the script: it was not run.
+    NoScript,
+    /// Another node of the cluster has the keys: nothing was run.
+    Moved(Node),
+    /// Another node of the cluster is about to get the keys: nothing was run.
+    Asked(Node),
+    /// The connection is gone. What was asked may have been done.
+    Closed(Error),
+    /// No answer came in time. What was asked may have been done.
+    Late(Error),
+    /// The server is not the one to ask, or not yet: nothing was run.
+    Elsewhere(Error),
+    /// The server refused, or answered what cannot be used: asking another one would not help.
+    Refused(Error),
+}
+
+impl Trouble {
+    /// The error, where nothing else can be done.
+    pub(super) fn into_error(self, name: &str) -> Error {
+        match self {
+            Trouble::Closed(error) | Trouble::Late(error) | Trouble::Elsewhere(error) | Trouble::Refused(error) => {
+                error
+            }
+            Trouble::NoScript => Error::new(Kind::Unavailable, format!("{name} keeps forgetting scripts; try again")),
+            Trouble::Moved(_) | Trouble::Asked(_) => {
+                Error::new(Kind::Unavailable, format!("the cluster at {name} keeps moving its slots; try again"))
+            }
+        }
+    }
+}
+
+/// What a server says that has as many clients as it allows.
+const CROWDED: &str = "max number of clients";
+
+/// States of the server that pass. In each it answers without having run the script.
+const PASSING: &[(&str, &str)] = &[
+    ("LOADING", "is still loading its data; try again"),
+    ("MASTERDOWN", "is a replica without a primary; try again after the failover"),
+    ("CLUSTERDOWN", "belongs to a cluster that is down; see `redis-cli cluster info`"),
+    ("TRYAGAIN", "is moving the slot; try again"),
+    ("READONLY", "is a read-only replica; name the primary, or try again after the failover"),
+    ("NOREPLICAS", "has too few good replicas (`min-replicas-to-write`); bring them back"),
+    ("MISCONF", "cannot save to its disk and takes no writes; see its log"),
+    ("OOM", "is out of memory (`maxmemory`); free some or raise it"),
+    ("BUSY", "is busy with a long script; try again"),
+    (CROWDED, "has too many clients (`maxclients`); try again"),
+];
+
+/// Those after which another server may be the right one.
+const ELSEWHERE: &[&str] = &["LOADING", "MASTERDOWN", "CLUSTERDOWN", "READONLY"];
+
+/// What is wrong with the set-up, until somebody mends it.
+const SET_UP: &[(&str, &str)] = &[
+    ("NOAUTH", "wants a password; put it into the url or into REDISCLI_AUTH"),
+    ("WRONGPASS", "does not know this user and password; mend the url or REDISCLI_AUTH"),
+    ("invalid password", "does not know this password; mend the url or REDISCLI_AUTH"),
+    ("NOPERM", "does not permit it to this user; docs/stores.md has the `ACL SETUSER` that does"),
+    (
+        "The user executing the script can't",
+        "does not permit it to this user; docs/stores.md has the `ACL SETUSER` that does",
+    ),
+    ("without any password configured", "has no password for this user; take it out of the url"),
+    ("DB index is out of range", "does not have this database; mend the number in the url"),
+    ("SELECT is not allowed", "is a cluster node; add `mode=cluster`"),
+    ("CertificateRequired", "wants a certificate of the client; name it with `cert=` and `key=`"),
+    ("certificate", "has a certificate that is not trusted for this name; name its authority's file with `cacert=`"),
+];
+
+/// The driver's error as ours: what is surely not applied is told apart from what may be.
+pub(super) fn judge(error: RedisError, doing: Doing, name: &str) -> Trouble {
+    if let Some(node) = error.redirect_node().and_then(|(node, _)| parse_node(node)) {
+        return if error.code() == Some("ASK") { Trouble::Asked(node) } else { Trouble::Moved(node) };
+    }
+    let code = error.code().unwrap_or_default().to_owned();
+    if code == "NOSCRIPT" {
+        return Trouble::NoScript;
+    }
+    // Older servers wrap what a command in a script said, so the words are looked for anywhere.
+    let text = format!("{code} {error}");
+    let says = |(word, _): &&(&str, &str)| text.contains(word);
+    // As text: the driver's error prints its own cause, which would be printed once more.
+    let cause = error.to_string().replace('\n', " ");
+    let made = |kind, what: &str| Error::new(kind, format!("{name} {what}")).with_source(cause.clone());
+    // Without a code it is the connection that failed, and a write may have gone through before.
+    let is_unsent = !code.is_empty() || doing == Doing::Connecting;
+    if let Some((_, what)) = SET_UP.iter().find(says).filter(|_| is_unsent) {
+        return Trouble::Refused(made(Kind::Unsupported, what));
+    }
+    if is_unsent && text.contains("WRONGTYPE") {
+        let what = "has something else under leasehold's keys (`leasehold:{NAMESPACE}:*`); move it away";
+        return Trouble::Refused(made(Kind::Corrupt, what));
+    }
+    if !code.is_empty() {
+        return match PASSING.iter().find(says) {
+            Some((word, what)) if ELSEWHERE.contains(word) => Trouble::Elsewhere(made(Kind::Unavailable, what)),
+            // Whoever waits comes back.
+            Some((CROWDED, what)) => Trouble::Refused(made(Kind::Contended, what)),
+            Some((_, what)) => Trouble::Refused(made(Kind::Unavailable, what)),
+            None => Trouble::Refused(made(Kind::Unsupported, "refused the call; leasehold needs Redis 6 or newer")),
+        };
+    }
+    if error.kind() == ErrorKind::RESP3NotSupported {
+        return Trouble::Refused(made(Kind::Unsupported, "is too old; leasehold needs Redis 6 or newer"));
+    }
+    let ours = match doing {
+        Doing::Connecting => made(Kind::Unavailable, "cannot be reached"),
+        Doing::Reading => made(Kind::Unavailable, "did not answer"),
+        Doing::Writing => made(Kind::Indeterminate, "did not answer a write; it may be done"),
+    };
+    if error.is_timeout() { Trouble::Late(ours) } else { Trouble::Closed(ours) }
+}
+
+/// `host:port`, where an IPv6 host has no brackets.
+fn parse_node(text: &str) -> Option<Node> {
+    let (host, port) = text.rsplit_once(':')?;
+    Some((host.to_owned(), port.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(line: &str, doing: Doing) -> Trouble {
+        let answer = ::redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
+        judge(answer.extract_error().unwrap_err(), doing, "redis://h")
+    }
+
+    #[test]
+    fn a_server_that_is_not_ready_surely_did_nothing() {
+        for line in [
+            "READONLY You can't write against a read only replica.",
+            "ERR Error running script (call to f_0): @user_script:1: -READONLY You can't write against a read only replica.",
+            "LOADING Redis is loading the dataset in memory",
+            "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+            "CLUSTERDOWN The cluster is down",
+            "CLUSTERDOWN Hash slot not served",
+            "TRYAGAIN Multiple keys request during rehashing of slot",
+            "NOREPLICAS Not enough good replicas to write.",
+            "MISCONF Errors writing to the AOF file: No space left on device",
+            "OOM command not allowed when used memory > 'maxmemory'.",
+            "BUSY Redis is busy running a script.",
+        ] {
+            for doing in [Doing::Reading, Doing::Writing] {
+                let error = judged(line, doing).into_error("redis://h");
+                assert_eq!(error.kind(), Kind::Unavailable, "{line} gave {error}");
+                assert!(error.to_string().starts_with("redis://h "), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_redirection_names_the_node() {
+        assert!(
+            matches!(judged("MOVED 5718 10.0.0.1:7000", Doing::Writing), Trouble::Moved(node) if node == ("10.0.0.1".into(), 7000))
+        );
+        assert!(
+            matches!(judged("ASK 5718 ::1:7000", Doing::Writing), Trouble::Asked(node) if node == ("::1".into(), 7000))
+        );
+        assert!(matches!(judged("NOSCRIPT No matching script.", Doing::Writing), Trouble::NoScript));
+    }
+
+    #[test]
+    fn a_write_without_an_answer_is_unknown_whatever_the_words() {
+        for what in ["broken pipe", "WRONGPASS", "invalid peer certificate", "WRONGTYPE", "READONLY"] {
+            let error = || std::io::Error::new(std::io::ErrorKind::ConnectionReset, what).into();
+            let kind = |doing| judge(error(), doing, "redis://h").into_error("redis://h").kind();
+            assert_eq!(kind(Doing::Writing), Kind::Indeterminate, "{what}");
+            assert_eq!(kind(Doing::Reading), Kind::Unavailable, "{what}");
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Records in Redis or Valkey: one server, a cluster, or a primary that sentinels name.
+//!
+//! Promise: one script per operation, run as one step by the server that has the namespace, with that server's own clock
+//! and in one round trip; nothing is read from a replica and nothing ever expires. Non-promise: Redis replicates after it
+//! has answered, and by default writes to its disk once a second. After a failover or a crash an acknowledged epoch may
+//! be issued again (class B), unless the server is set up as `survey` asks for.
+//!
+//! `wait_replicas=N` makes every swap wait for N replicas, in the same round trip; with fewer the answer is *unknown*. A
+//! read then waits as well: else whoever reads an unknown write back could take for kept what only the primary has.
+//!
+//! A revision is random and not a count: a server that went back in time would give a counted one to another value too.
+
+mod config;
+mod connection;
+mod error;
+mod statements;
+mod survey;
+mod watch;
+
+use crate::namespace::Namespace;
+use crate::url::Address;
+use ::redis::Value;
+use async_trait::async_trait;
+use config::Place;
+use connection::{Call, Confirm, Link};
+use error::Doing;
+use leasehold_core::store::{
+    Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail,
+    Versioned, Watch, Watching, list_by_reading, refuse_beside, refuse_erasing_a_lease,
+};
+use leasehold_core::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf, Timestamp};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The most entries of one page: a script holds up all others while it runs.
+const MAX_PAGE: usize = 1_000;
+/// A page ends after about so many bytes.
+const PAGE_BYTES: usize = 4 * 1024 * 1024;
+
+/// A store in Redis or Valkey. Clones share one connection.
+#[derive(Clone)]
+pub struct RedisStore {
+    link: Arc<Link>,
+    namespace: Namespace,
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RedisStore({}, {})", self.link.place.name, self.namespace)
+    }
+}
+
+/// Refuses an address that cannot be meant.
+pub fn check(address: &Address) -> Result<()> {
+    Place::parse(address).map(drop)
+}
+
+/// Opens the store. The connection is made by the first call.
+pub async fn open(address: &Address, namespace: &Namespace) -> Result<RedisStore> {
+    let place = Place::load(address, |name| std::env::var(name).ok())?;
+    Ok(RedisStore { link: Link::new(place), namespace: namespace.clone() })
+}
+
+impl RedisStore {
+    fn records(&self, shelf: Shelf) -> String {
+        statements::records(&self.namespace, shelf)
+    }
+
+    fn names(&self, shelf: Shelf) -> String {
+        statements::names(&self.namespace, shelf)
+    }
+
+    fn channel(&self, key: &Key) -> String {
+        statements::channel(&self.namespace, key)
+    }
+
+    /// Runs a script that writes; its answer is the time, or nothing if the record is another one.
+    async fn write(&self, call: Call<'_>, revision: Revision) -> Result<Swap> {
+        match self.link.call(call, Doing::Writing, Confirm::ByReplicas).await? {
+            Value::Nil => Ok(Swap::Mismatch),
+            now => Ok(Swap::Done { revision, now: self.time(Some(&now), Doing::Writing)? }),
+        }
+    }
+
+    /// The server's time.
+    fn time(&self, told: Option<&Value>, doing: Doing) -> Result<Timestamp> {
+        match told {
+            Some(Value::Int(ms)) => u64::try_from(*ms).map(Timestamp::from_millis).map_err(|_| self.strange(doing)),
+            _ => Err(self.strange(doing)),
+        }
+    }
+
+    fn versioned(&self, key: impl fmt::Display, record: &[u8], tail: Option<&Value>) -> Result<Versioned> {
+        let tail = match tail {
+            Some(Value::BulkString(tail)) => &tail[..],
+            _ => b"",
+        };
+        let parts = record.iter().position(|byte| *byte == b'\n').map(|at| (&record[..at], &record[at + 1..]));
+        let revision =
+            parts.and_then(|(revision, _)| std::str::from_utf8(revision).ok()).filter(|text| !text.is_empty());
+        match (revision, parts) {
+            (Some(revision), Some((_, bytes))) => {
+                Ok(Versioned::parted(bytes.to_vec(), tail, Revision(revision.to_owned())))
+            }
+            _ => {
+                let what = format!("the record `{key}` in {} is damaged; it was left as it is", self.link.place.name);
+                Err(Error::new(Kind::Corrupt, what))
+            }
+        }
+    }
+
+    /// An answer that no script of ours gives.
+    fn strange(&self, doing: Doing) -> Error {
+        let kind = if doing == Doing::Writing { Kind::Indeterminate } else { Kind::Corrupt };
+        Error::new(kind, format!("{} gave an answer that leasehold's script does not give", self.link.place.name))
+    }
+
+    /// One page, and the last name that was looked at.
+    async fn page(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<(Page, Option<LeaseName>)> {
+        let least = after.map_or_else(|| "-".to_owned(), |name| format!("({name}"));
+        let words = [least, limit.min(MAX_PAGE).to_string(), PAGE_BYTES.to_string()];
+        let call = Call::Script {
+            script: &statements::LIST,
+            keys: &[self.records(shelf), self.names(shelf)],
+            args: &words.each_ref().map(String::as_bytes),
+        };
+        let Value::Array(fields) = self.link.call(call, Doing::Reading, Confirm::No).await? else {
+            return Err(self.strange(Doing::Reading));
+        };
+        let now = self.time(fields.first(), Doing::Reading)?;
+        let more = fields.get(1) == Some(&Value::BulkString(b"1".into()));
+        let (mut entries, mut last) = (Vec::new(), None);
+        for entry in fields.get(2..).unwrap_or_default().chunks_exact(3) {
+            let Value::BulkString(name) = &entry[0] else { return Err(self.strange(Doing::Reading)) };
+            let name = LeaseName::new(String::from_utf8_lossy(name)).map_err(|e| {
+                let what = format!("{} has a record of no lease", self.link.place.name);
+                Error::new(Kind::Corrupt, what).with_source(e)
+            })?;
+            // A name without a record was about to be written by somebody whom the server stopped midway.
+            if let Value::BulkString(record) = &entry[1] {
+                entries.push((name.clone(), self.versioned(Key::new(shelf, &name), record, entry.get(2))?));
+            }
+            last = Some(name);
+        }
+        Ok((Page { entries, more, now }, last))
+    }
+}
+
+#[async_trait]
+impl Store for RedisStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            name: "redis",
+            class: Class::B,
+            clock: ClockSource::Store { grain: Duration::from_millis(1) },
+            reach: Reach::Network,
+            watch: Watching::Hints,
+            durability: match self.link.place.wait {
+                Some(_) => "as the server's `appendfsync` says, and the named number of replicas has it in memory",
+                None => "as the server's `appendfsync` says; replicas get it later",
+            },
+        }
+    }
+
+    async fn read(&self, key: &Key) -> Result<Reading> {
+        let again = if self.link.place.wait.is_some() { "1" } else { "0" };
+        let call = Call::Script {
+            script: &statements::READ,
+            keys: &[self.records(key.shelf)],
+            args: &[key.name.as_str().as_bytes(), again.as_bytes()],
+        };
+        let Value::Array(fields) = self.link.call(call, Doing::Reading, Confirm::ByReplicas).await? else {
+            return Err(self.strange(Doing::Reading));
+        };
+        let value = match fields.get(1) {
+            Some(Value::BulkString(record)) => Some(self.versioned(key, record, fields.get(2))?),
+            Some(Value::Nil) => None,
+            _ => return Err(self.strange(Doing::Reading)),
+        };
+        Ok(Reading { value, now: self.time(fields.first(), Doing::Reading)? })
+    }
+
+    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
+        let mut keys = vec![self.records(key.shelf)];
+        let expected = match expected {
+            // No revision of ours: it stands for no value at all.
+            Some(revision) if revision.0.is_empty() || revision.0.contains('\n') => return Ok(Swap::Mismatch),
+            Some(revision) => format!("{}\n", revision.0),
+            None => {
+                keys.push(self.names(key.shelf));
+                String::new()
+            }
+        };
+        let revision = Nonce::random().to_string();
+        let record = [revision.as_bytes(), b"\n", next.head].concat();
+        let channel = if next.is_news { self.channel(key) } else { String::new() };
+        let args = [key.name.as_str().as_bytes(), expected.as_bytes(), &record, channel.as_bytes(), next.tail()];
+        let args = if let Tail::Kept(_) = next.tail { &args[..args.len() - 1] } else { &args };
+        self.write(Call::Script { script: &statements::SWAP, keys: &keys, args }, Revision(revision)).await
+    }
+
+    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
+        let mut after = after.cloned();
+        loop {
+            let (page, last) = self.page(shelf, after.as_ref(), limit).await?;
+            // A page of names that have no record is no page.
+            if !page.entries.is_empty() || !page.more || last.is_none() {
+                return Ok(page);
+            }
+            after = last;
+        }
+    }
+
+    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
+        list_by_reading(self, shelf, after, skip, limit).await
+    }
+
+    fn writes_beside(&self) -> bool {
+        false
+    }
+
+    async fn swap_beside(
+        &self,
+        key: &Key,
+        _expected: Option<&Revision>,
+        _next: &[u8],
+        _beside: Beside<'_>,
+    ) -> Result<Swap> {
+        refuse_beside(self, key)
+    }
+
+    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
+        refuse_erasing_a_lease(key)?;
+        if expected.0.is_empty() || expected.0.contains('\n') {
+            return Ok(Swap::Mismatch);
+        }
+        let (found, channel) = (format!("{}\n", expected.0), self.channel(key));
+        let call = Call::Script {
+            script: &statements::ERASE,
+            keys: &[self.records(key.shelf), self.names(key.shelf)],
+            args: &[key.name.as_str().as_bytes(), found.as_bytes(), channel.as_bytes()],
+        };
+        self.write(call, expected.clone()).await
+    }
+
+    /// Every swap that is news publishes on a channel of the record.
+    async fn watch(&self, key: &Key) -> Result<Watch> {
+        let (sender, watch) = Watch::channel();
+        self.link.subscribe(&self.channel(key), sender).await;
+        Ok(watch)
+    }
+
+    async fn survey(&self) -> Result<Survey> {
+        survey::survey(self).await
+    }
+}

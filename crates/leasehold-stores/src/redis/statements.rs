@@ -1,0 +1,140 @@
+//! The scripts, one per operation, and the keys that they touch.
+//!
+//! Each namespace has one hash tag, so that a cluster keeps it in one slot. A shelf is a hash from names to records, and
+//! a sorted set of the same names, for listings. A record is its revision, a line feed and the value; the value's tail,
+//! if it has one, is in a field of its own, under the name and a line feed.
+//!
+//! What every script keeps to: the write that counts is the last one that can fail, so that an error means that nothing
+//! was changed; and there is a command that writes, even if there is nothing to write, because that is what a replica
+//! refuses. So nothing is ever read from one. Time is told in milliseconds, rounded down.
+
+use crate::namespace::Namespace;
+use ::redis::Script;
+use leasehold_core::{Key, Shelf};
+use std::sync::LazyLock;
+
+/// The server's time.
+macro_rules! now {
+    () => {
+        "local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)"
+    };
+}
+
+/// A script's text, and the digest by which a server that has it knows it.
+pub(super) struct Lua {
+    pub(super) code: &'static str,
+    pub(super) digest: String,
+}
+
+impl Lua {
+    fn new(code: &'static str) -> Self {
+        Lua { code, digest: Script::new(code).get_hash().to_owned() }
+    }
+}
+
+/// KEYS: records. ARGV: name, `1` if the record read shall be replicated once more, so that WAIT waits for it. The same
+/// value is written again: nothing changes but the replication stream.
+pub(super) static READ: LazyLock<Lua> = LazyLock::new(|| {
+    Lua::new(concat!(
+        "redis.call('HDEL', KEYS[1], '')
+",
+        now!(),
+        "
+local found = redis.call('HGET', KEYS[1], ARGV[1])
+local tail = redis.call('HGET', KEYS[1], ARGV[1] .. '\\n')
+if found and ARGV[2] == '1' then redis.call('HSET', KEYS[1], ARGV[1], found) end
+return {now, found, tail}"
+    ))
+});
+
+/// KEYS: records, and names if the record is new. ARGV: name, expected revision and line feed or nothing, record,
+/// channel or nothing, and the tail unless it stays. The answer is nil if the record is another one. What is written is the first
+/// write there is: after one the server would not look at `maxmemory` any more.
+pub(super) static SWAP: LazyLock<Lua> = LazyLock::new(|| {
+    Lua::new(concat!(
+        now!(),
+        "
+local found = redis.call('HGET', KEYS[1], ARGV[1])
+local is_expected
+if ARGV[2] == '' then
+  is_expected = not found
+else
+  is_expected = found and string.find(found, ARGV[2], 1, true) == 1
+end
+if not is_expected then
+  redis.call('HDEL', KEYS[1], '')
+  return false
+end
+if ARGV[2] == '' then redis.call('ZADD', KEYS[2], 0, ARGV[1]) end
+if ARGV[5] and ARGV[5] ~= '' then
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[3], ARGV[1] .. '\\n', ARGV[5])
+else
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+  if ARGV[5] and ARGV[2] ~= '' then redis.call('HDEL', KEYS[1], ARGV[1] .. '\\n') end
+end
+if ARGV[4] ~= '' then redis.pcall('PUBLISH', ARGV[4], '') end
+return now"
+    ))
+});
+
+/// KEYS: records, names. ARGV: name, expected revision and line feed, channel. The answer is nil if the record is
+/// another one. The first two lines fail where the last two would.
+pub(super) static ERASE: LazyLock<Lua> = LazyLock::new(|| {
+    Lua::new(concat!(
+        "redis.call('HDEL', KEYS[1], '')
+redis.call('ZREM', KEYS[2], '')
+",
+        now!(),
+        "
+local found = redis.call('HGET', KEYS[1], ARGV[1])
+if not found or string.find(found, ARGV[2], 1, true) ~= 1 then return false end
+redis.call('ZREM', KEYS[2], ARGV[1])
+redis.call('HDEL', KEYS[1], ARGV[1], ARGV[1] .. '\\n')
+redis.pcall('PUBLISH', ARGV[3], '')
+return now"
+    ))
+});
+
+/// KEYS: records, names. ARGV: the least name as ZRANGEBYLEX spells it, how many, how many bytes. The answer is the
+/// time, `1` if there is more, and names, records and tails in turn.
+pub(super) static LIST: LazyLock<Lua> = LazyLock::new(|| {
+    Lua::new(concat!(
+        "redis.call('HDEL', KEYS[1], '')
+",
+        now!(),
+        "
+local limit, room = tonumber(ARGV[2]), tonumber(ARGV[3])
+local names = redis.call('ZRANGEBYLEX', KEYS[2], ARGV[1], '+', 'LIMIT', 0, limit + 1)
+local page = {now, '0'}
+for index, name in ipairs(names) do
+  if index > limit or room <= 0 then
+    page[2] = '1'
+    break
+  end
+  local found = redis.call('HGET', KEYS[1], name)
+  page[#page + 1] = name
+  page[#page + 1] = found
+  local tail = redis.call('HGET', KEYS[1], name .. '\\n')
+  page[#page + 1] = tail
+  if found then room = room - #found end
+  if tail then room = room - #tail end
+end
+return page"
+    ))
+});
+
+/// The hash of a shelf's records.
+pub(super) fn records(namespace: &Namespace, shelf: Shelf) -> String {
+    format!("leasehold:{{{namespace}}}:{}", shelf.as_str())
+}
+
+/// The sorted set of a shelf's names.
+pub(super) fn names(namespace: &Namespace, shelf: Shelf) -> String {
+    format!("{}:names", records(namespace, shelf))
+}
+
+/// The channel on which a changed record is told.
+pub(super) fn channel(namespace: &Namespace, key: &Key) -> String {
+    format!("{}/{}", records(namespace, key.shelf), key.name)
+}

@@ -1,0 +1,152 @@
+//! Changes: what a swap or an erasure writes, and how several are made durable at once.
+//!
+//! Promise: each change is done whole or not at all, and is answered after it is durable. Those that wait at the same time
+//! share one transaction, and so one fsync; if that fails before it is committed, each is tried on its own, so nobody
+//! pays for another's. Non-promise: between those that wait at the same time there is no order.
+
+use super::statements::{Doing, Room, failed, now};
+use leasehold_core::store::{Revision, Swap};
+use leasehold_core::{Error, Key, Result, Timestamp};
+use leasehold_system::critical;
+use rusqlite::{OptionalExtension, ToSql, Transaction, TransactionBehavior, params};
+
+const INSERT: &str = "INSERT INTO record (shelf, name, revision, value) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING";
+const UPDATE: &str = "UPDATE record SET revision = ?3, value = ?4 WHERE shelf = ?1 AND name = ?2 AND revision = ?5";
+const DELETE: &str = "DELETE FROM record WHERE shelf = ?1 AND name = ?2 AND revision = ?3";
+const TAKE_OUT: &str = "DELETE FROM record WHERE shelf = ?1 AND name = ?2";
+const REVISION: &str = "SELECT revision FROM record WHERE shelf = ?1 AND name = ?2";
+const SET_TAIL: &str = "INSERT INTO tail (shelf, name, value) VALUES (?1, ?2, ?3)
+    ON CONFLICT DO UPDATE SET value = excluded.value";
+const DROP_TAIL: &str = "DELETE FROM tail WHERE shelf = ?1 AND name = ?2";
+
+/// What is to be written.
+pub(super) struct Change {
+    pub(super) key: Key,
+    /// The revision that it must have; none if it must not be there.
+    pub(super) expected: Option<i64>,
+    /// Its value and revision then; none if it is to be erased.
+    pub(super) next: Option<(Vec<u8>, i64)>,
+    pub(super) tail: NewTail,
+    /// What is taken out, and what is put in, if it was written.
+    pub(super) erased: Option<Key>,
+    pub(super) put: Option<(Key, Vec<u8>)>,
+}
+
+/// What becomes of the tail.
+pub(super) enum NewTail {
+    Stays,
+    Goes,
+    Is(Vec<u8>),
+}
+
+impl Change {
+    fn is_one_statement(&self) -> bool {
+        matches!(self.tail, NewTail::Stays) && self.erased.is_none() && self.put.is_none()
+    }
+
+    fn answer(&self, is_written: bool, now: Timestamp) -> Swap {
+        // What was erased had the revision that it was erased by.
+        let revision = self.next.as_ref().map(|(_, fresh)| *fresh).or(self.expected);
+        match revision {
+            Some(revision) if is_written => Swap::Done { revision: Revision(revision.to_string()), now },
+            _ => Swap::Mismatch,
+        }
+    }
+}
+
+impl Room {
+    /// Makes all changes that can be made; gives an answer for each, in the same order.
+    pub(super) fn make(&self, changes: &[Change]) -> Vec<Result<Swap>> {
+        let _inside = critical::enter();
+        match changes {
+            [_, _, ..] => match self.make_together(changes) {
+                Ok(answers) => answers,
+                // Nothing of it was committed.
+                Err(Undone) => changes.iter().map(|change| self.make_one(change)).collect(),
+            },
+            _ => changes.iter().map(|change| self.make_one(change)).collect(),
+        }
+    }
+
+    fn make_together(&self, changes: &[Change]) -> std::result::Result<Vec<Result<Swap>>, Undone> {
+        self.check_identity().map_err(|_| Undone)?;
+        let failed = |e| failed(e, Doing::Writing, &self.path);
+        // The same error for all: nobody is to wait for the file once more.
+        let all = |e: Error| changes.iter().map(|_| Err(Error::new(e.kind(), e.to_string()))).collect();
+        let together = match Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate) {
+            Ok(together) => together,
+            Err(e) => return Ok(all(failed(e))),
+        };
+        let mut answers = Vec::with_capacity(changes.len());
+        for change in changes {
+            let now = now();
+            let is_written = self.write(change).map_err(|_| Undone)?;
+            answers.push(Ok(change.answer(is_written, now)));
+        }
+        if answers.iter().all(|answer| matches!(answer, Ok(Swap::Mismatch))) {
+            return Ok(answers);
+        }
+        // If that fails, what was found not to match may have been changed by another of them, which may be undone.
+        Ok(together.commit().map_or_else(|e| all(failed(e)), |()| answers))
+    }
+
+    fn make_one(&self, change: &Change) -> Result<Swap> {
+        self.check_identity()?;
+        let now = now();
+        let write = || {
+            if change.is_one_statement() {
+                return self.write(change);
+            }
+            // Of many who want the same row, all but one need not wait for each other.
+            let (shelf, name) = (self.namespace.shelf(change.key.shelf), change.key.name.as_str());
+            let mut look = self.connection.prepare_cached(REVISION)?;
+            let found: Option<i64> = look.query_row(params![shelf, name], |row| row.get(0)).optional()?;
+            if found != change.expected {
+                return Ok(false);
+            }
+            let together = Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate)?;
+            let is_written = self.write(change)?;
+            if is_written {
+                together.commit()?;
+            }
+            Ok(is_written)
+        };
+        let is_written = write().map_err(|e| failed(e, Doing::Writing, &self.path))?;
+        Ok(change.answer(is_written, now))
+    }
+
+    /// Writes it, in a transaction that others begin and end.
+    fn write(&self, change: &Change) -> rusqlite::Result<bool> {
+        let Change { key, expected, next, tail, erased, put } = change;
+        let run = |sql: &str, key: &Key, more: &[&dyn ToSql]| {
+            let (shelf, name) = (self.namespace.shelf(key.shelf), key.name.as_str());
+            let mut params: Vec<&dyn ToSql> = vec![&shelf, &name];
+            params.extend_from_slice(more);
+            self.connection.prepare_cached(sql)?.execute(&params[..])
+        };
+        let written = match (next, expected) {
+            (Some((value, fresh)), None) => run(INSERT, key, params![fresh, value])?,
+            (Some((value, fresh)), Some(expected)) => run(UPDATE, key, params![fresh, value, expected])?,
+            (None, expected) => run(DELETE, key, params![expected])?,
+        };
+        if written == 0 {
+            return Ok(false);
+        }
+        match tail {
+            NewTail::Stays => 0,
+            NewTail::Goes => run(DROP_TAIL, key, &[])?,
+            NewTail::Is(tail) => run(SET_TAIL, key, params![tail])?,
+        };
+        if let Some(gone) = erased {
+            run(TAKE_OUT, gone, &[])?;
+            run(DROP_TAIL, gone, &[])?;
+        }
+        if let (Some((put, bytes)), Some((_, fresh))) = (put, next) {
+            run(INSERT, put, params![fresh, bytes])?;
+        }
+        Ok(true)
+    }
+}
+
+/// Several changes were not made together.
+struct Undone;

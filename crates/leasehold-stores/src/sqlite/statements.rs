@@ -1,0 +1,161 @@
+//! The open database: its statements, and what its errors mean.
+
+use super::blocker::blocker;
+use crate::namespace::Namespace;
+use leasehold_core::store::{Class, Page, Reading, Revision, Survey, Versioned};
+use leasehold_core::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
+use leasehold_system::volume::SecondName;
+use leasehold_system::{clock, critical};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a call waits for other processes' writes.
+pub(super) const BUSY: Duration = Duration::from_secs(5);
+
+const READ: &str = "SELECT r.revision, r.value, t.value FROM record r LEFT JOIN tail t USING (shelf, name)
+    WHERE r.shelf = ?1 AND r.name = ?2";
+const LIST: &str = "SELECT r.name, r.revision, r.value, t.value FROM record r LEFT JOIN tail t USING (shelf, name)
+    WHERE r.shelf = ?1 AND r.name > ?2 ORDER BY r.name LIMIT ?3 OFFSET ?4";
+/// A connection, and the file it was opened on.
+pub(super) struct Room {
+    pub(super) connection: Connection,
+    pub(super) path: Arc<Path>,
+    pub(super) namespace: Namespace,
+    /// Device and inode of the open file.
+    pub(super) identity: (u64, u64),
+    /// Set when it is closed, which takes locks too. The last field, so that it is dropped after the connection.
+    pub(super) closing: Option<critical::Inside>,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.closing = Some(critical::enter());
+    }
+}
+
+/// What a failed call leaves unknown.
+#[derive(Clone, Copy)]
+pub(super) enum Doing {
+    Opening,
+    Reading,
+    Writing,
+}
+
+impl Room {
+    pub(super) fn read(&self, key: &Key) -> Result<Reading> {
+        let read = || {
+            // Told before it is read: a tenure is not taken for over because this process slept in between.
+            let now = now();
+            let _inside = critical::enter();
+            let mut statement = self.connection.prepare_cached(READ)?;
+            let value = statement
+                .query_row(params![self.namespace.shelf(key.shelf), key.name.as_str()], |row| {
+                    Ok(versioned(row.get(0)?, row.get(1)?, row.get(2)?))
+                })
+                .optional()?;
+            Ok(Reading { value, now })
+        };
+        read().map_err(|e| failed(e, Doing::Reading, &self.path))
+    }
+
+    /// What this connection's settings are, as SQLite itself tells.
+    pub(super) fn survey(&mut self) -> Result<Survey> {
+        let look = || {
+            let _inside = critical::enter();
+            let journal: String = self.connection.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
+            let synchronous: i64 = self.connection.pragma_query_value(None, "synchronous", |row| row.get(0))?;
+            let survey = Survey::plain(Class::A).fine("names", "one: no hard link, not mounted by itself");
+            Ok(survey.fine("journal_mode", journal).fine("synchronous", synchronous.to_string()))
+        };
+        look().map_err(|e| failed(e, Doing::Reading, &self.path))
+    }
+
+    /// A file that was moved or replaced under us would take writes that nobody else ever sees.
+    pub(super) fn check_identity(&self) -> Result<()> {
+        let place = self.path.display();
+        match std::fs::metadata(&self.path) {
+            Ok(found) if (found.dev(), found.ino()) == self.identity => refuse(&self.path, SecondName::by_link(&found)),
+            Ok(_) => Err(Error::new(Kind::Unavailable, format!("{place} was replaced by another file; start again"))),
+            Err(e) => Err(Error::unavailable(format!("{place} was moved away; start again"), e)),
+        }
+    }
+
+    pub(super) fn list(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
+        let list = || {
+            let now = now();
+            let _inside = critical::enter();
+            let mut statement = self.connection.prepare_cached(LIST)?;
+            let limit = i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX);
+            let skip = i64::try_from(skip).unwrap_or(i64::MAX);
+            let after = after.map_or("", LeaseName::as_str);
+            let rows = statement.query_map(params![self.namespace.shelf(shelf), after, limit, skip], |row| {
+                Ok((row.get::<_, String>(0)?, versioned(row.get(1)?, row.get(2)?, row.get(3)?)))
+            })?;
+            Ok((rows.collect::<rusqlite::Result<Vec<_>>>()?, now))
+        };
+        let (rows, now) = list().map_err(|e| failed(e, Doing::Reading, &self.path))?;
+        let more = rows.len() > limit;
+        let mut entries = Vec::with_capacity(rows.len().min(limit));
+        for (name, value) in rows.into_iter().take(limit) {
+            let name = LeaseName::new(name).map_err(|e| {
+                Error::new(Kind::Corrupt, format!("{} has a record of no lease", self.path.display())).with_source(e)
+            })?;
+            entries.push((name, value));
+        }
+        Ok(Page { entries, more, now })
+    }
+}
+
+/// Refuses a file that has a second name: SQLite names the log after the file, so under each name leases would be granted
+/// that are held under the other.
+pub(super) fn refuse(path: &Path, second: Option<SecondName>) -> Result<()> {
+    let Some(second) = second else { return Ok(()) };
+    let message = format!("nothing was changed, leases would be granted twice: {}", second.advice(path));
+    Err(Error::new(Kind::Unsupported, message))
+}
+
+/// The machine's wall clock: the same that SQLite's date functions read, and cheaper to ask.
+pub(super) fn now() -> Timestamp {
+    Timestamp::from_millis(clock::wall_ms())
+}
+
+fn versioned(revision: i64, head: Vec<u8>, tail: Option<Vec<u8>>) -> Versioned {
+    Versioned::parted(head, &tail.unwrap_or_default(), Revision(revision.to_string()))
+}
+
+/// The driver's error as ours: what is surely not applied is told apart from what may be.
+pub(super) fn failed(error: rusqlite::Error, doing: Doing, path: &Path) -> Error {
+    let place = path.display();
+    let (kind, what) = match (error.sqlite_error_code(), doing) {
+        (Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed), _) => {
+            let who = blocker(path).map_or_else(
+                || {
+                    "try again, and if that goes on look for a stopped process or a frozen container that uses it"
+                        .into()
+                },
+                |blocker| blocker.to_string(),
+            );
+            (Kind::Unavailable, format!("{place} was busy for {} s, nothing was changed: {who}", BUSY.as_secs()))
+        }
+        (Some(ErrorCode::DiskFull), _) => {
+            (Kind::Unavailable, format!("no space left for {place}; nothing was changed, free some and try again"))
+        }
+        (Some(ErrorCode::NotADatabase), _) => {
+            (Kind::Corrupt, format!("{place} is not a leasehold database; it was left as it is"))
+        }
+        (Some(ErrorCode::DatabaseCorrupt), _) => {
+            (Kind::Corrupt, format!("{place} is damaged; it was left as it is, restore it from a backup"))
+        }
+        (Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen), _) => (
+            Kind::Unsupported,
+            format!("cannot write {place} and the log beside it; make file and folder writable for this user"),
+        ),
+        (_, Doing::Writing) => (Kind::Indeterminate, format!("writing {place} failed midway")),
+        (_, Doing::Opening) => (Kind::Unavailable, format!("cannot open {place}")),
+        (_, Doing::Reading) => (Kind::Unavailable, format!("cannot read {place}")),
+    };
+    Error::new(kind, what).with_source(error)
+}

@@ -1,0 +1,350 @@
+//! Claiming the next item: "acquire any of these", from the front of the line.
+//!
+//! Promise: a lone worker claims strictly in order: what was acknowledged before a claim began, and goes before the others,
+//! is claimed first. Several spread out over the front of the line when they get in each other's way, and each takes its
+//! share of the janitor's work: what ran out is claimed again, what is stale is taken out of the line, what a dead worker left
+//! undone is done. An item that makes trouble is set aside for a while and named once; the others are claimed. Claiming costs
+//! one swap and a short listing, however long the line is. Non-promise: with several workers the order holds roughly, and an
+//! item that was to wait may come up to a second later than others that were due after it.
+
+use super::apply::{Applied, Copy};
+use super::grant::{ItemGrant, Known};
+use super::janitor::Sweep;
+use super::line::Standing;
+use super::queue::{Queue, too_large};
+use super::view::View;
+use leasehold_core::clock::Moment;
+use leasehold_core::item::name::{ItemName, Place};
+use leasehold_core::item::protocol::{Refusal, Request};
+use leasehold_core::store::{Watch, Watching};
+use leasehold_core::{Error, HolderId, Kind, Label, Result, Ttl, format_duration};
+use leasehold_system::undo::{Mend, undone};
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+/// How long a batch is worked off before the line is looked at again: something more urgent may have come.
+const FRESH: Duration = Duration::from_secs(1);
+/// How often an idle worker looks where the store cannot push, and where it can: hints may be lost.
+const POLL: Duration = Duration::from_secs(1);
+pub(super) const POLL_WITH_HINTS: Duration = Duration::from_secs(5);
+/// How long an item is left alone whose record is bad, and one that the store gave no answer for, which doubles each time.
+const DAMAGED: Duration = Duration::from_secs(60);
+const TROUBLED: Duration = Duration::from_secs(1);
+const MOST_DOUBLED: u32 = 5;
+/// So many items in a row without an answer are the store's trouble, and not theirs.
+pub(super) const MOST_TROUBLED: usize = 4;
+/// How many of the items that were named are remembered, so as not to name them again.
+const MOST_NAMED: usize = 4096;
+/// How often a worker with nothing to do makes sure that the queue was not moved to another store.
+const RESIDENCE: Duration = Duration::from_secs(10);
+/// How long lies between two looks at least, however often the store hints.
+const DEAF: Duration = Duration::from_millis(20);
+
+/// Claims items of one queue, one after the other.
+#[derive(Debug)]
+pub struct Claimer {
+    pub(super) queue: Queue,
+    label: Option<Label>,
+    ttl: Ttl,
+    pub(super) view: View,
+    watch: Option<Watch>,
+    pub(super) sweep: Sweep,
+    /// When to ask next whether the queue was moved.
+    residence: Moment,
+    /// Items that could be claimed if the store gave an answer for them.
+    troubled: HashMap<Place, Trouble>,
+    /// What is to be told of items that were set aside, and the items of which it was told.
+    untold: Vec<Error>,
+    named: HashSet<ItemName>,
+}
+
+/// An item that the store gave no answer for.
+#[derive(Debug)]
+struct Trouble {
+    /// Until when it is set aside.
+    until: Moment,
+    /// How often it was.
+    times: u32,
+    /// What the store said.
+    what: String,
+}
+
+/// What a look at the line gave.
+#[derive(Debug)]
+pub enum Claimed {
+    /// An item.
+    Item(Box<ItemGrant>),
+    /// There is nothing to claim; it is worth looking again at this moment, if nobody says so earlier.
+    Nothing {
+        /// When.
+        look_again: Moment,
+        /// Why an item that waits could not be claimed, if there is one: the line is not as empty as it looks.
+        held_up: Option<Error>,
+    },
+}
+
+impl Claimer {
+    /// Claims for this long at a time, as a holder of this label.
+    pub fn new(queue: Queue, label: Option<Label>, ttl: Ttl) -> Result<Self> {
+        queue.check_ttl(ttl)?;
+        Ok(Claimer {
+            label,
+            ttl,
+            view: View::new(queue.clock().now()),
+            watch: None,
+            sweep: Sweep::new(queue.clone()),
+            residence: queue.clock().now(),
+            troubled: HashMap::new(),
+            untold: Vec::new(),
+            named: HashSet::new(),
+            queue,
+        })
+    }
+
+    /// The queue.
+    pub fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    /// What was wrong with items that were set aside, since this was last asked. Each is named once.
+    pub fn troubles(&mut self) -> Vec<Error> {
+        std::mem::take(&mut self.untold)
+    }
+
+    /// Waits for an item. Nothing is claimed when the future is dropped while it waits; what was being claimed runs out
+    /// by itself.
+    pub async fn next(&mut self) -> Result<ItemGrant> {
+        loop {
+            match self.claim().await? {
+                Claimed::Item(grant) => return Ok(*grant),
+                Claimed::Nothing { look_again, .. } => self.rest(look_again).await,
+            }
+        }
+    }
+
+    /// Waits for an item, for this long at most. What is there already is claimed however short that is, and a claim that
+    /// was begun is ended. A store that is away in between, or has no room for one more client, is waited for; one that is
+    /// away at the first look is an error.
+    pub async fn next_within(&mut self, limit: Duration) -> Result<Option<ItemGrant>> {
+        let clock = self.queue.clock().clone();
+        let until = clock.now() + limit;
+        let mut is_first = true;
+        loop {
+            let look_again = match self.claim().await {
+                Ok(Claimed::Item(grant)) => return Ok(Some(*grant)),
+                Ok(Claimed::Nothing { look_again, .. }) => look_again,
+                Err(error) if clock.now() < until && passes(error.kind(), is_first) => {
+                    // Also where a watch is to be set up: that may have to wait for the store too.
+                    clock.sleep_until((clock.now() + POLL).min(until)).await;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            is_first = false;
+            if clock.now() >= until {
+                return Ok(None);
+            }
+            self.rest(look_again.min(until)).await;
+        }
+    }
+
+    /// Until this moment, or until the bell is rung.
+    async fn rest(&mut self, look_again: Moment) {
+        let clock = self.queue.clock().clone();
+        let Some(watch) = &mut self.watch else {
+            // What came before the watch was in place hinted nobody: look once more.
+            self.watch = Some(self.queue.line.listen().await);
+            return;
+        };
+        let deaf = clock.now() + DEAF;
+        tokio::select! {
+            () = clock.sleep_until(look_again) => {}
+            () = watch.hint() => clock.sleep_until(deaf).await,
+        }
+    }
+
+    /// Looks at the line, and claims the first item that may be claimed. An error is the store's; one that is an item's sets
+    /// the item aside.
+    pub async fn claim(&mut self) -> Result<Claimed> {
+        let (mut has_looked, mut troubled) = (false, 0);
+        loop {
+            let now = self.queue.clock().now();
+            let fresh = self.view.anchor.is_some_and(|anchor| now < anchor.asked + FRESH);
+            let must_look = self.view.candidates.is_empty() || !fresh;
+            if (must_look || (!has_looked && self.is_overtaken().await?))
+                && let Some(due) = self.look().await?
+            {
+                return self.nothing(due).await;
+            }
+            has_looked = true;
+            let Some(standing) = self.view.next(self.queue.line.is_one_step()) else { continue };
+            let place = standing.place.clone();
+            match self.try_claim(standing).await {
+                Ok(Some(grant)) => {
+                    self.troubled.remove(&place);
+                    self.named.remove(&place.item);
+                    self.tell();
+                    return Ok(Claimed::Item(Box::new(grant)));
+                }
+                Ok(None) => troubled = 0,
+                Err(error) if is_passing(error.kind()) && troubled + 1 == MOST_TROUBLED => return Err(error),
+                Err(error) if undone(Mend::ItemErrorLeavesTheClaimer) => return Err(error),
+                Err(error) => {
+                    troubled += usize::from(is_passing(error.kind()));
+                    self.set_aside(place, error).await?;
+                }
+            }
+        }
+    }
+
+    async fn nothing(&mut self, due: Moment) -> Result<Claimed> {
+        self.stay().await?;
+        self.sweep.idle().await;
+        let poll = match self.queue.store().capabilities().watch {
+            Watching::Hints => POLL_WITH_HINTS,
+            Watching::None => POLL,
+        };
+        let now = self.queue.clock().now();
+        self.troubled.retain(|_, trouble| trouble.until + DAMAGED > now);
+        self.tell();
+        let held_up = self.troubled.values().find(|trouble| trouble.until > now);
+        let held_up = held_up.map(|trouble| Error::new(Kind::Unavailable, trouble.what.clone()));
+        let expiry = self.view.busy.values().min().copied();
+        let look_again = due.min(expiry.unwrap_or(due)).min(now + poll).max(now + DEAF);
+        Ok(Claimed::Nothing { look_again, held_up })
+    }
+
+    /// Leaves an item alone for a while that could not be claimed, or put back in line, and goes on with the others. An error
+    /// that is not its own goes to the caller.
+    pub(super) async fn set_aside(&mut self, place: Place, error: Error) -> Result<()> {
+        let now = self.queue.clock().now();
+        let times = self.troubled.get(&place).map_or(0, |trouble| trouble.times);
+        let pause = match error.kind() {
+            kind if is_passing(kind) => TROUBLED * (1 << times.min(MOST_DOUBLED)),
+            Kind::Moved => {
+                self.queue.check_residence().await?;
+                DAMAGED
+            }
+            // A record of a newer format is the item's own trouble; a store that allows nothing is everybody's.
+            Kind::Unsupported if self.queue.look(&place.item).await.is_ok() => return Err(error),
+            _ => DAMAGED,
+        };
+        let said = format_duration(pause);
+        let what = format!("item `{}` is set aside for {said}, and the others are worked on: {error}", place.item);
+        self.view.busy.insert(place.clone(), now + pause);
+        if is_passing(error.kind()) {
+            // If it is the store's trouble after all, the next listing tells, and nothing is said of the item.
+            self.view.candidates.clear();
+            self.troubled.insert(place, Trouble { until: now + pause, times: times + 1, what });
+        } else {
+            self.name(place.item, error.kind(), what);
+        }
+        Ok(())
+    }
+
+    /// Tells of the items that had no answer, now that the store has given one for others.
+    fn tell(&mut self) {
+        let told: Vec<_> = self.troubled.iter().map(|(place, t)| (place.item.clone(), t.what.clone())).collect();
+        for (item, what) in told {
+            self.name(item, Kind::Unavailable, what);
+        }
+    }
+
+    fn name(&mut self, item: ItemName, kind: Kind, what: String) {
+        if self.named.len() >= MOST_NAMED {
+            self.named.clear();
+        }
+        if self.named.insert(item) {
+            self.untold.push(Error::new(kind, what));
+        }
+    }
+
+    /// Ends the claiming if the queue was moved: an empty line says nothing about where its items went.
+    async fn stay(&mut self) -> Result<()> {
+        let now = self.queue.clock().now();
+        if now < self.residence {
+            return Ok(());
+        }
+        self.residence = now + RESIDENCE;
+        self.queue.check_residence().await
+    }
+
+    async fn try_claim(&mut self, standing: Standing) -> Result<Option<ItemGrant>> {
+        let name = standing.place.item.clone();
+        let holder = HolderId::new(self.label.clone());
+        let request = Request::Claim { holder: holder.clone(), ttl: self.ttl };
+        let copy = if standing.is_suspect { None } else { self.view.anchor.zip(standing.copy()) };
+        let copy = copy.map(|(anchor, (item, revision))| Known { item, revision, anchor });
+        let applied = self.queue.apply_to(&name, &request, copy, Copy::LetGo).await?;
+        let is_one_step = self.queue.line.is_one_step();
+        match applied {
+            Applied::Yes(known) => {
+                self.view.had(is_one_step);
+                self.sweep.put_off();
+                // Where the item stands now, if that was a place it had left before.
+                let entry = (known.item.place(&name) == standing.place).then(|| standing.tag().clone());
+                if !is_one_step {
+                    // Its entry stays in line while it is worked on.
+                    self.view.busy.insert(standing.place, known.anchor.asked + self.ttl.get());
+                }
+                match self.queue.granted(name, &holder, self.ttl, *known, entry) {
+                    // The exchange took longer than the claim lasts: it is as if another had it.
+                    Err(error) if error.kind() == Kind::Lost => Ok(None),
+                    other => other.map(Some),
+                }
+            }
+            Applied::Overtaken => {
+                self.view.missed(standing.place, is_one_step);
+                Ok(None)
+            }
+            Applied::No(Refusal::Busy { .. }, _) if is_one_step && !standing.is_suspect => {
+                self.view.missed(standing.place, is_one_step);
+                Ok(None)
+            }
+            Applied::No(Refusal::Busy { until, .. }, known) if !is_one_step => {
+                let anchor = known.anchor;
+                self.view.busy.insert(standing.place, anchor.asked + until.saturating_since(anchor.now));
+                Ok(None)
+            }
+            Applied::No(Refusal::NotDue { due }, known) if known.item.place(&name) == standing.place => {
+                // The store's clock was set back since the line was listed.
+                let anchor = known.anchor;
+                self.view.busy.insert(standing.place, anchor.asked + due.saturating_since(anchor.now).min(POLL));
+                Ok(None)
+            }
+            Applied::No(Refusal::TooLarge { bytes, most }, _) => Err(too_large(&name, bytes, most)),
+            Applied::No(Refusal::OutOfEpochs, _) => {
+                Err(Error::new(Kind::Invalid, format!("item `{name}` has had its last epoch; add it anew")))
+            }
+            Applied::No(Refusal::Exhausted, _) => {
+                self.queue.reap(&name).await?;
+                Ok(None)
+            }
+            Applied::No(_, known) => {
+                let tag = standing.tag().clone();
+                self.queue.mend(&name, &known, standing.place, Some(tag)).await?;
+                Ok(None)
+            }
+            // Purged.
+            Applied::Missing => {
+                let tag = standing.tag().clone();
+                self.queue.line.leave(&standing.place, Some(tag)).await?;
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Whether whoever waits looks again.
+const fn passes(kind: Kind, is_first: bool) -> bool {
+    match kind {
+        Kind::Contended => true,
+        Kind::Unavailable | Kind::Indeterminate => !is_first,
+        _ => false,
+    }
+}
+
+/// Whether it may be the store's trouble, and pass.
+pub(super) const fn is_passing(kind: Kind) -> bool {
+    matches!(kind, Kind::Unavailable | Kind::Contended | Kind::Indeterminate | Kind::Lost)
+}

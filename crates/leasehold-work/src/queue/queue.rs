@@ -1,0 +1,460 @@
+//! The desk of a queue: adds items, and carries out what [`leasehold_core::item::protocol`] decides, in one swap each.
+//!
+//! Promise: an item's record is the truth; its place in line is a hint that may be stale, doubled or lost, and is mended
+//! by whoever trips over it. No answer means *unknown* and is resolved by the request's nonce. Non-promise: it does not
+//! renew by itself (see [`super::ItemTenancy`]), and it starts no command.
+
+use super::apply::Applied;
+use super::grant::{ItemGrant, Known};
+use super::line::Line;
+use leasehold_core::clock::{Clock, SystemClock};
+use leasehold_core::item::name::{DedupeKey, ItemId, ItemName, Place, Priority, QueueName};
+use leasehold_core::item::payload::Payload;
+use leasehold_core::item::protocol::{Order, Refusal, Request};
+use leasehold_core::item::record::{Attempts, FollowUp, Item, Reason, State};
+use leasehold_core::lease::protocol::Report;
+use leasehold_core::store::ClockSource;
+use leasehold_core::{
+    Anchor, Epoch, Error, HolderId, Kind, Lineage, Nonce, Result, Revision, Store, Timestamp, Token, Ttl, Who, Why,
+    format_duration,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A queue in a store. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Queue {
+    pub(super) name: QueueName,
+    pub(super) line: Line,
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    /// The migration that works on it, which is not in its own way.
+    pub(super) migration: Option<Nonce>,
+}
+
+/// What is to be added.
+#[derive(Debug, Clone, Default)]
+pub struct NewItem {
+    /// What it carries.
+    pub payload: Payload,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// How long it waits before it may be claimed.
+    pub delay: Duration,
+    /// How often it is tried.
+    pub attempts: Attempts,
+    /// Added only if no item has this key.
+    pub key: Option<DedupeKey>,
+}
+
+/// How an addition went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Added {
+    /// It is in line.
+    New(ItemName),
+    /// There is an item with its key already; nothing was added.
+    Duplicate(ItemName),
+}
+
+impl Added {
+    /// The item, whoever added it.
+    pub fn name(&self) -> &ItemName {
+        match self {
+            Added::New(name) | Added::Duplicate(name) => name,
+        }
+    }
+}
+
+/// An item as read for looking at.
+#[derive(Debug, Clone)]
+pub struct Inspection {
+    /// The item's name.
+    pub name: ItemName,
+    /// Its record.
+    pub item: Item,
+    /// The store's time when it was read.
+    pub now: Timestamp,
+}
+
+impl Queue {
+    /// A queue of this name on this store and this machine's clock.
+    pub fn new(store: Arc<dyn Store>, name: QueueName) -> Self {
+        Queue::with_clock(store, name, Arc::new(SystemClock))
+    }
+
+    /// The same with another clock, for tests.
+    pub fn with_clock(store: Arc<dyn Store>, name: QueueName, clock: Arc<dyn Clock>) -> Self {
+        Queue { line: Line::new(store.clone(), name.clone()), name, store, clock, migration: None }
+    }
+
+    /// The same for a migration, which works on queues that nobody else may change meanwhile.
+    #[must_use]
+    pub fn under_migration(self, migration: Nonce) -> Self {
+        Queue { migration: Some(migration), ..self }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &QueueName {
+        &self.name
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// The clock.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// The full name of an item of this queue.
+    pub fn item(&self, id: ItemId) -> ItemName {
+        ItemName { queue: self.name.clone(), id }
+    }
+
+    /// Adds an item.
+    pub async fn add(&self, new: NewItem) -> Result<Added> {
+        let mut added = self.add_all(vec![new]).await?;
+        added.pop().ok_or_else(|| Error::new(Kind::Invalid, "nothing was to be added"))
+    }
+
+    /// Adds items in this order, and then wakes the workers. Those before one that fails are added.
+    ///
+    /// If the queue is moved meanwhile, those that the migration has seen go along, and the others are taken back.
+    pub async fn add_all(&self, items: Vec<NewItem>) -> Result<Vec<Added>> {
+        let mut added = Vec::with_capacity(items.len());
+        match self.add_each(items, &mut added).await {
+            // *Surely nothing was applied* would be wrong.
+            Err(error) if !added.is_empty() && error.is_retryable() => {
+                let message = format!(
+                    "queue `{}`: {} added before this went wrong; look at the queue before adding anything again",
+                    self.name,
+                    added.len()
+                );
+                Err(Error::new(Kind::Indeterminate, message).with_source(error))
+            }
+            Err(error) => Err(error),
+            Ok(()) => Ok(added),
+        }
+    }
+
+    /// The same for a caller who wants to know which were added before one failed: they are in `added` then.
+    pub async fn add_each(&self, items: Vec<NewItem>, added: &mut Vec<Added>) -> Result<()> {
+        self.check_residence().await?;
+        let asked = self.clock.now();
+        let anchor = Anchor { now: self.line.now().await?, asked };
+        for new in items {
+            let now = anchor.at_latest(self.clock.now(), Duration::ZERO);
+            let id = new.key.as_ref().map_or_else(|| ItemId::fresh(now), ItemId::keyed);
+            let due = (!new.delay.is_zero()).then(|| now.plus(new.delay));
+            let item = Item::new(Lineage::random(), new.payload, new.priority, new.attempts, now, due);
+            added.push(self.put(self.item(id), &item).await?);
+        }
+        self.line.ring().await;
+        self.confirm(added).await
+    }
+
+    /// Reads an item without changing anything.
+    pub async fn inspect(&self, id: &ItemId) -> Result<Inspection> {
+        let name = self.item(id.clone());
+        match self.look(&name).await? {
+            Some(known) => Ok(Inspection { name, item: known.item, now: known.anchor.now }),
+            None => Err(missing(&name)),
+        }
+    }
+
+    /// Claims this very item, if it may be claimed.
+    pub async fn claim_item(&self, id: &ItemId, holder: HolderId, ttl: Ttl) -> Result<Result<ItemGrant, Refusal>> {
+        self.check_ttl(ttl)?;
+        let name = self.item(id.clone());
+        match self.apply(&name, &Request::Claim { holder: holder.clone(), ttl }, None).await? {
+            Applied::Yes(known) => self.granted(name, &holder, ttl, *known, None).map(Ok),
+            Applied::No(refusal, _) => Ok(Err(refusal)),
+            Applied::Missing | Applied::Overtaken => Err(missing(&name)),
+        }
+    }
+
+    /// Takes up a claim that was made by another process and is carried here by its token.
+    pub async fn adopt(&self, token: &Token) -> Result<ItemGrant> {
+        let name = ItemName::of(token)?;
+        let known = self.look(&name).await?.ok_or_else(|| missing(&name))?;
+        let held = known.item.tenure().filter(|_| known.item.is_held_by(token.claim())).cloned();
+        match held.filter(|t| known.anchor.now < t.deadline) {
+            Some(tenure) => self.granted(name, &tenure.holder, tenure.ttl, known, None),
+            None => Err(lost(&name, token, known.item.epoch, known.item.state.as_str())),
+        }
+    }
+
+    /// Keeps a claim for another TTL. An error of kind [`Kind::Lost`] is final.
+    pub async fn renew(&self, grant: &mut ItemGrant) -> Result<()> {
+        let request = Request::Renew { claim: grant.token.claim(), ttl: grant.ttl };
+        match self.apply(&grant.name, &request, Some(grant.known.clone())).await? {
+            Applied::Yes(known) => {
+                let asked = known.anchor.asked;
+                // By the answer's own time: the store's clock may have been set forward since the last one.
+                grant.trust_until = known.trust(self.grain()).min(asked + grant.ttl.get());
+                let before = std::mem::replace(&mut grant.known, *known).anchor;
+                if self.clock.now() >= grant.trust_until {
+                    let latest = before.at_latest(self.clock.now(), self.grain());
+                    let (name, why) = (&grant.name, grant.known.anchor.why_too_late(latest, grant.ttl));
+                    return Err(Error::new(Kind::Lost, format!("item `{name}` was renewed too late: {why}")));
+                }
+                Ok(())
+            }
+            Applied::No(_, known) => Err(lost(&grant.name, &grant.token, known.item.epoch, known.item.state.as_str())),
+            Applied::Missing | Applied::Overtaken => Err(missing(&grant.name)),
+        }
+    }
+
+    /// Notes how far the work has come.
+    pub async fn progress(&self, token: &Token, report: Report) -> Result<()> {
+        let name = ItemName::of(token)?;
+        match self.apply(&name, &Request::Progress { claim: token.claim(), report }, None).await? {
+            Applied::Yes(_) => Ok(()),
+            Applied::No(_, known) => Err(lost(&name, token, known.item.epoch, known.item.state.as_str())),
+            Applied::Missing | Applied::Overtaken => Err(missing(&name)),
+        }
+    }
+
+    /// Completes an item: result and follow-ups in the same swap. Refused with [`Kind::Fenced`] unless the claim is the
+    /// one in force, and then nothing is left behind and nothing is added.
+    pub async fn complete(
+        &self,
+        grant: &ItemGrant,
+        result: Option<Payload>,
+        follow_ups: Vec<FollowUp>,
+    ) -> Result<Item> {
+        let request = Request::Complete { claim: grant.token.claim(), result, follow_ups };
+        let known = self.decided(grant, &request).await?;
+        let was = self.line.place(&grant.name, &grant.known.item);
+        // Before the item leaves the line: if this process dies here, whoever finds its entry there goes on with it.
+        if !known.item.outbox.is_empty() {
+            self.settle(&grant.name, &known).await.map_err(|e| {
+                let message =
+                    format!("item `{}` is completed; its follow-ups are added by the next worker", grant.name);
+                // The item is done: *surely nothing was applied* would be wrong.
+                let kind = if e.is_retryable() { Kind::Indeterminate } else { e.kind() };
+                Error::new(kind, message).with_source(e)
+            })?;
+            // What was put aside has the revision of the claim.
+            let tag = if self.line.is_one_step() { Some(grant.known.revision.clone()) } else { grant.entry.clone() };
+            let _ = self.line.leave(&was, tag).await;
+            return Ok(known.item);
+        }
+        self.follow(&grant.name, &known, was, grant.entry.clone()).await?;
+        Ok(known.item)
+    }
+
+    /// Gives an attempt up. The item is tried again after a pause, or becomes a dead letter.
+    pub async fn fail(
+        &self,
+        grant: &ItemGrant,
+        why: Reason,
+        retry_in: Option<Duration>,
+        is_final: bool,
+    ) -> Result<Item> {
+        let request = Request::Fail { claim: grant.token.claim(), why, retry_in, is_final };
+        Ok(self.end(grant, &request).await?.item)
+    }
+
+    /// Gives an item back untried.
+    pub async fn give_back(&self, grant: &ItemGrant) -> Result<Item> {
+        Ok(self.end(grant, &Request::Return { claim: grant.token.claim() }).await?.item)
+    }
+
+    /// The claim that a token stands for, unchecked: for requests that are decided by the record anyway.
+    pub async fn by_token(&self, token: &Token) -> Result<ItemGrant> {
+        let name = ItemName::of(token)?;
+        let known = self.look(&name).await?.ok_or_else(|| missing(&name))?;
+        let ttl = known.item.tenure().map_or(Ttl::MIN, |t| t.ttl);
+        let (token, trust_until) = (token.clone(), known.trust(self.grain()));
+        Ok(ItemGrant { name, token, ttl, known, trust_until, entry: None })
+    }
+
+    /// Carries out an operator's order, decided on an item of this epoch if one is given; gives the item, and the token for
+    /// a hand-off.
+    pub async fn operate(
+        &self,
+        id: &ItemId,
+        by: Who,
+        why: Why,
+        expected: Option<Epoch>,
+        order: Order,
+    ) -> Result<(Item, Option<Token>)> {
+        let name = self.item(id.clone());
+        let to = match &order {
+            Order::HandOff { to, ttl } => {
+                self.check_ttl(*ttl)?;
+                Some((to.nonce, name.lease()?))
+            }
+            _ => None,
+        };
+        let before = self.look(&name).await?.ok_or_else(|| missing(&name))?;
+        let place = self.line.place(&name, &before.item);
+        let request = Request::Operate { nonce: Nonce::random(), by, why, expected, order };
+        match self.apply(&name, &request, Some(before)).await? {
+            Applied::Yes(known) => {
+                self.follow(&name, &known, place, None).await?;
+                let (lineage, epoch) = (known.item.lineage, known.item.epoch);
+                Ok((known.item, to.map(|(nonce, lease)| Token { lease, lineage, epoch, nonce, seq: 0 })))
+            }
+            Applied::No(Refusal::Finished { state }, _) => {
+                let message = format!("item `{name}` is {state}; nothing was changed");
+                Err(Error::new(Kind::Invalid, message))
+            }
+            Applied::No(Refusal::Changed { expected, seen }, _) => {
+                let message = format!(
+                    "item `{name}` has changed: the order was decided on epoch {expected}, and it is at epoch {seen} now; \
+                     nothing was changed, look again"
+                );
+                Err(Error::new(Kind::Fenced, message))
+            }
+            Applied::No(Refusal::Busy { holder, .. }, _) => {
+                let message = format!("item `{name}` is claimed by {holder}; nothing was changed");
+                Err(Error::new(Kind::Contended, message))
+            }
+            Applied::No(Refusal::NotMoving, known) => {
+                let message = format!(
+                    "item `{name}` is here, with lineage {} and epoch {}, and no migration has it on its way; nothing was changed",
+                    known.item.lineage, known.item.epoch
+                );
+                Err(Error::new(Kind::Invalid, message))
+            }
+            Applied::No(refusal, _) => {
+                Err(Error::new(Kind::Invalid, format!("item `{name}` was not changed: {refusal:?}")))
+            }
+            Applied::Missing | Applied::Overtaken => Err(missing(&name)),
+        }
+    }
+
+    /// A request that ends a claim, and what it does to the place in line.
+    async fn end(&self, grant: &ItemGrant, request: &Request) -> Result<Known> {
+        let known = self.decided(grant, request).await?;
+        let was = self.line.place(&grant.name, &grant.known.item);
+        self.follow(&grant.name, &known, was, grant.entry.clone()).await?;
+        Ok(known)
+    }
+
+    async fn decided(&self, grant: &ItemGrant, request: &Request) -> Result<Known> {
+        match self.apply(&grant.name, request, Some(grant.known.clone())).await? {
+            Applied::Yes(known) => Ok(*known),
+            Applied::No(Refusal::TooLarge { bytes, most }, _) => Err(too_large(&grant.name, bytes, most)),
+            Applied::No(_, known) => Err(fenced(&grant.name, &grant.token, &known.item)),
+            Applied::Missing | Applied::Overtaken => Err(missing(&grant.name)),
+        }
+    }
+
+    /// Lets the line follow what an item has become. The record counts; what cannot be done here is mended by whoever
+    /// trips over it, so a line that does not answer is no failure of what was decided.
+    pub(super) async fn follow(
+        &self,
+        name: &ItemName,
+        known: &Known,
+        was: Place,
+        entry: Option<Revision>,
+    ) -> Result<()> {
+        let is = self.line.place(name, &known.item);
+        let is_one_step = self.line.is_one_step();
+        if known.item.is_open() && is != was {
+            // Before the old one goes: an item in line twice is found, one that is in no line must be searched for.
+            if !is_one_step && self.line.enter(&is, &known.revision, &known.item).await.is_err() {
+                return Ok(());
+            }
+            if known.item.tenure().is_none() && known.item.is_due(known.anchor.now) {
+                self.line.ring().await;
+            }
+        }
+        if !is_one_step && (!known.item.is_open() || is != was) {
+            let _ = self.line.leave(&was, entry).await;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn look(&self, name: &ItemName) -> Result<Option<Known>> {
+        let asked = self.clock.now();
+        let reading = self.store.read(&name.key()?).await?;
+        let anchor = Anchor { now: reading.now, asked };
+        reading
+            .value
+            .map(|value| {
+                let item = Item::decode(&value.bytes, &name.to_string())?;
+                Ok(Known { item, revision: value.revision, anchor })
+            })
+            .transpose()
+    }
+
+    pub(super) fn granted(
+        &self,
+        name: ItemName,
+        holder: &HolderId,
+        ttl: Ttl,
+        known: Known,
+        entry: Option<Revision>,
+    ) -> Result<ItemGrant> {
+        let token = Token {
+            lease: name.lease()?,
+            lineage: known.item.lineage,
+            epoch: known.item.epoch,
+            nonce: holder.nonce,
+            seq: 0,
+        };
+        if !known.item.is_held_by(token.claim()) {
+            return Err(Error::new(Kind::Lost, format!("item `{name}` was claimed and has moved on since")));
+        }
+        // Never for longer than a TTL from asking: a store whose clock was set back between two answers would have us
+        // trust it for as long as it was set back by.
+        let trust_until = known.trust(self.grain()).min(known.anchor.asked + ttl.get());
+        if self.clock.now() >= trust_until {
+            let message = format!("item `{name}` was claimed too late: the answer took longer than its ttl of {ttl}");
+            return Err(Error::new(Kind::Lost, message));
+        }
+        Ok(ItemGrant { name, token, ttl, known, trust_until, entry })
+    }
+
+    /// Refuses a TTL that this store's clock cannot tell, before anything is written.
+    pub(super) fn check_ttl(&self, ttl: Ttl) -> Result<()> {
+        let grain = self.grain();
+        if ttl.get() > grain * 2 {
+            return Ok(());
+        }
+        let (store, grain) = (self.store.capabilities().name, format_duration(grain));
+        let form = format!("store `{store}` tells time to {grain} only; use a ttl of more than twice that");
+        Err(Error::invalid("ttl", ttl, form))
+    }
+
+    pub(super) fn grain(&self) -> Duration {
+        match self.store.capabilities().clock {
+            ClockSource::Store { grain } => grain,
+            ClockSource::Local { margin } => margin,
+        }
+    }
+}
+
+pub(super) fn missing(name: &ItemName) -> Error {
+    let message = format!("there is no item `{name}`; see `leasehold queue ls {}`", name.queue);
+    Error::new(Kind::Invalid, message)
+}
+
+fn lost(name: &ItemName, token: &Token, seen: leasehold_core::Epoch, state: &str) -> Error {
+    let held = token.epoch;
+    let what = if seen == held { format!("epoch {held} ran out") } else { format!("held={held} seen={seen}") };
+    Error::new(Kind::Lost, format!("item `{name}` was lost: {what}, it is {state} now"))
+}
+
+pub(super) fn too_large(name: &ItemName, bytes: usize, most: usize) -> Error {
+    let message = format!(
+        "item `{name}` was not changed: with that, its record would have {bytes} bytes, and {most} fit; leave fewer or smaller \
+         follow-ups"
+    );
+    Error::new(Kind::Invalid, message)
+}
+
+fn fenced(name: &ItemName, token: &Token, item: &Item) -> Error {
+    let (held, seen) = (token.epoch, item.epoch);
+    let what = match &item.state {
+        State::Claimed(tenure) => format!("now held by {}", tenure.holder),
+        other => format!("it is {} now", other.as_str()),
+    };
+    Error::new(Kind::Fenced, format!("stale epoch refused: resource=`queue:{name}` held={held} seen={seen}, {what}"))
+}

@@ -1,0 +1,280 @@
+//! A worker's view of the line: what it has seen of the front, and how far it keeps from the others.
+//!
+//! Promise: a worker that meets nobody looks at the very front, in order, and again before each claim. One that finds an item
+//! taken from under it begins somewhere else, the further away the more often that happens, and comes closer again with each
+//! item it gets.
+//! Non-promise: what is seen may be stale; only the claim tells.
+
+use super::claimer::{Claimer, POLL_WITH_HINTS};
+use super::line::{Front, Standing};
+use leasehold_core::clock::Moment;
+use leasehold_core::item::name::{Place, Priority, Stand};
+use leasehold_core::item::record::SKEW;
+use leasehold_core::{Anchor, Jitter, Nonce, Result};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
+
+/// How many places are looked at behind the front, at first, where nobody else is, and at most.
+const SEGMENT: usize = 8;
+const FIRST_BATCH: usize = 16;
+const BATCH: usize = 64;
+const MAX_BATCH: usize = 512;
+/// How far the workers of a queue spread out at most, in places, within one batch and beyond it.
+const MAX_SPREAD: usize = 64;
+const MAX_FAR_SPREAD: usize = 1024;
+/// How many of the items that others took are remembered.
+const MAX_TAKEN: usize = 1024;
+/// How many of those that stand aside, or were to come later, are looked at at once, at first.
+const ASIDE_BATCH: usize = 4;
+/// How often the items that stand aside are looked at, at least: claims may be shorter than those seen.
+const ASIDE: Duration = Duration::from_secs(1);
+/// How often those that were to come later are looked at, at least: some may have come that are due sooner than those seen.
+const LATER: Duration = Duration::from_secs(1);
+/// How many places of items that others are at are looked past for the one at the front.
+const PEEKED: usize = 16;
+
+/// What a worker has seen of the line.
+#[derive(Debug)]
+pub(super) struct View {
+    pub(super) candidates: VecDeque<Standing>,
+    pub(super) anchor: Option<Anchor>,
+    /// Places whose items others are at, and until when.
+    pub(super) busy: HashMap<Place, Moment>,
+    /// Places whose items were taken, or changed, while we looked.
+    taken: HashSet<Place>,
+    spread: usize,
+    /// How far it may spread: the line is not longer than that.
+    reach: usize,
+    batch: usize,
+    /// When to look next at those aside, and at those that were to come later.
+    aside: Moment,
+    later: Moment,
+    /// Whether some that were to come later are due, and perhaps not claimed yet.
+    has_come: bool,
+    jitter: Jitter,
+}
+
+impl View {
+    pub(super) fn new(now: Moment) -> Self {
+        View {
+            candidates: VecDeque::new(),
+            anchor: None,
+            busy: HashMap::new(),
+            taken: HashSet::new(),
+            spread: 1,
+            reach: MAX_FAR_SPREAD,
+            batch: FIRST_BATCH,
+            aside: now,
+            later: now,
+            has_come: false,
+            jitter: Jitter::new(Nonce::random()),
+        }
+    }
+
+    /// The next candidate.
+    pub(super) fn next(&mut self, is_one_step: bool) -> Option<Standing> {
+        // Where what is taken stays in line, the free ones are anywhere among them.
+        let among = if is_one_step { 1 } else { self.spread.min(self.candidates.len()).max(1) };
+        let at = self.below(among);
+        self.candidates.remove(at)
+    }
+
+    /// An item was had.
+    pub(super) fn had(&mut self, is_one_step: bool) {
+        let slower = self.spread * 15 / 16;
+        self.spread = if is_one_step { slower } else { self.spread / 2 }.max(1);
+    }
+
+    /// Another was faster.
+    pub(super) fn missed(&mut self, place: Place, is_one_step: bool) {
+        self.taken.insert(place);
+        if !is_one_step {
+            self.spread = (self.spread * 2).min(MAX_SPREAD);
+            return;
+        }
+        self.spread = (self.spread * 8).min(self.reach);
+        // Whoever has it began before us, and has those behind it, too, by the time we come to them.
+        self.candidates.clear();
+    }
+
+    /// Begins somewhere else among the candidates.
+    fn step_aside(&mut self) {
+        let by = self.below(self.spread.min(self.candidates.len()).max(1));
+        self.candidates.rotate_left(by);
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        self.jitter.below(bound as u64) as usize
+    }
+
+    /// Takes what is listed as candidates, up to the first that is due later; gives that.
+    fn take_in(&mut self, front: Front) -> Option<Standing> {
+        for mut standing in front.line {
+            if matches!(standing.place.stand, Stand::Later(_)) && standing.place.at > front.now {
+                return Some(standing);
+            }
+            standing.is_suspect = self.taken.contains(&standing.place);
+            if !self.busy.contains_key(&standing.place) {
+                self.candidates.push_back(standing);
+            }
+        }
+        None
+    }
+}
+
+impl Claimer {
+    /// Looks at the front of the line. Gives the moment at which the next item is due, if none is now.
+    pub(super) async fn look(&mut self) -> Result<Option<Moment>> {
+        let asked = self.queue.clock().now();
+        self.view.candidates.clear();
+        self.view.busy.retain(|_, until| *until > asked);
+        if self.view.taken.len() > MAX_TAKEN {
+            self.view.taken.clear();
+        }
+        let is_one_step = self.queue.line.is_one_step();
+        let mut next_due = asked + POLL_WITH_HINTS;
+        if is_one_step {
+            if asked >= self.view.aside {
+                self.look_aside().await?;
+            }
+            next_due = next_due.min(self.view.aside);
+        }
+        if asked >= self.view.later || self.view.has_come {
+            self.look_later().await?;
+        }
+        if !(is_one_step && self.look_far().await?) {
+            self.look_ahead().await?;
+        }
+        if self.view.candidates.is_empty() {
+            return Ok(Some(next_due.min(self.view.later)));
+        }
+        self.view.candidates.make_contiguous().sort_by(|a, b| a.place.rank().cmp(&b.place.rank()));
+        if self.view.spread > 1 && is_one_step {
+            self.view.step_aside();
+        }
+        Ok(None)
+    }
+
+    /// Notes the store's time, and whether it was set back.
+    fn saw(&mut self, anchor: Anchor) {
+        if self.view.anchor.is_some_and(|before| before.now > anchor.now.plus(SKEW)) {
+            self.sweep.begin_anew();
+        }
+        self.view.anchor = Some(anchor);
+    }
+
+    /// Whether something has come that goes before the next candidate: one short listing. Whoever keeps away from others
+    /// does not look.
+    pub(super) async fn is_overtaken(&mut self) -> Result<bool> {
+        let Some(next) = self.view.candidates.front().filter(|_| self.view.spread == 1) else { return Ok(false) };
+        if self.queue.clock().now() >= self.view.later {
+            return Ok(true);
+        }
+        let limit = 1 + self.view.busy.len().min(PEEKED);
+        let front = self.queue.line.front(Stand::Waiting(Priority::HIGHEST), None, 0, limit).await?;
+        let first = front.line.iter().find(|standing| !self.view.busy.contains_key(&standing.place));
+        Ok(first.is_some_and(|first| first.place.rank() < next.place.rank()))
+    }
+
+    /// Looks at the line from its very front, until something is found.
+    async fn look_ahead(&mut self) -> Result<()> {
+        let mut limit = std::mem::replace(&mut self.view.batch, BATCH);
+        let mut after = None;
+        loop {
+            let asked = self.queue.clock().now();
+            let front = self.queue.line.front(Stand::Waiting(Priority::HIGHEST), after.as_ref(), 0, limit).await?;
+            self.saw(Anchor { now: front.now, asked });
+            let is_all = front.is_all;
+            after.clone_from(&front.last);
+            self.view.take_in(front);
+            if !self.view.candidates.is_empty() || is_all || after.is_none() {
+                return Ok(());
+            }
+            limit = (limit * 2).min(MAX_BATCH);
+        }
+    }
+
+    /// Looks at those that were to come later, and takes what is due by now.
+    async fn look_later(&mut self) -> Result<()> {
+        let (mut after, mut limit) = (None, ASIDE_BATCH);
+        loop {
+            let asked = self.queue.clock().now();
+            let mut front = self.queue.line.front(Stand::Later(Priority::HIGHEST), after.as_ref(), 0, limit).await?;
+            let (now, listed) = (front.now, front.line.len());
+            self.saw(Anchor { now, asked });
+            after.clone_from(&front.last);
+            front.line.retain(|standing| matches!(standing.place.stand, Stand::Later(_)));
+            let is_all = front.is_all || front.line.len() < listed || after.is_none();
+            let first = self.view.take_in(front);
+            let wait = first.as_ref().map_or(LATER, |first| first.place.at.saturating_since(now).min(LATER));
+            self.view.later = asked + wait;
+            if is_all || first.is_some() || self.view.candidates.len() >= MAX_BATCH {
+                self.view.has_come = !self.view.candidates.is_empty();
+                return Ok(());
+            }
+            limit = (limit * 2).min(MAX_BATCH);
+        }
+    }
+
+    /// Looks somewhere behind the front, if others are there. Gives whether something was found.
+    async fn look_far(&mut self) -> Result<bool> {
+        let skip = self.view.below(self.view.spread);
+        if skip == 0 {
+            return Ok(false);
+        }
+        let asked = self.queue.clock().now();
+        let front = self.queue.line.front(Stand::Waiting(Priority::HIGHEST), None, skip, SEGMENT).await?;
+        let (listed, known) = (front.line.len(), self.view.candidates.len());
+        self.saw(Anchor { now: front.now, asked });
+        self.view.take_in(front);
+        if listed == 0 {
+            // The line is not as long as that.
+            self.view.reach = skip;
+            self.view.spread = self.view.spread.min(skip);
+            return Ok(false);
+        }
+        self.view.reach = (self.view.reach * 2).min(MAX_FAR_SPREAD);
+        Ok(self.view.candidates.len() > known)
+    }
+
+    /// Looks at the items that others are at, and puts those back in line whose claims have run out.
+    async fn look_aside(&mut self) -> Result<()> {
+        let mut after = None;
+        loop {
+            let asked = self.queue.clock().now();
+            let Front { line, last, is_all, now } =
+                self.queue.line.front(Stand::Aside, after.as_ref(), 0, ASIDE_BATCH).await?;
+            after = last;
+            for standing in line {
+                if standing.place.stand != Stand::Aside {
+                    self.view.aside = asked + ASIDE;
+                    return Ok(());
+                }
+                if standing.place.at > now {
+                    self.view.aside = asked + standing.place.at.saturating_since(now).min(ASIDE);
+                    return Ok(());
+                }
+                if !self.view.busy.contains_key(&standing.place) {
+                    let place = standing.place.clone();
+                    if let Err(error) = self.recall(standing).await {
+                        self.set_aside(place, error).await?;
+                    }
+                }
+            }
+            if is_all || after.is_none() {
+                self.view.aside = asked + ASIDE;
+                return Ok(());
+            }
+        }
+    }
+
+    async fn recall(&mut self, standing: Standing) -> Result<()> {
+        let name = standing.place.item.clone();
+        let tag = Some(standing.tag().clone());
+        match self.queue.look(&name).await? {
+            None => self.queue.line.leave(&standing.place, tag).await,
+            Some(known) if known.has_run_out() => self.queue.reap_known(&name, known).await.map(|_| ()),
+            Some(known) => self.queue.mend(&name, &known, standing.place, tag).await,
+        }
+    }
+}

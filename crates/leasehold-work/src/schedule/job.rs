@@ -1,0 +1,289 @@
+//! A job: what a `[[job]]` table says, checked.
+//!
+//! Promise: every field is parsed once, here; a wrong one is refused with the job's name, the field, its value and the
+//! allowed form. Non-promise: whether the command exists is found out when it is run.
+
+use crate::schedule::due::CatchUp;
+use crate::schedule::slots::{Schedule, Zone};
+use leasehold_core::{Error, Kind, LeaseName, Result, Slot, Timestamp, Ttl, format_duration, parse_duration};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A table as it is written.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobTable {
+    name: Option<String>,
+    cron: Option<String>,
+    every: Option<String>,
+    tz: Option<String>,
+    dst: Option<String>,
+    dst_fold: Option<String>,
+    command: Option<String>,
+    argv: Option<Vec<String>>,
+    ttl: Option<String>,
+    grace: Option<String>,
+    busy: Option<String>,
+    catch_up: Option<i64>,
+    catch_up_max_age: Option<String>,
+    jitter: Option<String>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    cwd: Option<PathBuf>,
+    #[serde(default)]
+    guards: Vec<String>,
+    retries: Option<i64>,
+    backoff: Option<String>,
+    timeout: Option<String>,
+    progress_timeout: Option<String>,
+    on: Option<OneOrMany>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+/// What to do when an earlier run still goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Busy {
+    /// Leave the slot out.
+    Skip,
+    /// Wait for the end of it, this long at most.
+    Wait(Duration),
+    /// Look once more after this long.
+    Retry(Duration),
+}
+
+/// A job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job {
+    /// Its name, which is its lease's.
+    pub name: LeaseName,
+    /// When it is due.
+    pub schedule: Schedule,
+    /// The program and its arguments.
+    pub argv: Vec<String>,
+    /// How long the lease lasts unless renewed; the scheduler's own if none.
+    pub ttl: Option<Ttl>,
+    /// Between SIGTERM and SIGKILL.
+    pub grace: Option<Duration>,
+    /// What to do when an earlier run still goes on.
+    pub busy: Busy,
+    /// How much is caught up on.
+    pub catch_up: CatchUp,
+    /// Each slot's start is put off by up to this much, the same on every machine.
+    pub jitter: Duration,
+    /// Variables for the command.
+    pub env: BTreeMap<String, String>,
+    /// Where it runs; where the file is if none.
+    pub cwd: Option<PathBuf>,
+    /// Resources that older runs are shut out of.
+    pub guards: Vec<String>,
+    /// How often a run that failed is tried again.
+    pub retries: u32,
+    /// How long to wait before the first of these; twice as long before each further one.
+    pub backoff: Duration,
+    /// The longest it may run.
+    pub timeout: Option<Duration>,
+    /// The longest it may run without progress.
+    pub progress_timeout: Option<Duration>,
+    /// The labels of machines that run it; any machine if empty.
+    pub on: Vec<String>,
+}
+
+impl Job {
+    /// Whether a machine with these labels runs it.
+    pub fn runs_on(&self, labels: &[String]) -> bool {
+        self.on.is_empty() || self.on.iter().any(|label| labels.contains(label))
+    }
+
+    /// How long after its instant a slot starts: the same on every machine, so that nobody starts it early.
+    pub fn delay(&self, slot: Slot) -> Duration {
+        let bound = u64::try_from(self.jitter.as_millis()).unwrap_or(u64::MAX);
+        if bound == 0 {
+            return Duration::ZERO;
+        }
+        // FNV-1a: stable for ever, which the standard hasher is not.
+        let text = idempotency_key(&self.name, slot);
+        let hash =
+            text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+        Duration::from_millis((hash ^ (hash >> 29)) % bound)
+    }
+
+    /// Reads a table; `at` says which one it is if it has no name.
+    pub fn read(table: JobTable, at: usize) -> Result<Self> {
+        let place = table.name.clone().map_or_else(|| format!("job {at}"), |name| format!("job `{name}`"));
+        parse(table).map_err(|e| Error::new(e.kind(), format!("{place}: {e}")))
+    }
+}
+
+/// The key of a slot, the same for each attempt to run it: `NAME@2026-11-15T03:00:00Z`.
+pub fn idempotency_key(name: &LeaseName, slot: Slot) -> String {
+    format!("{name}@{}", slot_text(slot))
+}
+
+/// A slot as text: RFC 3339 in UTC.
+pub fn slot_text(slot: Slot) -> String {
+    i64::try_from(slot.0.as_millis())
+        .ok()
+        .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok())
+        .map_or_else(|| format!("{}ms", slot.0.as_millis()), |at| at.to_string())
+}
+
+/// Reads a slot, or any instant, as text.
+pub fn parse_instant(field: &str, text: &str) -> Result<Slot> {
+    let form = "use RFC 3339 with an offset, such as 2026-11-15T03:00:00Z, or a date alone for midnight in the job's time zone";
+    let instant: jiff::Timestamp = text.parse().map_err(|_| Error::invalid(field, text, form))?;
+    let ms = u64::try_from(instant.as_millisecond()).map_err(|_| Error::invalid(field, text, "it is before 1970"))?;
+    Ok(Slot(leasehold_core::Timestamp::from_millis(ms)))
+}
+
+fn parse(table: JobTable) -> Result<Job> {
+    let name = table.name.ok_or_else(|| missing("name", "give the job a name"))?;
+    let zone = table.tz.as_deref().map_or(Ok(Zone::UTC), |tz| field("tz", tz.parse()))?;
+    let gap = field("dst", table.dst.as_deref().map(str::parse).transpose())?;
+    let fold = field("dst_fold", table.dst_fold.as_deref().map(str::parse).transpose())?;
+    let schedule = match (&table.cron, &table.every) {
+        (Some(line), None) => field("cron", Schedule::new(line, zone, gap, fold))?,
+        (None, Some(every)) => {
+            if table.tz.is_some() || gap.is_some() || fold.is_some() {
+                return Err(missing(
+                    "every",
+                    "it is counted in elapsed time: `tz`, `dst` and `dst_fold` go with `cron`",
+                ));
+            }
+            field("every", parse_duration(every).and_then(Schedule::every))?
+        }
+        _ => return Err(missing("cron", "give either `cron` or `every`")),
+    };
+    let argv = match (table.command, table.argv) {
+        (Some(command), None) if !command.trim().is_empty() => vec!["/bin/sh".into(), "-c".into(), command],
+        (None, Some(argv)) if argv.first().is_some_and(|program| !program.is_empty()) => argv,
+        _ => return Err(missing("command", "give either `command`, for a shell, or `argv`, a list that is not empty")),
+    };
+    if argv.iter().any(|word| word.contains('\0')) {
+        return Err(missing("command", "it has a NUL character"));
+    }
+    let jitter = duration("jitter", table.jitter.as_deref())?.unwrap_or_default();
+    check_jitter(jitter, &schedule)?;
+    if name.starts_with('-') {
+        // It would be taken for an option where it is run.
+        return Err(Error::invalid("name", &name, "a job's name does not begin with `-`"));
+    }
+    Ok(Job {
+        name: LeaseName::to_hold(name)?,
+        schedule,
+        argv,
+        ttl: field("ttl", table.ttl.as_deref().map(str::parse).transpose())?,
+        grace: duration("grace", table.grace.as_deref())?,
+        busy: table.busy.as_deref().map_or(Ok(Busy::Skip), busy)?,
+        catch_up: catch_up(table.catch_up, table.catch_up_max_age.as_deref())?,
+        jitter,
+        env: environment(table.env)?,
+        cwd: table.cwd,
+        guards: table.guards,
+        retries: match table.retries.unwrap_or(0) {
+            n @ 0..=100 => n as u32,
+            n => return Err(Error::invalid("retries", n, "use 0 to 100")),
+        },
+        backoff: duration("backoff", table.backoff.as_deref())?.unwrap_or(Duration::from_secs(10)),
+        timeout: duration("timeout", table.timeout.as_deref())?,
+        progress_timeout: duration("progress_timeout", table.progress_timeout.as_deref())?,
+        on: labels(table.on)?,
+    })
+}
+
+/// A start that is put off past the next slot would be taken for that one's.
+fn check_jitter(jitter: Duration, schedule: &Schedule) -> Result<()> {
+    // Enough to see every distance between the slots of nearly all lines that people write.
+    const LOOKED_AT: usize = 25;
+    if jitter.is_zero() {
+        return Ok(());
+    }
+    // The same on every machine and on every day: a file that is right stays right.
+    let from = Timestamp::from_millis(1_767_225_600_000);
+    let slots: Vec<Slot> = schedule.between(from, Timestamp::from_millis(u64::MAX)).take(LOOKED_AT).collect();
+    let distance = slots.windows(2).map(|pair| pair[1].0.saturating_since(pair[0].0)).min().unwrap_or(Duration::MAX);
+    if jitter <= distance {
+        return Ok(());
+    }
+    let form = format!("two of its slots are {distance} apart; use that at most", distance = format_duration(distance));
+    Err(Error::invalid("jitter", format_duration(jitter), form))
+}
+
+fn labels(on: Option<OneOrMany>) -> Result<Vec<String>> {
+    let form = "use a label, or a list of at least one; leave it out for a job of every machine";
+    let labels = match on {
+        None => return Ok(Vec::new()),
+        Some(OneOrMany::One(label)) => vec![label],
+        Some(OneOrMany::Many(labels)) => labels,
+    };
+    if labels.is_empty() {
+        return Err(Error::invalid("on", "[]", form));
+    }
+    match labels.iter().find(|label| label.trim().is_empty() || label.contains(',')) {
+        // A machine's labels are a list with commas.
+        Some(label) => Err(Error::invalid("on", label, format!("{form}; a label is not empty and has no comma"))),
+        None => Ok(labels),
+    }
+}
+
+fn missing(field: &str, what: &str) -> Error {
+    Error::new(Kind::Invalid, format!("field `{field}`: {what}"))
+}
+
+fn field<T>(name: &str, parsed: Result<T>) -> Result<T> {
+    parsed.map_err(|e| Error::new(e.kind(), format!("field `{name}`: {e}")))
+}
+
+fn duration(name: &str, text: Option<&str>) -> Result<Option<Duration>> {
+    field(name, text.map(parse_duration).transpose())
+}
+
+fn catch_up(count: Option<i64>, age: Option<&str>) -> Result<CatchUp> {
+    let usual = CatchUp::default();
+    let count = count.unwrap_or(i64::from(usual.count()));
+    let age = duration("catch_up_max_age", age)?.unwrap_or(usual.max_age());
+    let count =
+        u32::try_from(count).map_err(|_| Error::invalid("catch_up", count, "use 1 (the newest slot only) to 1000"))?;
+    CatchUp::new(count, age)
+}
+
+fn busy(text: &str) -> Result<Busy> {
+    let form = "use skip, wait 10m (for the earlier run's end, so long at most) or retry 5m (look once more)";
+    let words: Vec<&str> = text.split_whitespace().collect();
+    match words[..] {
+        ["skip"] => Ok(Busy::Skip),
+        ["wait", limit] => Ok(Busy::Wait(field("busy", parse_duration(limit))?)),
+        ["retry", pause] => Ok(Busy::Retry(field("busy", parse_duration(pause))?)),
+        _ => Err(Error::invalid("busy", text, form)),
+    }
+}
+
+fn environment(env: BTreeMap<String, String>) -> Result<BTreeMap<String, String>> {
+    for (name, value) in &env {
+        let form = "use a name without `=` and NUL that does not begin with LEASEHOLD_";
+        if name.is_empty() || name.contains(['=', '\0']) || name.starts_with("LEASEHOLD_") {
+            return Err(Error::invalid("env", name, form));
+        }
+        if value.contains('\0') {
+            return Err(Error::invalid("env", name, "its value has a NUL character"));
+        }
+    }
+    Ok(env)
+}
+
+impl std::fmt::Display for Busy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Busy::Skip => f.write_str("skip"),
+            Busy::Wait(limit) => write!(f, "wait {}", format_duration(*limit)),
+            Busy::Retry(pause) => write!(f, "retry {}", format_duration(*pause)),
+        }
+    }
+}

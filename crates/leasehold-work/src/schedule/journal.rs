@@ -1,0 +1,527 @@
+//! The journal of a scheduled job: every due slot and what became of it, one bounded record per job.
+//!
+//! Promise: a slot has one entry; an older epoch never overwrites what a newer one wrote; what was dropped or skipped is
+//! written once, by whoever is first. Non-promise: it decides no ownership. Whether a slot may run is decided by the
+//! lease's record alone, in the same swap as the lease; a journal that could not be written loses history, not safety.
+
+use crate::schedule::due::{Drop, Dropped};
+use leasehold_core::codec;
+use leasehold_core::residence;
+use leasehold_core::store::{Swap, Versioned};
+use leasehold_core::{Coordinator, Epoch, Error, Event, Key, Kind, LeaseName, Result, Shelf, Slot, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// How many entries are kept.
+pub const ENTRIES_KEPT: usize = 128;
+const KIND: &str = "runs";
+/// How often an edit is tried when others edit at the same time.
+const MAX_ATTEMPTS: u32 = 64;
+
+/// What became of a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fate {
+    /// It is being run, or its run died without a word.
+    Running,
+    /// It ran to its end.
+    Succeeded,
+    /// It ran and failed.
+    Failed,
+    /// Its run lost the lease and was stopped; another may take it up.
+    Lost,
+    /// It could not be started; it stays open, and is tried again.
+    NotStarted,
+    /// An earlier run was still going on.
+    SkippedOverlap,
+    /// It was too old to catch up on.
+    DroppedTooOld,
+    /// A newer slot stood in for it.
+    DroppedCoalesced,
+    /// Slots that are still to come had been claimed while the store's clock was ahead.
+    DroppedClockAhead,
+    /// An operator had paused the job.
+    Paused,
+    /// Its run died, as often as it was run, or until it was too old to be run again.
+    Died,
+}
+
+impl Fate {
+    /// The word in records, JSON and output.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Fate::Running => "running",
+            Fate::Succeeded => "succeeded",
+            Fate::Failed => "failed",
+            Fate::Lost => "lost",
+            Fate::NotStarted => "not_started",
+            Fate::SkippedOverlap => "skipped_overlap",
+            Fate::DroppedTooOld => "dropped_too_old",
+            Fate::DroppedCoalesced => "dropped_coalesced",
+            Fate::DroppedClockAhead => "dropped_clock_ahead",
+            Fate::Paused => "paused",
+            Fate::Died => "died",
+        }
+    }
+
+    /// Whether nothing more will become of it.
+    pub const fn is_final(self) -> bool {
+        !matches!(self, Fate::Running | Fate::Lost | Fate::NotStarted)
+    }
+
+    /// The counter of a slot that was not run; none for one that was.
+    pub const fn passed_over(self) -> Option<Event> {
+        match self {
+            Fate::SkippedOverlap => Some(Event::SkippedOverlap),
+            Fate::DroppedTooOld => Some(Event::DroppedTooOld),
+            Fate::DroppedCoalesced => Some(Event::DroppedCoalesced),
+            Fate::DroppedClockAhead => Some(Event::DroppedClockAhead),
+            Fate::Paused => Some(Event::Paused),
+            Fate::Running | Fate::Succeeded | Fate::Failed | Fate::Lost | Fate::NotStarted | Fate::Died => None,
+        }
+    }
+}
+
+impl From<Drop> for Fate {
+    fn from(reason: Drop) -> Fate {
+        match reason {
+            Drop::TooOld => Fate::DroppedTooOld,
+            Drop::Coalesced => Fate::DroppedCoalesced,
+            Drop::ClockAhead => Fate::DroppedClockAhead,
+        }
+    }
+}
+
+/// One slot, or several that follow each other and were passed over for the same reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// The slot; of several, the first.
+    pub slot: Slot,
+    /// Of several, the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<Slot>,
+    /// Of several, how many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
+    /// Whether there were more than were counted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub more: bool,
+    /// What became of it.
+    pub fate: Fate,
+    /// When that was written, in store time; of a run, when it began.
+    pub at: Timestamp,
+    /// The machine that ran it, or that wrote this down.
+    pub host: String,
+    /// The epoch that it was run under.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<Epoch>,
+    /// How often it was begun.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub attempts: u32,
+    /// The command's exit code, 128 + n for a signal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit: Option<u8>,
+    /// How long it ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ran_for_ms: Option<u64>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+impl Entry {
+    fn new(slot: Slot, fate: Fate, at: Timestamp, host: &str) -> Self {
+        Entry {
+            slot,
+            last: None,
+            count: None,
+            more: false,
+            fate,
+            at,
+            host: host.to_owned(),
+            epoch: None,
+            attempts: 0,
+            exit: None,
+            ran_for_ms: None,
+        }
+    }
+
+    /// The slot; of several, the last.
+    pub fn end(&self) -> Slot {
+        self.last.unwrap_or(self.slot)
+    }
+}
+
+/// How a run of a slot ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunEnd {
+    /// Succeeded, failed, lost or not started.
+    pub fate: Fate,
+    /// The exit code, if the command had one.
+    pub exit: Option<u8>,
+    /// How long it ran.
+    pub ran_for_ms: u64,
+    /// How often the command was started under this epoch.
+    pub tries: u32,
+}
+
+impl RunEnd {
+    /// One try that came to nothing before the command was started.
+    pub const NOT_STARTED: Self = RunEnd { fate: Fate::NotStarted, exit: None, ran_for_ms: 0, tries: 1 };
+}
+
+/// The journal of one job.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Journal {
+    /// Since when a scheduler knows the job: slots before that were not its to run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    /// Every slot up to this one that was not run is settled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settled_to: Option<Slot>,
+    /// Up to this slot entries were dropped to keep the journal small: what became of a slot without an entry is no longer
+    /// known, only that something did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forgotten_to: Option<Slot>,
+    /// Oldest slot first, at most [`ENTRIES_KEPT`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub entries: Vec<Entry>,
+}
+
+impl Journal {
+    /// Whether the fate of this slot is known for good.
+    pub fn is_settled(&self, slot: Slot) -> bool {
+        // Its own entry says more than a span that it lies in: the clock may have been ahead when others were dropped.
+        let mut spans = self.entries.iter().filter(|e| e.slot <= slot && slot <= e.end());
+        self.single(slot).map_or_else(|| spans.any(|e| e.fate.is_final()), |own| own.fate.is_final())
+    }
+
+    /// Whether the slot was run to a good end.
+    pub fn has_succeeded(&self, slot: Slot) -> bool {
+        self.single(slot).is_some_and(|entry| entry.fate == Fate::Succeeded)
+    }
+
+    /// Whether something became of this slot that is no longer known.
+    pub fn has_forgotten(&self, slot: Slot) -> bool {
+        let has_entry = self.entries.iter().any(|e| e.slot <= slot && slot <= e.end());
+        !has_entry && self.forgotten_to.is_some_and(|forgotten| slot <= forgotten)
+    }
+
+    /// The newest slot up to which slots that were not run are settled.
+    pub fn settled_until(&self) -> Option<Slot> {
+        [self.settled_to, self.forgotten_to, self.since.map(Slot)].into_iter().flatten().max()
+    }
+
+    /// Up to where the fate of slots is told, as far as that was not told ahead of its time.
+    pub(crate) fn told_until(&self, now: Timestamp) -> Timestamp {
+        let ends = self.entries.iter().map(|entry| entry.end().0);
+        ends.chain(self.since).filter(|at| *at <= now).max().unwrap_or(now)
+    }
+
+    /// Writes down what was dropped, unless it was before; gives what is new.
+    pub fn drop_slots(&mut self, dropped: &[Dropped], at: Timestamp, host: &str) -> Vec<Dropped> {
+        let settled_to = self.settled_to;
+        let is_new = |d: &&Dropped| match d.reason {
+            // What is settled was settled ahead of its time.
+            Drop::ClockAhead => !self.is_settled(d.first),
+            Drop::TooOld | Drop::Coalesced => settled_to.is_none_or(|settled| d.first > settled),
+        };
+        let new: Vec<Dropped> = dropped.iter().filter(is_new).copied().collect();
+        for dropped in &new {
+            let entry = Entry::new(dropped.first, dropped.reason.into(), at, host);
+            let many = dropped.count > 1 || dropped.more;
+            let (last, count) = (many.then_some(dropped.last), many.then_some(dropped.count));
+            self.follow(dropped.before, Entry { last, count, more: dropped.more, ..entry });
+            if dropped.reason != Drop::ClockAhead {
+                self.settled_to = self.settled_to.max(Some(dropped.last));
+            }
+        }
+        new
+    }
+
+    /// Writes down that a slot whose run died, or could not be started, is not run again, unless its fate is known; gives
+    /// what is new.
+    pub fn give_up(&mut self, slot: Slot, at: Timestamp, host: &str) -> Option<Fate> {
+        if self.is_settled(slot) {
+            return None;
+        }
+        let old = self.single(slot).cloned();
+        let is_unstarted = old.as_ref().is_some_and(|old| old.fate == Fate::NotStarted);
+        let fate = if is_unstarted { Fate::DroppedTooOld } else { Fate::Died };
+        self.put(match old {
+            // The machine and the epoch of its last run are worth more than ours.
+            Some(old) => Entry { fate, ..old },
+            None => Entry::new(slot, fate, at, host),
+        });
+        Some(fate)
+    }
+
+    /// Takes back what was written down for slots after this time, because the clock was ahead: what was run stays.
+    pub fn rewind(&mut self, now: Timestamp) {
+        self.entries.retain_mut(|entry| {
+            if entry.end().0 > now && entry.slot.0 <= now {
+                // The schedule is not known here, so neither is how many of them have come due.
+                (entry.last, entry.count, entry.more) = (Some(Slot(now)), Some(1), true);
+            }
+            entry.end().0 <= now || entry.fate.passed_over().is_none()
+        });
+        let back = |slot: Option<Slot>| slot.map(|slot| slot.min(Slot(now)));
+        (self.settled_to, self.forgotten_to) = (back(self.settled_to), back(self.forgotten_to));
+        self.since = self.since.map(|since| since.min(now));
+    }
+
+    /// Writes down that a slot was passed over, unless its fate is known; says whether that is new. `before` is the slot
+    /// before it: those that are passed over one after the other share an entry.
+    pub fn pass_over(&mut self, slot: Slot, before: Option<Slot>, fate: Fate, at: Timestamp, host: &str) -> bool {
+        if self.single(slot).is_some() || self.is_settled(slot) || self.has_forgotten(slot) {
+            return false;
+        }
+        self.follow(before, Entry::new(slot, fate, at, host));
+        true
+    }
+
+    /// Writes down that a run began.
+    pub fn begin(&mut self, slot: Slot, epoch: Epoch, at: Timestamp, host: &str) {
+        let old = self.single(slot);
+        if old.is_some_and(|old| old.epoch >= Some(epoch)) {
+            return;
+        }
+        let attempts = old.map_or(0, |old| old.attempts).saturating_add(1);
+        self.put(Entry { epoch: Some(epoch), attempts, ..Entry::new(slot, Fate::Running, at, host) });
+    }
+
+    /// Writes down how a run ended, unless a newer one began since.
+    pub fn end(&mut self, slot: Slot, epoch: Epoch, end: RunEnd, at: Timestamp, host: &str) {
+        let old = self.single(slot).cloned();
+        if old.as_ref().is_some_and(|old| old.epoch > Some(epoch)) {
+            return;
+        }
+        // Given up by another, and not run by its own account: nobody will run it any more.
+        let given_up = |old: &Entry| matches!(old.fate, Fate::Died | Fate::DroppedTooOld);
+        if !end.fate.is_final() && old.as_ref().is_some_and(given_up) {
+            return;
+        }
+        let same = old.as_ref().filter(|old| old.epoch == Some(epoch));
+        let earlier = match (same, &old) {
+            (Some(same), _) => same.attempts.saturating_sub(1),
+            (None, Some(old)) => old.attempts,
+            (None, None) => 0,
+        };
+        self.put(Entry {
+            epoch: Some(epoch),
+            attempts: earlier.saturating_add(end.tries),
+            exit: end.exit,
+            ran_for_ms: Some(end.ran_for_ms),
+            at: same.map_or(at, |same| same.at),
+            ..Entry::new(slot, end.fate, at, host)
+        });
+    }
+
+    fn single(&self, slot: Slot) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.slot == slot && entry.last.is_none())
+    }
+
+    /// Adds slots that were not run to the entry that ends just before them, if it says the same.
+    fn follow(&mut self, before: Option<Slot>, entry: Entry) {
+        let goes_on = |old: &&mut Entry| Some(old.end()) == before && old.fate == entry.fate && old.epoch.is_none();
+        match self.entries.iter_mut().find(goes_on).filter(|_| !entry.more) {
+            Some(old) => {
+                old.count = Some(old.count.unwrap_or(1).saturating_add(entry.count.unwrap_or(1)));
+                (old.last, old.at, old.host) = (Some(entry.end()), entry.at, entry.host);
+            }
+            None => self.put(entry),
+        }
+    }
+
+    fn put(&mut self, entry: Entry) {
+        // A span of dropped slots stays when one of them is run after all.
+        self.entries.retain(|old| old.slot != entry.slot || old.last.is_some() != entry.last.is_some());
+        let place = self.entries.partition_point(|old| old.slot < entry.slot);
+        self.entries.insert(place, entry);
+        if self.entries.len() > ENTRIES_KEPT {
+            // The oldest goes, but never what was just said.
+            let gone = self.entries.remove(usize::from(place == 0));
+            self.forgotten_to = self.forgotten_to.max(Some(gone.end()));
+        }
+    }
+}
+
+/// A job and its journal, or what is wrong with that.
+pub type Listed = (LeaseName, Result<Journal>);
+
+/// The journals in a store.
+#[derive(Debug, Clone)]
+pub struct Journals {
+    coordinator: Coordinator,
+    host: String,
+}
+
+impl Journals {
+    /// The journals in this coordinator's store, written as this machine.
+    pub fn new(coordinator: Coordinator) -> Self {
+        Journals { coordinator, host: leasehold_system::host::name() }
+    }
+
+    /// One journal, and the store's time. A job that has none has an empty one.
+    pub async fn read(&self, job: &LeaseName) -> Result<(Journal, Timestamp)> {
+        let reading = self.coordinator.store().read(&Key::new(Shelf::Runs, job)).await?;
+        Ok((decode(job, reading.value.as_ref())?, reading.now))
+    }
+
+    /// Journals from just after a name, a page at a time, and whether there may be more. A damaged one is an error of its
+    /// own: it hides no other.
+    pub async fn list(&self, after: Option<&LeaseName>, limit: usize) -> Result<(Vec<Listed>, bool)> {
+        let page = self.coordinator.store().list(Shelf::Runs, after, limit).await?;
+        let entry = |(job, value): (LeaseName, Versioned)| {
+            let journal = decode(&job, Some(&value));
+            (job, journal)
+        };
+        Ok((page.entries.into_iter().map(entry).collect(), page.more))
+    }
+
+    /// Notes that this job is known from now on, unless it was; gives since when it is. A time that is still to come was noted
+    /// by a clock that was ahead.
+    pub async fn register(&self, job: &LeaseName) -> Result<Timestamp> {
+        let known = |journal: &mut Journal, now| *journal.since.insert(journal.since.map_or(now, |at| at.min(now)));
+        self.edit(job, known).await
+    }
+
+    /// See [`Journal::drop_slots`]; counts what is new.
+    pub async fn drop_slots(&self, job: &LeaseName, dropped: &[Dropped]) -> Result<Vec<Dropped>> {
+        let new = self.edit(job, |journal, now| journal.drop_slots(dropped, now, &self.host)).await?;
+        for dropped in &new {
+            self.coordinator.count_many(job, dropped.reason.event(), dropped.count).await?;
+        }
+        Ok(new)
+    }
+
+    /// See [`Journal::pass_over`]; counts it if it is new.
+    pub async fn pass_over(&self, job: &LeaseName, slot: Slot, before: Option<Slot>, fate: Fate) -> Result<bool> {
+        let new = self.edit(job, |journal, now| journal.pass_over(slot, before, fate, now, &self.host)).await?;
+        if let Some(event) = fate.passed_over().filter(|_| new) {
+            self.coordinator.count(job, event).await?;
+        }
+        Ok(new)
+    }
+
+    /// See [`Journal::give_up`].
+    pub async fn give_up(&self, job: &LeaseName, slot: Slot) -> Result<Option<Fate>> {
+        let new = self.edit(job, |journal, now| journal.give_up(slot, now, &self.host)).await?;
+        if let Some(event) = new.and_then(Fate::passed_over) {
+            self.coordinator.count(job, event).await?;
+        }
+        Ok(new)
+    }
+
+    /// See [`Journal::rewind`].
+    pub async fn rewind(&self, job: &LeaseName) -> Result<()> {
+        self.edit(job, Journal::rewind).await
+    }
+
+    /// See [`Journal::begin`].
+    pub async fn begin(&self, job: &LeaseName, slot: Slot, epoch: Epoch) -> Result<()> {
+        self.edit(job, |journal, now| journal.begin(slot, epoch, now, &self.host)).await
+    }
+
+    /// See [`Journal::end`].
+    pub async fn end(&self, job: &LeaseName, slot: Slot, epoch: Epoch, end: RunEnd) -> Result<()> {
+        self.edit(job, |journal, now| journal.end(slot, epoch, end, now, &self.host)).await
+    }
+
+    /// Every edit is idempotent, so that one whose answer was lost can be made again.
+    async fn edit<T>(&self, job: &LeaseName, edit: impl Fn(&mut Journal, Timestamp) -> T) -> Result<T> {
+        let key = Key::new(Shelf::Runs, job);
+        let store = self.coordinator.store();
+        for attempt in 0..MAX_ATTEMPTS {
+            let reading = store.read(&key).await?;
+            let old = decode(job, reading.value.as_ref())?;
+            let mut journal = old.clone();
+            let done = edit(&mut journal, reading.now);
+            if journal == old && reading.value.is_some() {
+                return Ok(done);
+            }
+            if reading.value.is_none() {
+                // A job that is new to a namespace which everybody is leaving, or has left, is not begun there.
+                residence::look(store.as_ref()).await?.check(&format!("the journal of `{job}`"))?;
+            }
+            let bytes = codec::encode(KIND, &journal)?;
+            match store.swap(&key, reading.value.as_ref().map(|value| &value.revision), &bytes).await {
+                Ok(Swap::Done { .. }) => return Ok(done),
+                Ok(Swap::Mismatch) => {}
+                Err(error) if error.kind() == Kind::Indeterminate => {}
+                Err(error) => return Err(error),
+            }
+            let pause = std::time::Duration::from_millis(u64::from(attempt.min(20)));
+            self.coordinator.clock().sleep_until(self.coordinator.clock().now() + pause).await;
+        }
+        let message = format!("the journal of `{job}` is too busy: {MAX_ATTEMPTS} attempts were overtaken; try again");
+        Err(Error::new(Kind::Contended, message))
+    }
+}
+
+fn decode(job: &LeaseName, value: Option<&Versioned>) -> Result<Journal> {
+    value.map_or_else(|| Ok(Journal::default()), |value| codec::decode(KIND, &value.bytes, job.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot(ms: u64) -> Slot {
+        Slot(Timestamp::from_millis(ms))
+    }
+
+    fn epoch(n: u64) -> Epoch {
+        serde_json::from_value(serde_json::json!(n)).unwrap()
+    }
+
+    #[test]
+    fn an_older_epoch_never_overwrites_a_newer_ones_word() {
+        let at = Timestamp::from_millis(5);
+        let end = |fate| RunEnd { fate, exit: Some(0), ran_for_ms: 7, tries: 1 };
+        let mut journal = Journal::default();
+        journal.begin(slot(1_000), epoch(1), at, "a");
+        journal.begin(slot(1_000), epoch(2), at, "b");
+        journal.end(slot(1_000), epoch(1), end(Fate::Failed), at, "a");
+        assert_eq!((journal.entries[0].fate, journal.entries[0].attempts), (Fate::Running, 2));
+        journal.end(slot(1_000), epoch(2), end(Fate::Succeeded), at, "b");
+        journal.begin(slot(1_000), epoch(1), at, "a");
+        let entry = &journal.entries[0];
+        assert_eq!((entry.fate, entry.host.as_str(), entry.attempts), (Fate::Succeeded, "b", 2));
+        assert!(journal.is_settled(slot(1_000)) && !journal.is_settled(slot(2_000)));
+        assert!(!journal.pass_over(slot(1_000), None, Fate::SkippedOverlap, at, "c"));
+    }
+
+    #[test]
+    fn what_was_dropped_is_written_once() {
+        let at = Timestamp::from_millis(9_999);
+        let dropped = |first, last, count| Dropped {
+            first: slot(first),
+            last: slot(last),
+            count,
+            more: false,
+            reason: Drop::TooOld,
+            before: None,
+        };
+        let mut journal = Journal::default();
+        assert_eq!(journal.drop_slots(&[dropped(1_000, 3_000, 3)], at, "a").len(), 1);
+        assert!(journal.drop_slots(&[dropped(1_000, 3_000, 3)], at, "b").is_empty());
+        assert!(journal.is_settled(slot(2_000)));
+        assert_eq!(journal.settled_to, Some(slot(3_000)));
+        assert_eq!(journal.entries.len(), 1);
+    }
+
+    #[test]
+    fn it_is_bounded() {
+        let mut journal = Journal::default();
+        for n in 0..1_000 {
+            journal.begin(slot(n * 1_000), epoch(n + 1), Timestamp::from_millis(n), "a-machine-with-a-name");
+        }
+        assert_eq!(journal.entries.len(), ENTRIES_KEPT);
+        assert_eq!(journal.entries.last().unwrap().slot, slot(999_000));
+        assert!(codec::encode(KIND, &journal).unwrap().len() < codec::MAX_RECORD_BYTES / 2);
+    }
+}

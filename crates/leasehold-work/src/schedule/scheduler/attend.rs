@@ -1,0 +1,417 @@
+//! Looking at one job: what is due, what is dropped, what is in the way, and what is claimed.
+//!
+//! Promise: whatever is decided is decided on what the store just said, at the store's time; a slot is run only under a
+//! lease in whose record it was claimed in the same swap. Non-promise: skips are judged by whoever looks first.
+
+use super::{Launcher, News, Settings, Start};
+use crate::schedule::due::{Dropped, Last, due};
+use crate::schedule::job::{Busy, Job};
+use crate::schedule::journal::{Fate, Journals, RunEnd};
+use crate::schedule::standing::{Interrupted, Standing};
+use leasehold_core::clock::{Clock, Moment};
+use leasehold_core::lease::protocol::{AfterFailure, SlotClaim};
+use leasehold_core::{
+    Acquired, Ask, Coordinator, Epoch, Error, HolderId, Inspection, Kind, LeaseName, Outcome, Ownership, Result, Slot,
+    SlotMark, SlotState, Timestamp, Transfer,
+};
+use std::collections::{HashMap, HashSet};
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc};
+
+/// How many jobs ask the store at once.
+const ASKING: usize = 64;
+/// How often a job is decided anew when others decide at the same time.
+const MAX_ROUNDS: u32 = 32;
+/// How long after trouble it is looked at again.
+const AFTER_TROUBLE: Duration = Duration::from_secs(5);
+/// The longest pause before a slot that could not be started is tried again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How often one looks whether a run that is in the way has ended.
+const POLL: Duration = Duration::from_secs(2);
+/// How soon it is tried again when as many runs go on here as may.
+const FOR_A_SEAT: Duration = Duration::from_millis(500);
+/// A store clock that is behind what it should show by more than this, and more than an answer may take, was set back.
+const SET_BACK: Duration = Duration::from_secs(60);
+/// A slot that is so fresh cannot have been passed over by another machine and be free again.
+const FRESH: Duration = Duration::from_millis(500);
+
+/// What was decided about a job.
+#[derive(Debug)]
+pub enum Decided {
+    /// This slot is to be claimed now.
+    Due(Slot),
+    /// This slot was claimed under this epoch and is started.
+    Started(Slot, Epoch),
+    /// This slot is not run.
+    PassedOver(Slot, Fate),
+    /// These slots are not caught up on.
+    Dropped(Dropped),
+    /// No slot can be run until this one's time has come, or an operator sets the mark back: it was claimed while the
+    /// store's clock was ahead of what it shows now. Told once.
+    Ahead {
+        /// The slot that is still to come.
+        until: Slot,
+        /// The store's time.
+        now: Timestamp,
+    },
+    /// The store or the machine did not do as asked; it is looked at again soon.
+    Trouble(Error),
+}
+
+/// Hears what a scheduler decides.
+pub trait Watcher: std::fmt::Debug + Send + Sync {
+    /// Something was decided about this job.
+    fn decided(&self, job: &Job, decided: Decided);
+}
+
+/// What all looks share.
+#[derive(Debug)]
+pub(super) struct Desk {
+    coordinator: Coordinator,
+    journals: Journals,
+    launcher: Arc<dyn Launcher>,
+    watcher: Arc<dyn Watcher>,
+    settings: Settings,
+    tell: mpsc::UnboundedSender<News>,
+    asking: Semaphore,
+    running: Arc<Semaphore>,
+    anchor: Mutex<(Timestamp, Moment)>,
+    set_back: AtomicBool,
+    told: Mutex<Told>,
+}
+
+/// What was told of a job and is not told again until it changes, and what is still to be found out.
+#[derive(Debug, Default)]
+struct Told {
+    trouble: HashMap<LeaseName, String>,
+    ahead: HashMap<LeaseName, Slot>,
+    /// Jobs whose journal is to be read before anything is run, whatever the lease's record says.
+    unread: HashSet<LeaseName>,
+}
+
+impl std::fmt::Debug for News {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("News")
+    }
+}
+
+/// What stands in the way of a slot.
+enum Way {
+    Clear,
+    /// Look again at this time.
+    Later(Timestamp),
+    /// The slot is left out.
+    Over(Fate),
+}
+
+/// The first slot with nothing in its way.
+enum First {
+    Clear(Slot),
+    /// None; look again at this time, if at any.
+    Later(Option<Timestamp>),
+    /// What was passed over is written down: look again.
+    Written,
+}
+
+/// Whether a slot was claimed.
+enum Claimed {
+    Ours,
+    /// Another was faster.
+    NotOurs,
+    /// As many runs as may go on here do.
+    NoSeat,
+}
+
+impl Desk {
+    pub(super) fn new(
+        coordinator: Coordinator,
+        journals: Journals,
+        launcher: Arc<dyn Launcher>,
+        watcher: Arc<dyn Watcher>,
+        settings: Settings,
+        tell: mpsc::UnboundedSender<News>,
+    ) -> Self {
+        let running = Arc::new(Semaphore::new(settings.max_running.max(1)));
+        let anchor = Mutex::new((Timestamp::from_millis(0), coordinator.clock().now()));
+        let asking = Semaphore::new(ASKING);
+        let set_back = AtomicBool::new(false);
+        let told = Mutex::default();
+        Desk { coordinator, journals, launcher, watcher, settings, tell, asking, running, anchor, set_back, told }
+    }
+
+    pub(super) fn coordinator(&self) -> &Coordinator {
+        &self.coordinator
+    }
+
+    pub(super) fn journals(&self) -> &Journals {
+        &self.journals
+    }
+
+    pub(super) fn clock(&self) -> Arc<dyn Clock> {
+        self.coordinator.clock().clone()
+    }
+
+    pub(super) fn tell(&self, news: News) {
+        let _ = self.tell.send(news);
+    }
+
+    /// The store's clock showed this when it was asked at that moment.
+    pub(super) fn learn(&self, now: Timestamp, asked: Moment) {
+        if self.now().saturating_since(now) > SET_BACK {
+            self.set_back.store(true, Ordering::SeqCst);
+        }
+        *self.anchor.lock().unwrap_or_else(PoisonError::into_inner) = (now, asked);
+    }
+
+    /// Whether the store's clock was found to be set back since this was last asked.
+    pub(super) fn was_set_back(&self) -> bool {
+        self.set_back.swap(false, Ordering::SeqCst)
+    }
+
+    /// What the store's clock shows now, as far as one can tell without asking. It only decides when to look.
+    pub(super) fn now(&self) -> Timestamp {
+        let (now, asked) = *self.anchor.lock().unwrap_or_else(PoisonError::into_inner);
+        let elapsed = self.clock().now().saturating_since(asked);
+        // Rounded down: a look before its time would find nothing due.
+        Timestamp::from_millis(now.as_millis().saturating_add(elapsed.as_millis() as u64))
+    }
+
+    pub(super) fn moment_of(&self, at: Timestamp) -> Moment {
+        let (now, asked) = *self.anchor.lock().unwrap_or_else(PoisonError::into_inner);
+        asked + at.saturating_since(now)
+    }
+
+    /// Settles what is due of this job and says when to look again.
+    pub(super) async fn attend(self: &Arc<Self>, job: &Arc<Job>) -> Option<Timestamp> {
+        match unless_it_panics(self.settle(job)).await.flatten() {
+            Ok(again) => {
+                self.told().trouble.remove(&job.name);
+                again
+            }
+            Err(error) => {
+                self.trouble(job, error);
+                Some(self.now().plus(AFTER_TROUBLE))
+            }
+        }
+    }
+
+    /// Tells of trouble, once for as long as it stays the same.
+    fn trouble(&self, job: &Job, error: Error) {
+        let text = error.to_string();
+        if self.told().trouble.insert(job.name.clone(), text.clone()).as_ref() != Some(&text) {
+            self.watcher.decided(job, Decided::Trouble(error));
+        }
+    }
+
+    /// Reads the journals of these jobs before anything of them is run: one that is damaged stops its job.
+    pub(super) fn check_journal_of(&self, jobs: impl IntoIterator<Item = LeaseName>) {
+        self.told().unread.extend(jobs);
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells of a job whose slots are claimed ahead of their time.
+    fn tell_ahead(&self, job: &Job, ahead: Option<Slot>, now: Timestamp) {
+        let Some(until) = ahead else {
+            self.told().ahead.remove(&job.name);
+            return;
+        };
+        if self.told().ahead.insert(job.name.clone(), until) != Some(until) {
+            self.watcher.decided(job, Decided::Ahead { until, now });
+        }
+    }
+
+    async fn settle(self: &Arc<Self>, job: &Arc<Job>) -> Result<Option<Timestamp>> {
+        for _ in 0..MAX_ROUNDS {
+            let asking = self.asking.acquire().await;
+            let asked = self.clock().now();
+            let seen = self.coordinator.inspect(&job.name).await?;
+            self.learn(seen.now, asked);
+            let standing = self.decide(job, &seen).await?;
+            self.tell_ahead(job, standing.ahead, seen.now);
+            if let Some(Interrupted::Died(slot)) = standing.interrupted {
+                if let Some(fate) = self.journals.give_up(&job.name, slot).await? {
+                    self.watcher.decided(job, Decided::PassedOver(slot, fate));
+                }
+                continue;
+            }
+            let dropped = &standing.due.dropped;
+            if !dropped.is_empty() {
+                let new = self.journals.drop_slots(&job.name, dropped).await?;
+                new.iter().for_each(|d| self.watcher.decided(job, Decided::Dropped(*d)));
+                if new != *dropped {
+                    // Another was at it too: what is left is decided on what it wrote.
+                    continue;
+                }
+            }
+            let next = job.schedule.next_after(seen.now).map(|slot| slot.0.plus(job.delay(slot)));
+            let next = next.into_iter().chain(recheck(&seen)).min();
+            let slot = match self.first_clear(job, &standing, &seen).await? {
+                First::Clear(slot) => slot,
+                First::Later(at) => return Ok(next.into_iter().chain(at).min()),
+                First::Written => continue,
+            };
+            self.watcher.decided(job, Decided::Due(slot));
+            drop(asking);
+            match self.claim(job, SlotClaim { gives_up: standing.gives_up(), ..claim_on(slot) }).await? {
+                Claimed::Ours => return Ok(next),
+                Claimed::NoSeat => return Ok(Some(self.now().plus(FOR_A_SEAT))),
+                Claimed::NotOurs => {}
+            }
+        }
+        Ok(Some(self.now().plus(POLL)))
+    }
+
+    /// Where the job stands by what was seen.
+    async fn decide(&self, job: &Job, seen: &Inspection) -> Result<Standing> {
+        // The usual case needs no journal: the slot before is settled, and this one has just come.
+        let is_usual = |mark: &SlotMark| {
+            let is_settled = mark.state != SlotState::Running && mark.slot.0 <= seen.now;
+            is_settled && !self.told().unread.contains(&job.name)
+        };
+        if let Some(mark) = seen.record.slot.filter(is_usual) {
+            let due = due(&job.schedule, seen.now, Last::Settled(mark.slot.0), job.catch_up, |_| false);
+            let fresh = |slot: &Slot| seen.now.saturating_since(slot.0) < FRESH;
+            if due.dropped.is_empty() && due.run.iter().all(fresh) {
+                return Ok(Standing { interrupted: None, due, ahead: None });
+            }
+        }
+        let mut journal = self.journals.read(&job.name).await?.0;
+        self.told().unread.remove(&job.name);
+        if journal.since.is_none_or(|since| since > seen.now) {
+            journal.since = Some(self.journals.register(&job.name).await?);
+        }
+        Ok(Standing::of(&job.schedule, &seen.record, &journal, job.catch_up, seen.now))
+    }
+
+    /// The first slot with nothing in the way; the slot whose run died is the first of all. Those that are passed over
+    /// because of what is in the way are written down.
+    async fn first_clear(&self, job: &Job, standing: &Standing, seen: &Inspection) -> Result<First> {
+        let mut later = None;
+        if let (Some(Interrupted::Again(slot)), None) = (standing.interrupted, &seen.record.paused) {
+            match (seen.record.live_tenure(seen.now), try_again_at(&seen.record, slot)) {
+                (Some(tenure), _) => later = Some(seen.now.plus(POLL).min(tenure.deadline)),
+                // Newer ones wait for it.
+                (None, Some(at)) if at > seen.now => return Ok(First::Later(Some(at))),
+                (None, _) => return Ok(First::Clear(slot)),
+            }
+        }
+        let mut written = false;
+        for slot in standing.due.run.iter().copied() {
+            let start = slot.0.plus(job.delay(slot));
+            if start > seen.now {
+                later = later.into_iter().chain([start]).min();
+                break;
+            }
+            match way(job, slot, seen) {
+                Way::Clear => return Ok(First::Clear(slot)),
+                Way::Later(at) => later = later.into_iter().chain([at]).min(),
+                Way::Over(fate) => {
+                    if self.journals.pass_over(&job.name, slot, job.schedule.before(slot), fate).await? {
+                        self.watcher.decided(job, Decided::PassedOver(slot, fate));
+                        written = true;
+                    }
+                }
+            }
+        }
+        Ok(if written { First::Written } else { First::Later(later) })
+    }
+
+    /// Claims the slot in the same swap as the lease and starts it.
+    async fn claim(self: &Arc<Self>, job: &Arc<Job>, claim: SlotClaim) -> Result<Claimed> {
+        let Ok(seat) = self.running.clone().try_acquire_owned() else { return Ok(Claimed::NoSeat) };
+        let ask = Ask {
+            holder: HolderId::new(self.settings.label.clone()),
+            ttl: job.ttl.unwrap_or(self.settings.ttl),
+            slot: Some(claim),
+        };
+        let slot = claim.slot;
+        let Acquired::Granted(grant) = self.coordinator.acquire(&job.name, &ask).await? else {
+            return Ok(Claimed::NotOurs);
+        };
+        let epoch = grant.token().epoch;
+        self.watcher.decided(job, Decided::Started(slot, epoch));
+        self.tell(News::Began);
+        let (desk, start) = (self.clone(), Start { job: job.clone(), slot, grant: *grant });
+        tokio::spawn(async move {
+            let _seat = seat;
+            let name: LeaseName = start.job.name.clone();
+            match unless_it_panics(desk.launcher.launch(&start)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    // Nothing was started: the slot stays open, for us or for another.
+                    let _ = desk.coordinator.release(&start.grant, Outcome::NotStarted).await;
+                    let _ = desk.journals.end(&name, slot, epoch, RunEnd::NOT_STARTED).await;
+                    desk.trouble(&start.job, error);
+                }
+                // What it started, if anything, goes on or is found to have died.
+                Err(error) => desk.trouble(&start.job, error),
+            }
+            desk.tell(News::Ended { name });
+        });
+        Ok(Claimed::Ours)
+    }
+}
+
+const fn claim_on(slot: Slot) -> SlotClaim {
+    SlotClaim::new(slot, AfterFailure::Leave)
+}
+
+/// When a slot that could not be started is tried again, by us or by another: the pause grows with each time in a row. It is
+/// reckoned by the record alone, so that many machines, or one that was started anew, try no more often than one.
+fn try_again_at(record: &Ownership, slot: Slot) -> Option<Timestamp> {
+    let is_one =
+        |transfer: &&Arc<Transfer>| transfer.slot == Some(slot) && transfer.outcome == Some(Outcome::NotStarted);
+    let times = record.transfers.iter().rev().take_while(is_one).count();
+    let last = record.transfers.last().filter(|_| times > 0)?;
+    let pause = AFTER_TROUBLE.saturating_mul(1 << (times - 1).min(8)).min(LONGEST_PAUSE);
+    Some(last.at.plus(Duration::from_millis(last.held_for_ms.unwrap_or(0))).plus(pause))
+}
+
+/// A look that panics is an error like any other: its job is looked at again.
+async fn unless_it_panics<T>(work: impl Future<Output = T>) -> Result<T> {
+    let mut work = pin!(work);
+    let outcome = poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
+        Ok(poll) => poll.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic)),
+    });
+    outcome.await.map_err(|panic| {
+        let words =
+            panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+        Error::new(Kind::Unavailable, format!("it panicked, which is a bug: {}", words.unwrap_or("without a word")))
+    })
+}
+
+/// When to look whether a run that goes on has died.
+fn recheck(seen: &Inspection) -> Option<Timestamp> {
+    let is_running = seen.record.slot.is_some_and(|mark| mark.state == SlotState::Running);
+    seen.record.live_tenure(seen.now).filter(|_| is_running).map(|tenure| tenure.deadline)
+}
+
+/// What stands in the way of this slot.
+fn way(job: &Job, slot: Slot, seen: &Inspection) -> Way {
+    let now = seen.now;
+    if let Some(tenure) = seen.record.live_tenure(now) {
+        let waited = now.saturating_since(slot.0.plus(job.delay(slot)));
+        return match job.busy {
+            // It came due while a run was going on. What was due before that run began waits for its turn.
+            Busy::Skip if slot.0 > tenure.granted_at => Way::Over(Fate::SkippedOverlap),
+            Busy::Wait(limit) if waited >= limit && slot.0 > tenure.granted_at => Way::Over(Fate::SkippedOverlap),
+            Busy::Retry(pause) if waited >= pause && slot.0 > tenure.granted_at => Way::Over(Fate::SkippedOverlap),
+            Busy::Retry(pause) if waited < pause => Way::Later(now.plus(pause - waited)),
+            _ => Way::Later(now.plus(POLL).min(tenure.deadline)),
+        };
+    }
+    if seen.record.paused.is_some() {
+        return Way::Over(Fate::Paused);
+    }
+    Way::Clear
+}

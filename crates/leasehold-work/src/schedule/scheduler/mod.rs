@@ -1,0 +1,358 @@
+//! The scheduler: looks at each job when a slot of it comes due, and runs what is its to run.
+//!
+//! Promise: it decides by the store's clock and the store's records only, so any number of schedulers, on machines whose
+//! clocks agree or not, run each slot once between them; it holds no state that a crash could lose. Non-promise: a slot
+//! starts when a machine is there to start it, not before; a command may be started again when its machine died.
+
+mod agenda;
+mod attend;
+
+pub use agenda::Agenda;
+pub use attend::{Decided, Watcher};
+
+use crate::schedule::job::Job;
+use crate::schedule::journal::Journals;
+use async_trait::async_trait;
+use attend::Desk;
+use leasehold_core::clock::Moment;
+use leasehold_core::{Coordinator, Grant, Key, Label, LeaseName, Result, Shelf, Slot, SlotState, Timestamp, Ttl};
+use leasehold_system::undo::{Mend, undone};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// How often the store's clock is asked for when nothing else asks.
+const RESYNC: Duration = Duration::from_secs(30);
+/// From so many jobs on, the store is read shelf by shelf at the start instead of job by job.
+const MANY: usize = 256;
+const PAGE: usize = 500;
+/// How many jobs are looked at at once: a look is a few kilobytes, and there may be 100,000 jobs.
+const LOOKING: usize = 256;
+
+/// One that looks at jobs, one after the other, for as long as the scheduler runs.
+///
+/// A look of its own for each job would be made and dropped 100,000 times, and what is kept of each job would come to lie
+/// in the gaps: that took three times the memory.
+#[derive(Debug)]
+struct Looker(mpsc::UnboundedSender<Look>);
+
+/// A job to look at.
+#[derive(Debug)]
+struct Look {
+    job: Arc<Job>,
+    generation: u64,
+    index: u32,
+}
+
+/// A slot that was claimed and is to be run.
+#[derive(Debug)]
+pub struct Start {
+    /// The job.
+    pub job: Arc<Job>,
+    /// The slot.
+    pub slot: Slot,
+    /// The lease, with the slot claimed in it. To be released with the outcome by whoever runs the job.
+    pub grant: Grant,
+}
+
+/// Runs jobs.
+#[async_trait]
+pub trait Launcher: std::fmt::Debug + Send + Sync {
+    /// Runs the job under its lease, releases the lease, and returns when that is done. An error means that nothing was
+    /// started; the scheduler gives the lease back, and the slot stays open.
+    async fn launch(&self, start: &Start) -> Result<()>;
+}
+
+/// What a scheduler is told while it runs.
+#[derive(Debug)]
+enum Order {
+    Replace(Vec<Arc<Job>>),
+    Drain,
+}
+
+/// The end that steers a running [`Scheduler`].
+#[derive(Debug, Clone)]
+pub struct Steering(mpsc::UnboundedSender<Order>);
+
+impl Steering {
+    /// Goes on with these jobs. Runs that are under way go on.
+    pub fn replace(&self, jobs: Vec<Arc<Job>>) {
+        let _ = self.0.send(Order::Replace(jobs));
+    }
+
+    /// Takes on nothing new; the scheduler ends when its last run does.
+    pub fn drain(&self) {
+        let _ = self.0.send(Order::Drain);
+    }
+}
+
+/// What a task that looked at a job, or ran it, has to say.
+pub(crate) enum News {
+    /// Looked at; again at this time.
+    Looked { looker: usize, generation: u64, index: u32, again: Option<Timestamp> },
+    /// A run of it began.
+    Began,
+    /// A run of it is over.
+    Ended { name: LeaseName },
+}
+
+/// Runs jobs when they are due.
+#[derive(Debug)]
+pub struct Scheduler {
+    desk: Arc<Desk>,
+    orders: mpsc::UnboundedReceiver<Order>,
+    news: mpsc::UnboundedReceiver<News>,
+    jobs: Vec<Arc<Job>>,
+    places: HashMap<LeaseName, u32>,
+    agenda: Agenda,
+    generation: u64,
+    lookers: Vec<Looker>,
+    /// Those that look at nothing.
+    resting: Vec<usize>,
+    running: usize,
+    draining: bool,
+}
+
+impl Scheduler {
+    /// A scheduler of these jobs, with at most so many runs at once.
+    pub fn new(
+        coordinator: Coordinator,
+        jobs: Vec<Arc<Job>>,
+        launcher: Arc<dyn Launcher>,
+        watcher: Arc<dyn Watcher>,
+        settings: Settings,
+    ) -> (Self, Steering) {
+        let (steer, orders) = mpsc::unbounded_channel();
+        let (tell, news) = mpsc::unbounded_channel();
+        let journals = Journals::new(coordinator.clone());
+        let desk = Arc::new(Desk::new(coordinator, journals, launcher, watcher, settings, tell));
+        let mut scheduler = Scheduler {
+            desk,
+            orders,
+            news,
+            jobs: Vec::new(),
+            places: HashMap::new(),
+            agenda: Agenda::default(),
+            generation: 0,
+            lookers: Vec::new(),
+            resting: Vec::new(),
+            running: 0,
+            draining: false,
+        };
+        scheduler.take(jobs);
+        (scheduler, Steering(steer))
+    }
+
+    fn take(&mut self, jobs: Vec<Arc<Job>>) {
+        self.generation += 1;
+        self.places = jobs.iter().zip(0..).map(|(job, index)| (job.name.clone(), index)).collect();
+        self.agenda = Agenda::for_jobs(jobs.len());
+        self.jobs = jobs;
+    }
+
+    /// Runs until it is told to drain and the last run has ended. Fails only if the store cannot be read at the start.
+    pub async fn run(mut self) -> Result<()> {
+        let (now, asked) = self.ask_time().await?;
+        self.desk.learn(now, asked);
+        self.survey().await?;
+        let clock = self.desk.clock();
+        let mut resync = clock.now() + RESYNC;
+        loop {
+            // Who is looking may be about to start one.
+            if self.draining && self.running == 0 && self.looking() == 0 {
+                return Ok(());
+            }
+            if self.desk.was_set_back() {
+                // What lies between is due again, as far as it was not run.
+                self.arm_next(self.desk.now());
+            }
+            if !self.draining {
+                self.start_due();
+            }
+            let wake = self.wake_at().map_or(resync, |wake| wake.min(resync));
+            tokio::select! {
+                biased;
+                Some(news) = self.news.recv() => self.hear(news),
+                order = self.orders.recv() => match order {
+                    Some(Order::Replace(jobs)) => {
+                        self.take(jobs);
+                        // A store that is away now is looked for again by each job.
+                        if self.survey().await.is_err() {
+                            self.arm_all();
+                        }
+                    }
+                    // Nobody steers any more.
+                    Some(Order::Drain) | None => self.draining = true,
+                },
+                () = clock.sleep_until(wake) => {
+                    if clock.now() >= resync {
+                        self.resync().await;
+                        resync = clock.now() + RESYNC;
+                    }
+                }
+            }
+        }
+    }
+
+    fn looking(&self) -> usize {
+        self.lookers.len() - self.resting.len()
+    }
+
+    /// What is due by now is looked at, so many at once.
+    fn start_due(&mut self) {
+        let now = self.desk.now();
+        while self.looking() < LOOKING {
+            let Some(index) = self.agenda.pop_due(now) else { return };
+            let Some(job) = self.jobs.get(index as usize).cloned() else { continue };
+            let looker = self.resting.pop().unwrap_or_else(|| self.hire());
+            let look = Look { job, generation: self.generation, index };
+            if let Some(Looker(tell)) = self.lookers.get(looker) {
+                let _ = tell.send(look);
+            }
+        }
+    }
+
+    /// One looker more.
+    fn hire(&mut self) -> usize {
+        let (tell, mut looks) = mpsc::unbounded_channel::<Look>();
+        let (desk, looker) = (self.desk.clone(), self.lookers.len());
+        tokio::spawn(async move {
+            while let Some(Look { job, generation, index }) = looks.recv().await {
+                let again = desk.attend(&job).await;
+                desk.tell(News::Looked { looker, generation, index, again });
+            }
+        });
+        self.lookers.push(Looker(tell));
+        looker
+    }
+
+    fn hear(&mut self, news: News) {
+        if let News::Looked { looker, .. } = news {
+            self.resting.push(looker);
+        }
+        match news {
+            News::Looked { generation, index, again, .. } if generation == self.generation => {
+                if let Some(again) = again {
+                    self.agenda.arm(index, again);
+                }
+            }
+            News::Looked { .. } => {}
+            News::Began => self.running += 1,
+            News::Ended { name } => {
+                self.running = self.running.saturating_sub(1);
+                if let Some(index) = self.places.get(&name) {
+                    self.agenda.arm(*index, self.desk.now());
+                }
+            }
+        }
+    }
+
+    fn wake_at(&self) -> Option<Moment> {
+        // When all hands are full, the first that is free makes itself heard.
+        let next = self.agenda.next().filter(|_| !self.draining && self.looking() < LOOKING)?;
+        Some(self.desk.moment_of(next))
+    }
+
+    /// Asks the store for the time.
+    async fn ask_time(&self) -> Result<(Timestamp, Moment)> {
+        let asked = self.desk.clock().now();
+        // No job's own record: one that is damaged stops its own job only.
+        let key = Key::new(Shelf::Probe, &"schedule/clock".parse()?);
+        let reading = self.desk.coordinator().store().read(&key).await?;
+        Ok((reading.now, asked))
+    }
+
+    async fn resync(&self) {
+        let Ok((now, asked)) = self.ask_time().await else { return };
+        self.desk.learn(now, asked);
+    }
+
+    fn arm_next(&mut self, now: Timestamp) {
+        for (index, job) in (0..).zip(&self.jobs) {
+            if let Some(slot) = job.schedule.next_after(now) {
+                self.agenda.arm(index, slot.0.plus(job.delay(slot)));
+            }
+        }
+    }
+
+    fn arm_all(&mut self) {
+        let now = self.desk.now();
+        for index in 0..self.jobs.len() {
+            self.agenda.arm(index as u32, now);
+        }
+    }
+
+    /// Finds out which jobs have something to catch up on. A few are looked at one by one; of many, only those that two
+    /// readings of the store show to be open.
+    async fn survey(&mut self) -> Result<()> {
+        if self.jobs.len() < MANY {
+            self.desk.check_journal_of(self.jobs.iter().map(|job| job.name.clone()));
+            self.arm_all();
+            return Ok(());
+        }
+        let mut known: HashMap<LeaseName, Timestamp> = HashMap::new();
+        let mut after: Option<LeaseName> = None;
+        loop {
+            let (page, more) = self.desk.journals().list(after.as_ref(), PAGE).await?;
+            after = page.last().map(|(name, _)| name.clone());
+            for (name, journal) in page {
+                // A damaged one is looked at, told and tried again with its own job.
+                let journal = match journal {
+                    Err(error) if undone(Mend::JournalErrorStopsTheScheduler) => return Err(error),
+                    Err(_) => {
+                        self.desk.check_journal_of([name]);
+                        continue;
+                    }
+                    Ok(journal) => journal,
+                };
+                let settled = journal.settled_to.map(|slot| slot.0);
+                if let Some(at) = settled.max(journal.since) {
+                    known.insert(name, at);
+                }
+            }
+            if !more {
+                break;
+            }
+        }
+        after = None;
+        loop {
+            let page = self.desk.coordinator().list(after.as_ref(), PAGE).await?;
+            after = page.entries.last().map(|(name, _)| name.clone());
+            for (name, read) in page.entries {
+                let Some(mark) = read.ok().and_then(|read| read.record.slot) else { continue };
+                if mark.state == SlotState::Running {
+                    known.remove(&name);
+                } else if let Some(at) = known.get_mut(&name) {
+                    *at = mark.slot.0.max(*at);
+                }
+            }
+            if !page.more {
+                break;
+            }
+        }
+        let now = self.desk.now();
+        for (index, job) in (0..).zip(&self.jobs) {
+            // Slots that are settled ahead of their time are to be told about.
+            let settled = known.get(&job.name).filter(|at| **at <= now);
+            let next = job.schedule.next_after(settled.copied().unwrap_or(now));
+            match (settled.is_some(), next) {
+                (true, Some(slot)) => self.agenda.arm(index, slot.0.plus(job.delay(slot))),
+                (true, None) => {}
+                (false, _) => self.agenda.arm(index, now),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What holds for all jobs of a scheduler.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// How long a lease lasts unless renewed, where a job does not say.
+    pub ttl: Ttl,
+    /// What the scheduler calls itself as a holder.
+    pub label: Option<Label>,
+    /// How many runs at once.
+    pub max_running: usize,
+}
