@@ -116,11 +116,6 @@ impl Git {
         self.folder.as_deref().unwrap_or(Path::new("."))
     }
 
-    /// Whether a folder was named, and the environment does not say which repository it is.
-    pub(crate) const fn is_elsewhere(&self) -> bool {
-        self.folder.is_some()
-    }
-
     /// A command that has not been started.
     pub(crate) fn command<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Command {
         let mut command = Command::new("git");

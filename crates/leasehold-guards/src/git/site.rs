@@ -3,13 +3,11 @@
 //! Promise: everything is asked once, before anything is changed; a remote that has two addresses, or one that git's own
 //! settings do not allow, is refused. Non-promise: the remote itself is not asked.
 
-use super::memo::Memo;
 use super::names::{Remote, helper};
-use super::pen::Pen;
 use super::program::{Git, OLDEST, Version};
 use leasehold_core::secret::redacted;
 use leasehold_core::{Error, Kind, Result};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A repository and a remote.
 #[derive(Debug)]
@@ -25,57 +23,32 @@ pub(crate) struct Site {
     pub(crate) folder: PathBuf,
     /// The empty tree, in the repository's object format.
     pub(crate) empty_tree: &'static str,
-    /// Writes fence commits, where that needs no git.
-    pub(crate) pen: Option<Pen>,
+    /// Variables for git that name an author where nobody has told it who they are, as on CI machines: a fence needs none.
+    pub(crate) author: Vec<(String, &'static str)>,
 }
-
-/// The empty tree, by its SHA-1.
-pub(crate) const EMPTY_TREE: &str = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
 
 impl Site {
     pub(crate) async fn find(git: &Git, remote: &Remote) -> Result<Self> {
-        let memo = Memo::of(git, remote);
-        if let Some(site) = memo.as_ref().and_then(|memo| memo.recall(git)) {
-            return Ok(site);
-        }
-        let (site, is_plain) = Site::ask(git, remote).await?;
-        if let Some(memo) = memo {
-            memo.keep(&site, is_plain);
-        }
-        Ok(site)
-    }
-
-    /// Asks git; and whether nothing but its usual settings had a say.
-    async fn ask(git: &Git, remote: &Remote) -> Result<(Self, bool)> {
-        let words = ["rev-parse", "--git-common-dir", "--show-object-format"];
-        let mut ask = git.command(["config", "--null", "--list"]);
+        let mut ask = git.command(["config", "--null", "--list", "--show-origin"]);
         // Its trace says which git this is, and saves asking for that: a push is to cost few processes.
         if std::env::var_os("GIT_TRACE2_EVENT").is_none() {
             ask.env("GIT_TRACE2_EVENT", "2");
         }
-        let (settings, repository) = tokio::join!(git.finish(ask), git.run(words));
-        let (settings, repository) = (settings?, repository?);
-        let version = match Version::traced(&settings.said) {
+        let answer = git.finish(ask).await?;
+        let version = match Version::traced(&answer.said) {
             Some(version) => version.at_least(OLDEST)?,
             None => git.version(OLDEST).await?,
         };
-        if !repository.succeeded {
-            let why = repository.complaint();
-            return Err(Error::invalid("repository", git.folder().display(), why));
-        }
-        let text = repository.text();
-        let mut lines = text.lines();
-        let common = git.folder().join(lines.next().unwrap_or(".git"));
-        let folder = common.join("leasehold");
-        let empty_tree = match lines.next() {
-            Some("sha256") => "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
-            _ => EMPTY_TREE,
+        let settings = Settings::parse(&answer.stdout);
+        // Settings that git cannot read to their end are no answer; asked again, it says why in plain words.
+        let common = match settings.common_folder(git.folder()).filter(|_| answer.succeeded) {
+            Some(common) => common,
+            None => common_folder(git).await?,
         };
-        let settings = Settings::parse(&settings.stdout);
-        let is_here = git.is_elsewhere() || std::env::var_os("GIT_OBJECT_DIRECTORY").is_none();
-        let setting = |name: &str| settings.get(name).map(str::to_owned);
-        let pen = std::path::absolute(&common).ok().filter(|_| is_here && empty_tree == EMPTY_TREE);
-        let pen = pen.and_then(|common| Pen::new(&common, setting));
+        let empty_tree = match settings.get("extensions.objectformat") {
+            Some("sha256") => "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
+            _ => "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
+        };
         let url = match &settings.addresses(git, remote).await?[..] {
             [] => unnamed(git, remote)?,
             [url] => url.clone(),
@@ -96,10 +69,16 @@ impl Site {
         }
         settings.permit(&url)?;
         let fetches_there = !settings.tells_pushes_apart(remote);
-        let is_plain = settings.are_plain(remote);
-        let site =
-            Site { git: git.clone(), version, remote: remote.clone(), url, fetches_there, folder, empty_tree, pen };
-        Ok((site, is_plain))
+        Ok(Site {
+            git: git.clone(),
+            version,
+            remote: remote.clone(),
+            url,
+            fetches_there,
+            folder: common.join("leasehold"),
+            empty_tree,
+            author: settings.missing_author(),
+        })
     }
 
     /// Where the fence is read: always where pushes go.
@@ -124,24 +103,70 @@ fn unnamed(git: &Git, remote: &Remote) -> Result<String> {
     Ok(text.to_owned())
 }
 
-/// The few settings of git that matter here; the last of a name counts.
-struct Settings(Vec<(String, String)>);
+/// The folder of the repository that all of its worktrees share, as git knows it.
+async fn common_folder(git: &Git) -> Result<PathBuf> {
+    let answer = git.run(["rev-parse", "--git-common-dir"]).await?;
+    if !answer.succeeded {
+        return Err(Error::invalid("repository", git.folder().display(), answer.complaint()));
+    }
+    Ok(git.folder().join(answer.text()))
+}
+
+/// Git's settings, from all of their files; the last of a name counts.
+struct Settings(Vec<Setting>);
+
+struct Setting {
+    /// `file:PATH`, from the top of the worktree if it is relative; or another word where it comes from no file.
+    origin: String,
+    key: String,
+    value: String,
+}
 
 impl Settings {
     fn parse(bytes: &[u8]) -> Self {
         let text = String::from_utf8_lossy(bytes);
-        let entries = text.split('\0').filter(|entry| !entry.is_empty());
-        Settings(entries.map(|entry| entry.split_once('\n').unwrap_or((entry, "true"))).map(own).collect())
+        let mut fields = text.split('\0');
+        let mut settings = Vec::new();
+        while let (Some(origin), Some(entry)) = (fields.next(), fields.next()) {
+            let (key, value) = entry.split_once('\n').unwrap_or((entry, "true"));
+            settings.push(Setting { origin: origin.to_owned(), key: key.to_owned(), value: value.to_owned() });
+        }
+        Settings(settings)
+    }
+
+    /// The folder that the worktrees of a repository share, by the file with the repository's own settings: that saves
+    /// asking git. None in a folder below the top of a worktree, and where the file cannot be told.
+    fn common_folder(&self, folder: &Path) -> Option<PathBuf> {
+        let own = self.0.iter().rev().find(|setting| setting.key == "core.repositoryformatversion")?;
+        let file = folder.join(own.origin.strip_prefix("file:")?);
+        let is_it = file.file_name()? == "config" && file.is_file();
+        file.parent().filter(|_| is_it).map(Path::to_owned)
+    }
+
+    /// What to tell git of an author where neither its variables nor its settings do.
+    fn missing_author(&self) -> Vec<(String, &'static str)> {
+        let mut missing = Vec::new();
+        for who in ["author", "committer"] {
+            for (what, ours) in [("name", "leasehold"), ("email", "leasehold@localhost")] {
+                let variable = format!("GIT_{}_{}", who.to_uppercase(), what.to_uppercase());
+                let setting = self.get(&format!("{who}.{what}")).or_else(|| self.get(&format!("user.{what}")));
+                let is_told = std::env::var_os(&variable).is_some_and(|value| !value.is_empty());
+                if !is_told && setting.is_none_or(str::is_empty) {
+                    missing.push((variable, ours));
+                }
+            }
+        }
+        missing
     }
 
     /// Where pushes to a remote of this name go; none if there is no such name.
     async fn addresses(&self, git: &Git, remote: &Remote) -> Result<Vec<String>> {
         let all = |name: &str| -> Vec<String> {
             let key = format!("remote.{}.{name}", remote.as_str());
-            self.0.iter().filter(|(found, _)| *found == key).map(|(_, value)| value.clone()).collect()
+            self.0.iter().filter(|setting| setting.key == key).map(|setting| setting.value.clone()).collect()
         };
         let (urls, push_urls) = (all("url"), all("pushurl"));
-        let is_rewritten = self.0.iter().any(|(key, _)| key.starts_with("url."));
+        let is_rewritten = self.0.iter().any(|setting| setting.key.starts_with("url."));
         let found = if push_urls.is_empty() { urls } else { push_urls };
         if !is_rewritten && !found.is_empty() && found.iter().all(|url| !url.is_empty()) {
             return Ok(found);
@@ -152,15 +177,8 @@ impl Settings {
         Ok(text.lines().map(str::to_owned).collect())
     }
 
-    /// Whether they all come from the usual files and say themselves where the remote is.
-    fn are_plain(&self, remote: &Remote) -> bool {
-        let own = format!("remote.{}.url", remote.as_str());
-        let is_odd = |key: &str| ["include.", "includeif.", "url."].iter().any(|start| key.starts_with(start));
-        self.get(&own).is_some() && !self.0.iter().any(|(key, _)| is_odd(&key.to_ascii_lowercase()))
-    }
-
     fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().rev().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+        self.0.iter().rev().find(|setting| setting.key.eq_ignore_ascii_case(name)).map(|setting| setting.value.as_str())
     }
 
     fn is(&self, name: &str) -> bool {
@@ -171,7 +189,8 @@ impl Settings {
         let own = format!("remote.{}.pushurl", remote.as_str());
         self.0
             .iter()
-            .any(|(key, _)| key.eq_ignore_ascii_case(&own) || key.to_ascii_lowercase().ends_with(".pushinsteadof"))
+            .map(|setting| &setting.key)
+            .any(|key| key.eq_ignore_ascii_case(&own) || key.to_ascii_lowercase().ends_with(".pushinsteadof"))
     }
 
     /// A helper is a program that the URL chooses: only one that the user has allowed by name is run. Git's own check,
@@ -188,8 +207,4 @@ impl Settings {
         );
         Err(Error::invalid("remote", url, why))
     }
-}
-
-fn own((key, value): (&str, &str)) -> (String, String) {
-    (key.to_owned(), value.to_owned())
 }
