@@ -46,7 +46,6 @@ mod name;
 mod nonce;
 mod ownership;
 pub mod protocol;
-mod recall;
 pub mod relocation;
 mod remedy;
 pub mod residence;
