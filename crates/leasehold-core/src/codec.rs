@@ -1,6 +1,6 @@
 //! Records as bytes: one header line with format version and checksum, then JSON.
 //!
-//! Promise: a flipped bit, a truncated file or a newer format is told apart and never overwritten; an old format is
+//! Promise: a flipped bit, a truncated file or a newer format is told apart and never overwritten; every released format is
 //! read for ever (golden files in `tests/golden/`). Non-promise: the JSON is for machines; `show --json` is the stable form.
 
 use crate::error::{Error, Kind, Result};

@@ -46,7 +46,6 @@ pub mod lease;
 mod memory;
 mod name;
 mod nonce;
-mod recall;
 pub mod relocation;
 mod remedy;
 pub mod residence;

@@ -101,16 +101,16 @@ impl Mark {
 #[serde(deny_unknown_fields)]
 pub struct Residence {
     /// Set when the namespace is on its way to another store, or has gone there.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub leaving: Option<Mark>,
     /// Set while another store's records come in.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub arriving: Option<Mark>,
     /// Migrations from here that were given up, or began to be, the latest last. None of them goes on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     given_up: Vec<Nonce>,
     /// New for each write, so that no two are alike.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     tag: Option<Nonce>,
 }
 

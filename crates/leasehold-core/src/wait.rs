@@ -15,58 +15,53 @@ use std::time::Duration;
 
 /// How often a waiter looks for itself, hints or not.
 const POLL: Duration = Duration::from_secs(1);
-/// The longest that a waiter stays away after it was outrun.
-const MAX_REST: Duration = Duration::from_secs(1);
+/// How long a waiter backs off when another waiter was faster, the first time and at most.
+const FIRST_BACKOFF: Duration = Duration::from_millis(250);
+const MAX_BACKOFF: Duration = POLL;
+/// The longest pause between a hint and the look that follows it.
+const MAX_SPREAD: Duration = Duration::from_millis(1);
 /// How long a waiter stays away from a store that has no room for it, the first time and at most.
 const FIRST_RETREAT: Duration = Duration::from_millis(250);
 const MAX_RETREAT: Duration = Duration::from_secs(5);
-/// What a waiter that was outrun begins with.
-const MIN_REST: Duration = Duration::from_millis(1);
-/// From here on a waiter stops watching while it rests: being told of every release costs more than coming back.
-const LEAVING: Duration = Duration::from_millis(8);
-
-/// Who has to rest so long is one of many.
-const CROWDED: Duration = Duration::from_millis(16);
 
 /// How waiters that one hint wakes keep out of each other's way.
 ///
-/// All of them hear of a release, and one can have the lease: if all looked at once, the others' looks and lost swaps
-/// would hold up the one. So a waiter that was outrun rests for a random time, up to three times as long as before and at
-/// least as long as its vain look took, which is long where many looked at once; and one that got the lease begins the next
-/// time with less. Among a few that is half, so that each gets it about as often as the others. Among many it is an eighth
-/// less, so that each is outrun about once for eight times that it gets the lease, however many they are: few of them at a
-/// time watch, and the lease is passed on about as fast as between two. A lone waiter looks at once, and one that rests has
-/// seen others take the lease.
+/// All of them hear of a release, and one can get the lease. If all looked at every release, their reads and lost swaps would
+/// slow down that one. So a waiter that finds a new holder after a hint backs off: for a random time, up to twice as long each
+/// time, in which it does not watch. Those who watch at a release look at slightly different times, so that whoever is told
+/// first is not always the one: the last holder, who did not have to back off, began to watch before all others. A lone waiter
+/// never backs off.
 #[derive(Debug, Default)]
-struct Crowd {
+struct Backoff {
     seen: Option<Epoch>,
-    rest: Duration,
+    last: Duration,
     jitter: Option<Jitter>,
 }
 
-impl Crowd {
-    /// Takes note of who is in the way, so long after a hint, if there was one; whether that one was faster at what both
-    /// had been hinted at.
-    fn note(&mut self, refusal: &Refusal, hinted: Option<Duration>) -> bool {
-        let Refusal::Held { epoch, .. } = refusal else { return false };
+impl Backoff {
+    /// How long to stay away after this refusal, which came after a hint or not.
+    fn after(&mut self, refusal: &Refusal, is_hinted: bool) -> Option<Duration> {
+        let Refusal::Held { epoch, .. } = refusal else { return None };
         let is_same = self.seen.replace(*epoch).is_none_or(|seen| seen == *epoch);
-        let Some(took) = hinted.filter(|_| !is_same) else { return false };
-        self.rest = (self.rest * 3).max(took * 2).clamp(MIN_REST, MAX_REST);
-        true
+        if is_same || !is_hinted {
+            return None;
+        }
+        self.last = (self.last * 2).clamp(FIRST_BACKOFF, MAX_BACKOFF);
+        let half = self.last / 2;
+        Some(half + below(half, &mut self.jitter))
     }
 
-    /// What to remember when the lease was had.
-    fn relaxed(&self) -> Duration {
-        let share = if self.rest < CROWDED { 2 } else { 8 };
-        Some(self.rest - self.rest / share).filter(|rest| *rest >= MIN_REST).unwrap_or_default()
+    /// How long to pause after a hint that was waited for this long: a small part of it, so that short tenures are passed on
+    /// without delay.
+    fn spread(&mut self, waited: Duration) -> Duration {
+        below((waited / 20).min(MAX_SPREAD), &mut self.jitter)
     }
+}
 
-    /// A random time from `least` up to the present rest.
-    fn rest(&mut self, least: Duration) -> Duration {
-        let jitter = self.jitter.get_or_insert_with(|| Jitter::new(Nonce::random()));
-        let span = u64::try_from((self.rest.saturating_sub(least)).as_micros()).unwrap_or(u64::MAX);
-        least + Duration::from_micros(jitter.below(span.max(1)))
-    }
+/// A random time below this one.
+fn below(bound: Duration, jitter: &mut Option<Jitter>) -> Duration {
+    let jitter = jitter.get_or_insert_with(|| Jitter::new(Nonce::random()));
+    Duration::from_micros(jitter.below((bound.as_micros() as u64).max(1)))
 }
 
 /// How long a waiter stays away from a store that is away, or that has no room for one more: a server with as many
@@ -83,9 +78,8 @@ impl Retreat {
             return POLL;
         }
         self.last = (self.last * 2).clamp(FIRST_RETREAT, MAX_RETREAT);
-        let jitter = self.jitter.get_or_insert_with(|| Jitter::new(Nonce::random()));
         let half = self.last / 2;
-        half + Duration::from_micros(jitter.below(half.as_micros() as u64))
+        half + below(half, &mut self.jitter)
     }
 }
 
@@ -121,8 +115,7 @@ impl Coordinator {
         for (index, lease) in leases.iter().enumerate() {
             let mut ask = ask.clone();
             ask.holder.nonce = ask.holder.nonce.nth(index);
-            // Read, not remembered: whoever was woken by our own release reads as well, and should have a chance.
-            let answer = self.acquire_knowing(lease, &ask, None).await?;
+            let answer = self.acquire(lease, &ask).await?;
             if let Acquired::Granted(_) = answer {
                 return Ok(answer);
             }
@@ -236,34 +229,21 @@ impl Coordinator {
             Attempt::GivenBack(paused) => return Ok(paused),
         };
         let mut watches: Option<Vec<Watch>> = None;
-        let mut crowd = Crowd::default();
-        if let (Acquired::Refused { .. }, Some(lease)) = (&answer, leases.first()) {
-            crowd.rest = self.recall().take_crowd(lease);
-        }
-        let (mut hinted, mut is_outrun) = (None, !crowd.rest.is_zero());
+        let (mut backoff, mut is_hinted) = (Backoff::default(), false);
         loop {
-            let until_free = match &answer {
-                Acquired::Granted(_) => {
-                    leases.iter().take(1).for_each(|lease| self.recall().keep_crowd(lease, crowd.relaxed()));
-                    return Ok(answer);
-                }
-                Acquired::Refused { refusal, now, .. } => {
-                    is_outrun |= crowd.note(refusal, hinted.take().map(|at| self.clock().now().saturating_since(at)));
-                    match &**refusal {
-                        Refusal::Held { tenure, .. } => tenure.deadline.saturating_since(*now),
-                        Refusal::Paused(_) => POLL,
-                        _ => return Ok(answer),
-                    }
-                }
+            let Acquired::Refused { refusal, now: told, .. } = &answer else { return Ok(answer) };
+            let until_free = match &**refusal {
+                Refusal::Held { tenure, .. } => tenure.deadline.saturating_since(*told),
+                Refusal::Paused(_) => POLL,
+                _ => return Ok(answer),
             };
             let now = self.clock().now();
             if now >= give_up {
                 return Ok(answer);
             }
-            if std::mem::take(&mut is_outrun) && crowd.rest >= LEAVING {
+            if let Some(pause) = backoff.after(refusal, std::mem::take(&mut is_hinted)) {
                 watches = None;
-                let rest = crowd.rest(crowd.rest / 2);
-                self.clock().sleep_until((now + rest).min(give_up)).await;
+                self.clock().sleep_until((now + pause).min(give_up)).await;
             }
             if let Some(watches) = &mut watches {
                 let wake = (now + until_free.clamp(Duration::from_millis(1), POLL)).min(give_up);
@@ -271,11 +251,10 @@ impl Coordinator {
                     biased;
                     () = self.clock().sleep_until(wake) => {}
                     () = any_hint(watches) => {
-                        if crowd.rest < LEAVING {
-                            let pause = crowd.rest(Duration::ZERO);
-                            self.clock().sleep_until((self.clock().now() + pause).min(give_up)).await;
-                        }
-                        hinted = Some(self.clock().now());
+                        is_hinted = true;
+                        let hinted = self.clock().now();
+                        let pause = backoff.spread(hinted.saturating_since(now));
+                        self.clock().sleep_until((hinted + pause).min(give_up)).await;
                         // What was hinted at in the meantime is seen by the look that follows.
                         watches.iter_mut().for_each(Watch::forget);
                     }
@@ -369,11 +348,10 @@ mod tests {
 
     #[test]
     fn who_rests_as_long_as_can_be_still_rests_when_outrun() {
-        let mut crowd = Crowd { rest: MAX_REST, ..Crowd::default() };
-        assert!(!crowd.note(&held(1), Some(MIN_REST)), "there was nobody before");
-        assert!(crowd.note(&held(2), Some(MIN_REST)));
-        assert_eq!(crowd.rest, MAX_REST);
-        assert!(!crowd.note(&held(2), Some(MIN_REST)), "the same one as before");
-        assert!(!crowd.note(&held(3), None), "found so without a hint");
+        let mut backoff = Backoff { last: MAX_BACKOFF, ..Backoff::default() };
+        assert_eq!(backoff.after(&held(1), true), None, "there was nobody before");
+        assert!(backoff.after(&held(2), true).is_some_and(|pause| pause >= MAX_BACKOFF / 2 && pause < MAX_BACKOFF));
+        assert_eq!(backoff.after(&held(2), true), None, "the same one as before");
+        assert_eq!(backoff.after(&held(3), false), None, "found so without a hint");
     }
 }

@@ -1,6 +1,7 @@
-//! Records as bytes: golden files of every format there was, damage that must be noticed, and parsers fed rubbish.
+//! Records as bytes: golden files of the format, damage that must be noticed, and parsers fed rubbish.
 //!
-//! A golden file is never rewritten. When a format changes, a new version gets new files and the old ones stay.
+//! From the first release on a golden file is never rewritten: when a format changes, a new version gets new files and the
+//! old ones stay.
 
 #![allow(clippy::unwrap_used)]
 
@@ -28,7 +29,8 @@ const T0: u64 = 1_700_000_000_000;
 
 fn free() -> Ownership {
     let first = Transfer { outcome: Some(Outcome::Succeeded), held_for_ms: Some(61_250), ..transfer(1) };
-    Ownership { epoch: epoch(1), transfers: vec![first.into()], ..Ownership::default() }
+    let lineage = Some(Lineage::from_u128(9));
+    Ownership { epoch: epoch(1), lineage, transfers: vec![first.into()], ..Ownership::default() }
 }
 
 fn transfer(number: u64) -> Transfer {

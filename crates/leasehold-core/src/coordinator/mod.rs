@@ -2,8 +2,9 @@
 //!
 //! Promise: nothing is granted, renewed, completed or ordered unless a swap answered that it is stored. A write without an
 //! answer is looked for by its nonce: what is found is confirmed by a new write, what the record proves was not applied is
-//! tried again, and what it no longer remembers is *unknown* ([`crate::lease::protocol::fate`]), never applied a second time. Acquiring costs a read and a swap, or a swap alone where this process released the lease just before;
-//! renewing and releasing cost one swap, because the holder knows the revision it wrote. Non-promise: it does not renew by itself (see [`crate::Keeper`]).
+//! tried again, and what it no longer remembers is *unknown* ([`crate::lease::protocol::fate`]), never applied a second time.
+//! Acquiring costs a read and a swap; renewing and releasing cost one swap, because the holder knows the revision it wrote.
+//! Non-promise: it does not renew by itself (see [`crate::Keeper`]).
 
 use crate::clock::{Clock, SystemClock};
 use crate::epoch::Epoch;
@@ -15,7 +16,6 @@ use crate::lease::record::Ownership;
 use crate::lease::transfer::Outcome;
 use crate::name::{Key, LeaseName, Shelf};
 use crate::nonce::{Lineage, Nonce};
-use crate::recall::Recall;
 use crate::sheet::{self, Old};
 use crate::store::{ClockSource, Store};
 use crate::text::{Who, Why};
@@ -33,7 +33,6 @@ use apply::{Applied, Unanswered};
 pub struct Coordinator {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
-    recall: Arc<Recall>,
 }
 
 /// What an acquirer asks for.
@@ -101,17 +100,12 @@ impl Coordinator {
 
     /// The same with another clock, for tests.
     pub fn with_clock(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
-        Coordinator { store, clock, recall: Arc::default() }
+        Coordinator { store, clock }
     }
 
     /// The store.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
-    }
-
-    /// What is remembered.
-    pub(crate) fn recall(&self) -> &Recall {
-        &self.recall
     }
 
     /// The clock.
@@ -135,22 +129,11 @@ impl Coordinator {
     /// # Ok(()) }
     /// ```
     pub async fn acquire(&self, lease: &LeaseName, ask: &Ask) -> Result<Acquired> {
-        let known = self.recall.take(lease, self.clock.now(), ask.ttl.get());
-        self.acquire_knowing(lease, ask, known.as_ref()).await
-    }
-
-    /// [`Coordinator::acquire`] with what is remembered of the record, if it is free.
-    pub(crate) async fn acquire_knowing(
-        &self,
-        lease: &LeaseName,
-        ask: &Ask,
-        known: Option<&Known>,
-    ) -> Result<Acquired> {
         self.check_ttl(ask.ttl)?;
         lease.check_lease()?;
         let request =
             Request::Acquire { lineage: Lineage::random(), holder: ask.holder.clone(), ttl: ask.ttl, slot: ask.slot };
-        Ok(match self.apply(lease, &request, known).await? {
+        Ok(match self.apply(lease, &request, None).await? {
             Applied::Yes { known, .. } => {
                 Acquired::Granted(Box::new(self.granted(lease, &ask.holder, ask.ttl, *known)?))
             }
@@ -217,7 +200,7 @@ impl Coordinator {
     /// Releases by token alone, as a process does that was not the one to acquire.
     pub async fn release_by_token(&self, token: &Token, outcome: Outcome) -> Result<Released> {
         let request = Request::Release { claim: token.claim(), outcome };
-        Ok(self.released(&token.lease, self.apply(&token.lease, &request, None).await?))
+        Ok(Self::released(self.apply(&token.lease, &request, None).await?))
     }
 
     /// Carries out an operator's order, decided on the record as it is now. Gives the grant for a hand-off.
@@ -293,12 +276,9 @@ impl Coordinator {
         }
     }
 
-    fn released(&self, lease: &LeaseName, applied: Applied) -> Released {
+    fn released(applied: Applied) -> Released {
         match applied {
-            Applied::Yes { known, .. } => {
-                self.recall.keep(lease, *known);
-                Released::Now
-            }
+            Applied::Yes { .. } => Released::Now,
             Applied::No { refusal, .. } => match *refusal {
                 Refusal::AlreadyReleased { outcome } => Released::Already(outcome),
                 other => Released::Lost(other),
@@ -376,7 +356,7 @@ impl Releasing<'_> {
     pub async fn attempt(&mut self) -> Result<Released> {
         let (leases, lease) = (self.coordinator, &self.grant.token.lease);
         let applied = leases.apply_again(lease, &self.request, Some(&self.grant.known), &mut self.unanswered).await?;
-        Ok(leases.released(lease, applied))
+        Ok(Coordinator::released(applied))
     }
 }
 

@@ -25,35 +25,35 @@ pub struct Ownership {
     /// The fencing number of the last transfer.
     pub epoch: Epoch,
     /// The line of epochs that the number belongs to; none before the first write.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub lineage: Option<Lineage>,
     /// Whether an operator gave it that lineage, to go on where a lost store had been. That can be done once.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub healed: bool,
     /// Set by the first write, and kept until a holder has done more than acquire. Whoever is granted the lease meanwhile
     /// makes sure that its namespace was not moved to another store before the record was there to be moved along.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub newborn: bool,
     /// Set while it is on its way to another store, or has gone there; nothing happens here then.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub relocation: Option<Relocation>,
     /// Who holds it, if anyone does. May have run out: only the store's clock can tell.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tenure: Option<Tenure>,
     /// The newest scheduled slot that was claimed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub slot: Option<SlotMark>,
     /// The last evidence of progress.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
     /// Set while an operator keeps new holders out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub paused: Option<OperatorMark>,
     /// Who last ended a pause.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub resumed: Option<OperatorMark>,
     /// The last transfers, oldest first, at most [`TRANSFERS_KEPT`]. Shared, for each step copies the record.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub transfers: Vec<Arc<Transfer>>,
 }
 
@@ -171,17 +171,7 @@ pub struct SlotMark {
     pub epoch: Epoch,
     /// How often it was claimed, without the times when nothing was started. More than once means that a run of it died, or
     /// failed and was asked for again.
-    #[serde(default = "once", skip_serializing_if = "is_once")]
     pub runs: u32,
-}
-
-const fn once() -> u32 {
-    1
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref)]
-const fn is_once(runs: &u32) -> bool {
-    *runs == 1
 }
 
 /// Evidence that the work moves, apart from the heartbeat.
@@ -193,10 +183,10 @@ pub struct Progress {
     /// The epoch whose holder reported it.
     pub epoch: Epoch,
     /// How far the work has come.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub marker: Option<Marker>,
     /// What the next attempt needs to carry on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
 }
 

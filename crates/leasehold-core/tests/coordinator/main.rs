@@ -9,7 +9,6 @@ mod busy;
 mod calls;
 mod counting;
 mod moving;
-mod recall;
 #[path = "../support/mod.rs"]
 mod support;
 mod trust;

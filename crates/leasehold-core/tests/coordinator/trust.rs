@@ -6,7 +6,8 @@ use crate::{TTL, name};
 use leasehold_core::clock::{Clock, ManualClock, Moment};
 use leasehold_core::lease::protocol::{Decision, Refusal, Report, Request, decide};
 use leasehold_core::{
-    Acquired, Ask, Coordinator, Key, Kind, LeaseName, Outcome, Ownership, Released, Shelf, Store, Timestamp, codec,
+    Acquired, Ask, Coordinator, Grant, Key, Kind, LeaseName, Outcome, Ownership, Released, Shelf, Store, Timestamp,
+    codec,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ enum Deed {
     Renew,
     Checkpoint,
     Adopt,
-    /// Release, and acquire again from memory.
+    /// Release, and acquire again.
     ComeBack,
 }
 
@@ -144,6 +145,56 @@ async fn check_window(store: &Faulty, clock: &ManualClock, trust_until: Moment) 
     let decision = decide(&record, &other, then);
     prop_assert!(matches!(decision, Decision::Refuse(Refusal::Held { .. })), "granted at {then:?}: {decision:?}");
     Ok(())
+}
+
+#[test]
+fn of_several_processes_none_is_granted_what_another_still_trusts() {
+    #[derive(Debug, Clone, Copy)]
+    enum Step {
+        Acquire(usize),
+        Release(usize),
+        Wait(u64),
+    }
+    let step = prop_oneof![
+        4 => (0..3_usize).prop_map(Step::Acquire),
+        3 => (0..3_usize).prop_map(Step::Release),
+        1 => (1..=2 * TTL).prop_map(Step::Wait),
+    ];
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    property(CASES, prop::collection::vec(step, 1..60), |steps| {
+        let clock = ManualClock::default();
+        let store = Arc::new(Faulty::new(clock.clone()));
+        let process = || Coordinator::with_clock(store.clone(), Arc::new(Hasty(clock.clone())));
+        let processes = [process(), process(), process()];
+        let mut held: [Option<Grant>; 3] = [None, None, None];
+        let mut newest = 0;
+        runtime.block_on(async {
+            for (nonce, step) in (1..).zip(steps) {
+                match step {
+                    Step::Wait(secs) => clock.advance(seconds(secs)),
+                    Step::Release(who) => {
+                        if let Some(grant) = held[who].take() {
+                            processes[who].release(&grant, Outcome::Succeeded).await.unwrap();
+                        }
+                    }
+                    Step::Acquire(who) => {
+                        let is_trusted = held.iter().flatten().any(|grant| clock.now() < grant.trust_until());
+                        let ask = Ask::new(holder(nonce), ttl(TTL));
+                        match processes[who].acquire(&name(), &ask).await.unwrap() {
+                            Acquired::Granted(grant) => {
+                                prop_assert!(!is_trusted, "granted while another may trust its own");
+                                newest += 1;
+                                prop_assert_eq!(grant.token().epoch.get(), newest);
+                                held[who] = Some(*grant);
+                            }
+                            Acquired::Refused { refusal, .. } => prop_assert!(is_trusted, "{refusal:?}"),
+                        }
+                    }
+                }
+            }
+            Ok(())
+        })
+    });
 }
 
 /// A store whose clock is set back by an hour between a read and the swap that follows it.
