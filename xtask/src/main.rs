@@ -1,10 +1,11 @@
-//! Chores: `cargo xtask test [--quick]`, `cargo xtask torture`, `cargo xtask servers`, `cargo xtask tidy`.
+//! Chores: `cargo xtask test [--quick]`, `cargo xtask torture`, `cargo xtask servers`, `cargo xtask tidy`, `cargo xtask lines`.
 //!
 //! Promise: `test` runs every check that CI runs, in one command. It stops at the first check that fails, but of the tests
 //! it shows every one that does.
 
 mod lanes;
 mod licences;
+mod lines;
 mod nfs;
 mod servers;
 mod tidy;
@@ -23,6 +24,7 @@ const USAGE: &str = "usage:
   cargo xtask nfs            the directory store and the file guard on a real NFS server; `test` does so too
   cargo xtask servers        install the servers that the tests start; `test` does so too
   cargo xtask tidy           layers, sizes, checklists
+  cargo xtask lines          how many lines of code each crate has
   cargo xtask watch COMMAND  run a command as `test` runs the tests: red if it leaves processes or files behind";
 
 fn main() -> ExitCode {
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         [watch::INNER, "nfs"] => nfs::test(&root()),
         ["servers"] => servers::install(&root()),
         ["tidy"] => tidied(),
+        ["lines"] => lines::print(&root()),
         ["watch", program, ref args @ ..] => {
             let mut command = with_signals(program);
             command.args(args);

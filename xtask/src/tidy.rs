@@ -258,7 +258,7 @@ fn decisions(root: &Path, complaints: &mut Vec<String>) {
     }
 }
 
-fn files(root: &Path, below: &[&str], extension: &str) -> Vec<PathBuf> {
+pub(crate) fn files(root: &Path, below: &[&str], extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders: Vec<PathBuf> = below.iter().map(|name| root.join(name)).collect();
     while let Some(folder) = folders.pop() {
