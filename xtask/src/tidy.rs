@@ -65,6 +65,7 @@ pub fn complaints(root: &Path) -> Vec<String> {
     checklist(root, "stores", &mut complaints);
     checklist(root, "guards", &mut complaints);
     decisions(root, &mut complaints);
+    links(root, &mut complaints);
     switches(root, &mut complaints);
     for name in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"] {
         if !root.join(name).is_file() {
@@ -258,6 +259,30 @@ fn decisions(root: &Path, complaints: &mut Vec<String>) {
     }
 }
 
+/// Links between the documents, and from them to the sources, lead somewhere.
+fn links(root: &Path, complaints: &mut Vec<String>) {
+    let top = fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path());
+    let top = top.filter(|path| path.extension().is_some_and(|ending| ending == "md"));
+    for path in top.chain(files(root, &["docs", "bench", "workers"], "md")) {
+        let place = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+        let folder = path.parent().unwrap_or(root);
+        for target in targets(&read(&path)) {
+            let is_elsewhere = target.contains("://") || target.starts_with('#') || target.starts_with("mailto:");
+            let file = target.split('#').next().unwrap_or_default();
+            if !is_elsewhere && !folder.join(file).exists() {
+                complaints.push(format!("{place}: the link to `{target}` leads nowhere"));
+            }
+        }
+    }
+}
+
+/// What the links of a document point at, code apart.
+fn targets(text: &str) -> Vec<String> {
+    let prose = text.split("```").step_by(2);
+    let links = prose.flat_map(|part| part.split("](").skip(1));
+    links.filter_map(|rest| rest.split(')').next()).map(ToOwned::to_owned).collect()
+}
+
 pub(crate) fn files(root: &Path, below: &[&str], extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders: Vec<PathBuf> = below.iter().map(|name| root.join(name)).collect();
@@ -313,6 +338,12 @@ mod tests {
         let source = "use leasehold_core::Token;\nfn f() { leasehold_stores::open() } // leasehold_work::x\n";
         assert_eq!(uses(source), BTreeSet::from(["leasehold-core".to_owned(), "leasehold-stores".to_owned()]));
         assert_eq!(uses("\n#[cfg(test)]\nmod tests { use leasehold_stores::open; }"), BTreeSet::new());
+    }
+
+    #[test]
+    fn links_are_read_from_prose_only() {
+        let text = "See [a](docs/a.md) and [b](../b.md#part).\n```sh\necho [x](y)\n```\n[c](c.md)";
+        assert_eq!(targets(text), ["docs/a.md", "../b.md#part", "c.md"]);
     }
 
     #[test]
