@@ -1,4 +1,4 @@
-//! Leasehold lets many background jobs share work safely, on one machine or a fleet.
+//! The rules of Leasehold: what a lease and an item are, who may change them, and how long a holder may trust itself.
 //!
 //! A **lease** decides who may try: it is time-bounded, renewed while the work runs, and expires by itself.
 //! A **fence** decides whose writes still count: every acquisition gets a strictly larger [`Epoch`], and the place that
@@ -6,11 +6,12 @@
 //!
 //! - [`Coordinator`] acquires, renews and releases leases in any [`Store`].
 //! - [`Keeper`] renews a grant in the background and says the moment it is lost.
-//! - [`protocol::decide`] is the one pure function behind both.
+//! - [`lease::protocol::decide`] is the one pure function behind both, [`item::protocol::decide`] its twin for queues.
 //! - [`guard`] has the predicate that every guarded resource applies.
 //!
 //! What is promised, and what is not, is in `docs/guarantees.md`. Stores are in `leasehold-stores`, guards in
-//! `leasehold-guards`, the command in `leasehold-cli`.
+//! `leasehold-guards`, queues and schedules in `leasehold-work`, the command in `leasehold-cli`. This crate is what they are
+//! built on, and may change with any release.
 //!
 //! ```
 //! use leasehold_core::{Acquired, Ask, Coordinator, HolderId, Keeper, MemoryStore, Outcome};

@@ -1,7 +1,7 @@
 //! A cron line: when a job is due, in wall-clock time.
 //!
 //! Promise: a line that parsed comes due some day, and a line that does not parse is refused with the field, the value
-//! and the allowed form. Non-promise: a cron line alone knows no zone; [`crate::Schedule`] turns it into instants.
+//! and the allowed form. Non-promise: a cron line alone knows no zone; [`super::Schedule`] turns it into instants.
 
 mod advice;
 mod fields;
