@@ -7,11 +7,13 @@ use leasehold_core::{
     Acquired, Ask, Coordinator, Epoch, Grant, HolderId, Key, Kind, LeaseName, Operated, Outcome, Ownership, Released,
     Shelf, Timestamp, Ttl, codec,
 };
+use std::sync::Arc;
+use tokio::sync::Barrier;
 
 const LONG: Ttl = Ttl::MAX;
 
 /// Takes a lease that must be there to be had.
-pub(super) async fn take(leases: &Coordinator, lease: &LeaseName) -> Result<Grant, Broken> {
+async fn take(leases: &Coordinator, lease: &LeaseName) -> Result<Grant, Broken> {
     take_as(leases, lease, HolderId::new(None)).await
 }
 
@@ -116,9 +118,14 @@ pub(crate) async fn one_of_many_gets_the_lease(bench: Bench) -> Verdict {
     let lease = fresh_name("many")?;
     // Ended with us: one who gives up waiting for this promise clears the store up.
     let mut clients = tokio::task::JoinSet::new();
+    // All at once: one who asked before the others were there would not be contended.
+    let start = Arc::new(Barrier::new(bench.effort.clients));
     for _ in 0..bench.effort.clients {
-        let (leases, lease) = (bench.coordinator().await?, lease.clone());
-        clients.spawn(async move { leases.acquire(&lease, &Ask::new(HolderId::new(None), LONG)).await });
+        let (leases, lease, start) = (bench.coordinator().await?, lease.clone(), start.clone());
+        clients.spawn(async move {
+            start.wait().await;
+            leases.acquire(&lease, &Ask::new(HolderId::new(None), LONG)).await
+        });
     }
     let mut granted = Vec::new();
     while let Some(client) = clients.join_next().await {

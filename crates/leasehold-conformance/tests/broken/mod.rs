@@ -1,13 +1,16 @@
 //! A store in memory with one flaw.
 
+mod leases;
+
 use async_trait::async_trait;
 use leasehold_core::store::{
     Beside, Capabilities, Page, Parts, Reading, Store, Survey, Swap, Tail, Versioned, Watch, refuse_erasing_a_lease,
 };
 use leasehold_core::{Error, Key, Kind, LeaseName, MemoryStore, Ownership, Result, Revision, Shelf, Timestamp, codec};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 macro_rules! flaws {
     ($($flaw:ident),+ $(,)?) => {
@@ -48,6 +51,13 @@ flaws![
     ChecksThenWrites,
     DeniesWhatItDid,
     DeletesReleasedLeases,
+    FallsBackToAnOlderLease,
+    TellsHoldersByTheirLabel,
+    RenewsWhoeverAsks,
+    LooksBeforeItCreatesALease,
+    RefusesToRepeatAWrite,
+    FlushesRenewalsLate,
+    StaysLockedByADroppedCall,
     NeverHints,
     DeletesExpiredLeases,
 ];
@@ -60,6 +70,8 @@ const CIRCLE: u64 = 40;
 const HICCUP: u64 = 7;
 /// The most that a store lists at once which gives short pages.
 const SHORT_PAGE: usize = 4;
+/// How long it takes to get from one half of a write to the other, where that shows.
+const SLOW_STEP: Duration = Duration::from_millis(3);
 
 #[derive(Debug)]
 pub struct BrokenStore {
@@ -69,15 +81,26 @@ pub struct BrokenStore {
     cache: Mutex<HashMap<Key, Option<Versioned>>>,
 }
 
+/// A revision and what was stored with it.
+type Version = (u64, Vec<u8>);
+
 #[derive(Debug, Default)]
 struct Room {
-    records: Mutex<BTreeMap<Key, (u64, Vec<u8>)>>,
+    records: Mutex<BTreeMap<Key, Version>>,
     last_revision: AtomicU64,
     calls: AtomicU64,
+    /// Every version of every lease.
+    versions: Mutex<HashMap<Key, Vec<Version>>>,
+    /// What a call has locked and not unlocked.
+    locked: Mutex<HashSet<Key>>,
     /// Held while a swap checks and writes.
     turn: tokio::sync::Mutex<()>,
     /// Only asked for the time and for hints.
     sound: MemoryStore,
+}
+
+fn is_new_lease(key: &Key, expected: Option<&Revision>) -> bool {
+    key.shelf == Shelf::Lease && expected.is_none()
 }
 
 impl BrokenStore {
@@ -118,7 +141,7 @@ impl BrokenStore {
         }
     }
 
-    fn current(&self, key: &Key) -> Option<(u64, Vec<u8>)> {
+    fn current(&self, key: &Key) -> Option<Version> {
         self.room.records.lock().unwrap().get(key).cloned()
     }
 
@@ -137,6 +160,9 @@ impl BrokenStore {
         let revision = self.next_revision(key, previous, next);
         let kept = if self.flaw == Flaw::CutsLongValues { next.len().min(CUT) } else { next.len() };
         records.insert(key.clone(), (revision, next[..kept].to_vec()));
+        if let Some(older) = self.overwritten_by(key, records[key].clone()) {
+            records.insert(key.clone(), older);
+        }
         Revision(revision.to_string())
     }
 
@@ -184,12 +210,21 @@ impl Store for BrokenStore {
         // Both halves in one turn, except where the flaw is that they are not.
         let _turn = match self.flaw {
             Flaw::ChecksThenWrites => None,
+            Flaw::LooksBeforeItCreatesALease if is_new_lease(&key, expected) => None,
             _ => Some(self.room.turn.lock().await),
         };
-        if !self.holds(&key, expected) {
+        if !self.holds(&key, expected) && !self.lets_an_old_revision_pass(&key, expected, next) {
             return Ok(Swap::Mismatch);
         }
-        tokio::task::yield_now().await;
+        if self.flaw == Flaw::RefusesToRepeatAWrite && self.is_a_repeated_lease(&key, next) {
+            return Ok(Swap::Mismatch);
+        }
+        self.lock(&key)?;
+        match self.flaw {
+            Flaw::LooksBeforeItCreatesALease if is_new_lease(&key, expected) => tokio::time::sleep(SLOW_STEP).await,
+            _ => tokio::task::yield_now().await,
+        }
+        self.unlock(&key);
         if let (Flaw::WritesOnlyWhatDiffers, Some((revision, bytes))) = (self.flaw, self.current(&key))
             && bytes == next
         {
@@ -269,7 +304,7 @@ impl Store for BrokenStore {
             (Swap::Done { .. }, _) => true,
         };
         if self.flaw == Flaw::WritesBesideInASecondStep {
-            tokio::time::sleep(std::time::Duration::from_millis(3)).await;
+            tokio::time::sleep(SLOW_STEP).await;
         }
         if is_due {
             let mut records = self.room.records.lock().unwrap();
