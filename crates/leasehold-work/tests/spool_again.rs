@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use leasehold_core::{Checkpoint, Epoch, Label, Ttl};
+use leasehold_testbed::wait_until;
 use leasehold_work::queue::Payload;
 use leasehold_work::spool::{Spool, SpoolClaimer, SpoolFollowUp, SpoolGrant, SpoolNew, SpoolStep, SpoolSteps, Where};
 use std::fs;
@@ -42,9 +43,15 @@ fn count(spool: &Spool, folder: &str) -> usize {
     fs::read_dir(spool.root().join(folder)).unwrap().count()
 }
 
+/// Waits until everything that is in the spool now is older than that, by the clock that stamps its files.
+fn grow_old(spool: &Spool) {
+    let youngest = spool.now().unwrap();
+    wait_until("everything is old", || spool.now().unwrap().saturating_since(youngest) > AGE);
+}
+
 /// Purges, once what is finished is old enough. What is finished was changed a moment ago, so that is soon.
 fn purge(spool: &Spool) {
-    std::thread::sleep(AGE * 2);
+    grow_old(spool);
     spool.purge(AGE, &FINISHED).unwrap();
 }
 
@@ -118,12 +125,10 @@ fn a_follow_up_waits_while_its_key_is_not_settled() {
     patient.clean().unwrap();
     assert_eq!((count(&spool, "ready"), count(&spool, "outbox")), (2, 1));
     // The janitor takes away what was cut off, and then adds it.
-    std::thread::sleep(AGE * 2);
-    spool.clean().unwrap();
-    std::thread::sleep(AGE * 2);
-    spool.clean().unwrap();
-    spool.clean().unwrap();
-    assert_eq!((count(&spool, "ready"), count(&spool, "outbox")), (3, 0));
+    wait_until("it is added", || {
+        spool.clean().unwrap();
+        (count(&spool, "ready"), count(&spool, "outbox")) == (3, 0)
+    });
     assert!(key.exists());
 }
 
@@ -226,7 +231,7 @@ fn a_purge_that_is_cut_off_anywhere_leaves_nothing_to_inherit() {
         for at in 1.. {
             let (_folder, spool) = spool();
             let last = live_and_end(&spool, how);
-            std::thread::sleep(AGE * 2);
+            grow_old(&spool);
             let died =
                 cut_off(&spool, at, Some(SpoolStep::Collect), |dying| drop(dying.purge(AGE, &FINISHED).unwrap()));
             let said = format!("ended by {how}, cut off at {at}");
@@ -237,7 +242,7 @@ fn a_purge_that_is_cut_off_anywhere_leaves_nothing_to_inherit() {
             } else {
                 purge(&spool);
                 // A key alone is of an addition, or a purge, that was cut off.
-                std::thread::sleep(AGE * 2);
+                grow_old(&spool);
                 spool.clean().unwrap();
                 spool.add_bytes(&keyed("page"), b"new").unwrap();
                 begins_anew(&spool, last, &said);
@@ -261,7 +266,7 @@ fn any_number_of_purges_at_once_forget_each_item_once() {
         spool.add_bytes(&keyed(&format!("n{n}")), b"old").unwrap();
         spool.complete(&claim(&spool), None, &[]).unwrap();
     }
-    std::thread::sleep(AGE * 2);
+    grow_old(&spool);
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| spool.purge(AGE, &FINISHED).unwrap());
@@ -310,7 +315,7 @@ fn a_folder_that_cannot_be_looked_into_keeps_its_trouble_to_itself() {
     let failed = spool.root().join("failed");
     fs::remove_dir(&failed).unwrap();
     fs::write(&failed, "no folder").unwrap();
-    std::thread::sleep(AGE * 2);
+    grow_old(&spool);
     let purged = spool.purge(AGE, &[Where::Failed, Where::Done]).unwrap();
     assert_eq!((purged.items, purged.troubles.is_empty()), (1, false));
     assert!(purged.troubles[0].to_string().contains("failed"), "{:?}", purged.troubles);
@@ -325,7 +330,7 @@ fn a_folder_that_cannot_be_looked_into_keeps_its_trouble_to_itself() {
 fn an_operators_order_finds_an_item_whole_or_not_at_all() {
     let (_folder, spool) = spool();
     live_and_end(&spool, 2);
-    std::thread::sleep(AGE * 2);
+    grow_old(&spool);
     // The purge has chosen it, and an operator puts it back in line.
     #[derive(Debug)]
     struct Operator(Spool);
@@ -356,7 +361,7 @@ fn a_key_counts_as_long_as_there_is_an_item_of_it() {
     let copy = spool.root().join("done/.copy");
     fs::copy(&path, &copy).unwrap();
     fs::rename(&copy, &path).unwrap();
-    std::thread::sleep(AGE * 2);
+    grow_old(&spool);
     spool.clean().unwrap();
     let (id, is_new) = spool.add_bytes(&keyed("page"), b"new").unwrap();
     assert_eq!((id.as_str(), is_new, count(&spool, "ready")), ("k.page", false, 0));
@@ -377,6 +382,7 @@ fn a_failure_that_is_told_again_is_not_stale() {
     for _ in 0..2 {
         let place = spool.fail(&grant, &why, Some(Duration::from_secs(3_600)), false).unwrap();
         assert_eq!((place, count(&spool, "later")), (Where::Later, 1));
-        std::thread::sleep(Duration::from_millis(5));
+        let told = spool.now().unwrap();
+        wait_until("the due time is another one", || spool.now().unwrap() > told);
     }
 }

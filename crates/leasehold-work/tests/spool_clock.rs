@@ -6,6 +6,7 @@
 
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Label, Ttl};
+use leasehold_testbed::wait_until;
 use leasehold_work::queue::{DedupeKey, Payload, Reason};
 use leasehold_work::spool::{
     FileName, Spool, SpoolClaimer, SpoolFollowUp, SpoolGrant, SpoolNew, SpoolStep, SpoolSteps, Where,
@@ -20,7 +21,6 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const YEAR: Duration = Duration::from_secs(31_536_000);
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A volume in a file.
 struct Image {
@@ -120,14 +120,6 @@ fn only_file(folder: &Path) -> PathBuf {
     found[0].clone()
 }
 
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = SystemClock.now() + PATIENCE;
-    while !condition() {
-        assert!(SystemClock.now() < end, "not so after {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// Dies before a completion's follow-ups are added.
 #[derive(Debug)]
 struct Dies;
@@ -172,7 +164,7 @@ fn nothing_waits_for_a_clock_that_was_ahead() {
     assert!(held.trust_until() <= SystemClock.now() + held.ttl().get(), "trusted for longer than its time");
     let mut worker = claimer(&spool);
     let mut worked_on = Vec::new();
-    eventually("all are worked on", || {
+    wait_until("all are worked on", || {
         if let Some(grant) = worker.claim().unwrap() {
             worked_on.push(text(&grant));
             spool.complete(&grant, None, &[]).unwrap();
@@ -180,11 +172,11 @@ fn nothing_waits_for_a_clock_that_was_ahead() {
         ["claimed", "failed", "follow-up"].iter().all(|item| worked_on.iter().any(|worked_on| worked_on == item))
     });
     assert_eq!(worked_on.len(), 3, "{worked_on:?}");
-    eventually("the key is free", || {
+    wait_until("the key is free", || {
         spool.clean().unwrap();
         spool.add_bytes(&keyed("invoice-7"), b"new").is_ok_and(|(_, new)| new)
     });
-    eventually("what was finished is purged", || {
+    wait_until("what was finished is purged", || {
         spool.purge(Duration::from_millis(300), &[Where::Done]).unwrap();
         !finished.exists()
     });

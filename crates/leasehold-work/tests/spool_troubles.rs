@@ -1,7 +1,9 @@
 //! A spool on a bad day: entries that are damaged or at a limit, producers that are slow, an urgent item behind a full line.
 #![allow(clippy::unwrap_used)]
 
+use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::{Label, Ttl};
+use leasehold_testbed::wait_until;
 use leasehold_work::spool::{Spool, SpoolClaimer, SpoolNew, SpoolStep, SpoolSteps, Where};
 use std::ffi::OsString;
 use std::fs;
@@ -144,16 +146,6 @@ impl Read for Slow {
     }
 }
 
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    for _ in 0..3_000 {
-        if condition() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    panic!("not so after 30 s: {what}");
-}
-
 #[test]
 fn a_producer_that_waits_for_its_input_keeps_its_file() {
     const SILENCE: Duration = Duration::from_millis(400);
@@ -166,32 +158,28 @@ fn a_producer_that_waits_for_its_input_keeps_its_file() {
         std::thread::spawn(move || spool.add(&SpoolNew::default(), &mut Slow(input)))
     };
     sender.send(b"half ".to_vec()).unwrap();
-    eventually("it is being written", || staged().is_some_and(|path| fs::metadata(path).unwrap().len() == 5));
+    wait_until("it is being written", || staged().is_some_and(|path| fs::metadata(path).unwrap().len() == 5));
     let path = staged().unwrap();
     // It gives signs of life while it waits, for those who cannot see its lock.
     let changed = || fs::metadata(&path).map(|m| (m.ctime(), m.ctime_nsec())).unwrap();
     let before = changed();
-    eventually("it beats", || changed() != before);
-    for _ in 0..5 {
-        std::thread::sleep(SILENCE / 2);
-        spool.clean().unwrap();
-        assert!(path.exists(), "a living producer's file was removed");
-    }
-    sender.send(b"a letter".to_vec()).unwrap();
-    drop(sender);
-    producer.join().unwrap().unwrap();
-    let mut worker = claimer(&spool);
-    assert_eq!(fs::read_to_string(worker.claim().unwrap().unwrap().path()).unwrap(), "half a letter");
+    wait_until("it beats", || changed() != before);
     // A shell's file is nobody's to judge within a day, unless it has taken a key.
     for name in ["shell", "keyed"] {
         fs::write(spool.root().join("tmp").join(name), "x").unwrap();
     }
     fs::hard_link(spool.root().join("tmp/keyed"), spool.root().join("keys/invoice-7")).unwrap();
-    eventually("what was cut off is removed with its key", || {
+    wait_until("what was cut off is removed with its key", || {
         spool.clean().unwrap();
+        assert!(path.exists(), "a living producer's file was removed");
         !spool.root().join("tmp/keyed").exists() && !spool.root().join("keys/invoice-7").exists()
     });
     assert!(spool.root().join("tmp/shell").exists());
+    sender.send(b"a letter".to_vec()).unwrap();
+    drop(sender);
+    producer.join().unwrap().unwrap();
+    let mut worker = claimer(&spool);
+    assert_eq!(fs::read_to_string(worker.claim().unwrap().unwrap().path()).unwrap(), "half a letter");
 }
 
 #[test]
@@ -202,7 +190,7 @@ fn a_producer_whose_file_was_removed_is_told_why() {
     let producer = std::thread::spawn(move || there.add(&SpoolNew::default(), &mut Slow(input)));
     sender.send(b"half".to_vec()).unwrap();
     let tmp = spool.root().join("tmp");
-    eventually("it is being written", || fs::read_dir(&tmp).unwrap().next().is_some());
+    wait_until("it is being written", || fs::read_dir(&tmp).unwrap().next().is_some());
     for entry in fs::read_dir(&tmp).unwrap().flatten() {
         fs::remove_file(entry.path()).unwrap();
     }
@@ -213,14 +201,14 @@ fn a_producer_whose_file_was_removed_is_told_why() {
     assert_eq!(spool.everything().unwrap(), []);
 }
 
-/// A folder that answers late.
+/// A folder that answers when this time has come.
 #[derive(Debug)]
-struct Late;
+struct Late(Moment);
 
 impl SpoolSteps for Late {
     fn reach(&self, step: SpoolStep) {
         if step == SpoolStep::Touch {
-            std::thread::sleep(Duration::from_millis(1_100));
+            wait_until("the claim has run out", || SystemClock.now() >= self.0);
         }
     }
 }
@@ -231,6 +219,7 @@ fn a_sign_of_life_that_comes_too_late_renews_nothing() {
     spool.add_bytes(&SpoolNew::default(), b"x").unwrap();
     let mut worker = SpoolClaimer::new(spool.clone(), &"worker".parse().unwrap(), "1s".parse().unwrap()).unwrap();
     let mut grant = worker.claim().unwrap().unwrap();
-    let error = spool.clone().with_steps(Arc::new(Late)).renew(&mut grant).unwrap_err();
+    let late = Late(grant.trust_until());
+    let error = spool.clone().with_steps(Arc::new(late)).renew(&mut grant).unwrap_err();
     assert_eq!(error.kind(), leasehold_core::Kind::Lost, "somebody may be putting it back: {error}");
 }
