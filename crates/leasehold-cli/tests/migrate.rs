@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Done, Home, On};
+use common::{Done, Home, On, eventually};
 
 /// Two homes: what is moved from, and what is moved to.
 fn houses() -> (Home, Home) {
@@ -91,7 +91,7 @@ fn what_cannot_be_moved_changes_nothing() {
 fn who_ran_out_of_time_completes_nothing_behind_the_copys_back() {
     let (old, new) = houses();
     let token = old.done(&["acquire", "job", "--ttl", "1s"]).expect(0).stdout;
-    std::thread::sleep(std::time::Duration::from_millis(1200));
+    eventually("it has run out", || old.show("job")["state"] == "expired");
     migrate(&old, &new, &[]).expect(0);
     old.done(&["release", "--token", token.trim()]).expect(78);
     assert_eq!((&old.show("job")["epoch"], &old.show("job")["holder"]), (&1.into(), &serde_json::Value::Null));
@@ -206,9 +206,9 @@ fn a_pause_and_everything_that_was_done_elsewhere_come_home() {
     let (old, new) = houses();
     old.done(&["run", "job", "--slot", "* * * * * *", "--", "true"]).expect(0);
     migrate(&old, &new, &[]).expect(0);
-    // The next slot, for this one has run.
-    std::thread::sleep(std::time::Duration::from_secs(1));
-    new.done(&["run", "job", "--slot", "* * * * * *", "--", "false"]).expect(1);
+    // In the next slot, for this one has run.
+    let again = ["run", "job", "--slot", "* * * * * *", "--", "false"];
+    eventually("the next slot has come", || new.done(&again).code == 1);
     let token = new.done(&["acquire", "job"]).expect(0).stdout;
     new.done(&["progress", "step 3", "--checkpoint", "cp3", "--token", token.trim()]).expect(0);
     new.done(&["release", "--token", token.trim()]).expect(0);
@@ -264,7 +264,7 @@ fn lived_in() -> (Home, Home, String) {
     old.done(&["queue", "add", "mail", "--text", "a", "--key", "dead", "--attempts", "1"]).expect(0);
     old.done(&["work", "mail", "--until-empty", "--", "false"]).expect(0);
     old.done(&["queue", "add", "mail", "--text", "b", "--key", "waits"]).expect(0);
-    std::thread::sleep(std::time::Duration::from_millis(1_100));
+    eventually("it has run out", || old.show("job")["state"] == "expired");
     (old, new, token)
 }
 
@@ -295,6 +295,7 @@ fn a_migration_that_is_killed_anywhere_is_carried_on_or_given_up_and_never_grant
             old.done(&["queue", "add", "mail", "--text", &name.to_string()]).expect(0);
         }
         let mut child = old.leasehold(&["migrate", &old.store, &new.store]).spawn().unwrap();
+        // Another point in every round: nothing is waited for here.
         std::thread::sleep(std::time::Duration::from_millis(round * 9));
         let _ = child.kill();
         let _ = child.wait();

@@ -1,10 +1,10 @@
 //! The real command on queues and spools: by hand and by `work`, fenced, drained, killed and stopped.
 #![allow(clippy::unwrap_used)]
 
+use leasehold_testbed::wait_until;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 use tempfile::TempDir;
 
 struct Bench {
@@ -182,7 +182,7 @@ fn a_worker_that_is_asked_to_end_finishes_what_it_is_at() {
         wait_for(&bench.folder.path().join("began"));
         rustix::process::kill_process(rustix::process::Pid::from_child(&worker), rustix::process::Signal::TERM)
             .unwrap();
-        std::thread::sleep(Duration::from_millis(300));
+        wait_until("the signal is taken", || !has_pending_signals(worker.id()));
         assert!(worker.try_wait().unwrap().is_none(), "it did not wait for its command");
         std::fs::write(bench.folder.path().join("go"), "").unwrap();
         assert_eq!(worker.wait().unwrap().code(), Some(0));
@@ -207,7 +207,8 @@ fn a_stopped_worker_loses_its_item_and_its_command() {
         let token = bench.ok("claim", &["--ttl", "1m", "--wait", "20s"]);
         let child: i32 = bench.file("pid").trim().parse().unwrap();
         let child = rustix::process::Pid::from_raw(child).unwrap();
-        assert!(rustix::process::test_kill_process(child).is_err(), "the command outlived its claim");
+        let alive = rustix::process::test_kill_process(child);
+        assert_eq!(alive, Err(rustix::io::Errno::SRCH), "the command outlived its claim");
         rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
         assert_eq!(worker.wait().unwrap().code(), Some(75));
         assert!(bench.file("zombie").is_empty());
@@ -243,13 +244,14 @@ fn wrong_input_is_refused_and_nothing_is_made() {
 }
 
 fn wait_for(path: &Path) {
-    for _ in 0..400 {
-        if path.exists() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(25));
-    }
-    panic!("{} never came", path.display());
+    wait_until(&format!("{} is there", path.display()), || path.exists());
+}
+
+/// Whether a signal was sent to a process that has not taken it yet.
+fn has_pending_signals(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).unwrap();
+    pending.trim().trim_matches('0') != ""
 }
 
 /// The example of docs/queues.md, as a shell runs it.

@@ -6,7 +6,6 @@ mod common;
 
 use common::{Home, On, Running, descendants, eventually, is_alive, signal};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 #[test]
 fn the_exit_code_is_the_commands_own() {
@@ -167,8 +166,15 @@ fn printing_without_a_reader(home: &Home) -> std::process::Child {
 fn a_slow_reader_gets_all_of_the_output() {
     let home = Home::new(On::Sqlite);
     let child = printing_without_a_reader(&home);
-    // As slow as it takes for a pipe to count as silent, and slower.
-    std::thread::sleep(Duration::from_millis(2_500));
+    // As slow as it takes for a pipe to count as silent, and slower: another run is over because its pipe does.
+    let words = ["run", "other", "--progress-timeout", "10m", "--progress-output", "--", "sh", "-c"];
+    let job = "echo $$ > other; while [ ! -e go ]; do sleep 0.02; done";
+    let mut other = home.start(&[&words[..], &[job]].concat());
+    let pipe = format!("/proc/{}/fd/1", home.words("other")[0]);
+    let _held_open = std::fs::File::options().write(true).open(pipe).unwrap();
+    home.touch("go");
+    eventually("a silent pipe counts as ended", || other.is_over());
+    other.end().expect(0);
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 130_000), "{output:?}");
     assert_eq!(home.show("job")["state"], "free");
@@ -297,7 +303,12 @@ fn suspending_from_the_terminal_lets_the_lease_go_in_time() {
 fn a_token_that_waited_for_most_of_its_time_is_taken_up_whole() {
     let home = Home::new(On::Sqlite);
     let token = home.done(&["acquire", "job", "--ttl", "4s"]).expect(0).stdout.trim().to_owned();
-    std::thread::sleep(std::time::Duration::from_millis(2500));
+    // Less is left than the command takes.
+    let time = |text: &serde_json::Value| text.as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+    eventually("most of its time is over", || {
+        let shown = home.show("job");
+        time(&shown["deadline"]).as_millisecond() - time(&shown["now"]).as_millisecond() < 1_500
+    });
     home.done(&["run", "job", "--token", &token, "--", "sleep", "2"]).expect(0);
 }
 

@@ -143,14 +143,15 @@ fn an_item_whose_token_nobody_got_is_given_back() {
             serde_json::from_str(&home.done(&["queue", "show", queue, &id, "--json"]).expect(0).stdout).unwrap()
         };
         let refused = home.leasehold(&["queue", "claim", queue]).stdout(full()).output().unwrap();
-        assert!(!refused.status.success());
+        assert_eq!(refused.status.code(), Some(74), "{refused:?}");
         assert_eq!((&show()["state"], &show()["tried"]), (&Value::from("ready"), &Value::from(0)), "{}", show());
         home.done(&["queue", "claim", queue, "--payload", "/nowhere/payload"]).expect(69);
         assert_eq!(show()["state"], "ready", "{}", show());
         let words = ["queue", "hand-off", queue, &id, "--to", "ada", "--why", "test"];
         let told = home.leasehold(&words).stdout(full()).output().unwrap();
         let said = String::from_utf8_lossy(&told.stderr).into_owned();
-        assert!(!told.status.success() && said.contains("was handed off, epoch"), "{said}");
+        assert_eq!(told.status.code(), Some(74), "{said}");
+        assert!(said.contains("was handed off, epoch"), "{said}");
         assert!(said.contains(&format!("leasehold queue retry {queue} {id}")), "{said}");
         home.done(&["queue", "retry", queue, &id, "--why", "test"]).expect(0);
         home.done(&["queue", "claim", queue]).expect(0);
@@ -210,11 +211,16 @@ fn a_slow_producer_keeps_its_file_and_a_dead_ones_is_removed() {
     let janitor = Spool::open(&home.path("mail")).unwrap().abandoning_after(silence);
     let (mut slow, mut input) = begin();
     let path = staged().unwrap();
-    // A stopped producer lives too.
+    // A stopped producer lives too. What was cut off later is removed meanwhile: it has been silent for long enough.
     for how in ["CONT", "STOP", "STOP"] {
         signal(slow.id() as i32, how);
-        std::thread::sleep(silence * 2);
-        janitor.clean().unwrap();
+        let (cut_off, key) = (home.path("mail/tmp/cut-off"), home.path("mail/keys/cut-off"));
+        fs::write(&cut_off, "x").unwrap();
+        fs::hard_link(&cut_off, key).unwrap();
+        eventually("what was cut off is removed", || {
+            janitor.clean().unwrap();
+            !cut_off.exists()
+        });
         assert!(path.exists(), "the file of a living producer was removed ({how})");
     }
     signal(slow.id() as i32, "CONT");
