@@ -80,7 +80,8 @@ fn a_remote_is_found_and_fenced_as_git_and_the_flags_have_it() {
     drill("work/below", &[], None).expect(0);
     // A forge that takes only branches and tags.
     git("r.git", &["config", "receive.hideRefs", "refs/fence"]);
-    assert_ne!(drill("work", &[], None).code, 0);
+    let hidden = drill("work", &[], None).expect(78);
+    assert!(hidden.stderr.contains("deny updating a hidden ref"), "{hidden:?}");
     drill("work", &["--fence-namespace", "refs/tags/fence"], None).expect(0);
     drill("work", &["--fence-namespace", "refs/tags/fence"], Some("refs/fence")).expect(0);
     drill("work", &[], Some("refs/tags/fence")).expect(0);
@@ -157,14 +158,15 @@ fn a_drill_that_cannot_be_set_up_leaves_no_folder() {
     std::fs::create_dir(home.path("tmp")).unwrap();
     std::fs::write(home.path("garbage.db"), "this is no database, and long enough to be seen as none".repeat(40))
         .unwrap();
-    for guard in [
-        "postgres://postgres@127.0.0.1:1/postgres",
-        "mysql://root@127.0.0.1:1/leases",
-        "sqlite:garbage.db",
-        "sqlite:no/such/folder.db",
+    for (guard, why) in [
+        ("postgres://postgres@127.0.0.1:1/postgres", "Connection refused"),
+        ("mysql://root@127.0.0.1:1/leases", "Connection refused"),
+        ("sqlite:garbage.db", "file is not a database"),
+        ("sqlite:no/such/folder.db", "unable to open database file"),
     ] {
         let done = Done::from(home.leasehold(&["drill", guard]).env("TMPDIR", home.path("tmp")).output().unwrap());
-        assert_ne!(done.code, 0, "{guard}: {done:?}");
+        let done = done.expect(69);
+        assert!(done.stderr.contains(why), "{guard}: {done:?}");
         assert_eq!(done.stderr.lines().count(), 2, "{guard}: what it is about, and what is wrong: {done:?}");
         assert_eq!(std::fs::read_dir(home.path("tmp")).unwrap().count(), 0, "{guard}: {done:?}");
     }
@@ -199,7 +201,9 @@ fn a_server_with_hooks_withstands_a_drill_and_has_no_refs_left_of_it() {
         let branch = if goes { "HEAD:refs/heads/free".to_owned() } else { branch };
         home.done(&["push", &url, &branch, "--token", token.trim()]).expect(0);
         let gone = push(&[&format!(":refs/fence/{lease}")]).unwrap();
-        assert_eq!(gone.status.success(), goes, "{lease}: {gone:?}");
+        assert_eq!(gone.status.code(), Some(if goes { 0 } else { 1 }), "{lease}: {gone:?}");
+        let said = String::from_utf8_lossy(&gone.stderr);
+        assert!(goes || said.contains("is never deleted"), "{lease}: {said}");
     }
     let hook = "#!/bin/sh\nwhile read old new name; do case $new in *[1-9a-f]*) ;; *) exit 1;; esac; done\n";
     std::fs::write(remote.join("hooks/update"), "#!/bin/sh\nexit 0\n").unwrap();
@@ -298,6 +302,6 @@ fn what_cannot_be_drilled_on_is_refused_before_anything_is_made() {
         assert!(done.stderr.contains("file:PATH, git:REMOTE, sqlite:PATH"), "{guard}: {done:?}");
         assert!(!done.stderr.contains("hunter2"), "{done:?}");
     }
-    let done = home.done(&["drill", "file:no-such-folder/out.json"]);
-    assert!(done.code != 0 && !home.path("no-such-folder").exists(), "{done:?}");
+    let done = home.done(&["drill", "file:no-such-folder/out.json"]).expect(64);
+    assert!(done.stderr.contains("does not exist") && !home.path("no-such-folder").exists(), "{done:?}");
 }

@@ -34,19 +34,18 @@ fn a_servers_hooks_refuse_whoever_goes_around_the_fence() {
     place.home.done(&install).expect(0);
     place.home.done(&install).expect(0);
     place.commit("two");
-    let refused = |words: &[&str]| {
+    let refused = |words: &[&str], why: &str| {
         let refs = place.refs();
-        let done = Done::from(place.git_command("work", words).output().unwrap());
-        assert_ne!(done.code, 0, "{words:?}");
+        let done = Done::from(place.git_command("work", words).output().unwrap()).expect(1);
+        assert!(done.stderr.contains(why), "{words:?}: {done:?}");
         assert_eq!(place.refs(), refs, "{words:?}");
-        done.stderr
     };
-    let said = refused(&["push", "origin", "main"]);
-    assert!(said.contains("ref `refs/heads/main` is fenced by lease `job`"), "{said}");
-    refused(&["push", "--force", "origin", "main"]);
-    refused(&["push", "origin", ":main"]);
-    refused(&["push", "origin", ":refs/fence/job"]);
-    refused(&["push", "origin", "+main:refs/fence/job"]);
+    let is_fenced = "ref `refs/heads/main` is fenced by lease `job`";
+    refused(&["push", "origin", "main"], is_fenced);
+    refused(&["push", "--force", "origin", "main"], is_fenced);
+    refused(&["push", "origin", ":main"], is_fenced);
+    refused(&["push", "origin", ":refs/fence/job"], "fence `refs/fence/job` is never deleted");
+    refused(&["push", "origin", "+main:refs/fence/job"], "`refs/fence/job` on the remote is no fence");
     // With a fence that moves, but not in one transaction.
     let fence = place.git("remote.git", &["rev-parse", "refs/fence/job"]);
     place.git("work", &["fetch", "-q", "origin", "refs/fence/job"]);
@@ -55,27 +54,21 @@ fn a_servers_hooks_refuse_whoever_goes_around_the_fence() {
     let inscribed = |from: &str, to: &str| place.git("work", &["commit-tree", &tree, "-m", &text.replace(from, to)]);
     let next = inscribed("seq: 1", "seq: 2");
     let mut apart = place.git_command("work", &["push", "-f", "origin", &format!("{next}:refs/fence/job"), "main"]);
-    assert_ne!(Done::from(apart.output().unwrap()).code, 0);
+    let apart = Done::from(apart.output().unwrap()).expect(128);
+    assert!(apart.stderr.contains(is_fenced), "{apart:?}");
     assert_eq!(place.subject("main"), "one", "landed without --atomic");
     // With a fence that is set back, that stands still, or is of nobody.
-    for (from, to) in [
-        ("epoch: 1", "epoch: 0"),
-        ("nonce: ", "nonce: 0"),
-        ("lease: job", "lease: jobs"),
-        ("seq: 1", "seq: 0"),
-        ("push: ", "pull: "),
+    for (from, to, why) in [
+        ("epoch: 1", "epoch: 0", "held=0 seen=1"),
+        ("nonce: ", "nonce: 0", "a wrong `nonce`"),
+        ("lease: job", "lease: jobs", "`refs/fence/job` is not the fence of lease `jobs`"),
+        ("seq: 1", "seq: 0", "held seq=0 seen seq=2"),
+        ("push: ", "pull: ", "no field `push`"),
+        ("push: ", "push: ", "held seq=1 seen seq=2"),
     ] {
         let bad = inscribed(from, to);
-        refused(&["push", "-f", "--atomic", "origin", &format!("{bad}:refs/fence/job"), "main"]);
+        refused(&["push", "-f", "--atomic", "origin", &format!("{bad}:refs/fence/job"), "main"], why);
     }
-    refused(&[
-        "push",
-        "-f",
-        "--atomic",
-        "origin",
-        &format!("{}:refs/fence/job", inscribed("push: ", "push: ")),
-        "main",
-    ]);
     // The holder pushes, others push elsewhere, and housekeeping goes on.
     place.push(&place.token, &["origin", "main"]).expect(0);
     assert_eq!(place.subject("main"), "two");
@@ -83,10 +76,11 @@ fn a_servers_hooks_refuse_whoever_goes_around_the_fence() {
     place.git("remote.git", &["gc", "-q", "--prune=now"]);
     place.git("remote.git", &["pack-refs", "--all"]);
     // A ref that is packed can no more be deleted than one that is not.
-    for name in ["refs/heads/main", "refs/fence/job"] {
+    for (name, why) in [("refs/heads/main", is_fenced), ("refs/fence/job", "is never deleted")] {
         let refs = place.refs();
         let done = Done::from(place.git_command("remote.git", &["update-ref", "-d", name]).output().unwrap());
-        assert_ne!(done.code, 0, "{name}");
+        let done = done.expect(128);
+        assert!(done.stderr.contains(why), "{name}: {done:?}");
         assert_eq!(place.refs(), refs, "{name}");
     }
     // Seals pass, older holders do not, though they bring a fence.
@@ -138,15 +132,15 @@ fn a_hook_of_others_that_runs_ours_is_kept_and_protects() {
     // Our line without our settings admits nothing.
     write(&joined, 0o755);
     place.commit("two");
-    let refused = plain_push();
-    assert!(refused.code != 0 && refused.stderr.contains("leasehold git-hook install"), "{refused:?}");
+    let refused = plain_push().expect(1);
+    assert!(refused.stderr.contains("leasehold git-hook install"), "{refused:?}");
     let done = install().expect(0);
     assert!(done.stderr.contains("kept") && done.stderr.contains("protected: refs/heads/main=job"), "{done:?}");
     assert_eq!(fs::read_to_string(&hook).unwrap(), joined);
     assert!(place.home.path("remote.git/hooks/reference-transaction").exists());
     install().expect(0);
-    let refused = plain_push();
-    assert!(refused.code != 0 && refused.stderr.contains("is fenced by lease `job`"), "{refused:?}");
+    let refused = plain_push().expect(1);
+    assert!(refused.stderr.contains("is fenced by lease `job`"), "{refused:?}");
     assert!(refused.stderr.contains("a word of theirs"), "{refused:?}");
     assert_eq!(place.subject("main"), "one");
     place.push(&place.token, &["origin", "main"]).expect(0);
@@ -182,8 +176,9 @@ fn hooks_that_are_elsewhere_are_installed_by_hand() {
     Done::from(done).expect(0);
     place.commit("two");
     let refused =
-        Done::from(place.git_command("work", &["push", "origin", "main"]).env("PATH", &path).output().unwrap());
-    assert!(refused.code != 0 && refused.stderr.contains("is fenced by lease `job`"), "{refused:?}");
+        Done::from(place.git_command("work", &["push", "origin", "main"]).env("PATH", &path).output().unwrap())
+            .expect(1);
+    assert!(refused.stderr.contains("is fenced by lease `job`"), "{refused:?}");
     place.push(&place.token, &["origin", "main"]).expect(0);
     assert_eq!(place.subject("main"), "two");
 }

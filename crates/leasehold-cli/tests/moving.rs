@@ -40,8 +40,8 @@ fn broken_off() -> (Home, Home) {
     let counters = new.path("leases/counters");
     std::fs::rename(&counters, new.path("counters")).unwrap();
     std::fs::write(&counters, "").unwrap();
-    let broken = migrate(&old, &new, &[]);
-    assert!(broken.code != 0 && broken.stderr.contains("broken off"), "{broken:?}");
+    let broken = migrate(&old, &new, &[]).expect(64);
+    assert!(broken.stderr.contains("broken off"), "{broken:?}");
     names_both_commands(&broken, &old, &new);
     std::fs::remove_file(&counters).unwrap();
     std::fs::rename(new.path("counters"), &counters).unwrap();
@@ -370,8 +370,8 @@ fn what_a_given_up_migration_left_behind_is_named_with_the_command_that_takes_it
     let refused = new.done(&["acquire", "job"]).expect(69);
     assert!(refused.stderr.contains(&format!("`leasehold migrate {} STORE --abort`", old.store)), "{refused:?}");
     let [_, give_up] = both_commands(&old, &new);
-    let doctor = new.done(&["doctor"]);
-    assert!(doctor.code != 0 && doctor.stdout.contains(&give_up), "{doctor:?}");
+    let doctor = new.done(&["doctor"]).expect(78);
+    assert!(doctor.stdout.contains(&give_up), "{doctor:?}");
     migrate(&old, &new, &["--abort"]).expect(0);
     assert!(!new.done(&["doctor"]).expect(0).stdout.contains(&give_up));
     old.done(&["run", "job", "--", "true"]).expect(0);

@@ -207,6 +207,7 @@ fn odd_names_are_names_like_any_other() {
             write(&path, 2, "y").unwrap();
             write(&path, 1, "z").unwrap_err()
         };
+        assert_eq!(refused.kind(), Kind::Fenced, "{refused}");
         assert!(!refused.to_string().contains('\n'), "{refused}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "y");
     }
@@ -369,7 +370,7 @@ fn after_a_failed_sync_the_permit_and_the_fence_folder_are_made_anew() {
     let path = folder.path().join("out");
     let fence = folder.path().join(".out.fence");
     let failing = || guard(&path).with_steps(Arc::new(Unsynced::default()));
-    failing().seal_now(&token(1, 0)).unwrap_err();
+    assert_eq!(failing().seal_now(&token(1, 0)).unwrap_err().kind(), Kind::Unavailable);
     assert!(!fence.exists(), "a fence folder whose name may not be on disk was left");
     write(&path, 1, "one").unwrap();
     let refused = failing().write_from(&token(2, 0), &b"two"[..]).unwrap_err();

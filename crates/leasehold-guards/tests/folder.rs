@@ -279,5 +279,7 @@ fn what_a_publish_displaces_is_kept() {
     let kept: Vec<_> = std::fs::read_dir(folder.path().join(".site.generations")).unwrap().flatten().collect();
     assert_eq!(kept.len(), 1);
     assert!(kept[0].path().join("n").exists());
-    assert!(guard.publish(&token, &target).is_err());
+    let refused = guard.publish(&token, &target).unwrap_err();
+    assert_eq!(refused.kind(), Kind::Invalid, "{refused}");
+    assert!(refused.to_string().contains("itself"), "{refused}");
 }

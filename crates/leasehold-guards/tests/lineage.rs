@@ -21,6 +21,7 @@ use object_store::{Attribute, ObjectStoreExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
+use tokio_postgres::error::SqlState;
 
 /// A token of a lease of the same name in another store.
 fn foreign(epoch: u64) -> Token {
@@ -127,14 +128,16 @@ fn a_stranger_that_stopped_inside_blocks_nobody() {
                     let inside = client.transaction().await.unwrap();
                     not_this_lease(postgres::admit(&inside, &resource, &foreign(99), Policy::Reentrant).await);
                     guard.seal(&token(6, 0)).await.unwrap();
-                    inside.commit().await.unwrap_err();
+                    let ended = inside.commit().await.unwrap_err();
+                    assert_eq!(ended.code(), Some(&SqlState::ADMIN_SHUTDOWN), "{ended:?}");
                 }
                 Engine::Mysql => {
                     let mut conn = db.mysql().await;
                     let mut inside = conn.start_transaction(TxOpts::new()).await.unwrap();
                     not_this_lease(mysql::admit(&mut inside, &resource, &foreign(99), Policy::Reentrant).await);
                     guard.seal(&token(6, 0)).await.unwrap();
-                    inside.commit().await.unwrap_err();
+                    let ended = inside.commit().await.unwrap_err();
+                    assert!(databases::is_ended(&ended), "{ended:?}");
                 }
                 Engine::Sqlite => {}
             }
@@ -160,13 +163,15 @@ fn a_database_is_adopted_and_its_former_lease_is_shut_out() {
                     let old = postgres::begin(&mut client, &resource, &token(5, 0), Policy::Reentrant).await.unwrap();
                     old.batch_execute("INSERT INTO totals VALUES (2)").await.unwrap();
                     adopt(&**guard, &foreign(2)).await;
-                    old.commit().await.unwrap_err();
+                    let ended = old.commit().await.unwrap_err();
+                    assert_eq!(ended.code(), Some(&SqlState::ADMIN_SHUTDOWN), "{ended:?}");
                 }
                 Engine::Mysql => {
                     let conn = db.mysql().await;
                     let old = mysql::begin(conn, &resource, &token(5, 0), Policy::Reentrant).await.unwrap();
                     adopt(&**guard, &foreign(2)).await;
-                    old.commit().await.unwrap_err();
+                    let lost = old.commit().await.unwrap_err();
+                    assert!(matches!(lost.kind(), Kind::Indeterminate | Kind::Unavailable), "{lost}");
                 }
                 Engine::Sqlite => drop(adopt(&**guard, &foreign(2)).await),
             }
@@ -339,7 +344,8 @@ async fn hooks_let_an_adoption_through_and_nothing_else(remote: &Remote, before:
     for (new, passes) in [(&given, true), (&unsaid, false), (&later, false)] {
         let input = format!("{before} {new} refs/fence/job\n");
         let judged = hooks.run(HookState::PreReceive, &input).await;
-        assert_eq!(judged.is_ok(), passes, "{new}: {judged:?}");
+        let refusal = judged.as_ref().err().map(leasehold_core::Error::kind);
+        assert_eq!(refusal, (!passes).then_some(Kind::Fenced), "{new}: {judged:?}");
         if !passes {
             not_this_lease(judged);
         }

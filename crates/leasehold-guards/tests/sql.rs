@@ -255,12 +255,13 @@ fn a_refused_or_failed_transaction_gives_the_fence_back_at_once() {
         for way in 0..4 {
             let (guard, stale) = (&guard, token(5, 0));
             idle.block_on(async {
-                match way {
-                    0 => drop(guard.seal(&stale).await.unwrap_err()),
-                    1 => drop(guard.run(&stale, &script(db, "SELECT 1")).await.unwrap_err()),
-                    2 => drop(guard.run(&token(6, 0), &script(db, "SELECT nothing")).await.unwrap_err()),
-                    _ => db.refused_begin("idle", &stale).await,
-                }
+                let (refused, kind) = match way {
+                    0 => (guard.seal(&stale).await.unwrap_err(), Kind::Fenced),
+                    1 => (guard.run(&stale, &script(db, "SELECT 1")).await.unwrap_err(), Kind::Fenced),
+                    2 => (guard.run(&token(6, 0), &script(db, "SELECT nothing")).await.unwrap_err(), Kind::Invalid),
+                    _ => (db.refused_begin("idle", &stale).await, Kind::Fenced),
+                };
+                assert_eq!(refused.kind(), kind, "{:?} way {way}: {refused}", db.engine);
             });
             let begun = leasehold_system::clock::now();
             databases::block_on(db.begin_and_commit("idle", &token(6, 0)));
@@ -392,10 +393,10 @@ fn hostile_scripts_are_refused_before_anything_is_sent() {
 #[test]
 fn hostile_names_are_refused_or_are_only_names() {
     for bad in ["", " ", " a", "a ", "a\nb", "\0", &"x".repeat(201)] {
-        assert!(bad.parse::<leasehold_guards::sql::Resource>().is_err(), "{bad:?}");
+        assert_eq!(bad.parse::<leasehold_guards::sql::Resource>().unwrap_err().kind(), Kind::Invalid, "{bad:?}");
     }
     for bad in ["", ".", "a.", ".b", "a.b.c", "a\nb", "\u{1b}[2J", &"x".repeat(64)] {
-        assert!(bad.parse::<leasehold_guards::sql::Name>().is_err(), "{bad:?}");
+        assert_eq!(bad.parse::<leasehold_guards::sql::Name>().unwrap_err().kind(), Kind::Invalid, "{bad:?}");
     }
     on_each(async |db| {
         for name in ["'; DROP TABLE leasehold_fence; --", "\\", "\\'", "%s", "a\"b`c", "ü", "$1", "x'00'", "*/"] {

@@ -106,8 +106,13 @@ async fn a_synchronous_standby_issues_no_acknowledged_epoch_again() {
     cluster.between.freeze();
     let error = cluster.leases.store().swap(&probe("unheard"), None, b"x").await.unwrap_err();
     assert_eq!(error.kind(), Kind::Indeterminate, "no answer without the standby: {error}");
-    let unheard = tokio::time::timeout(Duration::from_secs(1), cluster.leases.acquire(&lease, &ask())).await;
-    assert!(unheard.is_err(), "nothing is granted without the standby: {unheard:?}");
+    let (leases, name) = (cluster.leases.clone(), lease.clone());
+    let unheard = tokio::spawn(async move { leases.acquire(&name, &ask()).await });
+    let waits = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    wait_until("it waits for the standby", || cluster.primary.sql(waits) == "t");
+    assert!(!unheard.is_finished(), "something was granted without the standby");
+    unheard.abort();
+    assert!(unheard.await.unwrap_err().is_cancelled(), "something was granted without the standby");
     cluster.fail_over();
     let next = acquire(&cluster.leases, &lease).await;
     assert!(acknowledged.iter().all(|epoch| *epoch < next.token().epoch), "{acknowledged:?}, then {:?}", next.token());

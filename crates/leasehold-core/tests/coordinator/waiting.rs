@@ -188,7 +188,8 @@ async fn a_waiter_recovers_when_the_store_does() {
     bench.store.plan(|_, n| if n > 1 { Fault::Fails(Kind::Unavailable) } else { Fault::None });
     match bench.leases.acquire_within(&[name()], &ask(2), seconds(9)).await {
         Ok(Acquired::Granted(grant)) => panic!("granted by a store that was away: {grant:?}"),
-        Ok(Acquired::Refused { .. }) | Err(_) => {}
+        Ok(Acquired::Refused { .. }) => {}
+        Err(error) => assert_eq!(error.kind(), Kind::Unavailable, "{error}"),
     }
 }
 

@@ -12,6 +12,7 @@ use leasehold_guards::{MysqlGuard, PostgresGuard, SqliteGuard, Stages};
 use leasehold_stores::StoreUrl;
 use leasehold_testbed::{Postgres, Server, mariadb_with};
 use mysql_async::prelude::Queryable;
+pub use own::is_ended;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 use tempfile::TempDir;

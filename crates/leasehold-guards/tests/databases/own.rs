@@ -3,12 +3,17 @@
 use super::{Database, Engine};
 use crate::common::token;
 use leasehold_core::guard::Policy;
-use leasehold_core::{Kind, Result, Token};
+use leasehold_core::{Error, Kind, Result, Token};
 use leasehold_guards::sql::Resource;
 use leasehold_guards::sql::{mysql, postgres, sqlite};
 use mysql_async::prelude::Queryable;
 use mysql_async::{IsolationLevel as My, TxOpts};
 use tokio_postgres::IsolationLevel as Pg;
+
+/// Whether the server ended the session: it says so, or the connection is gone.
+pub fn is_ended(error: &mysql_async::Error) -> bool {
+    matches!(error, mysql_async::Error::Io(_)) || matches!(error, mysql_async::Error::Server(e) if e.code == 1927)
+}
 
 impl Database {
     /// An old transaction that has its snapshot before a newer holder seals, and admits after; one that admits first; and
@@ -141,7 +146,8 @@ impl Database {
         let mut long = conn.start_transaction(TxOpts::new()).await.unwrap();
         mysql::admit(&mut long, resource, &token(7, 0), Policy::Reentrant).await.unwrap();
         guard.seal(&token(8, 0)).await.unwrap();
-        assert!(long.query_drop("SELECT 1").await.is_err(), "its session was ended");
+        let ended = long.query_drop("SELECT 1").await.unwrap_err();
+        assert!(is_ended(&ended), "its session was ended: {ended:?}");
         assert_eq!(guard.high_water().await.unwrap().unwrap().epoch.get(), 8);
     }
 
@@ -155,22 +161,25 @@ impl Database {
         assert_eq!(again.kind(), Kind::Fenced, "{again}");
         for (seq, lands) in [(4, true), (4, false), (3, false), (5, true)] {
             let found = begin(Token { seq, ..token(1, 0) }, Policy::Ordered).await;
-            assert_eq!(found.is_ok(), lands, "{seq}: {found:?}");
-            if let Ok(fenced) = found {
-                assert_eq!(fenced.high_water().seq, seq);
-                fenced.commit().await.unwrap();
+            match found {
+                Ok(fenced) => {
+                    assert!(lands, "{seq} was let in");
+                    assert_eq!(fenced.high_water().seq, seq);
+                    fenced.commit().await.unwrap();
+                }
+                Err(refused) => assert_eq!((refused.kind(), lands), (Kind::Fenced, false), "{seq}: {refused}"),
             }
         }
     }
 
-    /// A transaction of the user's own that is refused; its client is kept until the end.
-    pub async fn refused_begin(&self, resource: &str, token: &Token) {
+    /// The refusal of a transaction of the user's own, whose client is kept until then.
+    pub async fn refused_begin(&self, resource: &str, token: &Token) -> Error {
         let resource: Resource = resource.parse().unwrap();
         if self.engine == Engine::Mysql {
-            mysql::begin(self.mysql().await, &resource, token, Policy::Reentrant).await.unwrap_err();
+            mysql::begin(self.mysql().await, &resource, token, Policy::Reentrant).await.unwrap_err()
         } else {
             let mut client = self.postgres().await;
-            postgres::begin(&mut client, &resource, token, Policy::Reentrant).await.unwrap_err();
+            postgres::begin(&mut client, &resource, token, Policy::Reentrant).await.map(drop).unwrap_err()
         }
     }
 

@@ -393,7 +393,8 @@ fn stopped(place: &Place) {
             let item = queue.inspect(&"k.n900001".parse().unwrap()).await.unwrap().item;
             assert_eq!(item.result.unwrap().text(), Some("by a worker"));
             // What it would have added is nowhere.
-            assert!(queue.inspect(&"k.from-a-zombie".parse().unwrap()).await.is_err());
+            let missing = queue.inspect(&"k.from-a-zombie".parse().unwrap()).await.unwrap_err();
+            assert!(missing.to_string().contains("there is no item"), "{missing}");
             // Out of the way of what comes next.
             let key = queue.item("k.n900001".parse().unwrap()).key().unwrap();
             let found = store.read(&key).await.unwrap().value.unwrap();
