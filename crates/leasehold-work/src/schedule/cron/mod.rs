@@ -4,13 +4,12 @@
 //! and the allowed form. Non-promise: a cron line alone knows no zone; [`super::Schedule`] turns it into instants.
 
 mod advice;
-mod fields;
 
-use fields::Fields;
 use jiff::civil::DateTime;
 use leasehold_core::{Error, Result};
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 const MONTHS: [&str; 12] = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
 
@@ -77,17 +76,44 @@ const FIELDS: [Field; 6] = [
 /// assert!(error.starts_with("invalid cron `0 25 * * *`: hour `25`"), "{error}");
 /// # Ok::<(), leasehold_core::Error>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Cron {
-    text: Arc<str>,
-    fields: Fields,
+    line: Arc<Line>,
+}
+
+/// A line as it was written and as it was parsed.
+#[derive(PartialEq, Eq)]
+struct Line {
+    text: String,
+    pattern: croner::Cron,
+}
+
+/// The lines in use, by their text. A parsed line takes 6 KB, so jobs with the same line share one.
+static LINES: LazyLock<Mutex<HashMap<String, Weak<Line>>>> = LazyLock::new(Mutex::default);
+
+impl Line {
+    /// The parsed line of another job with this text.
+    fn shared(text: &str) -> Option<Arc<Line>> {
+        LINES.lock().unwrap_or_else(PoisonError::into_inner).get(text)?.upgrade()
+    }
+
+    fn share(self) -> Arc<Line> {
+        let mut lines = LINES.lock().unwrap_or_else(PoisonError::into_inner);
+        // Without this, each reload of a configuration would leave its old lines behind.
+        if lines.len() == lines.capacity() {
+            lines.retain(|_, line| line.strong_count() > 0);
+        }
+        let line = Arc::new(self);
+        lines.insert(line.text.clone(), Arc::downgrade(&line));
+        line
+    }
 }
 
 impl Cron {
     /// Whether a field of the time of day begins with `*`. Debian's cron runs such a line whenever the clock on the wall
     /// shows a time that it names, and only the others are put right when clocks are changed.
     pub fn is_wildcard(&self) -> bool {
-        let line = expand(&self.text);
+        let line = expand(&self.line.text);
         let fields: Vec<&str> = line.split_whitespace().collect();
         let time_of_day = fields.len().saturating_sub(3);
         fields.iter().take(time_of_day).any(|field| field.starts_with('*'))
@@ -95,18 +121,24 @@ impl Cron {
 
     /// The first wall-clock time at or after this one.
     pub(crate) fn at_or_after(&self, civil: DateTime) -> Option<DateTime> {
-        self.fields.at_or_after(civil)
+        self.line.pattern.find_next_occurrence(&civil, true).ok()
     }
 
     /// The last wall-clock time at or before this one.
     pub(crate) fn at_or_before(&self, civil: DateTime) -> Option<DateTime> {
-        self.fields.at_or_before(civil)
+        self.line.pattern.find_previous_occurrence(&civil, true).ok()
     }
 }
 
 impl fmt::Display for Cron {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        f.write_str(&self.line.text)
+    }
+}
+
+impl fmt::Debug for Cron {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cron({self})")
     }
 }
 
@@ -115,50 +147,56 @@ impl std::str::FromStr for Cron {
 
     fn from_str(text: &str) -> Result<Self> {
         let text = text.trim();
-        let line = expand(text);
-        if line.starts_with('@') {
-            let known: Vec<&str> = NICKNAMES.iter().map(|(name, _)| *name).collect();
-            let allowed = if text.eq_ignore_ascii_case("@reboot") {
-                "it names no time; for a run at each start of a machine use a systemd unit with `leasehold run NAME -- COMMAND`"
-                    .to_owned()
-            } else {
-                format!("this nickname is not known; use one of {}, or @every 45m", known.join(", "))
-            };
-            return Err(Error::invalid("cron", text, allowed));
+        if let Some(line) = Line::shared(text) {
+            return Ok(Cron { line });
         }
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        if let Some(advice) = advice::on_surplus(&fields, FIELDS[5].words) {
-            return Err(Error::invalid("cron", text, advice));
-        }
-        if !matches!(fields.len(), 5 | 6) {
-            let allowed = format!(
-                "it has {} fields; use five (minute, hour, day of month, month, day of week) or six, with seconds first",
-                fields.len()
-            );
-            return Err(Error::invalid("cron", text, allowed));
-        }
-        let named = || fields.iter().zip(&FIELDS[6 - fields.len()..]);
-        for (value, field) in named() {
-            check_words(text, value, field)?;
-        }
-        let parsed = match read(&line) {
-            Ok(parsed) => parsed,
-            Err(error) => {
-                for (value, field) in named() {
-                    check_alone(text, value, field, fields.len())?;
-                }
-                return Err(Error::invalid("cron", text, plain(&error)));
-            }
-        };
-        let start = DateTime::constant(2000, 1, 1, 0, 0, 0, 0);
-        let days = &fields[fields.len() - 3..];
-        let fields = Fields::new(&parsed.pattern, days[0], days[2]);
-        if fields.at_or_after(start).is_none() {
-            let allowed = "this day never comes; see the day of month and the month";
-            return Err(Error::invalid("cron", text, allowed));
-        }
-        Ok(Cron { text: text.into(), fields })
+        let pattern = parse(text)?;
+        Ok(Cron { line: Line { text: text.to_owned(), pattern }.share() })
     }
+}
+
+fn parse(text: &str) -> Result<croner::Cron> {
+    let line = expand(text);
+    if line.starts_with('@') {
+        let known: Vec<&str> = NICKNAMES.iter().map(|(name, _)| *name).collect();
+        let allowed = if text.eq_ignore_ascii_case("@reboot") {
+            "it names no time; for a run at each start of a machine use a systemd unit with `leasehold run NAME -- COMMAND`"
+                .to_owned()
+        } else {
+            format!("this nickname is not known; use one of {}, or @every 45m", known.join(", "))
+        };
+        return Err(Error::invalid("cron", text, allowed));
+    }
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    if let Some(advice) = advice::on_surplus(&fields, FIELDS[5].words) {
+        return Err(Error::invalid("cron", text, advice));
+    }
+    if !matches!(fields.len(), 5 | 6) {
+        let allowed = format!(
+            "it has {} fields; use five (minute, hour, day of month, month, day of week) or six, with seconds first",
+            fields.len()
+        );
+        return Err(Error::invalid("cron", text, allowed));
+    }
+    let named = || fields.iter().zip(&FIELDS[6 - fields.len()..]);
+    for (value, field) in named() {
+        check_words(text, value, field)?;
+    }
+    let pattern = match read(&line) {
+        Ok(pattern) => pattern,
+        Err(error) => {
+            for (value, field) in named() {
+                check_alone(text, value, field, fields.len())?;
+            }
+            return Err(Error::invalid("cron", text, plain(&error)));
+        }
+    };
+    let start = DateTime::constant(2000, 1, 1, 0, 0, 0, 0);
+    if pattern.find_next_occurrence(&start, true).is_err() {
+        let allowed = "this day never comes; see the day of month and the month";
+        return Err(Error::invalid("cron", text, allowed));
+    }
+    Ok(pattern)
 }
 
 fn expand(text: &str) -> String {
@@ -166,8 +204,25 @@ fn expand(text: &str) -> String {
     known.map_or(text, |(_, line)| *line).to_owned()
 }
 
+/// Reads a line of five or six fields.
 fn read(line: &str) -> std::result::Result<croner::Cron, croner::errors::CronError> {
-    croner::parser::CronParser::builder().year(croner::parser::Year::Disallowed).build().parse(line)
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let parser = || croner::parser::CronParser::builder().year(croner::parser::Year::Disallowed);
+    let [.., day, _, weekday] = fields.as_slice() else { return parser().build().parse(line) };
+    // Debian's cron wants a day to be named by both fields when one of them begins with `*`, else by either.
+    let both = [day, weekday].iter().any(|field| field.starts_with(['*', '?']));
+    let parser = parser().dom_and_dow(both).build();
+    if names_last_sunday(weekday) { parser.parse(&format!("{line},0L")) } else { parser.parse(line) }
+}
+
+/// Whether a day-of-week field names the last Sunday of a month. The parser knows that 7 is Sunday too, but forgets it in
+/// `7L` and `5-7#L`.
+fn names_last_sunday(weekday: &str) -> bool {
+    weekday.split(',').filter_map(|part| part.strip_suffix(['L', 'l'])).any(|part| {
+        let days = part.split('#').next().unwrap_or(part);
+        let pattern = croner::parser::CronParser::new().parse(&format!("* * * * {days}"));
+        pattern.is_ok_and(|cron| cron.pattern.days_of_week.values().contains(&0))
+    })
 }
 
 fn wrong(text: &str, value: &str, field: &Field, what: &str) -> Result<()> {
@@ -308,6 +363,46 @@ mod tests {
             assert!(error.starts_with("invalid cron `") && error.contains(says), "{line}: {error}");
             assert!(!error.contains('\n'), "{error}");
         }
+    }
+
+    #[test]
+    fn seven_is_sunday_also_behind_a_last() {
+        let slots = |weekday: &str| {
+            let cron: Cron = format!("0 0 * * {weekday}").parse().unwrap();
+            let after = |from: DateTime| cron.at_or_after(from.checked_add(jiff::Span::new().seconds(1)).unwrap());
+            let first = cron.at_or_after(DateTime::constant(2026, 11, 1, 0, 0, 0, 0));
+            std::iter::successors(first, |slot| after(*slot)).take(20).collect::<Vec<_>>()
+        };
+        assert_eq!(slots("0L")[0], DateTime::constant(2026, 11, 29, 0, 0, 0, 0));
+        for same in ["7L", "7l", "07L", "7#L", "SUN#L", "sun#l", "*/7#L"] {
+            assert_eq!(slots(same), slots("0L"), "{same}");
+        }
+        for same in ["5-7#L", "FRI-SUN#L", "5L,6L,7L", "5-6#L,SUN#L"] {
+            assert_eq!(slots(same), slots("0L,5L,6L"), "{same}");
+        }
+        assert_eq!(slots("1-7/2#L"), slots("0L,1L,3L,5L"));
+        assert_eq!(slots("7#2,5L"), slots("0#2,5L"));
+    }
+
+    #[test]
+    fn jobs_with_the_same_line_share_it() {
+        let line = "17 3 11 * *";
+        let (one, other): (Cron, Cron) = (line.parse().unwrap(), format!(" {line} ").parse().unwrap());
+        assert!(Arc::ptr_eq(&one.line, &other.line));
+        assert!(one != "18 3 11 * *".parse().unwrap());
+        let gone = Arc::downgrade(&one.line);
+        drop((one, other));
+        assert!(gone.upgrade().is_none(), "the last job takes its line with it");
+        assert_eq!(line.parse::<Cron>().unwrap().to_string(), line);
+    }
+
+    #[test]
+    fn lines_of_jobs_that_are_gone_are_forgotten() {
+        for number in 0..3_600 {
+            format!("{} {} 5 * * *", number % 60, number / 60).parse::<Cron>().unwrap();
+        }
+        let known = LINES.lock().unwrap_or_else(PoisonError::into_inner).len();
+        assert!(known < 1_000, "{known} lines");
     }
 
     #[test]
