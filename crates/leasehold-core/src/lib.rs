@@ -47,6 +47,8 @@ pub mod lease;
 mod memory;
 mod name;
 mod nonce;
+#[doc(hidden)]
+pub mod observe;
 pub mod relocation;
 mod remedy;
 pub mod residence;

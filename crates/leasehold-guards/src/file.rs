@@ -5,7 +5,7 @@
 //! keep the old content, extended attributes are not copied, and set-user-id bits are dropped.
 
 use crate::blocking::blocking;
-use crate::observe::steps::{Step, Steps, Unwatched};
+use crate::observe::file::FileStep;
 use crate::permit::adopt;
 use crate::permit::error::Scene;
 use crate::permit::fence;
@@ -13,6 +13,7 @@ use crate::permit::location::{Place, shown};
 use crate::permit::{Permits, hold};
 use async_trait::async_trait;
 use leasehold_core::guard::{Adopt, Guard, HighWater, Policy, Strength};
+use leasehold_core::observe::{Observed, Observer};
 use leasehold_core::{Error, Kind, Result, Token, Who, Why};
 use rustix::fs::{Gid, Mode, Stat, Uid};
 use std::fs::File;
@@ -29,7 +30,7 @@ pub struct FileGuard {
     path: PathBuf,
     resource: String,
     policy: Policy,
-    steps: Arc<dyn Steps>,
+    steps: Observed<FileStep>,
 }
 
 impl FileGuard {
@@ -45,13 +46,13 @@ impl FileGuard {
                 format!("resource=`{resource}` cannot order the writes of one tenure; use reentrant or once per epoch");
             return Err(Error::new(Kind::Unsupported, message));
         }
-        Ok(FileGuard { path, resource, policy, steps: Arc::new(Unwatched) })
+        Ok(FileGuard { path, resource, policy, steps: Observed::NOBODY })
     }
 
     /// The same guard, watched at every step.
     #[must_use]
-    pub fn with_steps(mut self, steps: Arc<dyn Steps>) -> Self {
-        self.steps = steps;
+    pub fn with_observer(mut self, observer: Arc<dyn Observer<FileStep>>) -> Self {
+        self.steps = Observed::by(observer);
         self
     }
 
@@ -114,7 +115,7 @@ impl FileGuard {
     }
 
     fn scene(&self) -> Scene<'_> {
-        Scene { resource: &self.resource, steps: &*self.steps }
+        Scene { resource: &self.resource, steps: &self.steps }
     }
 }
 
@@ -149,7 +150,7 @@ impl Adopt for FileGuard {
 }
 
 fn fill(scene: &Scene<'_>, mut file: &File, payload: &mut impl Read, old: Option<&Stat>) -> Result<()> {
-    scene.take(Step::Stage, || Ok(()))?;
+    scene.take(FileStep::Stage, || Ok(()))?;
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
         let read = match payload.read(&mut chunk) {
@@ -161,12 +162,12 @@ fn fill(scene: &Scene<'_>, mut file: &File, payload: &mut impl Read, old: Option
                 return Err(Error::unavailable(message, e));
             }
         };
-        file.write_all(&chunk[..read]).map_err(|e| scene.failed(Step::Stage, e))?;
+        file.write_all(&chunk[..read]).map_err(|e| scene.failed(FileStep::Stage, e))?;
     }
     if let Some(old) = old {
-        keep_looks(file, old).map_err(|e| scene.failed(Step::Stage, e))?;
+        keep_looks(file, old).map_err(|e| scene.failed(FileStep::Stage, e))?;
     }
-    scene.take(Step::SyncPayload, || file.sync_all())
+    scene.take(FileStep::SyncPayload, || file.sync_all())
 }
 
 fn keep_looks(file: &File, old: &Stat) -> io::Result<()> {

@@ -32,7 +32,7 @@ pub mod git;
 pub mod mcp;
 #[cfg(feature = "object")]
 pub mod object;
-#[cfg(any(feature = "file", feature = "sql", feature = "object"))]
+#[cfg(any(feature = "file", feature = "git", feature = "sql", feature = "object"))]
 mod observe;
 #[cfg(feature = "file")]
 mod permit;
@@ -53,10 +53,12 @@ pub use folder::FolderGuard;
 pub use git::GitGuard;
 #[cfg(feature = "object")]
 pub use object::ObjectGuard;
-#[cfg(any(feature = "sql", feature = "object"))]
-pub use observe::{Stage, Stages};
 #[cfg(feature = "file")]
-pub use observe::{Step, Steps};
+pub use observe::file::FileStep;
+#[cfg(feature = "git")]
+pub use observe::git::GitStep;
+#[cfg(any(feature = "sql", feature = "object"))]
+pub use observe::write::WriteStep;
 #[cfg(feature = "mysql")]
 pub use sql::mysql::MysqlGuard;
 #[cfg(feature = "postgres")]

@@ -6,7 +6,8 @@ mod common;
 use common::{token, token_of, tree};
 use leasehold_core::Kind;
 use leasehold_core::guard::{Guard, Policy};
-use leasehold_guards::{FileGuard, Step, Steps};
+use leasehold_core::observe::Observer;
+use leasehold_guards::{FileGuard, FileStep};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -322,9 +323,9 @@ struct OvertakesOnce {
     done: std::sync::atomic::AtomicBool,
 }
 
-impl leasehold_guards::Steps for OvertakesOnce {
-    fn reach(&self, step: leasehold_guards::Step) -> std::io::Result<()> {
-        if step == leasehold_guards::Step::List && !self.done.swap(true, std::sync::atomic::Ordering::SeqCst) {
+impl Observer<FileStep> for OvertakesOnce {
+    fn reach(&self, step: FileStep) -> std::io::Result<()> {
+        if step == FileStep::List && !self.done.swap(true, std::sync::atomic::Ordering::SeqCst) {
             self.guard.write_from(&self.newer, &b"new"[..]).map_err(std::io::Error::other)?;
         }
         Ok(())
@@ -338,9 +339,11 @@ struct InStep {
     reached: [AtomicUsize; 2],
 }
 
-impl Steps for InStep {
-    fn reach(&self, step: Step) -> std::io::Result<()> {
-        let Some(n) = [Step::MakePermit, Step::Anchor].iter().position(|known| *known == step) else { return Ok(()) };
+impl Observer<FileStep> for InStep {
+    fn reach(&self, step: FileStep) -> std::io::Result<()> {
+        let Some(n) = [FileStep::MakePermit, FileStep::Anchor].iter().position(|known| *known == step) else {
+            return Ok(());
+        };
         if self.reached[n].fetch_add(1, Ordering::SeqCst) < 2 {
             self.together.wait();
         }
@@ -354,9 +357,9 @@ struct Unsynced {
     failed: std::sync::atomic::AtomicBool,
 }
 
-impl Steps for Unsynced {
-    fn reach(&self, step: Step) -> std::io::Result<()> {
-        match step == Step::SyncFence && !self.failed.swap(true, Ordering::SeqCst) {
+impl Observer<FileStep> for Unsynced {
+    fn reach(&self, step: FileStep) -> std::io::Result<()> {
+        match step == FileStep::SyncFence && !self.failed.swap(true, Ordering::SeqCst) {
             true => Err(std::io::Error::from_raw_os_error(5)),
             false => Ok(()),
         }
@@ -369,7 +372,7 @@ fn after_a_failed_sync_the_permit_and_the_fence_folder_are_made_anew() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out");
     let fence = folder.path().join(".out.fence");
-    let failing = || guard(&path).with_steps(Arc::new(Unsynced::default()));
+    let failing = || guard(&path).with_observer(Arc::new(Unsynced::default()));
     assert_eq!(failing().seal_now(&token(1, 0)).unwrap_err().kind(), Kind::Unavailable);
     assert!(!fence.exists(), "a fence folder whose name may not be on disk was left");
     write(&path, 1, "one").unwrap();
@@ -395,7 +398,7 @@ fn rival_grants_of_one_epoch_are_both_refused_and_stay_until_a_higher_one_comes(
         write(&path, 5, "five").unwrap();
         let steps = Arc::new(InStep { together: Barrier::new(2), reached: Default::default() });
         let rivals = [1, 2].map(|number| {
-            let rival = guard(&path).with_steps(steps.clone());
+            let rival = guard(&path).with_observer(steps.clone());
             std::thread::spawn(move || rival.write_from(&token(7, number), &b"rival"[..]))
         });
         for answer in rivals.map(|rival| rival.join().unwrap()) {
@@ -414,10 +417,10 @@ fn rival_grants_of_one_epoch_are_both_refused_and_stay_until_a_higher_one_comes(
 
 /// Notes which steps were taken.
 #[derive(Debug, Default)]
-struct Notes(Mutex<Vec<Step>>);
+struct Notes(Mutex<Vec<FileStep>>);
 
-impl Steps for Notes {
-    fn reach(&self, step: Step) -> std::io::Result<()> {
+impl Observer<FileStep> for Notes {
+    fn reach(&self, step: FileStep) -> std::io::Result<()> {
         self.0.lock().unwrap().push(step);
         Ok(())
     }
@@ -426,15 +429,15 @@ impl Steps for Notes {
 #[test]
 fn the_mark_of_the_one_write_is_synced_before_the_write_is_published() {
     for (policy, expected) in [
-        (Policy::OncePerEpoch, &[Step::MarkWrote, Step::SyncMark, Step::Publish][..]),
-        (Policy::Reentrant, &[Step::MarkWrote, Step::Publish]),
+        (Policy::OncePerEpoch, &[FileStep::MarkWrote, FileStep::SyncMark, FileStep::Publish][..]),
+        (Policy::Reentrant, &[FileStep::MarkWrote, FileStep::Publish]),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let notes = Arc::new(Notes::default());
-        let once = FileGuard::new(folder.path().join("out"), policy).unwrap().with_steps(notes.clone());
+        let once = FileGuard::new(folder.path().join("out"), policy).unwrap().with_observer(notes.clone());
         once.write_from(&token(1, 0), &b"x"[..]).unwrap();
         let taken = notes.0.lock().unwrap();
-        let from = taken.iter().position(|step| *step == Step::MarkWrote).unwrap();
+        let from = taken.iter().position(|step| *step == FileStep::MarkWrote).unwrap();
         assert!(taken[from..].starts_with(expected), "{policy:?}: {taken:?}");
     }
 }
@@ -452,7 +455,7 @@ fn a_fence_that_is_founded_while_we_look_is_not_damaged() {
     };
     let guard = || FileGuard::new(&path, leasehold_core::guard::Policy::Reentrant).unwrap();
     let steps = OvertakesOnce { guard: guard(), newer: token(2), done: false.into() };
-    let refused = guard().with_steps(std::sync::Arc::new(steps)).write_from(&token(1), &b"old"[..]).unwrap_err();
+    let refused = guard().with_observer(std::sync::Arc::new(steps)).write_from(&token(1), &b"old"[..]).unwrap_err();
     assert_eq!(refused.kind(), leasehold_core::Kind::Fenced, "{refused}");
     assert_eq!(std::fs::read(&path).unwrap(), b"new");
 }

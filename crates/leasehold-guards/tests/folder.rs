@@ -6,7 +6,8 @@ mod common;
 use common::{scratch, token, tree};
 use leasehold_core::Kind;
 use leasehold_core::guard::Policy;
-use leasehold_guards::{FolderGuard, Step, Steps};
+use leasehold_core::observe::Observer;
+use leasehold_guards::{FileStep, FolderGuard};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
@@ -95,14 +96,14 @@ fn a_stale_publisher_is_refused_and_leaves_nothing() {
 /// Lets a newer epoch in at one step of an older one's publish.
 #[derive(Debug)]
 struct Overtake {
-    at: Step,
+    at: FileStep,
     site: PathBuf,
     newer: PathBuf,
     done: AtomicBool,
 }
 
-impl Steps for Overtake {
-    fn reach(&self, step: Step) -> io::Result<()> {
+impl Observer<FileStep> for Overtake {
+    fn reach(&self, step: FileStep) -> io::Result<()> {
         if step == self.at && !self.done.swap(true, Ordering::SeqCst) {
             guard(&self.site).publish(&token(9, 0), &self.newer).unwrap();
         }
@@ -113,7 +114,7 @@ impl Steps for Overtake {
 #[test]
 fn a_publisher_overtaken_at_any_step_changes_nothing_and_its_orphans_are_collected() {
     for real in [false, true] {
-        for step in Step::ALL {
+        for step in FileStep::ALL {
             let folder = tempfile::tempdir().unwrap();
             let site = folder.path().join("site");
             if real {
@@ -124,11 +125,11 @@ fn a_publisher_overtaken_at_any_step_changes_nothing_and_its_orphans_are_collect
             guard(&site).publish(&token(1, 0), &first).unwrap();
             let watch = Overtake { at: step, site: site.clone(), newer: newer.clone(), done: AtomicBool::new(false) };
             let watch = Arc::new(watch);
-            let answer = guard(&site).with_steps(watch.clone()).publish(&token(5, 0), &old);
+            let answer = guard(&site).with_observer(watch.clone()).publish(&token(5, 0), &old);
             if !watch.done.load(Ordering::SeqCst) {
                 continue;
             }
-            if !matches!(step, Step::SyncParent | Step::Collect) {
+            if !matches!(step, FileStep::SyncParent | FileStep::Collect) {
                 assert_eq!(answer.unwrap_err().kind(), Kind::Fenced, "{step:?}");
             }
             assert_eq!(marks(&site).unwrap(), vec!["newer"; 3], "{step:?} real={real}");

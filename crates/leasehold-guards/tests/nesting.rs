@@ -6,7 +6,8 @@ mod common;
 use common::{scratch, token, token_of, tree};
 use leasehold_core::Kind;
 use leasehold_core::guard::Policy;
-use leasehold_guards::{FileGuard, FolderGuard, Step, Steps};
+use leasehold_core::observe::Observer;
+use leasehold_guards::{FileGuard, FileStep, FolderGuard};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -103,13 +104,13 @@ fn fences_in_the_source_stay_there() {
 /// Waits for the other at the first time of one step.
 #[derive(Debug)]
 struct Meet {
-    at: Step,
+    at: FileStep,
     met: AtomicBool,
     barrier: Arc<Barrier>,
 }
 
-impl Steps for Meet {
-    fn reach(&self, step: Step) -> io::Result<()> {
+impl Observer<FileStep> for Meet {
+    fn reach(&self, step: FileStep) -> io::Result<()> {
         if step == self.at && !self.met.swap(true, Ordering::SeqCst) {
             self.barrier.wait();
         }
@@ -127,8 +128,8 @@ fn a_first_write_and_a_first_publish_at_once_do_not_both_succeed() {
         let [build, site] = ["build", "site"].map(|name| around.path().join(name));
         let barrier = Arc::new(Barrier::new(2));
         // Both have looked and seen nobody when their fences are made.
-        let meet = || Arc::new(Meet { at: Step::MakeFence, met: false.into(), barrier: barrier.clone() });
-        let (write, publish) = (file(&site.join("v")).with_steps(meet()), folder(&site).with_steps(meet()));
+        let meet = || Arc::new(Meet { at: FileStep::MakeFence, met: false.into(), barrier: barrier.clone() });
+        let (write, publish) = (file(&site.join("v")).with_observer(meet()), folder(&site).with_observer(meet()));
         let (written, published) = std::thread::scope(|scope| {
             let writer = scope.spawn(move || write.write_from(&token(6, 0), &b"six"[..]));
             (scope.spawn(move || publish.publish(&token(6, 0), &build)).join().unwrap(), writer.join().unwrap())

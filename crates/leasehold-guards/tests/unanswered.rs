@@ -9,9 +9,10 @@ use common::token;
 use databases::{Database, Engine, all, block_on, guard_at, servers};
 use leasehold_core::Kind;
 use leasehold_core::guard::{Guard, Policy};
+use leasehold_core::observe::Observer;
 use leasehold_guards::object::{Salt, Tags, key};
 use leasehold_guards::sql::{Script, Setup};
-use leasehold_guards::{ObjectGuard, Stage, Stages};
+use leasehold_guards::{ObjectGuard, WriteStep};
 use leasehold_stores::StoreUrl;
 use leasehold_testbed::{BUCKET, Fault, Flaw, Postgres, Proxy, StandIn, wait_until};
 use std::fmt;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Does something whenever a guard comes to one stage.
-struct At<F>(Stage, F);
+struct At<F>(WriteStep, F);
 
 impl<F> fmt::Debug for At<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -27,8 +28,8 @@ impl<F> fmt::Debug for At<F> {
     }
 }
 
-impl<F: Fn() -> std::io::Result<()> + Send + Sync> Stages for At<F> {
-    fn reach(&self, stage: Stage) -> std::io::Result<()> {
+impl<F: Fn() -> std::io::Result<()> + Send + Sync> Observer<WriteStep> for At<F> {
+    fn reach(&self, stage: WriteStep) -> std::io::Result<()> {
         if stage == self.0 { (self.1)() } else { Ok(()) }
     }
 }
@@ -65,7 +66,7 @@ fn a_commit_that_was_lost_with_its_primary_is_not_taken_for_anothers() {
     assert_eq!(standby.sql("SELECT pg_promote()"), "t");
     standby.sql("DO $$ BEGIN FOR i IN 1..100 LOOP PERFORM txid_current(); COMMIT; END LOOP; END $$");
     let (turned, port) = (way.clone(), standby.port());
-    let fail_over = At(Stage::ReadBack, move || {
+    let fail_over = At(WriteStep::ReadBack, move || {
         turned.retarget(port);
         Ok(())
     });
@@ -89,7 +90,7 @@ fn a_commit_that_is_only_visible_does_not_count() {
         let through = db.url.replace(&format!(":{port}/"), &format!(":{}/", proxy.port()));
         block_on(db.execute("CREATE TABLE applied (n INTEGER)"));
         let deaf = proxy.clone();
-        let cut_again = At(Stage::ReadBack, move || {
+        let cut_again = At(WriteStep::ReadBack, move || {
             deaf.arm_on(Fault::CutRequest, 0, COMMIT);
             Ok(())
         });
@@ -119,7 +120,7 @@ fn a_commit_that_the_disk_did_not_confirm_is_confirmed_by_another_or_unknown() {
             let is_left = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
             if is_left { Err(std::io::Error::other("no word from the disk")) } else { Ok(()) }
         };
-        guard_at(&db.url, "r", Policy::Reentrant, Some(Arc::new(At(Stage::Reply, fails))))
+        guard_at(&db.url, "r", Policy::Reentrant, Some(Arc::new(At(WriteStep::Reply, fails))))
     };
     block_on(async {
         assert_eq!(failing(1).run(&token(1, 0), &insert(&db, 1)).await.unwrap().high.seq, 1);
@@ -135,14 +136,14 @@ fn a_commit_that_the_disk_did_not_confirm_is_confirmed_by_another_or_unknown() {
     });
 }
 
-fn object(port: u16, stages: Option<Arc<dyn Stages>>) -> ObjectGuard {
+fn object(port: u16, stages: Option<Arc<dyn Observer<WriteStep>>>) -> ObjectGuard {
     let url: StoreUrl = format!("s3://id:secret@{BUCKET}/o?endpoint=http://127.0.0.1:{port}").parse().unwrap();
     let address = url.address().unwrap();
     let client = leasehold_stores::object::client(address).unwrap();
     let key = key(&address.path).unwrap();
     let guard = ObjectGuard::new(client, key, address.to_string(), Tags::OfTheContent, Policy::Reentrant).unwrap();
     match stages {
-        Some(stages) => guard.salted(Salt::Blank).with_stages(stages),
+        Some(stages) => guard.salted(Salt::Blank).with_observer(stages),
         None => guard.salted(Salt::Blank),
     }
 }
@@ -153,7 +154,7 @@ fn a_put_that_is_only_visible_does_not_count() {
     let server = StandIn::s3(Flaw::None);
     let proxy = Arc::new(Proxy::start(server.port()));
     let deaf = proxy.clone();
-    let cut_again = At(Stage::ReadBack, move || {
+    let cut_again = At(WriteStep::ReadBack, move || {
         deaf.arm_on(Fault::CutRequest, 0, b"PUT ");
         Ok(())
     });

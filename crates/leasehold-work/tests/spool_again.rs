@@ -2,10 +2,11 @@
 //! was cut off.
 #![allow(clippy::unwrap_used)]
 
+use leasehold_core::observe::Observer;
 use leasehold_core::{Checkpoint, Epoch, Label, Ttl};
 use leasehold_testbed::wait_until;
 use leasehold_work::queue::Payload;
-use leasehold_work::spool::{Spool, SpoolClaimer, SpoolFollowUp, SpoolGrant, SpoolNew, SpoolStep, SpoolSteps, Where};
+use leasehold_work::spool::{Spool, SpoolClaimer, SpoolFollowUp, SpoolGrant, SpoolNew, SpoolStep, Where};
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -63,17 +64,18 @@ struct Dies {
     reached: AtomicUsize,
 }
 
-impl SpoolSteps for Dies {
-    fn reach(&self, step: SpoolStep) {
+impl Observer<SpoolStep> for Dies {
+    fn reach(&self, step: SpoolStep) -> std::io::Result<()> {
         if self.of.is_none_or(|of| of == step) && self.reached.fetch_add(1, Ordering::Relaxed) + 1 == self.at {
             std::panic::resume_unwind(Box::new(step));
         }
+        Ok(())
     }
 }
 
 /// Does something that ends at its nth step; false if it has fewer.
 fn cut_off(spool: &Spool, at: usize, of: Option<SpoolStep>, what: impl FnOnce(&Spool)) -> bool {
-    let dying = spool.clone().with_steps(Arc::new(Dies { at, of, reached: AtomicUsize::new(0) }));
+    let dying = spool.clone().with_observer(Arc::new(Dies { at, of, reached: AtomicUsize::new(0) }));
     catch_unwind(AssertUnwindSafe(|| what(&dying))).is_err()
 }
 
@@ -206,18 +208,19 @@ fn a_strangers_file_that_another_has_replaced_gets_an_epoch_of_its_own() {
     /// While a worker is about to claim a file, another is done with it, it is purged, and there is a new one of that name.
     #[derive(Debug)]
     struct Sleeper(Spool, AtomicUsize);
-    impl SpoolSteps for Sleeper {
-        fn reach(&self, step: SpoolStep) {
+    impl Observer<SpoolStep> for Sleeper {
+        fn reach(&self, step: SpoolStep) -> std::io::Result<()> {
             if step == SpoolStep::Claim && self.1.fetch_add(1, Ordering::Relaxed) == 0 {
                 self.0.complete(&claim(&self.0), None, &[]).unwrap();
                 purge(&self.0);
                 fs::write(self.0.root().join("ready/page"), "new").unwrap();
             }
+            Ok(())
         }
     }
     let (_folder, spool) = spool();
     fs::write(spool.root().join("ready/page"), "old").unwrap();
-    let grant = claim(&spool.clone().with_steps(Arc::new(Sleeper(spool.clone(), AtomicUsize::new(0)))));
+    let grant = claim(&spool.clone().with_observer(Arc::new(Sleeper(spool.clone(), AtomicUsize::new(0)))));
     assert_eq!(grant.name().id.as_str(), "k.page");
     assert!(grant.token().epoch > Epoch::new(1).unwrap(), "{}", grant.name());
     assert!(same_file(grant.path(), &spool.root().join("keys/page")));
@@ -334,15 +337,16 @@ fn an_operators_order_finds_an_item_whole_or_not_at_all() {
     // The purge has chosen it, and an operator puts it back in line.
     #[derive(Debug)]
     struct Operator(Spool);
-    impl SpoolSteps for Operator {
-        fn reach(&self, step: SpoolStep) {
+    impl Observer<SpoolStep> for Operator {
+        fn reach(&self, step: SpoolStep) -> std::io::Result<()> {
             let id = "k.page".parse().unwrap();
             if step == SpoolStep::Collect && self.0.find(&id).is_ok_and(|item| item.place == Where::Failed) {
                 self.0.retry(&id, &"ada".parse().unwrap(), &"test".parse().unwrap(), None).unwrap();
             }
+            Ok(())
         }
     }
-    let purged = spool.clone().with_steps(Arc::new(Operator(spool.clone()))).purge(AGE, &FINISHED).unwrap();
+    let purged = spool.clone().with_observer(Arc::new(Operator(spool.clone()))).purge(AGE, &FINISHED).unwrap();
     assert_eq!((purged.items, purged.troubles.len()), (0, 0));
     let grant = claim(&spool);
     assert_eq!(spool.checkpoint_for(grant.name()).unwrap().as_str(), "page 300 of the OLD item");

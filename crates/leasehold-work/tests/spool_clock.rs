@@ -5,12 +5,11 @@
 #![allow(clippy::unwrap_used)]
 
 use leasehold_core::clock::{Clock, SystemClock};
+use leasehold_core::observe::Observer;
 use leasehold_core::{Label, Ttl};
 use leasehold_testbed::wait_until;
 use leasehold_work::queue::{DedupeKey, Payload, Reason};
-use leasehold_work::spool::{
-    FileName, Spool, SpoolClaimer, SpoolFollowUp, SpoolGrant, SpoolNew, SpoolStep, SpoolSteps, Where,
-};
+use leasehold_work::spool::{FileName, Spool, SpoolClaimer, SpoolFollowUp, SpoolGrant, SpoolNew, SpoolStep, Where};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -124,11 +123,12 @@ fn only_file(folder: &Path) -> PathBuf {
 #[derive(Debug)]
 struct Dies;
 
-impl SpoolSteps for Dies {
-    fn reach(&self, step: SpoolStep) {
+impl Observer<SpoolStep> for Dies {
+    fn reach(&self, step: SpoolStep) -> std::io::Result<()> {
         if step == SpoolStep::SyncEnded {
             std::panic::resume_unwind(Box::new(step));
         }
+        Ok(())
     }
 }
 
@@ -147,7 +147,7 @@ fn nothing_waits_for_a_clock_that_was_ahead() {
     spool.add_bytes(&SpoolNew::default(), b"claimed").unwrap();
     let claimed = claim(&spool);
     let add = [SpoolFollowUp { new: SpoolNew::default(), payload: Payload::new("follow-up").unwrap() }];
-    let dying = spool.clone().with_steps(Arc::new(Dies));
+    let dying = spool.clone().with_observer(Arc::new(Dies));
     assert!(catch_unwind(AssertUnwindSafe(|| dying.complete(&parent, None, &add))).is_err());
     let follow_up = due_in_a_year(&only_file(&only_file(&root.join("outbox"))));
     let finished = root.join("done").join(parent.name().to_string());

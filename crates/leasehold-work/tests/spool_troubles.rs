@@ -2,9 +2,10 @@
 #![allow(clippy::unwrap_used)]
 
 use leasehold_core::clock::{Clock, Moment, SystemClock};
+use leasehold_core::observe::Observer;
 use leasehold_core::{Label, Ttl};
 use leasehold_testbed::wait_until;
-use leasehold_work::spool::{Spool, SpoolClaimer, SpoolNew, SpoolStep, SpoolSteps, Where};
+use leasehold_work::spool::{Spool, SpoolClaimer, SpoolNew, SpoolStep, Where};
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read};
@@ -205,11 +206,12 @@ fn a_producer_whose_file_was_removed_is_told_why() {
 #[derive(Debug)]
 struct Late(Moment);
 
-impl SpoolSteps for Late {
-    fn reach(&self, step: SpoolStep) {
+impl Observer<SpoolStep> for Late {
+    fn reach(&self, step: SpoolStep) -> std::io::Result<()> {
         if step == SpoolStep::Touch {
             wait_until("the claim has run out", || SystemClock.now() >= self.0);
         }
+        Ok(())
     }
 }
 
@@ -220,6 +222,6 @@ fn a_sign_of_life_that_comes_too_late_renews_nothing() {
     let mut worker = SpoolClaimer::new(spool.clone(), &"worker".parse().unwrap(), "1s".parse().unwrap()).unwrap();
     let mut grant = worker.claim().unwrap().unwrap();
     let late = Late(grant.trust_until());
-    let error = spool.clone().with_steps(Arc::new(late)).renew(&mut grant).unwrap_err();
+    let error = spool.clone().with_observer(Arc::new(late)).renew(&mut grant).unwrap_err();
     assert_eq!(error.kind(), leasehold_core::Kind::Lost, "somebody may be putting it back: {error}");
 }

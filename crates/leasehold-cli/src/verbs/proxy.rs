@@ -7,6 +7,7 @@ use crate::config::{Flags, Settings, blame_flag, duration_of};
 use crate::exit::Exit;
 use crate::output;
 use leasehold_core::guard::{Policy, Strength};
+use leasehold_core::observe::Observed;
 use leasehold_core::{Error, Kind, LeaseName, Result, Ttl};
 use leasehold_server::proxy::{Limits, Proxy, Replay, Settings as ProxySettings, Upstream};
 use serde_json::json;
@@ -41,7 +42,8 @@ pub async fn proxy(common: &Common, args: &Args) -> Result<Exit> {
     for path in &spools {
         known = known.with_spool(tokens::existing_spool(path)?);
     }
-    let proxy = Proxy::new(plan, coordinator, Arc::new(known), None, Arc::new(|text: &str| output::say(text)))?;
+    let proxy =
+        Proxy::new(plan, coordinator, Arc::new(known), Observed::NOBODY, Arc::new(|text: &str| output::say(text)))?;
     proxy.check().await?;
     if common.json {
         output::json(&json!({

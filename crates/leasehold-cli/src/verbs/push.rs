@@ -8,10 +8,11 @@ use crate::interrupt::{Cut, Watch, exit_by};
 use crate::patience::Patience;
 use crate::{guards, output};
 use leasehold_core::guard::Policy;
+use leasehold_core::observe::Observer;
 use leasehold_core::secret::redacted;
 use leasehold_core::{Error, Kind, Result};
-use leasehold_guards::GitGuard;
-use leasehold_guards::git::{GitStep, GitSteps, PushOptions, Refspec, default_push};
+use leasehold_guards::git::{PushOptions, Refspec, default_push};
+use leasehold_guards::{GitGuard, GitStep};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -39,7 +40,7 @@ pub async fn push(common: &Common, args: &Args) -> Result<Exit> {
     }
     let steps =
         Arc::new(Told { resource: redacted(&remote), patience: patience.clone(), is_sent: AtomicBool::new(false) });
-    let guard = guard.with_steps(steps.clone());
+    let guard = guard.with_observer(steps.clone());
     let options = PushOptions { rebases: args.rebase.unwrap_or(0) };
     let pushing = async {
         overtaken(common, &guard, &token).await?;
@@ -83,7 +84,7 @@ struct Told {
     is_sent: AtomicBool,
 }
 
-impl GitSteps for Told {
+impl Observer<GitStep> for Told {
     fn reach(&self, step: GitStep) -> std::io::Result<()> {
         match step {
             GitStep::ReadFence => self.patience.at(format!("`git:{}` to show its fence", self.resource)),

@@ -3,8 +3,9 @@
 use crate::peer::{Answer, Peer, once, post};
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::lease::protocol::Order;
+use leasehold_core::observe::Observed;
 use leasehold_core::{Acquired, Ask, Coordinator, HolderId, LeaseName, Outcome, Token};
-use leasehold_server::proxy::{Limits, Proxy, Settings, Stage};
+use leasehold_server::proxy::{Limits, Proxy, ProxyStep, Settings};
 use leasehold_stores::{StoreUrl, open};
 use leasehold_testbed::Process;
 use rustix::process::{Signal, getpid, kill_process};
@@ -86,8 +87,8 @@ impl Proxied {
     }
 
     /// At the next request's step, the process stops itself or dies.
-    pub fn arm(&mut self, stage: Stage, kill: bool) {
-        let place = Stage::ALL.iter().position(|known| *known == stage).unwrap() + 1;
+    pub fn arm(&mut self, step: ProxyStep, kill: bool) {
+        let place = ProxyStep::ALL.iter().position(|known| *known == step).unwrap() + 1;
         self.process.tell(&format!("{}", if kill { place + 10 } else { place }));
         assert_eq!(self.line(), "armed");
     }
@@ -177,14 +178,15 @@ pub fn proxy_main(args: &[String]) {
         }
         std::process::exit(0);
     });
-    let on_stage = Arc::new(move |stage: Stage| {
-        let place = Stage::ALL.iter().position(|known| *known == stage).unwrap() + 1;
+    let observer = Arc::new(move |step: ProxyStep| -> std::io::Result<()> {
+        let place = ProxyStep::ALL.iter().position(|known| *known == step).unwrap() + 1;
         for (order, signal) in [(place, Signal::STOP), (place + 10, Signal::KILL)] {
             if armed.compare_exchange(order, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
                 println!("at");
                 kill_process(getpid(), signal).unwrap();
             }
         }
+        Ok(())
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -193,7 +195,8 @@ pub fn proxy_main(args: &[String]) {
         println!("{}", listener.local_addr().unwrap());
         let say = Arc::new(|text: &str| eprintln!("proxy: {text}"));
         let tokens = Arc::new(leases.clone());
-        let proxy = Proxy::new(settings(store, upstream, resource), leases, tokens, Some(on_stage), say).unwrap();
+        let proxy =
+            Proxy::new(settings(store, upstream, resource), leases, tokens, Observed::by(observer), say).unwrap();
         let (_stop, stopped) = tokio::sync::watch::channel(false);
         proxy.serve(listener, stopped).await.unwrap();
     });

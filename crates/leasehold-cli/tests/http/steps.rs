@@ -4,7 +4,7 @@ use crate::peer::{Answer, Peer, post};
 use crate::rig::{PATIENCE, Proxied, Store, author, payload};
 use crate::upstream::Upstream;
 use leasehold_core::{Key, LeaseName, Shelf, Token};
-use leasehold_server::proxy::Stage;
+use leasehold_server::proxy::ProxyStep;
 use std::time::Duration;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,10 +23,10 @@ enum Transfer {
 
 pub fn every_case() {
     let mut cases = Vec::new();
-    for stage in Stage::ALL {
+    for step in ProxyStep::ALL {
         for fault in [Fault::Stop, Fault::Kill, Fault::UpstreamError, Fault::LostReply] {
             for transfer in [Transfer::Before, Transfer::After] {
-                cases.push((stage, fault, transfer));
+                cases.push((step, fault, transfer));
             }
         }
     }
@@ -37,8 +37,8 @@ pub fn every_case() {
         for _ in 0..10 {
             scope.spawn(|| {
                 loop {
-                    let Some((stage, fault, transfer)) = queue.lock().unwrap().pop() else { return };
-                    case(stage, fault, transfer);
+                    let Some((step, fault, transfer)) = queue.lock().unwrap().pop() else { return };
+                    case(step, fault, transfer);
                 }
             });
         }
@@ -47,8 +47,8 @@ pub fn every_case() {
     assert_eq!(total, 48);
 }
 
-fn case(stage: Stage, fault: Fault, transfer: Transfer) {
-    let what = format!("{stage:?}/{fault:?}/{transfer:?}");
+fn case(step: ProxyStep, fault: Fault, transfer: Transfer) {
+    let what = format!("{step:?}/{fault:?}/{transfer:?}");
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let store = Store::open(&format!("sqlite:{}/leases.db", folder.path().display()));
     let upstream = Upstream::start();
@@ -59,7 +59,7 @@ fn case(stage: Stage, fault: Fault, transfer: Transfer) {
     let old = store.transfer(&lease);
     // With the transfer before, the fence stands at the old epoch, so that its next request passes; the fence's own
     // steps are then the new holder's.
-    let moves = matches!(stage, Stage::Swap | Stage::File | Stage::Swapped);
+    let moves = matches!(step, ProxyStep::Swap | ProxyStep::File | ProxyStep::Swapped);
     let mut new = None;
     if transfer == Transfer::Before {
         assert_eq!(struck.write(&old, "/write").unwrap().status, 200, "{what}");
@@ -71,7 +71,7 @@ fn case(stage: Stage, fault: Fault, transfer: Transfer) {
         Fault::LostReply => "/mute",
         Fault::Stop | Fault::Kill => "/write",
     };
-    struck.arm(stage, fault == Fault::Kill);
+    struck.arm(step, fault == Fault::Kill);
     let mut client = Peer::connect(struck.address);
     let request = post(target, &faulted.wire(), &payload(&faulted));
     // The head and a part of the body, then the rest: there is a middle of it.

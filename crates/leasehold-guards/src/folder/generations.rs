@@ -3,7 +3,7 @@
 //! Promise: the live one is never removed, nor one of a higher epoch, which may be in the making. Non-promise: a reader
 //! that goes on reading an old one finds it gone after as many publishes as are kept.
 
-use crate::observe::steps::Step;
+use crate::observe::file::FileStep;
 use crate::permit::error::{Scene, exists, vanished};
 use crate::permit::location::Place;
 use crate::permit::teardown::discard_aside;
@@ -32,11 +32,11 @@ impl<'a> Generations<'a> {
     /// Opens the folder, and creates it if there is none.
     pub(crate) fn open(scene: &Scene<'_>, place: &'a Place) -> Result<Self> {
         let name = place.beside(".generations")?;
-        let made = scene.attempt(Step::MoveGeneration, || {
+        let made = scene.attempt(FileStep::MoveGeneration, || {
             Ok(rustix::fs::mkdirat(&place.parent, &name, Mode::from_raw_mode(0o777))?)
         });
         match made {
-            Err(e) if !exists(&e) => return Err(scene.failed(Step::MoveGeneration, e)),
+            Err(e) if !exists(&e) => return Err(scene.failed(FileStep::MoveGeneration, e)),
             _ => {}
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -46,7 +46,7 @@ impl<'a> Generations<'a> {
                 Kind::Invalid,
                 format!("generations refused: resource=`{}`: they are not in a folder of their own", scene.resource),
             )),
-            Err(e) => Err(scene.failed(Step::MoveGeneration, e.into())),
+            Err(e) => Err(scene.failed(FileStep::MoveGeneration, e.into())),
         }
     }
 

@@ -12,7 +12,7 @@ mod tree;
 
 use self::generations::Generations;
 use crate::blocking::blocking;
-use crate::observe::steps::{Step, Steps, Unwatched};
+use crate::observe::file::FileStep;
 use crate::permit::adopt;
 use crate::permit::displaced::{DISPLACED, tree_name};
 use crate::permit::error::Scene;
@@ -22,6 +22,7 @@ use crate::permit::teardown::discard_aside;
 use crate::permit::{Permits, hold};
 use async_trait::async_trait;
 use leasehold_core::guard::{Adopt, Guard, HighWater, Policy, Strength};
+use leasehold_core::observe::{Observed, Observer};
 use leasehold_core::{Error, Kind, Result, Token, Who, Why};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use std::io;
@@ -39,7 +40,7 @@ pub struct FolderGuard {
     resource: String,
     policy: Policy,
     keep: usize,
-    steps: Arc<dyn Steps>,
+    steps: Observed<FileStep>,
 }
 
 /// How the staged tree takes its place.
@@ -62,7 +63,7 @@ impl FolderGuard {
             );
             return Err(Error::new(Kind::Unsupported, message));
         }
-        Ok(FolderGuard { path, resource, policy, keep: KEEP, steps: Arc::new(Unwatched) })
+        Ok(FolderGuard { path, resource, policy, keep: KEEP, steps: Observed::NOBODY })
     }
 
     /// The same guard, keeping this many generations besides the live one.
@@ -74,8 +75,8 @@ impl FolderGuard {
 
     /// The same guard, watched at every step.
     #[must_use]
-    pub fn with_steps(mut self, steps: Arc<dyn Steps>) -> Self {
-        self.steps = steps;
+    pub fn with_observer(mut self, observer: Arc<dyn Observer<FileStep>>) -> Self {
+        self.steps = Observed::by(observer);
         self
     }
 
@@ -114,15 +115,15 @@ impl FolderGuard {
         permits.drop_abandoned();
         let (stage, held) = permits.anchored(self.policy, |stage| open_stage(&permits, stage))?;
         let staged = scene
-            .take(Step::Stage, || Ok(()))
+            .take(FileStep::Stage, || Ok(()))
             .and_then(|()| tree::copy(&scene, &permits, source, &Path::new(&stage).join("tree")))
-            .and_then(|()| scene.take(Step::SyncPayload, || Ok(())));
+            .and_then(|()| scene.take(FileStep::SyncPayload, || Ok(())));
         let published = staged.and_then(|()| match way {
             Way::Symlink => self.swap_symlink(&permits, &place, token, &stage),
             Way::Exchange => self.exchange(&permits, &place, token, &stage, &held),
         });
         // After an exchange the stage may hold the old tree. Failing to remove it does not undo the publish.
-        if scene.take(Step::Collect, || Ok(())).is_ok() || published.is_err() {
+        if scene.take(FileStep::Collect, || Ok(())).is_ok() || published.is_err() {
             permits.drop_stage(&stage);
         }
         if published.is_ok() {
@@ -138,13 +139,13 @@ impl FolderGuard {
         let name = generations.next_name(token);
         let (tree, link) = (format!("{stage}/tree"), format!("{stage}/link"));
         rustix::fs::symlinkat(generations.link_to(&name), permits.fence(), link.as_str())
-            .map_err(|e| permits.why(Step::Stage, e.into()))?;
+            .map_err(|e| permits.why(FileStep::Stage, e.into()))?;
         scene
-            .attempt(Step::MoveGeneration, || {
+            .attempt(FileStep::MoveGeneration, || {
                 rustix::fs::renameat(permits.fence(), tree.as_str(), generations.folder(), name.as_str())?;
                 fence::sync(generations.folder())
             })
-            .map_err(|e| permits.why(Step::MoveGeneration, e))?;
+            .map_err(|e| permits.why(FileStep::MoveGeneration, e))?;
         let published = permits.publish(self.policy, || {
             Ok(rustix::fs::renameat(permits.fence(), link.as_str(), &place.parent, &place.name)?)
         });
@@ -163,7 +164,7 @@ impl FolderGuard {
         stage: &str,
         held: &OwnedFd,
     ) -> Result<HighWater> {
-        let tree = name_by_inode(permits, stage, held).map_err(|e| permits.why(Step::Stage, e))?;
+        let tree = name_by_inode(permits, stage, held).map_err(|e| permits.why(FileStep::Stage, e))?;
         let mut unsupported = false;
         let published = permits.publish(self.policy, || {
             let answer = leasehold_system::rename::exchange(
@@ -193,13 +194,13 @@ impl FolderGuard {
     /// keep it does not undo the publish.
     fn keep_displaced(&self, permits: &Permits<'_>, place: &Place, token: &Token, tree: &str) {
         // Not one of the steps that decide: those are behind us.
-        let scene = Scene { resource: &self.resource, steps: &Unwatched };
+        let scene = Scene { resource: &self.resource, steps: &Observed::NOBODY };
         if self.keep == 0 {
             return;
         }
         let Ok(generations) = Generations::open(&scene, place) else { return };
         let name = generations.next_name(token);
-        let moved = scene.attempt(Step::MoveGeneration, || {
+        let moved = scene.attempt(FileStep::MoveGeneration, || {
             Ok(rustix::fs::renameat(permits.fence(), tree, generations.folder(), name.as_str())?)
         });
         if moved.is_ok() {
@@ -210,7 +211,7 @@ impl FolderGuard {
     /// What publishers that died have displaced joins the generations too, after the old ones were collected: nobody was
     /// told of it yet, so it stays for one publish more.
     fn keep_rescued(&self, permits: &Permits<'_>, place: &Place, token: &Token) {
-        let scene = Scene { resource: &self.resource, steps: &Unwatched };
+        let scene = Scene { resource: &self.resource, steps: &Observed::NOBODY };
         let Ok(found) = fence::names(permits.fence()) else { return };
         for (name, _) in found.into_iter().filter(|(name, _)| name.starts_with(DISPLACED)) {
             if self.keep == 0 {
@@ -246,7 +247,7 @@ impl FolderGuard {
     }
 
     fn scene(&self) -> Scene<'_> {
-        Scene { resource: &self.resource, steps: &*self.steps }
+        Scene { resource: &self.resource, steps: &self.steps }
     }
 }
 

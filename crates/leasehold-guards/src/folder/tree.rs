@@ -3,7 +3,7 @@
 //! Promise: files are synced, symlinks stay symlinks, modes are kept, the source is only read. Non-promise: times, users,
 //! extended attributes and hard links within the tree are not kept, fences in it stay where they are; devices, pipes and sockets are refused.
 
-use crate::observe::steps::Step;
+use crate::observe::file::FileStep;
 use crate::permit::Permits;
 use crate::permit::error::{Scene, vanished};
 use crate::permit::location::shown;
@@ -68,7 +68,7 @@ impl Copier<'_> {
         let made = self.made(rustix::fs::openat(self.permits.fence(), into, flags, Mode::empty()))?;
         let mode = Mode::from_raw_mode(((stat.mode() & 0o777) | OWN_FOLDER) as _);
         self.made(rustix::fs::fchmod(&made, mode))?;
-        File::from(made).sync_all().map_err(|e| self.scene.failed(Step::SyncPayload, e))
+        File::from(made).sync_all().map_err(|e| self.scene.failed(FileStep::SyncPayload, e))
     }
 
     fn file(&self, source: &Path, stat: &Metadata, into: &Path) -> Result<()> {
@@ -82,13 +82,13 @@ impl Copier<'_> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let made = rustix::fs::openat(self.permits.fence(), into, flags, Mode::RUSR | Mode::WUSR);
         let mut made = File::from(self.made(made)?);
-        io::copy(&mut from, &mut made).map_err(|e| self.scene.failed(Step::Stage, e))?;
+        io::copy(&mut from, &mut made).map_err(|e| self.scene.failed(FileStep::Stage, e))?;
         self.made(rustix::fs::fchmod(&made, Mode::from_raw_mode((stat.mode() & 0o777) as _)))?;
-        made.sync_all().map_err(|e| self.scene.failed(Step::SyncPayload, e))
+        made.sync_all().map_err(|e| self.scene.failed(FileStep::SyncPayload, e))
     }
 
     fn made<T>(&self, answer: rustix::io::Result<T>) -> Result<T> {
-        answer.map_err(|e| self.permits.why(Step::Stage, e.into()))
+        answer.map_err(|e| self.permits.why(FileStep::Stage, e.into()))
     }
 }
 

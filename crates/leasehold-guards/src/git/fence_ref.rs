@@ -7,18 +7,12 @@ use super::cache::Fence;
 use super::commit::{Inscription, Oid};
 use super::program::{Answer, QUIET_FETCH};
 use super::site::Site;
-use super::steps::{GitStep, GitSteps};
+use crate::observe::git::{GitStep, reach};
+use leasehold_core::observe::Observed;
 use leasehold_core::{Error, Kind, Result};
 
 /// How often a fence that moves while it is read is read again.
 const TRIES: u32 = 24;
-
-/// Announces a step, and fails with whoever watches.
-pub(super) fn reach(steps: &dyn GitSteps, step: GitStep, resource: &str) -> Result<()> {
-    steps
-        .reach(step)
-        .map_err(|e| Error::unavailable(format!("cannot {step}: resource=`{resource}`: nothing was pushed"), e))
-}
 
 /// Makes the commit that the fence will point at.
 pub(super) async fn make_commit(site: &Site, resource: &str, inscription: &Inscription) -> Result<Oid> {
@@ -39,7 +33,7 @@ pub(super) async fn read_fence(
     site: &Site,
     resource: &str,
     fence: &str,
-    steps: &dyn GitSteps,
+    steps: &Observed<GitStep>,
 ) -> Result<Option<Fence>> {
     let failed = |answer: &Answer| {
         let message = format!("cannot read the fence: resource=`{resource}`: {}", answer.complaint());

@@ -13,11 +13,12 @@ use super::names::Refspec;
 use super::program::{Answer, NOTHING_ELSE, plain};
 use super::report::{Verdict, judge};
 use super::site::Site;
-use super::steps::{GitStep, GitSteps};
 use super::trace::Trace;
 use super::{branches, fence_ref};
+use crate::observe::git::{GitStep, reach};
 use crate::succession::{self, Former, MAX_FORMER_BYTES};
 use leasehold_core::guard::{self, HighWater, Policy};
+use leasehold_core::observe::Observed;
 use leasehold_core::{Error, Kind, Result, Token};
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
@@ -53,7 +54,7 @@ pub(super) struct Landing<'a> {
     fence: String,
     token: &'a Token,
     policy: Policy,
-    steps: &'a dyn GitSteps,
+    steps: &'a Observed<GitStep>,
     note: Note,
 }
 
@@ -71,7 +72,7 @@ impl<'a> Landing<'a> {
         fence: String,
         token: &'a Token,
         policy: Policy,
-        steps: &'a dyn GitSteps,
+        steps: &'a Observed<GitStep>,
     ) -> Self {
         let note = Note::new(&site.folder, &site.shown(), &fence);
         Landing { site, resource, fence, token, policy, steps, note }
@@ -422,7 +423,7 @@ impl<'a> Landing<'a> {
     }
 
     fn reach(&self, step: GitStep) -> Result<()> {
-        fence_ref::reach(self.steps, step, &self.resource)
+        reach(self.steps, step, &self.resource)
     }
 }
 

@@ -16,26 +16,25 @@ mod program;
 mod rebase;
 mod report;
 mod site;
-mod steps;
 mod trace;
 mod upstream;
 
 pub use hook::{HookState, Hooks, InstalledHook, Protection, SCRATCH};
 pub use names::{FenceNamespace, Refspec, Remote};
-pub use steps::{GitStep, GitSteps};
 pub use upstream::default_push;
 
+use crate::observe::git::GitStep;
 use crate::succession;
 use async_trait::async_trait;
 use commit::Adopted;
 use landing::{Failure, Landing};
 use leasehold_core::guard::{Adopt, Guard, HighWater, Policy, Strength};
+use leasehold_core::observe::{Observed, Observer};
 use leasehold_core::{Error, Kind, LeaseName, Result, Token, Who, Why};
 use program::Git;
 use site::Site;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use steps::Unwatched;
 
 /// Guards what one lease pushes to one remote.
 #[derive(Debug, Clone)]
@@ -46,7 +45,7 @@ pub struct GitGuard {
     policy: Policy,
     /// The lease whose fence it is: told, or that of the last token.
     lease: Arc<Mutex<Option<LeaseName>>>,
-    steps: Arc<dyn GitSteps>,
+    steps: Observed<GitStep>,
 }
 
 /// A push that landed.
@@ -84,7 +83,7 @@ impl GitGuard {
             namespace: FenceNamespace::default(),
             policy,
             lease: Arc::default(),
-            steps: Arc::new(Unwatched),
+            steps: Observed::NOBODY,
         })
     }
 
@@ -111,8 +110,8 @@ impl GitGuard {
 
     /// The same guard, watched at every step.
     #[must_use]
-    pub fn with_steps(mut self, steps: Arc<dyn GitSteps>) -> Self {
-        self.steps = steps;
+    pub fn with_observer(mut self, observer: Arc<dyn Observer<GitStep>>) -> Self {
+        self.steps = Observed::by(observer);
         self
     }
 
@@ -165,7 +164,7 @@ impl GitGuard {
 
     fn landing<'a>(&'a self, site: &'a Site, token: &'a Token) -> Result<Landing<'a>> {
         let fence = self.namespace.fence_of(&token.lease)?;
-        Ok(Landing::new(site, self.resource(), fence, token, self.policy, &*self.steps))
+        Ok(Landing::new(site, self.resource(), fence, token, self.policy, &self.steps))
     }
 
     fn remember(&self, lease: &LeaseName) {
@@ -195,7 +194,7 @@ impl Guard for GitGuard {
         let site = Site::find(&self.git, &self.remote).await?;
         let Some(lease) = lease else { return Ok(None) };
         let fence = self.namespace.fence_of(&lease)?;
-        Ok(fence_ref::read_fence(&site, &self.resource(), &fence, &*self.steps).await?.map(|fence| fence.high))
+        Ok(fence_ref::read_fence(&site, &self.resource(), &fence, &self.steps).await?.map(|fence| fence.high))
     }
 }
 

@@ -13,11 +13,12 @@ mod salt;
 pub use salt::{Salt, content_type_of};
 
 use self::error::failure;
-use crate::observe::stages::{Stage, Stages, Watched};
+use crate::observe::write::{WriteStep, reach};
 use crate::succession::{self, Former};
 use async_trait::async_trait;
 use bytes::Bytes;
 use leasehold_core::guard::{self, Adopt, Guard, HighWater, Policy, Strength};
+use leasehold_core::observe::{Observed, Observer};
 use leasehold_core::{Error, Kind, Nonce, Result, Token, Who, Why};
 use object_store::path::Path;
 use object_store::{
@@ -85,7 +86,7 @@ pub struct ObjectGuard {
     tags: Tags,
     salt: Salt,
     policy: Policy,
-    stages: Watched,
+    steps: Observed<WriteStep>,
     /// The object as this guard left it: the next put need not look first.
     left: Arc<Mutex<Option<(UpdateVersion, HighWater, Former)>>>,
 }
@@ -202,8 +203,8 @@ impl ObjectGuard {
         if key.as_ref().is_empty() {
             return Err(Error::invalid("object", resource, "name a key after the bucket: s3://bucket/key"));
         }
-        let (salt, stages, left) = (Salt::None, Watched::default(), Arc::default());
-        Ok(ObjectGuard { store, key, resource, tags, salt, policy, stages, left })
+        let (salt, steps, left) = (Salt::None, Observed::NOBODY, Arc::default());
+        Ok(ObjectGuard { store, key, resource, tags, salt, policy, steps, left })
     }
 
     /// The same guard, that makes every body unique where the service's tags are those of the content.
@@ -215,8 +216,8 @@ impl ObjectGuard {
 
     /// The same guard, watched at every stage.
     #[must_use]
-    pub fn with_stages(mut self, stages: Arc<dyn Stages>) -> Self {
-        self.stages = Watched::by(stages);
+    pub fn with_observer(mut self, observer: Arc<dyn Observer<WriteStep>>) -> Self {
+        self.steps = Observed::by(observer);
         self
     }
 
@@ -291,7 +292,7 @@ impl ObjectGuard {
             let former = payload.former.clone();
             let former = former.or_else(|| found.as_ref().map(|found| found.former.clone())).unwrap_or_default();
             let (body, options) = self.options(found.as_ref(), payload, &former, &next, write);
-            self.stages.reach(Stage::Put, &self.resource)?;
+            reach(&self.steps, WriteStep::Put, &self.resource)?;
             let call = self.store.put_opts(&self.key, body.into(), options);
             match in_time(PUT, &self.resource, Kind::Indeterminate, call).await {
                 Ok(Ok(done)) => return Ok(self.leave(condition(done.e_tag, done.version), next, former)),
@@ -343,10 +344,10 @@ impl ObjectGuard {
     /// Looks; if it is to find out what became of a put, a failure leaves that open.
     async fn look_again(&self, with_body: bool, is_pending: bool) -> Result<Option<Found>> {
         if !is_pending {
-            self.stages.reach(Stage::Look, &self.resource)?;
+            reach(&self.steps, WriteStep::Look, &self.resource)?;
             return self.look(with_body).await;
         }
-        let looked = match self.stages.reach(Stage::ReadBack, &self.resource) {
+        let looked = match reach(&self.steps, WriteStep::ReadBack, &self.resource) {
             Ok(()) => self.look(with_body).await,
             Err(e) => Err(e),
         };

@@ -9,7 +9,7 @@
 //! after the former fence was retired, so whoever writes first after a crash retires it. Non-promise: none of it works
 //! where two folders cannot change places (NFS).
 
-use crate::observe::steps::Step;
+use crate::observe::file::FileStep;
 use crate::permit::Permits;
 use crate::permit::error::{Scene, exists, vanished};
 use crate::permit::fence::{
@@ -105,18 +105,19 @@ pub(crate) fn adopt(
     // Staged, then looked at: a newer epoch of the former lease either is seen here, or takes away what was staged.
     let exchanged = unchanged().and_then(|()| {
         scene
-            .attempt(Step::ExchangeFence, || {
+            .attempt(FileStep::ExchangeFence, || {
                 leasehold_system::rename::exchange(&beside, Path::new(&staged), &place.parent, Path::new(&name))
             })
             .map_err(|e| match e {
                 e if e.kind() == io::ErrorKind::Unsupported => no_exchange(&scene, &name),
                 e if vanished(&e) => changed("by a newer epoch"),
-                e => scene.failed(Step::ExchangeFence, e),
+                e => scene.failed(FileStep::ExchangeFence, e),
             })
     });
     exchanged.inspect_err(|_| undo(Some(&staged)))?;
-    let sealed =
-        scene.take(Step::SyncParent, || sync(&place.parent)).and_then(|()| Permits::open(scene, place, token)?.seal());
+    let sealed = scene
+        .take(FileStep::SyncParent, || sync(&place.parent))
+        .and_then(|()| Permits::open(scene, place, token)?.seal());
     sealed.map_err(|e| unfinished(&scene, from, token, e))
 }
 
@@ -128,7 +129,7 @@ fn lock(scene: &Scene<'_>, former: &OwnedFd) -> Result<()> {
                 format!("another adoption is under way: resource=`{}`; look again when it is done", scene.resource);
             Err(Error::new(Kind::Contended, message))
         }
-        answer => answer.map_err(|e| scene.failed(Step::StageFence, e.into())),
+        answer => answer.map_err(|e| scene.failed(FileStep::StageFence, e.into())),
     }
 }
 
@@ -153,17 +154,17 @@ fn described(high: &HighWater) -> String {
 
 fn is_at_its_place(scene: &Scene<'_>, place: &Place, fence: &OwnedFd) -> Result<bool> {
     let at = rustix::fs::statat(&place.parent, place.beside(".fence")?, AtFlags::SYMLINK_NOFOLLOW);
-    let ours = rustix::fs::fstat(fence).map_err(|e| scene.failed(Step::List, e.into()))?;
+    let ours = rustix::fs::fstat(fence).map_err(|e| scene.failed(FileStep::List, e.into()))?;
     match at {
         Ok(at) => Ok((at.st_dev, at.st_ino) == (ours.st_dev, ours.st_ino)),
         Err(Errno::NOENT) => Ok(false),
-        Err(e) => Err(scene.failed(Step::List, e.into())),
+        Err(e) => Err(scene.failed(FileStep::List, e.into())),
     }
 }
 
 fn open_beside(scene: &Scene<'_>, place: &Place) -> Result<OwnedFd> {
     let name = place.beside(".adopt")?;
-    scene.take(Step::StageFence, || match rustix::fs::mkdirat(&place.parent, &name, Mode::from_raw_mode(0o777)) {
+    scene.take(FileStep::StageFence, || match rustix::fs::mkdirat(&place.parent, &name, Mode::from_raw_mode(0o777)) {
         Err(e) if !exists(&e.into()) => Err(e.into()),
         _ => Ok(rustix::fs::openat(&place.parent, &name, FOLDER, Mode::empty())?),
     })
@@ -175,7 +176,7 @@ fn stage(scene: &Scene<'_>, beside: &OwnedFd, earlier: &Former, token: &Token, n
     let new = format!("{NEW}{nonce}");
     let lease = codec::encode("fence", &(&token.lease, token.lineage))?;
     let earlier = codec::encode(EARLIER, &earlier.to_string())?;
-    let made = scene.attempt(Step::StageFence, || {
+    let made = scene.attempt(FileStep::StageFence, || {
         let mode = Mode::from_raw_mode(0o777);
         rustix::fs::mkdirat(beside, new.as_str(), mode)?;
         let fence = rustix::fs::openat(beside, new.as_str(), FOLDER, Mode::empty())?;
@@ -194,7 +195,7 @@ fn stage(scene: &Scene<'_>, beside: &OwnedFd, earlier: &Former, token: &Token, n
     });
     made.map_err(|e| {
         discard_aside(scene, beside, &new, beside);
-        scene.failed(Step::StageFence, e)
+        scene.failed(FileStep::StageFence, e)
     })
 }
 
@@ -226,7 +227,7 @@ impl Permits<'_> {
         let name = self.place.beside(".adopt")?;
         match rustix::fs::openat(&self.place.parent, &name, FOLDER, Mode::empty()) {
             Err(Errno::NOENT) => {}
-            Err(e) => return Err(self.scene.failed(Step::Retire, e.into())),
+            Err(e) => return Err(self.scene.failed(FileStep::Retire, e.into())),
             Ok(beside) => {
                 self.move_in(&beside)?;
                 let _ = rustix::fs::unlinkat(&self.place.parent, &name, AtFlags::REMOVEDIR);
@@ -238,13 +239,13 @@ impl Permits<'_> {
     /// Retires the fences that were displaced by ours, and those that were displaced by them.
     fn retire_former(&self) -> Result<()> {
         for former in list(&self.scene, &self.fence)?.former {
-            self.scene.take(Step::Retire, || Ok(()))?;
+            self.scene.take(FileStep::Retire, || Ok(()))?;
             let Some(inode) = former.strip_prefix(FORMER).and_then(inode_in) else { continue };
             let opened = match rustix::fs::openat(&self.fence, former.as_str(), FOLDER, Mode::empty()) {
                 Err(Errno::NOENT) => continue,
-                answer => answer.map_err(|e| self.scene.failed(Step::Retire, e.into()))?,
+                answer => answer.map_err(|e| self.scene.failed(FileStep::Retire, e.into()))?,
             };
-            let stat = rustix::fs::fstat(&opened).map_err(|e| self.scene.failed(Step::Retire, e.into()))?;
+            let stat = rustix::fs::fstat(&opened).map_err(|e| self.scene.failed(FileStep::Retire, e.into()))?;
             if stat.st_ino == inode {
                 // What was staged is still here: nothing was adopted.
                 discard_aside(&self.scene, &self.fence, &former, &self.fence);
@@ -257,7 +258,7 @@ impl Permits<'_> {
 
     /// Moves what lies beside into our own fence, where nobody can exchange it any more.
     fn move_in(&self, beside: &OwnedFd) -> Result<()> {
-        let found = self.scene.take(Step::Retire, || names(beside))?;
+        let found = self.scene.take(FileStep::Retire, || names(beside))?;
         for (name, kind) in found {
             if kind != FileType::Directory {
                 continue;
@@ -269,7 +270,7 @@ impl Permits<'_> {
                     Ok(()) | Err(Errno::NOENT) => {}
                     // A folder does not go into itself: it is our own fence that was displaced.
                     Err(Errno::INVAL) => return Err(self.adopted()),
-                    Err(e) => return Err(self.scene.failed(Step::Retire, e.into())),
+                    Err(e) => return Err(self.scene.failed(FileStep::Retire, e.into())),
                 }
             }
         }
@@ -283,7 +284,7 @@ impl Permits<'_> {
         match rustix::fs::statat(&former, mark, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(_) => return Ok(()),
             Err(Errno::NOENT) => {}
-            Err(e) => return Err(self.scene.failed(Step::Retire, e.into())),
+            Err(e) => return Err(self.scene.failed(FileStep::Retire, e.into())),
         }
         let permits = Permits::inside(self.scene, self.place, &last, former);
         permits.seal_anew(&|| permits.retire_former()).map(|_| ())

@@ -6,7 +6,7 @@
 //! Promise: a displaced tree is in the fence folder or among the generations until a publish that succeeded has put it
 //! there; a stale exchange that is under way finds its whole source or none. Non-promise: with `--keep 0` it goes.
 
-use crate::observe::steps::Step;
+use crate::observe::file::FileStep;
 use crate::permit::STAGE;
 use crate::permit::error::{Scene, vanished};
 use crate::permit::fence::names;
@@ -49,7 +49,7 @@ pub(crate) fn rescue_from_stage(scene: &Scene<'_>, fence: &OwnedFd, stage: &str)
         let swapped = format!("{SWAPPED}{}-{inode}", Nonce::random());
         match rustix::fs::renameat(fence, format!("{stage}/{name}"), fence, swapped.as_str()).map_err(io::Error::from) {
             Err(e) if vanished(&e) => {}
-            Err(e) => return Err(scene.failed(Step::Empty, e)),
+            Err(e) => return Err(scene.failed(FileStep::Empty, e)),
             Ok(()) => judge(scene, fence, &swapped)?,
         }
     }
@@ -71,7 +71,7 @@ fn staged_inode(name: &str) -> Option<u64> {
 pub(crate) fn judge(scene: &Scene<'_>, fence: &OwnedFd, swapped: &str) -> Result<()> {
     let stat = match rustix::fs::statat(fence, swapped, AtFlags::SYMLINK_NOFOLLOW).map_err(io::Error::from) {
         Err(e) if vanished(&e) => return Ok(()),
-        answer => answer.map_err(|e| scene.failed(Step::Empty, e))?,
+        answer => answer.map_err(|e| scene.failed(FileStep::Empty, e))?,
     };
     if staged_inode(swapped) == Some(stat.st_ino) {
         discard_aside(scene, fence, swapped, fence);
@@ -79,7 +79,7 @@ pub(crate) fn judge(scene: &Scene<'_>, fence: &OwnedFd, swapped: &str) -> Result
     }
     let displaced = format!("{DISPLACED}{}", Nonce::random());
     match rustix::fs::renameat(fence, swapped, fence, displaced.as_str()).map_err(io::Error::from) {
-        Err(e) if !vanished(&e) => Err(scene.failed(Step::Empty, e)),
+        Err(e) if !vanished(&e) => Err(scene.failed(FileStep::Empty, e)),
         _ => Ok(()),
     }
 }
@@ -90,6 +90,6 @@ fn entries(scene: &Scene<'_>, fence: &OwnedFd, folder: &str) -> Result<Vec<(Stri
         rustix::fs::openat(fence, folder, flags, Mode::empty()).map_err(io::Error::from).and_then(|at| names(&at));
     match listed {
         Err(e) if vanished(&e) || e.kind() == io::ErrorKind::NotADirectory => Ok(Vec::new()),
-        answer => answer.map_err(|e| scene.failed(Step::Empty, e)),
+        answer => answer.map_err(|e| scene.failed(FileStep::Empty, e)),
     }
 }

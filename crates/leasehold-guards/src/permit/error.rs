@@ -3,7 +3,8 @@
 //! Promise: one line that names the resource and the step, and the kind that fits the cause. Non-promise: it does not
 //! decide whether a missing file means *fenced*; the caller lists the permits to learn that.
 
-use crate::observe::steps::{Step, Steps};
+use crate::observe::file::FileStep;
+use leasehold_core::observe::Observed;
 use leasehold_core::{Error, Kind, Result};
 use rustix::io::Errno;
 use std::io;
@@ -12,12 +13,12 @@ use std::io;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scene<'a> {
     pub(crate) resource: &'a str,
-    pub(crate) steps: &'a dyn Steps,
+    pub(crate) steps: &'a Observed<FileStep>,
 }
 
 impl Scene<'_> {
     /// Takes a step; the cause is left to the caller to judge.
-    pub(crate) fn attempt<T>(&self, step: Step, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    pub(crate) fn attempt<T>(&self, step: FileStep, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         self.steps.reach(step)?;
         loop {
             match act() {
@@ -28,12 +29,12 @@ impl Scene<'_> {
     }
 
     /// Takes a step whose failure means nothing but failure.
-    pub(crate) fn take<T>(&self, step: Step, act: impl FnMut() -> io::Result<T>) -> Result<T> {
+    pub(crate) fn take<T>(&self, step: FileStep, act: impl FnMut() -> io::Result<T>) -> Result<T> {
         self.attempt(step, act).map_err(|e| self.failed(step, e))
     }
 
     /// The error for a step that failed while the content is as it was.
-    pub(crate) fn failed(&self, step: Step, cause: io::Error) -> Error {
+    pub(crate) fn failed(&self, step: FileStep, cause: io::Error) -> Error {
         let (kind, advice) = advise(&cause);
         Error::new(kind, format!("cannot {step}: resource=`{}`: {advice}", self.resource)).with_source(cause)
     }

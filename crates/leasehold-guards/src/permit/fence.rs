@@ -3,7 +3,7 @@
 //! Promise: damage is told apart from absence, and what is not ours is neither trusted nor touched. Non-promise: a
 //! listing is no snapshot; permit.rs says how that is lived with.
 
-use crate::observe::steps::Step;
+use crate::observe::file::FileStep;
 use crate::permit::adopt::{FORMER, is_staged_name};
 use crate::permit::displaced::is_swapped;
 use crate::permit::error::{Scene, errno};
@@ -96,7 +96,7 @@ pub(crate) fn open_fence(scene: &Scene<'_>, place: &Place, name: &OsStr) -> Resu
                 leasehold_core::printable(&name.to_string_lossy())
             ),
         )),
-        Err(e) => Err(scene.failed(Step::MakeFence, e.into())),
+        Err(e) => Err(scene.failed(FileStep::MakeFence, e.into())),
     }
 }
 
@@ -111,17 +111,17 @@ pub(crate) fn read_file(scene: &Scene<'_>, fence: &OwnedFd, name: &str) -> Resul
     let opened = match rustix::fs::openat(fence, name, flags, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),
         Err(Errno::LOOP) => return Err(scene.corrupt(&format!("the `{name}` file is a symlink; remove it"))),
-        answer => answer.map_err(|e| scene.failed(Step::List, e.into()))?,
+        answer => answer.map_err(|e| scene.failed(FileStep::List, e.into()))?,
     };
     let mut bytes = Vec::new();
     let limit = codec::MAX_RECORD_BYTES as u64 + 1;
-    File::from(opened).take(limit).read_to_end(&mut bytes).map_err(|e| scene.failed(Step::List, e))?;
+    File::from(opened).take(limit).read_to_end(&mut bytes).map_err(|e| scene.failed(FileStep::List, e))?;
     Ok(Some(bytes))
 }
 
 pub(crate) fn list(scene: &Scene<'_>, fence: &OwnedFd) -> Result<Listing> {
     let mut listing = Listing::default();
-    let names = scene.take(Step::List, || names(fence))?;
+    let names = scene.take(FileStep::List, || names(fence))?;
     for (name, kind) in names {
         if let Some(permit) = parse_permit(&name) {
             if kind != FileType::Directory {

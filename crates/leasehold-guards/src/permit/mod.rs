@@ -30,8 +30,9 @@ use self::error::{Scene, exists, vanished};
 use self::fence::{LEASE, Listing, SEALED, WROTE, list, open_fence, permit_name, read_lease, sync};
 use self::location::Place;
 use self::teardown::{discard, discard_aside, gone_name};
-use crate::observe::steps::{Step, Unwatched};
+use crate::observe::file::FileStep;
 use leasehold_core::guard::{self, HighWater, Policy};
+use leasehold_core::observe::Observed;
 use leasehold_core::{Epoch, Error, Kind, LeaseName, Lineage, Nonce, Result, Token, codec};
 use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -72,17 +73,17 @@ impl<'a> Permits<'a> {
             None => {
                 // Before anything is made, and once more when it is there.
                 nesting::refuse(&scene, place)?;
-                let made = scene.attempt(Step::MakeFence, || {
+                let made = scene.attempt(FileStep::MakeFence, || {
                     Ok(rustix::fs::mkdirat(&place.parent, &name, Mode::from_raw_mode(FOLDER_MODE as _))?)
                 });
                 match made {
-                    Err(e) if !exists(&e) => return Err(scene.failed(Step::MakeFence, e)),
+                    Err(e) if !exists(&e) => return Err(scene.failed(FileStep::MakeFence, e)),
                     answer => made_here = answer.is_ok(),
                 }
-                if made_here && let Err(e) = scene.attempt(Step::SyncFence, || sync(&place.parent)) {
+                if made_here && let Err(e) = scene.attempt(FileStep::SyncFence, || sync(&place.parent)) {
                     // While it is empty: then the next one makes it anew, for a second sync proves nothing.
                     let _ = rustix::fs::unlinkat(&place.parent, &name, AtFlags::REMOVEDIR);
-                    return Err(scene.failed(Step::SyncFence, e));
+                    return Err(scene.failed(FileStep::SyncFence, e));
                 }
                 open_fence(&scene, place, &name)?
                     .ok_or_else(|| scene.corrupt("the fence folder was removed while it was used; try again"))?
@@ -133,18 +134,18 @@ impl<'a> Permits<'a> {
         }
         let staged = format!("{LEASE}-{}", Nonce::random());
         let bytes = codec::encode("fence", &(&self.token.lease, self.token.lineage))?;
-        self.scene.take(Step::StageLease, || {
+        self.scene.take(FileStep::StageLease, || {
             let mut file = File::from(self.create(&staged, 0o666)?);
             file.write_all(&bytes)?;
             file.sync_all()
         })?;
-        let linked = self.scene.attempt(Step::LinkLease, || {
+        let linked = self.scene.attempt(FileStep::LinkLease, || {
             Ok(rustix::fs::linkat(&self.fence, staged.as_str(), &self.fence, LEASE, AtFlags::empty())?)
         });
         let _ = rustix::fs::unlinkat(&self.fence, staged.as_str(), AtFlags::empty());
         match linked {
             // Gone means that a seal took our staging file for remains: somebody else's lease file is there.
-            Err(e) if !exists(&e) && !vanished(&e) => Err(self.scene.failed(Step::LinkLease, e)),
+            Err(e) if !exists(&e) && !vanished(&e) => Err(self.scene.failed(FileStep::LinkLease, e)),
             _ => read_lease(&self.scene, &self.fence)?
                 .ok_or_else(|| self.scene.corrupt("the lease file was removed while it was written; try again")),
         }
@@ -167,17 +168,17 @@ impl<'a> Permits<'a> {
         for _ in 0..MAX_ENTRIES {
             let made = self.make_own()?;
             let anchor = format!("{}/{ANCHOR}{}", self.own, Nonce::random());
-            match self.scene.attempt(Step::Anchor, || self.create(&anchor, 0o666)) {
+            match self.scene.attempt(FileStep::Anchor, || self.create(&anchor, 0o666)) {
                 Err(e) if vanished(&e) => {
                     self.look_again()?;
                     continue;
                 }
-                Err(e) => return Err(self.scene.failed(Step::Anchor, e)),
+                Err(e) => return Err(self.scene.failed(FileStep::Anchor, e)),
                 Ok(_) => {}
             }
             let cleared = self.clear_lower().and_then(|high| last().map(|()| high));
             let marked = match cleared {
-                Ok(_) => self.scene.attempt(Step::MarkSealed, || {
+                Ok(_) => self.scene.attempt(FileStep::MarkSealed, || {
                     let sealed = format!("{}/{SEALED}", self.own);
                     Ok(rustix::fs::renameat(&self.fence, anchor.as_str(), &self.fence, sealed.as_str())?)
                 }),
@@ -188,7 +189,7 @@ impl<'a> Permits<'a> {
             }
             match (cleared, marked) {
                 (Ok(_), Err(e)) if vanished(&e) => self.look_again()?,
-                (Ok(_), Err(e)) => return Err(self.scene.failed(Step::MarkSealed, e)),
+                (Ok(_), Err(e)) => return Err(self.scene.failed(FileStep::MarkSealed, e)),
                 (Ok(high), Ok(())) => {
                     self.remove_anchors();
                     return Ok(high);
@@ -216,7 +217,7 @@ impl<'a> Permits<'a> {
 
     fn make_own(&self) -> Result<bool> {
         let mode = Mode::from_raw_mode(FOLDER_MODE as _);
-        self.scene.take(Step::MakePermit, || match rustix::fs::mkdirat(&self.fence, self.own.as_str(), mode) {
+        self.scene.take(FileStep::MakePermit, || match rustix::fs::mkdirat(&self.fence, self.own.as_str(), mode) {
             Err(Errno::EXIST) => self.make_own_anew(mode),
             made => Ok(made.map(|()| true)?),
         })
@@ -245,7 +246,7 @@ impl<'a> Permits<'a> {
             let high = self.judge(&listing)?;
             if !durable {
                 // Before anything lower is removed: a crash must not leave a fence that remembers neither.
-                self.scene.take(Step::SyncFence, || {
+                self.scene.take(FileStep::SyncFence, || {
                     sync(&self.fence)?;
                     sync(&self.place.parent)
                 })?;
@@ -274,12 +275,12 @@ impl<'a> Permits<'a> {
 
     fn tear_down(&self, permit: &str) -> Result<()> {
         let aside = gone_name();
-        let renamed = self
-            .scene
-            .attempt(Step::SetAside, || Ok(rustix::fs::renameat(&self.fence, permit, &self.fence, aside.as_str())?));
+        let renamed = self.scene.attempt(FileStep::SetAside, || {
+            Ok(rustix::fs::renameat(&self.fence, permit, &self.fence, aside.as_str())?)
+        });
         match renamed {
             Err(e) if vanished(&e) => Ok(()),
-            Err(e) => Err(self.scene.failed(Step::SetAside, e)),
+            Err(e) => Err(self.scene.failed(FileStep::SetAside, e)),
             Ok(()) => {
                 displaced::rescue_from_permit(&self.scene, &self.fence, &aside)?;
                 discard(&self.scene, self.fence.as_fd(), OsStr::new(&aside))
@@ -296,13 +297,13 @@ impl<'a> Permits<'a> {
                 self.seal()?;
             }
             let stage = format!("{}/{STAGE}{}", self.own, Nonce::random());
-            let made = match self.scene.attempt(Step::Anchor, || make(&stage)) {
+            let made = match self.scene.attempt(FileStep::Anchor, || make(&stage)) {
                 Err(e) if vanished(&e) => {
                     self.look_again()?;
                     trusted = false;
                     continue;
                 }
-                Err(e) => return Err(self.scene.failed(Step::Anchor, e)),
+                Err(e) => return Err(self.scene.failed(FileStep::Anchor, e)),
                 Ok(made) => made,
             };
             match self.may_write(policy) {
@@ -332,12 +333,12 @@ impl<'a> Permits<'a> {
         }
         // Before what it marks: a machine that crashes must not come up with the one write and without its mark.
         let marked = match policy {
-            Policy::OncePerEpoch => self.scene.attempt(Step::SyncMark, || self.sync_own()),
+            Policy::OncePerEpoch => self.scene.attempt(FileStep::SyncMark, || self.sync_own()),
             _ => Ok(()),
         };
         let failed = match marked {
-            Err(e) => Some(self.why(Step::SyncMark, e)),
-            Ok(()) => self.scene.attempt(Step::Publish, &mut rename).err().map(|e| self.why(Step::Publish, e)),
+            Err(e) => Some(self.why(FileStep::SyncMark, e)),
+            Ok(()) => self.scene.attempt(FileStep::Publish, &mut rename).err().map(|e| self.why(FileStep::Publish, e)),
         };
         if let Some(why) = failed {
             // A source that is gone though nobody newer was here may have been renamed by a call whose answer was lost
@@ -347,16 +348,16 @@ impl<'a> Permits<'a> {
             }
             return Err(why);
         }
-        self.scene.attempt(Step::SyncParent, || sync(&self.place.parent)).map_err(|e| self.scene.unsure(e))?;
+        self.scene.attempt(FileStep::SyncParent, || sync(&self.place.parent)).map_err(|e| self.scene.unsure(e))?;
         Ok(self.high_now(1))
     }
 
     /// True if nobody of this tenure had written before. Only the exclusive creation decides.
     fn mark_wrote(&self) -> Result<bool> {
-        match self.scene.attempt(Step::MarkWrote, || self.create(&format!("{}/{WROTE}", self.own), 0o666)) {
+        match self.scene.attempt(FileStep::MarkWrote, || self.create(&format!("{}/{WROTE}", self.own), 0o666)) {
             Ok(_) => Ok(true),
             Err(e) if exists(&e) => Ok(false),
-            Err(e) => Err(self.why(Step::MarkWrote, e)),
+            Err(e) => Err(self.why(FileStep::MarkWrote, e)),
         }
     }
 
@@ -367,13 +368,13 @@ impl<'a> Permits<'a> {
     }
 
     /// Why a step inside our own permit failed: a newer epoch has removed it, if one is there.
-    pub(crate) fn why(&self, step: Step, cause: io::Error) -> Error {
+    pub(crate) fn why(&self, step: FileStep, cause: io::Error) -> Error {
         if !vanished(&cause) {
             return self.scene.failed(step, cause);
         }
         match list(&self.scene, &self.fence).and_then(|listing| self.judge(&listing)) {
             Err(refused) => refused,
-            Ok(_) if step == Step::Publish => {
+            Ok(_) if step == FileStep::Publish => {
                 let what = format!(
                     "cannot tell whether resource=`{}` was written: what was to be published is gone, and by no newer \
                      epoch; read it back before anything else",
@@ -424,7 +425,7 @@ impl<'a> Permits<'a> {
         match rustix::fs::statat(&self.fence, format!("{}/{mark}", self.own), AtFlags::SYMLINK_NOFOLLOW) {
             Ok(_) => Ok(true),
             Err(Errno::NOENT | Errno::STALE) => Ok(false),
-            Err(e) => Err(self.scene.failed(Step::List, e.into())),
+            Err(e) => Err(self.scene.failed(FileStep::List, e.into())),
         }
     }
 
@@ -442,9 +443,9 @@ impl<'a> Permits<'a> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o666);
         let turn = rustix::fs::openat(&self.fence, format!("{}/{TURN}", self.own), flags, mode)
-            .map_err(|e| self.why(Step::Anchor, e.into()))?;
+            .map_err(|e| self.why(FileStep::Anchor, e.into()))?;
         rustix::io::retry_on_intr(|| rustix::fs::flock(&turn, FlockOperation::LockExclusive))
-            .map_err(|e| self.scene.failed(Step::Anchor, e.into()))?;
+            .map_err(|e| self.scene.failed(FileStep::Anchor, e.into()))?;
         Ok(turn)
     }
 
@@ -455,7 +456,7 @@ impl<'a> Permits<'a> {
     /// Removes what one call staged; what cannot be removed now goes with the permit.
     pub(crate) fn drop_stage(&self, stage: &str) {
         if rustix::fs::unlinkat(&self.fence, stage, AtFlags::empty()).is_err() {
-            let quiet = Scene { resource: self.scene.resource, steps: &Unwatched };
+            let quiet = Scene { resource: self.scene.resource, steps: &Observed::NOBODY };
             // What may have displaced something is left to the next seal if that cannot be saved now.
             if displaced::rescue_from_stage(&quiet, &self.fence, stage).is_ok() {
                 discard_aside(&quiet, &self.fence, stage, &self.fence);

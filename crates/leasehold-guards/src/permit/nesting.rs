@@ -8,7 +8,7 @@
 //! least one is refused, before anything is written. Non-promise: a folder that is reached under two names (bind mounts)
 //! is two folders here.
 
-use crate::observe::steps::Step;
+use crate::observe::file::FileStep;
 use crate::permit::error::{Scene, vanished};
 use crate::permit::location::{Place, hidden, shown};
 use leasehold_core::{Error, Kind, Result};
@@ -24,7 +24,7 @@ const NAMED: usize = 3;
 
 /// Refuses a place in a folder that is guarded as a whole, and a folder whose parts are guarded.
 pub(crate) fn refuse(scene: &Scene<'_>, place: &Place) -> Result<()> {
-    let folder = place.folder.canonicalize().map_err(|e| scene.failed(Step::List, e))?;
+    let folder = place.folder.canonicalize().map_err(|e| scene.failed(FileStep::List, e))?;
     for around in folder.ancestors() {
         let Some(fence) = fence_of(around) else { continue };
         let message = format!(
@@ -40,7 +40,7 @@ pub(crate) fn refuse(scene: &Scene<'_>, place: &Place) -> Result<()> {
     if !is_folder {
         return Ok(());
     }
-    let fences = fences_in(&place.folder.join(&place.name)).map_err(|e| scene.failed(Step::List, e))?;
+    let fences = fences_in(&place.folder.join(&place.name)).map_err(|e| scene.failed(FileStep::List, e))?;
     if fences.is_empty() {
         return Ok(());
     }

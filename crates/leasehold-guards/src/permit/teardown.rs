@@ -3,8 +3,9 @@
 //! Promise: when [`discard`] returns, no handle that anybody holds to the directory can publish from it. Non-promise:
 //! what was staged in there is gone; it was refused anyway.
 
-use crate::observe::steps::{Step, Unwatched};
+use crate::observe::file::FileStep;
 use crate::permit::error::{Scene, errno, vanished};
+use leasehold_core::observe::Observed;
 use leasehold_core::{Error, Kind, Nonce, Result};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -31,10 +32,10 @@ pub(crate) fn gone_name() -> String {
 /// Removing matters: a handle to a directory that was merely renamed still publishes, to a removed one it cannot.
 pub(crate) fn discard(scene: &Scene<'_>, fence: BorrowedFd<'_>, name: &OsStr) -> Result<()> {
     for _ in 0..MAX_ROUNDS {
-        scene.take(Step::Empty, || empty(fence, fence, name, 0))?;
-        match scene.attempt(Step::Remove, || remove(fence, name)) {
+        scene.take(FileStep::Empty, || empty(fence, fence, name, 0))?;
+        match scene.attempt(FileStep::Remove, || remove(fence, name)) {
             Err(e) if matches!(errno(&e), Some(Errno::NOTEMPTY | Errno::EXIST)) => {}
-            Err(e) => return Err(scene.failed(Step::Remove, e)),
+            Err(e) => return Err(scene.failed(FileStep::Remove, e)),
             Ok(()) => return Ok(()),
         }
     }
@@ -47,7 +48,7 @@ pub(crate) fn discard(scene: &Scene<'_>, fence: BorrowedFd<'_>, name: &OsStr) ->
 pub(crate) fn discard_aside(scene: &Scene<'_>, at: &OwnedFd, name: &str, fence: &OwnedFd) {
     let aside = gone_name();
     if rustix::fs::renameat(at, name, fence, aside.as_str()).is_ok() {
-        let quiet = Scene { resource: scene.resource, steps: &Unwatched };
+        let quiet = Scene { resource: scene.resource, steps: &Observed::NOBODY };
         let _ = discard(&quiet, fence.as_fd(), OsStr::new(&aside));
     }
 }

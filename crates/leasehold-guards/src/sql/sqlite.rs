@@ -6,7 +6,7 @@
 //! a lost lease before anybody else can have it, stopped ones too, so under it nobody waits.
 
 use crate::blocking::blocking;
-use crate::observe::stages::{Stage, Stages, Watched};
+use crate::observe::write::{WriteStep, reach};
 use crate::sql::{
     Dialect, Fate, FenceRow, Outcome, Resource, Rows, Script, Setup, SqlGuard, Statement, TRAIL_CHARS, escaped,
     failed_statement, fate, hex, high_water, judge, no_room, not_removed, not_set_up, one_line, shown, undone, unknown,
@@ -14,6 +14,7 @@ use crate::sql::{
 use crate::succession::{self, Former, MAX_FORMER_BYTES};
 use async_trait::async_trait;
 use leasehold_core::guard::{Adopt, Guard, HighWater, Policy, Strength};
+use leasehold_core::observe::{Observed, Observer};
 use leasehold_core::{Error, Kind, Nonce, Result, Token, Who, Why};
 use leasehold_system::critical;
 use leasehold_system::volume::SecondName;
@@ -53,7 +54,7 @@ pub struct SqliteGuard {
     resource: Resource,
     policy: Policy,
     busy: Duration,
-    stages: Watched,
+    steps: Observed<WriteStep>,
 }
 
 /// Admits a token inside the caller's own transaction, which should be an immediate one. Call [`close`] before the commit;
@@ -153,7 +154,7 @@ fn failed(error: rusqlite::Error, place: &str, resource: &str) -> Error {
 impl SqliteGuard {
     /// A guard for a resource of the database in this file.
     pub fn new(path: impl Into<PathBuf>, resource: Resource, policy: Policy) -> Self {
-        SqliteGuard { path: path.into(), resource, policy, busy: BUSY, stages: Watched::default() }
+        SqliteGuard { path: path.into(), resource, policy, busy: BUSY, steps: Observed::NOBODY }
     }
 
     /// The same guard, that waits so long for other processes' writes.
@@ -165,8 +166,8 @@ impl SqliteGuard {
 
     /// The same guard, watched at every stage.
     #[must_use]
-    pub fn with_stages(mut self, stages: Arc<dyn Stages>) -> Self {
-        self.stages = Watched::by(stages);
+    pub fn with_observer(mut self, observer: Arc<dyn Observer<WriteStep>>) -> Self {
+        self.steps = Observed::by(observer);
         self
     }
 
@@ -180,7 +181,7 @@ impl SqliteGuard {
     }
 
     fn open(&self, may_create: bool) -> Result<Connection> {
-        self.stages.reach(Stage::Connect, &self.resource())?;
+        reach(&self.steps, WriteStep::Connect, &self.resource())?;
         let create = if may_create { OpenFlags::SQLITE_OPEN_CREATE } else { OpenFlags::empty() };
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | create;
         let fail = |e| failed(e, &self.place(), &self.resource());
@@ -257,13 +258,13 @@ impl SqliteGuard {
     fn within<T>(&self, db: &Connection, act: impl FnOnce() -> Result<T>) -> Result<(T, Option<String>)> {
         let (place, shown) = (self.place(), self.resource());
         let fail = |e| failed(e, &place, &shown);
-        self.stages.reach(Stage::Admit, &shown)?;
+        reach(&self.steps, WriteStep::Admit, &shown)?;
         let _inside = critical::enter();
         db.execute_batch("BEGIN IMMEDIATE").map_err(fail)?;
         let tried = act().and_then(|done| {
-            self.stages.reach(Stage::Commit, &shown)?;
+            reach(&self.steps, WriteStep::Commit, &shown)?;
             match db.execute_batch("COMMIT") {
-                Ok(()) => Ok((done, self.stages.reach(Stage::Reply, &shown).err().map(|lost| lost.to_string()))),
+                Ok(()) => Ok((done, reach(&self.steps, WriteStep::Reply, &shown).err().map(|lost| lost.to_string()))),
                 // Not begun, or given up before the end was written.
                 Err(e) if is_refused(&e) || !db.is_autocommit() => Err(fail(e)),
                 // It failed on the way to the disk, and may be found there after a crash all the same.
@@ -294,7 +295,7 @@ impl SqliteGuard {
     /// A new write takes the place of what was left in the log, and when it was answered, what the row says is sure.
     fn resolve(&self, write: Nonce, before: &str, cause: &str) -> Result<()> {
         for _ in 0..TRIES {
-            if self.stages.reach(Stage::ReadBack, &self.resource()).is_err() {
+            if reach(&self.steps, WriteStep::ReadBack, &self.resource()).is_err() {
                 break;
             }
             let confirmed = self.open(false).and_then(|db| {
@@ -319,7 +320,7 @@ impl SqliteGuard {
     fn apply(&self, db: &Connection, script: &Script) -> Result<(Vec<u64>, Rows)> {
         let (mut counts, mut rows) = (Vec::new(), Rows::default());
         for statement in script.statements() {
-            self.stages.reach(Stage::Apply, &self.resource())?;
+            reach(&self.steps, WriteStep::Apply, &self.resource())?;
             let (count, given) = run_one(db, statement).map_err(|e| match e.sqlite_error_code() {
                 Some(ErrorCode::DiskFull) => no_room(&self.resource(), statement, e),
                 _ => failed_statement(&self.resource(), statement, e),

@@ -17,7 +17,7 @@ use databases::{Database, Engine, all, block_on, guard_at, servers};
 use dice::{Dice, flag, play, seed};
 use leasehold_core::Kind;
 use leasehold_core::guard::{Guard, Policy};
-use leasehold_guards::Stage;
+use leasehold_guards::WriteStep;
 use leasehold_guards::sql::Script;
 use leasehold_system::clock;
 use leasehold_testbed::{BUCKET, Fault, Flaw, Proxy, Server, StandIn, azurite, moto, seaweed};
@@ -105,7 +105,7 @@ fn sql_stages() {
     let mut cells = 0;
     for db in prepared() {
         let (mut victim, mut newer) = (Worker::start(), Worker::start());
-        for (at, stage) in Stage::SQL.into_iter().enumerate() {
+        for (at, stage) in WriteStep::SQL.into_iter().enumerate() {
             for fault in ["stop", "kill", "eio"] {
                 for transfer_first in [true, false] {
                     let resource = format!("s{at}-{fault}-{transfer_first}");
@@ -453,7 +453,7 @@ fn fenced(url: &str, name: &str) -> u64 {
 fn object_stages(url: &str) {
     let (mut victim, mut newer) = (Worker::start(), Worker::start());
     let mut cells = 0;
-    for (at, stage) in Stage::OBJECT.into_iter().enumerate() {
+    for (at, stage) in WriteStep::OBJECT.into_iter().enumerate() {
         for fault in ["stop", "kill", "eio"] {
             for (transfer_first, old) in [(true, true), (true, false), (false, true), (false, false)] {
                 let name = format!("o{at}-{fault}-{transfer_first}-{old}");
@@ -461,7 +461,7 @@ fn object_stages(url: &str) {
                 if old {
                     assert_eq!(newer.run(&order("guard", 1)), "written", "{name}");
                 }
-                let strikes = (Stage::SQL.len() + at) as u64;
+                let strikes = (WriteStep::SQL.len() + at) as u64;
                 assert_eq!(victim.run(&order("guard", 5).with(fault, strikes)), "at", "{stage:?} {name}");
                 settle(&mut victim, fault);
                 if transfer_first {

@@ -3,11 +3,12 @@
 use crate::common::token;
 use crate::{control, databases, dice::Dice};
 use leasehold_core::guard::{Guard, Policy};
+use leasehold_core::observe::Observer;
 use leasehold_core::{Error, Kind, Result, Token};
 use leasehold_guards::object::{Salt, Tags, key};
 use leasehold_guards::sql::{Resource, Script};
 use leasehold_guards::sql::{mysql, postgres};
-use leasehold_guards::{ObjectGuard, Stage, Stages};
+use leasehold_guards::{ObjectGuard, WriteStep};
 use leasehold_stores::{Address, StoreUrl};
 use leasehold_testbed::Process;
 use mysql_async::prelude::Queryable;
@@ -194,7 +195,7 @@ fn client(url: &str, address: &Address) -> Result<Arc<dyn ObjectStore>> {
 }
 
 /// The guard of an object.
-pub fn object_at(url: &str, name: &str, stages: Option<Arc<dyn Stages>>) -> Result<ObjectGuard> {
+pub fn object_at(url: &str, name: &str, stages: Option<Arc<dyn Observer<WriteStep>>>) -> Result<ObjectGuard> {
     object_by(|address| client(url, address), url, name, stages)
 }
 
@@ -207,7 +208,7 @@ fn object_by(
     client: impl Fn(&Address) -> Result<Arc<dyn ObjectStore>>,
     url: &str,
     name: &str,
-    stages: Option<Arc<dyn Stages>>,
+    stages: Option<Arc<dyn Observer<WriteStep>>>,
 ) -> Result<ObjectGuard> {
     let (place, query) = url.split_once('?').unwrap_or((url, ""));
     let full: StoreUrl = format!("{place}/{name}?{query}").parse()?;
@@ -216,7 +217,7 @@ fn object_by(
     let guard = ObjectGuard::new(client(address)?, key(&address.path)?, address.to_string(), tags, Policy::Reentrant)?;
     let guard = guard.salted(Salt::Blank);
     Ok(match stages {
-        Some(stages) => guard.with_stages(stages),
+        Some(stages) => guard.with_observer(stages),
         None => guard,
     })
 }
@@ -256,10 +257,10 @@ impl Saboteur {
     }
 }
 
-impl Stages for Saboteur {
-    fn reach(&self, stage: Stage) -> io::Result<()> {
+impl Observer<WriteStep> for Saboteur {
+    fn reach(&self, stage: WriteStep) -> io::Result<()> {
         self.pause();
-        let here = Stage::SQL.iter().chain(&Stage::OBJECT).position(|known| *known == stage);
+        let here = WriteStep::SQL.iter().chain(&WriteStep::OBJECT).position(|known| *known == stage);
         if self.fault == "dawdle" || here != usize::try_from(self.at).ok() || self.struck.swap(true, Ordering::SeqCst) {
             return Ok(());
         }

@@ -6,9 +6,10 @@ mod own;
 
 pub use full::a_full_disk_changes_nothing;
 use leasehold_core::guard::{HighWater, Policy};
+use leasehold_core::observe::Observer;
 use leasehold_core::{Result, Token};
 use leasehold_guards::sql::{Dialect, Resource, Script, Setup, SqlGuard};
-use leasehold_guards::{MysqlGuard, PostgresGuard, SqliteGuard, Stages};
+use leasehold_guards::{MysqlGuard, PostgresGuard, SqliteGuard, WriteStep};
 use leasehold_stores::StoreUrl;
 use leasehold_testbed::{Postgres, Server, mariadb_with};
 use mysql_async::prelude::Queryable;
@@ -105,13 +106,13 @@ pub async fn all() -> Vec<Database> {
 }
 
 /// The guard of a resource at this URL.
-pub fn guard_at(url: &str, resource: &str, policy: Policy, stages: Option<Arc<dyn Stages>>) -> AnyGuard {
+pub fn guard_at(url: &str, resource: &str, policy: Policy, stages: Option<Arc<dyn Observer<WriteStep>>>) -> AnyGuard {
     let parsed: StoreUrl = url.parse().unwrap();
     let resource: Resource = resource.parse().unwrap();
     let Some(address) = parsed.address().cloned() else {
         let guard = SqliteGuard::new(parsed.path().unwrap(), resource, policy);
         return AnyGuard(match stages {
-            Some(stages) => Arc::new(guard.with_stages(stages)),
+            Some(stages) => Arc::new(guard.with_observer(stages)),
             None => Arc::new(guard),
         });
     };
@@ -123,7 +124,7 @@ pub fn guard_at(url: &str, resource: &str, policy: Policy, stages: Option<Arc<dy
         });
         let guard = PostgresGuard::new(connect, place, resource, policy);
         return AnyGuard(match stages {
-            Some(stages) => Arc::new(guard.with_stages(stages)),
+            Some(stages) => Arc::new(guard.with_observer(stages)),
             None => Arc::new(guard),
         });
     }
@@ -133,13 +134,18 @@ pub fn guard_at(url: &str, resource: &str, policy: Policy, stages: Option<Arc<dy
     });
     let guard = MysqlGuard::new(connect, place, resource, policy);
     AnyGuard(match stages {
-        Some(stages) => Arc::new(guard.with_stages(stages)),
+        Some(stages) => Arc::new(guard.with_observer(stages)),
         None => Arc::new(guard),
     })
 }
 
 /// The same, that does not wait long for a file that a stopped process has.
-pub fn guard_waiting(url: &str, resource: &str, policy: Policy, stages: Option<Arc<dyn Stages>>) -> AnyGuard {
+pub fn guard_waiting(
+    url: &str,
+    resource: &str,
+    policy: Policy,
+    stages: Option<Arc<dyn Observer<WriteStep>>>,
+) -> AnyGuard {
     if !url.starts_with("sqlite:") {
         return guard_at(url, resource, policy, stages);
     }
@@ -147,7 +153,7 @@ pub fn guard_waiting(url: &str, resource: &str, policy: Policy, stages: Option<A
     let guard = SqliteGuard::new(parsed.path().unwrap(), resource.parse().unwrap(), policy);
     let guard = guard.waiting(std::time::Duration::from_millis(300));
     AnyGuard(match stages {
-        Some(stages) => Arc::new(guard.with_stages(stages)),
+        Some(stages) => Arc::new(guard.with_observer(stages)),
         None => Arc::new(guard),
     })
 }

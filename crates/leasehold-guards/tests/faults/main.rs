@@ -7,7 +7,7 @@ mod common;
 mod rig;
 
 use common::{scratch, tree};
-use leasehold_guards::Step;
+use leasehold_guards::FileStep;
 use rig::artifact::read;
 use rig::dice::{play, seed};
 use rig::{Fault, How, Order, Reply, Worker};
@@ -22,13 +22,13 @@ fn main() {
     let seed = seed();
     play("every_step_of_a_file_write_survives_every_fault", "faults", seed, || {
         let reached = matrix(How::File, false);
-        only_unreached(&reached, &[Step::SyncMark, Step::MoveGeneration, Step::Collect]);
+        only_unreached(&reached, &[FileStep::SyncMark, FileStep::MoveGeneration, FileStep::Collect]);
     });
     play("every_step_of_a_symlink_publish_survives_every_fault", "faults", seed, || {
-        only_unreached(&matrix(How::Folder, false), &[Step::SyncMark]);
+        only_unreached(&matrix(How::Folder, false), &[FileStep::SyncMark]);
     });
     play("every_step_of_an_exchange_survives_every_fault", "faults", seed, || {
-        only_unreached(&matrix(How::Folder, true), &[Step::SyncMark, Step::MoveGeneration]);
+        only_unreached(&matrix(How::Folder, true), &[FileStep::SyncMark, FileStep::MoveGeneration]);
     });
     play("what_a_publish_displaces_survives_its_death_at_every_step", "faults", seed, displaced);
     play("an_adoption_that_dies_at_any_step_leaves_one_fence_and_lets_no_sleeper_through", "faults", seed, adoptions);
@@ -37,10 +37,11 @@ fn main() {
 }
 
 /// The steps of an adoption, which no write takes.
-const OF_ADOPTION: [Step; 3] = [Step::StageFence, Step::ExchangeFence, Step::Retire];
+const OF_ADOPTION: [FileStep; 3] = [FileStep::StageFence, FileStep::ExchangeFence, FileStep::Retire];
 
-fn only_unreached(reached: &BTreeSet<usize>, expected: &[Step]) {
-    let missed = Step::ALL.iter().enumerate().filter(|(n, step)| !reached.contains(n) && !OF_ADOPTION.contains(step));
+fn only_unreached(reached: &BTreeSet<usize>, expected: &[FileStep]) {
+    let missed =
+        FileStep::ALL.iter().enumerate().filter(|(n, step)| !reached.contains(n) && !OF_ADOPTION.contains(step));
     assert_eq!(missed.map(|(_, step)| *step).collect::<Vec<_>>(), expected);
 }
 
@@ -62,7 +63,7 @@ fn matrix(how: How, real_folder: bool) -> BTreeSet<usize> {
     let mut reached = BTreeSet::new();
     let mut cells = 0;
     let (mut victim, mut newer) = (Worker::start(), Worker::start());
-    for step in 0..Step::ALL.len() {
+    for step in 0..FileStep::ALL.len() {
         for fault in [Fault::Stop, Fault::Kill, Fault::Eio, Fault::Enospc] {
             for (transfer_first, old) in [(true, true), (true, false), (false, true), (false, false)] {
                 let around = folder.path().join(format!("{step}-{fault:?}-{transfer_first}-{old}"));
@@ -112,7 +113,7 @@ impl Cell<'_> {
         self.see();
         if self.transfer_first {
             if let Some(answer) = answer {
-                let late = self.step >= place(Step::SyncParent);
+                let late = self.step >= place(FileStep::SyncParent);
                 assert!(late || answer != Reply::Written, "{}: {answer}", self.name());
             }
             assert_eq!(read(self.how, &self.path), Some((6, 0)), "{}: stale", self.name());
@@ -190,12 +191,12 @@ impl Cell<'_> {
 
     fn name(&self) -> String {
         let Cell { how, step, fault, transfer_first, old, .. } = self;
-        format!("{how:?} step {:?} {fault:?} transfer first {transfer_first} old {old}", Step::ALL[*step])
+        format!("{how:?} step {:?} {fault:?} transfer first {transfer_first} old {old}", FileStep::ALL[*step])
     }
 }
 
-fn place(step: Step) -> usize {
-    Step::ALL.iter().position(|known| *known == step).unwrap()
+fn place(step: FileStep) -> usize {
+    FileStep::ALL.iter().position(|known| *known == step).unwrap()
 }
 
 /// A publisher that is killed, or fails, at any step over the only copy of something: the next publish, by the same tenure
@@ -206,7 +207,7 @@ fn displaced() {
         tree(around).iter().any(|line| line.contains("/precious ") && line.starts_with(".out.generations/"))
     };
     let (mut next, mut reached) = (Worker::start(), 0);
-    for (step, fault, epoch) in (0..Step::ALL.len())
+    for (step, fault, epoch) in (0..FileStep::ALL.len())
         .flat_map(|step| [Fault::Kill, Fault::Eio].map(|fault| (step, fault)))
         .flat_map(|(step, fault)| [(step, fault, 5), (step, fault, 6)])
     {
@@ -229,7 +230,7 @@ fn displaced() {
             continue;
         }
         reached += 1;
-        let name = format!("{:?} {fault:?}, then epoch {epoch}", Step::ALL[step]);
+        let name = format!("{:?} {fault:?}, then epoch {epoch}", FileStep::ALL[step]);
         assert_eq!(next.run(&Order::new(How::Folder, &path, epoch)), Reply::Written, "{name}");
         assert_eq!(read(How::Folder, &path), Some((epoch, 0)), "{name}");
         let left = tree(&around);
@@ -247,12 +248,12 @@ fn adoptions() {
     let folder = scratch();
     let [mut former, mut theirs] = [(); 2].map(|()| Worker::start());
     let mut reached = 0;
-    for (step, fault) in (0..Step::ALL.len()).flat_map(|step| [(step, Fault::Kill), (step, Fault::Eio)]) {
+    for (step, fault) in (0..FileStep::ALL.len()).flat_map(|step| [(step, Fault::Kill), (step, Fault::Eio)]) {
         let path = folder.path().join(format!("{step}-{fault:?}"));
-        let name = format!("{:?} {fault:?}", Step::ALL[step]);
+        let name = format!("{:?} {fault:?}", FileStep::ALL[step]);
         assert_eq!(former.run(&Order::new(How::File, &path, 4)), Reply::Written);
         let (mut sleeper, mut operator) = (Worker::start(), Worker::start());
-        let publish = place(Step::Publish);
+        let publish = place(FileStep::Publish);
         assert_eq!(sleeper.run(&Order::new(How::File, &path, 5).with(Fault::Stop, publish)), Reply::At);
         sleeper.wait_stopped();
         let adopt = Order::new(How::Adopt, &path, 2);
@@ -295,7 +296,7 @@ fn outrun_adoption() {
     let path = folder.path().join("out");
     let [mut former, mut operator] = [(); 2].map(|()| Worker::start());
     assert_eq!(former.run(&Order::new(How::File, &path, 4)), Reply::Written);
-    let adopt = Order::new(How::Adopt, &path, 9).with(Fault::Stop, place(Step::ExchangeFence));
+    let adopt = Order::new(How::Adopt, &path, 9).with(Fault::Stop, place(FileStep::ExchangeFence));
     assert_eq!(operator.run(&adopt), Reply::At);
     operator.wait_stopped();
     assert_eq!(former.run(&Order::new(How::File, &path, 5)), Reply::Written);

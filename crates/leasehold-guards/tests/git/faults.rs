@@ -3,7 +3,7 @@
 use crate::field::{Backend, Field, Way};
 use crate::pusher::{Order, Pusher};
 use crate::trap::{Point, Trap};
-use leasehold_guards::git::GitStep;
+use leasehold_guards::GitStep;
 use std::path::PathBuf;
 
 /// The remote and two who push to it. `old` says whether the victim has pushed before, and so knows the fence.

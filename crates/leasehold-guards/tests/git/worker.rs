@@ -2,8 +2,9 @@
 
 use crate::common::token;
 use leasehold_core::guard::{Guard, Policy};
-use leasehold_guards::GitGuard;
-use leasehold_guards::git::{GitStep, GitSteps, PushOptions};
+use leasehold_core::observe::Observer;
+use leasehold_guards::git::PushOptions;
+use leasehold_guards::{GitGuard, GitStep};
 use rustix::io::Errno;
 use rustix::process::{Signal, getpid, kill_process};
 use std::io::{self, Write};
@@ -23,7 +24,7 @@ pub fn main() {
     let refspec = format!("+{commit}:refs/heads/main");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let policy = if how == "once" { Policy::OncePerEpoch } else { Policy::Reentrant };
-    let guard = GitGuard::new("origin", policy).unwrap().with_steps(steps);
+    let guard = GitGuard::new("origin", policy).unwrap().with_observer(steps);
     let answer = runtime.block_on(async {
         match how.as_str() {
             "seal" => guard.seal(&token).await.map(drop),
@@ -91,7 +92,7 @@ struct Saboteur {
     struck: AtomicBool,
 }
 
-impl GitSteps for Saboteur {
+impl Observer<GitStep> for Saboteur {
     fn reach(&self, step: GitStep) -> io::Result<()> {
         if step != self.at || self.struck.swap(true, Ordering::SeqCst) {
             return Ok(());

@@ -7,6 +7,7 @@ mod common;
 mod rig;
 
 use common::scratch;
+use leasehold_guards::FileStep;
 use leasehold_system::clock;
 use rig::artifact::{author, read};
 use rig::dice::{Dice, flag, play, seed};
@@ -154,7 +155,7 @@ fn rounds(how: How, paths: &Paths, seed: u64, rounds: u64) -> Rounds {
 fn two_of_one_tenure(how: How) {
     let folder = scratch();
     let [mut first, mut second, mut newer] = [(); 3].map(|()| Worker::start());
-    let steps = leasehold_guards::Step::ALL.len();
+    let steps = FileStep::ALL.len();
     let mut tried = 0;
     for (at, again, swapped) in (0..steps).flat_map(|a| (0..steps).flat_map(move |b| [(a, b, false), (a, b, true)])) {
         let path = folder.path().join(format!("out-{at}-{again}-{swapped}"));
@@ -264,7 +265,7 @@ fn second_grant() {
 /// try again.
 fn remembered_name(paths: &Paths) {
     const ROUNDS: u64 = 20;
-    let anchor = leasehold_guards::Step::ALL.iter().position(|step| *step == leasehold_guards::Step::Anchor).unwrap();
+    let anchor = FileStep::ALL.iter().position(|step| *step == FileStep::Anchor).unwrap();
     let (mut zombie, mut successor) = (Worker::start(), Worker::start());
     for epoch in (1..=2 * ROUNDS).step_by(2) {
         assert_eq!(zombie.run(&Order::new(How::Seal, &paths.zombie, epoch)), Reply::Written);
@@ -283,7 +284,7 @@ fn remembered_name(paths: &Paths) {
 fn rivals() {
     const ROUNDS: u64 = 500;
     let folder = scratch();
-    let make = leasehold_guards::Step::ALL.iter().position(|step| *step == leasehold_guards::Step::MakePermit).unwrap();
+    let make = FileStep::ALL.iter().position(|step| *step == FileStep::MakePermit).unwrap();
     let [mut one, mut other, mut older] = [(); 3].map(|()| Worker::start());
     let mut both_refused = 0;
     for round in 0..ROUNDS {

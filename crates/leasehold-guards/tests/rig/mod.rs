@@ -48,7 +48,7 @@ pub struct Order {
     pub epoch: u64,
     pub rival: u64,
     pub fault: Fault,
-    /// The place in [`leasehold_guards::Step::ALL`] at which the fault strikes, the first time it is reached.
+    /// The place in [`FileStep::ALL`] at which the fault strikes, the first time it is reached.
     pub step: usize,
 }
 

@@ -5,7 +5,8 @@ use super::control;
 use super::dice::Dice;
 use crate::common::{theirs, token};
 use leasehold_core::guard::Policy;
-use leasehold_guards::{FileGuard, FolderGuard, Step, Steps};
+use leasehold_core::observe::Observer;
+use leasehold_guards::{FileGuard, FileStep, FolderGuard};
 use rustix::io::Errno;
 use rustix::process::{Signal, getpid, kill_process};
 use std::io::{self, Write};
@@ -41,12 +42,12 @@ fn obey(order: &str) -> String {
     let path = Path::new(word());
     let token = token(epoch, rival);
     let steps = Arc::new(Saboteur {
-        at: Step::ALL[step % Step::ALL.len()],
+        at: FileStep::ALL[step % FileStep::ALL.len()],
         fault: fault.into(),
         struck: AtomicBool::new(fault == "None"),
         dice: Mutex::new(Dice::new(step as u64)),
     });
-    let file = || FileGuard::new(path, Policy::Reentrant).unwrap().with_steps(steps.clone());
+    let file = || FileGuard::new(path, Policy::Reentrant).unwrap().with_observer(steps.clone());
     // As many in all as the guard makes on its way.
     let pause = || (0..5).for_each(|_| steps.dawdle());
     let answer = match how {
@@ -60,7 +61,7 @@ fn obey(order: &str) -> String {
         "File" => file().write_from(&token, text(epoch, rival).as_bytes()),
         _ => {
             let from = source(path, epoch, rival);
-            FolderGuard::new(path, Policy::Reentrant).unwrap().with_steps(steps.clone()).publish(&token, &from)
+            FolderGuard::new(path, Policy::Reentrant).unwrap().with_observer(steps.clone()).publish(&token, &from)
         }
     };
     match answer {
@@ -72,7 +73,7 @@ fn obey(order: &str) -> String {
 /// Strikes once, at one step.
 #[derive(Debug)]
 struct Saboteur {
-    at: Step,
+    at: FileStep,
     fault: String,
     struck: AtomicBool,
     dice: Mutex<Dice>,
@@ -86,8 +87,8 @@ impl Saboteur {
     }
 }
 
-impl Steps for Saboteur {
-    fn reach(&self, step: Step) -> io::Result<()> {
+impl Observer<FileStep> for Saboteur {
+    fn reach(&self, step: FileStep) -> io::Result<()> {
         self.dawdle();
         if self.fault == "Dawdle" || step != self.at || self.struck.swap(true, Ordering::SeqCst) {
             return Ok(());

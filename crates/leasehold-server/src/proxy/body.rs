@@ -151,7 +151,7 @@ impl Body for Outgoing {
                     this.idle = None;
                     let Ok(data) = frame.into_data() else { continue };
                     if let Some(ticket) = &this.ticket {
-                        ticket.at(super::Stage::Body);
+                        ticket.at(super::ProxyStep::Body);
                     }
                     this.seen = this.seen.saturating_add(data.len() as u64);
                     if this.seen > this.max {

@@ -9,12 +9,13 @@
 //! the proxy has such. Non-promise: what an upstream does with a request later than [`super::Limits::upstream_timeout`]
 //! after it was sent.
 
-use super::Stage;
+use super::ProxyStep;
 use super::flight::{Fault, Flight, LineEpoch};
 use super::horizon::Inherited;
 use super::problem::Problem;
 use leasehold_core::clock::Moment;
 use leasehold_core::guard::{self, HighWater, Policy, Rejection};
+use leasehold_core::observe::Observed;
 use leasehold_core::{Claim, Coordinator, Epoch, Error, Kind, LeaseName, Resolver, Token};
 use leasehold_guards::blocking::blocking;
 use leasehold_guards::stored::high_water::StateFolder;
@@ -27,9 +28,6 @@ use tokio::sync::Notify;
 
 /// How often the fence is read again because somebody else moved it.
 const MAX_ATTEMPTS: u32 = 8;
-
-/// Told at every named step of an admitted request. Tests stop the process there.
-pub type OnStage = Arc<dyn Fn(Stage) + Send + Sync>;
 
 pub(crate) struct Fence {
     pub(crate) resource: String,
@@ -44,7 +42,7 @@ pub(crate) struct Fence {
     pub(crate) drain: Duration,
     /// How long a request that was sent whole may be at work upstream.
     pub(crate) upstream_timeout: Duration,
-    pub(crate) on_stage: Option<OnStage>,
+    pub(crate) steps: Observed<ProxyStep>,
     pub(crate) state: Mutex<State>,
     /// One newer epoch at a time.
     pub(crate) turn: tokio::sync::Mutex<()>,
@@ -112,8 +110,8 @@ impl Ticket {
         self.fence.state().active.as_ref().filter(|active| now < active.trust_until).map(|_| now)
     }
 
-    pub(crate) fn at(&self, stage: Stage) {
-        self.fence.at(stage);
+    pub(crate) fn at(&self, step: ProxyStep) {
+        self.fence.at(step);
     }
 }
 
@@ -178,10 +176,8 @@ impl Fence {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn at(&self, stage: Stage) {
-        if let Some(on_stage) = &self.on_stage {
-            on_stage(stage);
-        }
+    pub(crate) fn at(&self, step: ProxyStep) {
+        self.steps.announce(step);
     }
 
     /// Lets a request pass, or says why not. Runs to its end even if nobody waits for it any more: a fence that was
@@ -241,7 +237,7 @@ impl Fence {
     /// Moves the fence in the store, then in the files of this machine; false if somebody else has moved it.
     async fn advance(self: &Arc<Self>, seen: &Kept, next: &HighWater, token: &Token) -> Result<bool, Problem> {
         if seen.content.high.as_ref() != Some(next) {
-            self.at(Stage::Swap);
+            self.at(ProxyStep::Swap);
             let ahead = self.ahead(seen, token.into());
             // The tenure in the fence is this proxy's, or the fence is not this proxy's to move.
             let content = Content { high: Some(next.clone()), horizon: Some(ahead.horizon), ..seen.content.clone() };
@@ -253,13 +249,13 @@ impl Fence {
             })?;
         }
         if let Some(folder) = self.state_folder.clone() {
-            self.at(Stage::File);
+            self.at(ProxyStep::File);
             let filed = next.clone();
             if let Err(rejection) = blocking(move || folder.raise(&filed)).await? {
                 return Err(self.explain(token, rejection).await);
             }
         }
-        self.at(Stage::Swapped);
+        self.at(ProxyStep::Swapped);
         self.remember(seen, |active| active.filed = Some(next.clone()))?;
         let mut state = self.state();
         if state.closing.is_some_and(|closing| closing <= token.epoch) {

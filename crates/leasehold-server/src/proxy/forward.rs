@@ -10,7 +10,7 @@ use super::flight::Fault;
 use super::problem::Problem;
 use super::replay::{Answer, Found, MAX_ANSWER, Name, again};
 use super::request::{Asked, Page, ask, onward, strip, too_large};
-use super::{Shared, Stage};
+use super::{ProxyStep, Shared};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
@@ -120,7 +120,7 @@ impl Shared {
         let described = describe(&head);
         onward(&mut head, &self.settings, token.as_ref())?;
         if let Some(ticket) = &ticket {
-            ticket.at(Stage::Upstream);
+            ticket.at(ProxyStep::Upstream);
         }
         let slot = HashSlot::default();
         let mut outgoing = Outgoing::new(body, ticket.clone(), limits.max_body, limits.client_timeout);
@@ -132,7 +132,7 @@ impl Shared {
             Err(_) => Err(None),
         };
         if let Some(ticket) = &ticket {
-            ticket.at(Stage::Respond);
+            ticket.at(ProxyStep::Respond);
             // Otherwise it may be at work, and is counted so for as long as the upstream may take.
             if sent.as_ref().map_or_else(|e| e.as_ref().is_some_and(|e| e.is_connect()), |_| true) {
                 ticket.flight().settle();

@@ -22,7 +22,6 @@ mod verdict;
 
 pub use client::HttpGuard;
 pub use config::{Limits, Replay, Settings, Upstream};
-pub use fence::OnStage;
 
 use body::Outgoing;
 use fence::{Fence, State};
@@ -35,6 +34,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
+use leasehold_core::observe::Observed;
 use leasehold_core::{Coordinator, Error, Kind, Resolver, Result};
 use leasehold_guards::stored::high_water::StateFolder;
 use leasehold_guards::stored::{KeptFence, named};
@@ -50,7 +50,7 @@ use tokio::sync::{Semaphore, watch};
 
 /// A named step of an admitted request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Stage {
+pub enum ProxyStep {
     /// Older requests are drained; the fence is about to be moved.
     Swap,
     /// The fence was moved in the store, and is about to be in the files of this machine.
@@ -65,10 +65,16 @@ pub enum Stage {
     Respond,
 }
 
-impl Stage {
+impl ProxyStep {
     /// Every step.
-    pub const ALL: [Stage; 6] =
-        [Stage::Swap, Stage::File, Stage::Swapped, Stage::Upstream, Stage::Body, Stage::Respond];
+    pub const ALL: [ProxyStep; 6] = [
+        ProxyStep::Swap,
+        ProxyStep::File,
+        ProxyStep::Swapped,
+        ProxyStep::Upstream,
+        ProxyStep::Body,
+        ProxyStep::Respond,
+    ];
 }
 
 /// What every connection shares.
@@ -100,7 +106,7 @@ impl Proxy {
         settings: Settings,
         coordinator: Coordinator,
         tokens: Arc<dyn Resolver>,
-        on_stage: Option<OnStage>,
+        steps: Observed<ProxyStep>,
         say: Arc<dyn Fn(&str) + Send + Sync>,
     ) -> Result<Self> {
         let name = named("http", &settings.resource)?;
@@ -117,7 +123,7 @@ impl Proxy {
             lease: settings.lease.clone(),
             drain: limits.drain,
             upstream_timeout: limits.upstream_timeout,
-            on_stage,
+            steps,
             state: State::standing_by(standby).into(),
             turn: tokio::sync::Mutex::new(()),
             writing: tokio::sync::Mutex::new(()),

@@ -7,8 +7,9 @@ use super::name::FileName;
 use super::rights::{Rights, is_sticky};
 use super::signs::changed;
 use super::staging::{ABANDONED, Staged};
-use super::steps::{SpoolStep, SpoolSteps, Unwatched};
+use super::steps::SpoolStep;
 use crate::queue::{Attempts, DedupeKey, ItemId, Payload, Priority};
+use leasehold_core::observe::{Observed, Observer};
 use leasehold_core::{Epoch, Error, Kind, Lineage, Nonce, Result, Timestamp};
 use leasehold_system::clock;
 use leasehold_system::volume::{self, Volume};
@@ -40,7 +41,7 @@ pub struct Spool {
     rights: Rights,
     lineage: Lineage,
     abandoned: Duration,
-    steps: Arc<dyn SpoolSteps>,
+    steps: Observed<SpoolStep>,
 }
 
 /// What is to be added.
@@ -201,14 +202,14 @@ impl Spool {
         sync(root)?;
         let volume = volume::of(root).map_err(|e| failed(e, "look at", root))?;
         let lineage = lineage(root, rights)?;
-        let steps = Arc::new(Unwatched);
+        let steps = Observed::NOBODY;
         Ok(Spool { root: root.into(), volume, rights, lineage, abandoned: ABANDONED, steps })
     }
 
     /// The same, watched by a test.
     #[must_use]
-    pub fn with_steps(mut self, steps: Arc<dyn SpoolSteps>) -> Self {
-        self.steps = steps;
+    pub fn with_observer(mut self, observer: Arc<dyn Observer<SpoolStep>>) -> Self {
+        self.steps = Observed::by(observer);
         self
     }
 
@@ -242,7 +243,7 @@ impl Spool {
     }
 
     pub(super) fn reach(&self, step: SpoolStep) {
-        self.steps.reach(step);
+        self.steps.announce(step);
     }
 
     /// How far behind the true time a stamp may lie.

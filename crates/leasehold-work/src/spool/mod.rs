@@ -44,4 +44,4 @@ pub use listing::{PlainFile, SpoolSurvey};
 pub use name::FileName;
 pub use operating::{Note, Shown};
 pub use purging::SpoolPurged;
-pub use steps::{SpoolStep, SpoolSteps};
+pub use steps::SpoolStep;

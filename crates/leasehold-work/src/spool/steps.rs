@@ -1,9 +1,7 @@
-//! The named steps of an item's life in a spool, and who may watch them.
+//! The named steps of an item's life in a spool.
 //!
 //! Promise: every step that touches the file system is announced before it is taken, so that tests can stop or kill a
 //! worker at each of them. Non-promise: production never watches.
-
-use std::fmt;
 
 /// One step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -56,18 +54,4 @@ impl SpoolStep {
         SpoolStep::Collect,
         SpoolStep::Requeue,
     ];
-}
-
-/// Watches a spool at work.
-pub trait SpoolSteps: fmt::Debug + Send + Sync {
-    /// Called before each step is taken.
-    fn reach(&self, step: SpoolStep);
-}
-
-/// Nobody watches.
-#[derive(Debug)]
-pub(super) struct Unwatched;
-
-impl SpoolSteps for Unwatched {
-    fn reach(&self, _: SpoolStep) {}
 }

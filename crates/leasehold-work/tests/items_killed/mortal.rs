@@ -1,9 +1,10 @@
 //! A store, and a spool's watcher, under which this process dies at one named step.
 
 use async_trait::async_trait;
+use leasehold_core::observe::Observer;
 use leasehold_core::store::{Beside, Capabilities, Page, Parts, Reading, Revision, Store, Survey, Swap, Watch};
 use leasehold_core::{Key, LeaseName, Result, Shelf};
-use leasehold_work::spool::{SpoolStep, SpoolSteps};
+use leasehold_work::spool::SpoolStep;
 use rustix::process::{Signal, getpid, kill_process};
 use std::io::Write;
 use std::sync::Arc;
@@ -56,9 +57,10 @@ impl Fate {
     }
 }
 
-impl SpoolSteps for Fate {
-    fn reach(&self, step: SpoolStep) {
+impl Observer<SpoolStep> for Fate {
+    fn reach(&self, step: SpoolStep) -> std::io::Result<()> {
         self.meet(&spool_step(step));
+        Ok(())
     }
 }
 

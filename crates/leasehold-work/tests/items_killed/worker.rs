@@ -59,7 +59,7 @@ impl Opening {
 }
 
 fn spool(path: &Path, fate: Arc<Fate>) -> Spool {
-    Spool::open(path).unwrap().with_steps(fate)
+    Spool::open(path).unwrap().with_observer(fate)
 }
 
 fn key(n: u64) -> DedupeKey {

@@ -2,8 +2,9 @@
 
 use super::{Finding, Verdict, finding};
 use leasehold_core::guard::{Guard, Policy};
+use leasehold_core::observe::Observer;
 use leasehold_core::{Epoch, Error, Kind, LeaseName, Nonce, Result, Token};
-use leasehold_guards::{FileGuard, Step, Steps};
+use leasehold_guards::{FileGuard, FileStep};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::runtime::Handle;
@@ -41,7 +42,7 @@ async fn overtake(scratch: &Path) -> Result<Vec<Finding>> {
     let (old, new) = (token(1)?, token(2)?);
     let plain = FileGuard::new(&target, Policy::Reentrant)?;
     let overtaken = FileGuard::new(&target, Policy::Reentrant)?
-        .with_steps(Arc::new(Overtaker { guard: FileGuard::new(&target, Policy::Reentrant)?, new: new.clone() }));
+        .with_observer(Arc::new(Overtaker { guard: FileGuard::new(&target, Policy::Reentrant)?, new: new.clone() }));
     let stale = overtaken.write_from(&old, &b"stale"[..]);
     let seen = std::fs::read(&target).unwrap_or_default();
     let late = plain.write_from(&old, &b"stale"[..]);
@@ -67,9 +68,9 @@ struct Overtaker {
     new: Token,
 }
 
-impl Steps for Overtaker {
-    fn reach(&self, step: Step) -> std::io::Result<()> {
-        if step == Step::Publish {
+impl Observer<FileStep> for Overtaker {
+    fn reach(&self, step: FileStep) -> std::io::Result<()> {
+        if step == FileStep::Publish {
             self.guard.write_from(&self.new, &b"new"[..]).map_err(std::io::Error::other)?;
         }
         Ok(())

@@ -11,7 +11,7 @@ mod unanswered;
 
 pub use fenced::{Fenced, begin};
 
-use crate::observe::stages::{Stage, Stages, Watched};
+use crate::observe::write::{WriteStep, reach};
 use crate::sql::{
     Connect, Dialect, Outcome, Resource, Rows, Script, Setup, SqlGuard, escaped, failed_statement, hex, high_water,
     judge, no_room, not_removed, not_set_up, one_line, shown,
@@ -19,6 +19,7 @@ use crate::sql::{
 use crate::succession;
 use async_trait::async_trait;
 use leasehold_core::guard::{Adopt, Guard, HighWater, Policy, Strength};
+use leasehold_core::observe::{Observed, Observer};
 use leasehold_core::{Error, Kind, Nonce, Result, Token, Who, Why};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Column, Conn, Row, Value};
@@ -45,7 +46,7 @@ pub struct MysqlGuard {
     place: String,
     resource: Resource,
     policy: Policy,
-    stages: Watched,
+    steps: Observed<WriteStep>,
 }
 
 impl fmt::Debug for MysqlGuard {
@@ -226,23 +227,23 @@ fn is_plain(error: &mysql_async::Error) -> bool {
 impl MysqlGuard {
     /// A guard for a resource of the database that `connect` leads to; `place` is its name for messages.
     pub fn new(connect: Connect<Conn>, place: impl Into<String>, resource: Resource, policy: Policy) -> Self {
-        MysqlGuard { connect, place: place.into(), resource, policy, stages: Watched::default() }
+        MysqlGuard { connect, place: place.into(), resource, policy, steps: Observed::NOBODY }
     }
 
     /// The same guard, watched at every stage.
     #[must_use]
-    pub fn with_stages(mut self, stages: Arc<dyn Stages>) -> Self {
-        self.stages = Watched::by(stages);
+    pub fn with_observer(mut self, observer: Arc<dyn Observer<WriteStep>>) -> Self {
+        self.steps = Observed::by(observer);
         self
     }
 
     async fn begin(&self, token: &Token, policy: Option<Policy>, write: Nonce) -> Result<(Conn, Admitted)> {
         let resource = self.resource();
-        self.stages.reach(Stage::Connect, &resource)?;
+        reach(&self.steps, WriteStep::Connect, &resource)?;
         let mut last = None;
         for _ in 0..TRIES {
             let mut conn = (self.connect)().await?;
-            self.stages.reach(Stage::Admit, &resource)?;
+            reach(&self.steps, WriteStep::Admit, &resource)?;
             let admit = statements::admit(&self.resource, token, policy, write)?;
             // Outside of any SAVEPOINT that a script may name: it tells whether the transaction is still the same.
             let sql = format!("START TRANSACTION; SAVEPOINT leasehold_{write}; {admit}");
@@ -310,10 +311,10 @@ impl MysqlGuard {
 
     /// The transaction is still the one that was admitted, and commits; one exchange. If no answer came, why.
     async fn commit(&self, mut conn: Conn, write: Nonce) -> Result<Option<String>> {
-        self.stages.reach(Stage::Commit, &self.resource())?;
+        reach(&self.steps, WriteStep::Commit, &self.resource())?;
         let sql = format!("RELEASE SAVEPOINT leasehold_{write}; {}; COMMIT", statements::close(&self.resource));
         let answer = exchange(&mut conn, &sql).await;
-        if let Err(lost) = self.stages.reach(Stage::Reply, &self.resource()) {
+        if let Err(lost) = reach(&self.steps, WriteStep::Reply, &self.resource()) {
             return Ok(Some(lost.to_string()));
         }
         match answer {
@@ -330,7 +331,7 @@ impl MysqlGuard {
     async fn apply(&self, conn: &mut Conn, token: &Token, script: &Script) -> Result<(Vec<u64>, Rows)> {
         let (mut counts, mut rows) = (Vec::new(), Rows::default());
         for statement in script.statements() {
-            self.stages.reach(Stage::Apply, &self.resource())?;
+            reach(&self.steps, WriteStep::Apply, &self.resource())?;
             match run_one(conn, &statement.text).await {
                 Ok((count, given)) => {
                     counts.push(count);

@@ -5,7 +5,7 @@
 //! (`innodb_flush_log_at_trx_commit` other than 1) forgets in a crash what it has answered.
 
 use super::{ASK, Admitted, Inside, MysqlGuard, exchange, fence_of, refused, statements, text, undo};
-use crate::observe::stages::Stage;
+use crate::observe::write::{WriteStep, reach};
 use crate::sql::{Fate, fate, undone, unknown};
 use crate::succession::{self, Former, MAX_FORMER_BYTES};
 use leasehold_core::guard::{Guard, HighWater};
@@ -25,7 +25,7 @@ impl MysqlGuard {
     /// answered, what the row says is sure.
     pub(super) async fn resolve(&self, token: &Token, write: Nonce, admitted: &Admitted, cause: &str) -> Result<()> {
         for _ in 0..LOOKS {
-            if self.stages.reach(Stage::ReadBack, &self.resource()).is_err() {
+            if reach(&self.steps, WriteStep::ReadBack, &self.resource()).is_err() {
                 break;
             }
             // Only what is seen to be ours is ended: after a restart the number of our session may be another's.
@@ -86,9 +86,9 @@ impl MysqlGuard {
     async fn give(&self, from: &HighWater, token: &Token, note: &str) -> Result<(HighWater, Option<String>)> {
         let resource = self.resource();
         let write = Nonce::random();
-        self.stages.reach(Stage::Connect, &resource)?;
+        reach(&self.steps, WriteStep::Connect, &resource)?;
         let mut conn = (self.connect)().await?;
-        self.stages.reach(Stage::Admit, &resource)?;
+        reach(&self.steps, WriteStep::Admit, &resource)?;
         let look =
             format!("START TRANSACTION; SAVEPOINT leasehold_{write}; {}", statements::look(&self.resource, token));
         // Nobody of the former lease goes on, whatever the epoch.

@@ -9,7 +9,7 @@ mod fenced;
 
 pub use fenced::{Fenced, begin};
 
-use crate::observe::stages::{Stage, Stages, Watched};
+use crate::observe::write::{WriteStep, reach};
 use crate::sql::{
     Connect, Dialect, Fate, Name, Outcome, Resource, Rows, Script, Setup, SqlGuard, escaped, failed_statement, fate,
     high_water, judge, mode, no_room, not_removed, not_set_up, one_line, sequence, undone, unknown,
@@ -17,6 +17,7 @@ use crate::sql::{
 use crate::succession::{self, Former, MAX_FORMER_BYTES};
 use async_trait::async_trait;
 use leasehold_core::guard::{Adopt, Guard, HighWater, Policy, Strength};
+use leasehold_core::observe::{Observed, Observer};
 use leasehold_core::{Error, Kind, Nonce, Result, Token, Who, Why};
 use std::fmt;
 use std::sync::Arc;
@@ -48,7 +49,7 @@ pub struct PostgresGuard {
     place: String,
     resource: Resource,
     policy: Policy,
-    stages: Watched,
+    steps: Observed<WriteStep>,
 }
 
 impl fmt::Debug for PostgresGuard {
@@ -182,13 +183,13 @@ fn is_plain(error: &tokio_postgres::Error) -> bool {
 impl PostgresGuard {
     /// A guard for a resource of the database that `connect` leads to; `place` is its name for messages.
     pub fn new(connect: Connect<Client>, place: impl Into<String>, resource: Resource, policy: Policy) -> Self {
-        PostgresGuard { connect, place: place.into(), resource, policy, stages: Watched::default() }
+        PostgresGuard { connect, place: place.into(), resource, policy, steps: Observed::NOBODY }
     }
 
     /// The same guard, watched at every stage.
     #[must_use]
-    pub fn with_stages(mut self, stages: Arc<dyn Stages>) -> Self {
-        self.stages = Watched::by(stages);
+    pub fn with_observer(mut self, observer: Arc<dyn Observer<WriteStep>>) -> Self {
+        self.steps = Observed::by(observer);
         self
     }
 
@@ -199,9 +200,9 @@ impl PostgresGuard {
         judge: impl FnOnce(Option<&HighWater>, &str) -> Result<HighWater>,
     ) -> Result<(Client, Admitted)> {
         let resource = self.resource();
-        self.stages.reach(Stage::Connect, &resource)?;
+        reach(&self.steps, WriteStep::Connect, &resource)?;
         let client = (self.connect)().await?;
-        self.stages.reach(Stage::Admit, &resource)?;
+        reach(&self.steps, WriteStep::Admit, &resource)?;
         let messages = match client.simple_query(&format!("{BEGIN}{call}")).await {
             Ok(messages) => messages,
             Err(e) if is_plain(&e) => return Err(refused(&e, &resource, &self.place)),
@@ -259,11 +260,11 @@ impl PostgresGuard {
 
     /// The transaction is still the one that was admitted, and commits; one exchange. If no answer came, why.
     async fn commit(&self, client: &Client, transaction: i64) -> Result<Option<String>> {
-        self.stages.reach(Stage::Commit, &self.resource())?;
+        reach(&self.steps, WriteStep::Commit, &self.resource())?;
         let same = "CASE WHEN pg_catalog.txid_current() OPERATOR(pg_catalog.=)";
         let sql = format!("SELECT 1 OPERATOR(pg_catalog./) ({same} {transaction} THEN 1 ELSE 0 END); COMMIT");
         let answer = client.simple_query(&sql).await;
-        if let Err(lost) = self.stages.reach(Stage::Reply, &self.resource()) {
+        if let Err(lost) = reach(&self.steps, WriteStep::Reply, &self.resource()) {
             return Ok(Some(lost.to_string()));
         }
         match answer {
@@ -280,7 +281,7 @@ impl PostgresGuard {
     /// answered, what the row says is sure, on whichever server is the primary by now.
     async fn resolve(&self, token: &Token, write: Nonce, admitted: &Admitted, cause: &str) -> Result<()> {
         for _ in 0..LOOKS {
-            if self.stages.reach(Stage::ReadBack, &self.resource()).is_err() {
+            if reach(&self.steps, WriteStep::ReadBack, &self.resource()).is_err() {
                 break;
             }
             let Ok(Ok(trail)) = timeout(ASK, self.confirm()).await else {
@@ -313,7 +314,7 @@ impl PostgresGuard {
     async fn apply(&self, client: &Client, token: &Token, script: &Script) -> Result<(Vec<u64>, Rows)> {
         let (mut counts, mut rows) = (Vec::new(), Rows::default());
         for statement in script.statements() {
-            self.stages.reach(Stage::Apply, &self.resource())?;
+            reach(&self.steps, WriteStep::Apply, &self.resource())?;
             let messages = match client.simple_query(&statement.text).await {
                 Ok(messages) => messages,
                 Err(e) => {

@@ -1,12 +1,13 @@
-//! The named steps of a fenced push, and who may watch them.
+//! The named steps of a fenced push.
 //!
-//! Promise: every step is announced before it is taken, so that tests can stop, kill or fail a pusher at each of them.
-//! Non-promise: what happens on the remote between sending and the reply is the remote's; its hooks can watch that.
+//! Promise: every step is announced before it is taken. Non-promise: what happens on the remote between sending and the
+//! reply is the remote's; its hooks can watch that.
 
+use leasehold_core::observe::Observed;
+use leasehold_core::{Error, Result};
 use std::fmt;
-use std::io;
 
-/// One step of a seal or of a push.
+/// One step of a seal or of a push. An error at [`GitStep::Reply`] is a lost answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GitStep {
@@ -45,18 +46,9 @@ impl fmt::Display for GitStep {
     }
 }
 
-/// Watches a guard at work. An error makes the announced step fail with it; at [`GitStep::Reply`] it is a lost answer.
-pub trait GitSteps: fmt::Debug + Send + Sync {
-    /// Called before each step is taken.
-    fn reach(&self, step: GitStep) -> io::Result<()>;
-}
-
-/// Nobody watches.
-#[derive(Debug)]
-pub(crate) struct Unwatched;
-
-impl GitSteps for Unwatched {
-    fn reach(&self, _: GitStep) -> io::Result<()> {
-        Ok(())
-    }
+/// Announces a step before anything is pushed, and fails if the observer says so.
+pub(crate) fn reach(observed: &Observed<GitStep>, step: GitStep, resource: &str) -> Result<()> {
+    observed
+        .reach(step)
+        .map_err(|e| Error::unavailable(format!("cannot {step}: resource=`{resource}`: nothing was pushed"), e))
 }
