@@ -34,6 +34,8 @@ pub mod nats;
 #[cfg(feature = "object")]
 pub mod object;
 mod open;
+#[allow(dead_code, reason = "a store alone may not need every phase")]
+mod phase;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "redis")]

@@ -8,8 +8,8 @@
 //! the URL, or `LEASEHOLD_DO_TOKEN`.
 
 use crate::http::client::{CA, Untimed, client, untimed};
-use crate::http::{Doing, unknown};
 use crate::namespace::Namespace;
+use crate::phase::Phase;
 use crate::url::{Address, Secret};
 use async_trait::async_trait;
 use base64::Engine;
@@ -94,29 +94,29 @@ impl DurableStore {
     }
 
     async fn ask<T: DeserializeOwned>(&self, operation: &str, question: &impl Serialize) -> Result<T> {
-        let answer = untimed(self.request(operation, question), Doing::Reading, &self.place).await?;
-        self.understand(&answer, Doing::Reading)
+        let answer = untimed(self.request(operation, question), Phase::Reading, &self.place).await?;
+        self.understand(&answer, Phase::Reading)
     }
 
     async fn write(&self, operation: &str, question: &impl Serialize) -> Result<Swap> {
-        let answer = untimed(self.request(operation, question), Doing::Writing, &self.place).await?;
-        let Written { now, revision } = self.understand(&answer, Doing::Writing)?;
+        let answer = untimed(self.request(operation, question), Phase::Writing, &self.place).await?;
+        let Written { now, revision } = self.understand(&answer, Phase::Writing)?;
         let now = Timestamp::from_millis(now);
         Ok(revision.map_or(Swap::Mismatch, |revision| Swap::Done { revision: Revision(revision), now }))
     }
 
-    fn understand<T: DeserializeOwned>(&self, answer: &Untimed, doing: Doing) -> Result<T> {
+    fn understand<T: DeserializeOwned>(&self, answer: &Untimed, phase: Phase) -> Result<T> {
         if answer.status != 200 {
-            return Err(self.refused(answer, doing));
+            return Err(self.refused(answer, phase));
         }
         serde_json::from_slice(&answer.body).map_err(|e| {
             let message = format!("{} gave an answer that is none of a leasehold worker's; check the URL", self.place);
-            Error::new(unknown(doing), message).with_source(e)
+            Error::new(phase.unanswered(), message).with_source(e)
         })
     }
 
     /// What a status other than 200 means. The worker changes nothing when it gives one below 500.
-    fn refused(&self, answer: &Untimed, doing: Doing) -> Error {
+    fn refused(&self, answer: &Untimed, phase: Phase) -> Error {
         let place = &self.place;
         let said = serde_json::from_slice::<Complaint>(&answer.body).map(|said| said.error).unwrap_or_default();
         let said: String = printable(&said).chars().take(MAX_SAID).collect();
@@ -129,7 +129,7 @@ impl DurableStore {
             501 => (Kind::Unsupported, format!("{place} is not set up: {said}")),
             429 => (Kind::Unavailable, format!("{place} is asked too often; try again later")),
             400..=499 => (Kind::Invalid, format!("{place} refused the request with {}: {said}", answer.status)),
-            status => (unknown(doing), format!("{place} failed with {status}; try again")),
+            status => (phase.unanswered(), format!("{place} failed with {status}; try again")),
         };
         Error::new(kind, what)
     }

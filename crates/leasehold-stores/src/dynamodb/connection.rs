@@ -2,7 +2,8 @@
 
 use super::credentials::Chain;
 use crate::http::client::reading;
-use crate::http::{Answer, Doing, exchange, unknown};
+use crate::http::{Answer, exchange};
+use crate::phase::Phase;
 use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
 use aws_sigv4::sign::v4::SigningParams;
 use leasehold_core::{Error, Kind, Result, Timestamp, printable};
@@ -97,20 +98,20 @@ impl Endpoint {
         &self,
         action: &str,
         question: &Value,
-        doing: Doing,
+        phase: Phase,
         table: &str,
     ) -> Result<(Value, Timestamp), Failure> {
-        let answer = self.exchange(action, question, doing).await?;
+        let answer = self.exchange(action, question, phase).await?;
         match answer.status {
             200 => {
                 let value = serde_json::from_slice(&answer.body).map_err(|e| {
                     let message = format!("{self} gave an answer that is none of DynamoDB's; check the endpoint");
-                    Error::new(unknown(doing), message).with_source(e)
+                    Error::new(phase.unanswered(), message).with_source(e)
                 })?;
                 Ok((value, answer.now))
             }
             _ => {
-                let failure = self.refused(&answer, action, doing, table);
+                let failure = self.refused(&answer, action, phase, table);
                 if let Failure::Error(error) = &failure
                     && error.kind() == Kind::Unsupported
                 {
@@ -122,12 +123,12 @@ impl Endpoint {
         }
     }
 
-    async fn exchange(&self, action: &str, question: &Value, doing: Doing) -> Result<Answer> {
+    async fn exchange(&self, action: &str, question: &Value, phase: Phase) -> Result<Answer> {
         let request = self.request(action, question).await?;
         let place = self.to_string();
-        match doing {
-            Doing::Reading => reading(request, &place).await,
-            Doing::Writing => exchange(request, doing, &place).await,
+        match phase {
+            Phase::Reading => reading(request, &place).await,
+            _ => exchange(request, phase, &place).await,
         }
     }
 
@@ -158,7 +159,7 @@ impl Endpoint {
     }
 
     /// What an error answer means. DynamoDB changes nothing when it gives one below 500.
-    fn refused(&self, answer: &Answer, action: &str, doing: Doing, table: &str) -> Failure {
+    fn refused(&self, answer: &Answer, action: &str, phase: Phase, table: &str) -> Failure {
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         let code = body["__type"].as_str().unwrap_or_default();
         let code = printable(code.rsplit('#').next().unwrap_or_default());
@@ -215,7 +216,7 @@ impl Endpoint {
                 let status = answer.status;
                 (Kind::Unsupported, format!("{self} refused {action} with {status} {code}: {said}; check the endpoint"))
             }
-            _ => (unknown(doing), format!("{self} failed with {} {code}; try again", answer.status)),
+            _ => (phase.unanswered(), format!("{self} failed with {} {code}; try again", answer.status)),
         };
         Failure::Error(Error::new(kind, what))
     }

@@ -4,8 +4,8 @@
 //! are looked for anew. Non-promise: profiles that need a sign-in or a role (`sso_*`, `role_arn`, `credential_process`)
 //! are not followed; the message says what to do instead.
 
-use crate::http::Doing;
 use crate::http::client::{Untimed, untimed};
+use crate::phase::Phase;
 use crate::utc::millis_of;
 use aws_credential_types::Credentials;
 use leasehold_core::{Error, Kind, Result};
@@ -197,7 +197,7 @@ fn none(what: &str) -> Error {
 /// A service on this machine that does not answer is none: most machines have none.
 async fn answer_of(request: RequestBuilder) -> Result<Untimed> {
     let place = "the credentials service of this machine";
-    match untimed(request.timeout(SERVICE), Doing::Reading, place).await {
+    match untimed(request.timeout(SERVICE), Phase::Reading, place).await {
         Ok(answer) if answer.status == 200 => Ok(answer),
         Ok(answer) if answer.status < 500 && answer.status != 429 => {
             Err(none(&format!("no AWS credentials: {place} answered {}", answer.status)))

@@ -16,9 +16,9 @@ mod connection;
 mod credentials;
 mod table;
 
-use crate::http::Doing;
 use crate::http::client::{CA, client};
 use crate::namespace::Namespace;
+use crate::phase::Phase;
 use crate::url::Address;
 use async_trait::async_trait;
 use base64::Engine;
@@ -104,12 +104,12 @@ impl DynamoStore {
     }
 
     async fn ask(&self, action: &str, question: &Value) -> Result<(Value, Timestamp), Failure> {
-        self.endpoint.call(action, question, Doing::Reading, &self.table).await
+        self.endpoint.call(action, question, Phase::Reading, &self.table).await
     }
 
     /// One conditional write. `None` says that there is no table.
     async fn write(&self, action: &str, question: &Value, revision: &str) -> Result<Option<Swap>> {
-        match self.endpoint.call(action, question, Doing::Writing, &self.table).await {
+        match self.endpoint.call(action, question, Phase::Writing, &self.table).await {
             Ok((_, now)) => Ok(Some(Swap::Done { revision: Revision(revision.to_owned()), now })),
             Err(Failure::Mismatch) => Ok(Some(Swap::Mismatch)),
             Err(Failure::NoTable(_)) => Ok(None),

@@ -2,7 +2,7 @@
 
 use super::DynamoStore;
 use super::connection::Failure;
-use crate::http::Doing;
+use crate::phase::Phase;
 use leasehold_core::store::{Class, Survey};
 use leasehold_core::{Error, Kind, Result};
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ impl DynamoStore {
                 { "AttributeName": "name", "KeyType": "RANGE" },
             ],
         });
-        match self.endpoint.call("CreateTable", &question, Doing::Writing, &self.table).await {
+        match self.endpoint.call("CreateTable", &question, Phase::Writing, &self.table).await {
             Ok(_) => {}
             Err(Failure::Error(error)) => match error.kind() {
                 Kind::Unsupported => {

@@ -7,7 +7,8 @@
 use super::config::{Credentials, Endpoint, Settings};
 use super::error::{Cause, Refusal};
 use super::wire::Authenticated;
-use crate::http::{self, Answer, Doing, unknown};
+use crate::http::{self, Answer};
+use crate::phase::Phase;
 use leasehold_core::{Error, Kind, Result};
 use reqwest::header::AUTHORIZATION;
 use reqwest::{Client, RequestBuilder};
@@ -82,16 +83,16 @@ impl Cluster {
     }
 
     /// One exchange, with a login where one is needed. A token that has gone stale is replaced once.
-    pub(super) async fn call(&self, path: &str, body: &Value, doing: Doing) -> Result<Reply<'_>> {
-        self.bounded(doing, async {
+    pub(super) async fn call(&self, path: &str, body: &Value, phase: Phase) -> Result<Reply<'_>> {
+        self.bounded(phase, async {
             let body = body.to_string();
             let token = self.token().await?;
-            let reply = self.send(path, &body, token.as_deref(), doing).await?;
+            let reply = self.send(path, &body, token.as_deref(), phase).await?;
             match reply {
                 // Refused before it was proposed or instead of being applied: it can be sent again.
                 Reply::Refused(refusal) if refusal.cause != Cause::NotPermitted && self.may_log_in_again(&refusal) => {
                     let token = self.log_in_again(token.as_deref()).await?;
-                    self.send(path, &body, token.as_deref(), doing).await
+                    self.send(path, &body, token.as_deref(), phase).await
                 }
                 reply => Ok(reply),
             }
@@ -99,25 +100,25 @@ impl Cluster {
         .await
     }
 
-    async fn bounded<T>(&self, doing: Doing, call: impl Future<Output = Result<T>>) -> Result<T> {
+    async fn bounded<T>(&self, phase: Phase, call: impl Future<Output = Result<T>>) -> Result<T> {
         timeout(CALL, call).await.unwrap_or_else(|_| {
             let good = self.good();
             self.leave(good);
-            Err(silent(&self.endpoints[good].place, doing, CALL))
+            Err(silent(&self.endpoints[good].place, phase, CALL))
         })
     }
 
     /// Asks the good member, and the others in turn where that is safe.
-    async fn send(&self, path: &str, body: &str, token: Option<&str>, doing: Doing) -> Result<Reply<'_>> {
+    async fn send(&self, path: &str, body: &str, token: Option<&str>, phase: Phase) -> Result<Reply<'_>> {
         let (first, count) = (self.good(), self.endpoints.len());
         let mut failed = None;
         for turn in 0..count {
             let index = (first + turn) % count;
             let is_last = turn + 1 == count;
-            match self.ask(index, path, body, token, doing).await {
+            match self.ask(index, path, body, token, phase).await {
                 Ok(Reply::Refused(refusal)) if refusal.is_trouble() => {
                     self.leave(index);
-                    if is_last || doing == Doing::Writing {
+                    if is_last || phase == Phase::Writing {
                         return Ok(Reply::Refused(refusal));
                     }
                 }
@@ -145,14 +146,14 @@ impl Cluster {
         path: &str,
         body: &str,
         token: Option<&str>,
-        doing: Doing,
+        phase: Phase,
     ) -> Result<Reply<'_>> {
         let place = self.endpoints[index].place.as_str();
         let request = self.request(index, path, token).body(body.to_owned());
-        let exchange = http::exchange(request, doing, place);
+        let exchange = http::exchange(request, phase, place);
         let answer = match self.endpoints.len() {
             1 => exchange.await?,
-            _ => timeout(PATIENCE, exchange).await.unwrap_or_else(|_| Err(silent(place, doing, PATIENCE)))?,
+            _ => timeout(PATIENCE, exchange).await.unwrap_or_else(|_| Err(silent(place, phase, PATIENCE)))?,
         };
         Ok(match answer.status {
             200 => Reply::Answer(answer, place),
@@ -197,13 +198,13 @@ impl Cluster {
 
     async fn log_in(&self, credentials: &Credentials) -> Result<Login> {
         let body = json!({ "name": credentials.user, "password": credentials.password.reveal() }).to_string();
-        match self.send("auth/authenticate", &body, None, Doing::Reading).await? {
+        match self.send("auth/authenticate", &body, None, Phase::Reading).await? {
             Reply::Answer(answer, place) => {
-                let Authenticated { token } = super::parsed(&answer, Doing::Reading, place)?;
+                let Authenticated { token } = super::parsed(&answer, Phase::Reading, place)?;
                 Ok(Login::Token(token.into()))
             }
             Reply::Refused(refusal) if refusal.cause == Cause::AuthIsOff => Ok(Login::NotNeeded),
-            Reply::Refused(refusal) => Err(refusal.error(Doing::Reading)),
+            Reply::Refused(refusal) => Err(refusal.error(Phase::Reading)),
         }
     }
 }
@@ -217,6 +218,6 @@ impl Login {
     }
 }
 
-fn silent(place: &str, doing: Doing, waited: Duration) -> Error {
-    Error::new(unknown(doing), format!("{place} did not answer within {} s", waited.as_secs()))
+fn silent(place: &str, phase: Phase, waited: Duration) -> Error {
+    Error::new(phase.unanswered(), format!("{place} did not answer within {} s", waited.as_secs()))
 }

@@ -1,10 +1,11 @@
-//! What etcd says instead of doing it, and what that means for the caller.
+//! What etcd says instead of phase it, and what that means for the caller.
 //!
 //! Promise: a write is said to be surely not applied only for refusals that etcd gives before a proposal or instead of
 //! applying it. Everything else, known or new, leaves a write unknown.
 
 use super::wire::Refused;
-use crate::http::{Answer, Doing, unknown};
+use crate::http::Answer;
+use crate::phase::Phase;
 use leasehold_core::{Error, Kind, printable};
 
 /// Why it was refused.
@@ -78,7 +79,7 @@ impl Refusal {
     }
 
     /// The one place where etcd's words become a kind.
-    pub(super) fn error(&self, doing: Doing) -> Error {
+    pub(super) fn error(&self, phase: Phase) -> Error {
         let (kind, advice) = match self.cause {
             Cause::StaleToken => (Kind::Unavailable, "the login does not last; try again"),
             Cause::NoUser => (
@@ -95,7 +96,7 @@ impl Refusal {
             ),
             // Reading here means: it was looked up, and nothing was written.
             Cause::NoSpace => (
-                unknown(doing),
+                phase.unanswered(),
                 "its quota is used up; run `etcdctl compact`, `etcdctl defrag` and `etcdctl alarm disarm`, and set \
                  --auto-compaction-retention",
             ),
@@ -105,7 +106,7 @@ impl Refusal {
             Cause::NotEtcd => {
                 (Kind::Unsupported, "give the address of etcd's client port; its gateway needs --enable-grpc-gateway")
             }
-            Cause::Trouble => (unknown(doing), "see that most members run and know a leader"),
+            Cause::Trouble => (phase.unanswered(), "see that most members run and know a leader"),
         };
         Error::new(kind, format!("{} refused: {}; {advice}", self.place, self.said))
     }
@@ -143,19 +144,19 @@ mod tests {
         ] {
             let body = serde_json::json!({ "error": message, "message": message, "code": 2 }).to_string();
             let refusal = refusal(503, &body);
-            assert_eq!(refusal.error(Doing::Reading).kind(), reading, "{message}");
-            assert_eq!(refusal.error(Doing::Writing).kind(), writing, "{message}");
-            let said = refusal.error(Doing::Writing).to_string();
+            assert_eq!(refusal.error(Phase::Reading).kind(), reading, "{message}");
+            assert_eq!(refusal.error(Phase::Writing).kind(), writing, "{message}");
+            let said = refusal.error(Phase::Writing).to_string();
             assert!(said.starts_with("etcd at h:1 refused: ") && said.contains(message), "{said}");
         }
     }
 
     #[test]
     fn an_answer_that_is_not_etcds_is_judged_by_its_status() {
-        assert_eq!(refusal(404, "<html>").error(Doing::Writing).kind(), Kind::Unsupported);
-        assert_eq!(refusal(502, "<html>").error(Doing::Writing).kind(), Kind::Indeterminate);
-        assert_eq!(refusal(504, "{}").error(Doing::Reading).kind(), Kind::Unavailable);
-        let said = refusal(503, "{\"message\":\"a\\nb\"}").error(Doing::Reading).to_string();
+        assert_eq!(refusal(404, "<html>").error(Phase::Writing).kind(), Kind::Unsupported);
+        assert_eq!(refusal(502, "<html>").error(Phase::Writing).kind(), Kind::Indeterminate);
+        assert_eq!(refusal(504, "{}").error(Phase::Reading).kind(), Kind::Unavailable);
+        let said = refusal(503, "{\"message\":\"a\\nb\"}").error(Phase::Reading).to_string();
         assert!(!said.contains('\n'), "{said}");
     }
 }

@@ -20,8 +20,9 @@ mod survey;
 mod watch;
 mod wire;
 
-use crate::http::{Answer, Doing, unknown};
+use crate::http::Answer;
 use crate::namespace::Namespace;
+use crate::phase::Phase;
 use crate::url::Address;
 use async_trait::async_trait;
 use config::Settings;
@@ -91,11 +92,11 @@ impl EtcdStore {
     }
 
     async fn range(&self, body: &Value) -> Result<(Ranged, leasehold_core::Timestamp)> {
-        let (answer, place) = match self.cluster.call("kv/range", body, Doing::Reading).await? {
+        let (answer, place) = match self.cluster.call("kv/range", body, Phase::Reading).await? {
             Reply::Answer(answer, place) => (answer, place),
-            Reply::Refused(refusal) => return Err(refusal.error(Doing::Reading)),
+            Reply::Refused(refusal) => return Err(refusal.error(Phase::Reading)),
         };
-        Ok((parsed(&answer, Doing::Reading, place)?, answer.now))
+        Ok((parsed(&answer, Phase::Reading, place)?, answer.now))
     }
 
     /// The record that is there now, if any.
@@ -110,9 +111,9 @@ impl EtcdStore {
             "key": base64(key), "target": "MOD", "result": "EQUAL", "mod_revision": expected.to_string(),
         });
         let body = json!({ "compare": [compare], "success": success });
-        let refusal = match self.cluster.call("kv/txn", &body, Doing::Writing).await? {
+        let refusal = match self.cluster.call("kv/txn", &body, Phase::Writing).await? {
             Reply::Answer(answer, place) => {
-                let swapped: Swapped = parsed(&answer, Doing::Writing, place)?;
+                let swapped: Swapped = parsed(&answer, Phase::Writing, place)?;
                 // A transaction that did nothing leaves `succeeded` out.
                 return Ok(if swapped.succeeded {
                     Swap::Done { revision: Revision(swapped.header.revision.to_string()), now: answer.now }
@@ -128,17 +129,17 @@ impl EtcdStore {
             && let Ok((found, _)) = self.find(key).await
             && found.and_then(|value| number(&value.revision)).unwrap_or(0) == expected
         {
-            return Err(refusal.error(Doing::Reading));
+            return Err(refusal.error(Phase::Reading));
         }
-        Err(refusal.error(Doing::Writing))
+        Err(refusal.error(Phase::Writing))
     }
 }
 
 /// The answer's JSON.
-fn parsed<T: DeserializeOwned>(answer: &Answer, doing: Doing, place: &str) -> Result<T> {
+fn parsed<T: DeserializeOwned>(answer: &Answer, phase: Phase, place: &str) -> Result<T> {
     serde_json::from_slice(&answer.body).map_err(|e| {
         let message = format!("{place} gave an answer that is not etcd's; give the address of etcd's client port");
-        Error::new(unknown(doing), message).with_source(e)
+        Error::new(phase.unanswered(), message).with_source(e)
     })
 }
 

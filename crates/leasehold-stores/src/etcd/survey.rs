@@ -3,7 +3,7 @@
 use super::connection::{Cluster, Reply};
 use super::parsed;
 use super::wire::{Alarms, Members, Status};
-use crate::http::Doing;
+use crate::phase::Phase;
 use futures_util::future::join_all;
 use leasehold_core::store::{Class, Survey};
 use leasehold_core::{Kind, Result, Timestamp};
@@ -36,9 +36,9 @@ pub(super) async fn survey(cluster: &Cluster) -> Result<Survey> {
 
 /// None where this user may not ask.
 async fn ask<T: DeserializeOwned>(cluster: &Cluster, path: &str, body: &Value) -> Result<Option<T>> {
-    match cluster.call(path, body, Doing::Reading).await? {
-        Reply::Answer(answer, place) => parsed(&answer, Doing::Reading, place).map(Some),
-        Reply::Refused(refusal) => match refusal.error(Doing::Reading) {
+    match cluster.call(path, body, Phase::Reading).await? {
+        Reply::Answer(answer, place) => parsed(&answer, Phase::Reading, place).map(Some),
+        Reply::Refused(refusal) => match refusal.error(Phase::Reading) {
             error if error.kind() == Kind::Unsupported => Ok(None),
             error => Err(error),
         },
@@ -104,7 +104,7 @@ async fn clocks(survey: Survey, cluster: &Cluster) -> Result<Survey> {
     }
     let token = cluster.token().await?;
     let each = (0..cluster.endpoints().len())
-        .map(|index| cluster.ask(index, "maintenance/status", "{}", token.as_deref(), Doing::Reading));
+        .map(|index| cluster.ask(index, "maintenance/status", "{}", token.as_deref(), Phase::Reading));
     let told: Vec<Timestamp> = join_all(each)
         .await
         .into_iter()

@@ -6,7 +6,8 @@
 use super::connection::Cluster;
 use super::error::Refusal;
 use super::wire::{Notice, Watched, base64};
-use crate::http::{Answer, Doing};
+use crate::http::Answer;
+use crate::phase::Phase;
 use leasehold_core::store::Watch;
 use leasehold_core::{Error, Kind, Result, Timestamp};
 use reqwest::Response;
@@ -80,11 +81,11 @@ impl Stream {
             let token = cluster.token().await?;
             match Stream::open_with(cluster, index, body, token.as_deref()).await? {
                 Ok(stream) => Ok(stream),
-                Err(refusal) if !cluster.may_log_in_again(&refusal) => Err(refusal.error(Doing::Reading)),
+                Err(refusal) if !cluster.may_log_in_again(&refusal) => Err(refusal.error(Phase::Reading)),
                 Err(_) => {
                     let token = cluster.log_in_again(token.as_deref()).await?;
                     let opened = Stream::open_with(cluster, index, body, token.as_deref()).await?;
-                    opened.map_err(|refusal| refusal.error(Doing::Reading))
+                    opened.map_err(|refusal| refusal.error(Phase::Reading))
                 }
             }
         };
@@ -128,7 +129,7 @@ impl Stream {
                 let notice: Notice = serde_json::from_slice(&line).map_err(|e| broken(&self.place).with_source(e))?;
                 return match (notice.result, notice.error) {
                     (Some(watched), None) => Ok(watched),
-                    (_, Some(refused)) => Err(Refusal::saying(&refused.message, &self.place).error(Doing::Reading)),
+                    (_, Some(refused)) => Err(Refusal::saying(&refused.message, &self.place).error(Phase::Reading)),
                     (None, None) => Ok(Watched::default()),
                 };
             }

@@ -2,7 +2,7 @@
 
 use super::token::Source;
 use crate::http::client::{Untimed, untimed};
-use crate::http::{Doing, unknown};
+use crate::phase::Phase;
 use leasehold_core::{Error, Kind, Result, printable};
 use reqwest::{Client, Url};
 use serde_json::Value;
@@ -79,27 +79,27 @@ impl Service {
     }
 
     /// One call. A write is sent once.
-    pub(super) async fn call(&self, call: &str, question: &Value, doing: Doing) -> Result<Value, Failure> {
+    pub(super) async fn call(&self, call: &str, question: &Value, phase: Phase) -> Result<Value, Failure> {
         // Without a token nothing is sent: an error of its is none of a write.
         let token = self.source.token().await?;
         let url = format!("{}/v1/{}{call}", self.base, self.documents);
         let request = self.client.post(url).bearer_auth(token.reveal()).json(question);
-        let answer = untimed(request, doing, &self.base).await?;
+        let answer = untimed(request, phase, &self.base).await?;
         if answer.status != 200 {
             if answer.status == 401 {
                 // It may have been revoked, and another may be had.
                 self.source.forget().await;
             }
-            return Err(self.refused(&answer, doing));
+            return Err(self.refused(&answer, phase));
         }
         serde_json::from_slice(&answer.body).map_err(|e| {
             let message = format!("{self} gave an answer that is none of Firestore's; check the endpoint");
-            Failure::Error(Error::new(unknown(doing), message).with_source(e))
+            Failure::Error(Error::new(phase.unanswered(), message).with_source(e))
         })
     }
 
     /// What an error answer means. `ABORTED` and `ALREADY_EXISTS` share a status, so the code's name decides.
-    fn refused(&self, answer: &Untimed, doing: Doing) -> Failure {
+    fn refused(&self, answer: &Untimed, phase: Phase) -> Failure {
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         // A call that answers with a stream puts its error into a list.
         let error = if body.is_array() { &body[0]["error"] } else { &body["error"] };
@@ -109,7 +109,7 @@ impl Service {
         let (project, database) = (&self.project, &self.database);
         // The name of a missing document has `databases` in it, too.
         let is_about_the_database = said.contains("does not exist for project") || said.contains("Datastore Mode");
-        let (kind, what) = match (code.as_str(), doing) {
+        let (kind, what) = match (code.as_str(), phase) {
             ("NOT_FOUND" | "FAILED_PRECONDITION", _) if is_about_the_database => {
                 let make = format!(
                     "gcloud firestore databases create --project={project} --database='{database}' \
@@ -117,7 +117,7 @@ impl Service {
                 );
                 (Kind::Unsupported, format!("no Firestore database in native mode: {said}; make it: {make}"))
             }
-            ("ALREADY_EXISTS" | "FAILED_PRECONDITION" | "NOT_FOUND", Doing::Writing) => return Failure::Mismatch,
+            ("ALREADY_EXISTS" | "FAILED_PRECONDITION" | "NOT_FOUND", Phase::Writing) => return Failure::Mismatch,
             ("ABORTED", _) => (Kind::Unavailable, format!("{self} was busy with others' writes; try again")),
             ("RESOURCE_EXHAUSTED", _) => {
                 (Kind::Unavailable, format!("project `{project}` is over its quota: {said}; try again later"))
@@ -135,7 +135,7 @@ impl Service {
                 let status = answer.status;
                 (Kind::Unsupported, format!("{self} answered {status} {code}: {said}; check the endpoint"))
             }
-            _ => (unknown(doing), format!("{self} failed with {} {code}; try again", answer.status)),
+            _ => (phase.unanswered(), format!("{self} failed with {} {code}; try again", answer.status)),
         };
         Failure::Error(Error::new(kind, what))
     }
@@ -149,10 +149,10 @@ mod tests {
     fn every_documented_error_is_told_apart() {
         let client = crate::http::builder().build().unwrap();
         let service = Service::new(client, Source::Emulator, "http://x".into(), "p", "(default)");
-        let refused = |status: u16, code: &str, said: &str, doing: Doing| {
+        let refused = |status: u16, code: &str, said: &str, phase: Phase| {
             let body =
                 format!(r#"[{{"error":{{"code":{status},"message":"{said}","status":"{code}"}}}}]"#).into_bytes();
-            match service.refused(&Untimed { status, body }, doing) {
+            match service.refused(&Untimed { status, body }, phase) {
                 Failure::Mismatch => None,
                 Failure::Error(error) => Some(error.kind()),
             }
@@ -173,12 +173,12 @@ mod tests {
             (404, "", Some(Kind::Unsupported), Some(Kind::Unsupported)),
             (301, "", Some(Kind::Unsupported), Some(Kind::Unsupported)),
         ] {
-            assert_eq!(refused(status, code, "x", Doing::Reading), reading, "{code}");
-            assert_eq!(refused(status, code, "x", Doing::Writing), writing, "{code}");
+            assert_eq!(refused(status, code, "x", Phase::Reading), reading, "{code}");
+            assert_eq!(refused(status, code, "x", Phase::Writing), writing, "{code}");
         }
         let said = "The database (default) does not exist for project p";
-        assert_eq!(refused(404, "NOT_FOUND", said, Doing::Writing), Some(Kind::Unsupported));
+        assert_eq!(refused(404, "NOT_FOUND", said, Phase::Writing), Some(Kind::Unsupported));
         let said = "No document to update: projects/p/databases/(default)/documents/leases/default/lease/n:x";
-        assert_eq!(refused(404, "NOT_FOUND", said, Doing::Writing), None);
+        assert_eq!(refused(404, "NOT_FOUND", said, Phase::Writing), None);
     }
 }

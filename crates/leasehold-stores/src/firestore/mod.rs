@@ -11,9 +11,9 @@
 mod connection;
 mod token;
 
-use crate::http::Doing;
 use crate::http::client::{CA, client};
 use crate::namespace::Namespace;
+use crate::phase::Phase;
 use crate::url::Address;
 use crate::utc::millis_of;
 use async_trait::async_trait;
@@ -129,9 +129,9 @@ impl FirestoreStore {
     /// One write under a precondition.
     async fn commit(&self, write: Value) -> Result<Swap> {
         let question = json!({ "writes": [write] });
-        match self.service.call(":commit", &question, Doing::Writing).await {
+        match self.service.call(":commit", &question, Phase::Writing).await {
             Ok(answer) => {
-                let now = time(&answer["commitTime"]).ok_or_else(|| self.garbled(Doing::Writing))?;
+                let now = time(&answer["commitTime"]).ok_or_else(|| self.garbled(Phase::Writing))?;
                 let revision = answer["writeResults"][0]["updateTime"].as_str().unwrap_or_default();
                 Ok(Swap::Done { revision: Revision(revision.to_owned()), now })
             }
@@ -141,16 +141,16 @@ impl FirestoreStore {
     }
 
     async fn ask(&self, call: &str, question: &Value) -> Result<Vec<Value>> {
-        match self.service.call(call, question, Doing::Reading).await {
+        match self.service.call(call, question, Phase::Reading).await {
             Ok(Value::Array(answers)) => Ok(answers),
-            Ok(_) => Err(self.garbled(Doing::Reading)),
+            Ok(_) => Err(self.garbled(Phase::Reading)),
             Err(failure) => Err(failure.into()),
         }
     }
 
-    fn garbled(&self, doing: Doing) -> Error {
+    fn garbled(&self, phase: Phase) -> Error {
         let message = format!("{} gave an answer that is none of Firestore's; check the endpoint", self.service);
-        Error::new(crate::http::unknown(doing), message)
+        Error::new(phase.unanswered(), message)
     }
 
     fn value(&self, document: &Value) -> Result<Versioned> {
@@ -188,8 +188,8 @@ impl Store for FirestoreStore {
     async fn read(&self, key: &Key) -> Result<Reading> {
         let answers = self.ask(":batchGet", &json!({ "documents": [self.document(key)] })).await?;
         let found = answers.iter().find(|answer| answer.get("found").is_some() || answer.get("missing").is_some());
-        let found = found.ok_or_else(|| self.garbled(Doing::Reading))?;
-        let now = time(&found["readTime"]).ok_or_else(|| self.garbled(Doing::Reading))?;
+        let found = found.ok_or_else(|| self.garbled(Phase::Reading))?;
+        let now = time(&found["readTime"]).ok_or_else(|| self.garbled(Phase::Reading))?;
         let value = found.get("found").map(|document| self.value(document)).transpose()?;
         Ok(Reading { value, now })
     }
@@ -228,7 +228,7 @@ impl Store for FirestoreStore {
             let answers = self.ask(&format!("{room}:runQuery"), &json!({ "structuredQuery": query })).await?;
             let stamp = answers.iter().find_map(|answer| time(&answer["readTime"]));
             // The earliest: what came later is seen or not, as it happens.
-            let now = *told.get_or_insert(stamp.ok_or_else(|| self.garbled(Doing::Reading))?);
+            let now = *told.get_or_insert(stamp.ok_or_else(|| self.garbled(Phase::Reading))?);
             let documents: Vec<&Value> = answers.iter().filter_map(|answer| answer.get("document")).collect();
             for document in &documents {
                 let name = document["fields"]["name"]["stringValue"].as_str().unwrap_or_default();

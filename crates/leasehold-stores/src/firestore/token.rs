@@ -3,8 +3,8 @@
 //! Promise: found as Google's own libraries find them (GOOGLE_APPLICATION_CREDENTIALS, gcloud's file, metadata server),
 //! renewed in time, never shown. Non-promise: workload identity federation (`external_account`) is not followed.
 
-use crate::http::Doing;
 use crate::http::client::untimed;
+use crate::phase::Phase;
 use crate::url::Secret;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
@@ -200,7 +200,7 @@ fn assertion(email: &str, key: &str, key_id: Option<&str>, audience: &str) -> Op
 
 /// Nothing was written yet, whatever happens here.
 async fn issued(request: RequestBuilder, place: &str) -> Result<Found> {
-    let answer = match untimed(request, Doing::Reading, place).await {
+    let answer = match untimed(request, Phase::Reading, place).await {
         Ok(answer) => answer,
         Err(error) if place == "the metadata server" => {
             let message = format!("no Google credentials, and no metadata server gives any; {HOW}");

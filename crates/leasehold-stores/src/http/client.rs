@@ -3,7 +3,8 @@
 //! Promise: it follows no redirect, so a write goes where it was sent and nowhere else; only reads are repeated.
 //! Non-promise: authentication is each store's own.
 
-use crate::http::{Answer, Doing, builder, exchange, undated};
+use crate::http::{Answer, builder, exchange, undated};
+use crate::phase::Phase;
 use crate::url::Address;
 use leasehold_core::{Error, Kind, Result};
 use leasehold_system::clock;
@@ -46,10 +47,10 @@ pub(crate) struct Untimed {
 
 /// Sends a request to a service that tells its time in the body, or not at all.
 #[allow(dead_code, reason = "not every store has such a service")]
-pub(crate) async fn untimed(request: RequestBuilder, doing: Doing, place: &str) -> Result<Untimed> {
-    let (status, _, body) = match doing {
-        Doing::Reading => twice(request, |request| undated(request, doing, place)).await?,
-        Doing::Writing => undated(request, doing, place).await?,
+pub(crate) async fn untimed(request: RequestBuilder, phase: Phase, place: &str) -> Result<Untimed> {
+    let (status, _, body) = match phase {
+        Phase::Reading => twice(request, |request| undated(request, phase, place)).await?,
+        _ => undated(request, phase, place).await?,
     };
     Ok(Untimed { status, body })
 }
@@ -57,7 +58,7 @@ pub(crate) async fn untimed(request: RequestBuilder, doing: Doing, place: &str) 
 /// Sends a request that changes nothing to a service that tells its time in the `Date` header.
 #[allow(dead_code, reason = "some services tell their time in the body")]
 pub(crate) async fn reading(request: RequestBuilder, place: &str) -> Result<Answer> {
-    twice(request, |request| exchange(request, Doing::Reading, place)).await
+    twice(request, |request| exchange(request, Phase::Reading, place)).await
 }
 
 /// Sends a request that changes nothing, and once more where a kept connection turned out to be closed.

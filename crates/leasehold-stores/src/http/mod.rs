@@ -6,6 +6,7 @@
 #[cfg(any(feature = "durable", feature = "dynamodb", feature = "firestore"))]
 pub(crate) mod client;
 
+use crate::phase::Phase;
 use leasehold_core::{Error, Kind, Result, Timestamp};
 use reqwest::header::DATE;
 use reqwest::{Client, ClientBuilder, RequestBuilder};
@@ -32,13 +33,6 @@ const DISTRUST: &[AlertDescription] = &[
     AlertDescription::UnsupportedCertificate,
 ];
 
-/// What a failed exchange leaves unknown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Doing {
-    Reading,
-    Writing,
-}
-
 /// An answer, whatever its status.
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -57,11 +51,11 @@ pub(crate) fn builder() -> ClientBuilder {
 
 /// Sends a request and reads the whole answer. `place` names the server in messages, without secrets.
 #[allow(dead_code, reason = "some services tell their time in the body")]
-pub(crate) async fn exchange(request: RequestBuilder, doing: Doing, place: &str) -> Result<Answer> {
-    let (status, date, body) = undated(request, doing, place).await?;
+pub(crate) async fn exchange(request: RequestBuilder, phase: Phase, place: &str) -> Result<Answer> {
+    let (status, date, body) = undated(request, phase, place).await?;
     let now = date.as_deref().and_then(time_of).ok_or_else(|| {
         let message = format!("{place} answered {status} without a readable `Date` header, so its time is not known");
-        Error::new(unknown(doing), message)
+        Error::new(phase.unanswered(), message)
     })?;
     Ok(Answer { status, now, body })
 }
@@ -69,7 +63,7 @@ pub(crate) async fn exchange(request: RequestBuilder, doing: Doing, place: &str)
 /// The same for a server that need not have a `Date` header: its status, the header if there is one, and its body.
 pub(crate) async fn undated(
     request: RequestBuilder,
-    doing: Doing,
+    phase: Phase,
     place: &str,
 ) -> Result<(u16, Option<String>, Vec<u8>)> {
     let exchange = async {
@@ -81,29 +75,21 @@ pub(crate) async fn undated(
     };
     match tokio::time::timeout(EXCHANGE, exchange).await {
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(error)) => Err(failed(error, doing, place)),
+        Ok(Err(error)) => Err(failed(error, phase, place)),
         Err(_) => {
             let message = format!("{place} did not answer within {} s", EXCHANGE.as_secs());
-            Err(Error::new(unknown(doing), message))
+            Err(Error::new(phase.unanswered(), message))
         }
     }
 }
 
-/// The kind of an error after which the server may have done what was asked.
-pub(crate) const fn unknown(doing: Doing) -> Kind {
-    match doing {
-        Doing::Reading => Kind::Unavailable,
-        Doing::Writing => Kind::Indeterminate,
-    }
-}
-
-fn failed(error: reqwest::Error, doing: Doing, place: &str) -> Error {
+fn failed(error: reqwest::Error, phase: Phase, place: &str) -> Error {
     if distrusts(&error) {
         let message = format!("no tls connection to {place}; check the certificate authority and the certificates");
         return Error::new(Kind::Unsupported, message).with_source(error.without_url());
     }
     // A connection that could not be made carried nothing.
-    let kind = if error.is_connect() || error.is_builder() { Kind::Unavailable } else { unknown(doing) };
+    let kind = if error.is_connect() || error.is_builder() { Kind::Unavailable } else { phase.unanswered() };
     Error::new(kind, format!("cannot reach {place}")).with_source(error.without_url())
 }
 

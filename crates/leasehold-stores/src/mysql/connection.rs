@@ -4,7 +4,8 @@
 //! nothing is sent twice but a question whose connection broke.
 
 use super::config::Settings;
-use super::error::{Doing, Failure, Stop, meaning};
+use super::error::{Failure, Stop, meaning};
+use crate::phase::Phase;
 use futures_util::FutureExt;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::{Error, Kind, Result};
@@ -103,8 +104,8 @@ impl Connections {
         loop {
             let connecting = Conn::new(self.settings.options(is_plain));
             let connected = timeout(CONNECT, connecting).await;
-            let connected = connected.map_err(|_| self.late(Doing::Connecting, CONNECT))?;
-            match connected.map_err(|e| meaning(e, Doing::Connecting, self.place())) {
+            let connected = connected.map_err(|_| self.late(Phase::Connecting, CONNECT))?;
+            match connected.map_err(|e| meaning(e, Phase::Connecting, self.place())) {
                 Ok(conn) => return Ok(conn),
                 Err(Failure::NoTls(_)) if self.settings.may_be_plain() && !is_plain => is_plain = true,
                 Err(Failure::NoLogin(_)) if logins < LOGINS => logins += 1,
@@ -114,19 +115,19 @@ impl Connections {
     }
 
     /// Sends statements in one go, and takes all their answers.
-    pub(super) async fn exchange(&self, doing: Doing, sql: &str) -> Result<Answer> {
-        if doing == Doing::Writing {
-            return self.attempt(doing, sql).await.map_err(|failure| self.error(failure));
+    pub(super) async fn exchange(&self, phase: Phase, sql: &str) -> Result<Answer> {
+        if phase == Phase::Writing {
+            return self.attempt(phase, sql).await.map_err(|failure| self.error(failure));
         }
         let attempts = async {
-            match self.attempt(doing, sql).await {
+            match self.attempt(phase, sql).await {
                 // A connection that was closed since, most likely: nothing is lost by asking again.
-                Err(Failure::Broken(_)) if doing == Doing::Reading => self.attempt(doing, sql).await,
+                Err(Failure::Broken(_)) if phase == Phase::Reading => self.attempt(phase, sql).await,
                 attempted => attempted,
             }
         };
         let attempted = timeout(CALL, attempts).await;
-        attempted.unwrap_or_else(|_| Err(Failure::Final(self.late(doing, CALL)))).map_err(|failure| self.error(failure))
+        attempted.unwrap_or_else(|_| Err(Failure::Final(self.late(phase, CALL)))).map_err(|failure| self.error(failure))
     }
 
     /// Runs one update, of which each mark stands for a value.
@@ -134,22 +135,22 @@ impl Connections {
         let attempted = async {
             let mut held = self.hold().await?;
             let asked = timeout(ANSWER, held.update(sql, values, self.place())).await;
-            let answer = asked.map_err(|_| Failure::Final(self.late(Doing::Writing, ANSWER)))?;
+            let answer = asked.map_err(|_| Failure::Final(self.late(Phase::Writing, ANSWER)))?;
             self.judge(held, answer)
         };
         attempted.await.map_err(|failure| self.error(failure))
     }
 
-    async fn attempt(&self, doing: Doing, sql: &str) -> Result<Answer, Failure> {
+    async fn attempt(&self, phase: Phase, sql: &str) -> Result<Answer, Failure> {
         let mut held = self.hold().await?;
-        let asked = timeout(ANSWER, held.ask(doing, sql, self.place())).await;
-        let answer = asked.map_err(|_| Failure::Final(self.late(doing, ANSWER)))?;
+        let asked = timeout(ANSWER, held.ask(phase, sql, self.place())).await;
+        let answer = asked.map_err(|_| Failure::Final(self.late(phase, ANSWER)))?;
         self.judge(held, answer)
     }
 
     async fn hold(&self) -> Result<Held<'_>, Failure> {
         let connected = timeout(CONNECT, self.connect()).await;
-        connected.map_err(|_| Failure::Final(self.late(Doing::Connecting, CONNECT)))?
+        connected.map_err(|_| Failure::Final(self.late(Phase::Connecting, CONNECT)))?
     }
 
     /// Whether an answer counts, and what becomes of the connection it came over.
@@ -181,7 +182,7 @@ impl Connections {
             let idle = lock(&self.idle).pop();
             let is_plain = self.is_plain.load(Ordering::Relaxed);
             let mut line = idle.unwrap_or_else(|| Line::new(Pool::new(self.settings.options(is_plain))));
-            match line.conn().await.map_err(|e| meaning(e, Doing::Connecting, self.place())) {
+            match line.conn().await.map_err(|e| meaning(e, Phase::Connecting, self.place())) {
                 Ok(conn) => return Ok(Held { conn: Some(conn), line: Some(line), home: self, _turn: turn }),
                 Err(Failure::NoPool) => {}
                 Err(Failure::NoLogin(_)) if logins < LOGINS => logins += 1,
@@ -199,8 +200,8 @@ impl Connections {
         }
     }
 
-    fn late(&self, doing: Doing, limit: Duration) -> Error {
-        let kind = if doing == Doing::Writing { Kind::Indeterminate } else { Kind::Unavailable };
+    fn late(&self, phase: Phase, limit: Duration) -> Error {
+        let kind = phase.unanswered();
         Error::new(kind, format!("{} gave no answer within {} s", self.place(), limit.as_secs()))
     }
 
@@ -222,10 +223,10 @@ struct Held<'a> {
 }
 
 impl Held<'_> {
-    async fn ask(&mut self, doing: Doing, sql: &str, place: &str) -> Result<Answer, Failure> {
+    async fn ask(&mut self, phase: Phase, sql: &str, place: &str) -> Result<Answer, Failure> {
         let Some(conn) = &mut self.conn else { return Err(Failure::NoPool) };
         let mut answer = Answer { affected: 0, inserted: None, sets: Vec::new(), stopped: None };
-        let mut result = match conn.query_iter(sql).await.map_err(|e| meaning(e, doing, place)) {
+        let mut result = match conn.query_iter(sql).await.map_err(|e| meaning(e, phase, place)) {
             Ok(result) => result,
             Err(Failure::Refused(stop)) => return Ok(Answer { stopped: Some(stop), ..answer }),
             Err(failure) => return Err(failure),
@@ -233,7 +234,7 @@ impl Held<'_> {
         (answer.affected, answer.inserted) = (result.affected_rows(), result.last_insert_id());
         let mut rows = Vec::new();
         loop {
-            match result.next().await.map_err(|e| meaning(e, doing, place)) {
+            match result.next().await.map_err(|e| meaning(e, phase, place)) {
                 Ok(Some(row)) => rows.push(row),
                 Ok(None) => {
                     answer.sets.push(std::mem::take(&mut rows));
@@ -241,7 +242,7 @@ impl Held<'_> {
                         continue;
                     }
                     // The driver keeps the refusal of a later statement for the next question.
-                    match result.next().await.map_err(|e| meaning(e, doing, place)) {
+                    match result.next().await.map_err(|e| meaning(e, phase, place)) {
                         Ok(_) => return Ok(answer),
                         Err(Failure::Refused(stop)) => return Ok(Answer { stopped: Some(stop), ..answer }),
                         Err(failure) => return Err(failure),
@@ -257,16 +258,16 @@ impl Held<'_> {
         let (Some(conn), Some(line)) = (&mut self.conn, &mut self.line) else { return Err(Failure::NoPool) };
         line.updates += 1;
         if line.updates <= SELDOM {
-            return self.ask(Doing::Writing, &filled_in(sql, &values), place).await;
+            return self.ask(Phase::Writing, &filled_in(sql, &values), place).await;
         }
-        let statement = match conn.prep(sql).await.map_err(|e| meaning(e, Doing::Writing, place)) {
+        let statement = match conn.prep(sql).await.map_err(|e| meaning(e, Phase::Writing, place)) {
             Ok(statement) => statement,
             // The table is gone, or the server prepares no more: as text it says so, or does it.
-            Err(Failure::Refused(_)) => return self.ask(Doing::Writing, &filled_in(sql, &values), place).await,
+            Err(Failure::Refused(_)) => return self.ask(Phase::Writing, &filled_in(sql, &values), place).await,
             Err(failure) => return Err(failure),
         };
         let answer = Answer { affected: 0, inserted: None, sets: Vec::new(), stopped: None };
-        match conn.exec_drop(statement, values).await.map_err(|e| meaning(e, Doing::Writing, place)) {
+        match conn.exec_drop(statement, values).await.map_err(|e| meaning(e, Phase::Writing, place)) {
             Ok(()) => {
                 let (affected, inserted) = (conn.affected_rows(), conn.last_insert_id());
                 Ok(Answer { affected, inserted, sets: vec![Vec::new()], ..answer })

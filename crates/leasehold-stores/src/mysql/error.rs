@@ -1,19 +1,9 @@
 //! What the driver's errors mean: the one place that tells *surely not applied* from *may be applied*.
 
+use crate::phase::Phase;
 use leasehold_core::{Error, Kind};
 use mysql_async::{DriverError, IoError, ServerError};
 use std::io;
-
-/// What a failed call leaves unknown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Doing {
-    /// Nothing was asked yet.
-    Connecting,
-    Reading,
-    /// Making the table, which holds no record yet.
-    Preparing,
-    Writing,
-}
 
 /// Why the server went no further.
 #[derive(Debug)]
@@ -59,14 +49,14 @@ pub(super) enum Failure {
 }
 
 /// The driver's error as ours.
-pub(super) fn meaning(error: mysql_async::Error, doing: Doing, place: &str) -> Failure {
-    let kind = if doing == Doing::Writing { Kind::Indeterminate } else { Kind::Unavailable };
+pub(super) fn meaning(error: mysql_async::Error, phase: Phase, place: &str) -> Failure {
+    let kind = phase.unanswered();
     let unsupported = |message: String| Error::new(Kind::Unsupported, message);
     match error {
-        mysql_async::Error::Server(error) if doing == Doing::Connecting && error.code == 1045 => {
-            Failure::NoLogin(refused(&error, doing, place).into_error(place))
+        mysql_async::Error::Server(error) if phase == Phase::Connecting && error.code == 1045 => {
+            Failure::NoLogin(refused(&error, phase, place).into_error(place))
         }
-        mysql_async::Error::Server(error) => Failure::Refused(refused(&error, doing, place)),
+        mysql_async::Error::Server(error) => Failure::Refused(refused(&error, phase, place)),
         mysql_async::Error::Driver(DriverError::PoolDisconnected) => Failure::NoPool,
         mysql_async::Error::Driver(DriverError::NoClientSslFlagFromServer) => {
             Failure::NoTls(unsupported(format!("{place} has no TLS; set it up there, or give `ssl-mode=DISABLED`")))
@@ -82,17 +72,17 @@ pub(super) fn meaning(error: mysql_async::Error, doing: Doing, place: &str) -> F
                     .with_source(error),
             )
         }
-        mysql_async::Error::Io(error) if doing == Doing::Connecting && is_distrust(&error) => Failure::Broken(
+        mysql_async::Error::Io(error) if phase == Phase::Connecting && is_distrust(&error) => Failure::Broken(
             unsupported(format!(
                 "the certificate of {place} is not trusted; name its authority with `ssl-ca=`, and the host as it does"
             ))
             .with_source(error),
         ),
         error => {
-            let what = match doing {
-                Doing::Connecting => format!("cannot reach {place}"),
-                Doing::Reading | Doing::Preparing => format!("the connection to {place} broke"),
-                Doing::Writing => format!("the connection to {place} broke while writing"),
+            let what = match phase {
+                Phase::Connecting => format!("cannot reach {place}"),
+                Phase::Reading | Phase::Preparing => format!("the connection to {place} broke"),
+                Phase::Writing => format!("the connection to {place} broke while writing"),
             };
             Failure::Broken(Error::new(kind, what).with_source(error))
         }
@@ -109,7 +99,7 @@ fn is_distrust(error: &IoError) -> bool {
 
 /// What the server's refusals mean. A write that met one that is not named here may have been applied: the server can
 /// also fail after its commit.
-fn refused(error: &ServerError, doing: Doing, place: &str) -> Stop {
+fn refused(error: &ServerError, phase: Phase, place: &str) -> Stop {
     let said: String = error.message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let said = format!("{said} (error {})", error.code);
     let fail = |kind, what: String| Error::new(kind, what).with_source(said);
@@ -144,7 +134,7 @@ fn refused(error: &ServerError, doing: Doing, place: &str) -> Stop {
             format!("no space left at {place}; nothing was changed, free some and try again"),
         )),
         // Too many connections: whoever waits comes back.
-        1040 | 1203 | 1226 if doing == Doing::Connecting => {
+        1040 | 1203 | 1226 if phase == Phase::Connecting => {
             Stop::Failed(fail(Kind::Contended, format!("{place} has as many clients as it allows; try again")))
         }
         // The same of a question, or a node that has not joined its cluster or rolled back at its behest.
@@ -153,7 +143,7 @@ fn refused(error: &ServerError, doing: Doing, place: &str) -> Stop {
         }
         // Not understood, or too large for it.
         1064 | 1153 | 1193 | 1406 => Stop::Failed(fail(Kind::Unsupported, format!("{place} does not understand this"))),
-        _ if doing == Doing::Writing => {
+        _ if phase == Phase::Writing => {
             Stop::Failed(fail(Kind::Indeterminate, format!("{place} failed in the middle of a write")))
         }
         _ => Stop::Failed(fail(Kind::Unavailable, format!("{place} refuses"))),
@@ -164,9 +154,9 @@ fn refused(error: &ServerError, doing: Doing, place: &str) -> Stop {
 mod tests {
     use super::*;
 
-    fn kind_of(code: u16, doing: Doing) -> Option<Kind> {
+    fn kind_of(code: u16, phase: Phase) -> Option<Kind> {
         let error = ServerError { code, message: "so\nit is".into(), state: "HY000".into() };
-        match refused(&error, doing, "mysql://h/d") {
+        match refused(&error, phase, "mysql://h/d") {
             Stop::NoTable | Stop::Taken => None,
             Stop::NotPermitted(error) | Stop::ReadOnly(error) | Stop::Failed(error) => {
                 assert!(!error.to_string().contains('\n'), "{error}");
@@ -178,15 +168,15 @@ mod tests {
     #[test]
     fn only_known_refusals_are_sure() {
         for sure in [1205, 1213, 1290, 1836, 1114, 1040, 3101] {
-            assert_eq!(kind_of(sure, Doing::Writing), Some(Kind::Unavailable), "{sure}");
+            assert_eq!(kind_of(sure, Phase::Writing), Some(Kind::Unavailable), "{sure}");
         }
         // An error during commit, a shutdown, a kill, an error of the engine.
         for unsure in [1180, 1053, 1317, 1927, 1030, 1105] {
-            assert_eq!(kind_of(unsure, Doing::Writing), Some(Kind::Indeterminate), "{unsure}");
-            assert_eq!(kind_of(unsure, Doing::Reading), Some(Kind::Unavailable), "{unsure}");
+            assert_eq!(kind_of(unsure, Phase::Writing), Some(Kind::Indeterminate), "{unsure}");
+            assert_eq!(kind_of(unsure, Phase::Reading), Some(Kind::Unavailable), "{unsure}");
         }
         for set_up in [1045, 1142, 1049, 1054] {
-            assert_eq!(kind_of(set_up, Doing::Writing), Some(Kind::Unsupported), "{set_up}");
+            assert_eq!(kind_of(set_up, Phase::Writing), Some(Kind::Unsupported), "{set_up}");
         }
     }
 }

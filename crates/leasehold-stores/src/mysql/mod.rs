@@ -21,12 +21,13 @@ mod error;
 mod survey;
 
 use crate::namespace::Namespace;
+use crate::phase::Phase;
 use crate::revision;
 use crate::url::Address;
 use async_trait::async_trait;
 use config::Settings;
 use connection::{Answer, Connections};
-use error::{Doing, Stop};
+use error::Stop;
 use leasehold_core::store::{
     Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail,
     Versioned, Watch, Watching, list_by_reading, refuse_beside, refuse_erasing_a_lease,
@@ -112,7 +113,7 @@ impl MysqlStore {
 
     /// Runs one writing statement, and asks the time in the same exchange.
     async fn write(&self, sql: &str) -> Result<Written> {
-        let answer = self.connections.exchange(Doing::Writing, &format!("{sql}; SELECT {NOW}")).await?;
+        let answer = self.connections.exchange(Phase::Writing, &format!("{sql}; SELECT {NOW}")).await?;
         self.written(answer, |answer| self.now(answer.sets.get(1)))
     }
 
@@ -147,7 +148,7 @@ impl MysqlStore {
     }
 
     async fn make_table(&self) -> Result<()> {
-        match self.connections.exchange(Doing::Preparing, TABLE).await?.stopped {
+        match self.connections.exchange(Phase::Preparing, TABLE).await?.stopped {
             None => Ok(()),
             Some(Stop::NotPermitted(error)) => {
                 let message = format!(
@@ -163,7 +164,7 @@ impl MysqlStore {
     /// Asks the time and one question that gives rows; none if the table was never made.
     async fn ask(&self, sql: &str) -> Result<(Timestamp, Vec<Row>)> {
         let Answer { mut sets, stopped, .. } =
-            self.connections.exchange(Doing::Reading, &format!("SELECT {NOW}; {sql}")).await?;
+            self.connections.exchange(Phase::Reading, &format!("SELECT {NOW}; {sql}")).await?;
         match stopped {
             None | Some(Stop::NoTable) => {}
             Some(stop) => return Err(stop.into_error(self.place())),

@@ -1,7 +1,7 @@
 //! The server's settings that class and durability rest on.
 
 use super::connection::Connections;
-use super::error::Doing;
+use crate::phase::Phase;
 use leasehold_core::store::{Class, Survey};
 use leasehold_core::{Error, Kind, Result};
 use mysql_async::Row;
@@ -20,7 +20,7 @@ const LOOK: &str = "SELECT VERSION(); \
 
 pub(super) async fn look(connections: &Connections) -> Result<Survey> {
     let place = connections.place();
-    let answer = connections.exchange(Doing::Reading, LOOK).await?;
+    let answer = connections.exchange(Phase::Reading, LOOK).await?;
     if let Some(stop) = answer.stopped {
         return Err(stop.into_error(place));
     }

@@ -30,6 +30,7 @@ mod watch;
 mod wire;
 
 use crate::namespace::Namespace;
+use crate::phase::Phase;
 use crate::url::Address;
 use async_nats::HeaderMap;
 use async_trait::async_trait;
@@ -88,13 +89,6 @@ pub async fn open(address: &Address, namespace: &Namespace) -> Result<NatsStore>
 /// Refuses an address that the store could not use.
 pub fn check(address: &Address) -> Result<()> {
     config::check(address)
-}
-
-/// What a failure leaves unknown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Doing {
-    Reading,
-    Writing,
 }
 
 /// What is to be written in place of what.
@@ -254,7 +248,7 @@ impl NatsStore {
 
     /// Makes the bucket unless it is there, and makes sure that it can carry leases. No record is written.
     async fn prepare(&self, link: &Link) -> Result<()> {
-        let told = |lapse| self.told(lapse, Doing::Reading);
+        let told = |lapse| self.told(lapse, Phase::Reading);
         if self.info(link, Vec::new()).await.map_err(told)?.is_some() {
             return Ok(());
         }
@@ -266,7 +260,7 @@ impl NatsStore {
             // Somebody else made it a moment ago, otherwise than we would.
             Err(lapse) if lapse.is(wire::OTHER_SETTINGS) => {}
             Err(lapse @ (Lapse::Denied(_) | Lapse::Refused(_))) => {
-                let (command, why) = (self.command(), self.told(lapse, Doing::Reading));
+                let (command, why) = (self.command(), self.told(lapse, Phase::Reading));
                 let message = format!("the bucket `{bucket}` cannot be made; make it with `{command}`: {why}");
                 return Err(Error::new(why.kind(), message));
             }
@@ -285,7 +279,7 @@ impl NatsStore {
     async fn write(&self, key: &Key, expected: u64, change: Change<'_>) -> Result<Offered> {
         let link = self.way.link().await?;
         if !link.is_bucket_fit.load(Ordering::Relaxed) {
-            if expected > 0 && self.info(&link, Vec::new()).await.map_err(|e| self.told(e, Doing::Reading))?.is_none() {
+            if expected > 0 && self.info(&link, Vec::new()).await.map_err(|e| self.told(e, Phase::Reading))?.is_none() {
                 return Ok(Offered::Mismatch);
             }
             self.prepare(&link).await?;
@@ -293,14 +287,14 @@ impl NatsStore {
         let subject = self.names.subject(key);
         let mut last = expected;
         for _ in 0..OVER_MARKERS {
-            let told = |lapse| self.told(lapse, Doing::Writing);
+            let told = |lapse| self.told(lapse, Phase::Writing);
             match self.offer(&link, &subject, last, &change).await.map_err(told)? {
                 Offered::NoBucket if expected > 0 => return Ok(Offered::Mismatch),
                 // It was there a moment ago.
                 Offered::NoBucket => self.prepare(&link).await?,
                 Offered::Mismatch if expected == 0 => {
                     // Surely not written, so it may be offered again in place of a marker.
-                    match self.last(&link, &subject).await.map_err(|lapse| self.told(lapse, Doing::Reading))? {
+                    match self.last(&link, &subject).await.map_err(|lapse| self.told(lapse, Phase::Reading))? {
                         Some(stored) if stored.is_erasure() => last = stored.seq,
                         None => last = 0,
                         Some(_) => return Ok(Offered::Mismatch),
@@ -353,9 +347,9 @@ impl NatsStore {
     }
 
     /// What a failure is to the caller.
-    fn told(&self, lapse: Lapse, doing: Doing) -> Error {
+    fn told(&self, lapse: Lapse, phase: Phase) -> Error {
         let place = &self.way.login.place;
-        let unknown = if doing == Doing::Writing { Kind::Indeterminate } else { Kind::Unavailable };
+        let unknown = phase.unanswered();
         let no_jetstream = || {
             let message =
                 format!("jetstream is off at {place}; start nats-server with `-js`, or allow it to the account");
@@ -418,7 +412,7 @@ impl Store for NatsStore {
             Err(Lapse::Broken) => self.look(key).await,
             other => other,
         }
-        .map_err(|lapse| self.told(lapse, Doing::Reading))
+        .map_err(|lapse| self.told(lapse, Phase::Reading))
     }
 
     async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
@@ -439,7 +433,7 @@ impl Store for NatsStore {
             Err(Lapse::Broken) => self.page(shelf, after, limit).await,
             other => other,
         }
-        .map_err(|lapse| self.told(lapse, Doing::Reading))
+        .map_err(|lapse| self.told(lapse, Phase::Reading))
     }
 
     async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
@@ -484,7 +478,7 @@ impl Store for NatsStore {
     }
 
     async fn survey(&self) -> Result<Survey> {
-        let told = |lapse| self.told(lapse, Doing::Reading);
+        let told = |lapse| self.told(lapse, Phase::Reading);
         let link = self.way.link().await?;
         let info = self.info(&link, Vec::new()).await.map_err(told)?;
         let survey = Survey::plain(Class::B).fine("nats-server", link.server().version);

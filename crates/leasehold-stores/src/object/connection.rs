@@ -4,6 +4,7 @@
 //! 409 and 412 one name. Concurrent requests do not mix, for each carries its own [`Watcher`]. Non-promise: what a status
 //! means for a record is for the store to say.
 
+use crate::phase::Phase;
 use async_trait::async_trait;
 use leasehold_core::{Error, Kind, Result, Timestamp};
 use object_store::client::{HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService};
@@ -20,13 +21,6 @@ const CALL: Duration = Duration::from_secs(10);
 const IDLE: Duration = Duration::from_secs(4);
 /// Of an error's body, enough for its code.
 const CODE_BYTES: usize = 4096;
-
-/// What a failed request leaves unknown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Doing {
-    Reading,
-    Writing,
-}
 
 /// What was seen of one request.
 #[derive(Debug, Default, Clone)]
@@ -154,10 +148,10 @@ impl Seen {
     }
 
     /// The server's time. A write that was answered without one is not known to have been done in time.
-    pub(super) fn now(&self, doing: Doing, place: &str) -> Result<Timestamp> {
+    pub(super) fn now(&self, phase: Phase, place: &str) -> Result<Timestamp> {
         self.date.ok_or_else(|| {
             let message = format!("{place} answered without a readable `Date` header, so its time is not known");
-            Error::new(unknown(doing), message)
+            Error::new(phase.unanswered(), message)
         })
     }
 }
@@ -175,14 +169,6 @@ fn time_of(date: &str) -> Option<Timestamp> {
     Some(Timestamp::from_millis(u64::try_from(since.as_millis()).ok()?))
 }
 
-/// The kind of an error after which the server may have done what was asked.
-const fn unknown(doing: Doing) -> Kind {
-    match doing {
-        Doing::Reading => Kind::Unavailable,
-        Doing::Writing => Kind::Indeterminate,
-    }
-}
-
 /// Waits for a call of the driver, but not without end. None if it took too long; what was seen says how far it got.
 pub(super) async fn in_time<T>(call: impl Future<Output = object_store::Result<T>>) -> Option<object_store::Result<T>> {
     tokio::time::timeout(CALL, call).await.ok()
@@ -193,7 +179,7 @@ pub(super) async fn in_time<T>(call: impl Future<Output = object_store::Result<T
 pub(super) fn failure(
     driver: Option<object_store::Error>,
     seen: &Seen,
-    doing: Doing,
+    phase: Phase,
     place: &str,
     advice: &Advice,
 ) -> Error {
@@ -202,9 +188,9 @@ pub(super) fn failure(
         return match driver {
             _ if seen.unconnected => Error::new(Kind::Unavailable, format!("cannot connect to {place}: {}", seen.why)),
             _ if seen.sent && seen.why.is_empty() => {
-                Error::new(unknown(doing), format!("{place} did not answer within {} s", CALL.as_secs()))
+                Error::new(phase.unanswered(), format!("{place} did not answer within {} s", CALL.as_secs()))
             }
-            _ if seen.sent => Error::new(unknown(doing), format!("no answer from {place}: {}", seen.why)),
+            _ if seen.sent => Error::new(phase.unanswered(), format!("no answer from {place}: {}", seen.why)),
             Some(driver) => {
                 let why = driver.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
                 Error::new(Kind::Unavailable, format!("cannot ask {place}: {why}; {}", advice.credentials))
@@ -224,8 +210,8 @@ pub(super) fn failure(
         (409, _) => Error::new(Kind::Contended, format!("{said}: others are writing this record; try again")),
         (429, _) => Error::new(Kind::Unavailable, format!("{said}: it is asked too often")),
         (501, _) => refused("it does not know conditional writes"),
-        (408 | 500.., _) => Error::new(unknown(doing), said),
-        (200..=299, _) => Error::new(unknown(doing), format!("the answer of {place} was cut off or lacks an ETag")),
+        (408 | 500.., _) => Error::new(phase.unanswered(), said),
+        (200..=299, _) => Error::new(phase.unanswered(), format!("the answer of {place} was cut off or lacks an ETag")),
         _ => refused("the request was not understood"),
     }
 }
@@ -271,9 +257,9 @@ mod tests {
             (status(501, "NotImplemented"), Kind::Unsupported, Kind::Unsupported),
             (status(400, "InvalidArgument"), Kind::Unsupported, Kind::Unsupported),
         ] {
-            for (doing, kind) in [(Doing::Reading, reading), (Doing::Writing, writing)] {
-                let error = failure(None, &seen, doing, "s3", &advice());
-                assert_eq!(error.kind(), kind, "{seen:?} {doing:?}: {error}");
+            for (phase, kind) in [(Phase::Reading, reading), (Phase::Writing, writing)] {
+                let error = failure(None, &seen, phase, "s3", &advice());
+                assert_eq!(error.kind(), kind, "{seen:?} {phase:?}: {error}");
                 assert!(!error.to_string().contains('\n'));
             }
         }

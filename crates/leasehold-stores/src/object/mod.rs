@@ -17,10 +17,11 @@ mod layout;
 mod proof;
 
 use crate::namespace::Namespace;
+use crate::phase::Phase;
 use crate::url::Address;
 use async_trait::async_trait;
 use config::{Bucket, Service};
-use connection::{Doing, Seen, Watcher, failure, in_time};
+use connection::{Seen, Watcher, failure, in_time};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use layout::Content;
 use leasehold_core::store::{
@@ -113,8 +114,8 @@ impl Room {
         self.shelf(key.shelf).join(layout::encode(&key.name))
     }
 
-    fn failed(&self, driver: Option<object_store::Error>, seen: &Seen, doing: Doing) -> Error {
-        failure(driver, seen, doing, &self.bucket.place, &self.bucket.advice)
+    fn failed(&self, driver: Option<object_store::Error>, seen: &Seen, phase: Phase) -> Error {
+        failure(driver, seen, phase, &self.bucket.place, &self.bucket.advice)
     }
 
     /// Reads an object; none if there is none.
@@ -140,13 +141,13 @@ impl Room {
                 let content = layout::content(&bytes, path)?;
                 let compared = self.bucket.service.compared();
                 let revision = layout::revision(content.tag, compared, e_tag.as_deref(), version.as_deref())
-                    .ok_or_else(|| self.failed(None, &seen, Doing::Reading))?;
+                    .ok_or_else(|| self.failed(None, &seen, Phase::Reading))?;
                 Some(Stored { content, revision })
             }
             _ if is_absent(&seen) => None,
-            answer => return Err(self.failed(answer.and_then(Result::err), &seen, Doing::Reading)),
+            answer => return Err(self.failed(answer.and_then(Result::err), &seen, Phase::Reading)),
         };
-        Ok((stored, seen.now(Doing::Reading, &self.bucket.place)?))
+        Ok((stored, seen.now(Phase::Reading, &self.bucket.place)?))
     }
 
     /// Writes a value, or a tombstone, if the object still has this revision (none: if there is no object).
@@ -173,9 +174,9 @@ impl Room {
             let seen = watcher.seen();
             match (answer, seen.status) {
                 (Some(Ok(put)), _) => {
-                    let now = seen.now(Doing::Writing, &self.bucket.place)?;
+                    let now = seen.now(Phase::Writing, &self.bucket.place)?;
                     let revision = layout::revision(tag, compared, put.e_tag.as_deref(), put.version.as_deref());
-                    let revision = revision.ok_or_else(|| self.failed(None, &seen, Doing::Writing))?;
+                    let revision = revision.ok_or_else(|| self.failed(None, &seen, Phase::Writing))?;
                     return Ok(Put::Done { revision, now });
                 }
                 // Some servers answer a refused `If-None-Match` with 304.
@@ -189,7 +190,7 @@ impl Room {
                         tokio::time::sleep(*pause).await;
                         continue;
                     }
-                    return Err(self.failed(answer.and_then(Result::err), &seen, Doing::Writing));
+                    return Err(self.failed(answer.and_then(Result::err), &seen, Phase::Writing));
                 }
             }
         }
@@ -226,8 +227,8 @@ impl Room {
         let seen = watcher.seen();
         let page = match answer {
             Some(Ok(page)) => page,
-            Some(Err(error)) => return Err(self.failed(Some(error), &seen, Doing::Reading)),
-            None => return Err(self.failed(None, &seen, Doing::Reading)),
+            Some(Err(error)) => return Err(self.failed(Some(error), &seen, Phase::Reading)),
+            None => return Err(self.failed(None, &seen, Phase::Reading)),
         };
         let mut names: Vec<LeaseName> = Vec::new();
         for object in page.result.objects {
@@ -243,7 +244,7 @@ impl Room {
             }
             names.push(name);
         }
-        let now = seen.now(Doing::Reading, &self.bucket.place)?;
+        let now = seen.now(Phase::Reading, &self.bucket.place)?;
         Ok(Names { names, token: page.page_token.filter(|token| !token.is_empty()), now })
     }
 

@@ -5,7 +5,8 @@
 
 use super::config::{Place, Settings};
 use super::direct::is_direct;
-use super::error::{Doing, Failure, failed, silent, standby};
+use super::error::{Failure, failed, silent, standby};
+use crate::phase::Phase;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::{Error, Kind};
 use std::collections::HashMap;
@@ -81,13 +82,13 @@ impl Connection {
     /// connection is used a lot and leads to one session, where planning it each time would be most of the work.
     pub(super) async fn run(
         &mut self,
-        doing: Doing,
+        phase: Phase,
         sql: &str,
         params: &Params<'_>,
         settings: &Settings,
     ) -> Result<Vec<Row>, Failure> {
         let run = async {
-            if let Some(statement) = self.prepared(doing, sql, params).await {
+            if let Some(statement) = self.prepared(phase, sql, params).await {
                 let values: Vec<_> = params.iter().map(|(value, _)| *value).collect();
                 match self.client.query(&statement, &values).await {
                     // Refused before it ran: the session was emptied, or the table has changed.
@@ -98,15 +99,15 @@ impl Connection {
             self.client.query_typed(sql, params).await
         };
         match timeout(ANSWER, run).await {
-            Ok(answer) => answer.map_err(|e| failed(e, doing, &self.place, settings)),
-            Err(_) => Err(silent(doing, &self.place)),
+            Ok(answer) => answer.map_err(|e| failed(e, phase, &self.place, settings)),
+            Err(_) => Err(silent(phase, &self.place)),
         }
     }
 
-    async fn prepared(&mut self, doing: Doing, sql: &str, params: &Params<'_>) -> Option<Statement> {
+    async fn prepared(&mut self, phase: Phase, sql: &str, params: &Params<'_>) -> Option<Statement> {
         if let Habits::New(used) = &mut self.habits {
             *used += 1;
-            if *used > PREPARE_AFTER && matches!(doing, Doing::Reading | Doing::Writing) {
+            if *used > PREPARE_AFTER && matches!(phase, Phase::Reading | Phase::Writing) {
                 let is_direct = is_direct(&self.client).await;
                 self.habits = if is_direct == Some(true) { Habits::Direct(HashMap::new()) } else { Habits::Unknown };
             }
@@ -163,7 +164,7 @@ impl Pool {
             let lent = self.lend().await?;
             let is_new = lent.is_new;
             let place = lent.connection.place.clone();
-            let mut answer = self.run(lent, Doing::Reading, sql, params).await;
+            let mut answer = self.run(lent, Phase::Reading, sql, params).await;
             if let Ok(rows) = &answer
                 && rows.first().is_some_and(|row| row.try_get(1).unwrap_or(true))
             {
@@ -178,14 +179,14 @@ impl Pool {
     }
 
     /// Runs a statement.
-    pub(super) async fn ask(&self, doing: Doing, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, Failure> {
+    pub(super) async fn ask(&self, phase: Phase, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, Failure> {
         let lent = self.lend().await?;
-        self.run(lent, doing, sql, params).await
+        self.run(lent, phase, sql, params).await
     }
 
-    async fn run(&self, mut lent: Lent<'_>, doing: Doing, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, Failure> {
+    async fn run(&self, mut lent: Lent<'_>, phase: Phase, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, Failure> {
         // Dropped in the middle, or not answered: the connection goes with it.
-        let answer = lent.connection.run(doing, sql, params, &self.settings).await;
+        let answer = lent.connection.run(phase, sql, params, &self.settings).await;
         match &answer {
             Err(Failure::Standby(_)) => self.forget_all(),
             Err(Failure::Cut(_)) => {}
@@ -196,7 +197,7 @@ impl Pool {
 
     async fn lend(&self) -> Result<Lent<'_>, Failure> {
         let lend = async {
-            let permit = self.permits.acquire().await.map_err(|_| silent(Doing::Connecting, &self.settings.shown))?;
+            let permit = self.permits.acquire().await.map_err(|_| silent(Phase::Connecting, &self.settings.shown))?;
             if let Ok(mut session) = self.session.try_lock()
                 && let Some(connection) = session.take_if(|connection| !connection.client.is_closed())
             {
@@ -208,7 +209,7 @@ impl Pool {
             let connection = self.connect().await?;
             Ok(Lent { connection, is_new: true, session: None, _permit: permit })
         };
-        timeout(CONNECT, lend).await.unwrap_or_else(|_| Err(silent(Doing::Connecting, &self.settings.shown)))
+        timeout(CONNECT, lend).await.unwrap_or_else(|_| Err(silent(Phase::Connecting, &self.settings.shown)))
     }
 
     fn give_back(&self, lent: Lent<'_>) {
@@ -262,7 +263,7 @@ impl Pool {
             // One that does not answer must leave time for the others.
             let share = CONNECT / u32::try_from(places.len()).unwrap_or(u32::MAX);
             let connected = timeout(share, self.connect_to(&places[at])).await;
-            match connected.unwrap_or_else(|_| Err(silent(Doing::Connecting, &places[at].shown))) {
+            match connected.unwrap_or_else(|_| Err(silent(Phase::Connecting, &places[at].shown))) {
                 Ok(connection) => {
                     self.primary.store(at, Ordering::Relaxed);
                     return Ok(connection);
@@ -279,7 +280,7 @@ impl Pool {
             .config
             .connect(settings.tls.clone())
             .await
-            .map_err(|e| failed(e, Doing::Connecting, &place.shown, settings))?;
+            .map_err(|e| failed(e, Phase::Connecting, &place.shown, settings))?;
         // Told from version 14 on, and not by every pooler.
         let in_hot_standby = connection.parameter("in_hot_standby").map(|value| value == "on");
         // With the driver's end the notices end.
@@ -300,7 +301,7 @@ impl Pool {
             // With one server, the statements themselves tell.
             None if settings.places.len() == 1 => false,
             None => {
-                let rows = connection.run(Doing::Reading, super::statements::NOW, &[], settings).await?;
+                let rows = connection.run(Phase::Reading, super::statements::NOW, &[], settings).await?;
                 rows.first().is_none_or(|row| row.try_get(1).unwrap_or(true))
             }
         };

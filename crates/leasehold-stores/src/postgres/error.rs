@@ -1,19 +1,10 @@
 //! What the driver's errors mean: what is surely undone is told apart from what may have been applied.
 
 use super::config::Settings;
+use crate::phase::Phase;
 use leasehold_core::{Error, Kind};
 use std::error::Error as StdError;
 use tokio_postgres::error::Severity;
-
-/// What a failed call leaves unknown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Doing {
-    Connecting,
-    Reading,
-    Writing,
-    /// Making the table, which may be done any number of times.
-    Making,
-}
 
 /// How a call failed.
 #[derive(Debug)]
@@ -46,16 +37,16 @@ pub(super) fn standby(place: &str) -> Error {
 }
 
 /// The error for a call that was not answered in time.
-pub(super) fn silent(doing: Doing, place: &str) -> Failure {
-    let kind = if doing == Doing::Writing { Kind::Indeterminate } else { Kind::Unavailable };
+pub(super) fn silent(phase: Phase, place: &str) -> Failure {
+    let kind = phase.unanswered();
     Failure::Cut(Error::new(kind, format!("{place} did not answer in time")))
 }
 
 /// The driver's error as ours.
-pub(super) fn failed(error: tokio_postgres::Error, doing: Doing, place: &str, settings: &Settings) -> Failure {
+pub(super) fn failed(error: tokio_postgres::Error, phase: Phase, place: &str, settings: &Settings) -> Failure {
     use Failure::{Final, MissingTable, Overtaken};
     let Some(told) = error.as_db_error() else {
-        return unanswered(error.into(), doing, place, settings);
+        return unanswered(error.into(), phase, place, settings);
     };
     let state = told.code().code();
     // Only a plain error is the answer to a statement, and undoes it. The rest ends the connection at any point, or comes
@@ -70,7 +61,7 @@ pub(super) fn failed(error: tokio_postgres::Error, doing: Doing, place: &str, se
             unsupported(format!("{place} refused role `{role}`: {says}; check the password, the role and pg_hba.conf"))
         }
         "3D000" => unsupported(format!("{place} has no such database: {says}; create it or name another")),
-        "42501" if doing == Doing::Making => unsupported(format!(
+        "42501" if phase == Phase::Preparing => unsupported(format!(
             "role `{role}` may not create the table at {place}; let an administrator run: {}",
             table.advice(role)
         )),
@@ -81,7 +72,7 @@ pub(super) fn failed(error: tokio_postgres::Error, doing: Doing, place: &str, se
             unsupported(format!("the schema is missing at {place}; let an administrator run: {}", table.advice(role)))
         }
         // Said before anything was asked: whoever waits comes back.
-        "53300" if doing == Doing::Connecting => {
+        "53300" if phase == Phase::Connecting => {
             Final(Error::new(Kind::Contended, format!("{place} has as many clients as it allows: {says}; try again")))
         }
         "42P01" if is_plain => MissingTable,
@@ -89,7 +80,7 @@ pub(super) fn failed(error: tokio_postgres::Error, doing: Doing, place: &str, se
             unsupported(format!("{table} at {place} is not a leasehold table: {says}; name another with `?table=`"))
         }
         // Two that make the table at once collide in the catalogue.
-        "42P07" | "42710" | "23505" | "XX000" if doing == Doing::Making => {
+        "42P07" | "42710" | "23505" | "XX000" if phase == Phase::Preparing => {
             Overtaken(unavailable(format!("{place} could not make the table: {says}; try again")))
         }
         "40001" | "40P01" if is_plain => {
@@ -99,7 +90,7 @@ pub(super) fn failed(error: tokio_postgres::Error, doing: Doing, place: &str, se
         "53100" if is_plain => {
             Final(unavailable(format!("no space left at {place}; nothing was changed, free some and try again")))
         }
-        _ if is_plain || doing != Doing::Writing => Final(unavailable(format!("{place} answered: {says}; try again"))),
+        _ if is_plain || phase != Phase::Writing => Final(unavailable(format!("{place} answered: {says}; try again"))),
         _ => {
             let what = format!("{place} ended the connection in the middle of a write: {says}");
             Failure::Cut(Error::new(Kind::Indeterminate, what))
@@ -108,26 +99,26 @@ pub(super) fn failed(error: tokio_postgres::Error, doing: Doing, place: &str, se
 }
 
 /// No answer of the server: the connection was cut, or never came about.
-fn unanswered(error: Box<dyn StdError + Send + Sync>, doing: Doing, place: &str, settings: &Settings) -> Failure {
+fn unanswered(error: Box<dyn StdError + Send + Sync>, phase: Phase, place: &str, settings: &Settings) -> Failure {
     let text = error.to_string();
-    match doing {
+    match phase {
         // The driver calls a password that is asked for and not there a wrong configuration.
-        Doing::Connecting if text.contains("authentication") || text.contains("configuration") => {
+        Phase::Connecting if text.contains("authentication") || text.contains("configuration") => {
             let what = format!("{place} refused role `{}`: {}; give a password", settings.user, cause(&*error));
             Failure::Final(Error::new(Kind::Unsupported, what))
         }
-        Doing::Connecting if text.contains("TLS") => {
+        Phase::Connecting if text.contains("TLS") => {
             let what = format!("no secure connection to {place}: {}; check sslmode and sslrootcert", cause(&*error));
             // A server that cannot do TLS, or whose certificate is not trusted, does not mend itself; a cut does.
             let kind = if is_io(&*error) { Kind::Unavailable } else { Kind::Unsupported };
             Failure::Final(Error::new(kind, what))
         }
-        Doing::Connecting => Failure::Final(Error::unavailable(format!("cannot reach {place}"), error)),
-        Doing::Writing => {
+        Phase::Connecting => Failure::Final(Error::unavailable(format!("cannot reach {place}"), error)),
+        Phase::Writing => {
             let what = format!("{place} did not answer a write");
             Failure::Cut(Error::new(Kind::Indeterminate, what).with_source(error))
         }
-        Doing::Reading | Doing::Making => Failure::Cut(Error::unavailable(format!("{place} did not answer"), error)),
+        Phase::Reading | Phase::Preparing => Failure::Cut(Error::unavailable(format!("{place} did not answer"), error)),
     }
 }
 

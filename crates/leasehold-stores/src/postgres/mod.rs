@@ -20,12 +20,13 @@ mod tls;
 mod watch;
 
 use crate::namespace::Namespace;
+use crate::phase::Phase;
 use crate::revision;
 use crate::url::Address;
 use async_trait::async_trait;
 use config::Settings;
 use connection::{Params, Pool};
-use error::{Doing, Failure};
+use error::Failure;
 use leasehold_core::store::{
     Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail,
     Versioned, Watch, Watching, refuse_erasing_a_lease,
@@ -105,7 +106,7 @@ impl PostgresStore {
             if attempt > 1 {
                 tokio::time::sleep(Duration::from_millis(5 << attempt)).await;
             }
-            match self.pool.ask(Doing::Writing, sql, params).await {
+            match self.pool.ask(Phase::Writing, sql, params).await {
                 Ok(rows) => return rows.first().map_or(Ok(Swap::Mismatch), done),
                 Err(Failure::MissingTable) => match missing {
                     Missing::Mismatch => return Ok(Swap::Mismatch),
@@ -126,10 +127,10 @@ impl PostgresStore {
         swap
     }
 
-    /// Makes the table. Gives the error that another process doing the same may cause.
+    /// Makes the table. Gives the error that another process phase the same may cause.
     async fn make_table(&self) -> Result<Option<Error>> {
         let table = &self.pool.settings.table;
-        match self.pool.ask(Doing::Making, &table.ddl(), &[]).await {
+        match self.pool.ask(Phase::Preparing, &table.ddl(), &[]).await {
             Ok(_) => Ok(None),
             Err(Failure::Overtaken(error)) => Ok(Some(error)),
             Err(failure) => Err(failure.into_error()),

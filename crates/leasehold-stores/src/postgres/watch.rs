@@ -12,8 +12,8 @@
 
 use super::connection::Pool;
 use super::direct::is_direct;
-use super::error::Doing;
 use super::statements::{self, Tag};
+use crate::phase::Phase;
 use leasehold_core::Key;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::store::Watch;
@@ -220,7 +220,7 @@ impl Listener {
             if *is_listening == watched.is_empty() {
                 let verb = if *is_listening { "UNLISTEN" } else { "LISTEN" };
                 let sql = format!("{verb} \"{}\"", self.channel);
-                connection.run(Doing::Reading, &sql, &[], settings).await.ok()?;
+                connection.run(Phase::Reading, &sql, &[], settings).await.ok()?;
                 *is_listening = !*is_listening;
             }
             for (sql, tags) in [
@@ -229,7 +229,7 @@ impl Listener {
             ] {
                 if !tags.is_empty() {
                     let params: &super::Params<'_> = &[(tags, Type::INT8_ARRAY)];
-                    connection.run(Doing::Reading, sql, params, settings).await.ok()?;
+                    connection.run(Phase::Reading, sql, params, settings).await.ok()?;
                 }
             }
             *session = Some(connection);

@@ -6,9 +6,10 @@
 //! of the write: one namespace is one slot, so one connection is enough.
 
 use super::config::{Mode, Node, Place};
-use super::error::{Doing, Trouble, judge};
+use super::error::{Trouble, judge};
 use super::statements::Lua;
 use super::watch::Hub;
+use crate::phase::Phase;
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, PushInfo, PushKind, Value, cmd, pipe};
 use leasehold_core::{Error, Kind, Result};
@@ -97,11 +98,11 @@ impl Link {
     }
 
     /// Asks the server, and gives its answer. An error says whether it can have been done.
-    pub(super) async fn call(&self, call: Call<'_>, doing: Doing, confirm: Confirm) -> Result<Value> {
+    pub(super) async fn call(&self, call: Call<'_>, phase: Phase, confirm: Confirm) -> Result<Value> {
         let sent = AtomicBool::new(false);
-        timeout(CALL, self.follow(&call, doing, confirm, &sent)).await.unwrap_or_else(|_| {
-            let kind = match doing {
-                Doing::Writing if sent.load(Ordering::SeqCst) => Kind::Indeterminate,
+        timeout(CALL, self.follow(&call, phase, confirm, &sent)).await.unwrap_or_else(|_| {
+            let kind = match phase {
+                Phase::Writing if sent.load(Ordering::SeqCst) => Kind::Indeterminate,
                 _ => Kind::Unavailable,
             };
             Err(Error::new(kind, format!("{} did not answer within {} s", self.place.name, CALL.as_secs())))
@@ -109,21 +110,21 @@ impl Link {
     }
 
     /// Goes where the servers send us, until one answers.
-    async fn follow(&self, call: &Call<'_>, doing: Doing, confirm: Confirm, sent: &AtomicBool) -> Result<Value> {
+    async fn follow(&self, call: &Call<'_>, phase: Phase, confirm: Confirm, sent: &AtomicBool) -> Result<Value> {
         let (mut is_whole, mut is_retried, mut last) = (false, false, None);
         for _ in 0..HOPS {
             // Whatever was sent before was answered with where else to go.
             sent.store(false, Ordering::SeqCst);
             let live = self.live().await?;
             sent.store(true, Ordering::SeqCst);
-            let answer = self.send(&live, call.command(is_whole), doing, confirm, None).await;
+            let answer = self.send(&live, call.command(is_whole), phase, confirm, None).await;
             let trouble = match answer {
                 Ok(value) => return Ok(value),
                 Err(Trouble::Asked(node)) if self.place.mode == Mode::Cluster => {
                     let beside =
                         self.connect(&on_same_host(node, &live)).await.map_err(|t| t.into_error(&self.place.name))?;
                     // The script whole: a node that is just getting the slot may not have it.
-                    match self.send(&beside, call.command(true), doing, confirm, Some(cmd("ASKING"))).await {
+                    match self.send(&beside, call.command(true), phase, confirm, Some(cmd("ASKING"))).await {
                         Ok(value) => return Ok(value),
                         Err(trouble) => trouble,
                     }
@@ -141,7 +142,7 @@ impl Link {
                     let what = format!("{} is a cluster; add the option `mode=cluster`", self.place.name);
                     return Err(Error::new(Kind::Unsupported, what));
                 }
-                Trouble::Closed(_) if doing == Doing::Reading && !is_retried => {
+                Trouble::Closed(_) if phase == Phase::Reading && !is_retried => {
                     live.give_up();
                     is_retried = true;
                 }
@@ -162,14 +163,14 @@ impl Link {
         &self,
         live: &Live,
         command: Cmd,
-        doing: Doing,
+        phase: Phase,
         confirm: Confirm,
         before: Option<Cmd>,
     ) -> Result<Value, Trouble> {
         let wait = self.place.wait.filter(|_| confirm == Confirm::ByReplicas);
         if wait.is_none() && before.is_none() {
             let answer = live.connection.clone().send_packed_command(&command).await;
-            return answer.and_then(Value::extract_error).map_err(|e| judge(e, doing, &self.place.name));
+            return answer.and_then(Value::extract_error).map_err(|e| judge(e, phase, &self.place.name));
         }
         let mut pipeline: Pipeline = pipe();
         let at = usize::from(before.is_some());
@@ -178,7 +179,7 @@ impl Link {
         if let Some(wait) = wait {
             pipeline.cmd("WAIT").arg(wait.replicas).arg(wait.ms);
         }
-        let failed = |e| judge(e, doing, &self.place.name);
+        let failed = |e| judge(e, phase, &self.place.name);
         let count = pipeline.len();
         let answers = live.connection.clone().send_packed_commands(&pipeline, 0, count).await.map_err(failed)?;
         let mut answers = answers.into_iter().skip(at);
@@ -189,7 +190,7 @@ impl Link {
             return Ok(answer);
         }
         let name = &self.place.name;
-        let kind = if doing == Doing::Writing { Kind::Indeterminate } else { Kind::Unavailable };
+        let kind = phase.unanswered();
         match answers.next().unwrap_or(Value::Nil).extract_error() {
             Ok(Value::Int(count)) if u64::try_from(count).is_ok_and(|count| count >= wait.replicas) => Ok(answer),
             Ok(Value::Int(count)) => {
@@ -221,7 +222,7 @@ impl Link {
             // If it may not subscribe, watches stay silent.
             if let Err(error) = subscribed
                 && let trouble @ (Trouble::Closed(_) | Trouble::Late(_)) =
-                    judge(error, Doing::Connecting, &self.place.name)
+                    judge(error, Phase::Connecting, &self.place.name)
             {
                 return Err(trouble.into_error(&self.place.name));
             }
@@ -266,7 +267,7 @@ impl Link {
             });
         match client.get_multiplexed_async_connection_with_config(&config).await {
             Ok(connection) => Ok(Live { connection, node: node.clone(), is_gone }),
-            Err(error) => Err(judge(error, Doing::Connecting, name)),
+            Err(error) => Err(judge(error, Phase::Connecting, name)),
         }
     }
 
@@ -286,7 +287,7 @@ impl Link {
         for node in &self.place.hosts {
             match ask(&self.place.sentinel(node)?, &question).await {
                 Ok(answer) => return Ok(answer),
-                Err(error) => cause = Some(judge(error, Doing::Connecting, &self.place.name)),
+                Err(error) => cause = Some(judge(error, Phase::Connecting, &self.place.name)),
             }
         }
         Err(cause.map_or_else(|| self.nobody(), |trouble| trouble.into_error(&self.place.name)))
@@ -295,7 +296,7 @@ impl Link {
     /// Asks one node, such as a replica, on a connection of its own.
     pub(super) async fn ask_node<T: FromRedisValue>(&self, node: &Node, question: Cmd) -> Result<T> {
         let answer = ask(&self.place.client(node)?, &question).await;
-        answer.map_err(|e| judge(e, Doing::Connecting, &self.place.name).into_error(&self.place.name))
+        answer.map_err(|e| judge(e, Phase::Connecting, &self.place.name).into_error(&self.place.name))
     }
 
     fn nobody(&self) -> Error {
@@ -316,7 +317,7 @@ impl Link {
         let subscribed = async {
             let Ok(live) = self.live().await else { return };
             if let Err(error) = live.connection.clone().subscribe(channel).await
-                && let Trouble::Closed(_) | Trouble::Late(_) = judge(error, Doing::Reading, &self.place.name)
+                && let Trouble::Closed(_) | Trouble::Late(_) = judge(error, Phase::Reading, &self.place.name)
             {
                 live.give_up();
             }

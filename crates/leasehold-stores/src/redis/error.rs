@@ -1,17 +1,9 @@
 //! What the driver's errors mean: the one place that names its type.
 
 use super::config::Node;
+use crate::phase::Phase;
 use ::redis::{ErrorKind, RedisError};
 use leasehold_core::{Error, Kind};
-
-/// What a failed call leaves unknown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Doing {
-    /// Making a connection: nothing was asked yet.
-    Connecting,
-    Reading,
-    Writing,
-}
 
 /// What to do after an error.
 #[derive(Debug)]
@@ -85,7 +77,7 @@ const SET_UP: &[(&str, &str)] = &[
 ];
 
 /// The driver's error as ours: what is surely not applied is told apart from what may be.
-pub(super) fn judge(error: RedisError, doing: Doing, name: &str) -> Trouble {
+pub(super) fn judge(error: RedisError, phase: Phase, name: &str) -> Trouble {
     if let Some(node) = error.redirect_node().and_then(|(node, _)| parse_node(node)) {
         return if error.code() == Some("ASK") { Trouble::Asked(node) } else { Trouble::Moved(node) };
     }
@@ -100,7 +92,7 @@ pub(super) fn judge(error: RedisError, doing: Doing, name: &str) -> Trouble {
     let cause = error.to_string().replace('\n', " ");
     let made = |kind, what: &str| Error::new(kind, format!("{name} {what}")).with_source(cause.clone());
     // Without a code it is the connection that failed, and a write may have gone through before.
-    let is_unsent = !code.is_empty() || doing == Doing::Connecting;
+    let is_unsent = !code.is_empty() || phase == Phase::Connecting;
     if let Some((_, what)) = SET_UP.iter().find(says).filter(|_| is_unsent) {
         return Trouble::Refused(made(Kind::Unsupported, what));
     }
@@ -120,10 +112,10 @@ pub(super) fn judge(error: RedisError, doing: Doing, name: &str) -> Trouble {
     if error.kind() == ErrorKind::RESP3NotSupported {
         return Trouble::Refused(made(Kind::Unsupported, "is too old; leasehold needs Redis 6 or newer"));
     }
-    let ours = match doing {
-        Doing::Connecting => made(Kind::Unavailable, "cannot be reached"),
-        Doing::Reading => made(Kind::Unavailable, "did not answer"),
-        Doing::Writing => made(Kind::Indeterminate, "did not answer a write; it may be done"),
+    let ours = match phase {
+        Phase::Connecting => made(Kind::Unavailable, "cannot be reached"),
+        Phase::Reading | Phase::Preparing => made(Kind::Unavailable, "did not answer"),
+        Phase::Writing => made(Kind::Indeterminate, "did not answer a write; it may be done"),
     };
     if error.is_timeout() { Trouble::Late(ours) } else { Trouble::Closed(ours) }
 }
@@ -138,9 +130,9 @@ fn parse_node(text: &str) -> Option<Node> {
 mod tests {
     use super::*;
 
-    fn judged(line: &str, doing: Doing) -> Trouble {
+    fn judged(line: &str, phase: Phase) -> Trouble {
         let answer = ::redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
-        judge(answer.extract_error().unwrap_err(), doing, "redis://h")
+        judge(answer.extract_error().unwrap_err(), phase, "redis://h")
     }
 
     #[test]
@@ -158,8 +150,8 @@ mod tests {
             "OOM command not allowed when used memory > 'maxmemory'.",
             "BUSY Redis is busy running a script.",
         ] {
-            for doing in [Doing::Reading, Doing::Writing] {
-                let error = judged(line, doing).into_error("redis://h");
+            for phase in [Phase::Reading, Phase::Writing] {
+                let error = judged(line, phase).into_error("redis://h");
                 assert_eq!(error.kind(), Kind::Unavailable, "{line} gave {error}");
                 assert!(error.to_string().starts_with("redis://h "), "{error}");
             }
@@ -169,21 +161,21 @@ mod tests {
     #[test]
     fn a_redirection_names_the_node() {
         assert!(
-            matches!(judged("MOVED 5718 10.0.0.1:7000", Doing::Writing), Trouble::Moved(node) if node == ("10.0.0.1".into(), 7000))
+            matches!(judged("MOVED 5718 10.0.0.1:7000", Phase::Writing), Trouble::Moved(node) if node == ("10.0.0.1".into(), 7000))
         );
         assert!(
-            matches!(judged("ASK 5718 ::1:7000", Doing::Writing), Trouble::Asked(node) if node == ("::1".into(), 7000))
+            matches!(judged("ASK 5718 ::1:7000", Phase::Writing), Trouble::Asked(node) if node == ("::1".into(), 7000))
         );
-        assert!(matches!(judged("NOSCRIPT No matching script.", Doing::Writing), Trouble::NoScript));
+        assert!(matches!(judged("NOSCRIPT No matching script.", Phase::Writing), Trouble::NoScript));
     }
 
     #[test]
     fn a_write_without_an_answer_is_unknown_whatever_the_words() {
         for what in ["broken pipe", "WRONGPASS", "invalid peer certificate", "WRONGTYPE", "READONLY"] {
             let error = || std::io::Error::new(std::io::ErrorKind::ConnectionReset, what).into();
-            let kind = |doing| judge(error(), doing, "redis://h").into_error("redis://h").kind();
-            assert_eq!(kind(Doing::Writing), Kind::Indeterminate, "{what}");
-            assert_eq!(kind(Doing::Reading), Kind::Unavailable, "{what}");
+            let kind = |phase| judge(error(), phase, "redis://h").into_error("redis://h").kind();
+            assert_eq!(kind(Phase::Writing), Kind::Indeterminate, "{what}");
+            assert_eq!(kind(Phase::Reading), Kind::Unavailable, "{what}");
         }
     }
 }

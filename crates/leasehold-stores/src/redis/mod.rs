@@ -18,12 +18,12 @@ mod survey;
 mod watch;
 
 use crate::namespace::Namespace;
+use crate::phase::Phase;
 use crate::url::Address;
 use ::redis::Value;
 use async_trait::async_trait;
 use config::Place;
 use connection::{Call, Confirm, Link};
-use error::Doing;
 use leasehold_core::store::{
     Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail,
     Versioned, Watch, Watching, list_by_reading, refuse_beside, refuse_erasing_a_lease,
@@ -77,17 +77,17 @@ impl RedisStore {
 
     /// Runs a script that writes; its answer is the time, or nothing if the record is another one.
     async fn write(&self, call: Call<'_>, revision: Revision) -> Result<Swap> {
-        match self.link.call(call, Doing::Writing, Confirm::ByReplicas).await? {
+        match self.link.call(call, Phase::Writing, Confirm::ByReplicas).await? {
             Value::Nil => Ok(Swap::Mismatch),
-            now => Ok(Swap::Done { revision, now: self.time(Some(&now), Doing::Writing)? }),
+            now => Ok(Swap::Done { revision, now: self.time(Some(&now), Phase::Writing)? }),
         }
     }
 
     /// The server's time.
-    fn time(&self, told: Option<&Value>, doing: Doing) -> Result<Timestamp> {
+    fn time(&self, told: Option<&Value>, phase: Phase) -> Result<Timestamp> {
         match told {
-            Some(Value::Int(ms)) => u64::try_from(*ms).map(Timestamp::from_millis).map_err(|_| self.strange(doing)),
-            _ => Err(self.strange(doing)),
+            Some(Value::Int(ms)) => u64::try_from(*ms).map(Timestamp::from_millis).map_err(|_| self.strange(phase)),
+            _ => Err(self.strange(phase)),
         }
     }
 
@@ -111,8 +111,8 @@ impl RedisStore {
     }
 
     /// An answer that no script of ours gives.
-    fn strange(&self, doing: Doing) -> Error {
-        let kind = if doing == Doing::Writing { Kind::Indeterminate } else { Kind::Corrupt };
+    fn strange(&self, phase: Phase) -> Error {
+        let kind = if phase == Phase::Writing { Kind::Indeterminate } else { Kind::Corrupt };
         Error::new(kind, format!("{} gave an answer that leasehold's script does not give", self.link.place.name))
     }
 
@@ -125,14 +125,14 @@ impl RedisStore {
             keys: &[self.records(shelf), self.names(shelf)],
             args: &words.each_ref().map(String::as_bytes),
         };
-        let Value::Array(fields) = self.link.call(call, Doing::Reading, Confirm::No).await? else {
-            return Err(self.strange(Doing::Reading));
+        let Value::Array(fields) = self.link.call(call, Phase::Reading, Confirm::No).await? else {
+            return Err(self.strange(Phase::Reading));
         };
-        let now = self.time(fields.first(), Doing::Reading)?;
+        let now = self.time(fields.first(), Phase::Reading)?;
         let more = fields.get(1) == Some(&Value::BulkString(b"1".into()));
         let (mut entries, mut last) = (Vec::new(), None);
         for entry in fields.get(2..).unwrap_or_default().chunks_exact(3) {
-            let Value::BulkString(name) = &entry[0] else { return Err(self.strange(Doing::Reading)) };
+            let Value::BulkString(name) = &entry[0] else { return Err(self.strange(Phase::Reading)) };
             let name = LeaseName::new(String::from_utf8_lossy(name)).map_err(|e| {
                 let what = format!("{} has a record of no lease", self.link.place.name);
                 Error::new(Kind::Corrupt, what).with_source(e)
@@ -170,15 +170,15 @@ impl Store for RedisStore {
             keys: &[self.records(key.shelf)],
             args: &[key.name.as_str().as_bytes(), again.as_bytes()],
         };
-        let Value::Array(fields) = self.link.call(call, Doing::Reading, Confirm::ByReplicas).await? else {
-            return Err(self.strange(Doing::Reading));
+        let Value::Array(fields) = self.link.call(call, Phase::Reading, Confirm::ByReplicas).await? else {
+            return Err(self.strange(Phase::Reading));
         };
         let value = match fields.get(1) {
             Some(Value::BulkString(record)) => Some(self.versioned(key, record, fields.get(2))?),
             Some(Value::Nil) => None,
-            _ => return Err(self.strange(Doing::Reading)),
+            _ => return Err(self.strange(Phase::Reading)),
         };
-        Ok(Reading { value, now: self.time(fields.first(), Doing::Reading)? })
+        Ok(Reading { value, now: self.time(fields.first(), Phase::Reading)? })
     }
 
     async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {

@@ -6,8 +6,8 @@
 use super::RedisStore;
 use super::config::{Mode, Node};
 use super::connection::{Call, Confirm};
-use super::error::Doing;
 use super::statements;
+use crate::phase::Phase;
 use ::redis::{Cmd, FromRedisValue, cmd};
 use leasehold_core::store::{Class, Survey};
 use leasehold_core::{Error, Kind, Result, Shelf};
@@ -43,7 +43,7 @@ pub(super) async fn survey(store: &RedisStore) -> Result<Survey> {
     // A read first: in a cluster it leads to the node that is meant.
     let call =
         Call::Script { script: &statements::READ, keys: &[store.records(Shelf::Lease)], args: &[b"survey", b"0"] };
-    store.link.call(call, Doing::Reading, Confirm::No).await?;
+    store.link.call(call, Phase::Reading, Confirm::No).await?;
     let mut findings = Findings { survey: Survey::plain(Class::B), is_proven: true };
     let info: String = ask(store, cmd("INFO").arg("server").take()).await.unwrap_or_default();
     let version = field(&info, "valkey_version").or_else(|| field(&info, "redis_version"));
@@ -180,7 +180,7 @@ fn value(mut found: BTreeMap<String, String>, setting: &str) -> Option<String> {
 }
 
 async fn ask<T: FromRedisValue>(store: &RedisStore, command: Cmd) -> Result<T> {
-    let answer = store.link.call(Call::Command(command), Doing::Reading, Confirm::No).await?;
+    let answer = store.link.call(Call::Command(command), Phase::Reading, Confirm::No).await?;
     ::redis::from_redis_value(answer).map_err(|e| {
         Error::new(Kind::Unsupported, format!("{} gave a strange answer", store.link.place.name)).with_source(e)
     })

@@ -4,7 +4,8 @@
 //! share one transaction, and so one fsync; if that fails before it is committed, each is tried on its own, so nobody
 //! pays for another's. Non-promise: between those that wait at the same time there is no order.
 
-use super::statements::{Doing, Room, failed, now};
+use super::statements::{Room, failed, now};
+use crate::phase::Phase;
 use leasehold_core::store::{Revision, Swap};
 use leasehold_core::{Error, Key, Result, Timestamp};
 use leasehold_system::critical;
@@ -70,7 +71,7 @@ impl Room {
 
     fn make_together(&self, changes: &[Change]) -> std::result::Result<Vec<Result<Swap>>, Undone> {
         self.check_identity().map_err(|_| Undone)?;
-        let failed = |e| failed(e, Doing::Writing, &self.path);
+        let failed = |e| failed(e, Phase::Writing, &self.path);
         // The same error for all: nobody is to wait for the file once more.
         let all = |e: Error| changes.iter().map(|_| Err(Error::new(e.kind(), e.to_string()))).collect();
         let together = match Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate) {
@@ -111,7 +112,7 @@ impl Room {
             }
             Ok(is_written)
         };
-        let is_written = write().map_err(|e| failed(e, Doing::Writing, &self.path))?;
+        let is_written = write().map_err(|e| failed(e, Phase::Writing, &self.path))?;
         Ok(change.answer(is_written, now))
     }
 

@@ -1,7 +1,8 @@
 //! Opening: as little as possible on a file that is ours, and safely on a new one while others do the same.
 
-use super::statements::{BUSY, Doing, Room, failed, refuse};
+use super::statements::{BUSY, Room, failed, refuse};
 use crate::namespace::Namespace;
+use crate::phase::Phase;
 use leasehold_core::{Error, Kind, Nonce, Result};
 use leasehold_system::clock::{self, Moment};
 use leasehold_system::volume::{self, SecondName, Volume};
@@ -57,7 +58,7 @@ impl Room {
         let identity = (metadata.dev(), metadata.ino());
         let connection = {
             let _inside = critical::enter();
-            connect(&path).map_err(|e| failed(e, Doing::Opening, &path))?
+            connect(&path).map_err(|e| failed(e, Phase::Connecting, &path))?
         };
         let room = Room { connection, path, namespace, identity, closing: None };
         room.set_up()?;
@@ -78,7 +79,7 @@ impl Room {
                 Err(e) if e.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && clock::now() < give_up => {
                     std::thread::sleep(SETUP_PAUSE);
                 }
-                Err(e) => return Err(failed(e, Doing::Opening, &self.path)),
+                Err(e) => return Err(failed(e, Phase::Connecting, &self.path)),
             }
         }
     }
@@ -212,7 +213,7 @@ fn create_if_missing(path: &Path) -> Result<()> {
         // a moment it is readable for others, and empty.
         Err(e) if e.kind() == io::ErrorKind::Unsupported => {
             let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
-            Connection::open_with_flags(path, flags).map_err(|e| failed(e, Doing::Opening, path))?;
+            Connection::open_with_flags(path, flags).map_err(|e| failed(e, Phase::Connecting, path))?;
             std::fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(|e| unusable(e, path))
         }
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(unusable(e, path)),

@@ -18,6 +18,7 @@ mod sharing;
 mod statements;
 
 use crate::namespace::Namespace;
+use crate::phase::Phase;
 use crate::revision;
 use async_trait::async_trait;
 pub use blocker::{Blocker, ask, blocker};
@@ -29,7 +30,7 @@ use leasehold_core::store::{
 use leasehold_core::{Error, Key, Kind, LeaseName, Result, Shelf};
 use leasehold_system::watch::PathWatch;
 use sharing::{Pending, Shared};
-use statements::{Doing, Room};
+use statements::Room;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -61,17 +62,17 @@ impl SqliteStore {
     pub async fn open(path: &Path, namespace: &Namespace) -> Result<Self> {
         let path: Arc<Path> = path.into();
         let (opened, namespace) = (path.clone(), namespace.clone());
-        let shared = blocking(Doing::Opening, move || sharing::open(opened, namespace)).await?;
+        let shared = blocking(Phase::Connecting, move || sharing::open(opened, namespace)).await?;
         Ok(SqliteStore { shared, path })
     }
 
     async fn with<T: Send + 'static>(
         &self,
-        doing: Doing,
+        phase: Phase,
         work: impl FnOnce(&mut Room) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let mut room = self.shared.room.clone().lock_owned().await;
-        blocking(doing, move || work(&mut room)).await
+        blocking(phase, move || work(&mut room)).await
     }
 
     /// Makes a change, together with those that others wait for.
@@ -102,9 +103,9 @@ impl SqliteStore {
 }
 
 /// Runs blocking work beside the runtime. It goes on when the caller is dropped: a swap is done or not, never half.
-async fn blocking<T: Send + 'static>(doing: Doing, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+async fn blocking<T: Send + 'static>(phase: Phase, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| {
-        let kind = if let Doing::Writing = doing { Kind::Indeterminate } else { Kind::Unavailable };
+        let kind = phase.unanswered();
         Err(Error::new(kind, "the sqlite call was broken off").with_source(e))
     })
 }
@@ -133,7 +134,7 @@ impl Store for SqliteStore {
             return room.read(key);
         }
         let key = key.clone();
-        self.with(Doing::Reading, move |room| room.read(&key)).await
+        self.with(Phase::Reading, move |room| room.read(&key)).await
     }
 
     async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
@@ -180,7 +181,7 @@ impl Store for SqliteStore {
 
     async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
         let after = after.cloned();
-        self.with(Doing::Reading, move |room| room.list(shelf, after.as_ref(), skip, limit)).await
+        self.with(Phase::Reading, move |room| room.list(shelf, after.as_ref(), skip, limit)).await
     }
 
     async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
@@ -214,6 +215,6 @@ impl Store for SqliteStore {
     }
 
     async fn survey(&self) -> Result<Survey> {
-        self.with(Doing::Reading, Room::survey).await
+        self.with(Phase::Reading, Room::survey).await
     }
 }

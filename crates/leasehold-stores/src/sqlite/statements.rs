@@ -2,6 +2,7 @@
 
 use super::blocker::blocker;
 use crate::namespace::Namespace;
+use crate::phase::Phase;
 use leasehold_core::store::{Class, Page, Reading, Revision, Survey, Versioned};
 use leasehold_core::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
 use leasehold_system::volume::SecondName;
@@ -36,14 +37,6 @@ impl Drop for Room {
     }
 }
 
-/// What a failed call leaves unknown.
-#[derive(Clone, Copy)]
-pub(super) enum Doing {
-    Opening,
-    Reading,
-    Writing,
-}
-
 impl Room {
     pub(super) fn read(&self, key: &Key) -> Result<Reading> {
         let read = || {
@@ -58,7 +51,7 @@ impl Room {
                 .optional()?;
             Ok(Reading { value, now })
         };
-        read().map_err(|e| failed(e, Doing::Reading, &self.path))
+        read().map_err(|e| failed(e, Phase::Reading, &self.path))
     }
 
     /// What this connection's settings are, as SQLite itself tells.
@@ -70,7 +63,7 @@ impl Room {
             let survey = Survey::plain(Class::A).fine("names", "one: no hard link, not mounted by itself");
             Ok(survey.fine("journal_mode", journal).fine("synchronous", synchronous.to_string()))
         };
-        look().map_err(|e| failed(e, Doing::Reading, &self.path))
+        look().map_err(|e| failed(e, Phase::Reading, &self.path))
     }
 
     /// A file that was moved or replaced under us would take writes that nobody else ever sees.
@@ -96,7 +89,7 @@ impl Room {
             })?;
             Ok((rows.collect::<rusqlite::Result<Vec<_>>>()?, now))
         };
-        let (rows, now) = list().map_err(|e| failed(e, Doing::Reading, &self.path))?;
+        let (rows, now) = list().map_err(|e| failed(e, Phase::Reading, &self.path))?;
         let more = rows.len() > limit;
         let mut entries = Vec::with_capacity(rows.len().min(limit));
         for (name, value) in rows.into_iter().take(limit) {
@@ -127,9 +120,9 @@ fn versioned(revision: i64, head: Vec<u8>, tail: Option<Vec<u8>>) -> Versioned {
 }
 
 /// The driver's error as ours: what is surely not applied is told apart from what may be.
-pub(super) fn failed(error: rusqlite::Error, doing: Doing, path: &Path) -> Error {
+pub(super) fn failed(error: rusqlite::Error, phase: Phase, path: &Path) -> Error {
     let place = path.display();
-    let (kind, what) = match (error.sqlite_error_code(), doing) {
+    let (kind, what) = match (error.sqlite_error_code(), phase) {
         (Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed), _) => {
             let who = blocker(path).map_or_else(
                 || {
@@ -153,9 +146,9 @@ pub(super) fn failed(error: rusqlite::Error, doing: Doing, path: &Path) -> Error
             Kind::Unsupported,
             format!("cannot write {place} and the log beside it; make file and folder writable for this user"),
         ),
-        (_, Doing::Writing) => (Kind::Indeterminate, format!("writing {place} failed midway")),
-        (_, Doing::Opening) => (Kind::Unavailable, format!("cannot open {place}")),
-        (_, Doing::Reading) => (Kind::Unavailable, format!("cannot read {place}")),
+        (_, Phase::Writing) => (Kind::Indeterminate, format!("writing {place} failed midway")),
+        (_, Phase::Connecting) => (Kind::Unavailable, format!("cannot open {place}")),
+        (_, Phase::Reading | Phase::Preparing) => (Kind::Unavailable, format!("cannot read {place}")),
     };
     Error::new(kind, what).with_source(error)
 }
