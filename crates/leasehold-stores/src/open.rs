@@ -51,12 +51,12 @@ struct Driver {
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct StoreUrl {
     driver: &'static Driver,
-    place: Place,
+    location: Location,
     namespace: Namespace,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Place {
+enum Location {
     // Always absolute and UTF-8, so that the text form is exact.
     Path(String),
     // With the text as it was given, but for the namespace.
@@ -70,8 +70,8 @@ impl StoreUrl {
             let message = format!("cannot tell where this user's own store is; give a store URL: {}", forms());
             Error::new(Kind::Invalid, message).with_source(e)
         })?;
-        let place = Place::Path(text_of(state.join(DEFAULT_FILE), "sqlite:")?);
-        Ok(StoreUrl { driver: &DRIVERS[0], place, namespace: Namespace::default() })
+        let location = Location::Path(text_of(state.join(DEFAULT_FILE), "sqlite:")?);
+        Ok(StoreUrl { driver: &DRIVERS[0], location, namespace: Namespace::default() })
     }
 
     /// Parses a URL whose relative path is meant from `base`, or from the working folder where that is none.
@@ -91,7 +91,7 @@ impl StoreUrl {
         let mut address = Address::parse(scheme, rest).map_err(|what| refuse(&what))?;
         let namespace = address.take("namespace").map_or_else(|| Ok(Namespace::default()), |name| name.parse())?;
         check(driver, &address)?;
-        Ok(StoreUrl { driver, place: Place::Network(Box::new(address), without_namespace(text)), namespace })
+        Ok(StoreUrl { driver, location: Location::Network(Box::new(address), without_namespace(text)), namespace })
     }
 
     fn parse_path(base: Option<&Path>, text: &str, driver: &'static Driver, rest: &str) -> Result<Self> {
@@ -121,14 +121,14 @@ impl StoreUrl {
         let from_base = base.map_or_else(|| PathBuf::from(path), |base| base.join(path));
         let absolute =
             std::path::absolute(from_base).map_err(|e| refuse("the path cannot be resolved").with_source(e))?;
-        Ok(StoreUrl { driver, place: Place::Path(text_of(absolute, text)?), namespace })
+        Ok(StoreUrl { driver, location: Location::Path(text_of(absolute, text)?), namespace })
     }
 
     /// The URL in full, for another process's `LEASEHOLD_STORE`. It may hold a password: never show it.
     pub fn portable(&self) -> String {
-        let mut text = match &self.place {
-            Place::Path(path) => format!("{}:{path}", self.driver.schemes[0]),
-            Place::Network(_, text) => text.clone(),
+        let mut text = match &self.location {
+            Location::Path(path) => format!("{}:{path}", self.driver.schemes[0]),
+            Location::Network(_, text) => text.clone(),
         };
         if !self.namespace.is_default() {
             text.push(if text.contains('?') { '&' } else { '?' });
@@ -157,10 +157,10 @@ impl StoreUrl {
     /// A room for trying this store out: a namespace of its own or, for a directory, which never forgets a name, a
     /// folder inside of it that is also given, to be removed as a whole.
     pub fn scratch(&self, name: Namespace) -> (Self, Option<PathBuf>) {
-        match &self.place {
-            Place::Path(root) if self.driver.feature == "dir" => {
+        match &self.location {
+            Location::Path(root) if self.driver.feature == "dir" => {
                 let folder = format!("{root}/tmp/{name}");
-                let url = StoreUrl { place: Place::Path(folder.clone()), ..self.clone() };
+                let url = StoreUrl { location: Location::Path(folder.clone()), ..self.clone() };
                 (url.in_namespace(name), Some(PathBuf::from(folder)))
             }
             _ => (self.in_namespace(name), None),
@@ -174,24 +174,24 @@ impl StoreUrl {
         let absent = path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
         let has_room = path.parent().is_some_and(Path::is_dir);
         if self.driver.feature == "sqlite" {
-            return absent && (has_room || StoreUrl::user_default().is_ok_and(|own| own.place == self.place));
+            return absent && (has_room || StoreUrl::user_default().is_ok_and(|own| own.location == self.location));
         }
         (absent && has_room) || std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
     }
 
     /// The address, for what is reached over the network.
     pub fn address(&self) -> Option<&Address> {
-        match &self.place {
-            Place::Path(_) => None,
-            Place::Network(address, _) => Some(address),
+        match &self.location {
+            Location::Path(_) => None,
+            Location::Network(address, _) => Some(address),
         }
     }
 
     /// The file or folder, for a store that is one.
     pub fn path(&self) -> Option<&Path> {
-        match &self.place {
-            Place::Path(path) => Some(Path::new(path)),
-            Place::Network(..) => None,
+        match &self.location {
+            Location::Path(path) => Some(Path::new(path)),
+            Location::Network(..) => None,
         }
     }
 }
@@ -221,33 +221,33 @@ impl fmt::Debug for StoreUrl {
 pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
     #[allow(unused_variables, reason = "a build without any driver is allowed")]
     let namespace = &url.namespace;
-    match (url.driver.feature, &url.place) {
+    match (url.driver.feature, &url.location) {
         #[cfg(feature = "sqlite")]
-        ("sqlite", Place::Path(path)) => {
+        ("sqlite", Location::Path(path)) => {
             Ok(Arc::new(crate::sqlite::SqliteStore::open(Path::new(path), namespace).await?))
         }
         #[cfg(feature = "dir")]
-        ("dir", Place::Path(path)) => Ok(Arc::new(crate::dir::DirStore::open(Path::new(path), namespace).await?)),
+        ("dir", Location::Path(path)) => Ok(Arc::new(crate::dir::DirStore::open(Path::new(path), namespace).await?)),
         #[cfg(feature = "mysql")]
-        ("mysql", Place::Network(address, _)) => Ok(Arc::new(crate::mysql::open(address, namespace).await?)),
+        ("mysql", Location::Network(address, _)) => Ok(Arc::new(crate::mysql::open(address, namespace).await?)),
         #[cfg(feature = "etcd")]
-        ("etcd", Place::Network(address, _)) => Ok(Arc::new(crate::etcd::open(address, namespace).await?)),
+        ("etcd", Location::Network(address, _)) => Ok(Arc::new(crate::etcd::open(address, namespace).await?)),
         #[cfg(feature = "redis")]
-        ("redis", Place::Network(address, _)) => Ok(Arc::new(crate::redis::open(address, namespace).await?)),
+        ("redis", Location::Network(address, _)) => Ok(Arc::new(crate::redis::open(address, namespace).await?)),
         #[cfg(feature = "postgres")]
-        ("postgres", Place::Network(address, _)) => {
+        ("postgres", Location::Network(address, _)) => {
             Ok(Arc::new(crate::postgres::PostgresStore::open(address, namespace).await?))
         }
         #[cfg(feature = "nats")]
-        ("nats", Place::Network(address, _)) => Ok(Arc::new(crate::nats::open(address, namespace).await?)),
+        ("nats", Location::Network(address, _)) => Ok(Arc::new(crate::nats::open(address, namespace).await?)),
         #[cfg(feature = "object")]
-        ("object", Place::Network(address, _)) => Ok(Arc::new(crate::object::open(address, namespace).await?)),
+        ("object", Location::Network(address, _)) => Ok(Arc::new(crate::object::open(address, namespace).await?)),
         #[cfg(feature = "dynamodb")]
-        ("dynamodb", Place::Network(address, _)) => Ok(Arc::new(crate::dynamodb::open(address, namespace).await?)),
+        ("dynamodb", Location::Network(address, _)) => Ok(Arc::new(crate::dynamodb::open(address, namespace).await?)),
         #[cfg(feature = "firestore")]
-        ("firestore", Place::Network(address, _)) => Ok(Arc::new(crate::firestore::open(address, namespace).await?)),
+        ("firestore", Location::Network(address, _)) => Ok(Arc::new(crate::firestore::open(address, namespace).await?)),
         #[cfg(feature = "durable")]
-        ("durable", Place::Network(address, _)) => Ok(Arc::new(crate::durable::open(address, namespace).await?)),
+        ("durable", Location::Network(address, _)) => Ok(Arc::new(crate::durable::open(address, namespace).await?)),
         (feature, _) => {
             let message =
                 format!("no driver for `{url}`: rebuild with the cargo feature `full` (of the library: `{feature}`)");

@@ -5,7 +5,7 @@
 use super::KEPT;
 use super::folders::sync_folder;
 use super::layout::{self, Mark, Version};
-use super::root::{Room, Staged, failed};
+use super::root::{Root, Staged, failed};
 use leasehold_core::store::{Revision, Swap};
 use leasehold_core::{Error, Key, Kind, Nonce, Result};
 use std::fs;
@@ -14,24 +14,24 @@ use std::path::PathBuf;
 
 /// A swap whose expectation held when it was checked, with its file ready to be linked.
 #[derive(Debug)]
-pub struct Attempt<'room> {
-    room: &'room Room,
+pub struct Attempt<'root> {
+    root: &'root Root,
     folder: PathBuf,
     next: Mark,
     staged: Staged,
 }
 
-impl<'room> Attempt<'room> {
+impl<'root> Attempt<'root> {
     /// Stores `next`, or the trace of an erase, if the key still has the expected revision. Tells as soon as the answer
     /// stands; old versions are removed after that, when nobody waits any more.
     pub fn run_and_tell(
-        room: &'room Room,
+        root: &'root Root,
         key: &Key,
         expected: Option<&Revision>,
         next: Option<&[u8]>,
         tell: impl FnOnce(Result<Swap>),
     ) {
-        match Attempt::prepare(room, key, expected, next) {
+        match Attempt::prepare(root, key, expected, next) {
             Ok(Some(attempt)) => match attempt.publish() {
                 Ok(true) => attempt.confirm_and_tell(tell),
                 Ok(false) => tell(Ok(Swap::Mismatch)),
@@ -44,15 +44,15 @@ impl<'room> Attempt<'room> {
 
     /// Checks the expectation and writes the file; none on a mismatch.
     pub fn prepare(
-        room: &'room Room,
+        root: &'root Root,
         key: &Key,
         expected: Option<&Revision>,
         next: Option<&[u8]>,
     ) -> Result<Option<Self>> {
-        let folder = room.folder(key);
-        let numbers = room.numbers(&folder)?;
+        let folder = root.folder(key);
+        let numbers = root.numbers(&folder)?;
         let newest = match numbers.last() {
-            Some(number) => match room.version(&folder, *number)? {
+            Some(number) => match root.version(&folder, *number)? {
                 Some(version) => Some(version),
                 // Collected since it was listed: many others were faster.
                 None => return Ok(None),
@@ -72,12 +72,12 @@ impl<'room> Attempt<'room> {
         })?;
         let next_mark = Mark { number, tag: Nonce::random() };
         if base.is_none() {
-            room.make_folder(key)?;
+            root.make_folder(key)?;
         }
-        let staged = room
+        let staged = root
             .stage(&Version::encode(next_mark, base.map(|base| base.tag), next))
             .map_err(|e| failed(e, "cannot write a new version for", &folder))?;
-        Ok(Some(Attempt { room, folder, next: next_mark, staged }))
+        Ok(Some(Attempt { root, folder, next: next_mark, staged }))
     }
 
     /// Links the file to its number; false if somebody else's is there.
@@ -87,7 +87,7 @@ impl<'room> Attempt<'room> {
         match error.kind() {
             // Our own link may be the one that is there, if the server carried it out and the answer was lost.
             ErrorKind::AlreadyExists => {
-                let there = self.room.version(&self.folder, self.next.number).map_err(|e| self.unknown(e))?;
+                let there = self.root.version(&self.folder, self.next.number).map_err(|e| self.unknown(e))?;
                 Ok(there.is_some_and(|there| there.mark == self.next))
             }
             _ if surely_refused(&error) => Err(failed(error, "cannot link", &target)),
@@ -109,7 +109,7 @@ impl<'room> Attempt<'room> {
 
     fn settle(self) -> Result<(Swap, Old)> {
         sync_folder(&self.folder).map_err(|e| self.unknown(e))?;
-        let mut numbers = self.room.numbers(&self.folder).map_err(|e| self.unknown(e))?;
+        let mut numbers = self.root.numbers(&self.folder).map_err(|e| self.unknown(e))?;
         let highest = numbers.last().copied().unwrap_or(0);
         // A listing from which ours is missing is not to be believed in the rest either.
         if !numbers.contains(&self.next.number) || highest >= self.next.number.saturating_add(KEPT) {
@@ -117,7 +117,7 @@ impl<'room> Attempt<'room> {
             return Err(self.unknown(message));
         }
         if highest > self.next.number {
-            let following = self.room.version(&self.folder, self.next.number + 1).map_err(|e| self.unknown(e))?;
+            let following = self.root.version(&self.folder, self.next.number + 1).map_err(|e| self.unknown(e))?;
             // If what follows does not follow ours, another stood at this number and was lost in a crash.
             if following.is_none_or(|following| following.follows != Some(self.next.tag)) {
                 return Err(self.unknown("another version of that number was followed"));
@@ -136,10 +136,10 @@ impl<'room> Attempt<'room> {
 
 /// For tests, which go on when the old versions are gone.
 #[cfg(test)]
-impl<'room> Attempt<'room> {
-    pub fn run(room: &'room Room, key: &Key, expected: Option<&Revision>, next: Option<&[u8]>) -> Result<Swap> {
+impl<'root> Attempt<'root> {
+    pub fn run(root: &'root Root, key: &Key, expected: Option<&Revision>, next: Option<&[u8]>) -> Result<Swap> {
         let mut answer = None;
-        Attempt::run_and_tell(room, key, expected, next, |swap| answer = Some(swap));
+        Attempt::run_and_tell(root, key, expected, next, |swap| answer = Some(swap));
         answer.unwrap()
     }
 

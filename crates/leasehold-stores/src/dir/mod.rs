@@ -61,7 +61,7 @@ use leasehold_core::store::{
 use leasehold_core::{Error, Key, Kind, LeaseName, Result, Shelf};
 use leasehold_system::volume::Volume;
 use leasehold_system::watch::PathWatch;
-use root::Room;
+use root::Root;
 use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::mpsc::Sender;
@@ -75,29 +75,29 @@ const BROKEN_OFF: &str = "the call into the folder was broken off";
 /// A store in a shared folder. Clones share nothing but the path.
 #[derive(Debug, Clone)]
 pub struct DirStore {
-    room: Arc<Room>,
+    root: Arc<Root>,
 }
 
 impl DirStore {
     /// Opens the folder, and creates it if only its last component is missing.
     pub async fn open(path: &Path, namespace: &Namespace) -> Result<Self> {
         let (path, namespace) = (path.to_path_buf(), namespace.clone());
-        let room = blocking(move || Room::open(path, namespace)).await?;
-        Ok(DirStore { room: Arc::new(room) })
+        let root = blocking(move || Root::open(path, namespace)).await?;
+        Ok(DirStore { root: Arc::new(root) })
     }
 
-    async fn with<T: Send + 'static>(&self, work: impl FnOnce(&Room) -> Result<T> + Send + 'static) -> Result<T> {
-        let room = self.room.clone();
-        blocking(move || work(&room)).await
+    async fn with<T: Send + 'static>(&self, work: impl FnOnce(&Root) -> Result<T> + Send + 'static) -> Result<T> {
+        let root = self.root.clone();
+        blocking(move || work(&root)).await
     }
 
     /// A swap, or an erase. It goes on when the caller is dropped: it is done or not, never half.
     async fn replace(&self, key: &Key, expected: Option<&Revision>, next: Option<&[u8]>) -> Result<Swap> {
-        let (room, key) = (self.room.clone(), key.clone());
+        let (root, key) = (self.root.clone(), key.clone());
         let (expected, next) = (expected.cloned(), next.map(<[u8]>::to_vec));
         let (sender, answer) = oneshot::channel();
         tokio::task::spawn_blocking(move || {
-            Attempt::run_and_tell(&room, &key, expected.as_ref(), next.as_deref(), |swap| {
+            Attempt::run_and_tell(&root, &key, expected.as_ref(), next.as_deref(), |swap| {
                 let _ = sender.send(swap);
             });
         });
@@ -113,13 +113,13 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + '
 #[async_trait]
 impl Store for DirStore {
     fn capabilities(&self) -> Capabilities {
-        let volume = self.room.volume();
+        let volume = self.root.volume();
         let local = volume == Volume::Local;
         Capabilities {
             name: "dir",
             // Where links and listings were put to the test. Elsewhere they may well be as good; nobody has shown it.
             class: if local || volume == Volume::Network("nfs") { Class::A } else { Class::B },
-            clock: ClockSource::Store { grain: self.room.grain() },
+            clock: ClockSource::Store { grain: self.root.grain() },
             reach: if local { Reach::Host } else { Reach::Network },
             // Other machines' changes are not hinted at.
             watch: if local { Watching::Hints } else { Watching::None },
@@ -128,12 +128,12 @@ impl Store for DirStore {
     }
 
     async fn read(&self, key: &Key) -> Result<Reading> {
-        if self.room.volume() == Volume::Local {
+        if self.root.volume() == Volume::Local {
             // A listing and a small file, mostly in memory: cheaper done than handed over. A server may take its time.
-            return self.room.read(key);
+            return self.root.read(key);
         }
         let key = key.clone();
-        self.with(move |room| room.read(&key)).await
+        self.with(move |root| root.read(&key)).await
     }
 
     async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
@@ -143,7 +143,7 @@ impl Store for DirStore {
 
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
         let after = after.cloned();
-        self.with(move |room| room.list(shelf, after.as_ref(), limit)).await
+        self.with(move |root| root.list(shelf, after.as_ref(), limit)).await
     }
 
     async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
@@ -170,10 +170,10 @@ impl Store for DirStore {
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {
-        if self.room.volume() != Volume::Local {
+        if self.root.volume() != Volume::Local {
             return Ok(Watch::silent());
         }
-        let folder = self.room.folder(key);
+        let folder = self.root.folder(key);
         let (sender, watch) = Watch::channel();
         match nearest(&folder) {
             Some(watched) => tokio::spawn(push_hints(folder, watched, sender)),
@@ -183,7 +183,7 @@ impl Store for DirStore {
     }
 
     async fn survey(&self) -> Result<Survey> {
-        let volume = match self.room.volume() {
+        let volume = match self.root.volume() {
             Volume::Local => "local",
             _ => "network",
         };

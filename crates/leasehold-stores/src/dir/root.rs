@@ -31,7 +31,7 @@ const MAX_DEPTH: usize = 3;
 
 /// An opened folder.
 #[derive(Debug)]
-pub struct Room {
+pub struct Root {
     root: PathBuf,
     folders: Folders,
     namespace: Namespace,
@@ -53,7 +53,7 @@ impl Drop for Staged {
     }
 }
 
-impl Room {
+impl Root {
     pub fn open(root: PathBuf, namespace: Namespace) -> Result<Self> {
         let folders = Folders::default();
         match folders.create(&root) {
@@ -68,10 +68,10 @@ impl Room {
             Err(e) => return Err(failed(e, "cannot create the folder", &root)),
         }
         let volume = volume::of(&root).map_err(|e| failed(e, "cannot look at", &root))?;
-        let mut room = Room { root, folders, namespace, volume, grain: FINE_GRAIN };
-        room.check_marker()?;
-        room.learn_clock();
-        Ok(room)
+        let mut root = Root { root, folders, namespace, volume, grain: FINE_GRAIN };
+        root.check_marker()?;
+        root.learn_clock();
+        Ok(root)
     }
 
     pub fn volume(&self) -> Volume {

@@ -2,7 +2,7 @@
 
 use super::attempt::Attempt;
 use super::layout::Mark;
-use super::root::Room;
+use super::root::Root;
 use super::{KEPT, layout};
 use crate::namespace::Namespace;
 use leasehold_core::store::{Revision, Swap};
@@ -17,31 +17,31 @@ fn folder() -> TempDir {
     if memory.is_dir() { tempfile::tempdir_in(memory).unwrap() } else { tempfile::tempdir().unwrap() }
 }
 
-fn room(folder: &TempDir) -> Room {
-    Room::open(folder.path().join("store"), Namespace::default()).unwrap()
+fn root(folder: &TempDir) -> Root {
+    Root::open(folder.path().join("store"), Namespace::default()).unwrap()
 }
 
 fn key() -> Key {
     Key::new(Shelf::Probe, &"sleepy".parse().unwrap())
 }
 
-fn newest(room: &Room) -> Option<(Mark, Option<Vec<u8>>)> {
-    room.newest(&room.folder(&key())).unwrap().map(|version| (version.mark, version.value))
+fn newest(root: &Root) -> Option<(Mark, Option<Vec<u8>>)> {
+    root.newest(&root.folder(&key())).unwrap().map(|version| (version.mark, version.value))
 }
 
-fn current(room: &Room) -> Option<Revision> {
-    newest(room).filter(|(_, value)| value.is_some()).map(|(mark, _)| mark.revision())
+fn current(root: &Root) -> Option<Revision> {
+    newest(root).filter(|(_, value)| value.is_some()).map(|(mark, _)| mark.revision())
 }
 
-fn go_on(room: &Room, swaps: u64) {
+fn go_on(root: &Root, swaps: u64) {
     for _ in 0..swaps {
-        let swap = Attempt::run(room, &key(), current(room).as_ref(), Some(b"awake")).unwrap();
+        let swap = Attempt::run(root, &key(), current(root).as_ref(), Some(b"awake")).unwrap();
         assert!(matches!(swap, Swap::Done { .. }));
     }
 }
 
-fn prepare<'room>(room: &'room Room, expected: Option<&Revision>) -> Attempt<'room> {
-    Attempt::prepare(room, &key(), expected, Some(b"sleeper")).unwrap().unwrap()
+fn prepare<'root>(root: &'root Root, expected: Option<&Revision>) -> Attempt<'root> {
+    Attempt::prepare(root, &key(), expected, Some(b"sleeper")).unwrap().unwrap()
 }
 
 /// How many versions there are when the sleeper looks, and how many swaps it then sleeps through.
@@ -56,20 +56,20 @@ fn a_process_that_sleeps_before_its_link_never_wins() {
     let mut strays = 0;
     for (before, during) in sleeps() {
         let folder = folder();
-        let room = room(&folder);
-        go_on(&room, before);
-        let sleeper = prepare(&room, current(&room).as_ref());
-        go_on(&room, during);
-        let seen = newest(&room);
+        let root = root(&folder);
+        go_on(&root, before);
+        let sleeper = prepare(&root, current(&root).as_ref());
+        go_on(&root, during);
+        let seen = newest(&root);
         if sleeper.publish().unwrap() {
             strays += 1;
             let error = sleeper.confirm().unwrap_err();
             assert_eq!(error.kind(), Kind::Indeterminate, "{before} before, {during} during: {error}");
         }
-        assert_eq!(newest(&room), seen, "{before} before, {during} during");
-        go_on(&room, KEPT + 2);
-        assert_eq!(newest(&room).unwrap().0.number, before + during + KEPT + 2);
-        let numbers = room.numbers(&room.folder(&key())).unwrap();
+        assert_eq!(newest(&root), seen, "{before} before, {during} during");
+        go_on(&root, KEPT + 2);
+        assert_eq!(newest(&root).unwrap().0.number, before + during + KEPT + 2);
+        let numbers = root.numbers(&root.folder(&key())).unwrap();
         assert_eq!(numbers.len() as u64, KEPT, "strays are collected: {numbers:?}");
     }
     assert!(strays > 0, "no sleeper slept for long enough to matter");
@@ -79,47 +79,47 @@ fn a_process_that_sleeps_before_its_link_never_wins() {
 fn a_process_that_sleeps_after_its_link_is_never_told_that_it_lost() {
     for (before, during) in sleeps() {
         let folder = folder();
-        let room = room(&folder);
-        go_on(&room, before);
-        let sleeper = prepare(&room, current(&room).as_ref());
+        let root = root(&folder);
+        go_on(&root, before);
+        let sleeper = prepare(&root, current(&root).as_ref());
         assert!(sleeper.publish().unwrap());
-        assert_eq!(newest(&room).unwrap().1.unwrap(), b"sleeper");
-        go_on(&room, during);
+        assert_eq!(newest(&root).unwrap().1.unwrap(), b"sleeper");
+        go_on(&root, during);
         match sleeper.confirm() {
             Ok(Swap::Done { revision, .. }) => assert_eq!(Mark::of(&revision).unwrap().number, before + 1),
             Ok(Swap::Mismatch) => panic!("{before} before, {during} during: it won, and was told that it lost"),
             Err(error) => assert_eq!(error.kind(), Kind::Indeterminate, "{error}"),
         }
-        assert_eq!(newest(&room).unwrap().1.unwrap(), b"awake");
+        assert_eq!(newest(&root).unwrap().1.unwrap(), b"awake");
     }
 }
 
 #[test]
 fn a_stray_version_lets_no_other_sleeper_win() {
     let folder = folder();
-    let room = room(&folder);
-    go_on(&room, 4);
-    let one = prepare(&room, current(&room).as_ref());
-    let twin = prepare(&room, current(&room).as_ref());
-    go_on(&room, 1);
-    let next = prepare(&room, current(&room).as_ref());
-    go_on(&room, 3 * KEPT);
-    let seen = newest(&room);
+    let root = root(&folder);
+    go_on(&root, 4);
+    let one = prepare(&root, current(&root).as_ref());
+    let twin = prepare(&root, current(&root).as_ref());
+    go_on(&root, 1);
+    let next = prepare(&root, current(&root).as_ref());
+    go_on(&root, 3 * KEPT);
+    let seen = newest(&root);
     assert!(one.publish().unwrap(), "number 5 was collected, so the link is made");
     assert!(!twin.publish().unwrap(), "the stray is in the way");
     assert!(next.publish().unwrap(), "number 6 was collected, so the link is made");
     // Number 5 is there for the one that expects it, but it is the stray.
     assert_eq!(next.confirm().unwrap_err().kind(), Kind::Indeterminate);
     assert_eq!(one.confirm().unwrap_err().kind(), Kind::Indeterminate);
-    assert_eq!(newest(&room), seen);
+    assert_eq!(newest(&root), seen);
 }
 
 #[test]
 fn a_link_whose_answer_was_lost_is_recognised() {
     let folder = folder();
-    let room = room(&folder);
-    go_on(&room, 3);
-    let attempt = prepare(&room, current(&room).as_ref());
+    let root = root(&folder);
+    go_on(&root, 3);
+    let attempt = prepare(&root, current(&root).as_ref());
     assert!(attempt.publish().unwrap());
     assert!(attempt.publish().unwrap(), "the client sent the link again and was told that it exists");
     assert!(matches!(attempt.confirm().unwrap(), Swap::Done { .. }));
@@ -129,41 +129,41 @@ fn a_link_whose_answer_was_lost_is_recognised() {
 fn a_number_that_a_crash_freed_is_not_won_again_once_it_was_followed() {
     for lost in 1..4 {
         let folder = folder();
-        let room = room(&folder);
-        go_on(&room, 3);
-        let sleeper = prepare(&room, current(&room).as_ref());
-        go_on(&room, lost + 1);
-        let seen = newest(&room);
+        let root = root(&folder);
+        go_on(&root, 3);
+        let sleeper = prepare(&root, current(&root).as_ref());
+        go_on(&root, lost + 1);
+        let seen = newest(&root);
         // Their folder's sync failed, they were followed by one that is durable, and then the power went.
         for number in 4..4 + lost {
-            std::fs::remove_file(room.folder(&key()).join(layout::file_of(number))).unwrap();
+            std::fs::remove_file(root.folder(&key()).join(layout::file_of(number))).unwrap();
         }
         assert!(sleeper.publish().unwrap(), "the number is free");
         assert_eq!(sleeper.confirm().unwrap_err().kind(), Kind::Indeterminate, "{lost} lost");
-        assert_eq!(newest(&room), seen);
+        assert_eq!(newest(&root), seen);
     }
 }
 
 #[test]
 fn nothing_is_left_in_the_staging_folder() {
     let folder = folder();
-    let room = room(&folder);
-    go_on(&room, 5);
-    drop(prepare(&room, current(&room).as_ref()));
+    let root = root(&folder);
+    go_on(&root, 5);
+    drop(prepare(&root, current(&root).as_ref()));
     assert_eq!(std::fs::read_dir(folder.path().join("store/tmp")).unwrap().count(), 0);
 }
 
 #[test]
 fn a_damaged_version_is_corrupt_and_stays_as_it_is() {
     let folder = folder();
-    let room = room(&folder);
-    go_on(&room, 2);
-    let expected = current(&room).unwrap();
-    let file = room.folder(&key()).join(layout::file_of(2));
+    let root = root(&folder);
+    go_on(&root, 2);
+    let expected = current(&root).unwrap();
+    let file = root.folder(&key()).join(layout::file_of(2));
     let damaged = [&b"leasehold-version-9"[..], &std::fs::read(&file).unwrap()[19..]].concat();
     std::fs::write(&file, &damaged).unwrap();
-    assert_eq!(room.newest(&room.folder(&key())).unwrap_err().kind(), Kind::Corrupt);
-    let swap = Attempt::run(&room, &key(), Some(&expected), Some(b"x"));
+    assert_eq!(root.newest(&root.folder(&key())).unwrap_err().kind(), Kind::Corrupt);
+    let swap = Attempt::run(&root, &key(), Some(&expected), Some(b"x"));
     assert_eq!(swap.unwrap_err().kind(), Kind::Corrupt);
     assert_eq!(std::fs::read(&file).unwrap(), damaged);
 }
@@ -171,19 +171,19 @@ fn a_damaged_version_is_corrupt_and_stays_as_it_is() {
 #[test]
 fn a_symlink_is_not_followed() {
     let folder = folder();
-    let room = room(&folder);
-    go_on(&room, 1);
+    let root = root(&folder);
+    go_on(&root, 1);
     let elsewhere = folder.path().join("elsewhere");
-    std::fs::rename(room.folder(&key()).join(layout::file_of(1)), &elsewhere).unwrap();
-    std::os::unix::fs::symlink(&elsewhere, room.folder(&key()).join(layout::file_of(1))).unwrap();
-    assert!(room.newest(&room.folder(&key())).is_err());
+    std::fs::rename(root.folder(&key()).join(layout::file_of(1)), &elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, root.folder(&key()).join(layout::file_of(1))).unwrap();
+    assert!(root.newest(&root.folder(&key())).is_err());
 }
 
 /// Where an actor of the random schedule is in its swap.
-enum Step<'room> {
+enum Step<'root> {
     Idle,
-    Prepared(Attempt<'room>, Option<Revision>),
-    Published(Attempt<'room>, Option<Revision>),
+    Prepared(Attempt<'root>, Option<Revision>),
+    Published(Attempt<'root>, Option<Revision>),
 }
 
 /// Any order of the steps of five actors, of which three dawdle: every revision is followed by at most one `Done`.
@@ -199,7 +199,7 @@ fn in_any_order_each_revision_has_one_winner() {
         state % below
     };
     let folder = folder();
-    let room = room(&folder);
+    let root = root(&folder);
     let mut actors: Vec<Step<'_>> = (0..5).map(|_| Step::Idle).collect();
     let mut followed: HashMap<Option<Revision>, Revision> = HashMap::new();
     let (mut done, mut unknown) = (0, 0);
@@ -208,13 +208,13 @@ fn in_any_order_each_revision_has_one_winner() {
         let at = if random(100) < 96 { random(2) } else { 2 + random(3) } as usize;
         actors[at] = match std::mem::replace(&mut actors[at], Step::Idle) {
             Step::Idle => {
-                let expected = current(&room);
+                let expected = current(&root);
                 let bytes = if random(10) == 0 { None } else { Some(b"x".as_slice()) };
                 let bytes = if expected.is_none() { Some(b"x".as_slice()) } else { bytes };
-                match Attempt::prepare(&room, &key(), expected.as_ref(), bytes).unwrap() {
+                match Attempt::prepare(&root, &key(), expected.as_ref(), bytes).unwrap() {
                     // What follows an erase expects nothing; which erase it follows is in the folder.
                     Some(attempt) => {
-                        let base = newest(&room).map(|(mark, _)| mark.revision());
+                        let base = newest(&root).map(|(mark, _)| mark.revision());
                         Step::Prepared(attempt, base)
                     }
                     None => Step::Idle,
@@ -243,7 +243,7 @@ fn in_any_order_each_revision_has_one_winner() {
     }
     assert!(done > 500, "seed {seed}: only {done} swaps were done");
     assert!(unknown > 0, "seed {seed}: nobody slept for long enough to matter");
-    let highest = newest(&room).unwrap().0.number;
+    let highest = newest(&root).unwrap().0.number;
     let published = done + unknown + actors.iter().filter(|actor| matches!(actor, Step::Published(..))).count() as u64;
     assert!((done..=published).contains(&highest), "seed {seed}: {done} done, {unknown} unknown, highest {highest}");
 }

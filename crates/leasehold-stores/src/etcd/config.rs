@@ -36,7 +36,7 @@ pub(super) struct Credentials {
 
 /// Everything that is needed to talk to a cluster.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Settings {
+pub(super) struct Config {
     /// At least one.
     pub(super) endpoints: Vec<Endpoint>,
     pub(super) credentials: Option<Credentials>,
@@ -62,7 +62,7 @@ fn refuse_files_without_tls(address: &Address, is_tls: bool) -> Result<()> {
     Ok(())
 }
 
-impl Settings {
+impl Config {
     pub(super) fn gather(address: &Address, variable: Variable<'_>) -> Result<Self> {
         check(address)?;
         let endpoints = endpoints(address, variable)?;
@@ -78,7 +78,7 @@ impl Settings {
             _ => return Err(address.invalid("a client certificate needs both `cert` and `key`")),
         };
         let credentials = credentials(address, variable)?;
-        Ok(Settings { endpoints, credentials, ca: file("cacert", "ETCDCTL_CACERT"), identity })
+        Ok(Config { endpoints, credentials, ca: file("cacert", "ETCDCTL_CACERT"), identity })
     }
 
     /// The HTTP client. Reads the PEM files.
@@ -174,15 +174,15 @@ fn credentials(address: &Address, variable: Variable<'_>) -> Result<Option<Crede
 mod tests {
     use super::*;
 
-    fn gather(text: &str, variables: &[(&str, &str)]) -> Result<Settings> {
+    fn gather(text: &str, variables: &[(&str, &str)]) -> Result<Config> {
         let (scheme, rest) = text.split_once(':').unwrap();
         let address = Address::parse(scheme, rest).unwrap();
         let variable = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
-        Settings::gather(&address, &variable)
+        Config::gather(&address, &variable)
     }
 
-    fn bases(settings: &Settings) -> Vec<&str> {
-        settings.endpoints.iter().map(|endpoint| endpoint.base.as_str()).collect()
+    fn bases(config: &Config) -> Vec<&str> {
+        config.endpoints.iter().map(|endpoint| endpoint.base.as_str()).collect()
     }
 
     #[test]
@@ -195,11 +195,11 @@ mod tests {
             ("ETCDCTL_CERT", "/cert"),
             ("ETCDCTL_KEY", "/key"),
         ];
-        let settings = gather("etcds://me:mine@a,[::1]:9?cacert=/own", &variables).unwrap();
-        assert_eq!(bases(&settings), ["https://a:2379", "https://[::1]:9"]);
-        assert_eq!(settings.ca.as_deref(), Some("/own"));
-        assert_eq!(settings.identity, Some(("/cert".into(), "/key".into())));
-        let credentials = settings.credentials.unwrap();
+        let config = gather("etcds://me:mine@a,[::1]:9?cacert=/own", &variables).unwrap();
+        assert_eq!(bases(&config), ["https://a:2379", "https://[::1]:9"]);
+        assert_eq!(config.ca.as_deref(), Some("/own"));
+        assert_eq!(config.identity, Some(("/cert".into(), "/key".into())));
+        let credentials = config.credentials.unwrap();
         assert_eq!((credentials.user.as_str(), credentials.password.reveal()), ("me", "mine"));
         let credentials = gather("etcd://me@a", &variables).unwrap().credentials.unwrap();
         assert_eq!((credentials.user.as_str(), credentials.password.reveal()), ("me", "from-env"));
@@ -209,14 +209,14 @@ mod tests {
     fn what_the_url_leaves_out_comes_from_etcdctls_variables() {
         let variables =
             [("ETCDCTL_ENDPOINTS", "https://a:1, b:2,http://c/"), ("ETCDCTL_USER", "u:p:q"), ("ETCDCTL_CACERT", "/ca")];
-        let settings = gather("etcd://", &variables).unwrap();
-        assert_eq!(bases(&settings), ["https://a:1", "http://b:2", "http://c:2379"]);
-        assert_eq!(settings.ca.as_deref(), Some("/ca"));
-        assert!(!format!("{settings:?}").contains("p:q"));
-        assert_eq!(settings.credentials.unwrap().password.reveal(), "p:q");
-        let settings = gather("etcds://", &[]).unwrap();
-        assert_eq!(bases(&settings), ["https://127.0.0.1:2379"]);
-        assert_eq!(settings.credentials, None);
+        let config = gather("etcd://", &variables).unwrap();
+        assert_eq!(bases(&config), ["https://a:1", "http://b:2", "http://c:2379"]);
+        assert_eq!(config.ca.as_deref(), Some("/ca"));
+        assert!(!format!("{config:?}").contains("p:q"));
+        assert_eq!(config.credentials.unwrap().password.reveal(), "p:q");
+        let config = gather("etcds://", &[]).unwrap();
+        assert_eq!(bases(&config), ["https://127.0.0.1:2379"]);
+        assert_eq!(config.credentials, None);
         // Without TLS, etcdctl's certificates are for somebody else.
         assert_eq!(gather("etcd://h", &[("ETCDCTL_CERT", "/cert")]).unwrap().identity, None);
     }

@@ -4,7 +4,7 @@
 //! or was refused for its token. Every call ends within [`CALL`]. Non-promise: nothing here balances load; the member
 //! that answered last is asked again, so that in quiet times all clients share one member's clock.
 
-use super::config::{Credentials, Endpoint, Settings};
+use super::config::{Config, Credentials, Endpoint};
 use super::error::{Cause, Refusal};
 use super::wire::Authenticated;
 use crate::http::{self, Answer};
@@ -25,19 +25,19 @@ const CALL: Duration = Duration::from_secs(10);
 /// How long one of several members is waited for. An election takes about two seconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A cluster.
-pub(super) struct Cluster {
+/// The connections to the members of one cluster.
+pub(super) struct Connections {
     client: Client,
     endpoints: Vec<Endpoint>,
     /// The one that answered last.
     good: AtomicUsize,
     credentials: Option<Credentials>,
-    login: Mutex<Login>,
+    login: Mutex<LoginState>,
 }
 
 /// What is known about getting in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Login {
+enum LoginState {
     Untried,
     Token(Arc<str>),
     /// Authentication was off when it was tried.
@@ -53,18 +53,24 @@ pub(super) enum Reply<'a> {
 }
 
 /// The endpoints, without secrets.
-impl fmt::Display for Cluster {
+impl fmt::Display for Connections {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bases: Vec<&str> = self.endpoints.iter().map(|endpoint| endpoint.base.as_str()).collect();
         f.write_str(&bases.join(","))
     }
 }
 
-impl Cluster {
-    pub(super) fn new(settings: Settings) -> Result<Self> {
-        let client = settings.client()?;
-        let Settings { endpoints, credentials, .. } = settings;
-        Ok(Cluster { client, endpoints, good: AtomicUsize::new(0), credentials, login: Mutex::new(Login::Untried) })
+impl Connections {
+    pub(super) fn new(config: Config) -> Result<Self> {
+        let client = config.client()?;
+        let Config { endpoints, credentials, .. } = config;
+        Ok(Connections {
+            client,
+            endpoints,
+            good: AtomicUsize::new(0),
+            credentials,
+            login: Mutex::new(LoginState::Untried),
+        })
     }
 
     pub(super) fn endpoints(&self) -> &[Endpoint] {
@@ -173,7 +179,7 @@ impl Cluster {
     pub(super) async fn token(&self) -> Result<Option<Arc<str>>> {
         let Some(credentials) = &self.credentials else { return Ok(None) };
         let mut login = self.login.lock().await;
-        if *login == Login::Untried {
+        if *login == LoginState::Untried {
             *login = self.log_in(credentials).await?;
         }
         Ok(login.token())
@@ -190,30 +196,30 @@ impl Cluster {
         let Some(credentials) = &self.credentials else { return Ok(None) };
         let mut login = self.login.lock().await;
         if login.token().as_deref() == stale {
-            *login = Login::Untried;
+            *login = LoginState::Untried;
             *login = self.log_in(credentials).await?;
         }
         Ok(login.token())
     }
 
-    async fn log_in(&self, credentials: &Credentials) -> Result<Login> {
+    async fn log_in(&self, credentials: &Credentials) -> Result<LoginState> {
         let body = json!({ "name": credentials.user, "password": credentials.password.reveal() }).to_string();
         match self.send("auth/authenticate", &body, None, Phase::Reading).await? {
             Reply::Answer(answer, place) => {
                 let Authenticated { token } = super::parsed(&answer, Phase::Reading, place)?;
-                Ok(Login::Token(token.into()))
+                Ok(LoginState::Token(token.into()))
             }
-            Reply::Refused(refusal) if refusal.cause == Cause::AuthIsOff => Ok(Login::NotNeeded),
+            Reply::Refused(refusal) if refusal.cause == Cause::AuthIsOff => Ok(LoginState::NotNeeded),
             Reply::Refused(refusal) => Err(refusal.error(Phase::Reading)),
         }
     }
 }
 
-impl Login {
+impl LoginState {
     fn token(&self) -> Option<Arc<str>> {
         match self {
-            Login::Token(token) => Some(token.clone()),
-            Login::Untried | Login::NotNeeded => None,
+            LoginState::Token(token) => Some(token.clone()),
+            LoginState::Untried | LoginState::NotNeeded => None,
         }
     }
 }

@@ -25,8 +25,8 @@ use crate::namespace::Namespace;
 use crate::phase::Phase;
 use crate::url::Address;
 use async_trait::async_trait;
-use config::Settings;
-use connection::{Cluster, Reply};
+use config::Config;
+use connection::{Connections, Reply};
 use error::Cause;
 use leasehold_core::store::{
     Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail,
@@ -54,14 +54,14 @@ const GRAIN: Duration = Duration::from_secs(1);
 /// A store in an etcd cluster. Clones share connections.
 #[derive(Clone)]
 pub struct EtcdStore {
-    cluster: Arc<Cluster>,
+    connections: Arc<Connections>,
     /// `/leasehold/NAMESPACE/`
-    room: Arc<str>,
+    prefix: Arc<str>,
 }
 
 impl fmt::Debug for EtcdStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "EtcdStore({}, {})", self.cluster, self.room)
+        write!(f, "EtcdStore({}, {})", self.connections, self.prefix)
     }
 }
 
@@ -72,14 +72,14 @@ pub fn check(address: &Address) -> Result<()> {
 
 /// Gets ready. Certificates are read; the first call makes the connection.
 pub async fn open(address: &Address, namespace: &Namespace) -> Result<EtcdStore> {
-    let settings = Settings::gather(address, &|name| std::env::var(name).ok())?;
-    let cluster = Arc::new(Cluster::new(settings)?);
-    Ok(EtcdStore { cluster, room: format!("/leasehold/{namespace}/").into() })
+    let config = Config::gather(address, &|name| std::env::var(name).ok())?;
+    let connections = Arc::new(Connections::new(config)?);
+    Ok(EtcdStore { connections, prefix: format!("/leasehold/{namespace}/").into() })
 }
 
 impl EtcdStore {
     fn shelf(&self, shelf: Shelf) -> String {
-        format!("{}{}/", self.room, shelf.as_str())
+        format!("{}{}/", self.prefix, shelf.as_str())
     }
 
     fn key(&self, key: &Key) -> String {
@@ -88,11 +88,11 @@ impl EtcdStore {
 
     /// What is written when there is news about a record.
     fn news(&self, key: &Key) -> String {
-        format!("{}news/{}/{}", self.room, key.shelf.as_str(), key.name)
+        format!("{}news/{}/{}", self.prefix, key.shelf.as_str(), key.name)
     }
 
     async fn range(&self, body: &Value) -> Result<(Ranged, leasehold_core::Timestamp)> {
-        let (answer, place) = match self.cluster.call("kv/range", body, Phase::Reading).await? {
+        let (answer, place) = match self.connections.call("kv/range", body, Phase::Reading).await? {
             Reply::Answer(answer, place) => (answer, place),
             Reply::Refused(refusal) => return Err(refusal.error(Phase::Reading)),
         };
@@ -111,7 +111,7 @@ impl EtcdStore {
             "key": base64(key), "target": "MOD", "result": "EQUAL", "mod_revision": expected.to_string(),
         });
         let body = json!({ "compare": [compare], "success": success });
-        let refusal = match self.cluster.call("kv/txn", &body, Phase::Writing).await? {
+        let refusal = match self.connections.call("kv/txn", &body, Phase::Writing).await? {
             Reply::Answer(answer, place) => {
                 let swapped: Swapped = parsed(&answer, Phase::Writing, place)?;
                 // A transaction that did nothing leaves `succeeded` out.
@@ -265,10 +265,10 @@ impl Store for EtcdStore {
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {
-        Ok(watch::watch(&self.cluster, &self.news(key)).await)
+        Ok(watch::watch(&self.connections, &self.news(key)).await)
     }
 
     async fn survey(&self) -> Result<Survey> {
-        survey::survey(&self.cluster).await
+        survey::survey(&self.connections).await
     }
 }

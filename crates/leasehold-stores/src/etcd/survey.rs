@@ -1,6 +1,6 @@
 //! What the cluster says about itself: how many members, which release, alarms, room left, and how its clocks agree.
 
-use super::connection::{Cluster, Reply};
+use super::connection::{Connections, Reply};
 use super::parsed;
 use super::wire::{Alarms, Members, Status};
 use crate::phase::Phase;
@@ -16,27 +16,27 @@ const SKEW: Duration = Duration::from_secs(2);
 /// The share of the quota above which it is time to compact, in percent.
 const FULL: u64 = 80;
 
-pub(super) async fn survey(cluster: &Cluster) -> Result<Survey> {
+pub(super) async fn survey(connections: &Connections) -> Result<Survey> {
     let mut survey = Survey::plain(Class::A);
-    survey = match ask::<Status>(cluster, "maintenance/status", &json!({})).await? {
-        Some(status) => room(survey.fine("version", status.version.clone()), &status),
+    survey = match ask::<Status>(connections, "maintenance/status", &json!({})).await? {
+        Some(status) => space(survey.fine("version", status.version.clone()), &status),
         None => hidden(survey, "version"),
     };
-    survey = match ask::<Members>(cluster, "cluster/member/list", &json!({})).await? {
+    survey = match ask::<Members>(connections, "cluster/member/list", &json!({})).await? {
         Some(members) => counted(survey, members.members.iter().filter(|member| !member.is_learner).count()),
         None => hidden(survey, "voting members"),
     };
-    survey = match ask::<Alarms>(cluster, "maintenance/alarm", &json!({ "action": "GET" })).await? {
+    survey = match ask::<Alarms>(connections, "maintenance/alarm", &json!({ "action": "GET" })).await? {
         Some(alarms) => alarmed(survey, &alarms),
         None => hidden(survey, "alarms"),
     };
-    survey = clocks(survey, cluster).await?;
+    survey = clocks(survey, connections).await?;
     Ok(survey.fine("fsync", "each member's own; `--unsafe-no-fsync` cannot be seen from here and makes it class B"))
 }
 
 /// None where this user may not ask.
-async fn ask<T: DeserializeOwned>(cluster: &Cluster, path: &str, body: &Value) -> Result<Option<T>> {
-    match cluster.call(path, body, Phase::Reading).await? {
+async fn ask<T: DeserializeOwned>(connections: &Connections, path: &str, body: &Value) -> Result<Option<T>> {
+    match connections.call(path, body, Phase::Reading).await? {
         Reply::Answer(answer, place) => parsed(&answer, Phase::Reading, place).map(Some),
         Reply::Refused(refusal) => match refusal.error(Phase::Reading) {
             error if error.kind() == Kind::Unsupported => Ok(None),
@@ -66,7 +66,7 @@ fn counted(survey: Survey, members: usize) -> Survey {
     }
 }
 
-fn room(survey: Survey, status: &Status) -> Survey {
+fn space(survey: Survey, status: &Status) -> Survey {
     let size = format!("{} KiB", status.size / 1024);
     if status.quota == 0 {
         return survey.fine("database size", format!("{size}; the quota is 2 GiB unless set"));
@@ -98,13 +98,13 @@ fn alarmed(survey: Survey, alarms: &Alarms) -> Survey {
 }
 
 /// Asks every endpoint for its time at once. One that is away is not a reason to fail.
-async fn clocks(survey: Survey, cluster: &Cluster) -> Result<Survey> {
-    if cluster.endpoints().len() < 2 {
+async fn clocks(survey: Survey, connections: &Connections) -> Result<Survey> {
+    if connections.endpoints().len() < 2 {
         return Ok(survey.fine("members' clocks", "one endpoint given, so one clock is used"));
     }
-    let token = cluster.token().await?;
-    let each = (0..cluster.endpoints().len())
-        .map(|index| cluster.ask(index, "maintenance/status", "{}", token.as_deref(), Phase::Reading));
+    let token = connections.token().await?;
+    let each = (0..connections.endpoints().len())
+        .map(|index| connections.ask(index, "maintenance/status", "{}", token.as_deref(), Phase::Reading));
     let told: Vec<Timestamp> = join_all(each)
         .await
         .into_iter()
@@ -115,10 +115,10 @@ async fn clocks(survey: Survey, cluster: &Cluster) -> Result<Survey> {
         .collect();
     let (Some(first), Some(last)) = (told.iter().min(), told.iter().max()) else { return Ok(survey) };
     let apart = last.saturating_since(*first);
-    let found = format!("{} of {} endpoints, {} s apart", told.len(), cluster.endpoints().len(), apart.as_secs());
+    let found = format!("{} of {} endpoints, {} s apart", told.len(), connections.endpoints().len(), apart.as_secs());
     Ok(if apart > SKEW {
         survey.advise("members' clocks", found, "let all members keep time by NTP: leases expire by these clocks")
-    } else if told.len() < cluster.endpoints().len() {
+    } else if told.len() < connections.endpoints().len() {
         survey.advise("members' clocks", found, "see why the others do not answer")
     } else {
         survey.fine("members' clocks", found)
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn a_database_that_is_nearly_full_gets_advice() {
         for (size, quota, has_advice) in [(50, 0, false), (79 << 20, 100 << 20, false), (85 << 20, 100 << 20, true)] {
-            let survey = room(Survey::plain(Class::A), &Status { version: String::new(), size, quota });
+            let survey = space(Survey::plain(Class::A), &Status { version: String::new(), size, quota });
             assert_eq!(advice(&survey).is_some(), has_advice, "{size} of {quota}");
         }
     }

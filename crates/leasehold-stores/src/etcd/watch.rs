@@ -3,7 +3,7 @@
 //! Promise: a change after [`watch`] returned is hinted at while the member is there; after a cut the watch is made
 //! anew and hints once, for what it may have missed. The task ends with its receiver. Non-promise: hints may be lost.
 
-use super::connection::Cluster;
+use super::connection::Connections;
 use super::error::Refusal;
 use super::wire::{Notice, Watched, base64};
 use crate::http::Answer;
@@ -26,23 +26,23 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(16);
 const MAX_LINE: usize = 16 << 20;
 
 /// Watches one key. Returns when the server watches, or when that failed for now.
-pub(super) async fn watch(cluster: &Arc<Cluster>, key: &str) -> Watch {
+pub(super) async fn watch(connections: &Arc<Connections>, key: &str) -> Watch {
     let body = json!({ "create_request": { "key": base64(key) } }).to_string();
     let (sender, watch) = Watch::channel();
-    let index = cluster.good();
-    let first = Stream::open(cluster, index, &body).await.ok();
-    let cluster = cluster.clone();
+    let index = connections.good();
+    let first = Stream::open(connections, index, &body).await.ok();
+    let connections = connections.clone();
     tokio::spawn(async move {
         tokio::select! {
             () = sender.closed() => {}
-            () = follow(&cluster, index, &body, &sender, first) => {}
+            () = follow(&connections, index, &body, &sender, first) => {}
         }
     });
     watch
 }
 
 /// Hints for ever.
-async fn follow(cluster: &Cluster, index: usize, body: &str, sender: &Sender<()>, first: Option<Stream>) {
+async fn follow(connections: &Connections, index: usize, body: &str, sender: &Sender<()>, first: Option<Stream>) {
     let (mut index, mut stream, mut pause) = (index, first, PAUSE);
     loop {
         if let Some(mut open) = stream.take() {
@@ -57,8 +57,8 @@ async fn follow(cluster: &Cluster, index: usize, body: &str, sender: &Sender<()>
             pause = PAUSE;
         }
         sleep(pause).await;
-        index = (index + 1) % cluster.endpoints().len();
-        stream = Stream::open(cluster, index, body).await.ok();
+        index = (index + 1) % connections.endpoints().len();
+        stream = Stream::open(connections, index, body).await.ok();
         if stream.is_some() {
             let _ = sender.try_send(());
         } else {
@@ -76,31 +76,31 @@ struct Stream {
 }
 
 impl Stream {
-    async fn open(cluster: &Cluster, index: usize, body: &str) -> Result<Self> {
+    async fn open(connections: &Connections, index: usize, body: &str) -> Result<Self> {
         let opening = async {
-            let token = cluster.token().await?;
-            match Stream::open_with(cluster, index, body, token.as_deref()).await? {
+            let token = connections.token().await?;
+            match Stream::open_with(connections, index, body, token.as_deref()).await? {
                 Ok(stream) => Ok(stream),
-                Err(refusal) if !cluster.may_log_in_again(&refusal) => Err(refusal.error(Phase::Reading)),
+                Err(refusal) if !connections.may_log_in_again(&refusal) => Err(refusal.error(Phase::Reading)),
                 Err(_) => {
-                    let token = cluster.log_in_again(token.as_deref()).await?;
-                    let opened = Stream::open_with(cluster, index, body, token.as_deref()).await?;
+                    let token = connections.log_in_again(token.as_deref()).await?;
+                    let opened = Stream::open_with(connections, index, body, token.as_deref()).await?;
                     opened.map_err(|refusal| refusal.error(Phase::Reading))
                 }
             }
         };
-        timeout(OPENING, opening).await.unwrap_or_else(|_| Err(broken(&cluster.endpoints()[index].place)))
+        timeout(OPENING, opening).await.unwrap_or_else(|_| Err(broken(&connections.endpoints()[index].place)))
     }
 
     async fn open_with(
-        cluster: &Cluster,
+        connections: &Connections,
         index: usize,
         body: &str,
         token: Option<&str>,
     ) -> Result<Result<Self, Refusal>> {
-        let place = cluster.endpoints()[index].place.clone();
+        let place = connections.endpoints()[index].place.clone();
         // A member without a leader would be silent: it is to end the watch instead.
-        let request = cluster.request(index, "watch", token).header("Grpc-Metadata-Hasleader", "true");
+        let request = connections.request(index, "watch", token).header("Grpc-Metadata-Hasleader", "true");
         let response = request.body(body.to_owned()).send().await.map_err(|e| broken(&place).with_source(e))?;
         let status = response.status().as_u16();
         if status != 200 {

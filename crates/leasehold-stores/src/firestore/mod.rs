@@ -42,17 +42,17 @@ const MAX_PAGE: usize = 300;
 pub struct FirestoreStore {
     service: Arc<Service>,
     /// The document below which this namespace's shelves are.
-    room: String,
+    parent: String,
 }
 
 impl fmt::Debug for FirestoreStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "FirestoreStore({} at {})", self.room, self.service)
+        write!(f, "FirestoreStore({} at {})", self.parent, self.service)
     }
 }
 
 /// What an address says.
-struct Place<'a> {
+struct CollectionPath<'a> {
     project: &'a str,
     database: &'a str,
     collection: &'a str,
@@ -63,7 +63,7 @@ pub fn check(address: &Address) -> Result<()> {
     parts(address).map(drop)
 }
 
-fn parts(address: &Address) -> Result<Place<'_>> {
+fn parts(address: &Address) -> Result<CollectionPath<'_>> {
     const FORM: &str = "use firestore://project/collection or firestore://project/database/collection";
     address.allow_options(&["credentials", "emulator", "endpoint", CA])?;
     let [host] = address.hosts.as_slice() else { return Err(address.invalid(FORM)) };
@@ -90,7 +90,7 @@ fn parts(address: &Address) -> Result<Place<'_>> {
     if address.option("emulator").is_some_and(|host| !connection::is_endpoint_of_emulator(host)) {
         return Err(address.invalid("`emulator` is not of the form host:port"));
     }
-    Ok(Place { project: &host.name, database, collection })
+    Ok(CollectionPath { project: &host.name, database, collection })
 }
 
 /// Prepares a client; nothing is sent.
@@ -100,7 +100,7 @@ pub async fn open(address: &Address, namespace: &Namespace) -> Result<FirestoreS
 
 impl FirestoreStore {
     fn new(address: &Address, namespace: &Namespace, vars: Vars) -> Result<Self> {
-        let Place { project, database, collection } = parts(address)?;
+        let CollectionPath { project, database, collection } = parts(address)?;
         let client = client(address)?;
         let var = |name: &str| vars(name).filter(|value| !value.is_empty());
         let emulator = address.option("emulator").map(str::to_owned).or_else(|| var("FIRESTORE_EMULATOR_HOST"));
@@ -118,12 +118,12 @@ impl FirestoreStore {
             }
         };
         let service = Service::new(client, source, base, project, database);
-        let room = format!("{}/{collection}/{namespace}", service.documents());
-        Ok(FirestoreStore { service: Arc::new(service), room })
+        let parent = format!("{}/{collection}/{namespace}", service.documents());
+        Ok(FirestoreStore { service: Arc::new(service), parent })
     }
 
     fn document(&self, key: &Key) -> String {
-        format!("{}/{}/n:{}", self.room, key.shelf.as_str(), key.name.as_str().replace('/', ":"))
+        format!("{}/{}/n:{}", self.parent, key.shelf.as_str(), key.name.as_str().replace('/', ":"))
     }
 
     /// One write under a precondition.
@@ -155,7 +155,7 @@ impl FirestoreStore {
 
     fn value(&self, document: &Value) -> Result<Versioned> {
         let damaged = || {
-            let message = format!("{} has a document that is none of leasehold's; remove it by hand", self.room);
+            let message = format!("{} has a document that is none of leasehold's; remove it by hand", self.parent);
             Error::new(Kind::Corrupt, message)
         };
         let revision = document["updateTime"].as_str().ok_or_else(damaged)?;
@@ -214,7 +214,7 @@ impl Store for FirestoreStore {
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
         let wanted = limit.saturating_add(1);
         let (mut entries, mut after, mut told) = (Vec::new(), after.cloned(), None);
-        let room = self.room.strip_prefix(self.service.documents()).unwrap_or_default();
+        let parent = self.parent.strip_prefix(self.service.documents()).unwrap_or_default();
         loop {
             let asked = (wanted - entries.len()).min(MAX_PAGE);
             let mut query = json!({
@@ -225,7 +225,7 @@ impl Store for FirestoreStore {
             if let Some(after) = &after {
                 query["startAt"] = json!({ "values": [{ "stringValue": after.as_str() }], "before": false });
             }
-            let answers = self.ask(&format!("{room}:runQuery"), &json!({ "structuredQuery": query })).await?;
+            let answers = self.ask(&format!("{parent}:runQuery"), &json!({ "structuredQuery": query })).await?;
             let stamp = answers.iter().find_map(|answer| time(&answer["readTime"]));
             // The earliest: what came later is seen or not, as it happens.
             let now = *told.get_or_insert(stamp.ok_or_else(|| self.garbled(Phase::Reading))?);
@@ -233,7 +233,7 @@ impl Store for FirestoreStore {
             for document in &documents {
                 let name = document["fields"]["name"]["stringValue"].as_str().unwrap_or_default();
                 let name = LeaseName::new(name).map_err(|e| {
-                    Error::new(Kind::Corrupt, format!("{} has a document of no lease", self.room)).with_source(e)
+                    Error::new(Kind::Corrupt, format!("{} has a document of no lease", self.parent)).with_source(e)
                 })?;
                 entries.push((name, self.value(document)?));
             }
@@ -291,7 +291,7 @@ impl Store for FirestoreStore {
             return Ok(Survey { class: Class::B, ..survey });
         }
         // That it answers shows that project, database and credentials are right.
-        let probe = json!({ "documents": [format!("{}/probe/n:survey", self.room)] });
+        let probe = json!({ "documents": [format!("{}/probe/n:survey", self.parent)] });
         self.ask(":batchGet", &probe).await?;
         let expiry = "not seen from here; set no TTL policy on these collections, records must never expire";
         Ok(survey.fine(setting, self.service.to_string()).fine("TTL policy", expiry))
@@ -310,9 +310,10 @@ mod tests {
     #[test]
     fn addresses_name_project_and_collection_and_perhaps_a_database() {
         let none: Vars = Arc::new(|_| None);
-        let room = |text: &str| FirestoreStore::new(&address(text), &Namespace::default(), none.clone()).unwrap().room;
-        assert_eq!(room("firestore://p-1/leases"), "projects/p-1/databases/(default)/documents/leases/default");
-        assert_eq!(room("firestore://p-1/eu/leases"), "projects/p-1/databases/eu/documents/leases/default");
+        let parent =
+            |text: &str| FirestoreStore::new(&address(text), &Namespace::default(), none.clone()).unwrap().parent;
+        assert_eq!(parent("firestore://p-1/leases"), "projects/p-1/databases/(default)/documents/leases/default");
+        assert_eq!(parent("firestore://p-1/eu/leases"), "projects/p-1/databases/eu/documents/leases/default");
         for (text, says) in [
             ("firestore://", "use firestore://project/collection"),
             ("firestore://p", "names have letters"),

@@ -70,7 +70,7 @@ impl Surroundings {
 
 /// How to reach the server.
 #[derive(Debug)]
-pub(super) struct Settings {
+pub(super) struct Config {
     /// The server, as people may see it.
     pub(super) place: String,
     user: Option<String>,
@@ -112,7 +112,7 @@ pub(super) fn check(address: &Address) -> Result<()> {
     }
 }
 
-impl Settings {
+impl Config {
     /// Puts together what is known.
     pub(super) fn gather(address: &Address, around: &Surroundings) -> Result<Self> {
         check(address)?;
@@ -150,7 +150,7 @@ impl Settings {
         let password = file.get("password").cloned().or_else(|| around.variable("MYSQL_PWD")).map(Secret::new);
         let host = host.unwrap_or_else(|| "127.0.0.1".into());
         let user = address.user.clone().or_else(|| file.get("user").cloned()).or_else(|| around.variable("USER"));
-        Ok(Settings {
+        Ok(Config {
             place: place(address, user.as_deref(), &host, port, socket.as_deref()),
             user,
             password: address.password.clone().or(password),
@@ -311,22 +311,22 @@ mod tests {
         let environment = [("MYSQL_HOST", "env-host"), ("MYSQL_TCP_PORT", "1"), ("MYSQL_PWD", "env"), ("USER", "me")];
 
         let bare = around(&environment, None);
-        let settings = Settings::gather(&address("mysql:///d"), &bare).unwrap();
-        assert_eq!(settings.place, "mysql://me@env-host:1/d");
-        assert_eq!(settings.password.as_ref().unwrap().reveal(), "env");
+        let config = Config::gather(&address("mysql:///d"), &bare).unwrap();
+        assert_eq!(config.place, "mysql://me@env-host:1/d");
+        assert_eq!(config.password.as_ref().unwrap().reveal(), "env");
 
         let filed = around(&environment, Some(path));
-        let settings = Settings::gather(&address("mysql:///d"), &filed).unwrap();
-        assert_eq!(settings.place, "mysql://filed@env-host:3307/d");
-        assert_eq!(settings.password.as_ref().unwrap().reveal(), "fi#le'd\\x");
+        let config = Config::gather(&address("mysql:///d"), &filed).unwrap();
+        assert_eq!(config.place, "mysql://filed@env-host:3307/d");
+        assert_eq!(config.password.as_ref().unwrap().reveal(), "fi#le'd\\x");
 
-        let settings = Settings::gather(&address("mysql://given:secret@[::1]:5/d"), &filed).unwrap();
-        assert_eq!(settings.place, "mysql://given@[::1]:5/d");
-        assert_eq!(settings.password.as_ref().unwrap().reveal(), "secret");
-        assert!(!format!("{settings:?}").contains("secret"));
+        let config = Config::gather(&address("mysql://given:secret@[::1]:5/d"), &filed).unwrap();
+        assert_eq!(config.place, "mysql://given@[::1]:5/d");
+        assert_eq!(config.password.as_ref().unwrap().reveal(), "secret");
+        assert!(!format!("{config:?}").contains("secret"));
 
         let nothing = around(&[], Some(folder.path().join("none")));
-        assert_eq!(Settings::gather(&address("mysql:///d"), &nothing).unwrap().place, "mysql://127.0.0.1:3306/d");
+        assert_eq!(Config::gather(&address("mysql:///d"), &nothing).unwrap().place, "mysql://127.0.0.1:3306/d");
     }
 
     #[test]
@@ -335,9 +335,9 @@ mod tests {
         let path = folder.path().join("my.cnf");
         std::fs::write(&path, "[client]\nsocket=/run/s\nssl-mode=REQUIRED\n").unwrap();
         let filed = around(&[], Some(path));
-        assert_eq!(Settings::gather(&address("mysql:///d"), &filed).unwrap().place, "mysql:///run/s/d");
-        let settings = Settings::gather(&address("mysql://h/d"), &filed).unwrap();
-        assert_eq!((settings.socket.as_deref(), settings.ssl_mode), (None, SslMode::Required));
+        assert_eq!(Config::gather(&address("mysql:///d"), &filed).unwrap().place, "mysql:///run/s/d");
+        let config = Config::gather(&address("mysql://h/d"), &filed).unwrap();
+        assert_eq!((config.socket.as_deref(), config.ssl_mode), (None, SslMode::Required));
     }
 
     #[test]
@@ -345,11 +345,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ca.pem");
         let text = format!("mysql://h/d?ssl-ca={}", path.display());
-        let error = Settings::gather(&address(&text), &around(&[], None)).unwrap_err();
+        let error = Config::gather(&address(&text), &around(&[], None)).unwrap_err();
         assert!(error.kind() == Kind::Unsupported && error.to_string().contains("ca.pem"), "{error}");
         std::fs::write(&path, "").unwrap();
-        let settings = Settings::gather(&address(&text), &around(&[], None)).unwrap();
-        assert_eq!(settings.ssl_mode, SslMode::VerifyCa);
-        assert!(!settings.may_be_plain());
+        let config = Config::gather(&address(&text), &around(&[], None)).unwrap();
+        assert_eq!(config.ssl_mode, SslMode::VerifyCa);
+        assert!(!config.may_be_plain());
     }
 }

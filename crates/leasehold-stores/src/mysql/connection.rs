@@ -3,7 +3,7 @@
 //! Promise: an exchange ends in time; a connection that was left in the middle of one is never used again. Non-promise:
 //! nothing is sent twice but a question whose connection broke.
 
-use super::config::Settings;
+use super::config::Config;
 use super::error::{Failure, Stop, meaning};
 use crate::phase::Phase;
 use futures_util::FutureExt;
@@ -74,7 +74,7 @@ impl Line {
 
 /// The connections of one store. Never shown: the driver's pools know the password.
 pub(super) struct Connections {
-    settings: Settings,
+    config: Config,
     // Pools of the driver's, of one connection each: they notice that an idle connection was closed, which a connection
     // alone does not, and in a larger one a connection that was just given back is not at hand at once.
     idle: Mutex<Vec<Line>>,
@@ -84,9 +84,9 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    pub(super) fn new(settings: Settings) -> Self {
+    pub(super) fn new(config: Config) -> Self {
         Connections {
-            settings,
+            config,
             idle: Mutex::new(Vec::new()),
             turns: Semaphore::new(AT_ONCE),
             is_plain: AtomicBool::new(false),
@@ -95,19 +95,19 @@ impl Connections {
 
     /// The server, as people may see it.
     pub(super) fn place(&self) -> &str {
-        &self.settings.place
+        &self.config.place
     }
 
     /// A connection of its own, which the caller may use as it likes.
     pub(super) async fn single(&self) -> Result<Conn> {
         let (mut is_plain, mut logins) = (false, 1);
         loop {
-            let connecting = Conn::new(self.settings.options(is_plain));
+            let connecting = Conn::new(self.config.options(is_plain));
             let connected = timeout(CONNECT, connecting).await;
             let connected = connected.map_err(|_| self.late(Phase::Connecting, CONNECT))?;
             match connected.map_err(|e| meaning(e, Phase::Connecting, self.place())) {
                 Ok(conn) => return Ok(conn),
-                Err(Failure::NoTls(_)) if self.settings.may_be_plain() && !is_plain => is_plain = true,
+                Err(Failure::NoTls(_)) if self.config.may_be_plain() && !is_plain => is_plain = true,
                 Err(Failure::NoLogin(_)) if logins < LOGINS => logins += 1,
                 Err(failure) => return Err(self.error(failure)),
             }
@@ -181,12 +181,12 @@ impl Connections {
         loop {
             let idle = lock(&self.idle).pop();
             let is_plain = self.is_plain.load(Ordering::Relaxed);
-            let mut line = idle.unwrap_or_else(|| Line::new(Pool::new(self.settings.options(is_plain))));
+            let mut line = idle.unwrap_or_else(|| Line::new(Pool::new(self.config.options(is_plain))));
             match line.conn().await.map_err(|e| meaning(e, Phase::Connecting, self.place())) {
                 Ok(conn) => return Ok(Held { conn: Some(conn), line: Some(line), home: self, _turn: turn }),
                 Err(Failure::NoPool) => {}
                 Err(Failure::NoLogin(_)) if logins < LOGINS => logins += 1,
-                Err(Failure::NoTls(_)) if self.settings.may_be_plain() && !is_plain => {
+                Err(Failure::NoTls(_)) if self.config.may_be_plain() && !is_plain => {
                     self.is_plain.store(true, Ordering::Relaxed);
                 }
                 Err(Failure::Refused(stop)) => return Err(Failure::Final(stop.into_error(self.place()))),

@@ -25,7 +25,7 @@ use crate::phase::Phase;
 use crate::revision;
 use crate::url::Address;
 use async_trait::async_trait;
-use config::Settings;
+use config::Config;
 use connection::{Answer, Connections};
 use error::Stop;
 use leasehold_core::store::{
@@ -87,14 +87,14 @@ pub fn check(address: &Address) -> Result<()> {
 
 /// Reads the surroundings (option file, environment) and gives a store. The first call connects.
 pub async fn open(address: &Address, namespace: &Namespace) -> Result<MysqlStore> {
-    let settings = Settings::gather(address, &config::Surroundings::of_this_process())?;
-    Ok(MysqlStore { connections: Connections::new(settings), namespace: namespace.clone() })
+    let config = Config::gather(address, &config::Surroundings::of_this_process())?;
+    Ok(MysqlStore { connections: Connections::new(config), namespace: namespace.clone() })
 }
 
 /// A connection to the database at this address, for what is not a store. Settings and TLS are found as for one.
 pub async fn connect(address: &Address) -> Result<mysql_async::Conn> {
-    let settings = Settings::gather(address, &config::Surroundings::of_this_process())?;
-    Connections::new(settings).single().await
+    let config = Config::gather(address, &config::Surroundings::of_this_process())?;
+    Connections::new(config).single().await
 }
 
 impl MysqlStore {

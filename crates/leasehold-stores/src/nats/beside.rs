@@ -13,7 +13,7 @@
 //!
 //! So whoever comes to a lease that is free reads one message, and only who looks at one that is held reads two.
 
-use super::connection::{self, Lapse, Link};
+use super::connection::{self, Connection, Failure};
 use super::wire::{Ack, Purge, Stored};
 use super::{Change, EXPECTED, NatsStore, Offered, json};
 use async_nats::HeaderMap;
@@ -118,24 +118,24 @@ impl NatsStore {
     /// A subject's last message as a record, with its tail; none if it says that there is none.
     pub(super) async fn value(
         &self,
-        link: &Link,
+        connection: &Connection,
         subject: &str,
         stored: Option<Stored>,
-    ) -> Result<Option<Versioned>, Lapse> {
+    ) -> Result<Option<Versioned>, Failure> {
         let Some(mut stored) = stored.filter(|stored| !stored.is_erasure()) else { return Ok(None) };
         let bytes =
-            |stored: &Stored| stored.bytes().ok_or_else(|| Lapse::Garbled("a record that is not base64".into()));
+            |stored: &Stored| stored.bytes().ok_or_else(|| Failure::Garbled("a record that is not base64".into()));
         let mut again = 0;
         loop {
             let tail = stored.tail();
             let beside = tail.clone().map_or(Beside::Nothing, Beside::Tail);
             let revision = Last { seq: stored.seq, beside }.revision();
             let Some(tail) = tail else { return Ok(Some(Versioned::whole(bytes(&stored)?, revision))) };
-            if let Some(tail) = self.last(link, &self.names.tail(subject, &tail)).await? {
+            if let Some(tail) = self.last(connection, &self.names.tail(subject, &tail)).await? {
                 return Ok(Some(Versioned::parted(bytes(&stored)?, &bytes(&tail)?, revision)));
             }
             // Dropped, because the record has gone on.
-            match self.last(link, subject).await?.filter(|stored| !stored.is_erasure()) {
+            match self.last(connection, subject).await?.filter(|stored| !stored.is_erasure()) {
                 None => return Ok(None),
                 Some(now) if now.seq > stored.seq => stored = now,
                 Some(_) if again == LOOKS => return Err(self.torn(subject)),
@@ -149,30 +149,30 @@ impl NatsStore {
         }
     }
 
-    fn torn(&self, subject: &str) -> Lapse {
+    fn torn(&self, subject: &str) -> Failure {
         let message = format!(
             "the record `{subject}` at {} is damaged: its older half was dropped from the stream `{}`; restore both",
-            self.way.login.place, self.names.stream
+            self.connections.config.place, self.names.stream
         );
-        Lapse::Unasked(Error::new(Kind::Corrupt, message))
+        Failure::Unasked(Error::new(Kind::Corrupt, message))
     }
 
     /// Puts a tail beside its record; gives its name if it surely lies there now.
     async fn put_beside(&self, key: &Key, bytes: &[u8], tail: TailId) -> Option<TailId> {
-        let link = self.way.link().await.ok()?;
+        let connection = self.connections.connection().await.ok()?;
         let mut headers = HeaderMap::new();
         headers.insert(EXPECTED, "0");
         let subject = self.names.tail(&self.names.subject(key), &tail);
-        let told = link.ask(&subject, Some(headers), bytes.to_vec()).await;
+        let told = connection.ask(&subject, Some(headers), bytes.to_vec()).await;
         told.and_then(|message| connection::read::<Ack>(&message)).ok().map(|_| tail)
     }
 
     /// Drops the tails that lay beside a record before this message of it, which had everything in it or was followed by
     /// one that has.
     pub(super) async fn drop_tails(&self, key: &Key, before: u64) {
-        if let Ok(link) = self.way.link().await {
+        if let Ok(connection) = self.connections.connection().await {
             let purge = Purge { filter: &self.names.tails(&self.names.subject(key)), seq: before };
-            link.tell(format!("$JS.API.STREAM.PURGE.{}", self.names.stream), json(&purge)).await;
+            connection.tell(format!("$JS.API.STREAM.PURGE.{}", self.names.stream), json(&purge)).await;
         }
     }
 

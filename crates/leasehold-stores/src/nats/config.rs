@@ -34,7 +34,7 @@ enum Proof {
 
 /// All that is needed to connect.
 #[derive(Debug, Clone)]
-pub(super) struct Login {
+pub(super) struct Config {
     pub(super) servers: Vec<ServerAddr>,
     /// How the servers are called in messages.
     pub(super) place: String,
@@ -84,7 +84,7 @@ fn replicas(address: &Address) -> Result<u32> {
     }
 }
 
-impl Login {
+impl Config {
     /// From the URL, and from the environment where the URL is silent.
     pub(super) fn new(address: &Address, environment: impl Fn(&str) -> Option<String>) -> Result<Self> {
         check(address)?;
@@ -117,7 +117,7 @@ impl Login {
             (Some(cert), Some(key)) => Some((cert, key)),
             _ => None,
         };
-        Ok(Login {
+        Ok(Config {
             servers,
             place: printable(&format!("nats://{}", places.join(","))),
             replicas: replicas(address)?,
@@ -241,8 +241,8 @@ mod tests {
         Address::parse(scheme, rest).unwrap()
     }
 
-    fn login(text: &str, environment: &[(&str, &str)]) -> Result<Login> {
-        Login::new(&address(text), |name| {
+    fn login(text: &str, environment: &[(&str, &str)]) -> Result<Config> {
+        Config::new(&address(text), |name| {
             environment.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
         })
     }

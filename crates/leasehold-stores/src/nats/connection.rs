@@ -7,7 +7,7 @@
 //! Non-promise: a request that was sent on a connection that broke may have been done.
 
 use super::clock::Pulse;
-use super::config::Login;
+use super::config::Config;
 use super::wire::{Answer, Refusal};
 use async_nats::client::RequestErrorKind;
 use async_nats::connection::State;
@@ -29,7 +29,7 @@ const NOWHERE: &str = "nats://127.0.0.1:0";
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(super) enum Lapse {
+pub(super) enum Failure {
     /// The connection broke: what was asked may have been done.
     Broken,
     /// No answer came in time: what was asked may have been done.
@@ -50,14 +50,14 @@ pub(super) enum Lapse {
     Unasked(Error),
 }
 
-impl Lapse {
+impl Failure {
     pub(super) fn is(&self, err_code: u32) -> bool {
-        matches!(self, Lapse::Refused(refusal) if refusal.err_code == err_code)
+        matches!(self, Failure::Refused(refusal) if refusal.err_code == err_code)
     }
 }
 
 /// A connection.
-pub(super) struct Link {
+pub(super) struct Connection {
     client: Client,
     /// The last thing that the server complained about without being asked: a missing permission is told so.
     complaints: watch::Receiver<String>,
@@ -67,55 +67,55 @@ pub(super) struct Link {
     pub(super) pulse: Pulse,
 }
 
-impl fmt::Debug for Link {
+impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Link")
+        f.write_str("Connection")
     }
 }
 
 /// The way to the servers: at most one connection at a time, made anew when it is gone.
 #[derive(Debug)]
-pub(super) struct Way {
-    pub(super) login: Login,
-    link: Mutex<Option<Arc<Link>>>,
+pub(super) struct Connections {
+    pub(super) config: Config,
+    connection: Mutex<Option<Arc<Connection>>>,
 }
 
-impl Way {
-    pub(super) fn new(login: Login) -> Self {
-        Way { login, link: Mutex::new(None) }
+impl Connections {
+    pub(super) fn new(config: Config) -> Self {
+        Connections { config, connection: Mutex::new(None) }
     }
 
     /// The connection, a new one if the last is gone.
-    pub(super) async fn link(&self) -> Result<Arc<Link>> {
+    pub(super) async fn connection(&self) -> Result<Arc<Connection>> {
         // The wait for others who are connecting counts too: they would otherwise each wait in turn.
-        let link = timeout(CONNECT, async {
-            let mut slot = self.link.lock().await;
-            if let Some(link) = slot.as_ref().filter(|link| link.is_alive()) {
-                return Ok(link.clone());
+        let connection = timeout(CONNECT, async {
+            let mut slot = self.connection.lock().await;
+            if let Some(connection) = slot.as_ref().filter(|connection| connection.is_alive()) {
+                return Ok(connection.clone());
             }
             *slot = None;
-            let link = Arc::new(Link::connect(&self.login).await?);
-            *slot = Some(link.clone());
-            Ok(link)
+            let connection = Arc::new(Connection::connect(&self.config).await?);
+            *slot = Some(connection.clone());
+            Ok(connection)
         });
-        link.await.unwrap_or_else(|_| {
-            let message = format!("{} did not answer within {} s", self.login.place, CONNECT.as_secs());
+        connection.await.unwrap_or_else(|_| {
+            let message = format!("{} did not answer within {} s", self.config.place, CONNECT.as_secs());
             Err(Error::new(Kind::Unavailable, message))
         })
     }
 }
 
-impl Link {
-    async fn connect(login: &Login) -> Result<Self> {
+impl Connection {
+    async fn connect(config: &Config) -> Result<Self> {
         // Of several servers one may be frozen: the others get their turn within the time.
-        let turn = CONNECT / u32::try_from(login.servers.len()).unwrap_or(u32::MAX);
+        let turn = CONNECT / u32::try_from(config.servers.len()).unwrap_or(u32::MAX);
         let (complain, complaints) = watch::channel(String::new());
-        let options = login
+        let options = config
             .options()
             .await?
             .connection_timeout(turn)
             .request_timeout(None)
-            .max_reconnects(login.servers.len())
+            .max_reconnects(config.servers.len())
             .reconnect_delay_callback(|_| Duration::ZERO)
             .ignore_discovered_servers()
             .event_callback(move |event| {
@@ -124,12 +124,12 @@ impl Link {
                 }
                 std::future::ready(())
             });
-        let client = options.connect(login.servers.as_slice()).await.map_err(|error| unreachable(login, error))?;
+        let client = options.connect(config.servers.as_slice()).await.map_err(|error| unreachable(config, error))?;
         client.set_server_pool(NOWHERE).await.map_err(|error| {
-            let message = format!("the connection to {} broke at once", login.place);
+            let message = format!("the connection to {} broke at once", config.place);
             Error::new(Kind::Unavailable, message).with_source(error)
         })?;
-        Ok(Link {
+        Ok(Connection {
             client,
             complaints,
             is_given_up: AtomicBool::new(false),
@@ -153,7 +153,7 @@ impl Link {
         subject: &str,
         headers: Option<HeaderMap>,
         payload: Vec<u8>,
-    ) -> Result<Message, Lapse> {
+    ) -> Result<Message, Failure> {
         let mut request = Request::new().payload(payload.into());
         if let Some(headers) = headers {
             request = request.headers(headers);
@@ -174,22 +174,22 @@ impl Link {
         };
         tokio::select! {
             answer = self.client.send_request(subject.to_owned(), request) => {
-                answer.map_err(|error| match lapse(error.kind()) {
-                    Lapse::Nobody if !self.server().jetstream => Lapse::Off,
-                    lapse => lapse,
+                answer.map_err(|error| match failure(error.kind()) {
+                    Failure::Nobody if !self.server().jetstream => Failure::Off,
+                    failure => failure,
                 })
             }
-            complaint = denied => Err(Lapse::Denied(complaint)),
+            complaint = denied => Err(Failure::Denied(complaint)),
             () = tokio::time::sleep(ANSWER) => {
                 // Whatever is wrong with it, the next call is better off with a new connection.
                 self.is_given_up.store(true, Ordering::Relaxed);
-                Err(Lapse::Silent)
+                Err(Failure::Silent)
             }
         }
     }
 
     /// Asks JetStream's own interface.
-    pub(super) async fn api<T: Answer>(&self, what: &str, payload: Vec<u8>) -> Result<T, Lapse> {
+    pub(super) async fn api<T: Answer>(&self, what: &str, payload: Vec<u8>) -> Result<T, Failure> {
         let message = self.ask(&format!("$JS.API.{what}"), None, payload).await?;
         read::<T>(&message)
     }
@@ -200,8 +200,8 @@ impl Link {
     }
 
     /// Listens to a subject.
-    pub(super) async fn listen(&self, subject: String) -> Result<Subscriber, Lapse> {
-        self.client.subscribe(subject).await.map_err(|_| Lapse::Broken)
+    pub(super) async fn listen(&self, subject: String) -> Result<Subscriber, Failure> {
+        self.client.subscribe(subject).await.map_err(|_| Failure::Broken)
     }
 
     pub(super) fn new_inbox(&self) -> String {
@@ -210,27 +210,28 @@ impl Link {
 }
 
 /// An answer's content, unless it is a refusal.
-pub(super) fn read<T: Answer>(message: &Message) -> Result<T, Lapse> {
-    let mut answer: T = serde_json::from_slice(&message.payload).map_err(|error| Lapse::Garbled(error.to_string()))?;
+pub(super) fn read<T: Answer>(message: &Message) -> Result<T, Failure> {
+    let mut answer: T =
+        serde_json::from_slice(&message.payload).map_err(|error| Failure::Garbled(error.to_string()))?;
     match answer.refusal() {
-        Some(refusal) => Err(Lapse::Refused(refusal)),
+        Some(refusal) => Err(Failure::Refused(refusal)),
         None => Ok(answer),
     }
 }
 
 /// What the driver's errors mean.
-fn lapse(error: RequestErrorKind) -> Lapse {
+fn failure(error: RequestErrorKind) -> Failure {
     match error {
-        RequestErrorKind::NoResponders => Lapse::Nobody,
-        RequestErrorKind::MaxPayloadExceeded => Lapse::TooLarge,
-        RequestErrorKind::TimedOut => Lapse::Silent,
-        RequestErrorKind::InvalidSubject | RequestErrorKind::Other => Lapse::Broken,
+        RequestErrorKind::NoResponders => Failure::Nobody,
+        RequestErrorKind::MaxPayloadExceeded => Failure::TooLarge,
+        RequestErrorKind::TimedOut => Failure::Silent,
+        RequestErrorKind::InvalidSubject | RequestErrorKind::Other => Failure::Broken,
     }
 }
 
 /// A connection that could not be made. Nothing was sent.
-fn unreachable(login: &Login, error: async_nats::ConnectError) -> Error {
-    let place = &login.place;
+fn unreachable(config: &Config, error: async_nats::ConnectError) -> Error {
+    let place = &config.place;
     let text = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default().to_lowercase();
     let is_about_us = text.contains("authorization") || text.contains("authentication") || text.contains("account");
     let (kind, message) = match error.kind() {

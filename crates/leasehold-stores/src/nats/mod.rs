@@ -36,8 +36,8 @@ use async_nats::HeaderMap;
 use async_trait::async_trait;
 use beside::{Beside, Form, Last, TailId};
 use clock::Next;
-use config::Login;
-use connection::{Lapse, Link, Way};
+use config::Config;
+use connection::{Connection, Connections, Failure};
 use futures_util::future::try_join_all;
 use leasehold_core::store::{
     Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Watch, Watching,
@@ -67,22 +67,22 @@ const EXPECTED: &str = "Nats-Expected-Last-Subject-Sequence";
 /// A store in a NATS bucket. Clones share one connection.
 #[derive(Clone)]
 pub struct NatsStore {
-    way: Arc<Way>,
+    connections: Arc<Connections>,
     names: Arc<Names>,
 }
 
 impl fmt::Debug for NatsStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "NatsStore({} {})", self.way.login.place, self.names.bucket)
+        write!(f, "NatsStore({} {})", self.connections.config.place, self.names.bucket)
     }
 }
 
 /// Opens the store: connects, and makes nothing.
 pub async fn open(address: &Address, namespace: &Namespace) -> Result<NatsStore> {
-    let login = Login::new(address, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))?;
+    let config = Config::new(address, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))?;
     crate::tls::install();
-    let store = NatsStore { way: Arc::new(Way::new(login)), names: Arc::new(Names::new(namespace)) };
-    store.way.link().await?;
+    let store = NatsStore { connections: Arc::new(Connections::new(config)), names: Arc::new(Names::new(namespace)) };
+    store.connections.connection().await?;
     Ok(store)
 }
 
@@ -108,22 +108,22 @@ enum Offered {
 }
 
 impl NatsStore {
-    async fn link(&self) -> Result<Arc<Link>, Lapse> {
-        self.way.link().await.map_err(Lapse::Unasked)
+    async fn connection(&self) -> Result<Arc<Connection>, Failure> {
+        self.connections.connection().await.map_err(Failure::Unasked)
     }
 
     /// The stream, if it is there; an error if it cannot carry leases.
-    async fn info(&self, link: &Link, payload: Vec<u8>) -> Result<Option<Info>, Lapse> {
-        let info: Info = match link.api(&format!("STREAM.INFO.{}", self.names.stream), payload).await {
+    async fn info(&self, connection: &Connection, payload: Vec<u8>) -> Result<Option<Info>, Failure> {
+        let info: Info = match connection.api(&format!("STREAM.INFO.{}", self.names.stream), payload).await {
             Ok(info) => info,
-            Err(lapse) if lapse.is(NO_STREAM) => {
-                link.is_bucket_fit.store(false, Ordering::Relaxed);
+            Err(failure) if failure.is(NO_STREAM) => {
+                connection.is_bucket_fit.store(false, Ordering::Relaxed);
                 return Ok(None);
             }
-            Err(lapse) => return Err(lapse),
+            Err(failure) => return Err(failure),
         };
         let unfit = info.config.unfit();
-        link.is_bucket_fit.store(unfit.is_none(), Ordering::Relaxed);
+        connection.is_bucket_fit.store(unfit.is_none(), Ordering::Relaxed);
         match unfit {
             None => Ok(Some(info)),
             Some(why) => {
@@ -131,30 +131,31 @@ impl NatsStore {
                 let message = format!(
                     "the bucket `{bucket}` at {} cannot carry leases: {why}; change it with `nats stream edit {}`, or \
                      use another namespace",
-                    self.way.login.place, self.names.stream
+                    self.connections.config.place, self.names.stream
                 );
-                Err(Lapse::Unasked(Error::new(Kind::Unsupported, message)))
+                Err(Failure::Unasked(Error::new(Kind::Unsupported, message)))
             }
         }
     }
 
-    fn time(&self, info: &Info) -> Result<Timestamp, Lapse> {
+    fn time(&self, info: &Info) -> Result<Timestamp, Failure> {
         info.now().ok_or_else(|| {
-            let message = format!("{} does not tell its time; nats-server 2.10 or newer does", self.way.login.place);
-            Lapse::Unasked(Error::new(Kind::Unsupported, message))
+            let message =
+                format!("{} does not tell its time; nats-server 2.10 or newer does", self.connections.config.place);
+            Failure::Unasked(Error::new(Kind::Unsupported, message))
         })
     }
 
     /// The time by the leader's clock; none if there is no bucket.
-    async fn now(&self, link: &Link) -> Result<Option<Timestamp>, Lapse> {
-        let teller = match link.pulse.next() {
+    async fn now(&self, connection: &Connection) -> Result<Option<Timestamp>, Failure> {
+        let teller = match connection.pulse.next() {
             Next::Ask(teller) => Some(teller),
             Next::Wait(told) => match clock::answer(told).await {
                 Some(now) => return Ok(Some(now)),
                 None => None,
             },
         };
-        let Some(info) = self.info(link, Vec::new()).await? else { return Ok(None) };
+        let Some(info) = self.info(connection, Vec::new()).await? else { return Ok(None) };
         let now = self.time(&info)?;
         if let Some(teller) = teller {
             let _ = teller.send(Some(now));
@@ -163,44 +164,50 @@ impl NatsStore {
     }
 
     /// The time where there is no stream yet to tell it: by the clock of the server that we are connected to.
-    async fn time_without_bucket(&self, link: &Link) -> Result<Timestamp, Lapse> {
-        let message = match link.ask("$SYS.REQ.USER.INFO", None, Vec::new()).await {
+    async fn time_without_bucket(&self, connection: &Connection) -> Result<Timestamp, Failure> {
+        let message = match connection.ask("$SYS.REQ.USER.INFO", None, Vec::new()).await {
             Ok(message) => message,
-            Err(Lapse::Denied(_) | Lapse::Nobody | Lapse::Off) => {
+            Err(Failure::Denied(_) | Failure::Nobody | Failure::Off) => {
                 let message = format!(
                     "{} tells no time while there is no bucket; allow `$SYS.REQ.USER.INFO`, or make it with `{}`",
-                    self.way.login.place,
+                    self.connections.config.place,
                     self.command()
                 );
-                return Err(Lapse::Unasked(Error::new(Kind::Unsupported, message)));
+                return Err(Failure::Unasked(Error::new(Kind::Unsupported, message)));
             }
-            Err(lapse) => return Err(lapse),
+            Err(failure) => return Err(failure),
         };
         let told = serde_json::from_slice::<WhoAmI>(&message.payload).ok().and_then(|who| who.now());
-        told.ok_or_else(|| Lapse::Garbled("no time in the answer".into()))
+        told.ok_or_else(|| Failure::Garbled("no time in the answer".into()))
     }
 
-    async fn last(&self, link: &Link, subject: &str) -> Result<Option<Stored>, Lapse> {
+    async fn last(&self, connection: &Connection, subject: &str) -> Result<Option<Stored>, Failure> {
         let payload = json(&Get { last_by_subj: subject });
-        match link.api::<Got>(&format!("STREAM.MSG.GET.{}", self.names.stream), payload).await {
+        match connection.api::<Got>(&format!("STREAM.MSG.GET.{}", self.names.stream), payload).await {
             Ok(got) => Ok(got.message),
-            Err(lapse) if lapse.is(NO_MESSAGE) || lapse.is(NO_STREAM) => Ok(None),
-            Err(lapse) => Err(lapse),
+            Err(failure) if failure.is(NO_MESSAGE) || failure.is(NO_STREAM) => Ok(None),
+            Err(failure) => Err(failure),
         }
     }
 
-    async fn look(&self, key: &Key) -> Result<Reading, Lapse> {
-        let link = self.link().await?;
+    async fn look(&self, key: &Key) -> Result<Reading, Failure> {
+        let connection = self.connection().await?;
         let subject = self.names.subject(key);
-        let (stored, now) = tokio::join!(self.last(&link, &subject), self.now(&link));
+        let (stored, now) = tokio::join!(self.last(&connection, &subject), self.now(&connection));
         let Some(now) = now? else {
-            return Ok(Reading { value: None, now: self.time_without_bucket(&link).await? });
+            return Ok(Reading { value: None, now: self.time_without_bucket(&connection).await? });
         };
-        Ok(Reading { value: self.value(&link, &subject, stored?).await?, now })
+        Ok(Reading { value: self.value(&connection, &subject, stored?).await?, now })
     }
 
     /// Publishes, expecting the subject's last message to be this one, and asks for the time in the same breath.
-    async fn offer(&self, link: &Link, subject: &str, expected: u64, change: &Change<'_>) -> Result<Offered, Lapse> {
+    async fn offer(
+        &self,
+        connection: &Connection,
+        subject: &str,
+        expected: u64,
+        change: &Change<'_>,
+    ) -> Result<Offered, Failure> {
         for _ in 0..OFFERS {
             let mut headers = HeaderMap::new();
             headers.insert(EXPECTED, expected.to_string());
@@ -215,61 +222,62 @@ impl NatsStore {
                     Vec::new()
                 }
             };
-            let (told, now) = tokio::join!(link.ask(subject, Some(headers), payload), self.now(link));
+            let (told, now) = tokio::join!(connection.ask(subject, Some(headers), payload), self.now(connection));
             match told.and_then(|message| connection::read::<Ack>(&message)) {
                 Ok(ack) => {
                     if let Ok(Some(now)) = now {
                         return Ok(Offered::Stored(ack.seq, now));
                     }
                     // The write stands. Without a time its outcome can only be called unknown.
-                    let now = self.now(link).await.ok().flatten().ok_or(Lapse::Broken)?;
+                    let now = self.now(connection).await.ok().flatten().ok_or(Failure::Broken)?;
                     return Ok(Offered::Stored(ack.seq, now));
                 }
-                Err(Lapse::Refused(refusal)) if wire::WRONG_SEQUENCE.contains(&refusal.err_code) => {
+                Err(Failure::Refused(refusal)) if wire::WRONG_SEQUENCE.contains(&refusal.err_code) => {
                     return Ok(Offered::Mismatch);
                 }
                 // Nobody took it, so it may be offered again.
-                Err(lapse @ (Lapse::Nobody | Lapse::Off)) => match self.info(link, Vec::new()).await {
+                Err(failure @ (Failure::Nobody | Failure::Off)) => match self.info(connection, Vec::new()).await {
                     Ok(None) => return Ok(Offered::NoBucket),
                     Ok(Some(_)) => tokio::time::sleep(BETWEEN_OFFERS).await,
-                    Err(_) => return Err(lapse),
+                    Err(_) => return Err(failure),
                 },
-                Err(lapse) => return Err(lapse),
+                Err(failure) => return Err(failure),
             }
         }
-        Err(Lapse::Nobody)
+        Err(Failure::Nobody)
     }
 
     /// What makes the bucket by hand.
     fn command(&self) -> String {
-        let (bucket, replicas) = (&self.names.bucket, self.way.login.replicas);
+        let (bucket, replicas) = (&self.names.bucket, self.connections.config.replicas);
         format!("nats kv add {bucket} --history=1 --storage=file --replicas={replicas}")
     }
 
     /// Makes the bucket unless it is there, and makes sure that it can carry leases. No record is written.
-    async fn prepare(&self, link: &Link) -> Result<()> {
-        let told = |lapse| self.told(lapse, Phase::Reading);
-        if self.info(link, Vec::new()).await.map_err(told)?.is_some() {
+    async fn prepare(&self, connection: &Connection) -> Result<()> {
+        let told = |failure| self.told(failure, Phase::Reading);
+        if self.info(connection, Vec::new()).await.map_err(told)?.is_some() {
             return Ok(());
         }
         let Names { bucket, stream } = &*self.names;
-        let replicas = self.way.login.replicas;
+        let replicas = self.connections.config.replicas;
         let config = wire::new_bucket(stream, &self.names.all(), replicas);
-        match link.api::<Info>(&format!("STREAM.CREATE.{stream}"), json(&config)).await {
+        match connection.api::<Info>(&format!("STREAM.CREATE.{stream}"), json(&config)).await {
             Ok(_) => {}
             // Somebody else made it a moment ago, otherwise than we would.
-            Err(lapse) if lapse.is(wire::OTHER_SETTINGS) => {}
-            Err(lapse @ (Lapse::Denied(_) | Lapse::Refused(_))) => {
-                let (command, why) = (self.command(), self.told(lapse, Phase::Reading));
+            Err(failure) if failure.is(wire::OTHER_SETTINGS) => {}
+            Err(failure @ (Failure::Denied(_) | Failure::Refused(_))) => {
+                let (command, why) = (self.command(), self.told(failure, Phase::Reading));
                 let message = format!("the bucket `{bucket}` cannot be made; make it with `{command}`: {why}");
                 return Err(Error::new(why.kind(), message));
             }
-            Err(lapse) => return Err(told(lapse)),
+            Err(failure) => return Err(told(failure)),
         }
-        match self.info(link, Vec::new()).await.map_err(told)? {
+        match self.info(connection, Vec::new()).await.map_err(told)? {
             Some(_) => Ok(()),
             None => {
-                let message = format!("the bucket `{bucket}` at {} vanished as it was made", self.way.login.place);
+                let message =
+                    format!("the bucket `{bucket}` at {} vanished as it was made", self.connections.config.place);
                 Err(Error::new(Kind::Unavailable, message))
             }
         }
@@ -277,24 +285,30 @@ impl NatsStore {
 
     /// Writes if the record's last message is the expected one; zero stands for no record.
     async fn write(&self, key: &Key, expected: u64, change: Change<'_>) -> Result<Offered> {
-        let link = self.way.link().await?;
-        if !link.is_bucket_fit.load(Ordering::Relaxed) {
-            if expected > 0 && self.info(&link, Vec::new()).await.map_err(|e| self.told(e, Phase::Reading))?.is_none() {
+        let connection = self.connections.connection().await?;
+        if !connection.is_bucket_fit.load(Ordering::Relaxed) {
+            if expected > 0
+                && self.info(&connection, Vec::new()).await.map_err(|e| self.told(e, Phase::Reading))?.is_none()
+            {
                 return Ok(Offered::Mismatch);
             }
-            self.prepare(&link).await?;
+            self.prepare(&connection).await?;
         }
         let subject = self.names.subject(key);
         let mut last = expected;
         for _ in 0..OVER_MARKERS {
-            let told = |lapse| self.told(lapse, Phase::Writing);
-            match self.offer(&link, &subject, last, &change).await.map_err(told)? {
+            let told = |failure| self.told(failure, Phase::Writing);
+            match self.offer(&connection, &subject, last, &change).await.map_err(told)? {
                 Offered::NoBucket if expected > 0 => return Ok(Offered::Mismatch),
                 // It was there a moment ago.
-                Offered::NoBucket => self.prepare(&link).await?,
+                Offered::NoBucket => self.prepare(&connection).await?,
                 Offered::Mismatch if expected == 0 => {
                     // Surely not written, so it may be offered again in place of a marker.
-                    match self.last(&link, &subject).await.map_err(|lapse| self.told(lapse, Phase::Reading))? {
+                    match self
+                        .last(&connection, &subject)
+                        .await
+                        .map_err(|failure| self.told(failure, Phase::Reading))?
+                    {
                         Some(stored) if stored.is_erasure() => last = stored.seq,
                         None => last = 0,
                         Some(_) => return Ok(Offered::Mismatch),
@@ -307,14 +321,18 @@ impl NatsStore {
     }
 
     /// Every name of a shelf, with its subject, and the time.
-    async fn everything(&self, link: &Link, shelf: Shelf) -> Result<(BTreeMap<LeaseName, String>, Timestamp), Lapse> {
+    async fn everything(
+        &self,
+        connection: &Connection,
+        shelf: Shelf,
+    ) -> Result<(BTreeMap<LeaseName, String>, Timestamp), Failure> {
         let filter = self.names.shelf(shelf);
         let mut all = BTreeMap::new();
         let mut offset = 0;
         for _ in 0..MAX_ANSWERS {
             let payload = json(&Subjects { subjects_filter: &filter, offset });
-            let Some(info) = self.info(link, payload).await? else {
-                return Ok((BTreeMap::new(), self.time_without_bucket(link).await?));
+            let Some(info) = self.info(connection, payload).await? else {
+                return Ok((BTreeMap::new(), self.time_without_bucket(connection).await?));
             };
             let now = self.time(&info)?;
             offset += info.state.subjects.len() as u64;
@@ -326,20 +344,20 @@ impl NatsStore {
                 return Ok((all, now));
             }
         }
-        Err(Lapse::Garbled("more subjects than can be listed".into()))
+        Err(Failure::Garbled("more subjects than can be listed".into()))
     }
 
-    async fn page(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page, Lapse> {
-        let link = self.link().await?;
-        let (all, now) = self.everything(&link, shelf).await?;
+    async fn page(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page, Failure> {
+        let connection = self.connection().await?;
+        let (all, now) = self.everything(&connection, shelf).await?;
         let mut wanted = all.into_iter().skip_while(|(name, _)| after.is_some_and(|after| name <= after)).peekable();
         let mut entries = Vec::new();
         while entries.len() < limit && wanted.peek().is_some() {
             let some: Vec<_> = wanted.by_ref().take((limit - entries.len()).min(ABREAST)).collect();
-            let link = &link;
+            let connection = &connection;
             let found = some.into_iter().map(|(name, subject)| async move {
-                let stored = self.last(link, &subject).await?;
-                Ok(self.value(link, &subject, stored).await?.map(|value| (name, value)))
+                let stored = self.last(connection, &subject).await?;
+                Ok(self.value(connection, &subject, stored).await?.map(|value| (name, value)))
             });
             entries.extend(try_join_all(found).await?.into_iter().flatten());
         }
@@ -347,34 +365,36 @@ impl NatsStore {
     }
 
     /// What a failure is to the caller.
-    fn told(&self, lapse: Lapse, phase: Phase) -> Error {
-        let place = &self.way.login.place;
+    fn told(&self, failure: Failure, phase: Phase) -> Error {
+        let place = &self.connections.config.place;
         let unknown = phase.unanswered();
         let no_jetstream = || {
             let message =
                 format!("jetstream is off at {place}; start nats-server with `-js`, or allow it to the account");
             Error::new(Kind::Unsupported, message)
         };
-        match lapse {
-            Lapse::Unasked(error) => error,
-            Lapse::Broken => Error::new(unknown, format!("the connection to {place} broke before the answer came")),
-            Lapse::Silent => Error::new(unknown, format!("{place} did not answer in time")),
-            Lapse::Off => no_jetstream(),
-            Lapse::Nobody => {
+        match failure {
+            Failure::Unasked(error) => error,
+            Failure::Broken => Error::new(unknown, format!("the connection to {place} broke before the answer came")),
+            Failure::Silent => Error::new(unknown, format!("{place} did not answer in time")),
+            Failure::Off => no_jetstream(),
+            Failure::Nobody => {
                 let message =
                     format!("nobody answers for the bucket `{}` at {place} now; try again", self.names.bucket);
                 Error::new(Kind::Unavailable, message)
             }
-            Lapse::Denied(complaint) => {
+            Failure::Denied(complaint) => {
                 let message = format!("{place} does not let this user do it ({complaint}); allow `$JS.API.>`, `$KV.>`");
                 Error::new(Kind::Unsupported, message)
             }
-            Lapse::TooLarge => {
+            Failure::TooLarge => {
                 Error::new(Kind::Unsupported, format!("a record is larger than the `max_payload` of {place}"))
             }
-            Lapse::Garbled(what) => Error::new(unknown, format!("{place} answered what cannot be understood: {what}")),
-            Lapse::Refused(refusal) if NO_JETSTREAM.contains(&refusal.err_code) => no_jetstream(),
-            Lapse::Refused(refusal) => {
+            Failure::Garbled(what) => {
+                Error::new(unknown, format!("{place} answered what cannot be understood: {what}"))
+            }
+            Failure::Refused(refusal) if NO_JETSTREAM.contains(&refusal.err_code) => no_jetstream(),
+            Failure::Refused(refusal) => {
                 let kind = match refusal.code {
                     500.. => unknown,
                     // Its queue is full: it was not taken in.
@@ -409,10 +429,10 @@ impl Store for NatsStore {
     async fn read(&self, key: &Key) -> Result<Reading> {
         match self.look(key).await {
             // The server may have hung up long ago: a read may be asked again.
-            Err(Lapse::Broken) => self.look(key).await,
+            Err(Failure::Broken) => self.look(key).await,
             other => other,
         }
-        .map_err(|lapse| self.told(lapse, Phase::Reading))
+        .map_err(|failure| self.told(failure, Phase::Reading))
     }
 
     async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
@@ -430,10 +450,10 @@ impl Store for NatsStore {
 
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
         match self.page(shelf, after, limit).await {
-            Err(Lapse::Broken) => self.page(shelf, after, limit).await,
+            Err(Failure::Broken) => self.page(shelf, after, limit).await,
             other => other,
         }
-        .map_err(|lapse| self.told(lapse, Phase::Reading))
+        .map_err(|failure| self.told(failure, Phase::Reading))
     }
 
     async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
@@ -465,9 +485,9 @@ impl Store for NatsStore {
         }
         // The record is gone; the marker is only litter, and whoever writes next can deal with it. What came after the
         // marker has a higher number and stays.
-        if let Ok(link) = self.way.link().await {
+        if let Ok(connection) = self.connections.connection().await {
             let payload = json(&Purge { filter: &self.names.subject(key), seq: seq + 1 });
-            let _ = link.api::<Purged>(&format!("STREAM.PURGE.{}", self.names.stream), payload).await;
+            let _ = connection.api::<Purged>(&format!("STREAM.PURGE.{}", self.names.stream), payload).await;
         }
         // Not a number: the key has no value any more, so nothing may be swapped for this.
         Ok(Swap::Done { revision: Revision(format!("erased-{seq}")), now })
@@ -478,10 +498,10 @@ impl Store for NatsStore {
     }
 
     async fn survey(&self) -> Result<Survey> {
-        let told = |lapse| self.told(lapse, Phase::Reading);
-        let link = self.way.link().await?;
-        let info = self.info(&link, Vec::new()).await.map_err(told)?;
-        let survey = Survey::plain(Class::B).fine("nats-server", link.server().version);
+        let told = |failure| self.told(failure, Phase::Reading);
+        let connection = self.connections.connection().await?;
+        let info = self.info(&connection, Vec::new()).await.map_err(told)?;
+        let survey = Survey::plain(Class::B).fine("nats-server", connection.server().version);
         let survey = survey.advise(
             "sync_interval",
             "cannot be seen from here; 2 minutes unless set",

@@ -6,7 +6,7 @@
 //! A plain subscription to the key's subject would be told when a write is *sent*, before it is stored or refused. It is
 //! used only while there is no bucket to have a consumer on.
 
-use super::connection::{Lapse, Link};
+use super::connection::{Connection, Failure};
 use super::wire::{Consumer, NO_STREAM, new_consumer};
 use super::{NatsStore, json};
 use async_nats::{StatusCode, Subscriber};
@@ -29,54 +29,54 @@ const PAUSE: Duration = Duration::from_secs(1);
 const FIRST_WRITE: Duration = Duration::from_millis(20);
 
 /// What is listened to.
-enum Ear {
+enum Subscription {
     /// The consumer's inbox, and the consumer.
-    Stored(Subscriber, Arc<Link>, String),
+    Stored(Subscriber, Arc<Connection>, String),
     /// The key's own subject.
     Sent(Subscriber),
 }
 
 pub(super) async fn watch(store: &NatsStore, key: &Key) -> Result<Watch> {
     let subject = store.names.subject(key);
-    let ear = match establish(store, &subject).await {
-        Ok(ear) => Some(ear),
+    let subscription = match establish(store, &subject).await {
+        Ok(subscription) => Some(subscription),
         // Hints are a comfort: whoever waits also looks for himself.
-        Err(Lapse::Denied(_)) => return Ok(Watch::silent()),
+        Err(Failure::Denied(_)) => return Ok(Watch::silent()),
         Err(_) => None,
     };
     let (sender, watch) = Watch::channel();
-    tokio::spawn(follow(store.clone(), subject, ear, sender));
+    tokio::spawn(follow(store.clone(), subject, subscription, sender));
     Ok(watch)
 }
 
-async fn establish(store: &NatsStore, subject: &str) -> Result<Ear, Lapse> {
-    let link = store.link().await?;
+async fn establish(store: &NatsStore, subject: &str) -> Result<Subscription, Failure> {
+    let connection = store.connection().await?;
     let stream = &store.names.stream;
-    let inbox = link.new_inbox();
-    let told = link.listen(inbox.clone()).await?;
+    let inbox = connection.new_inbox();
+    let told = connection.listen(inbox.clone()).await?;
     let heartbeat_ns = u64::try_from(HEARTBEAT.as_nanos()).unwrap_or(u64::MAX);
     let config = new_consumer(stream, subject, &inbox, heartbeat_ns);
-    match link.api::<Consumer>(&format!("CONSUMER.CREATE.{stream}"), json(&config)).await {
-        Ok(consumer) => Ok(Ear::Stored(told, link, consumer.name)),
-        Err(lapse) if lapse.is(NO_STREAM) => Ok(Ear::Sent(link.listen(subject.to_owned()).await?)),
-        Err(lapse) => Err(lapse),
+    match connection.api::<Consumer>(&format!("CONSUMER.CREATE.{stream}"), json(&config)).await {
+        Ok(consumer) => Ok(Subscription::Stored(told, connection, consumer.name)),
+        Err(failure) if failure.is(NO_STREAM) => Ok(Subscription::Sent(connection.listen(subject.to_owned()).await?)),
+        Err(failure) => Err(failure),
     }
 }
 
 /// Passes hints on until nobody wants them.
-async fn follow(store: NatsStore, subject: String, ear: Option<Ear>, sender: mpsc::Sender<()>) {
-    let mut ear = ear;
+async fn follow(store: NatsStore, subject: String, subscription: Option<Subscription>, sender: mpsc::Sender<()>) {
+    let mut subscription = subscription;
     loop {
         let mut pause = Duration::ZERO;
-        if let Some(ear) = ear.as_mut() {
+        if let Some(subscription) = subscription.as_mut() {
             tokio::select! {
                 () = sender.closed() => {}
-                rest = listen(ear, &sender) => pause = rest,
+                rest = listen(subscription, &sender) => pause = rest,
             }
         }
-        if let Some(Ear::Stored(_, link, consumer)) = ear.take() {
+        if let Some(Subscription::Stored(_, connection, consumer)) = subscription.take() {
             // It would go by itself after a while.
-            link.tell(format!("$JS.API.CONSUMER.DELETE.{}.{consumer}", store.names.stream), Vec::new()).await;
+            connection.tell(format!("$JS.API.CONSUMER.DELETE.{}.{consumer}", store.names.stream), Vec::new()).await;
         }
         let again = async {
             sleep(pause).await;
@@ -86,22 +86,22 @@ async fn follow(store: NatsStore, subject: String, ear: Option<Ear>, sender: mps
             }
             next.ok()
         };
-        ear = tokio::select! {
+        subscription = tokio::select! {
             () = sender.closed() => return,
-            ear = again => ear,
+            subscription = again => subscription,
         };
         // Whatever happened meanwhile was not told.
-        if ear.is_some() {
+        if subscription.is_some() {
             let _ = sender.try_send(());
         }
     }
 }
 
 /// Passes hints on until this ear hears nothing any more; says how long to wait before the next one.
-async fn listen(ear: &mut Ear, sender: &mpsc::Sender<()>) -> Duration {
+async fn listen(subscription: &mut Subscription, sender: &mpsc::Sender<()>) -> Duration {
     let began = SystemClock.now();
-    match ear {
-        Ear::Stored(told, ..) => {
+    match subscription {
+        Subscription::Stored(told, ..) => {
             while let Ok(Some(message)) = timeout(SILENCE, told.next()).await {
                 let is_heartbeat = message.status == Some(StatusCode::IDLE_HEARTBEAT);
                 if !is_heartbeat {
@@ -112,7 +112,7 @@ async fn listen(ear: &mut Ear, sender: &mpsc::Sender<()>) -> Duration {
             PAUSE.saturating_sub(SystemClock.now().saturating_since(began))
         }
         // The bucket may also be made by a write to another key, so this ear is never trusted for long.
-        Ear::Sent(told) => match timeout(PAUSE, told.next()).await {
+        Subscription::Sent(told) => match timeout(PAUSE, told.next()).await {
             Ok(Some(_)) => FIRST_WRITE,
             Ok(None) => PAUSE,
             Err(_) => Duration::ZERO,

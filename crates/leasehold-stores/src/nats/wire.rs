@@ -50,10 +50,10 @@ answers!(Info, Got, Ack, Consumer, Purged);
 pub(super) struct Info {
     error: Option<Refusal>,
     #[serde(default)]
-    pub(super) config: Config,
+    pub(super) config: StreamConfig,
     #[serde(default)]
     pub(super) state: State,
-    pub(super) cluster: Option<Cluster>,
+    pub(super) cluster: Option<StreamCluster>,
     /// Since 2.10.
     ts: Option<String>,
     /// How many subjects there are in all, of which an answer has at most `limit`.
@@ -70,7 +70,7 @@ impl Info {
 /// A stream's settings; only those that its promises rest on.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Config {
+pub(super) struct StreamConfig {
     pub(super) storage: String,
     pub(super) retention: String,
     pub(super) discard: String,
@@ -84,7 +84,7 @@ pub(super) struct Config {
     mirror: Option<serde::de::IgnoredAny>,
 }
 
-impl Config {
+impl StreamConfig {
     /// Why records in such a bucket could vanish or not be written at all; none if it can carry leases.
     pub(super) fn unfit(&self) -> Option<&'static str> {
         let limited = self.max_bytes > 0 || self.max_msgs > 0;
@@ -106,7 +106,7 @@ pub(super) struct State {
 }
 
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Cluster {
+pub(super) struct StreamCluster {
     pub(super) leader: Option<String>,
     #[serde(default)]
     pub(super) replicas: Vec<Peer>,
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_bucket_that_forgets_is_unfit() {
-        let config = |json: &str| serde_json::from_str::<Config>(json).unwrap();
+        let config = |json: &str| serde_json::from_str::<StreamConfig>(json).unwrap();
         for (json, says) in [
             (r#"{"max_age":1}"#, "ttl"),
             (r#"{"max_bytes":9,"discard":"old"}"#, "discards old"),

@@ -49,12 +49,12 @@ const MAX_PAGES: usize = 10_000;
 /// A store in a bucket. Clones share its connections.
 #[derive(Clone)]
 pub struct BucketStore {
-    room: Arc<Room>,
+    namespace: Arc<BucketNamespace>,
 }
 
 /// One namespace of a bucket.
 #[derive(Debug)]
-struct Room {
+struct BucketNamespace {
     bucket: Bucket,
     /// Of this namespace.
     folder: Path,
@@ -78,7 +78,7 @@ enum Put {
 
 impl fmt::Debug for BucketStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "BucketStore({})", self.room.bucket.place)
+        write!(f, "BucketStore({})", self.namespace.bucket.place)
     }
 }
 
@@ -94,7 +94,7 @@ pub async fn open(address: &Address, namespace: &Namespace) -> Result<BucketStor
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let bucket = config::bucket(address, &env.collect())?;
     let folder = bucket.prefix.clone().join(namespace.as_str());
-    Ok(BucketStore { room: Arc::new(Room { bucket, folder, proven: OnceCell::new() }) })
+    Ok(BucketStore { namespace: Arc::new(BucketNamespace { bucket, folder, proven: OnceCell::new() }) })
 }
 
 /// A client for the bucket at this address, for what is not a store: credentials and endpoint are found as for one, nothing
@@ -105,7 +105,7 @@ pub fn client(address: &Address) -> Result<Arc<dyn object_store::ObjectStore>> {
     Ok(config::bucket(address, &env.collect())?.cloud)
 }
 
-impl Room {
+impl BucketNamespace {
     fn shelf(&self, shelf: Shelf) -> Path {
         self.folder.clone().join(shelf.as_str())
     }
@@ -325,7 +325,7 @@ impl From<Put> for Swap {
 impl Store for BucketStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            name: self.room.bucket.service.name(),
+            name: self.namespace.bucket.service.name(),
             class: Class::A,
             clock: ClockSource::Store { grain: Duration::from_secs(1) },
             reach: Reach::Network,
@@ -335,23 +335,23 @@ impl Store for BucketStore {
     }
 
     async fn read(&self, key: &Key) -> Result<Reading> {
-        let (stored, now) = self.room.get(&self.room.path(key)).await?;
+        let (stored, now) = self.namespace.get(&self.namespace.path(key)).await?;
         let value = stored.and_then(|stored| Some(Versioned::whole(stored.content.value?, stored.revision)));
         Ok(Reading { value, now })
     }
 
     async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
         let next = &*next.joined();
-        self.room.prove().await?;
-        let path = self.room.path(key);
+        self.namespace.prove().await?;
+        let path = self.namespace.path(key);
         match expected {
-            None => self.room.create(&path, next).await,
-            Some(_) => Ok(self.room.put(&path, expected, Nonce::random(), Some(next)).await?.into()),
+            None => self.namespace.create(&path, next).await,
+            Some(_) => Ok(self.namespace.put(&path, expected, Nonce::random(), Some(next)).await?.into()),
         }
     }
 
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
-        self.room.list(shelf, after, limit).await
+        self.namespace.list(shelf, after, limit).await
     }
 
     async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
@@ -374,9 +374,9 @@ impl Store for BucketStore {
 
     async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
         refuse_erasing_a_lease(key)?;
-        self.room.prove().await?;
+        self.namespace.prove().await?;
         let tag = Nonce::random();
-        match self.room.put(&self.room.path(key), Some(expected), tag, None).await? {
+        match self.namespace.put(&self.namespace.path(key), Some(expected), tag, None).await? {
             Put::Done { now, .. } => Ok(Swap::Done { revision: layout::erased(tag), now }),
             Put::Refused => Ok(Swap::Mismatch),
         }
@@ -387,8 +387,8 @@ impl Store for BucketStore {
     }
 
     async fn survey(&self) -> Result<Survey> {
-        let room = &self.room;
-        let survey = match room.get(&room.marker()).await?.0 {
+        let namespace = &self.namespace;
+        let survey = match namespace.get(&namespace.marker()).await?.0 {
             Some(_) => Survey::plain(Class::A).fine("conditional writes", "proven, one by one and in races"),
             None => Survey::plain(Class::B).advise(
                 "conditional writes",
@@ -396,16 +396,16 @@ impl Store for BucketStore {
                 "they are proven by the first write of this namespace; until then nothing is claimed",
             ),
         };
-        let bucket = &room.bucket.name;
-        let look = match room.bucket.service {
+        let bucket = &namespace.bucket.name;
+        let look = match namespace.bucket.service {
             Service::S3 => format!("aws s3api get-bucket-lifecycle-configuration --bucket {bucket}"),
             Service::Google => format!("gcloud storage buckets describe gs://{bucket} --format='default(lifecycle)'"),
             Service::Azure => "az storage account management-policy show".to_owned(),
         };
-        Ok(survey.fine("server", &room.bucket.place).advise(
+        Ok(survey.fine("server", &namespace.bucket.place).advise(
             "lifecycle rules",
             "cannot be read from here",
-            format!("see that none expires or archives objects below `{}/`: {look}", room.folder),
+            format!("see that none expires or archives objects below `{}/`: {look}", namespace.folder),
         ))
     }
 }

@@ -5,7 +5,7 @@
 //! processes only look for it. Non-promise: a server that loses one race in a thousand may pass; `doctor` tries longer.
 
 use super::connection::in_time;
-use super::{Put, Room};
+use super::{BucketNamespace, Put};
 use crate::object::config::Service;
 use futures_util::future::join_all;
 use leasehold_core::store::Revision;
@@ -24,7 +24,7 @@ enum Condition {
     Unchanged,
 }
 
-impl Room {
+impl BucketNamespace {
     /// Where the proof is kept.
     pub(super) fn marker(&self) -> Path {
         self.folder.clone().join("proof").join(self.bucket.label.as_str())

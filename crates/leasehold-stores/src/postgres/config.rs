@@ -11,7 +11,6 @@ use leasehold_core::{Result, printable};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio_postgres::Config;
 use tokio_postgres::config::SslMode;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -36,15 +35,15 @@ const OPTIONS: &[&str] = &[
 ];
 
 /// One server.
-pub(super) struct Place {
-    pub(super) config: Config,
+pub(super) struct Server {
+    pub(super) config: tokio_postgres::Config,
     /// For messages.
     pub(super) shown: Arc<str>,
 }
 
 /// Everything that is needed to connect.
-pub(super) struct Settings {
-    pub(super) places: Vec<Place>,
+pub(super) struct Config {
+    pub(super) servers: Vec<Server>,
     pub(super) tls: MakeRustlsConnect,
     pub(super) table: Table,
     pub(super) user: String,
@@ -73,7 +72,7 @@ pub(super) fn check(address: &Address) -> Result<()> {
     Ok(())
 }
 
-impl Settings {
+impl Config {
     /// Reads the environment through `variable`.
     pub(super) fn read(address: &Address, variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
         check(address)?;
@@ -104,8 +103,8 @@ impl Settings {
             let key = own("sslkey", "PGSSLKEY", ".postgresql/postgresql.key");
             let tls = tls::connector(trust, root.as_deref(), certificate.as_deref().zip(key.as_deref()))?;
             let hosts = hosts(address, from("host", "PGHOST"), from("port", "PGPORT"))?;
-            let places = hosts.into_iter().map(|(host, port)| {
-                let mut config = Config::new();
+            let servers = hosts.into_iter().map(|(host, port)| {
+                let mut config = tokio_postgres::Config::new();
                 config.user(&user).dbname(&database).port(port).application_name("leasehold");
                 config.keepalives_idle(KEEPALIVE).keepalives_interval(KEEPALIVE).keepalives_retries(2);
                 let is_socket = host.starts_with('/');
@@ -122,12 +121,12 @@ impl Settings {
                 if let Some(found) = found {
                     config.password(found.reveal());
                 }
-                Place { config, shown: format!("postgres server `{}:{port}`", printable(&host)).into() }
+                Server { config, shown: format!("postgres server `{}:{port}`", printable(&host)).into() }
             });
-            let places: Vec<Place> = places.collect();
-            let shown = places.iter().map(|place| &*place.shown).collect::<Vec<_>>().join(", ").into();
+            let servers: Vec<Server> = servers.collect();
+            let shown = servers.iter().map(|place| &*place.shown).collect::<Vec<_>>().join(", ").into();
             let table = Table::parse(address.option("table"))?;
-            Ok(Settings { places, tls, table, user, shown })
+            Ok(Config { servers, tls, table, user, shown })
         };
         read().map_err(|what: String| address.invalid(what))
     }
@@ -180,11 +179,11 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use tokio_postgres::config::Host;
 
-    fn read(url: &str, variables: &[(&str, &str)]) -> Result<Settings> {
+    fn read(url: &str, variables: &[(&str, &str)]) -> Result<Config> {
         let (scheme, rest) = url.split_once(':').unwrap();
         let variables: Vec<(String, String)> =
             variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Settings::read(&Address::parse(scheme, rest).unwrap(), |name| {
+        Config::read(&Address::parse(scheme, rest).unwrap(), |name| {
             variables.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
         })
     }
@@ -206,15 +205,15 @@ mod tests {
             ("PGSSLMODE", "require"),
         ];
         let found = read("postgres://", &variables).unwrap();
-        let config = &found.places[1].config;
+        let config = &found.servers[1].config;
         assert_eq!(
-            (found.places.len(), config.get_hosts(), config.get_ports()),
+            (found.servers.len(), config.get_hosts(), config.get_ports()),
             (2, &[Host::Tcp("b".into())][..], &[2][..])
         );
         assert_eq!((config.get_user(), config.get_dbname()), (Some("me"), Some("db")));
         assert_eq!((config.get_password(), config.get_ssl_mode()), (Some(&b"secret"[..]), SslMode::Require));
         let found = read("postgresql://you:p@h:7/x?sslmode=disable", &variables).unwrap();
-        let config = &found.places[0].config;
+        let config = &found.servers[0].config;
         assert_eq!((config.get_hosts(), config.get_ports()), (&[Host::Tcp("h".into())][..], &[7][..]));
         assert_eq!((config.get_user(), config.get_dbname()), (Some("you"), Some("x")));
         assert_eq!((config.get_password(), config.get_ssl_mode()), (Some(&b"p"[..]), SslMode::Disable));
@@ -224,7 +223,7 @@ mod tests {
     #[test]
     fn a_path_is_a_socket_and_the_user_names_the_database() {
         let found = read("postgres://?host=/run/x&sslmode=require", &[("USER", "me")]).unwrap();
-        let config = &found.places[0].config;
+        let config = &found.servers[0].config;
         assert_eq!(config.get_hosts(), &[Host::Unix("/run/x".into())]);
         assert_eq!(
             (config.get_user(), config.get_dbname(), config.get_ssl_mode()),
@@ -242,7 +241,7 @@ mod tests {
         }
         let (at_home, other) = (home.path().display().to_string(), home.path().join("other").display().to_string());
         let password = |url: &str, variables: &[(&str, &str)]| {
-            read(url, variables).unwrap().places[0]
+            read(url, variables).unwrap().servers[0]
                 .config
                 .get_password()
                 .map(|bytes| String::from_utf8_lossy(bytes).into_owned())

@@ -3,7 +3,7 @@
 //! Promise: every call ends in time; a connection whose last call was not answered in full, or was dropped, is closed and
 //! never used again, so no answer is taken for another's. Non-promise: nothing is done again here, but for a read.
 
-use super::config::{Place, Settings};
+use super::config::{Config, Server};
 use super::direct::is_direct;
 use super::error::{Failure, failed, silent, standby};
 use crate::phase::Phase;
@@ -85,7 +85,7 @@ impl Connection {
         phase: Phase,
         sql: &str,
         params: &Params<'_>,
-        settings: &Settings,
+        config: &Config,
     ) -> Result<Vec<Row>, Failure> {
         let run = async {
             if let Some(statement) = self.prepared(phase, sql, params).await {
@@ -99,7 +99,7 @@ impl Connection {
             self.client.query_typed(sql, params).await
         };
         match timeout(ANSWER, run).await {
-            Ok(answer) => answer.map_err(|e| failed(e, phase, &self.place, settings)),
+            Ok(answer) => answer.map_err(|e| failed(e, phase, &self.place, config)),
             Err(_) => Err(silent(phase, &self.place)),
         }
     }
@@ -130,8 +130,8 @@ fn is_forgotten(state: &SqlState) -> bool {
 }
 
 /// The connections of one handle.
-pub(super) struct Pool {
-    pub(super) settings: Arc<Settings>,
+pub(super) struct Connections {
+    pub(super) config: Arc<Config>,
     // The last used at the end.
     idle: Mutex<Vec<Connection>>,
     /// The listener's connection, which serves calls too: who waits for a lease needs one connection and not two. Locked
@@ -150,10 +150,10 @@ struct Lent<'a> {
     _permit: SemaphorePermit<'a>,
 }
 
-impl Pool {
-    pub(super) fn new(settings: Arc<Settings>) -> Self {
+impl Connections {
+    pub(super) fn new(config: Arc<Config>) -> Self {
         let (idle, session, permits) = (Mutex::new(Vec::new()), Shared::new(None), Semaphore::new(MOST));
-        Pool { settings, idle, session, permits, primary: AtomicUsize::new(0) }
+        Connections { config, idle, session, permits, primary: AtomicUsize::new(0) }
     }
 
     /// Runs a statement whose second column says whether the server is a standby. Sent again once if the connection was
@@ -186,7 +186,7 @@ impl Pool {
 
     async fn run(&self, mut lent: Lent<'_>, phase: Phase, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, Failure> {
         // Dropped in the middle, or not answered: the connection goes with it.
-        let answer = lent.connection.run(phase, sql, params, &self.settings).await;
+        let answer = lent.connection.run(phase, sql, params, &self.config).await;
         match &answer {
             Err(Failure::Standby(_)) => self.forget_all(),
             Err(Failure::Cut(_)) => {}
@@ -197,7 +197,7 @@ impl Pool {
 
     async fn lend(&self) -> Result<Lent<'_>, Failure> {
         let lend = async {
-            let permit = self.permits.acquire().await.map_err(|_| silent(Phase::Connecting, &self.settings.shown))?;
+            let permit = self.permits.acquire().await.map_err(|_| silent(Phase::Connecting, &self.config.shown))?;
             if let Ok(mut session) = self.session.try_lock()
                 && let Some(connection) = session.take_if(|connection| !connection.client.is_closed())
             {
@@ -209,7 +209,7 @@ impl Pool {
             let connection = self.connect().await?;
             Ok(Lent { connection, is_new: true, session: None, _permit: permit })
         };
-        timeout(CONNECT, lend).await.unwrap_or_else(|_| Err(silent(Phase::Connecting, &self.settings.shown)))
+        timeout(CONNECT, lend).await.unwrap_or_else(|_| Err(silent(Phase::Connecting, &self.config.shown)))
     }
 
     fn give_back(&self, lent: Lent<'_>) {
@@ -255,15 +255,15 @@ impl Pool {
 
     /// Connects to the primary among the servers named, beginning with the one that was it last.
     pub(super) async fn connect(&self) -> Result<Connection, Failure> {
-        let places = &self.settings.places;
+        let servers = &self.config.servers;
         let first = self.primary.load(Ordering::Relaxed);
         let mut errors: Vec<Error> = Vec::new();
-        for turn in 0..places.len() {
-            let at = (first + turn) % places.len();
+        for turn in 0..servers.len() {
+            let at = (first + turn) % servers.len();
             // One that does not answer must leave time for the others.
-            let share = CONNECT / u32::try_from(places.len()).unwrap_or(u32::MAX);
-            let connected = timeout(share, self.connect_to(&places[at])).await;
-            match connected.unwrap_or_else(|_| Err(silent(Phase::Connecting, &places[at].shown))) {
+            let share = CONNECT / u32::try_from(servers.len()).unwrap_or(u32::MAX);
+            let connected = timeout(share, self.connect_to(&servers[at])).await;
+            match connected.unwrap_or_else(|_| Err(silent(Phase::Connecting, &servers[at].shown))) {
                 Ok(connection) => {
                     self.primary.store(at, Ordering::Relaxed);
                     return Ok(connection);
@@ -274,13 +274,13 @@ impl Pool {
         Err(Failure::Final(all_failed(errors)))
     }
 
-    async fn connect_to(&self, place: &Place) -> Result<Connection, Failure> {
-        let settings = &self.settings;
+    async fn connect_to(&self, place: &Server) -> Result<Connection, Failure> {
+        let config = &self.config;
         let (client, mut connection) = place
             .config
-            .connect(settings.tls.clone())
+            .connect(config.tls.clone())
             .await
-            .map_err(|e| failed(e, Phase::Connecting, &place.shown, settings))?;
+            .map_err(|e| failed(e, Phase::Connecting, &place.shown, config))?;
         // Told from version 14 on, and not by every pooler.
         let in_hot_standby = connection.parameter("in_hot_standby").map(|value| value == "on");
         // With the driver's end the notices end.
@@ -299,9 +299,9 @@ impl Pool {
         let is_standby = match in_hot_standby {
             Some(is_standby) => is_standby,
             // With one server, the statements themselves tell.
-            None if settings.places.len() == 1 => false,
+            None if config.servers.len() == 1 => false,
             None => {
-                let rows = connection.run(Phase::Reading, super::statements::NOW, &[], settings).await?;
+                let rows = connection.run(Phase::Reading, super::statements::NOW, &[], config).await?;
                 rows.first().is_none_or(|row| row.try_get(1).unwrap_or(true))
             }
         };

@@ -1,6 +1,6 @@
 //! What the driver's errors mean: what is surely undone is told apart from what may have been applied.
 
-use super::config::Settings;
+use super::config::Config;
 use crate::phase::Phase;
 use leasehold_core::{Error, Kind};
 use std::error::Error as StdError;
@@ -43,17 +43,17 @@ pub(super) fn silent(phase: Phase, place: &str) -> Failure {
 }
 
 /// The driver's error as ours.
-pub(super) fn failed(error: tokio_postgres::Error, phase: Phase, place: &str, settings: &Settings) -> Failure {
+pub(super) fn failed(error: tokio_postgres::Error, phase: Phase, place: &str, config: &Config) -> Failure {
     use Failure::{Final, MissingTable, Overtaken};
     let Some(told) = error.as_db_error() else {
-        return unanswered(error.into(), phase, place, settings);
+        return unanswered(error.into(), phase, place, config);
     };
     let state = told.code().code();
     // Only a plain error is the answer to a statement, and undoes it. The rest ends the connection at any point, or comes
     // from a pooler that lost the server.
     let is_plain = matches!(told.parsed_severity(), Some(Severity::Error) | None) && !state.starts_with("08");
     let says = format!("{} ({state})", leasehold_core::printable(told.message()));
-    let (role, table) = (&settings.user, &settings.table);
+    let (role, table) = (&config.user, &config.table);
     let unavailable = |what: String| Error::new(Kind::Unavailable, what);
     let unsupported = |what: String| Final(Error::new(Kind::Unsupported, what));
     match state {
@@ -99,12 +99,12 @@ pub(super) fn failed(error: tokio_postgres::Error, phase: Phase, place: &str, se
 }
 
 /// No answer of the server: the connection was cut, or never came about.
-fn unanswered(error: Box<dyn StdError + Send + Sync>, phase: Phase, place: &str, settings: &Settings) -> Failure {
+fn unanswered(error: Box<dyn StdError + Send + Sync>, phase: Phase, place: &str, config: &Config) -> Failure {
     let text = error.to_string();
     match phase {
         // The driver calls a password that is asked for and not there a wrong configuration.
         Phase::Connecting if text.contains("authentication") || text.contains("configuration") => {
-            let what = format!("{place} refused role `{}`: {}; give a password", settings.user, cause(&*error));
+            let what = format!("{place} refused role `{}`: {}; give a password", config.user, cause(&*error));
             Failure::Final(Error::new(Kind::Unsupported, what))
         }
         Phase::Connecting if text.contains("TLS") => {

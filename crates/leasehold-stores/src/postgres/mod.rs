@@ -24,8 +24,8 @@ use crate::phase::Phase;
 use crate::revision;
 use crate::url::Address;
 use async_trait::async_trait;
-use config::Settings;
-use connection::{Params, Pool};
+use config::Config;
+use connection::{Connections, Params};
 use error::Failure;
 use leasehold_core::store::{
     Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail,
@@ -48,7 +48,7 @@ const ATTEMPTS: usize = 8;
 /// A store in one table. Clones share the connections.
 #[derive(Clone)]
 pub struct PostgresStore {
-    pool: Arc<Pool>,
+    connections: Arc<Connections>,
     statements: Arc<Statements>,
     listener: Arc<Listener>,
     namespace: Namespace,
@@ -58,7 +58,7 @@ pub struct PostgresStore {
 
 impl fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PostgresStore({}, {})", self.pool.settings.shown, self.namespace)
+        write!(f, "PostgresStore({}, {})", self.connections.config.shown, self.namespace)
     }
 }
 
@@ -69,23 +69,24 @@ pub fn check(address: &Address) -> Result<()> {
 
 /// A connection to the database at this address, for what is not a store. Settings and TLS are found as for one.
 pub async fn connect(address: &Address) -> Result<tokio_postgres::Client> {
-    let pool = Pool::new(Arc::new(Settings::read(address, |name| std::env::var(name).ok())?));
-    pool.connect().await.map(connection::Connection::into_client).map_err(Failure::into_error)
+    let connections = Connections::new(Arc::new(Config::read(address, |name| std::env::var(name).ok())?));
+    connections.connect().await.map(connection::Connection::into_client).map_err(Failure::into_error)
 }
 
 impl PostgresStore {
     /// Takes the settings from the address, the environment and the files they name. Connects with the first call.
     pub async fn open(address: &Address, namespace: &Namespace) -> Result<Self> {
-        let settings = Arc::new(Settings::read(address, |name| std::env::var(name).ok())?);
-        let statements = Arc::new(Statements::new(&settings.table));
-        let pool = Arc::new(Pool::new(settings));
-        let listener = Arc::new(Listener::new(pool.clone(), statements::channel(&pool.settings.table, namespace)));
-        Ok(PostgresStore { pool, statements, listener, namespace: namespace.clone(), proven: Arc::default() })
+        let config = Arc::new(Config::read(address, |name| std::env::var(name).ok())?);
+        let statements = Arc::new(Statements::new(&config.table));
+        let connections = Arc::new(Connections::new(config));
+        let listener =
+            Arc::new(Listener::new(connections.clone(), statements::channel(&connections.config.table, namespace)));
+        Ok(PostgresStore { connections, statements, listener, namespace: namespace.clone(), proven: Arc::default() })
     }
 
     /// Reads; none if the table was never made.
     async fn look(&self, sql: &str, params: &Params<'_>) -> Result<Option<Vec<Row>>> {
-        match self.pool.read(sql, params).await {
+        match self.connections.read(sql, params).await {
             Ok(rows) => Ok(Some(rows)),
             Err(Failure::MissingTable) => Ok(None),
             Err(failure) => Err(failure.into_error()),
@@ -94,7 +95,7 @@ impl PostgresStore {
 
     /// The server's time, where there is no table to read it along with.
     async fn now(&self) -> Result<Timestamp> {
-        let rows = self.pool.read(statements::NOW, &[]).await.map_err(Failure::into_error)?;
+        let rows = self.connections.read(statements::NOW, &[]).await.map_err(Failure::into_error)?;
         rows.first().map_or_else(|| Err(strange("it told no time")), |row| timestamp(row, 0))
     }
 
@@ -106,7 +107,7 @@ impl PostgresStore {
             if attempt > 1 {
                 tokio::time::sleep(Duration::from_millis(5 << attempt)).await;
             }
-            match self.pool.ask(Phase::Writing, sql, params).await {
+            match self.connections.ask(Phase::Writing, sql, params).await {
                 Ok(rows) => return rows.first().map_or(Ok(Swap::Mismatch), done),
                 Err(Failure::MissingTable) => match missing {
                     Missing::Mismatch => return Ok(Swap::Mismatch),
@@ -129,8 +130,8 @@ impl PostgresStore {
 
     /// Makes the table. Gives the error that another process phase the same may cause.
     async fn make_table(&self) -> Result<Option<Error>> {
-        let table = &self.pool.settings.table;
-        match self.pool.ask(Phase::Preparing, &table.ddl(), &[]).await {
+        let table = &self.connections.config.table;
+        match self.connections.ask(Phase::Preparing, &table.ddl(), &[]).await {
             Ok(_) => Ok(None),
             Err(Failure::Overtaken(error)) => Ok(Some(error)),
             Err(failure) => Err(failure.into_error()),
@@ -312,7 +313,7 @@ impl Store for PostgresStore {
             let Some(value) = versioned(row, 2)? else { break };
             let name: &str = row.try_get(5).map_err(|_| strange("no name in it"))?;
             let name = LeaseName::new(name).map_err(|e| {
-                let place = &self.pool.settings.table;
+                let place = &self.connections.config.table;
                 Error::new(Kind::Corrupt, format!("table {place} has a record of no lease")).with_source(e)
             })?;
             entries.push((name, value));
@@ -343,9 +344,10 @@ impl Store for PostgresStore {
     }
 
     async fn survey(&self) -> Result<Survey> {
-        let rows = self.pool.read(statements::SURVEY, &[]).await.map_err(Failure::into_error)?;
+        let rows = self.connections.read(statements::SURVEY, &[]).await.map_err(Failure::into_error)?;
         let row = rows.first().ok_or_else(|| strange("it has no row"))?;
-        let survey = survey::judge(&survey::Found::from_row(row).ok_or_else(|| strange("settings are missing"))?);
+        let survey =
+            survey::judge(&survey::ServerSettings::from_row(row).ok_or_else(|| strange("settings are missing"))?);
         self.proven.store(survey.class == Class::A, Ordering::Relaxed);
         Ok(survey)
     }

@@ -5,7 +5,7 @@ use tokio_postgres::Row;
 
 /// What was found.
 #[derive(Debug, Clone)]
-pub(super) struct Found {
+pub(super) struct ServerSettings {
     server_version: String,
     fsync: String,
     full_page_writes: String,
@@ -19,10 +19,10 @@ pub(super) struct Found {
     away: i64,
 }
 
-impl Found {
+impl ServerSettings {
     /// From a row of the surveying statement.
     pub(super) fn from_row(row: &Row) -> Option<Self> {
-        Some(Found {
+        Some(ServerSettings {
             server_version: row.try_get(2).ok()?,
             fsync: row.try_get(3).ok()?,
             full_page_writes: row.try_get(4).ok()?,
@@ -45,7 +45,7 @@ impl Found {
 }
 
 /// Class A only if whatever may be promoted has every answered swap.
-pub(super) fn judge(found: &Found) -> Survey {
+pub(super) fn judge(found: &ServerSettings) -> Survey {
     let mut survey = Survey::plain(Class::A).fine("server_version", &found.server_version);
     let mut is_proven = true;
     for (setting, value, why) in [
@@ -86,9 +86,9 @@ pub(super) fn judge(found: &Found) -> Survey {
 mod tests {
     use super::*;
 
-    fn found() -> Found {
+    fn found() -> ServerSettings {
         let on = || "on".to_owned();
-        Found {
+        ServerSettings {
             server_version: "15".into(),
             fsync: on(),
             full_page_writes: on(),
@@ -101,7 +101,7 @@ mod tests {
         }
     }
 
-    fn advised(found: &Found) -> Vec<String> {
+    fn advised(found: &ServerSettings) -> Vec<String> {
         let survey = judge(found);
         let advised: Vec<String> =
             survey.remarks.into_iter().filter(|remark| remark.advice.is_some()).map(|remark| remark.setting).collect();
@@ -112,15 +112,15 @@ mod tests {
     #[test]
     fn a_lone_server_that_flushes_is_of_class_a() {
         assert_eq!(advised(&found()), [""; 0]);
-        assert_eq!(advised(&Found { synchronous_commit: "off".into(), ..found() }), [""; 0]);
-        assert_eq!(advised(&Found { fsync: "off".into(), ..found() }), ["fsync"]);
-        assert_eq!(advised(&Found { full_page_writes: "off".into(), ..found() }), ["full_page_writes"]);
+        assert_eq!(advised(&ServerSettings { synchronous_commit: "off".into(), ..found() }), [""; 0]);
+        assert_eq!(advised(&ServerSettings { fsync: "off".into(), ..found() }), ["fsync"]);
+        assert_eq!(advised(&ServerSettings { full_page_writes: "off".into(), ..found() }), ["full_page_writes"]);
     }
 
     #[test]
     fn every_standby_must_be_waited_for() {
         let names = "synchronous_standby_names";
-        let with = |text: &str, standbys, sync, quorum, away| Found {
+        let with = |text: &str, standbys, sync, quorum, away| ServerSettings {
             synchronous_standby_names: text.into(),
             standbys,
             sync,

@@ -10,7 +10,7 @@
 //! its transaction. Nothing but hints depends on these locks. A listener that comes while a swap has the tag waits for it,
 //! and reads what it wrote.
 
-use super::connection::Pool;
+use super::connection::Connections;
 use super::direct::is_direct;
 use super::statements::{self, Tag};
 use crate::phase::Phase;
@@ -35,7 +35,7 @@ const SETTLING: Duration = Duration::from_secs(2);
 
 /// The one listener of a handle. It runs while anybody watches.
 pub(super) struct Listener {
-    pool: Arc<Pool>,
+    connections: Arc<Connections>,
     channel: String,
     shared: Mutex<Shared>,
     changed: Notify,
@@ -71,8 +71,8 @@ enum Ended {
 }
 
 impl Listener {
-    pub(super) fn new(pool: Arc<Pool>, channel: String) -> Self {
-        Listener { pool, channel, shared: Mutex::default(), changed: Notify::new() }
+    pub(super) fn new(connections: Arc<Connections>, channel: String) -> Self {
+        Listener { connections, channel, shared: Mutex::default(), changed: Notify::new() }
     }
 
     /// What stands for a key in notifications.
@@ -147,9 +147,9 @@ impl Listener {
 
     /// One connection, from its beginning to its end. It is one of the pool's, and serves the pool's calls meanwhile.
     async fn session(&self, pause: &mut Duration) -> Ended {
-        let connection = match self.pool.take_idle() {
+        let connection = match self.connections.take_idle() {
             Some(connection) => connection,
-            None => match self.pool.connect().await {
+            None => match self.connections.connect().await {
                 Ok(connection) => connection,
                 Err(_) => return Ended::Cut,
             },
@@ -158,21 +158,21 @@ impl Listener {
         match is_direct(&connection.client).await {
             Some(true) => {}
             Some(false) => {
-                self.pool.keep(connection);
+                self.connections.keep(connection);
                 return Ended::Pooled;
             }
             None => return Ended::Cut,
         }
         let mut connection = connection;
         let Some(mut notifications) = connection.notices.take() else { return Ended::Cut };
-        *self.pool.session.lock().await = Some(connection);
+        *self.connections.session.lock().await = Some(connection);
         let ended = self.attend(&mut notifications).await;
-        if let Some(mut connection) = self.pool.session.lock().await.take()
+        if let Some(mut connection) = self.connections.session.lock().await.take()
             && let Ended::Unwanted = ended
         {
             // It listens to nothing any more.
             connection.notices = Some(notifications);
-            self.pool.keep(connection);
+            self.connections.keep(connection);
         }
         ended
     }
@@ -213,14 +213,14 @@ impl Listener {
         let old: Vec<i64> = held.difference(&watched).copied().collect();
         // Without need it is left to those who call.
         if *is_listening == watched.is_empty() || !new.is_empty() || !old.is_empty() {
-            let mut session = self.pool.session.lock().await;
+            let mut session = self.connections.session.lock().await;
             // Not to be used again if this does not go well.
             let mut connection = session.take()?;
-            let settings = &self.pool.settings;
+            let config = &self.connections.config;
             if *is_listening == watched.is_empty() {
                 let verb = if *is_listening { "UNLISTEN" } else { "LISTEN" };
                 let sql = format!("{verb} \"{}\"", self.channel);
-                connection.run(Phase::Reading, &sql, &[], settings).await.ok()?;
+                connection.run(Phase::Reading, &sql, &[], config).await.ok()?;
                 *is_listening = !*is_listening;
             }
             for (sql, tags) in [
@@ -229,7 +229,7 @@ impl Listener {
             ] {
                 if !tags.is_empty() {
                     let params: &super::Params<'_> = &[(tags, Type::INT8_ARRAY)];
-                    connection.run(Phase::Reading, sql, params, settings).await.ok()?;
+                    connection.run(Phase::Reading, sql, params, config).await.ok()?;
                 }
             }
             *session = Some(connection);

@@ -39,26 +39,26 @@ pub(super) struct Wait {
 
 /// A user and a password; each may be missing.
 #[derive(Clone, Default)]
-struct Login {
+struct Credentials {
     user: Option<String>,
     password: Option<String>,
 }
 
 /// Everything the address says.
-pub(super) struct Place {
+pub(super) struct Config {
     pub(super) mode: Mode,
     pub(super) hosts: Vec<Node>,
     pub(super) wait: Option<Wait>,
     /// As it may be shown.
     pub(super) name: String,
     db: i64,
-    login: Login,
-    sentinel_login: Login,
+    credentials: Credentials,
+    sentinel_credentials: Credentials,
     is_tls: bool,
     certificates: Option<TlsCertificates>,
 }
 
-impl Place {
+impl Config {
     /// Reads the address, without touching files or the network.
     pub(super) fn parse(address: &Address) -> Result<Self> {
         address.allow_options(OPTIONS)?;
@@ -80,12 +80,12 @@ impl Place {
             return Err(address.invalid("`cert` and `key` belong together; give both or none"));
         }
         let password = address.password.as_ref().map(|password| password.reveal().to_owned());
-        Ok(Place {
+        Ok(Config {
             wait: wait(address)?,
             name: address.to_string(),
             db,
-            login: Login { user: address.user.clone(), password },
-            sentinel_login: Login {
+            credentials: Credentials { user: address.user.clone(), password },
+            sentinel_credentials: Credentials {
                 user: address.option("sentinel_user").map(str::to_owned),
                 password: address.option("sentinel_password").map(str::to_owned),
             },
@@ -98,12 +98,12 @@ impl Place {
 
     /// Reads what lies outside the address: the environment and the certificates' files.
     pub(super) fn load(address: &Address, variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
-        let mut place = Place::parse(address)?;
-        if place.login.password.is_none() {
-            place.login.password = variable(PASSWORD_VARIABLE).filter(|password| !password.is_empty());
+        let mut config = Config::parse(address)?;
+        if config.credentials.password.is_none() {
+            config.credentials.password = variable(PASSWORD_VARIABLE).filter(|password| !password.is_empty());
         }
-        if !place.is_tls {
-            return Ok(place);
+        if !config.is_tls {
+            return Ok(config);
         }
         crate::tls::install();
         let file = |option: &str| {
@@ -119,31 +119,31 @@ impl Place {
             (Some(client_cert), Some(client_key)) => Some(ClientTlsConfig { client_cert, client_key }),
             _ => None,
         };
-        place.certificates = Some(TlsCertificates { client_tls, root_cert: file("cacert")? });
+        config.certificates = Some(TlsCertificates { client_tls, root_cert: file("cacert")? });
         // So that a file that is no certificate is named now and not at the first call.
-        place.client(&place.hosts[0]).map(drop)?;
-        Ok(place)
+        config.client(&config.hosts[0]).map(drop)?;
+        Ok(config)
     }
 
     /// A client for one server of the store.
     pub(super) fn client(&self, node: &Node) -> Result<Client> {
         // The third protocol, which all servers since Redis 6 speak, pushes hints on the same connection.
         let settings = RedisConnectionInfo::default().set_db(self.db).set_protocol(ProtocolVersion::RESP3);
-        self.build(node, settings, &self.login)
+        self.build(node, settings, &self.credentials)
     }
 
     /// A client for one of the sentinels.
     pub(super) fn sentinel(&self, node: &Node) -> Result<Client> {
-        self.build(node, RedisConnectionInfo::default(), &self.sentinel_login)
+        self.build(node, RedisConnectionInfo::default(), &self.sentinel_credentials)
     }
 
-    fn build(&self, (host, port): &Node, settings: RedisConnectionInfo, login: &Login) -> Result<Client> {
+    fn build(&self, (host, port): &Node, settings: RedisConnectionInfo, credentials: &Credentials) -> Result<Client> {
         let mut settings = settings.set_lib_name("leasehold", env!("CARGO_PKG_VERSION"));
-        if let Some(user) = &login.user {
+        if let Some(user) = &credentials.user {
             settings = settings.set_username(user);
         }
         // A user without a password must not become the default user: the driver sends the two together.
-        if let Some(password) = login.password.as_deref().or(login.user.as_ref().map(|_| "")) {
+        if let Some(password) = credentials.password.as_deref().or(credentials.user.as_ref().map(|_| "")) {
             settings = settings.set_password(password);
         }
         let (host, port) = (host.clone(), *port);
@@ -216,23 +216,23 @@ fn wait(address: &Address) -> Result<Option<Wait>> {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Place> {
+    fn parse(text: &str) -> Result<Config> {
         let (scheme, rest) = text.split_once(':').unwrap();
-        Place::parse(&Address::parse(scheme, rest).unwrap())
+        Config::parse(&Address::parse(scheme, rest).unwrap())
     }
 
     #[test]
     fn an_address_says_which_servers_and_what_they_are() {
-        let place = parse("redis://h/3?wait_replicas=2").unwrap();
-        assert_eq!((place.mode, place.db, place.wait), (Mode::Single, 3, Some(Wait { replicas: 2, ms: 1_000 })));
-        assert_eq!(place.hosts, [("h".to_owned(), 6379)]);
-        let place = parse("rediss://u:p@a:1,b?mode=cluster").unwrap();
-        assert_eq!((place.mode, place.is_tls), (Mode::Cluster, true));
-        assert_eq!(place.hosts, [("a".to_owned(), 1), ("b".to_owned(), 6379)]);
-        let place = parse("redis://a,b:7/mymaster/2?mode=sentinel&wait_replicas=1&wait_ms=50").unwrap();
-        assert_eq!((place.mode, place.db), (Mode::Sentinel("mymaster".into()), 2));
-        assert_eq!(place.hosts, [("a".to_owned(), 26379), ("b".to_owned(), 7)]);
-        assert_eq!(place.wait.unwrap().ms, 50);
+        let config = parse("redis://h/3?wait_replicas=2").unwrap();
+        assert_eq!((config.mode, config.db, config.wait), (Mode::Single, 3, Some(Wait { replicas: 2, ms: 1_000 })));
+        assert_eq!(config.hosts, [("h".to_owned(), 6379)]);
+        let config = parse("rediss://u:p@a:1,b?mode=cluster").unwrap();
+        assert_eq!((config.mode, config.is_tls), (Mode::Cluster, true));
+        assert_eq!(config.hosts, [("a".to_owned(), 1), ("b".to_owned(), 6379)]);
+        let config = parse("redis://a,b:7/mymaster/2?mode=sentinel&wait_replicas=1&wait_ms=50").unwrap();
+        assert_eq!((config.mode, config.db), (Mode::Sentinel("mymaster".into()), 2));
+        assert_eq!(config.hosts, [("a".to_owned(), 26379), ("b".to_owned(), 7)]);
+        assert_eq!(config.wait.unwrap().ms, 50);
         assert_eq!(parse("redis://").unwrap().hosts, [("127.0.0.1".to_owned(), 6379)]);
     }
 
@@ -241,7 +241,7 @@ mod tests {
         let load = |text: &str| {
             let (scheme, rest) = text.split_once(':').unwrap();
             let variable = |name: &str| (name == "REDISCLI_AUTH").then(|| "from-env".to_owned());
-            Place::load(&Address::parse(scheme, rest).unwrap(), variable).unwrap().login.password.unwrap()
+            Config::load(&Address::parse(scheme, rest).unwrap(), variable).unwrap().credentials.password.unwrap()
         };
         assert_eq!(load("redis://worker@h"), "from-env");
         assert_eq!(load("redis://worker:own@h"), "own");

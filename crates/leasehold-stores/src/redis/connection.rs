@@ -5,10 +5,10 @@
 //! cluster and sentinel clients are not used, because they retry by themselves and cannot put `WAIT` on the connection
 //! of the write: one namespace is one slot, so one connection is enough.
 
-use super::config::{Mode, Node, Place};
-use super::error::{Trouble, judge};
+use super::config::{Config, Mode, Node};
+use super::error::{Failure, judge};
 use super::statements::Lua;
-use super::watch::Hub;
+use super::watch::Watchers;
 use crate::phase::Phase;
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, PushInfo, PushKind, Value, cmd, pipe};
@@ -64,37 +64,42 @@ pub(super) enum Confirm {
 }
 
 /// A connection that stood when it was last used.
-struct Live {
+struct Connection {
     connection: MultiplexedConnection,
     node: Node,
     is_gone: Arc<AtomicBool>,
 }
 
-impl Live {
+impl Connection {
     fn give_up(&self) {
         self.is_gone.store(true, Ordering::SeqCst);
     }
 }
 
-/// The way to the server.
-pub(super) struct Link {
-    pub(super) place: Place,
-    hub: Arc<Hub>,
-    live: Mutex<Found>,
+/// What is known of the way to the server, and the connection that is in use.
+pub(super) struct Connections {
+    pub(super) config: Config,
+    watchers: Arc<Watchers>,
+    live: Mutex<Current>,
     /// Subscriptions change one at a time, so that none is undone while it is made.
     subscribing: Mutex<()>,
 }
 
 #[derive(Default)]
-struct Found {
-    live: Option<Arc<Live>>,
+struct Current {
+    live: Option<Arc<Connection>>,
     /// The node of a cluster that was last said to have the slot.
     owner: Option<Node>,
 }
 
-impl Link {
-    pub(super) fn new(place: Place) -> Arc<Self> {
-        Arc::new(Link { place, hub: Arc::default(), live: Mutex::default(), subscribing: Mutex::default() })
+impl Connections {
+    pub(super) fn new(config: Config) -> Arc<Self> {
+        Arc::new(Connections {
+            config,
+            watchers: Arc::default(),
+            live: Mutex::default(),
+            subscribing: Mutex::default(),
+        })
     }
 
     /// Asks the server, and gives its answer. An error says whether it can have been done.
@@ -105,7 +110,7 @@ impl Link {
                 Phase::Writing if sent.load(Ordering::SeqCst) => Kind::Indeterminate,
                 _ => Kind::Unavailable,
             };
-            Err(Error::new(kind, format!("{} did not answer within {} s", self.place.name, CALL.as_secs())))
+            Err(Error::new(kind, format!("{} did not answer within {} s", self.config.name, CALL.as_secs())))
         })
     }
 
@@ -118,59 +123,59 @@ impl Link {
             let live = self.live().await?;
             sent.store(true, Ordering::SeqCst);
             let answer = self.send(&live, call.command(is_whole), phase, confirm, None).await;
-            let trouble = match answer {
+            let failure = match answer {
                 Ok(value) => return Ok(value),
-                Err(Trouble::Asked(node)) if self.place.mode == Mode::Cluster => {
+                Err(Failure::Asked(node)) if self.config.mode == Mode::Cluster => {
                     let beside =
-                        self.connect(&on_same_host(node, &live)).await.map_err(|t| t.into_error(&self.place.name))?;
+                        self.connect(&on_same_host(node, &live)).await.map_err(|t| t.into_error(&self.config.name))?;
                     // The script whole: a node that is just getting the slot may not have it.
                     match self.send(&beside, call.command(true), phase, confirm, Some(cmd("ASKING"))).await {
                         Ok(value) => return Ok(value),
-                        Err(trouble) => trouble,
+                        Err(failure) => failure,
                     }
                 }
-                Err(trouble) => trouble,
+                Err(failure) => failure,
             };
-            match &trouble {
-                Trouble::NoScript => is_whole = true,
-                Trouble::Moved(node) if self.place.mode == Mode::Cluster => {
+            match &failure {
+                Failure::NoScript => is_whole = true,
+                Failure::Moved(node) if self.config.mode == Mode::Cluster => {
                     live.give_up();
                     self.live.lock().await.owner = Some(on_same_host(node.clone(), &live));
                 }
-                Trouble::Asked(_) if self.place.mode == Mode::Cluster => {}
-                Trouble::Moved(_) | Trouble::Asked(_) => {
-                    let what = format!("{} is a cluster; add the option `mode=cluster`", self.place.name);
+                Failure::Asked(_) if self.config.mode == Mode::Cluster => {}
+                Failure::Moved(_) | Failure::Asked(_) => {
+                    let what = format!("{} is a cluster; add the option `mode=cluster`", self.config.name);
                     return Err(Error::new(Kind::Unsupported, what));
                 }
-                Trouble::Closed(_) if phase == Phase::Reading && !is_retried => {
+                Failure::Closed(_) if phase == Phase::Reading && !is_retried => {
                     live.give_up();
                     is_retried = true;
                 }
-                Trouble::Closed(_) | Trouble::Late(_) | Trouble::Elsewhere(_) => {
+                Failure::Closed(_) | Failure::Late(_) | Failure::Elsewhere(_) => {
                     // The next call looks for the server anew.
                     live.give_up();
-                    return Err(trouble.into_error(&self.place.name));
+                    return Err(failure.into_error(&self.config.name));
                 }
-                Trouble::Refused(_) => return Err(trouble.into_error(&self.place.name)),
+                Failure::Refused(_) => return Err(failure.into_error(&self.config.name)),
             }
-            last = Some(trouble);
+            last = Some(failure);
         }
-        Err(last.map_or_else(|| self.nobody(), |trouble| trouble.into_error(&self.place.name)))
+        Err(last.map_or_else(|| self.nobody(), |failure| failure.into_error(&self.config.name)))
     }
 
     /// One exchange: the command, and after it on the same connection the wait for the replicas.
     async fn send(
         &self,
-        live: &Live,
+        live: &Connection,
         command: Cmd,
         phase: Phase,
         confirm: Confirm,
         before: Option<Cmd>,
-    ) -> Result<Value, Trouble> {
-        let wait = self.place.wait.filter(|_| confirm == Confirm::ByReplicas);
+    ) -> Result<Value, Failure> {
+        let wait = self.config.wait.filter(|_| confirm == Confirm::ByReplicas);
         if wait.is_none() && before.is_none() {
             let answer = live.connection.clone().send_packed_command(&command).await;
-            return answer.and_then(Value::extract_error).map_err(|e| judge(e, phase, &self.place.name));
+            return answer.and_then(Value::extract_error).map_err(|e| judge(e, phase, &self.config.name));
         }
         let mut pipeline: Pipeline = pipe();
         let at = usize::from(before.is_some());
@@ -179,7 +184,7 @@ impl Link {
         if let Some(wait) = wait {
             pipeline.cmd("WAIT").arg(wait.replicas).arg(wait.ms);
         }
-        let failed = |e| judge(e, phase, &self.place.name);
+        let failed = |e| judge(e, phase, &self.config.name);
         let count = pipeline.len();
         let answers = live.connection.clone().send_packed_commands(&pipeline, 0, count).await.map_err(failed)?;
         let mut answers = answers.into_iter().skip(at);
@@ -189,19 +194,19 @@ impl Link {
         if answer == Value::Nil {
             return Ok(answer);
         }
-        let name = &self.place.name;
+        let name = &self.config.name;
         let kind = phase.unanswered();
         match answers.next().unwrap_or(Value::Nil).extract_error() {
             Ok(Value::Int(count)) if u64::try_from(count).is_ok_and(|count| count >= wait.replicas) => Ok(answer),
             Ok(Value::Int(count)) => {
                 let what = format!("{count} of {} replicas of {name} confirmed within {} ms", wait.replicas, wait.ms);
-                Err(Trouble::Refused(Error::new(kind, what)))
+                Err(Failure::Refused(Error::new(kind, what)))
             }
-            Ok(_) => Err(Trouble::Refused(Error::new(kind, format!("{name} does not understand WAIT")))),
+            Ok(_) => Err(Failure::Refused(Error::new(kind, format!("{name} does not understand WAIT")))),
             // The script before it was run, whatever became of the wait.
             Err(e) => {
                 let cause = failed(e).into_error(name);
-                Err(Trouble::Refused(
+                Err(Failure::Refused(
                     Error::new(kind, format!("{name} did not wait for its replicas")).with_source(cause),
                 ))
             }
@@ -209,52 +214,52 @@ impl Link {
     }
 
     /// The connection, or a new one if it is gone.
-    async fn live(&self) -> Result<Arc<Live>> {
+    async fn live(&self) -> Result<Arc<Connection>> {
         let mut found = self.live.lock().await;
         if let Some(live) = found.live.as_ref().filter(|live| !live.is_gone.load(Ordering::SeqCst)) {
             return Ok(live.clone());
         }
         found.live = None;
         let live = Arc::new(self.find(&mut found.owner).await?);
-        let channels = self.hub.channels();
+        let channels = self.watchers.channels();
         if !channels.is_empty() {
             let subscribed = live.connection.clone().subscribe(channels).await;
             // If it may not subscribe, watches stay silent.
             if let Err(error) = subscribed
-                && let trouble @ (Trouble::Closed(_) | Trouble::Late(_)) =
-                    judge(error, Phase::Connecting, &self.place.name)
+                && let failure @ (Failure::Closed(_) | Failure::Late(_)) =
+                    judge(error, Phase::Connecting, &self.config.name)
             {
-                return Err(trouble.into_error(&self.place.name));
+                return Err(failure.into_error(&self.config.name));
             }
-            self.hub.hint_all();
+            self.watchers.hint_all();
         }
         found.live = Some(live.clone());
         Ok(live)
     }
 
     /// Looks for a server that may be the right one; if it is not, it will say so.
-    async fn find(&self, owner: &mut Option<Node>) -> Result<Live> {
+    async fn find(&self, owner: &mut Option<Node>) -> Result<Connection> {
         let mut nodes: Vec<Node> = owner.take().into_iter().collect();
-        match &self.place.mode {
+        match &self.config.mode {
             Mode::Sentinel(service) => nodes.push(self.primary(service).await?),
-            Mode::Single | Mode::Cluster => nodes.extend(self.place.hosts.iter().cloned()),
+            Mode::Single | Mode::Cluster => nodes.extend(self.config.hosts.iter().cloned()),
         }
         let mut first = None;
         for node in nodes {
             match self.connect(&node).await {
                 Ok(live) => return Ok(live),
-                Err(trouble) => first = first.or(Some(trouble.into_error(&self.place.name))),
+                Err(failure) => first = first.or(Some(failure.into_error(&self.config.name))),
             }
         }
         Err(first.unwrap_or_else(|| self.nobody()))
     }
 
-    async fn connect(&self, node: &Node) -> Result<Live, Trouble> {
-        let name = &self.place.name;
-        let client = self.place.client(node).map_err(Trouble::Refused)?;
+    async fn connect(&self, node: &Node) -> Result<Connection, Failure> {
+        let name = &self.config.name;
+        let client = self.config.client(node).map_err(Failure::Refused)?;
         let is_gone = Arc::new(AtomicBool::new(false));
-        let (hub, gone) = (self.hub.clone(), is_gone.clone());
-        let answer = ANSWER + Duration::from_millis(self.place.wait.map_or(0, |wait| wait.ms));
+        let (watchers, gone) = (self.watchers.clone(), is_gone.clone());
+        let answer = ANSWER + Duration::from_millis(self.config.wait.map_or(0, |wait| wait.ms));
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT))
             .set_response_timeout(Some(answer))
@@ -262,11 +267,11 @@ impl Link {
                 if push.kind == PushKind::Disconnection {
                     gone.store(true, Ordering::SeqCst);
                 }
-                hub.pushed(&push);
+                watchers.pushed(&push);
                 Ok::<(), ::redis::aio::SendError>(())
             });
         match client.get_multiplexed_async_connection_with_config(&config).await {
-            Ok(connection) => Ok(Live { connection, node: node.clone(), is_gone }),
+            Ok(connection) => Ok(Connection { connection, node: node.clone(), is_gone }),
             Err(error) => Err(judge(error, Phase::Connecting, name)),
         }
     }
@@ -276,7 +281,7 @@ impl Link {
         let found: Option<Node> =
             self.ask_sentinels(cmd("SENTINEL").arg("get-master-addr-by-name").arg(service).take()).await?;
         found.ok_or_else(|| {
-            let what = format!("the sentinels of {} know no primary `{service}`; mend the url", self.place.name);
+            let what = format!("the sentinels of {} know no primary `{service}`; mend the url", self.config.name);
             Error::new(Kind::Unsupported, what)
         })
     }
@@ -284,31 +289,31 @@ impl Link {
     /// The answer of the first sentinel that gives one.
     pub(super) async fn ask_sentinels<T: FromRedisValue>(&self, question: Cmd) -> Result<T> {
         let mut cause = None;
-        for node in &self.place.hosts {
-            match ask(&self.place.sentinel(node)?, &question).await {
+        for node in &self.config.hosts {
+            match ask(&self.config.sentinel(node)?, &question).await {
                 Ok(answer) => return Ok(answer),
-                Err(error) => cause = Some(judge(error, Phase::Connecting, &self.place.name)),
+                Err(error) => cause = Some(judge(error, Phase::Connecting, &self.config.name)),
             }
         }
-        Err(cause.map_or_else(|| self.nobody(), |trouble| trouble.into_error(&self.place.name)))
+        Err(cause.map_or_else(|| self.nobody(), |failure| failure.into_error(&self.config.name)))
     }
 
     /// Asks one node, such as a replica, on a connection of its own.
     pub(super) async fn ask_node<T: FromRedisValue>(&self, node: &Node, question: Cmd) -> Result<T> {
-        let answer = ask(&self.place.client(node)?, &question).await;
-        answer.map_err(|e| judge(e, Phase::Connecting, &self.place.name).into_error(&self.place.name))
+        let answer = ask(&self.config.client(node)?, &question).await;
+        answer.map_err(|e| judge(e, Phase::Connecting, &self.config.name).into_error(&self.config.name))
     }
 
     fn nobody(&self) -> Error {
-        Error::new(Kind::Unavailable, format!("{} names no server", self.place.name))
+        Error::new(Kind::Unavailable, format!("{} names no server", self.config.name))
     }
 
     /// Hints this sender when something is published on the channel. If that cannot be had now, it is tried again.
     pub(super) async fn subscribe(self: &Arc<Self>, channel: &str, sender: Sender<()>) {
         let _turn = self.subscribing.lock().await;
-        let added = self.hub.add(channel, sender);
+        let added = self.watchers.add(channel, sender);
         if added.is_untended {
-            tokio::spawn(tend(self.hub.clone(), Arc::downgrade(self)));
+            tokio::spawn(tend(self.watchers.clone(), Arc::downgrade(self)));
         }
         // One that was watched a moment ago is still subscribed to, or is when the connection is made anew.
         if !added.is_first {
@@ -317,7 +322,7 @@ impl Link {
         let subscribed = async {
             let Ok(live) = self.live().await else { return };
             if let Err(error) = live.connection.clone().subscribe(channel).await
-                && let Trouble::Closed(_) | Trouble::Late(_) = judge(error, Phase::Reading, &self.place.name)
+                && let Failure::Closed(_) | Failure::Late(_) = judge(error, Phase::Reading, &self.config.name)
             {
                 live.give_up();
             }
@@ -328,7 +333,7 @@ impl Link {
     /// Drops what nobody watches any more and finds a lost connection again. False if nobody watches.
     async fn look_after_watches(&self) -> bool {
         let turn = self.subscribing.lock().await;
-        let (gone, is_watched) = self.hub.prune();
+        let (gone, is_watched) = self.watchers.prune();
         if !gone.is_empty()
             && let Some(live) = self.live.lock().await.live.clone()
         {
@@ -343,11 +348,11 @@ impl Link {
 }
 
 /// Runs as long as somebody watches.
-async fn tend(hub: Arc<Hub>, link: Weak<Link>) {
+async fn tend(watchers: Arc<Watchers>, connections: Weak<Connections>) {
     loop {
-        let _ = timeout(TENDING, hub.unwanted.notified()).await;
-        let Some(link) = link.upgrade() else { return };
-        if !link.look_after_watches().await {
+        let _ = timeout(TENDING, watchers.unwanted.notified()).await;
+        let Some(connections) = connections.upgrade() else { return };
+        if !connections.look_after_watches().await {
             return;
         }
     }
@@ -362,6 +367,6 @@ async fn ask<T: FromRedisValue>(client: &Client, question: &Cmd) -> ::redis::Red
 }
 
 /// A node that does not know its own host is told as nothing: it is where the answer came from.
-fn on_same_host((host, port): Node, live: &Live) -> Node {
+fn on_same_host((host, port): Node, live: &Connection) -> Node {
     if host.is_empty() { (live.node.0.clone(), port) } else { (host, port) }
 }

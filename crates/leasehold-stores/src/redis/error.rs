@@ -7,7 +7,7 @@ use leasehold_core::{Error, Kind};
 
 /// What to do after an error.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum Failure {
     /// The server does not know the script: it was not run.
     NoScript,
     /// Another node of the cluster has the keys: nothing was run.
@@ -24,15 +24,15 @@ pub(super) enum Trouble {
     Refused(Error),
 }
 
-impl Trouble {
+impl Failure {
     /// The error, where nothing else can be done.
     pub(super) fn into_error(self, name: &str) -> Error {
         match self {
-            Trouble::Closed(error) | Trouble::Late(error) | Trouble::Elsewhere(error) | Trouble::Refused(error) => {
+            Failure::Closed(error) | Failure::Late(error) | Failure::Elsewhere(error) | Failure::Refused(error) => {
                 error
             }
-            Trouble::NoScript => Error::new(Kind::Unavailable, format!("{name} keeps forgetting scripts; try again")),
-            Trouble::Moved(_) | Trouble::Asked(_) => {
+            Failure::NoScript => Error::new(Kind::Unavailable, format!("{name} keeps forgetting scripts; try again")),
+            Failure::Moved(_) | Failure::Asked(_) => {
                 Error::new(Kind::Unavailable, format!("the cluster at {name} keeps moving its slots; try again"))
             }
         }
@@ -77,13 +77,13 @@ const SET_UP: &[(&str, &str)] = &[
 ];
 
 /// The driver's error as ours: what is surely not applied is told apart from what may be.
-pub(super) fn judge(error: RedisError, phase: Phase, name: &str) -> Trouble {
+pub(super) fn judge(error: RedisError, phase: Phase, name: &str) -> Failure {
     if let Some(node) = error.redirect_node().and_then(|(node, _)| parse_node(node)) {
-        return if error.code() == Some("ASK") { Trouble::Asked(node) } else { Trouble::Moved(node) };
+        return if error.code() == Some("ASK") { Failure::Asked(node) } else { Failure::Moved(node) };
     }
     let code = error.code().unwrap_or_default().to_owned();
     if code == "NOSCRIPT" {
-        return Trouble::NoScript;
+        return Failure::NoScript;
     }
     // Older servers wrap what a command in a script said, so the words are looked for anywhere.
     let text = format!("{code} {error}");
@@ -94,30 +94,30 @@ pub(super) fn judge(error: RedisError, phase: Phase, name: &str) -> Trouble {
     // Without a code it is the connection that failed, and a write may have gone through before.
     let is_unsent = !code.is_empty() || phase == Phase::Connecting;
     if let Some((_, what)) = SET_UP.iter().find(says).filter(|_| is_unsent) {
-        return Trouble::Refused(made(Kind::Unsupported, what));
+        return Failure::Refused(made(Kind::Unsupported, what));
     }
     if is_unsent && text.contains("WRONGTYPE") {
         let what = "has something else under leasehold's keys (`leasehold:{NAMESPACE}:*`); move it away";
-        return Trouble::Refused(made(Kind::Corrupt, what));
+        return Failure::Refused(made(Kind::Corrupt, what));
     }
     if !code.is_empty() {
         return match PASSING.iter().find(says) {
-            Some((word, what)) if ELSEWHERE.contains(word) => Trouble::Elsewhere(made(Kind::Unavailable, what)),
+            Some((word, what)) if ELSEWHERE.contains(word) => Failure::Elsewhere(made(Kind::Unavailable, what)),
             // Whoever waits comes back.
-            Some((CROWDED, what)) => Trouble::Refused(made(Kind::Contended, what)),
-            Some((_, what)) => Trouble::Refused(made(Kind::Unavailable, what)),
-            None => Trouble::Refused(made(Kind::Unsupported, "refused the call; leasehold needs Redis 6 or newer")),
+            Some((CROWDED, what)) => Failure::Refused(made(Kind::Contended, what)),
+            Some((_, what)) => Failure::Refused(made(Kind::Unavailable, what)),
+            None => Failure::Refused(made(Kind::Unsupported, "refused the call; leasehold needs Redis 6 or newer")),
         };
     }
     if error.kind() == ErrorKind::RESP3NotSupported {
-        return Trouble::Refused(made(Kind::Unsupported, "is too old; leasehold needs Redis 6 or newer"));
+        return Failure::Refused(made(Kind::Unsupported, "is too old; leasehold needs Redis 6 or newer"));
     }
     let ours = match phase {
         Phase::Connecting => made(Kind::Unavailable, "cannot be reached"),
         Phase::Reading | Phase::Preparing => made(Kind::Unavailable, "did not answer"),
         Phase::Writing => made(Kind::Indeterminate, "did not answer a write; it may be done"),
     };
-    if error.is_timeout() { Trouble::Late(ours) } else { Trouble::Closed(ours) }
+    if error.is_timeout() { Failure::Late(ours) } else { Failure::Closed(ours) }
 }
 
 /// `host:port`, where an IPv6 host has no brackets.
@@ -130,7 +130,7 @@ fn parse_node(text: &str) -> Option<Node> {
 mod tests {
     use super::*;
 
-    fn judged(line: &str, phase: Phase) -> Trouble {
+    fn judged(line: &str, phase: Phase) -> Failure {
         let answer = ::redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
         judge(answer.extract_error().unwrap_err(), phase, "redis://h")
     }
@@ -161,12 +161,12 @@ mod tests {
     #[test]
     fn a_redirection_names_the_node() {
         assert!(
-            matches!(judged("MOVED 5718 10.0.0.1:7000", Phase::Writing), Trouble::Moved(node) if node == ("10.0.0.1".into(), 7000))
+            matches!(judged("MOVED 5718 10.0.0.1:7000", Phase::Writing), Failure::Moved(node) if node == ("10.0.0.1".into(), 7000))
         );
         assert!(
-            matches!(judged("ASK 5718 ::1:7000", Phase::Writing), Trouble::Asked(node) if node == ("::1".into(), 7000))
+            matches!(judged("ASK 5718 ::1:7000", Phase::Writing), Failure::Asked(node) if node == ("::1".into(), 7000))
         );
-        assert!(matches!(judged("NOSCRIPT No matching script.", Phase::Writing), Trouble::NoScript));
+        assert!(matches!(judged("NOSCRIPT No matching script.", Phase::Writing), Failure::NoScript));
     }
 
     #[test]

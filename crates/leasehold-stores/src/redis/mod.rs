@@ -22,8 +22,8 @@ use crate::phase::Phase;
 use crate::url::Address;
 use ::redis::Value;
 use async_trait::async_trait;
-use config::Place;
-use connection::{Call, Confirm, Link};
+use config::Config;
+use connection::{Call, Confirm, Connections};
 use leasehold_core::store::{
     Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail,
     Versioned, Watch, Watching, list_by_reading, refuse_beside, refuse_erasing_a_lease,
@@ -41,25 +41,25 @@ const PAGE_BYTES: usize = 4 * 1024 * 1024;
 /// A store in Redis or Valkey. Clones share one connection.
 #[derive(Clone)]
 pub struct RedisStore {
-    link: Arc<Link>,
+    connections: Arc<Connections>,
     namespace: Namespace,
 }
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RedisStore({}, {})", self.link.place.name, self.namespace)
+        write!(f, "RedisStore({}, {})", self.connections.config.name, self.namespace)
     }
 }
 
 /// Refuses an address that cannot be meant.
 pub fn check(address: &Address) -> Result<()> {
-    Place::parse(address).map(drop)
+    Config::parse(address).map(drop)
 }
 
 /// Opens the store. The connection is made by the first call.
 pub async fn open(address: &Address, namespace: &Namespace) -> Result<RedisStore> {
-    let place = Place::load(address, |name| std::env::var(name).ok())?;
-    Ok(RedisStore { link: Link::new(place), namespace: namespace.clone() })
+    let config = Config::load(address, |name| std::env::var(name).ok())?;
+    Ok(RedisStore { connections: Connections::new(config), namespace: namespace.clone() })
 }
 
 impl RedisStore {
@@ -77,7 +77,7 @@ impl RedisStore {
 
     /// Runs a script that writes; its answer is the time, or nothing if the record is another one.
     async fn write(&self, call: Call<'_>, revision: Revision) -> Result<Swap> {
-        match self.link.call(call, Phase::Writing, Confirm::ByReplicas).await? {
+        match self.connections.call(call, Phase::Writing, Confirm::ByReplicas).await? {
             Value::Nil => Ok(Swap::Mismatch),
             now => Ok(Swap::Done { revision, now: self.time(Some(&now), Phase::Writing)? }),
         }
@@ -104,7 +104,8 @@ impl RedisStore {
                 Ok(Versioned::parted(bytes.to_vec(), tail, Revision(revision.to_owned())))
             }
             _ => {
-                let what = format!("the record `{key}` in {} is damaged; it was left as it is", self.link.place.name);
+                let what =
+                    format!("the record `{key}` in {} is damaged; it was left as it is", self.connections.config.name);
                 Err(Error::new(Kind::Corrupt, what))
             }
         }
@@ -113,7 +114,10 @@ impl RedisStore {
     /// An answer that no script of ours gives.
     fn strange(&self, phase: Phase) -> Error {
         let kind = if phase == Phase::Writing { Kind::Indeterminate } else { Kind::Corrupt };
-        Error::new(kind, format!("{} gave an answer that leasehold's script does not give", self.link.place.name))
+        Error::new(
+            kind,
+            format!("{} gave an answer that leasehold's script does not give", self.connections.config.name),
+        )
     }
 
     /// One page, and the last name that was looked at.
@@ -125,7 +129,7 @@ impl RedisStore {
             keys: &[self.records(shelf), self.names(shelf)],
             args: &words.each_ref().map(String::as_bytes),
         };
-        let Value::Array(fields) = self.link.call(call, Phase::Reading, Confirm::No).await? else {
+        let Value::Array(fields) = self.connections.call(call, Phase::Reading, Confirm::No).await? else {
             return Err(self.strange(Phase::Reading));
         };
         let now = self.time(fields.first(), Phase::Reading)?;
@@ -134,7 +138,7 @@ impl RedisStore {
         for entry in fields.get(2..).unwrap_or_default().chunks_exact(3) {
             let Value::BulkString(name) = &entry[0] else { return Err(self.strange(Phase::Reading)) };
             let name = LeaseName::new(String::from_utf8_lossy(name)).map_err(|e| {
-                let what = format!("{} has a record of no lease", self.link.place.name);
+                let what = format!("{} has a record of no lease", self.connections.config.name);
                 Error::new(Kind::Corrupt, what).with_source(e)
             })?;
             // A name without a record was about to be written by somebody whom the server stopped midway.
@@ -156,7 +160,7 @@ impl Store for RedisStore {
             clock: ClockSource::Store { grain: Duration::from_millis(1) },
             reach: Reach::Network,
             watch: Watching::Hints,
-            durability: match self.link.place.wait {
+            durability: match self.connections.config.wait {
                 Some(_) => "as the server's `appendfsync` says, and the named number of replicas has it in memory",
                 None => "as the server's `appendfsync` says; replicas get it later",
             },
@@ -164,13 +168,13 @@ impl Store for RedisStore {
     }
 
     async fn read(&self, key: &Key) -> Result<Reading> {
-        let again = if self.link.place.wait.is_some() { "1" } else { "0" };
+        let again = if self.connections.config.wait.is_some() { "1" } else { "0" };
         let call = Call::Script {
             script: &statements::READ,
             keys: &[self.records(key.shelf)],
             args: &[key.name.as_str().as_bytes(), again.as_bytes()],
         };
-        let Value::Array(fields) = self.link.call(call, Phase::Reading, Confirm::ByReplicas).await? else {
+        let Value::Array(fields) = self.connections.call(call, Phase::Reading, Confirm::ByReplicas).await? else {
             return Err(self.strange(Phase::Reading));
         };
         let value = match fields.get(1) {
@@ -247,7 +251,7 @@ impl Store for RedisStore {
     /// Every swap that is news publishes on a channel of the record.
     async fn watch(&self, key: &Key) -> Result<Watch> {
         let (sender, watch) = Watch::channel();
-        self.link.subscribe(&self.channel(key), sender).await;
+        self.connections.subscribe(&self.channel(key), sender).await;
         Ok(watch)
     }
 

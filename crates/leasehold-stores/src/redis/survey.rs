@@ -43,7 +43,7 @@ pub(super) async fn survey(store: &RedisStore) -> Result<Survey> {
     // A read first: in a cluster it leads to the node that is meant.
     let call =
         Call::Script { script: &statements::READ, keys: &[store.records(Shelf::Lease)], args: &[b"survey", b"0"] };
-    store.link.call(call, Phase::Reading, Confirm::No).await?;
+    store.connections.call(call, Phase::Reading, Confirm::No).await?;
     let mut findings = Findings { survey: Survey::plain(Class::B), is_proven: true };
     let info: String = ask(store, cmd("INFO").arg("server").take()).await.unwrap_or_default();
     let version = field(&info, "valkey_version").or_else(|| field(&info, "redis_version"));
@@ -110,7 +110,7 @@ async fn replicas(store: &RedisStore, findings: &mut Findings) -> Result<()> {
     };
     let connected = connected(&info);
     let known = known(store).await?.unwrap_or(0).max(connected.len() as u64);
-    let waited = store.link.place.wait.map_or(0, |wait| wait.replicas);
+    let waited = store.connections.config.wait.map_or(0, |wait| wait.replicas);
     let found = format!("{known} known, {} connected, {waited} waited for", connected.len());
     let advice = (waited < known).then(|| {
         format!("after a failover an answered epoch may be issued again; put `wait_replicas={known}` into the url")
@@ -118,8 +118,12 @@ async fn replicas(store: &RedisStore, findings: &mut Findings) -> Result<()> {
     findings.note("replicas", Some(&found), advice.as_deref());
     for node in connected {
         for setting in ["appendonly", "appendfsync"] {
-            let found =
-                store.link.ask_node(&node, config_get(setting)).await.ok().and_then(|found| value(found, setting));
+            let found = store
+                .connections
+                .ask_node(&node, config_get(setting))
+                .await
+                .ok()
+                .and_then(|found| value(found, setting));
             let advice = found.as_deref().and_then(|found| persistence(setting, found));
             findings.note(&format!("{setting} of the replica {}:{}", node.0, node.1), found.as_deref(), advice);
         }
@@ -129,11 +133,11 @@ async fn replicas(store: &RedisStore, findings: &mut Findings) -> Result<()> {
 
 /// How many replicas the sentinels or the cluster know, those included that are away.
 async fn known(store: &RedisStore) -> Result<Option<u64>> {
-    match &store.link.place.mode {
+    match &store.connections.config.mode {
         Mode::Single => Ok(None),
         Mode::Sentinel(service) => {
             let master: BTreeMap<String, String> =
-                store.link.ask_sentinels(cmd("SENTINEL").arg("master").arg(service).take()).await?;
+                store.connections.ask_sentinels(cmd("SENTINEL").arg("master").arg(service).take()).await?;
             Ok(master.get("num-slaves").and_then(|count| count.parse().ok()))
         }
         Mode::Cluster => {
@@ -180,9 +184,9 @@ fn value(mut found: BTreeMap<String, String>, setting: &str) -> Option<String> {
 }
 
 async fn ask<T: FromRedisValue>(store: &RedisStore, command: Cmd) -> Result<T> {
-    let answer = store.link.call(Call::Command(command), Phase::Reading, Confirm::No).await?;
+    let answer = store.connections.call(Call::Command(command), Phase::Reading, Confirm::No).await?;
     ::redis::from_redis_value(answer).map_err(|e| {
-        Error::new(Kind::Unsupported, format!("{} gave a strange answer", store.link.place.name)).with_source(e)
+        Error::new(Kind::Unsupported, format!("{} gave a strange answer", store.connections.config.name)).with_source(e)
     })
 }
 

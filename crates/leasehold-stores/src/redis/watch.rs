@@ -8,7 +8,7 @@ use tokio::sync::mpsc::Sender;
 
 /// The watches of one store, by channel.
 #[derive(Default)]
-pub(super) struct Hub {
+pub(super) struct Watchers {
     watches: Mutex<Watches>,
     /// Told when a channel has news for nobody.
     pub(super) unwanted: Notify,
@@ -29,7 +29,7 @@ pub(super) struct Added {
     pub(super) is_untended: bool,
 }
 
-impl Hub {
+impl Watchers {
     /// Adds a watch.
     pub(super) fn add(&self, channel: &str, sender: Sender<()>) -> Added {
         let mut watches = self.lock();

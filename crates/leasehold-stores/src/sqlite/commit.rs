@@ -4,7 +4,7 @@
 //! share one transaction, and so one fsync; if that fails before it is committed, each is tried on its own, so nobody
 //! pays for another's. Non-promise: between those that wait at the same time there is no order.
 
-use super::statements::{Room, failed, now};
+use super::statements::{Database, failed, now};
 use crate::phase::Phase;
 use leasehold_core::store::{Revision, Swap};
 use leasehold_core::{Error, Key, Result, Timestamp};
@@ -55,7 +55,7 @@ impl Change {
     }
 }
 
-impl Room {
+impl Database {
     /// Makes all changes that can be made; gives an answer for each, in the same order.
     pub(super) fn make(&self, changes: &[Change]) -> Vec<Result<Swap>> {
         let _inside = critical::enter();

@@ -1,6 +1,6 @@
 //! Opening: as little as possible on a file that is ours, and safely on a new one while others do the same.
 
-use super::statements::{BUSY, Room, failed, refuse};
+use super::statements::{BUSY, Database, failed, refuse};
 use crate::namespace::Namespace;
 use crate::phase::Phase;
 use leasehold_core::{Error, Kind, Nonce, Result};
@@ -43,7 +43,7 @@ const LONGEST_WAIT: Duration = Duration::from_millis(32);
 /// Between two attempts to set up a new file while others do so too.
 const SETUP_PAUSE: Duration = Duration::from_millis(20);
 
-impl Room {
+impl Database {
     /// Opens the file, and creates it if it is missing and its folder is there.
     pub(super) fn open(path: Arc<Path>, namespace: Namespace) -> Result<Self> {
         prepare_folder(&path)?;
@@ -60,9 +60,9 @@ impl Room {
             let _inside = critical::enter();
             connect(&path).map_err(|e| failed(e, Phase::Connecting, &path))?
         };
-        let room = Room { connection, path, namespace, identity, closing: None };
-        room.set_up()?;
-        Ok(room)
+        let database = Database { connection, path, namespace, identity, closing: None };
+        database.set_up()?;
+        Ok(database)
     }
 
     /// Brings a new file, and one of an earlier version, into our layout; of any other only checks that it is ours.

@@ -30,7 +30,7 @@ use leasehold_core::store::{
 use leasehold_core::{Error, Key, Kind, LeaseName, Result, Shelf};
 use leasehold_system::watch::PathWatch;
 use sharing::{Pending, Shared};
-use statements::Room;
+use statements::Database;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -69,10 +69,10 @@ impl SqliteStore {
     async fn with<T: Send + 'static>(
         &self,
         phase: Phase,
-        work: impl FnOnce(&mut Room) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&mut Database) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let mut room = self.shared.room.clone().lock_owned().await;
-        blocking(phase, move || work(&mut room)).await
+        let mut database = self.shared.database.clone().lock_owned().await;
+        blocking(phase, move || work(&mut database)).await
     }
 
     /// Makes a change, together with those that others wait for.
@@ -80,10 +80,10 @@ impl SqliteStore {
         let broken_off = || Error::new(Kind::Indeterminate, "the sqlite call was broken off");
         let (tell, mut answer) = oneshot::channel();
         self.shared.wait_for(Pending { change, tell });
-        let room = tokio::select! {
+        let database = tokio::select! {
             biased;
             answered = &mut answer => return answered.unwrap_or_else(|_| Err(broken_off())),
-            room = self.shared.room.clone().lock_owned() => room,
+            database = self.shared.database.clone().lock_owned() => database,
         };
         let pending = self.shared.take_pending();
         // Goes on when the caller is dropped: a swap is done or not, never half.
@@ -91,9 +91,9 @@ impl SqliteStore {
             // Nobody waits any more for some of them, and they were not begun.
             let (changes, tell): (Vec<_>, Vec<_>) =
                 pending.into_iter().filter(|p| !p.tell.is_closed()).map(|p| (p.change, p.tell)).unzip();
-            let answers: Vec<_> = changes.chunks(MOST_TOGETHER).flat_map(|some| room.make(some)).collect();
+            let answers: Vec<_> = changes.chunks(MOST_TOGETHER).flat_map(|some| database.make(some)).collect();
             // Before anybody is told: whoever drops the store after its answer has closed the file.
-            drop(room);
+            drop(database);
             for (tell, answer) in tell.into_iter().zip(answers) {
                 let _ = tell.send(answer);
             }
@@ -130,11 +130,11 @@ impl Store for SqliteStore {
 
     async fn read(&self, key: &Key) -> Result<Reading> {
         // A read is a few pages that are mostly in memory, and waits for no writer: cheaper done than handed over.
-        if let Ok(room) = self.shared.room.try_lock() {
-            return room.read(key);
+        if let Ok(database) = self.shared.database.try_lock() {
+            return database.read(key);
         }
         let key = key.clone();
-        self.with(Phase::Reading, move |room| room.read(&key)).await
+        self.with(Phase::Reading, move |database| database.read(&key)).await
     }
 
     async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
@@ -181,7 +181,7 @@ impl Store for SqliteStore {
 
     async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
         let after = after.cloned();
-        self.with(Phase::Reading, move |room| room.list(shelf, after.as_ref(), skip, limit)).await
+        self.with(Phase::Reading, move |database| database.list(shelf, after.as_ref(), skip, limit)).await
     }
 
     async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
@@ -215,6 +215,6 @@ impl Store for SqliteStore {
     }
 
     async fn survey(&self) -> Result<Survey> {
-        self.with(Phase::Reading, Room::survey).await
+        self.with(Phase::Reading, Database::survey).await
     }
 }

@@ -4,7 +4,7 @@
 //! the last of them is dropped. Non-promise: two who open a file at the same moment may get one each, which is as good.
 
 use super::commit::Change;
-use super::statements::Room;
+use super::statements::Database;
 use crate::namespace::Namespace;
 use leasehold_core::Result;
 use leasehold_core::store::Swap;
@@ -17,7 +17,7 @@ use tokio::sync::{Mutex, oneshot};
 /// A connection, and who waits for it.
 pub(super) struct Shared {
     // An asynchronous mutex in front of the blocking pool: waiting calls cost a queue entry, not a thread each.
-    pub(super) room: Arc<Mutex<Room>>,
+    pub(super) database: Arc<Mutex<Database>>,
     pending: PlainMutex<Vec<Pending>>,
 }
 
@@ -38,7 +38,7 @@ impl Shared {
     }
 }
 
-type Rooms = HashMap<(PathBuf, String), Entry>;
+type Databases = HashMap<(PathBuf, String), Entry>;
 
 struct Entry {
     shared: Weak<Shared>,
@@ -46,26 +46,26 @@ struct Entry {
     identity: (u64, u64),
 }
 
-fn rooms() -> MutexGuard<'static, Rooms> {
-    static ROOMS: OnceLock<PlainMutex<Rooms>> = OnceLock::new();
-    ROOMS.get_or_init(PlainMutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+fn databases() -> MutexGuard<'static, Databases> {
+    static DATABASES: OnceLock<PlainMutex<Databases>> = OnceLock::new();
+    DATABASES.get_or_init(PlainMutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The connection that this process has to the file, or a new one.
 pub(super) fn open(path: Arc<Path>, namespace: Namespace) -> Result<Arc<Shared>> {
     let key = (path.to_path_buf(), namespace.as_str().to_owned());
     let found = std::fs::metadata(&path).ok().map(|file| (file.dev(), file.ino()));
-    if let Some(entry) = rooms().get(&key)
+    if let Some(entry) = databases().get(&key)
         && Some(entry.identity) == found
         && let Some(shared) = entry.shared.upgrade()
     {
         return Ok(shared);
     }
-    let room = Room::open(path, namespace)?;
-    let identity = room.identity;
-    let shared = Arc::new(Shared { room: Arc::new(Mutex::new(room)), pending: PlainMutex::default() });
-    let mut rooms = rooms();
-    rooms.retain(|_, entry| entry.shared.strong_count() > 0);
-    rooms.insert(key, Entry { shared: Arc::downgrade(&shared), identity });
+    let database = Database::open(path, namespace)?;
+    let identity = database.identity;
+    let shared = Arc::new(Shared { database: Arc::new(Mutex::new(database)), pending: PlainMutex::default() });
+    let mut databases = databases();
+    databases.retain(|_, entry| entry.shared.strong_count() > 0);
+    databases.insert(key, Entry { shared: Arc::downgrade(&shared), identity });
     Ok(shared)
 }

@@ -21,7 +21,7 @@ const READ: &str = "SELECT r.revision, r.value, t.value FROM record r LEFT JOIN 
 const LIST: &str = "SELECT r.name, r.revision, r.value, t.value FROM record r LEFT JOIN tail t USING (shelf, name)
     WHERE r.shelf = ?1 AND r.name > ?2 ORDER BY r.name LIMIT ?3 OFFSET ?4";
 /// A connection, and the file it was opened on.
-pub(super) struct Room {
+pub(super) struct Database {
     pub(super) connection: Connection,
     pub(super) path: Arc<Path>,
     pub(super) namespace: Namespace,
@@ -31,13 +31,13 @@ pub(super) struct Room {
     pub(super) closing: Option<critical::Inside>,
 }
 
-impl Drop for Room {
+impl Drop for Database {
     fn drop(&mut self) {
         self.closing = Some(critical::enter());
     }
 }
 
-impl Room {
+impl Database {
     pub(super) fn read(&self, key: &Key) -> Result<Reading> {
         let read = || {
             // Told before it is read: a tenure is not taken for over because this process slept in between.
