@@ -8,7 +8,7 @@ use crate::epoch::Epoch;
 use crate::error::{Error, Kind, Result};
 use crate::name::LeaseName;
 use crate::nonce::{Lineage, Nonce};
-use crate::remedy::{Found, Remedy};
+use crate::remedy::{Remedy, StoredLineage};
 use crate::resolve::Right;
 use crate::text::{Who, Why};
 use crate::token::Token;
@@ -137,7 +137,7 @@ impl Rejection {
                      written. Use the store that the resource belongs to, or give the resource to this lease with \
                      `leasehold adopt`. If its store was lost and begun anew, stop the job, then heal with"
                 );
-                let found = Found::Lineage(held);
+                let found = StoredLineage::Lineage(held);
                 Error::new(Kind::Invalid, message).with_remedy(Remedy::lost(resource, &lease, high, seen, found))
             }
             Rejection::Regressed { lease, seen } => regressed(resource, &lease, seen),

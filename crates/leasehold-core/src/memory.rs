@@ -20,12 +20,12 @@ const BEGINNING_MS: u64 = 1_700_000_000_000;
 /// Records in memory. Clones share them.
 #[derive(Debug, Clone)]
 pub struct MemoryStore {
-    room: Arc<Mutex<Room>>,
+    contents: Arc<Mutex<Contents>>,
     clock: Arc<dyn Clock>,
 }
 
 #[derive(Debug, Default)]
-struct Room {
+struct Contents {
     records: BTreeMap<Key, Kept>,
     // One counter for all keys: a revision is never reused, not even after an erase.
     last_revision: u64,
@@ -54,11 +54,11 @@ impl Default for MemoryStore {
 impl MemoryStore {
     /// An empty store that tells this clock's time.
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
-        MemoryStore { room: Arc::default(), clock }
+        MemoryStore { contents: Arc::default(), clock }
     }
 
-    fn room(&self) -> MutexGuard<'_, Room> {
-        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    fn contents(&self) -> MutexGuard<'_, Contents> {
+        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn now(&self) -> Timestamp {
@@ -66,7 +66,7 @@ impl MemoryStore {
     }
 }
 
-impl Room {
+impl Contents {
     fn matches(&self, key: &Key, expected: Option<&Revision>) -> bool {
         let current = self.records.get(key).map(|kept| kept.revision.to_string());
         current.as_ref() == expected.map(|r| &r.0)
@@ -96,24 +96,24 @@ impl Store for MemoryStore {
     }
 
     async fn read(&self, key: &Key) -> Result<Reading> {
-        let value = self.room().records.get(key).map(Kept::versioned);
+        let value = self.contents().records.get(key).map(Kept::versioned);
         Ok(Reading { value, now: self.now() })
     }
 
     async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
-        let mut room = self.room();
-        if !room.matches(key, expected) {
+        let mut contents = self.contents();
+        if !contents.matches(key, expected) {
             return Ok(Swap::Mismatch);
         }
-        room.last_revision += 1;
-        let revision = room.last_revision;
+        contents.last_revision += 1;
+        let revision = contents.last_revision;
         // Kept apart as a store would: a caller that vouches for a tail that is not there is found out.
         let tail = match next.tail {
             Tail::New(bytes) => bytes.to_vec(),
-            Tail::Kept(_) => room.records.remove(key).map(|kept| kept.tail).unwrap_or_default(),
+            Tail::Kept(_) => contents.records.remove(key).map(|kept| kept.tail).unwrap_or_default(),
         };
-        room.records.insert(key.clone(), Kept { revision, head: next.head.to_vec(), tail });
-        room.notify(key);
+        contents.records.insert(key.clone(), Kept { revision, head: next.head.to_vec(), tail });
+        contents.notify(key);
         Ok(Swap::Done { revision: Revision(revision.to_string()), now: self.now() })
     }
 
@@ -129,27 +129,27 @@ impl Store for MemoryStore {
         beside: Beside<'_>,
     ) -> Result<Swap> {
         beside.erased.map_or(Ok(()), refuse_erasing_a_lease)?;
-        let mut room = self.room();
-        if !room.matches(key, expected) {
+        let mut contents = self.contents();
+        if !contents.matches(key, expected) {
             return Ok(Swap::Mismatch);
         }
-        room.last_revision += 1;
-        let revision = room.last_revision;
+        contents.last_revision += 1;
+        let revision = contents.last_revision;
         let kept = |bytes: &[u8]| Kept { revision, head: bytes.to_vec(), tail: Vec::new() };
-        room.records.insert(key.clone(), kept(next));
+        contents.records.insert(key.clone(), kept(next));
         if let Some(erased) = beside.erased {
-            room.records.remove(erased);
+            contents.records.remove(erased);
         }
         if let Some((put, bytes)) = beside.put {
-            room.records.entry(put.clone()).or_insert_with(|| kept(bytes));
+            contents.records.entry(put.clone()).or_insert_with(|| kept(bytes));
         }
-        room.notify(key);
+        contents.notify(key);
         Ok(Swap::Done { revision: Revision(revision.to_string()), now: self.now() })
     }
 
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
-        let room = self.room();
-        let mut entries: Vec<_> = room
+        let contents = self.contents();
+        let mut entries: Vec<_> = contents
             .records
             .iter()
             .filter(|(key, _)| key.shelf == shelf && after.is_none_or(|after| key.name > *after))
@@ -167,18 +167,18 @@ impl Store for MemoryStore {
 
     async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
         refuse_erasing_a_lease(key)?;
-        let mut room = self.room();
-        if !room.matches(key, Some(expected)) {
+        let mut contents = self.contents();
+        if !contents.matches(key, Some(expected)) {
             return Ok(Swap::Mismatch);
         }
-        room.records.remove(key);
-        room.notify(key);
+        contents.records.remove(key);
+        contents.notify(key);
         Ok(Swap::Done { revision: expected.clone(), now: self.now() })
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {
         let (sender, watch) = Watch::channel();
-        self.room().watchers.push((key.clone(), sender));
+        self.contents().watchers.push((key.clone(), sender));
         Ok(watch)
     }
 

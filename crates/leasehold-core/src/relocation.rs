@@ -85,7 +85,7 @@ impl fmt::Display for Relocation {
     }
 }
 
-/// The error of everything that meets a record which is not simply here. [`crate::residence::elsewhere`] says more.
+/// The error of everything that meets a record which is not simply here. [`crate::migration::elsewhere`] says more.
 pub fn elsewhere(what: &str, state: &Relocation) -> Error {
     let under_way = match state {
         Relocation::Moved { to, .. } => {

@@ -19,25 +19,25 @@ pub struct Remedy {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Step {
-    Advance { lease: LeaseName, past: Epoch, back_to: Option<(Lineage, Found)> },
+    Advance { lease: LeaseName, past: Epoch, back_to: Option<(Lineage, StoredLineage)> },
     Retry { lease: LeaseName, past: Epoch },
     Adopt { resource: String },
 }
 
 /// The lineage of the record that the store has, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
+pub enum StoredLineage {
     /// It has none of that name.
     Nothing,
     /// This one.
     Lineage(Lineage),
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for StoredLineage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Found::Nothing => f.write_str("none"),
-            Found::Lineage(lineage) => write!(f, "{lineage}"),
+            StoredLineage::Nothing => f.write_str("none"),
+            StoredLineage::Lineage(lineage) => write!(f, "{lineage}"),
         }
     }
 }
@@ -53,7 +53,7 @@ impl Remedy {
     }
 
     /// A guard has seen an epoch of a lineage that the store, which was lost and begun anew, does not have.
-    pub fn lost(resource: &str, lease: &LeaseName, seen: Epoch, lineage: Lineage, found: Found) -> Self {
+    pub fn lost(resource: &str, lease: &LeaseName, seen: Epoch, lineage: Lineage, found: StoredLineage) -> Self {
         let step = match Right::of(lease) {
             Right::Lease => Step::Advance { lease: lease.clone(), past: seen, back_to: Some((lineage, found)) },
             // An item has a short life: its work is added anew, and what it wrote goes to the new one.
@@ -125,7 +125,7 @@ mod tests {
             "gone back; heal with: leasehold advance daily --past 5 --store 'dir:/mnt/a b' --why 'the store was restored from \
              an old copy'"
         );
-        let lost = Remedy::lost("file:x", &lease, Epoch::new(5).unwrap(), lineage, Found::Lineage(other));
+        let lost = Remedy::lost("file:x", &lease, Epoch::new(5).unwrap(), lineage, StoredLineage::Lineage(other));
         assert!(told(lost).contains(&format!(
             "--lineage {lineage} --if-lineage {other} --store 'dir:/mnt/a b' --why 'the store was lost'"
         )));
@@ -137,7 +137,7 @@ mod tests {
         assert!(told(in_spool.clone()).contains("leasehold queue retry spool:PATH k.one --past 5 --why"));
         let told_of_spool = in_spool.in_store("spool:/p").in_store("sqlite:/db").to_string();
         assert!(told_of_spool.contains("leasehold queue retry spool:/p k.one --past 5 --why"));
-        let adopted = Remedy::lost("file:it's", &item, Epoch::new(5).unwrap(), lineage, Found::Nothing);
+        let adopted = Remedy::lost("file:it's", &item, Epoch::new(5).unwrap(), lineage, StoredLineage::Nothing);
         assert!(told(adopted).contains(r"leasehold adopt 'file:it'\''s' --token"));
     }
 

@@ -6,9 +6,9 @@ use crate::epoch::Epoch;
 use crate::error::{Error, Kind, Result};
 use crate::lease::protocol::Refusal;
 use crate::lease::transfer::Outcome;
+use crate::migration;
 use crate::name::{Key, LeaseName, Shelf};
 use crate::nonce::{Jitter, Nonce};
-use crate::residence;
 use crate::store::Watch;
 use crate::token::Token;
 use std::time::Duration;
@@ -194,7 +194,7 @@ impl Coordinator {
         let seen = self.inspect(lease).await?;
         if let Some(state) = &seen.record.relocation {
             // A pause that it left with counts for nothing here.
-            return Err(residence::elsewhere(self.store().as_ref(), &format!("lease `{lease}`"), state).await);
+            return Err(migration::elsewhere(self.store().as_ref(), &format!("lease `{lease}`"), state).await);
         }
         let refused =
             |mark| Acquired::Refused { lease: lease.clone(), refusal: Box::new(Refusal::Paused(mark)), now: seen.now };

@@ -151,11 +151,11 @@ impl Leased {
     }
 }
 
-/// Duplicates and retries, and how many firings were waved off.
+/// Duplicates and retries, and how many firings were skipped.
 fn with_leases(slots: &[(Slot, Vec<Firing>)]) -> (u32, u32, u32) {
     let every = Schedule::every(Duration::from_secs(21 * 86_400 / 196)).unwrap();
     let mut lease = Leased::new(Duration::from_secs(90));
-    let (mut duplicates, mut retries, mut waved_off) = (0, 0, 0);
+    let (mut duplicates, mut retries, mut skipped) = (0, 0, 0);
     for (slot, firings) in slots {
         let mut working: Option<(Claim, u64, u64)> = None;
         let mut pushed = 0;
@@ -173,7 +173,7 @@ fn with_leases(slots: &[(Slot, Vec<Firing>)]) -> (u32, u32, u32) {
                     pushed += 1;
                     working = Some((claim, firing.start, firing.start + firing.run_time));
                 }
-                Err(_) => waved_off += 1,
+                Err(_) => skipped += 1,
             }
         }
         if let Some((claim, from, until)) = working {
@@ -183,7 +183,7 @@ fn with_leases(slots: &[(Slot, Vec<Firing>)]) -> (u32, u32, u32) {
             duplicates += pushed - 1;
         }
     }
-    (duplicates, retries, waved_off)
+    (duplicates, retries, skipped)
 }
 
 #[test]
@@ -194,9 +194,9 @@ fn two_machines_push_twice_and_conflict_without_leases_and_never_with() {
     for fleet in 0..FLEETS {
         let slots = three_weeks(&mut random);
         let (twice, conflicts) = without_leases(&slots);
-        let (leased_twice, leased_conflicts, waved_off) = with_leases(&slots);
+        let (leased_twice, leased_conflicts, skipped) = with_leases(&slots);
         assert_eq!((leased_twice, leased_conflicts), (0, 0), "fleet {fleet}");
-        assert_eq!(waved_off, twice + conflicts, "fleet {fleet}: each second firing is waved off");
+        assert_eq!(skipped, twice + conflicts, "fleet {fleet}: each second firing is skipped");
         runs += slots.iter().map(|(_, firings)| firings.len() as u32).sum::<u32>();
         (duplicates, retries) = (duplicates + twice, retries + conflicts);
     }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use leasehold_core::{Kind, Slot, Timestamp};
-use leasehold_work::schedule::{CatchUp, Drop, Due, Last, Schedule, Zone, due};
+use leasehold_work::schedule::{CatchUp, DropReason, Due, Last, Schedule, Zone, due};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -159,12 +159,12 @@ fn a_day_off_is_caught_up_on_within_bounds_and_the_rest_is_named() {
     let one = all(&every, now, Last::Settled(last), CatchUp::default());
     assert_eq!(texts(one.run.iter().copied()), ["2026-11-15T00:00"]);
     assert_eq!(one.dropped.len(), 2 - 1, "{one:?}");
-    assert_eq!((one.dropped[0].count, one.dropped[0].reason), (31, Drop::Coalesced));
+    assert_eq!((one.dropped[0].count, one.dropped[0].reason), (31, DropReason::Coalesced));
 
     let policy = CatchUp::new(3, Duration::from_secs(3_600)).unwrap();
     let three = all(&every, now, Last::Settled(last), policy);
     assert_eq!(texts(three.run.iter().copied()), ["2026-11-14T23:15", "2026-11-15T00:00"]);
-    assert_eq!((three.dropped[0].count, three.dropped[0].reason), (30, Drop::TooOld));
+    assert_eq!((three.dropped[0].count, three.dropped[0].reason), (30, DropReason::TooOld));
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use leasehold_core::lease::protocol::{AfterFailure, Decision, Request, SlotClaim, decide};
 use leasehold_core::{Claim, HolderId, Label, Lineage, Nonce, Outcome, Ownership, SLOT_RUNS, Slot, Timestamp, Ttl};
 use leasehold_work::schedule::{
-    CatchUp, Drop, ENTRIES_KEPT, Fate, Interrupted, Journal, Last, RunEnd, Schedule, Standing, due,
+    CatchUp, DropReason, ENTRIES_KEPT, Fate, Interrupted, Journal, Last, RunEnd, Schedule, Standing, due,
 };
 use std::time::Duration;
 
@@ -190,7 +190,7 @@ fn a_mark_that_is_ahead_runs_nothing_names_what_comes_due_and_can_be_set_back() 
         for _ in 0..2 {
             let found = look(&record, &journal, CatchUp::default(), now);
             assert_eq!((found.ahead, found.interrupted, found.due.run.len()), (Some(slot(year)), None, 0));
-            assert!(found.due.dropped.iter().all(|d| d.reason == Drop::ClockAhead), "{found:?}");
+            assert!(found.due.dropped.iter().all(|d| d.reason == DropReason::ClockAhead), "{found:?}");
             told += journal.drop_slots(&found.due.dropped, at(now), "a").iter().map(|d| d.count).sum::<u64>();
         }
     }
@@ -217,5 +217,5 @@ fn a_mark_that_is_ahead_runs_nothing_names_what_comes_due_and_can_be_set_back() 
 fn slots_that_come_due_while_the_mark_is_ahead_are_all_named() {
     let daily = due(&hourly(), at(T0 + DAY), Last::Ahead(at(T0)), CatchUp::default(), |_| false);
     assert_eq!((daily.run.len(), daily.dropped.len(), daily.dropped[0].count), (0, 1, 24));
-    assert_eq!((daily.dropped[0].reason, daily.dropped[0].before), (Drop::ClockAhead, Some(slot(0))));
+    assert_eq!((daily.dropped[0].reason, daily.dropped[0].before), (DropReason::ClockAhead, Some(slot(0))));
 }

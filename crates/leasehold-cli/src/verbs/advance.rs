@@ -4,7 +4,7 @@ use super::operate::{Asked, LONGEST_JUMP, order};
 use crate::args::{Advance as Args, Common};
 use crate::config::{Settings, blame_flag};
 use crate::exit::Exit;
-use leasehold_core::{Epoch, Error, Found, Kind, LeaseName, Lineage, Ownership, Result};
+use leasehold_core::{Epoch, Error, Kind, LeaseName, Lineage, Ownership, Result, StoredLineage};
 
 pub async fn advance(common: &Common, args: &Args) -> Result<Exit> {
     let past: Epoch = args.past.parse().map_err(|e| blame_flag(e, "--past"))?;
@@ -19,7 +19,7 @@ pub async fn advance(common: &Common, args: &Args) -> Result<Exit> {
 pub struct Advance {
     pub past: Epoch,
     pub lineage: Option<Lineage>,
-    if_lineage: Option<Found>,
+    if_lineage: Option<StoredLineage>,
     force: bool,
 }
 
@@ -29,15 +29,15 @@ impl Advance {
         if !self.force {
             check_jump(lease, record.epoch, self.past)?;
         }
-        let found = record.lineage.map_or(Found::Nothing, Found::Lineage);
+        let found = record.lineage.map_or(StoredLineage::Nothing, StoredLineage::Lineage);
         check_lineage(settings, lease, found, self.if_lineage, self.lineage)
     }
 }
 
-fn expected(text: &str) -> Result<Found> {
+fn expected(text: &str) -> Result<StoredLineage> {
     match text {
-        "none" => Ok(Found::Nothing),
-        text => text.parse().map(Found::Lineage).map_err(|e| blame_flag(e, "--if-lineage")),
+        "none" => Ok(StoredLineage::Nothing),
+        text => text.parse().map(StoredLineage::Lineage).map_err(|e| blame_flag(e, "--if-lineage")),
     }
 }
 
@@ -46,8 +46,8 @@ fn expected(text: &str) -> Result<Found> {
 fn check_lineage(
     settings: &Settings,
     lease: &LeaseName,
-    found: Found,
-    expected: Option<Found>,
+    found: StoredLineage,
+    expected: Option<StoredLineage>,
     next: Option<Lineage>,
 ) -> Result<()> {
     let store = &settings.store.value;
@@ -59,7 +59,7 @@ fn check_lineage(
             );
             Err(Error::new(Kind::Invalid, message))
         }
-        None if next.is_some_and(|next| found != Found::Lineage(next)) => {
+        None if next.is_some_and(|next| found != StoredLineage::Lineage(next)) => {
             let allowed = format!(
                 "say which lineage it takes the place of, for this can be done once: lease `{lease}` has {found} in store \
                  `{store}`, so if that is the lease that was lost and begun anew, add --if-lineage {found}; nothing was \

@@ -8,7 +8,7 @@ use super::{coordinator, known};
 use crate::args::{Common, Operate as Args};
 use crate::config::Settings;
 use crate::exit::Exit;
-use leasehold_core::residence;
+use leasehold_core::migration;
 use leasehold_core::{Error, Kind, LeaseName, Result, Slot, Why};
 use leasehold_work::schedule::{Journals, slot_text};
 
@@ -19,7 +19,7 @@ pub async fn rewind(common: &Common, args: &Args) -> Result<Exit> {
     let record = known(&settings, &job).await?.record;
     let coordinator = coordinator(&settings).await?;
     if let Some(state) = &record.relocation {
-        return Err(residence::elsewhere(coordinator.store().as_ref(), &format!("lease `{job}`"), state).await);
+        return Err(migration::elsewhere(coordinator.store().as_ref(), &format!("lease `{job}`"), state).await);
     }
     let journals = Journals::new(coordinator);
     let (journal, now) = journals.read(&job).await?;

@@ -5,7 +5,9 @@ use super::{coordinator, of_token};
 use crate::args::Common;
 use crate::config::{Settings, Source};
 use leasehold_core::guard::{self, Guard, HighWater};
-use leasehold_core::{Coordinator, Error, Event, Found, Kind, Remedy, Resolver, Result, Right, Token, TokenState};
+use leasehold_core::{
+    Coordinator, Error, Event, Kind, Remedy, Resolver, Result, Right, StoredLineage, Token, TokenState,
+};
 use leasehold_work::Tokens;
 use leasehold_work::spool::{Presence, Spool};
 use std::path::{Path, PathBuf};
@@ -120,7 +122,7 @@ pub async fn overtaken(common: &Common, guard: &dyn Guard, token: &Token) -> Res
             token.lease,
             found.place,
         );
-        let remedy = Remedy::lost(&guard.resource(), &lease, epoch, lineage, Found::Nothing);
+        let remedy = Remedy::lost(&guard.resource(), &lease, epoch, lineage, StoredLineage::Nothing);
         return Err(Error::new(Kind::Regressed, message).with_remedy(remedy));
     }
     let checked = found.may_write(token, &guard.resource());

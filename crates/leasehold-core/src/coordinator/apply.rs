@@ -8,10 +8,10 @@ use crate::error::{Error, Kind, Result};
 use crate::grant::{Anchor, Known};
 use crate::lease::protocol::{Decision, Fate, Order, Refusal, Request, decide, fate};
 use crate::lease::record::Ownership;
+use crate::migration;
 use crate::name::{Key, LeaseName, Shelf};
 use crate::nonce::{Jitter, Nonce};
 use crate::relocation;
-use crate::residence;
 use crate::sheet::Sheet;
 use crate::store::Swap;
 use crate::time::Timestamp;
@@ -81,7 +81,7 @@ impl Coordinator {
                     let what = format!("lease `{lease}`");
                     return Err(match is_a_holders(request) {
                         true => relocation::taken_away(&what, &state),
-                        false => residence::elsewhere(self.store.as_ref(), &what, &state).await,
+                        false => migration::elsewhere(self.store.as_ref(), &what, &state).await,
                     });
                 }
                 Decision::Refuse(refusal) if known.revision.is_some() && is_so_already(request, &refusal) => {
@@ -96,7 +96,7 @@ impl Coordinator {
             };
             if next.newborn && !is_a_holders(request) && !is_looked_up && unanswered.is_none() {
                 // Before anything is written: a namespace that is moved leaves no trace of a name that it never knew.
-                residence::look(self.store.as_ref()).await?.check(&namespace_of(lease))?;
+                migration::look(self.store.as_ref()).await?.check(&namespace_of(lease))?;
                 is_looked_up = true;
             }
             match self.write(lease, &known, next, request, asked).await {
@@ -157,7 +157,7 @@ impl Coordinator {
         if !written.record.newborn || written.record.relocation.is_some() {
             return Ok(());
         }
-        let seen = residence::look(self.store.as_ref()).await.map_err(|error| {
+        let seen = migration::look(self.store.as_ref()).await.map_err(|error| {
             let message =
                 format!("lease `{lease}` is new, and whether its namespace was moved cannot be told; look first");
             Error::new(Kind::Indeterminate, message).with_source(error)

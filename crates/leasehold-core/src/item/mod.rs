@@ -9,6 +9,6 @@ pub mod payload;
 pub mod protocol;
 pub mod record;
 
-pub use name::{DedupeKey, ItemId, ItemName, Place, Priority, QueueName, Stand};
+pub use name::{DedupeKey, ItemId, ItemName, LinePosition, Priority, QueueName, Stand};
 pub use payload::Payload;
 pub use record::{Attempts, Event, FollowUp, Item, Reason, State, What};

@@ -232,7 +232,7 @@ impl FromStr for Priority {
 
 /// A place in the line of a queue: one turn of one item.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct LinePosition {
     /// The item.
     pub item: ItemName,
     /// Where.
@@ -268,10 +268,10 @@ impl Stand {
 const ASIDE: &str = "-";
 const LATER: &str = "-d";
 
-impl Place {
+impl LinePosition {
     /// Where its entry is kept.
     pub fn key(&self) -> Result<Key> {
-        let Place { item: ItemName { queue, id }, stand, at, turn } = self;
+        let LinePosition { item: ItemName { queue, id }, stand, at, turn } = self;
         // Fifteen digits last until the year 33658.
         let at = at.as_millis().min(999_999_999_999_999);
         let urgency =
@@ -292,7 +292,7 @@ impl Place {
             (digit, None) => (Stand::Waiting(priority(digit)?), at),
             _ => return None,
         };
-        Some(Place {
+        Some(LinePosition {
             item: ItemName { queue: queue.clone(), id: id.parse().ok()? },
             stand,
             at: Timestamp::from_millis(at.parse().ok()?),
@@ -327,21 +327,21 @@ impl fmt::Display for Stand {
 mod tests {
     use super::*;
 
-    fn place(priority: u8, at: u64, id: &ItemId) -> Place {
+    fn place(priority: u8, at: u64, id: &ItemId) -> LinePosition {
         let item = ItemName { queue: "mail".parse().unwrap(), id: id.clone() };
         let turn = Epoch::new(3).unwrap();
         let stand = Stand::Waiting(Priority::try_from(priority).unwrap());
-        Place { item, stand, at: Timestamp::from_millis(at), turn }
+        LinePosition { item, stand, at: Timestamp::from_millis(at), turn }
     }
 
     #[test]
     fn places_sort_by_priority_then_by_time_then_by_age() {
         let (first, second) = (ItemId::fresh(Timestamp::from_millis(5)), ItemId::fresh(Timestamp::from_millis(5)));
         let line = [
-            Place { stand: Stand::Aside, ..place(0, 99, &first) },
-            Place { stand: Stand::Later(Priority(0)), ..place(0, 98, &first) },
-            Place { stand: Stand::Later(Priority(9)), ..place(0, 99, &first) },
-            Place { stand: Stand::Later(Priority(3)), ..place(0, 99, &first) },
+            LinePosition { stand: Stand::Aside, ..place(0, 99, &first) },
+            LinePosition { stand: Stand::Later(Priority(0)), ..place(0, 98, &first) },
+            LinePosition { stand: Stand::Later(Priority(9)), ..place(0, 99, &first) },
+            LinePosition { stand: Stand::Later(Priority(3)), ..place(0, 99, &first) },
             place(9, 70, &first),
             place(5, 8, &first),
             place(5, 8, &second),
@@ -351,11 +351,11 @@ mod tests {
         let names: Vec<_> = line.iter().map(|place| place.key().unwrap().name).collect();
         assert!(names.is_sorted(), "{names:?}");
         for (place, name) in line.iter().zip(&names) {
-            assert_eq!(Place::parse(&place.item.queue, name).as_ref(), Some(place));
-            assert!(Place::before(&place.item.queue, place.stand).unwrap() < *name);
+            assert_eq!(LinePosition::parse(&place.item.queue, name).as_ref(), Some(place));
+            assert!(LinePosition::before(&place.item.queue, place.stand).unwrap() < *name);
         }
         let normal = Stand::Waiting(5.try_into().unwrap());
-        assert!(names[4] < Place::before(&"mail".parse().unwrap(), normal).unwrap());
+        assert!(names[4] < LinePosition::before(&"mail".parse().unwrap(), normal).unwrap());
     }
 
     #[test]
@@ -363,7 +363,7 @@ mod tests {
         let place = place(5, 1, &ItemId::keyed(&"a".parse().unwrap()));
         let name = place.key().unwrap().name;
         for other in ["mai", "mail.x", "mail-x", "x"] {
-            assert_eq!(Place::parse(&other.parse().unwrap(), &name), None);
+            assert_eq!(LinePosition::parse(&other.parse().unwrap(), &name), None);
         }
     }
 

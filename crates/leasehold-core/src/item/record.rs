@@ -3,7 +3,7 @@
 //! Promise: what may be done to an item is decided on this record alone, in one swap. Non-promise: it is plain data;
 //! only [`super::protocol`] changes it.
 
-use super::name::{ItemName, Place, Priority, Stand};
+use super::name::{ItemName, LinePosition, Priority, Stand};
 use super::payload::Payload;
 use crate::relocation::Relocation;
 use crate::{Claim, Epoch, Line, Lineage, Nonce, Progress, Tenure, Timestamp, Who, codec};
@@ -299,12 +299,12 @@ impl Item {
     }
 
     /// Its place in line, where it stays while it is claimed unless it is put aside.
-    pub fn place(&self, name: &ItemName) -> Place {
+    pub fn place(&self, name: &ItemName) -> LinePosition {
         let (stand, at) = match self.due {
             Some(due) => (Stand::Later(self.priority), due),
             None => (Stand::Waiting(self.priority), self.since),
         };
-        Place { item: name.clone(), stand, at, turn: self.turn }
+        LinePosition { item: name.clone(), stand, at, turn: self.turn }
     }
 
     /// Whether it need not wait any longer.
@@ -325,9 +325,9 @@ impl Item {
     }
 
     /// Its place aside while it is claimed; none if it is not.
-    pub fn place_aside(&self, name: &ItemName) -> Option<Place> {
+    pub fn place_aside(&self, name: &ItemName) -> Option<LinePosition> {
         let at = self.tenure()?.deadline;
-        Some(Place { item: name.clone(), stand: Stand::Aside, at, turn: self.epoch })
+        Some(LinePosition { item: name.clone(), stand: Stand::Aside, at, turn: self.epoch })
     }
 
     /// The claim in force, run out or not.

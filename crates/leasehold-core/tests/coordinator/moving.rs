@@ -4,8 +4,8 @@ use crate::support::faults::{Call, Fault, Gate};
 use crate::support::seconds;
 use crate::{Bench, TTL, ask, bench, granted, name};
 use leasehold_core::lease::protocol::{Holder, Order, Report};
+use leasehold_core::migration::{self, Migration};
 use leasehold_core::relocation::Step;
-use leasehold_core::residence::{self, Migration};
 use leasehold_core::{Acquired, Keeper, Kind, Loss, Nonce, Operated, Result};
 use tokio::task::JoinHandle;
 
@@ -27,7 +27,7 @@ async fn marked_during_the_first_write(bench: &Bench, migration: &Migration) -> 
     let acquiring = tokio::spawn(async move { leases.acquire(&name(), &ask(1)).await });
     gate.reached().await;
     bench.store.heal();
-    residence::leave(bench.store.as_ref(), &leaving(migration), migration).await.unwrap();
+    migration::leave(bench.store.as_ref(), &leaving(migration), migration).await.unwrap();
     (gate, acquiring)
 }
 
@@ -44,7 +44,7 @@ async fn a_name_that_comes_up_while_its_namespace_leaves_is_taken_back() {
         "`leasehold migrate dir:/old dir:/new`, or give it up with `leasehold migrate dir:/old dir:/new --abort`";
     assert!(error.to_string().contains(commands) && error.to_string().contains("by ada@box"), "{error}");
     assert!(bench.record().await.is_unknown(), "nothing was changed, as it says");
-    residence::leave(bench.store.as_ref(), &Step::Depart, &migration).await.unwrap();
+    migration::leave(bench.store.as_ref(), &Step::Depart, &migration).await.unwrap();
     let error = bench.acquire(2).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Moved, "{error}");
     assert!(error.to_string().contains("dir:/new"), "{error}");
@@ -60,7 +60,7 @@ async fn a_birth_that_cannot_be_taken_back_is_unknown_and_grants_nothing() {
     gate.open();
     assert_eq!(acquiring.await.unwrap().unwrap_err().kind(), Kind::Indeterminate);
     bench.store.heal();
-    residence::leave(bench.store.as_ref(), &Step::Depart, &migration).await.unwrap();
+    migration::leave(bench.store.as_ref(), &Step::Depart, &migration).await.unwrap();
     // Its record stays, and nobody is granted it.
     bench.clock.advance(seconds(TTL));
     assert_eq!(bench.acquire(2).await.unwrap_err().kind(), Kind::Moved);
@@ -71,12 +71,12 @@ async fn a_birth_that_cannot_be_taken_back_is_unknown_and_grants_nothing() {
 async fn nothing_comes_up_where_another_stores_records_arrive() {
     let bench = bench();
     let migration = migration(5, "dir:/old", "dir:/new");
-    residence::arrive(bench.store.as_ref(), &migration).await.unwrap();
+    migration::arrive(bench.store.as_ref(), &migration).await.unwrap();
     let error = bench.acquire(1).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable, "{error}");
     assert!(error.to_string().contains("`leasehold migrate dir:/old dir:/new --abort`"), "{error}");
     assert!(bench.record().await.is_unknown());
-    residence::arrived(bench.store.as_ref(), migration.number, residence::Came::GivenUp).await.unwrap();
+    migration::arrived(bench.store.as_ref(), migration.number, migration::Came::GivenUp).await.unwrap();
     drop(bench.grant(2).await);
 }
 
@@ -110,16 +110,16 @@ async fn a_namespace_is_moved_by_one_migration_at_a_time() {
     let bench = bench();
     let store = bench.store.as_ref();
     let (one, two) = (migration(1, "dir:/a", "dir:/b"), migration(2, "dir:/a", "dir:/c"));
-    residence::leave(store, &leaving(&one), &one).await.unwrap();
-    assert_eq!(residence::leave(store, &leaving(&two), &two).await.unwrap_err().kind(), Kind::Invalid);
-    residence::leave(store, &leaving(&one), &one).await.unwrap();
+    migration::leave(store, &leaving(&one), &one).await.unwrap();
+    assert_eq!(migration::leave(store, &leaving(&two), &two).await.unwrap_err().kind(), Kind::Invalid);
+    migration::leave(store, &leaving(&one), &one).await.unwrap();
     let (arriving, other) = (migration(2, "dir:/z", "dir:/a"), migration(3, "dir:/y", "dir:/a"));
-    assert_eq!(residence::arrive(store, &arriving).await.unwrap_err().kind(), Kind::Invalid, "it is leaving");
-    residence::leave(store, &Step::Stay, &one).await.unwrap();
-    residence::arrive(store, &arriving).await.unwrap();
-    residence::arrive(store, &arriving).await.unwrap();
-    assert_eq!(residence::arrive(store, &other).await.unwrap_err().kind(), Kind::Invalid);
-    residence::arrived(store, arriving.number, residence::Came::ToStay).await.unwrap();
+    assert_eq!(migration::arrive(store, &arriving).await.unwrap_err().kind(), Kind::Invalid, "it is leaving");
+    migration::leave(store, &Step::Stay, &one).await.unwrap();
+    migration::arrive(store, &arriving).await.unwrap();
+    migration::arrive(store, &arriving).await.unwrap();
+    assert_eq!(migration::arrive(store, &other).await.unwrap_err().kind(), Kind::Invalid);
+    migration::arrived(store, arriving.number, migration::Came::ToStay).await.unwrap();
     let Acquired::Granted(_) = bench.acquire(1).await.unwrap() else { panic!("not granted") };
     drop(granted(bench.leases.acquire(&"other".parse().unwrap(), &ask(2)).await));
 }
@@ -132,20 +132,20 @@ async fn a_migration_that_was_given_up_never_goes_on() {
         let store = bench.store.as_ref();
         let (one, two) = (migration(1, "dir:/a", "dir:/b"), migration(2, "dir:/a", "dir:/b"));
         if has_begun {
-            residence::leave(store, &leaving(&one), &one).await.unwrap();
+            migration::leave(store, &leaving(&one), &one).await.unwrap();
         }
         for _ in 0..2 {
-            residence::give_up(store, one.number).await.unwrap();
+            migration::give_up(store, one.number).await.unwrap();
             for step in [leaving(&one), Step::Depart] {
-                let error = residence::leave(store, &step, &one).await.unwrap_err();
+                let error = migration::leave(store, &step, &one).await.unwrap_err();
                 assert!(error.to_string().contains("migrate dir:/a dir:/b --abort"), "{error}");
             }
         }
-        residence::leave(store, &Step::Stay, &one).await.unwrap();
-        assert_eq!(residence::leave(store, &leaving(&one), &one).await.unwrap_err().kind(), Kind::Invalid);
-        residence::leave(store, &leaving(&two), &two).await.unwrap();
-        residence::leave(store, &Step::Depart, &two).await.unwrap();
-        assert_eq!(residence::give_up(store, two.number).await.unwrap_err().kind(), Kind::Invalid, "too late");
+        migration::leave(store, &Step::Stay, &one).await.unwrap();
+        assert_eq!(migration::leave(store, &leaving(&one), &one).await.unwrap_err().kind(), Kind::Invalid);
+        migration::leave(store, &leaving(&two), &two).await.unwrap();
+        migration::leave(store, &Step::Depart, &two).await.unwrap();
+        assert_eq!(migration::give_up(store, two.number).await.unwrap_err().kind(), Kind::Invalid, "too late");
     }
 }
 
@@ -156,26 +156,26 @@ async fn a_migration_that_is_not_finished_is_in_the_way_of_others() {
     let (from, to) = (old.store.as_ref(), new.store.as_ref());
     let there = migration(1, "dir:/a", "dir:/b");
     let (on, back) = (migration(2, "dir:/b", "dir:/c"), migration(3, "dir:/b", "dir:/a"));
-    residence::arrive(to, &there).await.unwrap();
-    residence::leave(from, &leaving(&there), &there).await.unwrap();
-    residence::leave(from, &Step::Depart, &there).await.unwrap();
-    let error = residence::leave(to, &leaving(&on), &on).await.unwrap_err();
+    migration::arrive(to, &there).await.unwrap();
+    migration::leave(from, &leaving(&there), &there).await.unwrap();
+    migration::leave(from, &Step::Depart, &there).await.unwrap();
+    let error = migration::leave(to, &leaving(&on), &on).await.unwrap_err();
     assert!(error.to_string().contains("migrate dir:/a dir:/b`"), "{error}");
-    residence::arrived(to, there.number, residence::Came::ToStay).await.unwrap();
-    let error = residence::arrive(from, &back).await.unwrap_err();
+    migration::arrived(to, there.number, migration::Came::ToStay).await.unwrap();
+    let error = migration::arrive(from, &back).await.unwrap_err();
     assert!(
         error.to_string().contains("not finished") && error.to_string().contains("migrate dir:/a dir:/b`"),
         "{error}"
     );
-    residence::finish(from, there.number).await.unwrap();
-    residence::arrive(from, &back).await.unwrap();
-    residence::leave(to, &leaving(&back), &back).await.unwrap();
-    residence::leave(to, &Step::Depart, &back).await.unwrap();
-    residence::arrived(from, back.number, residence::Came::ToStay).await.unwrap();
-    residence::finish(to, back.number).await.unwrap();
+    migration::finish(from, there.number).await.unwrap();
+    migration::arrive(from, &back).await.unwrap();
+    migration::leave(to, &leaving(&back), &back).await.unwrap();
+    migration::leave(to, &Step::Depart, &back).await.unwrap();
+    migration::arrived(from, back.number, migration::Came::ToStay).await.unwrap();
+    migration::finish(to, back.number).await.unwrap();
     // One that wakes up late, and is told that everything is done, changes nothing.
-    residence::arrived(to, there.number, residence::Came::ToStay).await.unwrap();
-    residence::finish(from, there.number).await.unwrap();
+    migration::arrived(to, there.number, migration::Came::ToStay).await.unwrap();
+    migration::finish(from, there.number).await.unwrap();
     drop(old.grant(1).await);
     assert_eq!(new.acquire(1).await.unwrap_err().kind(), Kind::Moved);
 }

@@ -13,8 +13,8 @@ use leasehold_core::clock::Clock;
 use leasehold_core::guard::{self, HighWater};
 use leasehold_core::store::{ClockSource, Store, Swap};
 use leasehold_core::{
-    Anchor, Claim, Coordinator, Epoch, Error, Found, Key, Kind, LeaseName, Lineage, Nonce, Ownership, Remedy, Result,
-    Revision, Shelf, Timestamp, Token, Who, Why, codec,
+    Anchor, Claim, Coordinator, Epoch, Error, Key, Kind, LeaseName, Lineage, Nonce, Ownership, Remedy, Result,
+    Revision, Shelf, StoredLineage, Timestamp, Token, Who, Why, codec,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -293,7 +293,7 @@ pub fn behind(resource: &str, high: &HighWater, record: &Ownership) -> Option<Er
              the store {found}: it was lost and begun anew, or it is another store. Use the store that the resource \
              belongs to; if that was lost, stop the job, then heal with"
         );
-        let found = record.lineage.map_or(Found::Nothing, Found::Lineage);
+        let found = record.lineage.map_or(StoredLineage::Nothing, StoredLineage::Lineage);
         let remedy = Remedy::lost(resource, lease, *epoch, *lineage, found);
         return Some(Error::new(Kind::Regressed, message).with_remedy(remedy));
     }

@@ -10,8 +10,8 @@ use leasehold_core::item::name::ItemName;
 use leasehold_core::item::protocol::{Decision, Refusal, Request, decide, fate};
 use leasehold_core::item::record::{Item, State};
 use leasehold_core::lease::protocol::Fate;
+use leasehold_core::migration;
 use leasehold_core::relocation::taken_away;
-use leasehold_core::residence;
 use leasehold_core::store::Swap;
 use leasehold_core::{Anchor, Error, Jitter, Kind, Nonce, Result};
 use std::time::Duration;
@@ -121,7 +121,7 @@ impl Queue {
                     let what = format!("item `{name}`");
                     return Err(match is_a_workers(request) {
                         true => taken_away(&what, &state),
-                        false => residence::elsewhere(self.store().as_ref(), &what, &state).await,
+                        false => migration::elsewhere(self.store().as_ref(), &what, &state).await,
                     });
                 }
                 Decision::Refuse(refusal) => return Ok(Applied::No(refusal, Box::new(known))),
@@ -157,7 +157,7 @@ impl Queue {
         let mut there: Option<Known> = None;
         for _ in 0..MAX_ATTEMPTS {
             if let Some(state) = there.as_ref().and_then(|known| known.item.relocation.as_ref()) {
-                return Err(residence::elsewhere(self.store().as_ref(), &format!("item `{name}`"), state).await);
+                return Err(migration::elsewhere(self.store().as_ref(), &format!("item `{name}`"), state).await);
             }
             let next = match &there {
                 None => item.clone(),
@@ -210,15 +210,15 @@ impl Queue {
 
     /// Refuses to go on in a namespace that is on its way to another store, or has gone there, or in which another store's
     /// records arrive. A migration is not in its own way.
-    pub(super) async fn check_residence(&self) -> Result<()> {
+    pub(super) async fn check_migration(&self) -> Result<()> {
         let what = format!("queue `{}`", self.name);
-        residence::look(self.store().as_ref()).await?.check_for(&what, self.migration)
+        migration::look(self.store().as_ref()).await?.check_for(&what, self.migration)
     }
 
     /// Looks at the namespace's mark again after items were added: either the migration sees them, or this look sees the
     /// migration. Those that it has seen go along and count; the others are taken back, and then nothing was added.
     pub(super) async fn confirm(&self, added: &mut Vec<Added>) -> Result<()> {
-        let Err(refused) = self.check_residence().await else { return Ok(()) };
+        let Err(refused) = self.check_migration().await else { return Ok(()) };
         let (mut gone, all) = (false, std::mem::take(added));
         for one in all {
             if let Added::New(name) = &one {
@@ -292,8 +292,8 @@ mod tests {
     use crate::queue::{Attempts, NewItem, Payload, Priority};
     use leasehold_core::item::protocol::Order;
     use leasehold_core::lease::protocol::Holder;
+    use leasehold_core::migration::Migration;
     use leasehold_core::relocation::Step;
-    use leasehold_core::residence::Migration;
     use leasehold_core::{Lineage, MemoryStore, Timestamp};
     use std::sync::Arc;
 
@@ -311,7 +311,7 @@ mod tests {
             by: "ada".parse().unwrap(),
         };
         let leave = Step::Leave { to: migration.to.clone() };
-        residence::leave(queue.store().as_ref(), &leave, &migration).await.unwrap();
+        migration::leave(queue.store().as_ref(), &leave, &migration).await.unwrap();
         (queue, migration, added)
     }
 

@@ -14,7 +14,7 @@ use super::line::Standing;
 use super::queue::{Queue, too_large};
 use super::view::View;
 use leasehold_core::clock::Moment;
-use leasehold_core::item::name::{ItemName, Place};
+use leasehold_core::item::name::{ItemName, LinePosition};
 use leasehold_core::item::protocol::{Refusal, Request};
 use leasehold_core::store::{Watch, Watching};
 use leasehold_core::{Error, HolderId, Kind, Label, Result, Ttl, format_duration};
@@ -36,7 +36,7 @@ pub(super) const MOST_TROUBLED: usize = 4;
 /// How many of the items that were named are remembered, so as not to name them again.
 const MOST_NAMED: usize = 4096;
 /// How often a worker with nothing to do makes sure that the queue was not moved to another store.
-const RESIDENCE: Duration = Duration::from_secs(10);
+const BETWEEN_MIGRATION_CHECKS: Duration = Duration::from_secs(10);
 /// How long lies between two looks at least, however often the store hints.
 const DEAF: Duration = Duration::from_millis(20);
 
@@ -50,9 +50,9 @@ pub struct Claimer {
     watch: Option<Watch>,
     pub(super) sweep: Sweep,
     /// When to ask next whether the queue was moved.
-    residence: Moment,
+    next_migration_check: Moment,
     /// Items that could be claimed if the store gave an answer for them.
-    troubled: HashMap<Place, Trouble>,
+    troubled: HashMap<LinePosition, Postponed>,
     /// What is to be told of items that were set aside, and the items of which it was told.
     untold: Vec<Error>,
     named: HashSet<ItemName>,
@@ -60,7 +60,7 @@ pub struct Claimer {
 
 /// An item that the store gave no answer for.
 #[derive(Debug)]
-struct Trouble {
+struct Postponed {
     /// Until when it is set aside.
     until: Moment,
     /// How often it was.
@@ -93,7 +93,7 @@ impl Claimer {
             view: View::new(queue.clock().now()),
             watch: None,
             sweep: Sweep::new(queue.clone()),
-            residence: queue.clock().now(),
+            next_migration_check: queue.clock().now(),
             troubled: HashMap::new(),
             untold: Vec::new(),
             named: HashSet::new(),
@@ -216,13 +216,13 @@ impl Claimer {
 
     /// Leaves an item alone for a while that could not be claimed, or put back in line, and goes on with the others. An error
     /// that is not its own goes to the caller.
-    pub(super) async fn set_aside(&mut self, place: Place, error: Error) -> Result<()> {
+    pub(super) async fn set_aside(&mut self, place: LinePosition, error: Error) -> Result<()> {
         let now = self.queue.clock().now();
         let times = self.troubled.get(&place).map_or(0, |trouble| trouble.times);
         let pause = match error.kind() {
             kind if is_passing(kind) => TROUBLED * (1 << times.min(MOST_DOUBLED)),
             Kind::Moved => {
-                self.queue.check_residence().await?;
+                self.queue.check_migration().await?;
                 DAMAGED
             }
             // A record of a newer format is the item's own trouble; a store that allows nothing is everybody's.
@@ -235,7 +235,7 @@ impl Claimer {
         if is_passing(error.kind()) {
             // If it is the store's trouble after all, the next listing tells, and nothing is said of the item.
             self.view.candidates.clear();
-            self.troubled.insert(place, Trouble { until: now + pause, times: times + 1, what });
+            self.troubled.insert(place, Postponed { until: now + pause, times: times + 1, what });
         } else {
             self.name(place.item, error.kind(), what);
         }
@@ -262,11 +262,11 @@ impl Claimer {
     /// Ends the claiming if the queue was moved: an empty line says nothing about where its items went.
     async fn stay(&mut self) -> Result<()> {
         let now = self.queue.clock().now();
-        if now < self.residence {
+        if now < self.next_migration_check {
             return Ok(());
         }
-        self.residence = now + RESIDENCE;
-        self.queue.check_residence().await
+        self.next_migration_check = now + BETWEEN_MIGRATION_CHECKS;
+        self.queue.check_migration().await
     }
 
     async fn try_claim(&mut self, standing: Standing) -> Result<Option<ItemGrant>> {

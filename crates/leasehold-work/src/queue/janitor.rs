@@ -9,7 +9,7 @@ use super::claimer::{MOST_TROUBLED, is_passing};
 use super::grant::Known;
 use super::queue::Queue;
 use leasehold_core::clock::Moment;
-use leasehold_core::item::name::{ItemId, ItemName, Place};
+use leasehold_core::item::name::{ItemId, ItemName, LinePosition};
 use leasehold_core::item::protocol::{Order, Request, arriving};
 use leasehold_core::item::record::{Item, State};
 use leasehold_core::relocation::Address;
@@ -204,7 +204,13 @@ impl Queue {
     }
 
     /// Takes an entry out of the line that its item has left, after seeing to it that nothing is lost by that.
-    pub(super) async fn mend(&self, name: &ItemName, known: &Known, place: Place, tag: Option<Revision>) -> Result<()> {
+    pub(super) async fn mend(
+        &self,
+        name: &ItemName,
+        known: &Known,
+        place: LinePosition,
+        tag: Option<Revision>,
+    ) -> Result<()> {
         let is = self.line.place(name, &known.item);
         if known.item.is_open() && is == place {
             return Ok(());
@@ -221,7 +227,7 @@ impl Queue {
     pub(super) async fn settle(&self, name: &ItemName, known: &Known) -> Result<()> {
         let State::Done { at } = known.item.state else { return Ok(()) };
         // What comes up behind a migration would be added once more where this item goes.
-        self.check_residence().await?;
+        self.check_migration().await?;
         let (mut queues, mut added): (Vec<Queue>, _) = (Vec::new(), Vec::new());
         for follow_up in &known.item.outbox {
             let due = (follow_up.delay_ms > 0).then(|| at.plus(Duration::from_millis(follow_up.delay_ms)));

@@ -5,7 +5,7 @@
 //! found by everybody. It carries the item's revision and, if that is small, the item, so that claiming is one swap.
 //! Non-promise: entries may be stale, doubled or lost; the item's record is the truth.
 
-use leasehold_core::item::name::{ItemName, Place, QueueName, Stand};
+use leasehold_core::item::name::{ItemName, LinePosition, QueueName, Stand};
 use leasehold_core::item::record::Item;
 use leasehold_core::store::{Beside, Swap, Versioned, Watch, Watching};
 use leasehold_core::{Key, LeaseName, Nonce, Result, Revision, Shelf, Store, Timestamp, codec};
@@ -32,7 +32,7 @@ pub(super) struct Entry {
 /// One place in line, as listed.
 #[derive(Debug, Clone)]
 pub(super) struct Standing {
-    pub(super) place: Place,
+    pub(super) place: LinePosition,
     value: Versioned,
     /// Whether a claim by its copy has failed before, so that the record must be read.
     pub(super) is_suspect: bool,
@@ -94,7 +94,7 @@ impl Line {
     }
 
     /// Where an item stands that is in line.
-    pub(super) fn place(&self, name: &ItemName, item: &Item) -> Place {
+    pub(super) fn place(&self, name: &ItemName, item: &Item) -> LinePosition {
         let aside = if self.is_one_step() { item.place_aside(name) } else { None };
         aside.unwrap_or_else(|| item.place(name))
     }
@@ -114,13 +114,13 @@ impl Line {
         }
         let put = after.as_ref().map(|place| Ok::<_, leasehold_core::Error>((place.key()?, entry(None, next)?)));
         let put = put.transpose()?;
-        let erased = before.as_ref().map(Place::key).transpose()?;
+        let erased = before.as_ref().map(LinePosition::key).transpose()?;
         let beside = Beside { put: put.as_ref().map(|(key, bytes)| (key, &bytes[..])), erased: erased.as_ref() };
         self.store.swap_beside(&key, revision, &bytes, beside).await
     }
 
     /// Puts an item in line, unless it stands there.
-    pub(super) async fn enter(&self, place: &Place, revision: &Revision, item: &Item) -> Result<()> {
+    pub(super) async fn enter(&self, place: &LinePosition, revision: &Revision, item: &Item) -> Result<()> {
         let entry = entry(Some(revision), item)?;
         let key = place.key()?;
         let mut last = Ok(());
@@ -134,7 +134,7 @@ impl Line {
     }
 
     /// Takes an entry out of the line.
-    pub(super) async fn leave(&self, place: &Place, tag: Option<Revision>) -> Result<()> {
+    pub(super) async fn leave(&self, place: &LinePosition, tag: Option<Revision>) -> Result<()> {
         let key = place.key()?;
         if let Some(tag) = tag
             && let Swap::Done { .. } = self.store.erase(&key, &tag).await?
@@ -155,7 +155,7 @@ impl Line {
         skip: usize,
         limit: usize,
     ) -> Result<Front> {
-        let start = Place::before(&self.queue, from)?;
+        let start = LinePosition::before(&self.queue, from)?;
         let page = self.store.list_skipping(Shelf::Line, Some(after.unwrap_or(&start)), skip, limit).await?;
         let mut front =
             Front { line: Vec::with_capacity(page.entries.len()), last: None, is_all: !page.more, now: page.now };
@@ -165,7 +165,7 @@ impl Line {
                 break;
             }
             // What is no place must not hide those behind it.
-            if let Some(place) = Place::parse(&self.queue, &name) {
+            if let Some(place) = LinePosition::parse(&self.queue, &name) {
                 front.line.push(Standing { place, value, is_suspect: false });
             }
             front.last = Some(name);

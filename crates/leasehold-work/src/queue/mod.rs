@@ -37,7 +37,7 @@ pub use claimer::{Claimed, Claimer};
 pub use grant::{ItemGrant, ItemTenancy};
 pub use janitor::{Chores, Items, Purged};
 pub use leasehold_core::item::{
-    Attempts, DedupeKey, Event, FollowUp, Item, ItemId, ItemName, Payload, Place, Priority, QueueName, Reason, Stand,
-    State, What, protocol,
+    Attempts, DedupeKey, Event, FollowUp, Item, ItemId, ItemName, LinePosition, Payload, Priority, QueueName, Reason,
+    Stand, State, What, protocol,
 };
 pub use queue::{Added, Inspection, NewItem, Queue};

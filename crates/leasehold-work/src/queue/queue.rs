@@ -8,7 +8,7 @@ use super::apply::Applied;
 use super::grant::{ItemGrant, Known};
 use super::line::Line;
 use leasehold_core::clock::{Clock, SystemClock};
-use leasehold_core::item::name::{DedupeKey, ItemId, ItemName, Place, Priority, QueueName};
+use leasehold_core::item::name::{DedupeKey, ItemId, ItemName, LinePosition, Priority, QueueName};
 use leasehold_core::item::payload::Payload;
 use leasehold_core::item::protocol::{Order, Refusal, Request};
 use leasehold_core::item::record::{Attempts, FollowUp, Item, Reason, State};
@@ -141,7 +141,7 @@ impl Queue {
 
     /// The same for a caller who wants to know which were added before one failed: they are in `added` then.
     pub async fn add_each(&self, items: Vec<NewItem>, added: &mut Vec<Added>) -> Result<()> {
-        self.check_residence().await?;
+        self.check_migration().await?;
         let asked = self.clock.now();
         let anchor = Anchor { now: self.line.now().await?, asked };
         for new in items {
@@ -351,7 +351,7 @@ impl Queue {
         &self,
         name: &ItemName,
         known: &Known,
-        was: Place,
+        was: LinePosition,
         entry: Option<Revision>,
     ) -> Result<()> {
         let is = self.line.place(name, &known.item);

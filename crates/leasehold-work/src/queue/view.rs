@@ -8,7 +8,7 @@
 use super::claimer::{Claimer, POLL_WITH_HINTS};
 use super::line::{Front, Standing};
 use leasehold_core::clock::Moment;
-use leasehold_core::item::name::{Place, Priority, Stand};
+use leasehold_core::item::name::{LinePosition, Priority, Stand};
 use leasehold_core::item::record::SKEW;
 use leasehold_core::{Anchor, Jitter, Nonce, Result};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -39,9 +39,9 @@ pub(super) struct View {
     pub(super) candidates: VecDeque<Standing>,
     pub(super) anchor: Option<Anchor>,
     /// Places whose items others are at, and until when.
-    pub(super) busy: HashMap<Place, Moment>,
+    pub(super) busy: HashMap<LinePosition, Moment>,
     /// Places whose items were taken, or changed, while we looked.
-    taken: HashSet<Place>,
+    taken: HashSet<LinePosition>,
     spread: usize,
     /// How far it may spread: the line is not longer than that.
     reach: usize,
@@ -86,7 +86,7 @@ impl View {
     }
 
     /// Another was faster.
-    pub(super) fn missed(&mut self, place: Place, is_one_step: bool) {
+    pub(super) fn missed(&mut self, place: LinePosition, is_one_step: bool) {
         self.taken.insert(place);
         if !is_one_step {
             self.spread = (self.spread * 2).min(MAX_SPREAD);

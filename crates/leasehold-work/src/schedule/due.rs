@@ -62,7 +62,7 @@ pub enum Last {
 
 /// Why a slot is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Drop {
+pub enum DropReason {
     /// It is older than the policy's age.
     TooOld,
     /// A newer slot stands in for it.
@@ -71,13 +71,13 @@ pub enum Drop {
     ClockAhead,
 }
 
-impl Drop {
+impl DropReason {
     /// The counter for it.
     pub const fn event(self) -> Event {
         match self {
-            Drop::TooOld => Event::DroppedTooOld,
-            Drop::Coalesced => Event::DroppedCoalesced,
-            Drop::ClockAhead => Event::DroppedClockAhead,
+            DropReason::TooOld => Event::DroppedTooOld,
+            DropReason::Coalesced => Event::DroppedCoalesced,
+            DropReason::ClockAhead => Event::DroppedClockAhead,
         }
     }
 }
@@ -94,7 +94,7 @@ pub struct Dropped {
     /// Whether there are more of them than were counted.
     pub more: bool,
     /// Why.
-    pub reason: Drop,
+    pub reason: DropReason,
     /// The slot before the oldest, so that spans that follow each other are written as one.
     pub before: Option<Slot>,
 }
@@ -129,9 +129,9 @@ pub fn due(schedule: &Schedule, now: Timestamp, last: Last, policy: CatchUp, set
             continue;
         }
         let reason = match (is_ahead, too_old) {
-            (true, _) => Drop::ClockAhead,
-            (false, true) => Drop::TooOld,
-            (false, false) => Drop::Coalesced,
+            (true, _) => DropReason::ClockAhead,
+            (false, true) => DropReason::TooOld,
+            (false, false) => DropReason::Coalesced,
         };
         counted += 1;
         let more = counted == COUNTED && next.is_some_and(|next| after.is_none_or(|after| next.0 > after));

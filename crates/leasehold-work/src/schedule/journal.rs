@@ -4,9 +4,9 @@
 //! written once, by whoever is first. Non-promise: it decides no ownership. Whether a slot may run is decided by the
 //! lease's record alone, in the same swap as the lease; a journal that could not be written loses history, not safety.
 
-use crate::schedule::due::{Drop, Dropped};
+use crate::schedule::due::{DropReason, Dropped};
 use leasehold_core::codec;
-use leasehold_core::residence;
+use leasehold_core::migration;
 use leasehold_core::store::{Swap, Versioned};
 use leasehold_core::{Coordinator, Epoch, Error, Event, Key, Kind, LeaseName, Result, Shelf, Slot, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -81,12 +81,12 @@ impl Fate {
     }
 }
 
-impl From<Drop> for Fate {
-    fn from(reason: Drop) -> Fate {
+impl From<DropReason> for Fate {
+    fn from(reason: DropReason) -> Fate {
         match reason {
-            Drop::TooOld => Fate::DroppedTooOld,
-            Drop::Coalesced => Fate::DroppedCoalesced,
-            Drop::ClockAhead => Fate::DroppedClockAhead,
+            DropReason::TooOld => Fate::DroppedTooOld,
+            DropReason::Coalesced => Fate::DroppedCoalesced,
+            DropReason::ClockAhead => Fate::DroppedClockAhead,
         }
     }
 }
@@ -226,8 +226,8 @@ impl Journal {
         let settled_to = self.settled_to;
         let is_new = |d: &&Dropped| match d.reason {
             // What is settled was settled ahead of its time.
-            Drop::ClockAhead => !self.is_settled(d.first),
-            Drop::TooOld | Drop::Coalesced => settled_to.is_none_or(|settled| d.first > settled),
+            DropReason::ClockAhead => !self.is_settled(d.first),
+            DropReason::TooOld | DropReason::Coalesced => settled_to.is_none_or(|settled| d.first > settled),
         };
         let new: Vec<Dropped> = dropped.iter().filter(is_new).copied().collect();
         for dropped in &new {
@@ -235,7 +235,7 @@ impl Journal {
             let many = dropped.count > 1 || dropped.more;
             let (last, count) = (many.then_some(dropped.last), many.then_some(dropped.count));
             self.follow(dropped.before, Entry { last, count, more: dropped.more, ..entry });
-            if dropped.reason != Drop::ClockAhead {
+            if dropped.reason != DropReason::ClockAhead {
                 self.settled_to = self.settled_to.max(Some(dropped.last));
             }
         }
@@ -445,7 +445,7 @@ impl Journals {
             }
             if reading.value.is_none() {
                 // A job that is new to a namespace which everybody is leaving, or has left, is not begun there.
-                residence::look(store.as_ref()).await?.check(&format!("the journal of `{job}`"))?;
+                migration::look(store.as_ref()).await?.check(&format!("the journal of `{job}`"))?;
             }
             let bytes = codec::encode(KIND, &journal)?;
             match store.swap(&key, reading.value.as_ref().map(|value| &value.revision), &bytes).await {
@@ -503,7 +503,7 @@ mod tests {
             last: slot(last),
             count,
             more: false,
-            reason: Drop::TooOld,
+            reason: DropReason::TooOld,
             before: None,
         };
         let mut journal = Journal::default();

@@ -12,7 +12,7 @@ mod slots;
 mod standing;
 
 pub use cron::Cron;
-pub use due::{COUNTED, CatchUp, Drop, Dropped, Due, Last, due};
+pub use due::{COUNTED, CatchUp, DropReason, Dropped, Due, Last, due};
 pub use job::{Busy, Job, JobTable, idempotency_key, parse_instant, slot_text};
 pub use journal::{ENTRIES_KEPT, Entry, Fate, Journal, Journals, RunEnd};
 pub use scheduler::{Agenda, Decided, Launcher, Scheduler, Settings, Start, Steering, Watcher};

@@ -36,35 +36,35 @@ const PATIENCE: Duration = Duration::from_secs(100);
 /// Where a queue is.
 #[derive(Clone)]
 #[allow(missing_docs)]
-pub enum Place {
+pub enum QueueLocation {
     Store(String),
     Spool(PathBuf),
 }
 
-impl Place {
+impl QueueLocation {
     /// The place that an argument names.
     pub fn parse(text: &str) -> Self {
         match text.strip_prefix("spool:") {
-            Some(path) => Place::Spool(path.into()),
-            None => Place::Store(text.into()),
+            Some(path) => QueueLocation::Spool(path.into()),
+            None => QueueLocation::Store(text.into()),
         }
     }
 
     fn text(&self) -> String {
         match self {
-            Place::Store(url) => url.clone(),
-            Place::Spool(path) => format!("spool:{}", path.display()),
+            QueueLocation::Store(url) => url.clone(),
+            QueueLocation::Spool(path) => format!("spool:{}", path.display()),
         }
     }
 
     fn steps(&self) -> Vec<String> {
         match self {
             // Where an item and its place in line change in one step, there is no other to die at.
-            Place::Store(url) if url.starts_with("sqlite:") || url.starts_with("postgres:") => {
+            QueueLocation::Store(url) if url.starts_with("sqlite:") || url.starts_with("postgres:") => {
                 STORE_STEPS.iter().filter(|step| !step.ends_with("swap line")).map(|step| (*step).to_owned()).collect()
             }
-            Place::Store(_) => STORE_STEPS.iter().map(|step| (*step).to_owned()).collect(),
-            Place::Spool(_) => SpoolStep::ALL.iter().map(|step| spool_step(*step)).collect(),
+            QueueLocation::Store(_) => STORE_STEPS.iter().map(|step| (*step).to_owned()).collect(),
+            QueueLocation::Spool(_) => SpoolStep::ALL.iter().map(|step| spool_step(*step)).collect(),
         }
     }
 }
@@ -80,8 +80,8 @@ struct Deaths {
 }
 
 impl Deaths {
-    fn of(place: &Place) -> Self {
-        let Place::Spool(_) = place else { return Deaths::default() };
+    fn of(place: &QueueLocation) -> Self {
+        let QueueLocation::Spool(_) = place else { return Deaths::default() };
         // Workers take no keys; producers die at that.
         let steps = SpoolStep::ALL.iter().filter(|step| **step != SpoolStep::LinkKey);
         let twice = |step: &SpoolStep| [(spool_step(*step), 3), (spool_step(*step), 1)];
@@ -193,7 +193,7 @@ fn main() {
     let only = words.into_iter().find(|word| !word.starts_with('-')).unwrap_or_default();
     let long = if std::env::var_os("LEASEHOLD_LONG").is_some() { 20 } else { 1 };
     let folder = tempfile::tempdir().unwrap();
-    let run = |name: &str, items: u64, place: &dyn Fn() -> Place| {
+    let run = |name: &str, items: u64, place: &dyn Fn() -> QueueLocation| {
         if name.contains(&only) {
             let began = SystemClock.now();
             let place = place();
@@ -203,20 +203,20 @@ fn main() {
         }
     };
     let here = folder.path();
-    run("spool", 300, &|| Place::Spool(here.join("spool")));
-    run("sqlite", 1_500, &|| Place::Store(format!("sqlite:{}", here.join("x.db").display())));
-    run("dir", 400, &|| Place::Store(format!("dir:{}", here.join("dir").display())));
+    run("spool", 300, &|| QueueLocation::Spool(here.join("spool")));
+    run("sqlite", 1_500, &|| QueueLocation::Store(format!("sqlite:{}", here.join("x.db").display())));
+    run("dir", 400, &|| QueueLocation::Store(format!("dir:{}", here.join("dir").display())));
     let redis = redis();
-    run("redis", 1_500, &|| Place::Store(format!("redis://127.0.0.1:{}", redis.port())));
+    run("redis", 1_500, &|| QueueLocation::Store(format!("redis://127.0.0.1:{}", redis.port())));
     let postgres = postgres();
-    run("postgres", 1_500, &|| Place::Store(Postgres::url(postgres.port())));
+    run("postgres", 1_500, &|| QueueLocation::Store(Postgres::url(postgres.port())));
     if "naive".contains(&only) {
         naive_is_caught(here.join("naive"));
     }
 }
 
 /// Producers and workers die at every step, one after the other, until each was reached; then everything gets done.
-fn killed(name: &str, place: &Place, items: u64) {
+fn killed(name: &str, place: &QueueLocation, items: u64) {
     let at = place.text();
     let (sender, lines) = channel();
     let mut findings = Findings::default();
@@ -262,7 +262,7 @@ fn killed(name: &str, place: &Place, items: u64) {
         let expected = (items + items.div_ceil(PARENTS)) as usize;
         while !to_die.certain && workers.len() < WORKERS {
             // In stores each step three times, early and late; then where nobody was killed yet; then nobody dies any more.
-            let is_spool = matches!(place, Place::Spool(_));
+            let is_spool = matches!(place, QueueLocation::Spool(_));
             let missed = steps.iter().find(|step| !reached.contains_key(*step)).filter(|_| next < 9 * steps.len());
             let (step, nth) = match steps.get(next % steps.len()).filter(|_| next < 3 * steps.len() && !is_spool) {
                 Some(step) => (step.as_str(), [1, 3, 9][next / steps.len()].to_string()),
@@ -278,7 +278,7 @@ fn killed(name: &str, place: &Place, items: u64) {
         }
         let judged = findings.judge(expected);
         assert!(SystemClock.now() < end, "{name}: stuck: {:?}", judged);
-        std::thread::sleep(Duration::from_millis(if matches!(place, Place::Spool(_)) { 50 } else { 200 }));
+        std::thread::sleep(Duration::from_millis(if matches!(place, QueueLocation::Spool(_)) { 50 } else { 200 }));
     }
     workers.clear();
     drop(sender);
@@ -315,11 +315,11 @@ fn note(line: &str, reached: &mut BTreeMap<String, usize>) {
 }
 
 /// What the records say.
-fn look(place: &Place, findings: &mut Findings) {
+fn look(place: &QueueLocation, findings: &mut Findings) {
     findings.done.clear();
     findings.open.clear();
     match place {
-        Place::Spool(path) => {
+        QueueLocation::Spool(path) => {
             for item in Spool::open(path).unwrap().everything().unwrap() {
                 let id = item.name.id.to_string();
                 if item.place == Where::Done {
@@ -330,7 +330,7 @@ fn look(place: &Place, findings: &mut Findings) {
                 }
             }
         }
-        Place::Store(url) => runtime().block_on(async {
+        QueueLocation::Store(url) => runtime().block_on(async {
             let store = open(&url.parse().unwrap()).await.unwrap();
             let queue = Queue::new(store, QUEUE.parse().unwrap());
             let mut after = None;
@@ -363,7 +363,7 @@ pub fn runtime() -> tokio::runtime::Runtime {
 }
 
 /// A worker is stopped with an item in its hands, another claims and completes it, and the first wakes up.
-fn stopped(place: &Place) {
+fn stopped(place: &QueueLocation) {
     let at = place.text();
     let mut adder = Process::start(&["adder", &at, "900001", "900002", "", "0"], None);
     assert!(adder.0.wait().unwrap().success());
@@ -387,7 +387,7 @@ fn stopped(place: &Place) {
     assert_eq!(line(), "renewal lost");
     assert_eq!(line(), "completion fenced");
     match place {
-        Place::Store(url) => runtime().block_on(async {
+        QueueLocation::Store(url) => runtime().block_on(async {
             let store = open(&url.parse().unwrap()).await.unwrap();
             let queue = Queue::new(store.clone(), QUEUE.parse().unwrap());
             let item = queue.inspect(&"k.n900001".parse().unwrap()).await.unwrap().item;
@@ -400,7 +400,7 @@ fn stopped(place: &Place) {
             let found = store.read(&key).await.unwrap().value.unwrap();
             store.erase(&key, &found.revision).await.unwrap();
         }),
-        Place::Spool(path) => {
+        QueueLocation::Spool(path) => {
             let spool = Spool::open(path).unwrap();
             spool.clean().unwrap();
             let all = spool.everything().unwrap();

@@ -1,7 +1,7 @@
 //! The processes that are killed: a producer, a worker, and one that is stopped with an item in its hands.
 
 use crate::mortal::{Fate, Mortal, say};
-use crate::{PARENTS, Place, QUEUE, runtime};
+use crate::{PARENTS, QUEUE, QueueLocation, runtime};
 use leasehold_core::lease::protocol::Report;
 use leasehold_core::{Kind, Label, Ttl};
 use leasehold_stores::open;
@@ -20,22 +20,22 @@ pub fn main(words: &[String]) {
         ["adder", at, first, last, step, nth] => {
             let (first, last) = (first.parse().unwrap(), last.parse().unwrap());
             let fate = Fate::new(step, nth.parse().unwrap());
-            match Place::parse(at) {
-                Place::Store(url) => runtime().block_on(add(queue(&url, fate).await_in(), first, last)),
-                Place::Spool(path) => add_files(&spool(&path, fate), first, last),
+            match QueueLocation::parse(at) {
+                QueueLocation::Store(url) => runtime().block_on(add(queue(&url, fate).await_in(), first, last)),
+                QueueLocation::Spool(path) => add_files(&spool(&path, fate), first, last),
             }
         }
         ["worker", at, step, nth, seed] => {
             let fate = Fate::new(step, nth.parse().unwrap());
             let seed: u64 = seed.parse().unwrap();
-            match Place::parse(at) {
-                Place::Store(url) => runtime().block_on(work(queue(&url, fate).await_in(), seed)),
-                Place::Spool(path) => work_files(&spool(&path, fate), seed),
+            match QueueLocation::parse(at) {
+                QueueLocation::Store(url) => runtime().block_on(work(queue(&url, fate).await_in(), seed)),
+                QueueLocation::Spool(path) => work_files(&spool(&path, fate), seed),
             }
         }
-        ["zombie", at] => match Place::parse(at) {
-            Place::Store(url) => runtime().block_on(sleep_on(queue(&url, Fate::new("", 0)).await_in())),
-            Place::Spool(path) => sleep_on_a_file(&spool(&path, Fate::new("", 0))),
+        ["zombie", at] => match QueueLocation::parse(at) {
+            QueueLocation::Store(url) => runtime().block_on(sleep_on(queue(&url, Fate::new("", 0)).await_in())),
+            QueueLocation::Spool(path) => sleep_on_a_file(&spool(&path, Fate::new("", 0))),
         },
         _ => panic!("bad words: {words:?}"),
     }

@@ -88,7 +88,7 @@ async fn examine(settings: &Settings, args: &Args, patience: &Patience, room: &R
     let mut findings = vec![finding(Verdict::Good, "store", url.to_string())];
     findings.extend(store::describe(&**coordinator.store()).await?);
     findings.push(store::clock(&**coordinator.store()).await?);
-    findings.extend(store::residence(&**coordinator.store()).await?);
+    findings.extend(store::migration(&**coordinator.store()).await?);
     findings.extend(store::records(&coordinator, &Address::named("store", url.to_string())?).await?);
     patience.at(format!("a scratch room in `{url}`"));
     let scratch = set_up(url.clone(), room.clone()).await?;

@@ -4,8 +4,8 @@ use super::scratch::Scratch;
 use super::{Finding, Verdict, finding};
 use leasehold_conformance::{Bench, Effort, PROMISES, exercise};
 use leasehold_core::clock::{Clock, SystemClock};
+use leasehold_core::migration::{self, Seen};
 use leasehold_core::relocation::{Address, Relocation, commands};
-use leasehold_core::residence::{self, Seen};
 use leasehold_core::store::{Class, ClockSource, Reach, Store, Swap, Watching};
 use leasehold_core::{Coordinator, Key, LeaseName, Nonce, Result, Shelf, Timestamp, format_duration};
 use std::collections::BTreeMap;
@@ -52,9 +52,9 @@ pub async fn describe(store: &dyn Store) -> Result<Vec<Finding>> {
 }
 
 /// Whether the leases live here, or are on their way to another store or from one.
-pub async fn residence(store: &dyn Store) -> Result<Vec<Finding>> {
-    let Seen { residence, now } = residence::look(store).await?;
-    let marks = [residence.leaving, residence.arriving].into_iter().flatten();
+pub async fn migration(store: &dyn Store) -> Result<Vec<Finding>> {
+    let Seen { marks, now } = migration::look(store).await?;
+    let marks = [marks.leaving, marks.arriving].into_iter().flatten();
     let findings = marks.map(|mark| {
         let (begun, (finish, give_up)) = (mark.begun(now), mark.commands());
         if let Relocation::Moved { to, .. } = &mark.state {
@@ -166,8 +166,8 @@ pub async fn records(coordinator: &Coordinator, here: &Address) -> Result<Vec<Fi
         }
     }
     // After the records: a migration marks its namespaces first.
-    let Seen { residence, .. } = residence::look(coordinator.store().as_ref()).await?;
-    for mark in [residence.leaving, residence.arriving].into_iter().flatten() {
+    let Seen { marks, .. } = migration::look(coordinator.store().as_ref()).await?;
+    for mark in [marks.leaving, marks.arriving].into_iter().flatten() {
         stray.remove(&mark.state.migration());
     }
     let mut findings: Vec<Finding> = stray

@@ -23,8 +23,8 @@ use crate::supervise::Signals;
 use course::{Course, Phase};
 use items::Items;
 use leasehold_core::lease::protocol::{Holder, Newborn};
+use leasehold_core::migration::{self, Came, Marks, Migration};
 use leasehold_core::relocation::{Address, Relocation, Step};
-use leasehold_core::residence::{self, Came, Migration, Residence};
 use leasehold_core::store::Swap;
 use leasehold_core::{Coordinator, Error, Inspection, Key, Kind, LeaseName, Nonce, PROXY_FOLDER, Result, Shelf, Why};
 use leasehold_stores::StoreUrl;
@@ -103,10 +103,10 @@ async fn migrate_patiently(
     patience.at(format!("`{to}`"));
     // A store that is missing is made when there is something to move.
     let mut new = existing(&settings).await?;
-    let here = residence::look(old.store().as_ref()).await?.residence;
+    let here = migration::look(old.store().as_ref()).await?.marks;
     let there = match &new {
-        Some(new) => residence::look(new.store().as_ref()).await?.residence,
-        None => Residence::default(),
+        Some(new) => migration::look(new.store().as_ref()).await?.marks,
+        None => Marks::default(),
     };
     let Some(stage) = stage(&here, &there, course, args.abort)? else {
         if args.abort {
@@ -218,7 +218,7 @@ async fn go_on(
 }
 
 /// How far it is, by the marks of both namespaces; nothing if it is over. Another migration's is refused.
-fn stage(here: &Residence, there: &Residence, course: &Course, is_abort: bool) -> Result<Option<Stage>> {
+fn stage(here: &Marks, there: &Marks, course: &Course, is_abort: bool) -> Result<Option<Stage>> {
     let arriving = there.arriving.as_ref().map(|mark| &mark.state);
     let begun = arriving.filter(|state| *state.address() == course.from).map(Relocation::migration);
     if let (Some(mark), Some(number), false) = (&there.arriving, begun, is_abort)
@@ -383,11 +383,11 @@ impl Move {
             }
             error
         };
-        residence::arrive(to, &self.migration).await.map_err(refused)?;
+        migration::arrive(to, &self.migration).await.map_err(refused)?;
         let leave = Step::Leave { to: self.migration.to.clone() };
-        if let Err(error) = residence::leave(from, &leave, &self.migration).await {
+        if let Err(error) = migration::leave(from, &leave, &self.migration).await {
             if error.kind() == Kind::Invalid {
-                residence::arrived(to, self.migration.number, Came::GivenUp).await?;
+                migration::arrived(to, self.migration.number, Came::GivenUp).await?;
             }
             return Err(refused(error));
         }
@@ -409,7 +409,7 @@ impl Move {
 
     /// Whether somebody gives it up, or has done so.
     async fn was_given_up(&self) -> Result<bool> {
-        Ok(residence::look(self.from.store().as_ref()).await?.residence.has_given_up(self.migration.number))
+        Ok(migration::look(self.from.store().as_ref()).await?.marks.has_given_up(self.migration.number))
     }
 
     async fn carry_on(&self, common: &Common, from: &StoreUrl, to: &StoreUrl) -> Result<Exit> {
@@ -431,12 +431,12 @@ impl Move {
         self.copy(Shelf::Runs).await?;
         self.copy(Shelf::Fence).await?;
         items.arrive(self).await?;
-        let there = residence::look(self.to.store().as_ref()).await?.residence.arriving;
+        let there = migration::look(self.to.store().as_ref()).await?.marks.arriving;
         if there.is_none_or(|mark| mark.state.migration() != self.migration.number) {
             let message = "somebody gave this migration up while it ran; run it again to begin anew";
             return Err(Error::new(Kind::Contended, message));
         }
-        residence::leave(self.from.store().as_ref(), &Step::Depart, &self.migration).await?;
+        migration::leave(self.from.store().as_ref(), &Step::Depart, &self.migration).await?;
         self.finish(common, from, to).await
     }
 
@@ -448,8 +448,8 @@ impl Move {
         let items = Items::step(self, &self.from, &Step::Depart).await?;
         all.step(&self.to, &Step::Settle).await?;
         Items::step(self, &self.to, &Step::Settle).await?;
-        residence::arrived(self.to.store().as_ref(), self.migration.number, Came::ToStay).await?;
-        residence::finish(self.from.store().as_ref(), self.migration.number).await?;
+        migration::arrived(self.to.store().as_ref(), self.migration.number, Came::ToStay).await?;
+        migration::finish(self.from.store().as_ref(), self.migration.number).await?;
         self.course.enter(Phase::Untouched);
         let journals = names(&self.from, Shelf::Runs).await?.len();
         told(common, (from, to), (leases, journals, items), false)
@@ -459,7 +459,7 @@ impl Move {
     /// another process, which is at this very migration, can no longer finish it.
     async fn give_up(&self) -> Result<()> {
         let all = Leases { work: self };
-        residence::give_up(self.from.store().as_ref(), self.migration.number).await.inspect_err(|error| {
+        migration::give_up(self.from.store().as_ref(), self.migration.number).await.inspect_err(|error| {
             if error.kind() == Kind::Invalid {
                 // Another process has finished it meanwhile.
                 self.course.enter(Phase::Untouched);
@@ -470,12 +470,12 @@ impl Move {
         Items::step(self, &self.to, &Step::Withdraw).await?;
         all.step(&self.from, &Step::Stay).await?;
         Items::step(self, &self.from, &Step::Stay).await?;
-        let seen = residence::look(self.from.store().as_ref()).await?.residence.leaving;
+        let seen = migration::look(self.from.store().as_ref()).await?.marks.leaving;
         if seen.is_some_and(|mark| mark.state.migration() == self.migration.number) {
-            residence::leave(self.from.store().as_ref(), &Step::Stay, &self.migration).await?;
+            migration::leave(self.from.store().as_ref(), &Step::Stay, &self.migration).await?;
         }
         // Last: while it is there, the same command knows which migration it was.
-        residence::arrived(self.to.store().as_ref(), self.migration.number, Came::GivenUp).await?;
+        migration::arrived(self.to.store().as_ref(), self.migration.number, Came::GivenUp).await?;
         self.course.enter(Phase::Untouched);
         Ok(())
     }

@@ -6,8 +6,8 @@
 use super::items::Items;
 use super::leases::{self, Leases};
 use super::{Move, WAY_OUT};
+use leasehold_core::migration;
 use leasehold_core::relocation::{Relocation, Step};
-use leasehold_core::residence;
 use leasehold_core::store::Swap;
 use leasehold_core::{Coordinator, Error, Inspection, Key, Kind, LeaseName, Result, Shelf};
 use leasehold_guards::is_older_copy;
@@ -44,8 +44,8 @@ impl Move {
             let items = Items::read(store.store()).await?.all.into_iter().filter_map(|(_, item)| item.relocation);
             left.extend(leases.chain(items).filter(is_left).map(|state| state.migration()));
         }
-        let here = residence::look(self.from.store().as_ref()).await?.residence;
-        let there = residence::look(self.to.store().as_ref()).await?.residence;
+        let here = migration::look(self.from.store().as_ref()).await?.marks;
+        let there = migration::look(self.to.store().as_ref()).await?.marks;
         let alive = [here.leaving, there.arriving].map(|mark| mark.map(|mark| mark.state.migration()));
         left.retain(|number| !alive.contains(&Some(*number)));
         for old in left.iter().copied().collect::<BTreeSet<_>>() {

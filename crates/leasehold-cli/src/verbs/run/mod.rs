@@ -155,7 +155,7 @@ pub async fn run(common: &Common, args: Args) -> Result<Exit> {
             Found::Go(chosen) => chosen,
             Found::Signal(number) => return Ok(by_signal(number)),
             Found::Nothing(why, event) => match before {
-                None => return Ok(wave_off(&coordinator, &plan, &why, Some(event)).await),
+                None => return Ok(report_skipped(&coordinator, &plan, &why, Some(event)).await),
                 Some(exit) => return Ok(exit),
             },
         };
@@ -387,7 +387,7 @@ fn by_signal(number: i32) -> Exit {
     Exit::Code(128_u8.saturating_add(u8::try_from(number).unwrap_or(0)))
 }
 
-/// Waved off: one quiet line and a count.
+/// Skipped: one quiet line and a count.
 async fn skip(coordinator: &Coordinator, plan: &Plan, slot: Option<Slot>, busy: Taken) -> Exit {
     let (why, event) = match &busy {
         Taken::Refused(lease, refusal, now) => {
@@ -402,10 +402,10 @@ async fn skip(coordinator: &Coordinator, plan: &Plan, slot: Option<Slot>, busy: 
         }
         Taken::Granted(..) => return Exit::Done,
     };
-    wave_off(coordinator, plan, &why, event).await
+    report_skipped(coordinator, plan, &why, event).await
 }
 
-async fn wave_off(coordinator: &Coordinator, plan: &Plan, why: &str, event: Option<Event>) -> Exit {
+async fn report_skipped(coordinator: &Coordinator, plan: &Plan, why: &str, event: Option<Event>) -> Exit {
     if !plan.quiet {
         let waited = match plan.busy {
             Busy::Wait(limit) => format!(" after waiting for {}", leasehold_core::format_duration(limit)),

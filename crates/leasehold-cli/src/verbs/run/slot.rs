@@ -11,7 +11,7 @@ use crate::supervise::Signals;
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::lease::protocol::{AfterFailure, Refusal, SlotClaim};
 use leasehold_core::{
-    Coordinator, Epoch, Event, Inspection, Kind, LeaseName, Result, Slot, SlotState, Timestamp, residence,
+    Coordinator, Epoch, Event, Inspection, Kind, LeaseName, Result, Slot, SlotState, Timestamp, migration,
 };
 use leasehold_work::schedule::{
     CatchUp, Fate, Interrupted, Journals, RunEnd, Schedule, Standing, Zone, has_succeeded, parse_instant, slot_text,
@@ -111,7 +111,7 @@ impl SlotPlan {
             // A trigger that was forgotten in an old store must not end with "was run already".
             if let Some(state) = &seen.record.relocation {
                 let what = format!("lease `{lease}`");
-                return Err(residence::elsewhere(coordinator.store().as_ref(), &what, state).await);
+                return Err(migration::elsewhere(coordinator.store().as_ref(), &what, state).await);
             }
             let standing = Standing::of(schedule, &seen.record, &journal, policy, seen.now);
             if let Some(Interrupted::Died(slot)) = standing.interrupted

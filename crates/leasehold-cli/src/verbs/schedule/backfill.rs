@@ -67,7 +67,7 @@ pub async fn backfill(settings: &Settings, jobs: &Jobs, args: &Backfill) -> Resu
             format!("it is still to come; the store's clock shows {}", slot_text(Slot(now))),
         ));
     }
-    let Found { mut slots, forgotten } = find(&coordinator, job, from, to, args.max as usize).await?;
+    let SlotsLeft { mut slots, forgotten } = find(&coordinator, job, from, to, args.max as usize).await?;
     let mut left_out = !forgotten.is_empty();
     if left_out && (args.again_if_forgotten || can_ask(args) && agreed(&forgotten_line(job, &forgotten))?) {
         left_out = false;
@@ -132,17 +132,17 @@ async fn is_free(coordinator: &Coordinator, job: &Job) -> Result<bool> {
 }
 
 /// The slots of a span that are left to run.
-struct Found {
+struct SlotsLeft {
     /// Those that failed or were never run.
     slots: Vec<Slot>,
     /// Those of which the journal no longer knows what became of them.
     forgotten: Vec<Slot>,
 }
 
-async fn find(coordinator: &Coordinator, job: &Job, from: Slot, to: Slot, max: usize) -> Result<Found> {
+async fn find(coordinator: &Coordinator, job: &Job, from: Slot, to: Slot, max: usize) -> Result<SlotsLeft> {
     let (journal, _) = Journals::new(coordinator.clone()).read(&job.name).await?;
     let record = coordinator.inspect(&job.name).await?.record;
-    let mut found = Found { slots: Vec::new(), forgotten: Vec::new() };
+    let mut found = SlotsLeft { slots: Vec::new(), forgotten: Vec::new() };
     let after = Timestamp::from_millis(from.0.as_millis().saturating_sub(1));
     for slot in job.schedule.between(after, to.0).filter(|slot| !has_succeeded(&record, &journal, *slot)) {
         match claimed(coordinator, &claims(job, slot)?).await? {

@@ -12,7 +12,7 @@ use crate::exit::Exit;
 use crate::output;
 use crate::verbs::run::ahead_line;
 use leasehold_core::clock::{Clock, SystemClock};
-use leasehold_core::{Coordinator, Error, Kind, Label, Result, residence};
+use leasehold_core::{Coordinator, Error, Kind, Label, Result, migration};
 use leasehold_work::schedule::{Decided, Fate, Job, Scheduler, Steering, Watcher, slot_text};
 use std::path::Path;
 use std::sync::Arc;
@@ -149,7 +149,7 @@ pub async fn run(common: &Common, settings: Settings, jobs: Jobs, args: Schedule
 
 /// The error if the whole namespace has moved to another store.
 async fn has_left(coordinator: &Coordinator) -> Option<Error> {
-    let seen = residence::look(coordinator.store().as_ref()).await.ok()?;
+    let seen = migration::look(coordinator.store().as_ref()).await.ok()?;
     seen.check("the store of these jobs").err().filter(|error| error.kind() == Kind::Moved)
 }
 

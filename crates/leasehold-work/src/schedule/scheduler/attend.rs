@@ -102,7 +102,7 @@ impl std::fmt::Debug for News {
 }
 
 /// What stands in the way of a slot.
-enum Way {
+enum Readiness {
     Clear,
     /// Look again at this time.
     Later(Timestamp),
@@ -311,10 +311,10 @@ impl Desk {
                 later = later.into_iter().chain([start]).min();
                 break;
             }
-            match way(job, slot, seen) {
-                Way::Clear => return Ok(First::Clear(slot)),
-                Way::Later(at) => later = later.into_iter().chain([at]).min(),
-                Way::Over(fate) => {
+            match readiness(job, slot, seen) {
+                Readiness::Clear => return Ok(First::Clear(slot)),
+                Readiness::Later(at) => later = later.into_iter().chain([at]).min(),
+                Readiness::Over(fate) => {
                     if self.journals.pass_over(&job.name, slot, job.schedule.before(slot), fate).await? {
                         self.watcher.decided(job, Decided::PassedOver(slot, fate));
                         written = true;
@@ -397,21 +397,23 @@ fn recheck(seen: &Inspection) -> Option<Timestamp> {
 }
 
 /// What stands in the way of this slot.
-fn way(job: &Job, slot: Slot, seen: &Inspection) -> Way {
+fn readiness(job: &Job, slot: Slot, seen: &Inspection) -> Readiness {
     let now = seen.now;
     if let Some(tenure) = seen.record.live_tenure(now) {
         let waited = now.saturating_since(slot.0.plus(job.delay(slot)));
         return match job.busy {
             // It came due while a run was going on. What was due before that run began waits for its turn.
-            Busy::Skip if slot.0 > tenure.granted_at => Way::Over(Fate::SkippedOverlap),
-            Busy::Wait(limit) if waited >= limit && slot.0 > tenure.granted_at => Way::Over(Fate::SkippedOverlap),
-            Busy::Retry(pause) if waited >= pause && slot.0 > tenure.granted_at => Way::Over(Fate::SkippedOverlap),
-            Busy::Retry(pause) if waited < pause => Way::Later(now.plus(pause - waited)),
-            _ => Way::Later(now.plus(POLL).min(tenure.deadline)),
+            Busy::Skip if slot.0 > tenure.granted_at => Readiness::Over(Fate::SkippedOverlap),
+            Busy::Wait(limit) if waited >= limit && slot.0 > tenure.granted_at => Readiness::Over(Fate::SkippedOverlap),
+            Busy::Retry(pause) if waited >= pause && slot.0 > tenure.granted_at => {
+                Readiness::Over(Fate::SkippedOverlap)
+            }
+            Busy::Retry(pause) if waited < pause => Readiness::Later(now.plus(pause - waited)),
+            _ => Readiness::Later(now.plus(POLL).min(tenure.deadline)),
         };
     }
     if seen.record.paused.is_some() {
-        return Way::Over(Fate::Paused);
+        return Readiness::Over(Fate::Paused);
     }
-    Way::Clear
+    Readiness::Clear
 }

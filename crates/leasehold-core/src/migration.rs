@@ -99,7 +99,7 @@ impl Mark {
 /// The record.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Residence {
+pub struct Marks {
     /// Set when the namespace is on its way to another store, or has gone there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaving: Option<Mark>,
@@ -118,7 +118,7 @@ pub struct Residence {
 #[derive(Debug, Clone)]
 pub struct Seen {
     /// What is there.
-    pub residence: Residence,
+    pub marks: Marks,
     /// The store's time.
     pub now: Timestamp,
 }
@@ -131,14 +131,14 @@ impl Seen {
 
     /// The same for a migration, which is not in its own way.
     pub fn check_for(&self, what: &str, migration: Option<Nonce>) -> Result<()> {
-        let marks = [&self.residence.arriving, &self.residence.leaving];
+        let marks = [&self.marks.arriving, &self.marks.leaving];
         let in_the_way = |mark: &&Mark| Some(mark.state.migration()) != migration;
         let mark = marks.into_iter().flatten().find(in_the_way);
         mark.map_or(Ok(()), |mark| Err(mark.refusal(what, self.now)))
     }
 }
 
-impl Residence {
+impl Marks {
     /// Whether everything that was here has gone to another store. What is written here since then counts for nothing.
     pub fn has_left(&self) -> bool {
         self.leaving.as_ref().is_some_and(|mark| matches!(mark.state, Relocation::Moved { .. }))
@@ -162,7 +162,7 @@ impl Residence {
     }
 
     /// What the beginning of a departure makes of it; an error if another migration is in the way.
-    fn leave(&self, step: &Step, migration: &Migration, now: Timestamp) -> Result<Option<Residence>> {
+    fn leave(&self, step: &Step, migration: &Migration, now: Timestamp) -> Result<Option<Marks>> {
         let first = || migration.mark(now);
         if let (Step::Leave { .. } | Step::Depart, true) = (step, self.has_given_up(migration.number)) {
             return Err(self.leaving.clone().unwrap_or_else(first).given_up());
@@ -173,7 +173,7 @@ impl Residence {
         match relocate(self.leaving.as_ref().map(|mark| &mark.state), step, migration.number) {
             Relocated::To(state) => {
                 let mark = |state| Mark { state, ..self.leaving.clone().unwrap_or_else(first) };
-                Ok(Some(Residence { leaving: state.map(mark), ..self.clone() }))
+                Ok(Some(Marks { leaving: state.map(mark), ..self.clone() }))
             }
             Relocated::Already => Ok(None),
             Relocated::No => Err(in_the_way("FROM", self.leaving.as_ref())),
@@ -181,7 +181,7 @@ impl Residence {
     }
 
     /// What it is once a migration from here can no longer go on; an error if that has moved everything already.
-    fn give_up(&self, migration: Nonce) -> Result<Option<Residence>> {
+    fn give_up(&self, migration: Nonce) -> Result<Option<Marks>> {
         let ours = self.leaving.as_ref().filter(|mark| mark.state.migration() == migration);
         if let Some(mark @ Mark { state: Relocation::Moved { .. }, .. }) = ours {
             return Err(in_the_way("FROM", Some(mark)));
@@ -191,16 +191,16 @@ impl Residence {
         }
         let forgotten = (self.given_up.len() + 1).saturating_sub(MAX_GIVEN_UP);
         let given_up = self.given_up.iter().skip(forgotten).copied().chain([migration]).collect();
-        Ok(Some(Residence { given_up, ..self.clone() }))
+        Ok(Some(Marks { given_up, ..self.clone() }))
     }
 
     /// What an arrival makes of it. A namespace that had left may come home.
-    fn arrive(&self, migration: &Migration, now: Timestamp) -> Result<Option<Residence>> {
+    fn arrive(&self, migration: &Migration, now: Timestamp) -> Result<Option<Marks>> {
         self.may_receive(migration.number)?;
         let state = Relocation::Arriving { from: migration.from.clone(), migration: migration.number };
         let arriving =
             Mark { state, here: migration.to.clone(), by: migration.by.clone(), since: now, finished: false };
-        Ok(self.arriving.is_none().then(|| Residence { arriving: Some(arriving), ..self.clone() }))
+        Ok(self.arriving.is_none().then(|| Marks { arriving: Some(arriving), ..self.clone() }))
     }
 }
 
@@ -246,11 +246,11 @@ pub async fn look(store: &dyn Store) -> Result<Seen> {
 
 async fn read(store: &dyn Store) -> Result<(Seen, Option<Revision>)> {
     let reading = store.read(&key()?).await?;
-    let (residence, revision) = match reading.value {
-        None => (Residence::default(), None),
+    let (marks, revision) = match reading.value {
+        None => (Marks::default(), None),
         Some(value) => (codec::decode(KIND, &value.bytes, NAME)?, Some(value.revision)),
     };
-    Ok((Seen { residence, now: reading.now }, revision))
+    Ok((Seen { marks, now: reading.now }, revision))
 }
 
 /// The error of everything that meets a record which is not simply here, with who began the migration and what ends it if the
@@ -260,7 +260,7 @@ pub async fn elsewhere(store: &dyn Store, what: &str, state: &Relocation) -> Err
         return relocation::elsewhere(what, state);
     }
     let Ok(seen) = look(store).await else { return relocation::elsewhere(what, state) };
-    let marks = [&seen.residence.leaving, &seen.residence.arriving].into_iter().flatten();
+    let marks = [&seen.marks.leaving, &seen.marks.arriving].into_iter().flatten();
     let mut ours = marks.filter(|mark| mark.state.migration() == state.migration());
     ours.next().map_or_else(|| left_behind(what, state), |mark| mark.refusal(what, seen.now))
 }
@@ -280,35 +280,35 @@ fn left_behind(what: &str, state: &Relocation) -> Error {
 
 /// Makes a step of a departure: [`Step::Leave`], [`Step::Stay`] or [`Step::Depart`].
 pub async fn leave(store: &dyn Store, step: &Step, migration: &Migration) -> Result<()> {
-    change(store, |seen| seen.residence.leave(step, migration, seen.now)).await
+    change(store, |seen| seen.marks.leave(step, migration, seen.now)).await
 }
 
 /// The first step of giving a migration up: from here on nobody can take the one after which it cannot be, nor begin it anew.
 pub async fn give_up(store: &dyn Store, migration: Nonce) -> Result<()> {
-    change(store, |seen| seen.residence.give_up(migration)).await
+    change(store, |seen| seen.marks.give_up(migration)).await
 }
 
 /// The last step of a migration, in the old store: from here on another one may bring something back.
 pub async fn finish(store: &dyn Store, migration: Nonce) -> Result<()> {
-    change(store, |Seen { residence, .. }| {
-        let ours = residence.leaving.as_ref().filter(|mark| mark.state.migration() == migration);
+    change(store, |Seen { marks, .. }| {
+        let ours = marks.leaving.as_ref().filter(|mark| mark.state.migration() == migration);
         let finished = ours.map(|mark| Mark { finished: true, ..mark.clone() });
-        Ok(finished.map(|mark| Residence { leaving: Some(mark), ..residence.clone() }))
+        Ok(finished.map(|mark| Marks { leaving: Some(mark), ..marks.clone() }))
     })
     .await
 }
 
 /// Says that records come in; refused while another migration is under way here.
 pub async fn arrive(store: &dyn Store, migration: &Migration) -> Result<()> {
-    change(store, |seen| seen.residence.arrive(migration, seen.now)).await
+    change(store, |seen| seen.marks.arrive(migration, seen.now)).await
 }
 
 /// Ends an arrival. `came` says whether the namespace lives here from now on, whatever it had left for before.
 pub async fn arrived(store: &dyn Store, migration: Nonce, came: Came) -> Result<()> {
-    change(store, |Seen { residence: seen, .. }| {
+    change(store, |Seen { marks: seen, .. }| {
         let is_ours = seen.arriving.as_ref().is_some_and(|mark| mark.state.migration() == migration);
         let leaving = if came == Came::ToStay { None } else { seen.leaving.clone() };
-        Ok(is_ours.then(|| Residence { arriving: None, leaving, ..seen.clone() }))
+        Ok(is_ours.then(|| Marks { arriving: None, leaving, ..seen.clone() }))
     })
     .await
 }
@@ -323,12 +323,12 @@ pub enum Came {
 }
 
 /// Decides on what is there and swaps the answer in. Every step may be made again, so a write without an answer is.
-async fn change(store: &dyn Store, decide: impl Fn(&Seen) -> Result<Option<Residence>>) -> Result<()> {
+async fn change(store: &dyn Store, decide: impl Fn(&Seen) -> Result<Option<Marks>>) -> Result<()> {
     let mut unanswered = None;
     for _ in 0..MAX_ATTEMPTS {
         let (seen, revision) = read(store).await.map_err(|error| unanswered.take().unwrap_or(error))?;
         // What is there already may be visible and not yet durable: it is written once more, and that is answered.
-        let next = Residence { tag: Some(Nonce::random()), ..decide(&seen)?.unwrap_or(seen.residence) };
+        let next = Marks { tag: Some(Nonce::random()), ..decide(&seen)?.unwrap_or(seen.marks) };
         match store.swap(&key()?, revision.as_ref(), &codec::encode(KIND, &next)?).await {
             Ok(Swap::Done { .. }) => return Ok(()),
             Ok(Swap::Mismatch) => {}
