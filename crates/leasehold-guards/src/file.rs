@@ -9,7 +9,7 @@ use crate::observe::file::FileStep;
 use crate::permit::adopt;
 use crate::permit::error::Scene;
 use crate::permit::fence;
-use crate::permit::location::{Place, shown};
+use crate::permit::location::{ArtifactPath, shown};
 use crate::permit::{Permits, hold};
 use async_trait::async_trait;
 use leasehold_core::guard::{Adopt, Guard, HighWater, Policy, Strength};
@@ -63,19 +63,19 @@ impl FileGuard {
 
     /// [`Guard::seal`] for callers that may block.
     pub fn seal_now(&self, token: &Token) -> Result<HighWater> {
-        let place = Place::open_followed(&self.path, &self.resource)?;
+        let place = ArtifactPath::open_followed(&self.path, &self.resource)?;
         Permits::open(self.scene(), &place, token)?.seal()
     }
 
     /// [`Adopt::adopt`] for callers that may block.
     pub fn adopt_now(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
-        let place = Place::open_followed(&self.path, &self.resource)?;
+        let place = ArtifactPath::open_followed(&self.path, &self.resource)?;
         adopt::adopt(self.scene(), &place, from, token, by, why)
     }
 
     /// [`Guard::high_water`] for callers that may block.
     pub fn high_water_now(&self) -> Result<Option<HighWater>> {
-        let place = Place::open_followed(&self.path, &self.resource)?;
+        let place = ArtifactPath::open_followed(&self.path, &self.resource)?;
         fence::high_water(&self.scene(), &place)
     }
 
@@ -85,7 +85,7 @@ impl FileGuard {
     /// With [`Policy::OncePerEpoch`] a crash in the middle of publishing counts as the one write: it may have landed.
     pub fn write_from(&self, token: &Token, mut payload: impl Read) -> Result<HighWater> {
         let scene = self.scene();
-        let place = Place::open_followed(&self.path, &self.resource)?;
+        let place = ArtifactPath::open_followed(&self.path, &self.resource)?;
         let permits = Permits::open(scene, &place, token)?;
         permits.drop_abandoned();
         // While it is staged, a file that few may read is read by nobody else.

@@ -5,7 +5,7 @@
 
 use crate::observe::file::FileStep;
 use crate::permit::error::{Scene, exists, vanished};
-use crate::permit::location::Place;
+use crate::permit::location::ArtifactPath;
 use crate::permit::teardown::discard_aside;
 use leasehold_core::{Epoch, Error, Kind, Result, Token};
 use rustix::fs::{Dir, FileType, Mode, OFlags};
@@ -20,7 +20,7 @@ const NONCE_DIGITS: usize = 8;
 /// The folder of generations, opened.
 #[derive(Debug)]
 pub(crate) struct Generations<'a> {
-    place: &'a Place,
+    place: &'a ArtifactPath,
     name: OsString,
     folder: OwnedFd,
 }
@@ -30,7 +30,7 @@ type Order = (Epoch, u64);
 
 impl<'a> Generations<'a> {
     /// Opens the folder, and creates it if there is none.
-    pub(crate) fn open(scene: &Scene<'_>, place: &'a Place) -> Result<Self> {
+    pub(crate) fn open(scene: &Scene<'_>, place: &'a ArtifactPath) -> Result<Self> {
         let name = place.beside(".generations")?;
         let made = scene.attempt(FileStep::MoveGeneration, || {
             Ok(rustix::fs::mkdirat(&place.parent, &name, Mode::from_raw_mode(0o777))?)
@@ -113,7 +113,7 @@ impl<'a> Generations<'a> {
 }
 
 /// True if this is what a symlink of ours says.
-pub(crate) fn is_ours(place: &Place, to: &Path) -> bool {
+pub(crate) fn is_ours(place: &ArtifactPath, to: &Path) -> bool {
     let Ok(folder) = place.beside(".generations") else { return false };
     let name = to.file_name().and_then(OsStr::to_str);
     to.parent() == Some(Path::new(&folder)) && name.is_some_and(|name| parse(name).is_some())

@@ -17,7 +17,7 @@ use crate::permit::adopt;
 use crate::permit::displaced::{DISPLACED, tree_name};
 use crate::permit::error::Scene;
 use crate::permit::fence;
-use crate::permit::location::{Place, shown};
+use crate::permit::location::{ArtifactPath, shown};
 use crate::permit::teardown::discard_aside;
 use crate::permit::{Permits, hold};
 use async_trait::async_trait;
@@ -44,7 +44,7 @@ pub struct FolderGuard {
 }
 
 /// How the staged tree takes its place.
-enum Way {
+enum Replacement {
     Symlink,
     Exchange,
 }
@@ -87,27 +87,27 @@ impl FolderGuard {
 
     /// [`Guard::seal`] for callers that may block.
     pub fn seal_now(&self, token: &Token) -> Result<HighWater> {
-        let place = Place::open(&self.path, &self.resource)?;
+        let place = ArtifactPath::open(&self.path, &self.resource)?;
         Permits::open(self.scene(), &place, token)?.seal()
     }
 
     /// [`Adopt::adopt`] for callers that may block.
     pub fn adopt_now(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
-        let place = Place::open(&self.path, &self.resource)?;
+        let place = ArtifactPath::open(&self.path, &self.resource)?;
         adopt::adopt(self.scene(), &place, from, token, by, why)
     }
 
     /// [`Guard::high_water`] for callers that may block.
     pub fn high_water_now(&self) -> Result<Option<HighWater>> {
-        let place = Place::open(&self.path, &self.resource)?;
+        let place = ArtifactPath::open(&self.path, &self.resource)?;
         fence::high_water(&self.scene(), &place)
     }
 
     /// Replaces the folder by a copy of `source`.
     pub fn publish(&self, token: &Token, source: &Path) -> Result<HighWater> {
         let scene = self.scene();
-        let place = Place::open(&self.path, &self.resource)?;
-        let way = self.way(&place)?;
+        let place = ArtifactPath::open(&self.path, &self.resource)?;
+        let replacement = self.replacement(&place)?;
         self.apart(&place, source)?;
         let permits = Permits::open(scene, &place, token)?;
         permits.seal()?;
@@ -118,9 +118,9 @@ impl FolderGuard {
             .take(FileStep::Stage, || Ok(()))
             .and_then(|()| tree::copy(&scene, &permits, source, &Path::new(&stage).join("tree")))
             .and_then(|()| scene.take(FileStep::SyncPayload, || Ok(())));
-        let published = staged.and_then(|()| match way {
-            Way::Symlink => self.swap_symlink(&permits, &place, token, &stage),
-            Way::Exchange => self.exchange(&permits, &place, token, &stage, &held),
+        let published = staged.and_then(|()| match replacement {
+            Replacement::Symlink => self.swap_symlink(&permits, &place, token, &stage),
+            Replacement::Exchange => self.exchange(&permits, &place, token, &stage, &held),
         });
         // After an exchange the stage may hold the old tree. Failing to remove it does not undo the publish.
         if scene.take(FileStep::Collect, || Ok(())).is_ok() || published.is_err() {
@@ -133,7 +133,13 @@ impl FolderGuard {
         published
     }
 
-    fn swap_symlink(&self, permits: &Permits<'_>, place: &Place, token: &Token, stage: &str) -> Result<HighWater> {
+    fn swap_symlink(
+        &self,
+        permits: &Permits<'_>,
+        place: &ArtifactPath,
+        token: &Token,
+        stage: &str,
+    ) -> Result<HighWater> {
         let scene = self.scene();
         let generations = Generations::open(&scene, place)?;
         let name = generations.next_name(token);
@@ -159,7 +165,7 @@ impl FolderGuard {
     fn exchange(
         &self,
         permits: &Permits<'_>,
-        place: &Place,
+        place: &ArtifactPath,
         token: &Token,
         stage: &str,
         held: &OwnedFd,
@@ -192,7 +198,7 @@ impl FolderGuard {
 
     /// What was there before joins the generations: it may be the only copy of what somebody made by hand. Failing to
     /// keep it does not undo the publish.
-    fn keep_displaced(&self, permits: &Permits<'_>, place: &Place, token: &Token, tree: &str) {
+    fn keep_displaced(&self, permits: &Permits<'_>, place: &ArtifactPath, token: &Token, tree: &str) {
         // Not one of the steps that decide: those are behind us.
         let scene = Scene { resource: &self.resource, steps: &Observed::NOBODY };
         if self.keep == 0 {
@@ -210,7 +216,7 @@ impl FolderGuard {
 
     /// What publishers that died have displaced joins the generations too, after the old ones were collected: nobody was
     /// told of it yet, so it stays for one publish more.
-    fn keep_rescued(&self, permits: &Permits<'_>, place: &Place, token: &Token) {
+    fn keep_rescued(&self, permits: &Permits<'_>, place: &ArtifactPath, token: &Token) {
         let scene = Scene { resource: &self.resource, steps: &Observed::NOBODY };
         let Ok(found) = fence::names(permits.fence()) else { return };
         for (name, _) in found.into_iter().filter(|(name, _)| name.starts_with(DISPLACED)) {
@@ -223,13 +229,13 @@ impl FolderGuard {
         }
     }
 
-    fn way(&self, place: &Place) -> Result<Way> {
+    fn replacement(&self, place: &ArtifactPath) -> Result<Replacement> {
         let kind = place.found.as_ref().map(|stat| FileType::from_raw_mode(stat.st_mode));
         let allowed = match kind {
-            None => return Ok(Way::Symlink),
-            Some(FileType::Directory) => return Ok(Way::Exchange),
+            None => return Ok(Replacement::Symlink),
+            Some(FileType::Directory) => return Ok(Replacement::Exchange),
             Some(FileType::Symlink) if generations::is_ours(place, &place.link(&self.resource)?) => {
-                return Ok(Way::Symlink);
+                return Ok(Replacement::Symlink);
             }
             Some(FileType::Symlink) => "it is a symlink that no publish made; publish to where it leads, or remove it",
             Some(_) => "it is not a folder; single files are for `leasehold write`",
@@ -238,7 +244,7 @@ impl FolderGuard {
     }
 
     /// A tree that holds its own destination would be copied into itself.
-    fn apart(&self, place: &Place, source: &Path) -> Result<()> {
+    fn apart(&self, place: &ArtifactPath, source: &Path) -> Result<()> {
         let (Ok(from), Ok(around)) = (source.canonicalize(), place.folder.canonicalize()) else { return Ok(()) };
         if around.starts_with(&from) || self.path.canonicalize().is_ok_and(|target| target.starts_with(&from)) {
             return Err(Error::invalid("source", shown(source), format!("it is or holds `{}` itself", self.resource)));

@@ -143,9 +143,9 @@ impl Gate {
                 View::Until(Some(live.trust_until), None)
             }
             Err(error) => match error {
-                Trouble::Final(closed) => View::Closed(closed),
+                Failure::Final(closed) => View::Closed(closed),
                 // What was confirmed stays so until its time.
-                Trouble::Passing(error) => match &*self.view.lock().unwrap_or_else(PoisonError::into_inner) {
+                Failure::Passing(error) => match &*self.view.lock().unwrap_or_else(PoisonError::into_inner) {
                     View::Until(until, _) => View::Until(*until, Some(error.to_string())),
                     closed @ View::Closed(_) => closed.clone(),
                 },
@@ -158,36 +158,36 @@ impl Gate {
         }
     }
 
-    async fn look(&self) -> Result<Live, Trouble> {
-        let found = self.tokens.resolve(&self.token).await.map_err(Trouble::Passing)?;
+    async fn look(&self) -> Result<Live, Failure> {
+        let found = self.tokens.resolve(&self.token).await.map_err(Failure::Passing)?;
         let live = found.in_force(&self.token).map_err(|error| self.lost(&found, &error))?;
         for _ in 0..MAX_ATTEMPTS {
-            let seen = self.fence.look().await.map_err(Trouble::Passing)?;
+            let seen = self.fence.look().await.map_err(Failure::Passing)?;
             let Merged { high, is_adopted, .. } = self.merged(&seen.content).await?;
             let next = guard::seal(high.as_ref(), &self.token).map_err(|rejection| self.refused(rejection))?;
             if seen.content.high.as_ref() != Some(&next) {
                 let content = Content { high: Some(next.clone()), ..seen.content.clone() };
-                if self.fence.put(&seen, content).await.map_err(Trouble::Passing)?.is_none() {
+                if self.fence.put(&seen, content).await.map_err(Failure::Passing)?.is_none() {
                     continue;
                 }
             }
             self.file(next, is_adopted).await?;
             return Ok(live);
         }
-        Err(Trouble::Passing(Error::new(Kind::Contended, format!("fence of `{}` keeps changing", self.resource))))
+        Err(Failure::Passing(Error::new(Kind::Contended, format!("fence of `{}` keeps changing", self.resource))))
     }
 
     /// What the resource has seen, by the store and by the files of this machine.
-    async fn merged(&self, stored: &Content) -> Result<Merged, Trouble> {
+    async fn merged(&self, stored: &Content) -> Result<Merged, Failure> {
         let filed = match self.state_folder.clone() {
-            Some(folder) => blocking(move || folder.high()).await.map_err(Trouble::Passing)?,
+            Some(folder) => blocking(move || folder.high()).await.map_err(Failure::Passing)?,
             None => None,
         };
         stored.merged(&self.resource, filed.as_ref()).map_err(|error| self.closed(&error, None))
     }
 
     /// Takes what was sealed over into the files, once.
-    async fn file(&self, next: HighWater, is_adopted: bool) -> Result<(), Trouble> {
+    async fn file(&self, next: HighWater, is_adopted: bool) -> Result<(), Failure> {
         let Some(folder) = self.state_folder.clone() else { return Ok(()) };
         if self.filed.lock().unwrap_or_else(PoisonError::into_inner).as_ref() == Some(&next) {
             return Ok(());
@@ -199,23 +199,23 @@ impl Gate {
             }
             folder.raise(&sealed)
         });
-        raised.await.map_err(Trouble::Passing)?.map_err(|rejection| self.refused(rejection))?;
+        raised.await.map_err(Failure::Passing)?.map_err(|rejection| self.refused(rejection))?;
         *self.filed.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
         Ok(())
     }
 
     /// The record says that this token is not in force.
-    fn lost(&self, found: &Resolved, error: &Error) -> Trouble {
+    fn lost(&self, found: &Resolved, error: &Error) -> Failure {
         if let TokenState::OtherLineage { seen } = found.state {
             return self.not_this_lease(seen);
         }
         let (held, seen) = (self.token.epoch, found.epoch);
         let message = format!("tool call refused: resource=`{}` held={held} seen={seen}; {error}", self.resource);
         let kind = if matches!(found.state, TokenState::Superseded { .. }) { Kind::Fenced } else { error.kind() };
-        Trouble::Final(Closed { kind, message, held, seen: Some(seen) })
+        Failure::Final(Closed { kind, message, held, seen: Some(seen) })
     }
 
-    fn not_this_lease(&self, lineage: Lineage) -> Trouble {
+    fn not_this_lease(&self, lineage: Lineage) -> Failure {
         let message = format!(
             "not this lease: resource=`{}` the token is of a lease `{}` of lineage {}, and the store's is of lineage \
              {lineage}; use the store that the token came from",
@@ -225,7 +225,7 @@ impl Gate {
     }
 
     /// The store says that the lease is ours, and the fence that it is not the newest: the store went back in time.
-    fn refused(&self, rejection: Rejection) -> Trouble {
+    fn refused(&self, rejection: Rejection) -> Failure {
         let (seen, error) = match rejection {
             Rejection::Stale { seen, .. } => (Some(seen), guard::regressed(&self.resource, &self.token.lease, seen)),
             Rejection::Regressed { seen, .. } => (Some(seen), rejection.into_error(&self.resource)),
@@ -234,13 +234,13 @@ impl Gate {
         self.closed(&error, seen)
     }
 
-    fn closed(&self, error: &Error, seen: Option<Epoch>) -> Trouble {
+    fn closed(&self, error: &Error, seen: Option<Epoch>) -> Failure {
         let held = self.token.epoch;
         let message = match seen {
             Some(seen) => format!("{error} (held={held} seen={seen})"),
             None => error.to_string(),
         };
-        Trouble::Final(Closed { kind: error.kind(), message, held, seen })
+        Failure::Final(Closed { kind: error.kind(), message, held, seen })
     }
 
     /// The highest token that has sealed the resource.
@@ -280,7 +280,7 @@ impl Gate {
     }
 }
 
-enum Trouble {
+enum Failure {
     Final(Closed),
     Passing(Error),
 }

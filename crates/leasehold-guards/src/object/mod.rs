@@ -98,7 +98,7 @@ impl fmt::Debug for ObjectGuard {
 }
 
 /// An object as it was found.
-struct Found {
+struct StoredObject {
     version: UpdateVersion,
     high: Option<HighWater>,
     former: Former,
@@ -249,7 +249,7 @@ impl ObjectGuard {
         &self,
         intent: Intent,
         judge: impl Fn(Option<&HighWater>) -> Result<HighWater>,
-        payload: impl Fn(Option<&Found>) -> Result<Payload>,
+        payload: impl Fn(Option<&StoredObject>) -> Result<Payload>,
     ) -> Result<HighWater> {
         // What was put without an answer: under which numbers, as what, and the tag under which the last of them may land.
         let mut unanswered = Unanswered::default();
@@ -329,10 +329,10 @@ impl ObjectGuard {
 
     /// What is there, as far as this guard knows. Where equal contents have equal tags, a tag of a while ago is worth less
     /// than one that was just seen.
-    fn left(&self) -> Option<Found> {
+    fn left(&self) -> Option<StoredObject> {
         let left = self.left.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (version, high, former) = left.filter(|_| matches!(self.strength(), Strength::Atomic))?;
-        Some(Found { version, high: Some(high), former, write: None, attributes: Attributes::new(), body: None })
+        Some(StoredObject { version, high: Some(high), former, write: None, attributes: Attributes::new(), body: None })
     }
 
     fn leave(&self, version: UpdateVersion, high: HighWater, former: Former) -> HighWater {
@@ -342,7 +342,7 @@ impl ObjectGuard {
     }
 
     /// Looks; if it is to find out what became of a put, a failure leaves that open.
-    async fn look_again(&self, with_body: bool, is_pending: bool) -> Result<Option<Found>> {
+    async fn look_again(&self, with_body: bool, is_pending: bool) -> Result<Option<StoredObject>> {
         if !is_pending {
             reach(&self.steps, WriteStep::Look, &self.resource)?;
             return self.look(with_body).await;
@@ -359,7 +359,7 @@ impl ObjectGuard {
 
     fn options(
         &self,
-        found: Option<&Found>,
+        found: Option<&StoredObject>,
         payload: Payload,
         former: &Former,
         next: &HighWater,
@@ -381,7 +381,7 @@ impl ObjectGuard {
         (salt.add(body, write), PutOptions { mode, attributes, ..PutOptions::default() })
     }
 
-    async fn look(&self, with_body: bool) -> Result<Option<Found>> {
+    async fn look(&self, with_body: bool) -> Result<Option<StoredObject>> {
         let options = GetOptions { head: !with_body, ..GetOptions::default() };
         let once = || in_time(LOOK, &self.resource, Kind::Unavailable, self.store.get_opts(&self.key, options.clone()));
         let answer = match once().await? {
@@ -423,7 +423,7 @@ impl ObjectGuard {
             None
         };
         let (high, write) = fence.map_or((None, None), |(high, write)| (Some(high), Some(write)));
-        Ok(Some(Found { version, high, former, write, attributes, body }))
+        Ok(Some(StoredObject { version, high, former, write, attributes, body }))
     }
 
     fn fence_of(&self, text: &str) -> Result<(HighWater, Nonce)> {
@@ -438,7 +438,7 @@ impl ObjectGuard {
         })
     }
 
-    fn seal_payload(&self, found: Option<&Found>) -> Result<Payload> {
+    fn seal_payload(&self, found: Option<&StoredObject>) -> Result<Payload> {
         let Some(found) = found else {
             let attributes = Attributes::from_iter([(Attribute::ContentType, SEALED)]);
             return Ok(Payload { body: Bytes::new(), attributes, former: None });

@@ -15,7 +15,7 @@ use crate::permit::error::{Scene, exists, vanished};
 use crate::permit::fence::{
     LEASE, NOBODY, SEALED, high_in, list, names, open_fence, permit_name, read_file, read_lease, sync,
 };
-use crate::permit::location::Place;
+use crate::permit::location::ArtifactPath;
 use crate::permit::nesting;
 use crate::permit::teardown::{GONE, discard_aside};
 use crate::succession::{Former, MAX_FORMER_BYTES};
@@ -54,7 +54,7 @@ fn inode_in(name: &str) -> Option<u64> {
 /// Gives the artifact at `place` to the lease of `token`, if the fence still is what the operator saw.
 pub(crate) fn adopt(
     scene: Scene<'_>,
-    place: &Place,
+    place: &ArtifactPath,
     from: &HighWater,
     token: &Token,
     by: &Who,
@@ -152,7 +152,7 @@ fn described(high: &HighWater) -> String {
     format!("{} of lineage {}", high.token(), high.lineage)
 }
 
-fn is_at_its_place(scene: &Scene<'_>, place: &Place, fence: &OwnedFd) -> Result<bool> {
+fn is_at_its_place(scene: &Scene<'_>, place: &ArtifactPath, fence: &OwnedFd) -> Result<bool> {
     let at = rustix::fs::statat(&place.parent, place.beside(".fence")?, AtFlags::SYMLINK_NOFOLLOW);
     let ours = rustix::fs::fstat(fence).map_err(|e| scene.failed(FileStep::List, e.into()))?;
     match at {
@@ -162,7 +162,7 @@ fn is_at_its_place(scene: &Scene<'_>, place: &Place, fence: &OwnedFd) -> Result<
     }
 }
 
-fn open_beside(scene: &Scene<'_>, place: &Place) -> Result<OwnedFd> {
+fn open_beside(scene: &Scene<'_>, place: &ArtifactPath) -> Result<OwnedFd> {
     let name = place.beside(".adopt")?;
     scene.take(FileStep::StageFence, || match rustix::fs::mkdirat(&place.parent, &name, Mode::from_raw_mode(0o777)) {
         Err(e) if !exists(&e.into()) => Err(e.into()),

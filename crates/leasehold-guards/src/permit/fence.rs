@@ -7,7 +7,7 @@ use crate::observe::file::FileStep;
 use crate::permit::adopt::{FORMER, is_staged_name};
 use crate::permit::displaced::is_swapped;
 use crate::permit::error::{Scene, errno};
-use crate::permit::location::Place;
+use crate::permit::location::ArtifactPath;
 use crate::permit::teardown::GONE;
 use leasehold_core::guard::HighWater;
 use leasehold_core::{Epoch, Error, Kind, LeaseName, Lineage, Nonce, Result, codec};
@@ -30,7 +30,7 @@ pub(crate) const NOBODY: Nonce = Nonce::from_u128(0);
 pub(crate) struct Listing {
     pub(crate) permits: Vec<(Epoch, Nonce)>,
     /// Set-aside permits and lease staging files that somebody did not live to remove.
-    pub(crate) remains: Vec<String>,
+    pub(crate) leftovers: Vec<String>,
     /// Trees of publishers that died, which displaced.rs judges.
     pub(crate) swapped: Vec<String>,
     /// Fence folders of leases that the artifact was taken from, as adopt.rs names them.
@@ -45,7 +45,7 @@ impl Listing {
 }
 
 /// The highest permit, whoever asks. Nothing is created.
-pub(crate) fn high_water(scene: &Scene<'_>, place: &Place) -> Result<Option<HighWater>> {
+pub(crate) fn high_water(scene: &Scene<'_>, place: &ArtifactPath) -> Result<Option<HighWater>> {
     match open_fence(scene, place, &place.beside(".fence")?)? {
         Some(fence) => high_in(scene, &fence),
         None => Ok(None),
@@ -83,7 +83,7 @@ fn parse_permit(name: &str) -> Option<(Epoch, Nonce)> {
     (permit_name(permit.0, permit.1) == name).then_some(permit)
 }
 
-pub(crate) fn open_fence(scene: &Scene<'_>, place: &Place, name: &OsStr) -> Result<Option<OwnedFd>> {
+pub(crate) fn open_fence(scene: &Scene<'_>, place: &ArtifactPath, name: &OsStr) -> Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::openat(&place.parent, name, flags, Mode::empty()) {
         Ok(fence) => Ok(Some(fence)),
@@ -128,8 +128,8 @@ pub(crate) fn list(scene: &Scene<'_>, fence: &OwnedFd) -> Result<Listing> {
                 return Err(scene.corrupt(&format!("`{name}` is not a folder; nothing of ours made it, remove it")));
             }
             listing.permits.push(permit);
-        } else if is_remains(&name, kind) {
-            listing.remains.push(name);
+        } else if is_leftover(&name, kind) {
+            listing.leftovers.push(name);
         } else if kind == FileType::Directory && name.strip_prefix(FORMER).is_some_and(is_staged_name) {
             listing.former.push(name);
         } else if kind == FileType::Directory && is_swapped(&name) {
@@ -141,7 +141,7 @@ pub(crate) fn list(scene: &Scene<'_>, fence: &OwnedFd) -> Result<Listing> {
 }
 
 /// Anything else in there is not ours and is left alone.
-fn is_remains(name: &str, kind: FileType) -> bool {
+fn is_leftover(name: &str, kind: FileType) -> bool {
     let random = |prefix: &str| name.strip_prefix(prefix).is_some_and(|rest| rest.parse::<Nonce>().is_ok());
     match kind {
         FileType::Directory => random(GONE),

@@ -20,7 +20,7 @@ const MAX_NAME_BYTES: usize = 255;
 
 /// The folder that holds an artifact, and the artifact's name in it.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ArtifactPath {
     pub(crate) folder: PathBuf,
     pub(crate) parent: OwnedFd,
     pub(crate) name: OsString,
@@ -35,14 +35,14 @@ fn is_a_guards_own(name: &OsStr) -> bool {
         && [&b".fence"[..], b".adopt", b".generations"].iter().any(|end| name.len() > end.len() && name.ends_with(end))
 }
 
-impl Place {
+impl ArtifactPath {
     /// Opens the folder around `path`; whatever is at `path` is looked at but not followed.
-    pub(crate) fn open(path: &Path, resource: &str) -> Result<Place> {
-        Place::look(path, resource)?.outside_of_guards(path, resource)
+    pub(crate) fn open(path: &Path, resource: &str) -> Result<ArtifactPath> {
+        ArtifactPath::look(path, resource)?.outside_of_guards(path, resource)
     }
 
     /// Refuses what guards keep for themselves.
-    fn outside_of_guards(self, path: &Path, resource: &str) -> Result<Place> {
+    fn outside_of_guards(self, path: &Path, resource: &str) -> Result<ArtifactPath> {
         let real = self.folder.canonicalize();
         let real = real.map_err(|e| Error::unavailable(format!("cannot look at resource=`{resource}`"), e))?;
         if real.components().map(Component::as_os_str).chain([&*self.name]).any(is_a_guards_own) {
@@ -52,7 +52,7 @@ impl Place {
         Ok(self)
     }
 
-    fn look(path: &Path, resource: &str) -> Result<Place> {
+    fn look(path: &Path, resource: &str) -> Result<ArtifactPath> {
         let bytes = path.as_os_str().as_bytes();
         if bytes.is_empty() || bytes.contains(&0) {
             return Err(Error::invalid("path", shown(path), "use the path of a file or folder"));
@@ -76,17 +76,17 @@ impl Place {
                 return Err(Error::unavailable(message, io::Error::from(e)));
             }
         };
-        Ok(Place { folder, parent, name: name.to_os_string(), found })
+        Ok(ArtifactPath { folder, parent, name: name.to_os_string(), found })
     }
 
     /// Opens the folder around the file that `path` leads to, through any symlinks.
-    pub(crate) fn open_followed(path: &Path, resource: &str) -> Result<Place> {
+    pub(crate) fn open_followed(path: &Path, resource: &str) -> Result<ArtifactPath> {
         if names_a_folder(path) {
             return Err(is_a_folder(resource));
         }
         let mut at = path.to_path_buf();
         for _ in 0..MAX_SYMLINKS {
-            let place = Place::look(&at, resource)?;
+            let place = ArtifactPath::look(&at, resource)?;
             match place.found.as_ref().map(|stat| FileType::from_raw_mode(stat.st_mode)) {
                 None | Some(FileType::RegularFile) => return place.outside_of_guards(path, resource),
                 Some(FileType::Symlink) => {

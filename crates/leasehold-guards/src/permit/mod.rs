@@ -28,7 +28,7 @@ pub(crate) mod teardown;
 
 use self::error::{Scene, exists, vanished};
 use self::fence::{LEASE, Listing, SEALED, WROTE, list, open_fence, permit_name, read_lease, sync};
-use self::location::Place;
+use self::location::ArtifactPath;
 use self::teardown::{discard, discard_aside, gone_name};
 use crate::observe::file::FileStep;
 use leasehold_core::guard::{self, HighWater, Policy};
@@ -56,7 +56,7 @@ const FOLDER_MODE: u32 = 0o777;
 #[derive(Debug)]
 pub(crate) struct Permits<'a> {
     pub(crate) scene: Scene<'a>,
-    pub(crate) place: &'a Place,
+    pub(crate) place: &'a ArtifactPath,
     pub(crate) token: &'a Token,
     pub(crate) fence: OwnedFd,
     own: String,
@@ -65,7 +65,7 @@ pub(crate) struct Permits<'a> {
 impl<'a> Permits<'a> {
     /// Opens the fence folder, and creates it if there is none. A token of another lease is refused here, before
     /// anything is created on its behalf.
-    pub(crate) fn open(scene: Scene<'a>, place: &'a Place, token: &'a Token) -> Result<Self> {
+    pub(crate) fn open(scene: Scene<'a>, place: &'a ArtifactPath, token: &'a Token) -> Result<Self> {
         let name = place.beside(".fence")?;
         let mut made_here = false;
         let fence = match open_fence(&scene, place, &name)? {
@@ -106,7 +106,7 @@ impl<'a> Permits<'a> {
     }
 
     /// The permits in a fence folder that was opened already.
-    pub(crate) fn inside(scene: Scene<'a>, place: &'a Place, token: &'a Token, fence: OwnedFd) -> Self {
+    pub(crate) fn inside(scene: Scene<'a>, place: &'a ArtifactPath, token: &'a Token, fence: OwnedFd) -> Self {
         Permits { scene, place, token, fence, own: permit_name(token.epoch, token.nonce) }
     }
 
@@ -253,7 +253,7 @@ impl<'a> Permits<'a> {
                 durable = true;
             }
             let lower = listing.permits.iter().filter(|(epoch, _)| *epoch < self.token.epoch);
-            let mut torn = !listing.remains.is_empty() || !listing.swapped.is_empty();
+            let mut torn = !listing.leftovers.is_empty() || !listing.swapped.is_empty();
             for (epoch, nonce) in lower {
                 torn = true;
                 self.tear_down(&permit_name(*epoch, *nonce))?;
@@ -261,7 +261,7 @@ impl<'a> Permits<'a> {
             for name in &listing.swapped {
                 displaced::judge(&self.scene, &self.fence, name)?;
             }
-            for name in &listing.remains {
+            for name in &listing.leftovers {
                 displaced::rescue_from_permit(&self.scene, &self.fence, name)?;
                 discard(&self.scene, self.fence.as_fd(), OsStr::new(name))?;
             }

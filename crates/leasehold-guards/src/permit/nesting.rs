@@ -10,7 +10,7 @@
 
 use crate::observe::file::FileStep;
 use crate::permit::error::{Scene, vanished};
-use crate::permit::location::{Place, hidden, shown};
+use crate::permit::location::{ArtifactPath, hidden, shown};
 use leasehold_core::{Error, Kind, Result};
 use rustix::fs::FileType;
 use std::ffi::OsStr;
@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 const NAMED: usize = 3;
 
 /// Refuses a place in a folder that is guarded as a whole, and a folder whose parts are guarded.
-pub(crate) fn refuse(scene: &Scene<'_>, place: &Place) -> Result<()> {
+pub(crate) fn refuse(scene: &Scene<'_>, place: &ArtifactPath) -> Result<()> {
     let folder = place.folder.canonicalize().map_err(|e| scene.failed(FileStep::List, e))?;
     for around in folder.ancestors() {
         let Some(fence) = fence_of(around) else { continue };

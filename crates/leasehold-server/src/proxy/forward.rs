@@ -8,7 +8,7 @@ use super::body::{HashSlot, Outgoing, Reply};
 use super::fence::{Purpose, Ticket};
 use super::flight::Fault;
 use super::problem::Problem;
-use super::replay::{Answer, Found, MAX_ANSWER, Name, again};
+use super::replay::{Answer, Lookup, MAX_ANSWER, Name, again};
 use super::request::{Asked, Page, ask, onward, strip, too_large};
 use super::{ProxyStep, Shared};
 use bytes::{Bytes, BytesMut};
@@ -76,12 +76,12 @@ impl Shared {
             let sealed = self.fence.admit(&token, Purpose::Seal).await?;
             drop(sealed);
             match cache.begin(name) {
-                Found::Refused(problem) => return Err(problem),
-                Found::Seen(hash, answer) => {
+                Lookup::Refused(problem) => return Err(problem),
+                Lookup::Seen(hash, answer) => {
                     let body = body.take().ok_or_else(gone)?;
                     return again(hash, self.hash(&head, body).await?, answer.as_deref());
                 }
-                Found::New => {}
+                Lookup::New => {}
             }
         }
         let ticket = match self.fence.admit(&token, Purpose::Write).await {

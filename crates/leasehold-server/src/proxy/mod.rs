@@ -44,7 +44,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
-use tenure::Station;
+use tenure::ProxyLease;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
@@ -90,7 +90,7 @@ pub(crate) struct Shared {
 /// The proxy.
 pub struct Proxy {
     shared: Arc<Shared>,
-    station: Station,
+    own_lease: ProxyLease,
 }
 
 impl fmt::Debug for Proxy {
@@ -138,7 +138,7 @@ impl Proxy {
                 folder.path().display()
             ));
         }
-        let station = Station {
+        let own_lease = ProxyLease {
             fence: fence.clone(),
             lease,
             ttl: settings.ttl,
@@ -153,22 +153,22 @@ impl Proxy {
             .build(connector(settings.upstream.is_encrypted(), limits.client_timeout)?);
         let places = Arc::new(Semaphore::new(limits.max_requests));
         let replays = settings.replay.clone().map(Cache::new);
-        Ok(Proxy { shared: Arc::new(Shared { settings, fence, client, replays, places, say }), station })
+        Ok(Proxy { shared: Arc::new(Shared { settings, fence, client, replays, places, say }), own_lease })
     }
 
     /// Sees that the store still knows what this machine's files say about the resource: the error of a store that was
     /// restored from an old copy, or lost. A store that is away is none: it is waited for later.
     pub async fn check(&self) -> Result<()> {
-        let filed = self.station.filed().await?;
-        self.station.check(filed.as_ref()).await.unwrap_or(Ok(()))
+        let filed = self.own_lease.filed().await?;
+        self.own_lease.check(filed.as_ref()).await.unwrap_or(Ok(()))
     }
 
     /// Serves connections until `stop` says true; then ends what is under way, and gives the proxy's lease back.
     pub async fn serve(self, listener: TcpListener, mut stop: watch::Receiver<bool>) -> Result<()> {
-        let Proxy { shared, station } = self;
+        let Proxy { shared, own_lease } = self;
         let limits = shared.settings.limits.clone();
         let connections = Arc::new(Semaphore::new(limits.max_connections));
-        let station = tokio::spawn(station.run(stop.clone()));
+        let own_lease = tokio::spawn(own_lease.run(stop.clone()));
         let server = Arc::new(server(&limits));
         loop {
             let accepted = tokio::select! {
@@ -190,7 +190,7 @@ impl Proxy {
             });
         }
         drop(listener);
-        let _ = station.await;
+        let _ = own_lease.await;
         // Answers on their way to slow clients.
         let all = u32::try_from(limits.max_connections).unwrap_or(u32::MAX);
         let _ = tokio::time::timeout(limits.drain, connections.acquire_many(all)).await;

@@ -61,7 +61,7 @@ struct Inner {
 }
 
 /// What the cache says about a request.
-pub(crate) enum Found {
+pub(crate) enum Lookup {
     /// Send it on, and say how it went.
     New,
     /// Compare the body's hash, then give this.
@@ -75,14 +75,14 @@ impl Cache {
     }
 
     /// Looks a request up, and marks it as under way if it is new.
-    pub(crate) fn begin(&self, name: &Name) -> Found {
+    pub(crate) fn begin(&self, name: &Name) -> Lookup {
         let now = SystemClock.now();
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.forget(now, &self.settings);
-        let conflict = |detail: &str, kind| Found::Refused(Problem::new(StatusCode::CONFLICT, kind, detail));
+        let conflict = |detail: &str, kind| Lookup::Refused(Problem::new(StatusCode::CONFLICT, kind, detail));
         match inner.entries.get(name) {
-            Some((_, Entry::Answered(hash, answer))) => Found::Seen(*hash, Some(answer.clone())),
-            Some((_, Entry::Unkept(hash))) => Found::Seen(*hash, None),
+            Some((_, Entry::Answered(hash, answer))) => Lookup::Seen(*hash, Some(answer.clone())),
+            Some((_, Entry::Unkept(hash))) => Lookup::Seen(*hash, None),
             Some((_, Entry::UnderWay)) => {
                 conflict("a request with this Idempotency-Key is under way; wait for its answer", Kind::Contended)
             }
@@ -96,7 +96,7 @@ impl Cache {
                 inner.next += 1;
                 inner.entries.insert(name.clone(), (id, Entry::UnderWay));
                 inner.order.push_back((name.clone(), id, now));
-                Found::New
+                Lookup::New
             }
         }
     }

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 const PAUSE: Duration = Duration::from_secs(1);
 const MAX_ATTEMPTS: u32 = 16;
 
-pub(crate) struct Station {
+pub(crate) struct ProxyLease {
     pub(crate) fence: Arc<Fence>,
     pub(crate) lease: LeaseName,
     pub(crate) ttl: Ttl,
@@ -32,7 +32,7 @@ pub(crate) struct Station {
     pub(crate) say: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
-impl Station {
+impl ProxyLease {
     /// Answers for the resource whenever nobody else does, until told to stop; then gives the lease back.
     pub(crate) async fn run(self, mut stop: watch::Receiver<bool>) {
         let mut said = None;
