@@ -5,14 +5,14 @@
 mod common;
 
 use common::Done;
-use common::remote::Place;
+use common::remote::Remote;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 #[test]
 fn a_second_install_keeps_what_the_first_protected() {
-    let place = Place::new();
+    let place = Remote::new();
     let install =
         |protection: &str| place.home.done(&["git-hook", "install", "--repo", "remote.git", "--protect", protection]);
     install("refs/heads/main=job").expect(0);
@@ -28,7 +28,7 @@ fn a_second_install_keeps_what_the_first_protected() {
 
 #[test]
 fn a_servers_hooks_refuse_whoever_goes_around_the_fence() {
-    let place = Place::new();
+    let place = Remote::new();
     place.push(&place.token, &["origin", "main"]).expect(0);
     let install = ["git-hook", "install", "--repo", "remote.git", "--protect", "refs/heads/main=job"];
     place.home.done(&install).expect(0);
@@ -99,7 +99,7 @@ fn a_servers_hooks_refuse_whoever_goes_around_the_fence() {
 /// What the refusal advises is what the next install takes.
 #[test]
 fn a_hook_of_others_that_runs_ours_is_kept_and_protects() {
-    let place = Place::new();
+    let place = Remote::new();
     place.push(&place.token, &["origin", "main"]).expect(0);
     let install =
         || place.home.done(&["git-hook", "install", "--repo", "remote.git", "--protect", "refs/heads/main=job"]);
@@ -150,7 +150,7 @@ fn a_hook_of_others_that_runs_ours_is_kept_and_protects() {
 /// Hooks that are kept elsewhere are installed by hand, as the page says.
 #[test]
 fn hooks_that_are_elsewhere_are_installed_by_hand() {
-    let place = Place::new();
+    let place = Remote::new();
     place.push(&place.token, &["origin", "main"]).expect(0);
     fs::create_dir(place.home.path("hooks")).unwrap();
     let shared = place.home.path("hooks").display().to_string();

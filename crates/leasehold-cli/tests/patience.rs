@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::remote::Place;
+use common::remote::Remote;
 use common::{Done, Home, On, Running, descendants, eventually, is_alive, signal};
 use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
@@ -58,7 +58,7 @@ fn says(done: &Done, words: &[&str]) {
 /// All at once, for each takes as long as it is told to.
 #[test]
 fn each_verb_says_what_it_waits_for_and_gives_up() {
-    let place = Place::new();
+    let place = Remote::new();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (silent, home) = (Silent::listen(), &place.home);
@@ -90,7 +90,7 @@ fn each_verb_says_what_it_waits_for_and_gives_up() {
 #[test]
 fn a_signal_ends_the_wait() {
     for verb in ["push", "drill"] {
-        let (silent, place) = (Silent::listen(), Place::new());
+        let (silent, place) = (Silent::listen(), Remote::new());
         let url = format!("git://127.0.0.1:{}/r.git", silent.port);
         let guard = format!("git:{url}");
         let words = match verb {
@@ -106,7 +106,7 @@ fn a_signal_ends_the_wait() {
 
 #[test]
 fn a_limit_has_to_be_one() {
-    let place = Place::new();
+    let place = Remote::new();
     for words in [
         &["push", "--token", &place.token, "--timeout", "0s", "remote.git", "main"][..],
         &["drill", "git:remote.git", "--timeout", "soon"],
@@ -123,7 +123,7 @@ fn a_limit_has_to_be_one() {
 #[test]
 fn a_push_that_may_have_been_taken_is_told_as_such() {
     use leasehold_testbed::{Proxy, git_http};
-    let place = Place::new();
+    let place = Remote::new();
     let server = git_http();
     let proxy = Proxy::start(server.server().port());
     let url = format!("http://127.0.0.1:{}/git{}", proxy.port(), place.home.path("remote.git").display());

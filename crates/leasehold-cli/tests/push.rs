@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::remote::Place;
+use common::remote::Remote;
 use common::{Done, Home, On, descendants, eventually, is_alive, signal};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 
 #[test]
 fn a_push_lands_for_the_holder_and_is_refused_for_the_one_before() {
-    let place = Place::new();
+    let place = Remote::new();
     place.git("work", &["checkout", "-q", "-b", "lone"]);
     let done = place.push(&place.token, &["--json"]).expect(64);
     assert!(done.stderr.contains("leasehold push origin lone"), "{}", done.stderr);
@@ -40,7 +40,7 @@ fn a_push_lands_for_the_holder_and_is_refused_for_the_one_before() {
 
 #[test]
 fn one_push_per_epoch_where_that_is_asked_for() {
-    let place = Place::new();
+    let place = Remote::new();
     place.push(&place.token, &["origin", "main", "--once"]).expect(0);
     place.commit("two");
     let refused = place.push(&place.token, &["origin", "main", "--once"]).expect(13);
@@ -50,7 +50,7 @@ fn one_push_per_epoch_where_that_is_asked_for() {
 
 #[test]
 fn a_branch_that_is_behind_is_rebased_only_when_that_is_asked_for() {
-    let place = Place::new();
+    let place = Remote::new();
     place.push(&place.token, &["origin", "main"]).expect(0);
     place.git(".", &["clone", "-q", "remote.git", "other"]);
     fs::write(place.home.path("other/theirs"), "x").unwrap();
@@ -88,7 +88,7 @@ fn a_branch_that_is_behind_is_rebased_only_when_that_is_asked_for() {
 
 #[test]
 fn a_run_shuts_older_holders_out_before_the_command_starts() {
-    let place = Place::new();
+    let place = Remote::new();
     place.push(&place.token, &["origin", "main"]).expect(0);
     place.home.done(&["release", "--token", &place.token]).expect(0);
     let script = "git -C ../remote.git log -1 --format=%B refs/fence/job >../seen; git commit -q --allow-empty -m two; leasehold push origin main";
@@ -110,7 +110,7 @@ fn a_run_shuts_older_holders_out_before_the_command_starts() {
 
 #[test]
 fn a_rolled_back_store_is_told_apart_and_healed() {
-    let place = Place::new();
+    let place = Remote::new();
     let (store, copy) = (place.home.path("leases"), place.home.path("copy"));
     let restore = |from: &Path, to: &Path| {
         let _ = fs::remove_dir_all(to);
@@ -147,7 +147,7 @@ fn a_rolled_back_store_is_told_apart_and_healed() {
 #[test]
 fn fences_may_be_branches_or_tags() {
     for namespace in ["refs/heads/00-fence", "refs/tags/fence", "refs/heads/zz-fence/"] {
-        let place = Place::new();
+        let place = Remote::new();
         place.git("remote.git", &["config", "receive.hideRefs", "refs/fence"]);
         let refused = place.push(&place.token, &["origin", "main"]).expect(78);
         assert!(refused.stderr.contains("--fence-namespace"), "{}", refused.stderr);
@@ -167,7 +167,7 @@ fn fences_may_be_branches_or_tags() {
 /// A run and its pushes keep their fences in one place, whoever says where; and so does whoever comes too late.
 #[test]
 fn a_run_seals_where_its_pushes_look() {
-    let place = Place::new();
+    let place = Remote::new();
     let (tags, nowhere) = ("refs/tags/fence", "dir:/nowhere/at/all");
     let run = |variable: Option<&str>, words: &[&str]| {
         let mut command = place.home.leasehold(&[&["run", "job"], words].concat());
@@ -211,7 +211,7 @@ fn a_run_seals_where_its_pushes_look() {
 /// What is said of a push that failed is the reason, whole, and not that it failed.
 #[test]
 fn the_reason_of_a_refused_push_is_told_whole() {
-    let place = Place::new();
+    let place = Remote::new();
     place.push(&place.token, &["origin", "main"]).expect(0);
     let head = place.git("work", &["rev-parse", "HEAD"]);
     let refused = place.push(&place.token, &["origin", &format!("{head}:somewhere")]).expect(64);
@@ -231,7 +231,7 @@ fn the_reason_of_a_refused_push_is_told_whole() {
 
 #[test]
 fn a_push_that_is_told_to_end_takes_git_with_it() {
-    let place = Place::new();
+    let place = Remote::new();
     place.push(&place.token, &["origin", "main"]).expect(0);
     place.commit("two");
     let refs = place.refs();
@@ -268,7 +268,7 @@ fn a_push_that_is_told_to_end_takes_git_with_it() {
 
 #[test]
 fn every_name_of_a_lease_has_a_fence_of_its_own() {
-    let place = Place::new();
+    let place = Remote::new();
     let leases = ["a", "a/b", "a/b/c", "x.lock", "..x", "y.", "HEAD", "a..b"];
     for lease in leases {
         let token = place.acquire(lease);
@@ -281,7 +281,7 @@ fn every_name_of_a_lease_has_a_fence_of_its_own() {
 
 #[test]
 fn hooks_credentials_and_old_gits() {
-    let place = Place::new();
+    let place = Remote::new();
     // The user's own hook has its say, and nothing is pushed.
     let hook = place.home.path("work/.git/hooks/pre-push");
     fs::write(&hook, "#!/bin/sh\necho the hook says no >&2\nexit 1\n").unwrap();
@@ -328,7 +328,7 @@ fn hooks_credentials_and_old_gits() {
 
 #[test]
 fn a_fence_is_given_to_the_lease_of_another_store() {
-    let place = Place::new();
+    let place = Remote::new();
     place.push(&place.token, &["origin", "main"]).expect(0);
     let elsewhere = ["--store", "dir:elsewhere"];
     let acquire = [&["acquire", "job", "--ttl", "24h"][..], &elsewhere].concat();
@@ -350,7 +350,7 @@ fn a_fence_is_given_to_the_lease_of_another_store() {
 /// Some of what git says is known by its words alone: these are the words of the git at hand.
 #[test]
 fn what_git_says_is_understood() {
-    let place = Place::new();
+    let place = Remote::new();
     place.push(&place.token, &["origin", "main"]).expect(0);
     let blob = place.git("work", &["hash-object", "-w", "-t", "blob", "/dev/null"]);
     let tip = place.git("work", &["rev-parse", "main"]);
@@ -386,7 +386,7 @@ fn what_git_says_is_understood() {
 
 #[test]
 fn no_password_is_left_in_the_repository() {
-    let place = Place::new();
+    let place = Remote::new();
     let server = leasehold_testbed::git_http();
     let url = server.url(&place.home.path("remote.git")).replacen("://", "://someone:hunter2@", 1);
     place.push(&place.token, &[&url, "main"]).expect(0);
@@ -396,7 +396,7 @@ fn no_password_is_left_in_the_repository() {
 
 #[test]
 fn a_second_push_starts_three_gits_and_sees_every_change_of_the_settings() {
-    let place = Place::new();
+    let place = Remote::new();
     let (bin, log, rest) = (place.home.path("bin"), place.home.path("log"), std::env::var("PATH").unwrap());
     fs::create_dir(&bin).unwrap();
     let script = format!("#!/bin/sh\necho \"$1\" >>'{}'\nPATH='{rest}' exec git \"$@\"\n", log.display());
@@ -559,7 +559,7 @@ const HOSTILE: &[(&[&str], i32)] = &[
 
 #[test]
 fn hostile_words_are_refused_with_a_clear_line_and_change_nothing() {
-    let place = Place::new();
+    let place = Remote::new();
     place.push(&place.token, &["origin", "main"]).expect(0);
     place.commit("two");
     place.git("work", &["remote", "add", "twice", "../remote.git"]);
@@ -585,7 +585,7 @@ fn hostile_words_are_refused_with_a_clear_line_and_change_nothing() {
 
 #[test]
 fn hostile_environments_and_hook_words_are_refused() {
-    let place = Place::new();
+    let place = Remote::new();
     place.push(&place.token, &["origin", "main"]).expect(0);
     let refs = place.refs();
     let nonce = "0".repeat(32);

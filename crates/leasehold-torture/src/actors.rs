@@ -1,6 +1,6 @@
 //! Schedulers and workers: started, started again after a kill, told to end.
 
-use crate::facts::{Actor, Place};
+use crate::facts::{Actor, Location};
 use crate::log::now_ms;
 use crate::processes::{self, Role};
 use crate::site::{EMBEDDED_QUEUE, LANES, LOCAL_TTL_S, SERVER_QUEUE, SERVER_TTL_S, SPOOL, Site};
@@ -26,7 +26,7 @@ pub(crate) const PAGING: &str = "scheduler-3";
 #[derive(Debug)]
 pub(crate) struct Player {
     pub name: String,
-    pub place: Place,
+    pub place: Location,
     words: Vec<String>,
     store: String,
     user: Option<usize>,
@@ -65,16 +65,16 @@ impl Cast {
             let text = format!("work {} -j {LANES} --ttl {ttl}s --grace 500ms --", site.queue(queue));
             [words(&text), site.command_words().to_vec()].concat()
         };
-        let (server_jobs, local_jobs) = (schedule(Place::Server), schedule(Place::Embedded));
+        let (server_jobs, local_jobs) = (schedule(Location::Server), schedule(Location::Embedded));
         Cast(vec![
-            player("scheduler-1", Place::Server, server_jobs.clone(), server, None),
-            player("scheduler-2", Place::Server, server_jobs, server, None),
-            player(PAGING, Place::Embedded, local_jobs, &embedded, None),
-            player("worker-1", Place::Server, work(SERVER_QUEUE, SERVER_TTL_S), server, None),
-            player("worker-2", Place::Server, work(SERVER_QUEUE, SERVER_TTL_S), server, None),
-            player("worker-3", Place::Embedded, work(EMBEDDED_QUEUE, LOCAL_TTL_S), &embedded, None),
-            player("spool-worker-1", Place::Spool, work(SPOOL, LOCAL_TTL_S), &embedded, Some(0)),
-            player("spool-worker-2", Place::Spool, work(SPOOL, LOCAL_TTL_S), &embedded, Some(1)),
+            player("scheduler-1", Location::Server, server_jobs.clone(), server, None),
+            player("scheduler-2", Location::Server, server_jobs, server, None),
+            player(PAGING, Location::Embedded, local_jobs, &embedded, None),
+            player("worker-1", Location::Server, work(SERVER_QUEUE, SERVER_TTL_S), server, None),
+            player("worker-2", Location::Server, work(SERVER_QUEUE, SERVER_TTL_S), server, None),
+            player("worker-3", Location::Embedded, work(EMBEDDED_QUEUE, LOCAL_TTL_S), &embedded, None),
+            player("spool-worker-1", Location::Spool, work(SPOOL, LOCAL_TTL_S), &embedded, Some(0)),
+            player("spool-worker-2", Location::Spool, work(SPOOL, LOCAL_TTL_S), &embedded, Some(1)),
         ])
     }
 
@@ -82,7 +82,7 @@ impl Cast {
     pub(crate) fn tend(&mut self, site: &Site, server_is_there: bool, was_away: impl Fn(u64, u64) -> bool) {
         for player in &mut self.0 {
             player.notice_end(&was_away);
-            let can = player.place != Place::Server || server_is_there;
+            let can = player.place != Location::Server || server_is_there;
             if player.child.is_none() && can && now_ms() >= player.again_at {
                 player.start(site);
             }
@@ -138,7 +138,7 @@ impl Cast {
             let said = std::fs::read_to_string(site.actor_log(&player.name)).unwrap_or_default();
             let mut lost_lanes = lane_codes(&said);
             // A store that is away at the start is most likely misspelt, and said to be.
-            lost_lanes.retain(|code| player.place != Place::Server || !NO_STORE.contains(code));
+            lost_lanes.retain(|code| player.place != Location::Server || !NO_STORE.contains(code));
             actors.push(Actor { name: player.name, ended: player.ended, told, lanes, lost_lanes });
         }
         actors
@@ -167,7 +167,8 @@ impl Player {
         self.again_at = now + 700;
         let at_start = now < self.started + START_MS && NO_STORE.contains(&code);
         // A store that is away at the start is most likely misspelt, and said to be.
-        let excused = self.place == Place::Server && at_start && was_away(self.started.saturating_sub(SETTLED_MS), now);
+        let excused =
+            self.place == Location::Server && at_start && was_away(self.started.saturating_sub(SETTLED_MS), now);
         if !self.killed && !excused && self.ended.is_none() {
             println!("torture: {} ended by itself with {code}", self.name);
             self.ended = Some((now, code));

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// Where a job or a queue lives, and so which faults can reach it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Location {
     /// In the server: it is killed, cut off, and its clock steps.
     Server,
     /// In the embedded store.
@@ -20,7 +20,7 @@ pub(crate) enum Place {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Work {
     pub name: String,
-    pub place: Place,
+    pub place: Location,
     pub ttl_ms: u64,
     /// Of a job: what lies between two slots. Of a queue: 0.
     pub period_ms: u64,

@@ -1,7 +1,7 @@
 //! Looks at what the stores say of jobs and queues, again and again: a journal forgets.
 
 use crate::command::slot_ms;
-use crate::facts::{Item, Place, Seen, Slots, Work};
+use crate::facts::{Item, Location, Seen, Slots, Work};
 use crate::site::Site;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -84,8 +84,8 @@ impl Drop for Looker {
 }
 
 impl Eyes {
-    fn ask(&self, place: Place, words: &[&str]) -> Option<Value> {
-        let store = if place == Place::Server { self.server.clone() } else { self.site.embedded() };
+    fn ask(&self, place: Location, words: &[&str]) -> Option<Value> {
+        let store = if place == Location::Server { self.server.clone() } else { self.site.embedded() };
         let output = self.site.verb(words, &store, None).output().unwrap();
         // `queue ls` says by its code that something is damaged, and shows the rest.
         serde_json::from_slice(&output.stdout).ok()

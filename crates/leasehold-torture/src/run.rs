@@ -3,7 +3,7 @@
 use crate::actors::Cast;
 use crate::adder::{Adder, Way};
 use crate::check::{Verdict, check};
-use crate::facts::{Added, History, Place, Work};
+use crate::facts::{Added, History, Location, Work};
 use crate::faults::{World, set_clock};
 use crate::log::{self, now_ms};
 use crate::look::{Eyes, Looker};
@@ -95,7 +95,7 @@ fn torment(root: &Path, leasehold: &Path, options: &Options) -> History {
     leave_nobody(&site);
     let mut slots = looker.slots();
     for work in works.iter().filter(|work| work.is_job()) {
-        let until = if work.place == Place::Server { due_to.0 } else { due_to.1 };
+        let until = if work.place == Location::Server { due_to.0 } else { due_to.1 };
         slots.entry(work.name.clone()).or_default().due_to = until;
     }
     let (items, _) = looker.items();
@@ -134,7 +134,7 @@ fn settle(
             .iter()
             .filter(|work| work.is_job() && !world.damaged.contains(&work.name))
             .filter_map(|work| {
-                let until = if work.place == Place::Server { due_to.0 } else { due_to.1 };
+                let until = if work.place == Location::Server { due_to.0 } else { due_to.1 };
                 let known = slots.get(&work.name)?;
                 let seen = known.seen.range(..=until);
                 let latest = seen.clone().next_back().map_or(0, |(slot, _)| *slot);

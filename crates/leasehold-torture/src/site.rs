@@ -1,6 +1,6 @@
 //! The run's folder: copies of the programs, the commands' log, the embedded store, the spool, and who may use what.
 
-use crate::facts::{Place, Work};
+use crate::facts::{Location, Work};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -25,7 +25,7 @@ const SPOOL_BACKOFF_MS: u64 = 10_000;
 /// A job: its name, its TTL and its period in seconds, how long it runs, and more lines of its table.
 struct JobPlan {
     name: &'static str,
-    place: Place,
+    place: Location,
     ttl_s: u64,
     period_s: u64,
     run_ms: &'static str,
@@ -34,19 +34,19 @@ struct JobPlan {
 }
 
 const JOBS: [JobPlan; 8] = [
-    job("brisk", Place::Server, 6, 4, "300-900", "busy = \"wait 30s\"\ncatch_up = 5"),
-    job("long", Place::Server, 12, 20, "11000-13000", "busy = \"wait 60s\""),
-    job("steady", Place::Server, 15, 5, "1600-2600", "catch_up = 2"),
-    job("crowded", Place::Server, 9, 3, "1000-5000", "busy = \"skip\""),
-    JobPlan { code: 3, ..job("failing", Place::Server, 6, 11, "100-300", "retries = 1\nbackoff = \"1s\"") },
-    job("hurt", Place::Server, 6, 5, "200-400", ""),
-    job("beat", Place::Embedded, 3, 5, "500-1500", "busy = \"wait 20s\"\ncatch_up = 3"),
-    job("wound", Place::Embedded, 3, 6, "200-400", ""),
+    job("brisk", Location::Server, 6, 4, "300-900", "busy = \"wait 30s\"\ncatch_up = 5"),
+    job("long", Location::Server, 12, 20, "11000-13000", "busy = \"wait 60s\""),
+    job("steady", Location::Server, 15, 5, "1600-2600", "catch_up = 2"),
+    job("crowded", Location::Server, 9, 3, "1000-5000", "busy = \"skip\""),
+    JobPlan { code: 3, ..job("failing", Location::Server, 6, 11, "100-300", "retries = 1\nbackoff = \"1s\"") },
+    job("hurt", Location::Server, 6, 5, "200-400", ""),
+    job("beat", Location::Embedded, 3, 5, "500-1500", "busy = \"wait 20s\"\ncatch_up = 3"),
+    job("wound", Location::Embedded, 3, 6, "200-400", ""),
 ];
 
 const fn job(
     name: &'static str,
-    place: Place,
+    place: Location,
     ttl_s: u64,
     period_s: u64,
     run_ms: &'static str,
@@ -77,9 +77,9 @@ pub(crate) fn works() -> Vec<Work> {
         backoff_ms: 0,
     });
     let queues = [
-        queue(SERVER_QUEUE, Place::Server, SERVER_TTL_S, QUEUE_BACKOFF_MS, 2 * LANES),
-        queue(EMBEDDED_QUEUE, Place::Embedded, LOCAL_TTL_S, QUEUE_BACKOFF_MS, LANES),
-        queue(SPOOL, Place::Spool, LOCAL_TTL_S, SPOOL_BACKOFF_MS, 2 * LANES),
+        queue(SERVER_QUEUE, Location::Server, SERVER_TTL_S, QUEUE_BACKOFF_MS, 2 * LANES),
+        queue(EMBEDDED_QUEUE, Location::Embedded, LOCAL_TTL_S, QUEUE_BACKOFF_MS, LANES),
+        queue(SPOOL, Location::Spool, LOCAL_TTL_S, SPOOL_BACKOFF_MS, 2 * LANES),
     ];
     jobs.chain(queues).collect()
 }
@@ -214,7 +214,7 @@ impl Site {
     }
 
     /// Writes the jobs of this place; gives the file.
-    pub(crate) fn write_jobs(&self, place: Place) -> PathBuf {
+    pub(crate) fn write_jobs(&self, place: Location) -> PathBuf {
         let [program, word] = self.command_words();
         let mut text = String::new();
         for job in JOBS.iter().filter(|job| job.place == place) {
@@ -235,7 +235,7 @@ impl Site {
                 if *ttl_s >= AIMED_TTL_S { "1" } else { "" },
             ));
         }
-        if place == Place::Embedded {
+        if place == Location::Embedded {
             for number in 0..IDLE_JOBS {
                 text.push_str(&format!(
                     "[[job]]\nname = \"idle-{number}\"\ncron = \"0 0 29 2 *\"\ncommand = \"true\"\n\n"

@@ -4,22 +4,22 @@ use super::{Done, Home, On};
 use std::process::{Command, Stdio};
 
 /// A home with a bare remote, a clone of it, and a held lease.
-pub struct Place {
+pub struct Remote {
     pub home: Home,
     pub token: String,
 }
 
-impl Place {
+impl Remote {
     pub fn new() -> Self {
         let home = Home::new(On::Dir);
-        let place = Place { token: String::new(), home };
+        let place = Remote { token: String::new(), home };
         place.git(".", &["init", "-q", "--bare", "-b", "main", "remote.git"]);
         place.git(".", &["clone", "-q", "remote.git", "work"]);
         place.git("work", &["config", "user.name", "a"]);
         place.git("work", &["config", "user.email", "a@localhost"]);
         place.commit("one");
         let token = place.acquire("job");
-        Place { token, ..place }
+        Remote { token, ..place }
     }
 
     pub fn acquire(&self, lease: &str) -> String {

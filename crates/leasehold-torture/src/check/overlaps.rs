@@ -2,7 +2,7 @@
 //! command that nothing happened to runs to its end.
 
 use super::{Promise, Verdict};
-use crate::facts::{History, Place, Run, What};
+use crate::facts::{History, Location, Run, What};
 use std::collections::BTreeMap;
 
 /// Two clocks read in two processes, and a last tick, may lie so far apart.
@@ -32,7 +32,7 @@ pub(super) fn check(history: &History, verdicts: &mut Vec<Verdict>) {
 fn overlap(history: &History, lease: &str, run: &Run<'_>, later: &Run<'_>, verdicts: &mut Vec<Verdict>) {
     let together = run.last.saturating_sub(later.start);
     let ttl = run.work.ttl_ms;
-    let forward = |what: &What| run.work.place == Place::Server && matches!(what, What::Forward(_));
+    let forward = |what: &What| run.work.place == Location::Server && matches!(what, What::Forward(_));
     // A step of the clock ends a lease early; who holds it learns so with its next renewal.
     let stepped = history.touched(later.start.saturating_sub(ttl), later.start + ttl, forward);
     let learns = if stepped { ttl / 3 + ENDING_MS } else { 0 };
@@ -55,7 +55,7 @@ fn stopped(history: &History, run: &Run<'_>, verdicts: &mut Vec<Verdict>) {
     if run.code.is_some() || run.last >= history.looked || history.is_damaged(&run.work.name, run.id) {
         return;
     }
-    let in_server = run.work.place == Place::Server;
+    let in_server = run.work.place == Location::Server;
     let ttl = run.work.ttl_ms;
     let hit = |what: &What| match what {
         What::Killed(pid, ..) | What::Stopped(pid, ..) => run.pids.contains(pid),

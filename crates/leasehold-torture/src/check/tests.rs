@@ -1,7 +1,7 @@
 //! Histories in which one thing is wrong, and in which it only looks so: each verdict is seen to fire, and to hold back.
 
 use super::{Promise, check};
-use crate::facts::{Actor, Added, Happened, History, Item, Place, Seen, Slots, What, Work};
+use crate::facts::{Actor, Added, Happened, History, Item, Location, Seen, Slots, What, Work};
 use crate::log::{Line, Step};
 
 const TTL: u64 = 6_000;
@@ -9,7 +9,7 @@ const JOB: &str = "brisk";
 const QUEUE: &str = "mail";
 
 fn work(name: &str, period_ms: u64) -> Work {
-    Work { name: name.into(), place: Place::Server, ttl_ms: TTL, period_ms, lanes: 1, backoff_ms: 1_000 }
+    Work { name: name.into(), place: Location::Server, ttl_ms: TTL, period_ms, lanes: 1, backoff_ms: 1_000 }
 }
 
 /// Nothing wrong: one slot and one item, which added another.
