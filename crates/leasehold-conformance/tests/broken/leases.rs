@@ -17,7 +17,7 @@ impl BrokenStore {
         if key.shelf != Shelf::Lease {
             return None;
         }
-        let mut all = self.room.versions.lock().unwrap();
+        let mut all = self.contents.versions.lock().unwrap();
         let versions = all.entry(key.clone()).or_default();
         versions.push(written);
         match (self.flaw, versions.as_slice()) {
@@ -35,7 +35,7 @@ impl BrokenStore {
     /// Whether a swap is done though it expects what is no longer there.
     pub(super) fn lets_an_old_revision_pass(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> bool {
         let Some(expected) = expected.filter(|_| key.shelf == Shelf::Lease) else { return false };
-        let all = self.room.versions.lock().unwrap();
+        let all = self.contents.versions.lock().unwrap();
         let old =
             all.get(key).and_then(|versions| versions.iter().find(|(number, _)| number.to_string() == expected.0));
         let (old, now) = (old.and_then(|old| tenure(&old.1)), self.current(key).and_then(|now| tenure(&now.1)));
@@ -55,12 +55,12 @@ impl BrokenStore {
     /// Locks a key until [`BrokenStore::unlock`]: a call that is dropped in between never comes to that.
     pub(super) fn lock(&self, key: &Key) -> Result<()> {
         let is_free =
-            self.flaw != Flaw::StaysLockedByADroppedCall || self.room.locked.lock().unwrap().insert(key.clone());
+            self.flaw != Flaw::StaysLockedByADroppedCall || self.contents.locked.lock().unwrap().insert(key.clone());
         is_free.then_some(()).ok_or_else(|| Error::new(Kind::Unavailable, format!("`{key}` is locked")))
     }
 
     pub(super) fn unlock(&self, key: &Key) {
-        self.room.locked.lock().unwrap().remove(key);
+        self.contents.locked.lock().unwrap().remove(key);
     }
 }
 

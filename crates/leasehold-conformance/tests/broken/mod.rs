@@ -76,7 +76,7 @@ const SLOW_STEP: Duration = Duration::from_millis(3);
 #[derive(Debug)]
 pub struct BrokenStore {
     flaw: Flaw,
-    room: Arc<Room>,
+    contents: Arc<Contents>,
     /// What this handle has read before.
     cache: Mutex<HashMap<Key, Option<Versioned>>>,
 }
@@ -85,7 +85,7 @@ pub struct BrokenStore {
 type Version = (u64, Vec<u8>);
 
 #[derive(Debug, Default)]
-struct Room {
+struct Contents {
     records: Mutex<BTreeMap<Key, Version>>,
     last_revision: AtomicU64,
     calls: AtomicU64,
@@ -105,19 +105,19 @@ fn is_new_lease(key: &Key, expected: Option<&Revision>) -> bool {
 
 impl BrokenStore {
     pub fn new(flaw: Flaw) -> Self {
-        BrokenStore { flaw, room: Arc::default(), cache: Mutex::default() }
+        BrokenStore { flaw, contents: Arc::default(), cache: Mutex::default() }
     }
 
     pub fn another_handle(&self) -> Self {
-        BrokenStore { flaw: self.flaw, room: self.room.clone(), cache: Mutex::default() }
+        BrokenStore { flaw: self.flaw, contents: self.contents.clone(), cache: Mutex::default() }
     }
 
     fn call(&self) -> u64 {
-        self.room.calls.fetch_add(1, Ordering::SeqCst) + 1
+        self.contents.calls.fetch_add(1, Ordering::SeqCst) + 1
     }
 
     async fn now(&self, key: &Key) -> Timestamp {
-        let now = self.room.sound.read(key).await.unwrap().now;
+        let now = self.contents.sound.read(key).await.unwrap().now;
         match self.flaw {
             Flaw::ClockStandsStill => Timestamp::from_millis(1_700_000_000_000),
             Flaw::ClockRunsBackwards => Timestamp::from_millis(now.as_millis() - self.call() * 100),
@@ -136,13 +136,15 @@ impl BrokenStore {
         match self.flaw {
             Flaw::TagsByContent => bytes.iter().fold(bytes.len() as u64, |sum, b| sum.wrapping_mul(31) + u64::from(*b)),
             Flaw::ReusesRevisionsAfterAnErase if key.shelf == Shelf::Probe => previous.unwrap_or(0) + 1,
-            Flaw::ForgetsOldRevisionsWereUsed => (self.room.last_revision.fetch_add(1, Ordering::SeqCst) + 1) % CIRCLE,
-            _ => self.room.last_revision.fetch_add(1, Ordering::SeqCst) + 1,
+            Flaw::ForgetsOldRevisionsWereUsed => {
+                (self.contents.last_revision.fetch_add(1, Ordering::SeqCst) + 1) % CIRCLE
+            }
+            _ => self.contents.last_revision.fetch_add(1, Ordering::SeqCst) + 1,
         }
     }
 
     fn current(&self, key: &Key) -> Option<Version> {
-        self.room.records.lock().unwrap().get(key).cloned()
+        self.contents.records.lock().unwrap().get(key).cloned()
     }
 
     fn holds(&self, key: &Key, expected: Option<&Revision>) -> bool {
@@ -155,7 +157,7 @@ impl BrokenStore {
     }
 
     fn write(&self, key: &Key, next: &[u8]) -> Revision {
-        let mut records = self.room.records.lock().unwrap();
+        let mut records = self.contents.records.lock().unwrap();
         let previous = records.get(key).map(|(revision, _)| *revision);
         let revision = self.next_revision(key, previous, next);
         let kept = if self.flaw == Flaw::CutsLongValues { next.len().min(CUT) } else { next.len() };
@@ -175,7 +177,7 @@ impl BrokenStore {
             }
             _ => false,
         };
-        let mut records = self.room.records.lock().unwrap();
+        let mut records = self.contents.records.lock().unwrap();
         let decoded = records.get(key).and_then(|(_, bytes)| codec::decode("ownership", bytes, "x").ok());
         if key.shelf == Shelf::Lease && decoded.is_some_and(|record| over(&record)) {
             records.remove(key);
@@ -186,7 +188,7 @@ impl BrokenStore {
 #[async_trait]
 impl Store for BrokenStore {
     fn capabilities(&self) -> Capabilities {
-        self.room.sound.capabilities()
+        self.contents.sound.capabilities()
     }
 
     async fn read(&self, key: &Key) -> Result<Reading> {
@@ -211,7 +213,7 @@ impl Store for BrokenStore {
         let _turn = match self.flaw {
             Flaw::ChecksThenWrites => None,
             Flaw::LooksBeforeItCreatesALease if is_new_lease(&key, expected) => None,
-            _ => Some(self.room.turn.lock().await),
+            _ => Some(self.contents.turn.lock().await),
         };
         if !self.holds(&key, expected) && !self.lets_an_old_revision_pass(&key, expected, next) {
             return Ok(Swap::Mismatch);
@@ -246,9 +248,9 @@ impl Store for BrokenStore {
             return Err(Error::new(Kind::Unavailable, "says that it did nothing"));
         }
         // Somebody must push hints; the sound store does when it is written to.
-        let told = self.room.sound.read(&key).await?.value.map(|value| value.revision);
+        let told = self.contents.sound.read(&key).await?.value.map(|value| value.revision);
         if self.flaw != Flaw::NeverHints {
-            let _ = self.room.sound.swap_parts(&key, told.as_ref(), Parts::whole(b"")).await;
+            let _ = self.contents.sound.swap_parts(&key, told.as_ref(), Parts::whole(b"")).await;
         }
         Ok(Swap::Done { revision, now })
     }
@@ -257,7 +259,7 @@ impl Store for BrokenStore {
         let limit = if self.flaw == Flaw::SkipsWithinOnePage { limit.min(SHORT_PAGE) } else { limit };
         let any = Key::new(shelf, &"any".parse()?);
         let now = self.now(&any).await;
-        let mut records = self.room.records.lock().unwrap();
+        let mut records = self.contents.records.lock().unwrap();
         if self.flaw == Flaw::TouchesWhatItLists {
             records.values_mut().for_each(|(revision, _)| *revision += 1_000_000);
         }
@@ -307,7 +309,7 @@ impl Store for BrokenStore {
             tokio::time::sleep(SLOW_STEP).await;
         }
         if is_due {
-            let mut records = self.room.records.lock().unwrap();
+            let mut records = self.contents.records.lock().unwrap();
             let revision = records.get(&self.key(key)).map_or(0, |(revision, _)| *revision);
             if let Some(erased) = beside.erased {
                 records.remove(&self.key(erased));
@@ -328,15 +330,15 @@ impl Store for BrokenStore {
         if !self.holds(&key, Some(expected)) && self.flaw != Flaw::ErasesWhateverIsThere {
             return Ok(Swap::Mismatch);
         }
-        self.room.records.lock().unwrap().remove(&key);
+        self.contents.records.lock().unwrap().remove(&key);
         Ok(Swap::Done { revision: expected.clone(), now })
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {
-        self.room.sound.watch(&self.key(key)).await
+        self.contents.sound.watch(&self.key(key)).await
     }
 
     async fn survey(&self) -> Result<Survey> {
-        self.room.sound.survey().await
+        self.contents.sound.survey().await
     }
 }

@@ -1,6 +1,6 @@
 //! Every named step, on either side, x {stopped, killed, failed, answer lost} x {transfer before, after}.
 
-use crate::field::{Backend, Field, Way};
+use crate::field::{Backend, Field, Transport};
 use crate::pusher::{Order, Pusher};
 use crate::trap::{Point, Trap};
 use leasehold_guards::GitStep;
@@ -16,7 +16,7 @@ struct Cell {
 
 impl Cell {
     fn new(backend: Backend, old: bool, name: String) -> Self {
-        let field = Field::new(backend, Way::File);
+        let field = Field::new(backend, Transport::File);
         let (victim, newer) = (field.repository("victim"), field.repository("newer"));
         let cell = Cell { field, victim, newer, name };
         if old {

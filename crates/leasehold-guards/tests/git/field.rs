@@ -14,7 +14,7 @@ pub enum Backend {
 
 /// How it is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum Transport {
     File,
     Ssh,
     Http,
@@ -31,14 +31,14 @@ pub struct Field {
 }
 
 impl Field {
-    pub fn new(backend: Backend, way: Way) -> Self {
+    pub fn new(backend: Backend, way: Transport) -> Self {
         let folder = crate::common::scratch();
         let bare = folder.path().join("remote.git");
         let server = match way {
-            Way::File => None,
-            Way::Ssh => Some(git_ssh()),
-            Way::Http => Some(git_http()),
-            Way::Jgit => Some(git_jgit()),
+            Transport::File => None,
+            Transport::Ssh => Some(git_ssh()),
+            Transport::Http => Some(git_http()),
+            Transport::Jgit => Some(git_jgit()),
         };
         let url = server.as_ref().map_or_else(|| bare.display().to_string(), |server| server.url(&bare));
         let mut env: Vec<(String, String)> = [

@@ -14,7 +14,7 @@ mod trap;
 mod worker;
 
 use dice::{play, seed};
-use field::{Backend, Way};
+use field::{Backend, Transport};
 
 fn main() {
     if std::env::args().nth(1).as_deref() == Some("worker") {
@@ -41,10 +41,10 @@ fn main() {
     play("every_step_of_ours_survives_every_fault", "git", seed, || {
         println!("{} cells at our steps", faults::at_our_steps(Backend::Files));
     });
-    for (way, rounds) in [(Way::File, 200), (Way::Ssh, 40), (Way::Http, 40), (Way::Jgit, 40)] {
-        for &backend in backends.iter().filter(|backend| way == Way::File || **backend == Backend::Files) {
+    for (way, rounds) in [(Transport::File, 200), (Transport::Ssh, 40), (Transport::Http, 40), (Transport::Jgit, 40)] {
+        for &backend in backends.iter().filter(|backend| way == Transport::File || **backend == Backend::Files) {
             // Half of the file rounds are on either back end.
-            let rounds = rounds / if way == Way::File { backends.len() as u64 } else { 1 };
+            let rounds = rounds / if way == Transport::File { backends.len() as u64 } else { 1 };
             let name = format!("a_stale_push_never_lands_over_{way:?}_{backend:?}").to_lowercase();
             play(&name, "git", seed, || races::zombies(backend, way, if is_long { 20 * rounds } else { rounds }, seed));
         }

@@ -2,7 +2,7 @@
 
 use crate::dice::Dice;
 use crate::faults::in_two_lanes;
-use crate::field::{Backend, Field, Way};
+use crate::field::{Backend, Field, Transport};
 use crate::pusher::{Order, Pusher};
 use crate::trap::{Point, Trap};
 use leasehold_system::clock;
@@ -23,7 +23,7 @@ struct Tally {
 
 /// Every round a zombie pushes and is stopped anywhere (or not), a successor takes over, the zombie is resumed; in every
 /// fifth, two grants of one epoch race each other.
-pub fn zombies(backend: Backend, way: Way, rounds: u64, seed: u64) {
+pub fn zombies(backend: Backend, way: Transport, rounds: u64, seed: u64) {
     let tally = Mutex::new(Tally::default());
     in_two_lanes(&[0, 1], |lane| {
         let field = Field::new(backend, way);
@@ -56,11 +56,11 @@ pub fn zombies(backend: Backend, way: Way, rounds: u64, seed: u64) {
 }
 
 /// About as long as a push takes.
-const fn head_start(way: Way) -> u64 {
+const fn head_start(way: Transport) -> u64 {
     match way {
-        Way::File => 90,
-        Way::Ssh => 1_400,
-        Way::Http | Way::Jgit => 300,
+        Transport::File => 90,
+        Transport::Ssh => 1_400,
+        Transport::Http | Transport::Jgit => 300,
     }
 }
 
@@ -68,7 +68,7 @@ type Pair<'a> = (&'a std::path::Path, &'a std::path::Path);
 
 fn one_round(
     field: &Field,
-    way: Way,
+    way: Transport,
     round: u64,
     (zombie, successor): Pair<'_>,
     dice: &mut Dice,
@@ -110,7 +110,7 @@ fn rivals(field: &Field, epoch: u64, tally: &Mutex<Tally>) {
 }
 
 /// The zombie is stopped before it has pushed.
-fn plain_round(field: &Field, way: Way, round: u64, pair: Pair<'_>, dice: &mut Dice, tally: &Mutex<Tally>) {
+fn plain_round(field: &Field, way: Transport, round: u64, pair: Pair<'_>, dice: &mut Dice, tally: &Mutex<Tally>) {
     let epoch = 2 * round + 1;
     let late = Pusher::start(field, pair.0, &Order::push(epoch).how("plain"));
     std::thread::sleep(Duration::from_millis(dice.below(head_start(way) / 4)));
@@ -127,7 +127,7 @@ fn plain_round(field: &Field, way: Way, round: u64, pair: Pair<'_>, dice: &mut D
 /// refused; each way of leaving a part out lands.
 pub fn controls(backend: Backend) {
     for (how, is_stale) in [("push", false), ("once", false), ("plain", true), ("unmoved", true), ("apart", true)] {
-        let field = Field::new(backend, Way::File);
+        let field = Field::new(backend, Transport::File);
         let (zombie, successor) = (field.repository("zombie"), field.repository("successor"));
         assert_eq!(Pusher::run(&field, &zombie, &Order::push(4)), "pushed");
         let trap = Trap::set(&field, Point::Sent);
@@ -150,7 +150,7 @@ pub fn controls(backend: Backend) {
 
 /// Without an explicit value git expects what was fetched last, and something in the background fetches.
 fn background_fetch(backend: Backend) {
-    let field = Field::new(backend, Way::File);
+    let field = Field::new(backend, Transport::File);
     let (zombie, successor) = (field.repository("zombie"), field.repository("successor"));
     field.git(&zombie, &["config", "--add", "remote.origin.fetch", "+refs/fence/*:refs/fence-seen/*"]);
     assert_eq!(Pusher::run(&field, &zombie, &Order::push(5)), "pushed");

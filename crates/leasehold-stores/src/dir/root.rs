@@ -32,7 +32,7 @@ const MAX_DEPTH: usize = 3;
 /// An opened folder.
 #[derive(Debug)]
 pub struct Root {
-    root: PathBuf,
+    path: PathBuf,
     folders: Folders,
     namespace: Namespace,
     volume: Volume,
@@ -68,7 +68,7 @@ impl Root {
             Err(e) => return Err(failed(e, "cannot create the folder", &root)),
         }
         let volume = volume::of(&root).map_err(|e| failed(e, "cannot look at", &root))?;
-        let mut root = Root { root, folders, namespace, volume, grain: FINE_GRAIN };
+        let mut root = Root { path: root, folders, namespace, volume, grain: FINE_GRAIN };
         root.check_marker()?;
         root.learn_clock();
         Ok(root)
@@ -83,7 +83,7 @@ impl Root {
     }
 
     fn shelf(&self, shelf: Shelf) -> PathBuf {
-        self.root.join(&*self.namespace.shelf(shelf))
+        self.path.join(&*self.namespace.shelf(shelf))
     }
 
     /// Makes a shelf that the version which made this store did not have yet. Only beside the marker: below a mount point
@@ -92,14 +92,14 @@ impl Root {
         if shelf == Shelf::Lease {
             return Err(ErrorKind::NotFound.into());
         }
-        fs::metadata(self.root.join(MARKER))?;
+        fs::metadata(self.path.join(MARKER))?;
         self.folders.make(&self.shelf(shelf))
     }
 
     /// Makes the folder of a key that has no version yet, durable with every folder above it.
     pub fn make_folder(&self, key: &Key) -> Result<()> {
         let folder = self.folder(key);
-        let lead = || self.folders.lead_to(&self.root, &folder);
+        let lead = || self.folders.lead_to(&self.path, &folder);
         lead()
             .or_else(|e| match e.kind() {
                 ErrorKind::NotFound => self.add_shelf(key.shelf).and_then(|()| lead()),
@@ -114,7 +114,7 @@ impl Root {
     }
 
     fn check_marker(&self) -> Result<()> {
-        let marker = self.root.join(MARKER);
+        let marker = self.path.join(MARKER);
         match fs::read(&marker) {
             Ok(found) if found == FORMAT.as_bytes() => return Ok(()),
             Ok(_) => {
@@ -129,14 +129,14 @@ impl Root {
             Err(e) => return Err(failed(e, "cannot read", &marker)),
         }
         self.refuse_strangers()?;
-        self.furnish().map_err(|e| failed(e, "cannot set up", &self.root))
+        self.furnish().map_err(|e| failed(e, "cannot set up", &self.path))
     }
 
     /// A folder with other things in it was probably not meant.
     fn refuse_strangers(&self) -> Result<()> {
-        let entries = fs::read_dir(&self.root).map_err(|e| failed(e, "cannot list", &self.root))?;
+        let entries = fs::read_dir(&self.path).map_err(|e| failed(e, "cannot list", &self.path))?;
         for entry in entries {
-            let name = entry.map_err(|e| failed(e, "cannot list", &self.root))?.file_name();
+            let name = entry.map_err(|e| failed(e, "cannot list", &self.path))?.file_name();
             let name = name.to_string_lossy();
             let ours = [MARKER, STAGING].contains(&&*name)
                 || Shelf::ALL.iter().any(|shelf| name.split('@').next() == Some(shelf.as_str()));
@@ -145,7 +145,7 @@ impl Root {
             if !ours && !harmless {
                 let message = format!(
                     "folder {} is not a leasehold store and holds `{}`; give an empty or a new folder",
-                    self.root.display(),
+                    self.path.display(),
                     leasehold_core::printable(&name)
                 );
                 return Err(Error::new(Kind::Invalid, message));
@@ -157,14 +157,14 @@ impl Root {
     /// Makes the inner folders and, last, the marker; any number of processes may do so at once.
     fn furnish(&self) -> io::Result<()> {
         for folder in Shelf::ALL.iter().map(|shelf| shelf.as_str()).chain([STAGING]) {
-            self.folders.make(&self.root.join(folder))?;
+            self.folders.make(&self.path.join(folder))?;
         }
         let staged = self.stage(FORMAT.as_bytes())?;
-        match fs::hard_link(&staged.path, self.root.join(MARKER)) {
+        match fs::hard_link(&staged.path, self.path.join(MARKER)) {
             Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e),
             _ => {}
         }
-        sync_folder(&self.root)
+        sync_folder(&self.path)
     }
 
     /// Finds out how finely the server stamps files, and sweeps what dead processes left.
@@ -188,7 +188,7 @@ impl Root {
     }
 
     fn sweep(&self, now: Timestamp) {
-        let Ok(entries) = fs::read_dir(self.root.join(STAGING)) else { return };
+        let Ok(entries) = fs::read_dir(self.path.join(STAGING)) else { return };
         for entry in entries.flatten() {
             let Ok(stamp) = entry.metadata().map(|metadata| stamp(&metadata).0) else { continue };
             if now.saturating_since(stamp) > ABANDONED {
@@ -210,7 +210,7 @@ impl Root {
             Err(e) if matches!(e.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied) => {
                 Ok(local())
             }
-            Err(e) => Err(failed(e, "cannot tell the time of", &self.root)),
+            Err(e) => Err(failed(e, "cannot tell the time of", &self.path)),
         }
     }
 
@@ -230,7 +230,7 @@ impl Root {
     }
 
     fn create_staged(&self) -> io::Result<(File, Staged, u32)> {
-        let path = self.root.join(STAGING).join(Nonce::random().to_string());
+        let path = self.path.join(STAGING).join(Nonce::random().to_string());
         // Not exclusive: NFS servers keep an exclusive create's verifier in the very stamp that is wanted here.
         let file = OpenOptions::new()
             .write(true)
@@ -277,9 +277,9 @@ impl Root {
         for _ in 0..MAX_LOOKS {
             let Some(number) = self.numbers(folder)?.last().copied() else {
                 // An empty answer counts only if the folder itself is there: a share that is gone has no records.
-                return match fs::metadata(self.root.join(MARKER)) {
+                return match fs::metadata(self.path.join(MARKER)) {
                     Ok(_) => Ok(None),
-                    Err(e) => Err(failed(e, "cannot find the store's", &self.root.join(MARKER))),
+                    Err(e) => Err(failed(e, "cannot find the store's", &self.path.join(MARKER))),
                 };
             };
             if let Some(version) = self.version(folder, number)? {
@@ -331,7 +331,7 @@ impl Root {
     fn is_unmade(&self, shelf: Shelf) -> bool {
         let is_first = matches!(shelf, Shelf::Lease | Shelf::Counters | Shelf::Probe);
         let missing = self.shelf(shelf).symlink_metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound);
-        missing && (!is_first || !self.namespace.is_default()) && self.root.join(MARKER).is_file()
+        missing && (!is_first || !self.namespace.is_default()) && self.path.join(MARKER).is_file()
     }
 
     fn collect_names(&self, folder: &Path, above: &mut Vec<String>, names: &mut Vec<LeaseName>) -> Result<()> {
