@@ -60,3 +60,15 @@ impl<Step> fmt::Debug for Observed<Step> {
         f.write_str(if self.0.is_some() { "observed" } else { "unobserved" })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_observer_can_fail_a_step_and_nobody_cannot() {
+        let refuses_two = |step: u8| if step == 2 { Err(io::Error::other("two")) } else { Ok(()) };
+        let observed = Observed::by(Arc::new(refuses_two));
+        assert!(observed.reach(1).is_ok() && observed.reach(2).is_err() && Observed::NOBODY.reach(2_u8).is_ok());
+    }
+}
