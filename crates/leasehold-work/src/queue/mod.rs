@@ -29,6 +29,7 @@ mod claimer;
 mod grant;
 mod janitor;
 mod line;
+#[allow(clippy::module_inception, reason = "it holds the type of that name")]
 mod queue;
 mod resolving;
 mod view;
