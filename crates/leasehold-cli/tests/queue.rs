@@ -251,7 +251,7 @@ fn wait_for(path: &Path) {
 fn has_pending_signals(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).unwrap();
-    pending.trim().trim_matches('0') != ""
+    !pending.trim().trim_matches('0').is_empty()
 }
 
 /// The example of docs/queues.md, as a shell runs it.
