@@ -506,7 +506,7 @@ fn a_newer_or_foreign_store_is_refused() {
     }
 
     for (sql, code, says) in [
-        ("PRAGMA user_version = 3", 78, "has format 3, this leasehold knows up to 2; upgrade leasehold"),
+        ("PRAGMA user_version = 2", 78, "has format 2, this leasehold knows up to 1; upgrade leasehold"),
         ("PRAGMA application_id = 7", 64, "another program's database"),
         ("PRAGMA user_version = -1", 64, "another program's database"),
     ] {

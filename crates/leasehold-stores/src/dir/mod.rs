@@ -28,8 +28,8 @@
 //! with `N` = 0.
 //!
 //! All of this rests on `link` being exclusive and on a listing that was asked for after an answer showing what that
-//! answer made. NFSv4.2 gave both, however names and file contents are cached. (An earlier version looked for `N` by
-//! opening it, and over two NFS mounts it once answered one win too many; most likely the client opened a cached `N`.)
+//! answer made. NFSv4.2 gave both, however names and file contents are cached. (Looking for `N`
+//! by opening it is not enough: over two NFS mounts that once answered one win too many, most likely by a cached `N`.)
 //! A folder must not be mounted with `nocto`.
 //!
 //! Each version also names the one that it follows, by its tag. A sync that failed may leave a version that everybody sees

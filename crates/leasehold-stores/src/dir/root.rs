@@ -86,26 +86,10 @@ impl Root {
         self.path.join(&*self.namespace.shelf(shelf))
     }
 
-    /// Makes a shelf that the version which made this store did not have yet. Only beside the marker: below a mount point
-    /// whose share is not mounted there is none. Every version made the shelf of leases; without it, epochs were lost.
-    fn add_shelf(&self, shelf: Shelf) -> io::Result<()> {
-        if shelf == Shelf::Lease {
-            return Err(ErrorKind::NotFound.into());
-        }
-        fs::metadata(self.path.join(MARKER))?;
-        self.folders.make(&self.shelf(shelf))
-    }
-
     /// Makes the folder of a key that has no version yet, durable with every folder above it.
     pub fn make_folder(&self, key: &Key) -> Result<()> {
         let folder = self.folder(key);
-        let lead = || self.folders.lead_to(&self.path, &folder);
-        lead()
-            .or_else(|e| match e.kind() {
-                ErrorKind::NotFound => self.add_shelf(key.shelf).and_then(|()| lead()),
-                _ => Err(e),
-            })
-            .map_err(|e| failed(e, "cannot create", &folder))
+        self.folders.lead_to(&self.path, &folder).map_err(|e| failed(e, "cannot create", &folder))
     }
 
     /// The folder of a key's versions.
@@ -302,7 +286,7 @@ impl Root {
 
     pub fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
         let mut names = Vec::new();
-        // A namespace's shelf is made by the first write to it, and so is one that came after the store was made.
+        // A namespace's shelf is made by the first write to it.
         match self.collect_names(&self.shelf(shelf), &mut Vec::new(), &mut names) {
             Err(e) if e.kind() == Kind::Unavailable && self.is_unmade(shelf) => {}
             other => other?,
@@ -329,9 +313,8 @@ impl Root {
 
     /// Whether the shelf was never written to, in a store that is there.
     fn is_unmade(&self, shelf: Shelf) -> bool {
-        let is_first = matches!(shelf, Shelf::Lease | Shelf::Counters | Shelf::Probe);
         let missing = self.shelf(shelf).symlink_metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound);
-        missing && (!is_first || !self.namespace.is_default()) && self.path.join(MARKER).is_file()
+        missing && !self.namespace.is_default() && self.path.join(MARKER).is_file()
     }
 
     fn collect_names(&self, folder: &Path, above: &mut Vec<String>, names: &mut Vec<LeaseName>) -> Result<()> {

@@ -10,8 +10,8 @@ use futures_util::FutureExt;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::{Error, Kind, Result};
 use mysql_async::consts::StatusFlags;
-use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, Pool, Row, Value};
+use mysql_async::prelude::{Protocol, Queryable};
+use mysql_async::{Conn, Pool, QueryResult, Row, Value};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,9 +20,6 @@ use tokio::time::timeout;
 
 /// How many exchanges run at once; others wait. Servers allow some 150 connections in all by default.
 const AT_ONCE: usize = 16;
-/// After so many updates over one connection, the next are prepared there. A command that takes and gives back one lease
-/// is better off without.
-const SELDOM: usize = 32;
 /// A connection that was used so recently is taken as it is.
 const WARM: Duration = Duration::from_millis(500);
 /// How often a login is tried: the driver fails at one that is right now and then.
@@ -39,7 +36,7 @@ const CALL: Duration = Duration::from_secs(9);
 pub(super) struct Answer {
     /// How many rows the first statement changed.
     pub(super) affected: u64,
-    /// What `LAST_INSERT_ID(…)` in it was given.
+    /// What `LAST_INSERT_ID(…)` in it was given; for a statement that writes.
     pub(super) inserted: Option<u64>,
     /// The rows of each statement that succeeded.
     pub(super) sets: Vec<Vec<Row>>,
@@ -47,17 +44,16 @@ pub(super) struct Answer {
     pub(super) stopped: Option<Stop>,
 }
 
-/// A line to the server: a pool for one connection, and how many updates went over it.
+/// A line to the server: a pool for one connection.
 struct Line {
     pool: Pool,
-    updates: usize,
     /// The connection, if it was used a moment ago.
     warm: Option<(Conn, Moment)>,
 }
 
 impl Line {
     fn new(pool: Pool) -> Self {
-        Line { pool, updates: 0, warm: None }
+        Line { pool, warm: None }
     }
 
     /// The connection. One that was not used for a while is looked at by the pool: it may be closed by now.
@@ -114,15 +110,15 @@ impl Connections {
         }
     }
 
-    /// Sends statements in one go, and takes all their answers.
-    pub(super) async fn exchange(&self, phase: Phase, sql: &str) -> Result<Answer> {
+    /// Runs one statement with a value for each of its marks; or, without values, any number of statements in one go.
+    pub(super) async fn exchange(&self, phase: Phase, sql: &str, values: Vec<Value>) -> Result<Answer> {
         if phase == Phase::Writing {
-            return self.attempt(phase, sql).await.map_err(|failure| self.error(failure));
+            return self.attempt(phase, sql, values).await.map_err(|failure| self.error(failure));
         }
         let attempts = async {
-            match self.attempt(phase, sql).await {
+            match self.attempt(phase, sql, values.clone()).await {
                 // A connection that was closed since, most likely: nothing is lost by asking again.
-                Err(Failure::Broken(_)) if phase == Phase::Reading => self.attempt(phase, sql).await,
+                Err(Failure::Broken(_)) if phase == Phase::Reading => self.attempt(phase, sql, values).await,
                 attempted => attempted,
             }
         };
@@ -130,20 +126,9 @@ impl Connections {
         attempted.unwrap_or_else(|_| Err(Failure::Final(self.late(phase, CALL)))).map_err(|failure| self.error(failure))
     }
 
-    /// Runs one update, of which each mark stands for a value.
-    pub(super) async fn update(&self, sql: &'static str, values: Vec<Value>) -> Result<Answer> {
-        let attempted = async {
-            let mut held = self.hold().await?;
-            let asked = timeout(ANSWER, held.update(sql, values, self.place())).await;
-            let answer = asked.map_err(|_| Failure::Final(self.late(Phase::Writing, ANSWER)))?;
-            self.judge(held, answer)
-        };
-        attempted.await.map_err(|failure| self.error(failure))
-    }
-
-    async fn attempt(&self, phase: Phase, sql: &str) -> Result<Answer, Failure> {
+    async fn attempt(&self, phase: Phase, sql: &str, values: Vec<Value>) -> Result<Answer, Failure> {
         let mut held = self.hold().await?;
-        let asked = timeout(ANSWER, held.ask(phase, sql, self.place())).await;
+        let asked = timeout(ANSWER, held.ask(phase, sql, values, self.place())).await;
         let answer = asked.map_err(|_| Failure::Final(self.late(phase, ANSWER)))?;
         self.judge(held, answer)
     }
@@ -223,57 +208,28 @@ struct Held<'a> {
 }
 
 impl Held<'_> {
-    async fn ask(&mut self, phase: Phase, sql: &str, place: &str) -> Result<Answer, Failure> {
+    async fn ask(&mut self, phase: Phase, sql: &str, values: Vec<Value>, place: &str) -> Result<Answer, Failure> {
         let Some(conn) = &mut self.conn else { return Err(Failure::NoPool) };
-        let mut answer = Answer { affected: 0, inserted: None, sets: Vec::new(), stopped: None };
-        let mut result = match conn.query_iter(sql).await.map_err(|e| meaning(e, phase, place)) {
-            Ok(result) => result,
-            Err(Failure::Refused(stop)) => return Ok(Answer { stopped: Some(stop), ..answer }),
-            Err(failure) => return Err(failure),
-        };
-        (answer.affected, answer.inserted) = (result.affected_rows(), result.last_insert_id());
-        let mut rows = Vec::new();
-        loop {
-            match result.next().await.map_err(|e| meaning(e, phase, place)) {
-                Ok(Some(row)) => rows.push(row),
-                Ok(None) => {
-                    answer.sets.push(std::mem::take(&mut rows));
-                    if !result.is_empty() {
-                        continue;
-                    }
-                    // The driver keeps the refusal of a later statement for the next question.
-                    match result.next().await.map_err(|e| meaning(e, phase, place)) {
-                        Ok(_) => return Ok(answer),
-                        Err(Failure::Refused(stop)) => return Ok(Answer { stopped: Some(stop), ..answer }),
-                        Err(failure) => return Err(failure),
-                    }
-                }
-                Err(Failure::Refused(stop)) => return Ok(Answer { stopped: Some(stop), ..answer }),
-                Err(failure) => return Err(failure),
+        let asked = if values.is_empty() {
+            match conn.query_iter(sql).await {
+                Ok(result) => take(result, phase, place).await,
+                Err(e) => Err(meaning(e, phase, place)),
             }
-        }
-    }
-
-    async fn update(&mut self, sql: &'static str, values: Vec<Value>, place: &str) -> Result<Answer, Failure> {
-        let (Some(conn), Some(line)) = (&mut self.conn, &mut self.line) else { return Err(Failure::NoPool) };
-        line.updates += 1;
-        if line.updates <= SELDOM {
-            return self.ask(Phase::Writing, &filled_in(sql, &values), place).await;
-        }
-        let statement = match conn.prep(sql).await.map_err(|e| meaning(e, Phase::Writing, place)) {
-            Ok(statement) => statement,
-            // The table is gone, or the server prepares no more: as text it says so, or does it.
-            Err(Failure::Refused(_)) => return self.ask(Phase::Writing, &filled_in(sql, &values), place).await,
-            Err(failure) => return Err(failure),
-        };
-        let answer = Answer { affected: 0, inserted: None, sets: Vec::new(), stopped: None };
-        match conn.exec_drop(statement, values).await.map_err(|e| meaning(e, Phase::Writing, place)) {
-            Ok(()) => {
-                let (affected, inserted) = (conn.affected_rows(), conn.last_insert_id());
-                Ok(Answer { affected, inserted, sets: vec![Vec::new()], ..answer })
+        } else {
+            // What fails here was not run.
+            match conn.prep(sql).await.map_err(|e| meaning(e, Phase::Preparing, place)) {
+                Ok(statement) => match conn.exec_iter(statement, values).await {
+                    Ok(result) => take(result, phase, place).await,
+                    Err(e) => Err(meaning(e, phase, place)),
+                },
+                Err(failure) => Err(failure),
             }
-            Err(Failure::Refused(stop)) => Ok(Answer { stopped: Some(stop), ..answer }),
-            Err(failure) => Err(failure),
+        };
+        match asked {
+            Err(Failure::Refused(stop)) => {
+                Ok(Answer { affected: 0, inserted: None, sets: Vec::new(), stopped: Some(stop) })
+            }
+            asked => asked,
         }
     }
 
@@ -303,22 +259,30 @@ impl Drop for Held<'_> {
     }
 }
 
-/// The statement as text.
-fn filled_in(sql: &str, values: &[Value]) -> String {
-    let mut text = String::with_capacity(sql.len() + 4_096);
-    let mut values = values.iter();
-    for (at, part) in sql.split('?').enumerate() {
-        if at > 0 {
-            match values.next() {
-                Some(Value::Bytes(bytes)) => text.push_str(&super::literal(bytes)),
-                Some(Value::UInt(number)) => text.push_str(&number.to_string()),
-                Some(Value::Int(number)) => text.push_str(&number.to_string()),
-                _ => text.push_str("NULL"),
+/// Takes the answers to all statements, as far as they go.
+async fn take<P: Protocol>(mut result: QueryResult<'_, '_, P>, phase: Phase, place: &str) -> Result<Answer, Failure> {
+    let (affected, inserted) = (result.affected_rows(), result.last_insert_id());
+    let mut answer = Answer { affected, inserted, sets: Vec::new(), stopped: None };
+    let mut rows = Vec::new();
+    loop {
+        match result.next().await.map_err(|e| meaning(e, phase, place)) {
+            Ok(Some(row)) => rows.push(row),
+            Ok(None) => {
+                answer.sets.push(std::mem::take(&mut rows));
+                if !result.is_empty() {
+                    continue;
+                }
+                // The driver keeps the refusal of a later statement for the next question.
+                match result.next().await.map_err(|e| meaning(e, phase, place)) {
+                    Ok(_) => return Ok(answer),
+                    Err(Failure::Refused(stop)) => return Ok(Answer { stopped: Some(stop), ..answer }),
+                    Err(failure) => return Err(failure),
+                }
             }
+            Err(Failure::Refused(stop)) => return Ok(Answer { stopped: Some(stop), ..answer }),
+            Err(failure) => return Err(failure),
         }
-        text.push_str(part);
     }
-    text
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

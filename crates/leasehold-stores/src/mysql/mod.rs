@@ -6,12 +6,11 @@
 //! loses is lost here too (`survey` says which settings that hangs on). Reads must go to the server that takes the writes:
 //! a proxy that sends them to replicas breaks the contract.
 //!
-//! The time of an update comes with the server's word that it was done: `LAST_INSERT_ID(…)` is part of that answer, so
-//! no second statement has to ask.
+//! The time of a write comes with the server's word that it was done: `LAST_INSERT_ID(…)` is part of that answer, so
+//! no second statement has to ask. A read gives the time as its first row.
 //!
-//! Statements go as text, with every name and value as a hexadecimal literal: a prepared statement costs a second
-//! exchange, and in a literal of digits there is nothing to escape, whatever the character set or SQL mode. Updates are
-//! prepared on connections that are used again and again.
+//! Parameters are bound. The driver prepares a statement when a connection first runs it, which costs one more exchange,
+//! and keeps it with the connection; so there are few of them.
 //!
 //! Every write has a random revision, so none ever comes back, not even after a failover that lost writes.
 
@@ -50,23 +49,33 @@ macro_rules! now {
 }
 
 const NOW: &str = now!();
-/// Which row an update is of. The revision always changes, so a row that is matched is a row that is affected.
-macro_rules! expected {
-    () => {
-        concat!(" WHERE shelf = ? AND name = ? AND revision = ? AND LAST_INSERT_ID(", now!(), ") > 0")
-    };
-}
-
-const REPLACE: &str = concat!("UPDATE leasehold_record SET revision = ?, value = ?, tail = ?", expected!());
-/// Leaves the tail as it is.
-const AMEND: &str = concat!("UPDATE leasehold_record SET revision = ?, value = ?", expected!());
-/// InnoDB keeps a column outside of its row if the row would be longer than half a page of 16 KiB, and only then. A tail is
-/// made so long: with it inside, every change of the head's length would move thousands of bytes about.
-const OUTSIDE: usize = 8_192;
-/// Where a tail ends; what follows makes it long.
-const END: u8 = 0xff;
-/// Without what makes it long.
-const TAIL: &str = "TRIM(TRAILING x'00' FROM tail)";
+/// The time, then the record if there is one.
+const READ: &str = concat!(
+    "SELECT ",
+    now!(),
+    ", NULL, NULL, NULL, NULL UNION ALL \
+     SELECT NULL, name, revision, value, tail FROM leasehold_record WHERE shelf = ? AND name = ?"
+);
+/// The time, then the records.
+const LIST: &str = concat!(
+    "SELECT ",
+    now!(),
+    ", NULL, NULL, NULL, NULL UNION ALL \
+     (SELECT NULL, name, revision, value, tail FROM leasehold_record WHERE shelf = ? AND name > ? ORDER BY name LIMIT ?)"
+);
+const INSERT: &str = concat!(
+    "INSERT INTO leasehold_record (shelf, name, revision, value, tail) VALUES (?, ?, IF(LAST_INSERT_ID(",
+    now!(),
+    ") > 0, ?, 0), ?, ?)"
+);
+/// Without a tail, leaves the one that is there. The revision always changes, so a row that is matched is a row that is
+/// affected.
+const UPDATE: &str = concat!(
+    "UPDATE leasehold_record SET revision = ?, value = ?, tail = COALESCE(?, tail) \
+     WHERE shelf = ? AND name = ? AND revision = ? AND LAST_INSERT_ID(",
+    now!(),
+    ") > 0"
+);
 
 /// A store in one table of a database.
 pub struct MysqlStore {
@@ -102,24 +111,9 @@ impl MysqlStore {
         self.connections.place()
     }
 
-    /// `shelf = … AND name = …`.
-    fn at(&self, key: &Key) -> String {
-        format!("shelf = {} AND name = {}", self.shelf(key.shelf), literal(key.name.as_str().as_bytes()))
-    }
-
-    fn shelf(&self, shelf: Shelf) -> String {
-        literal(self.namespace.shelf(shelf).as_bytes())
-    }
-
-    /// Runs one writing statement, and asks the time in the same exchange.
-    async fn write(&self, sql: &str) -> Result<Written> {
-        let answer = self.connections.exchange(Phase::Writing, &format!("{sql}; SELECT {NOW}")).await?;
-        self.written(answer, |answer| self.now(answer.sets.get(1)))
-    }
-
-    /// Runs one update, whose answer tells the time by itself: as the number that was inserted last.
-    async fn update(&self, sql: &'static str, values: Vec<Value>) -> Result<Written> {
-        let answer = self.connections.update(sql, values).await?;
+    /// Runs one insert or update.
+    async fn write(&self, sql: &'static str, values: Vec<Value>) -> Result<Written> {
+        let answer = self.connections.exchange(Phase::Writing, sql, values).await?;
         self.written(answer, |answer| answer.inserted.map(Timestamp::from_millis).ok_or_else(|| self.timeless()))
     }
 
@@ -148,7 +142,7 @@ impl MysqlStore {
     }
 
     async fn make_table(&self) -> Result<()> {
-        match self.connections.exchange(Phase::Preparing, TABLE).await?.stopped {
+        match self.connections.exchange(Phase::Preparing, TABLE, Vec::new()).await?.stopped {
             None => Ok(()),
             Some(Stop::NotPermitted(error)) => {
                 let message = format!(
@@ -161,16 +155,18 @@ impl MysqlStore {
         }
     }
 
-    /// Asks the time and one question that gives rows; none if the table was never made.
-    async fn ask(&self, sql: &str) -> Result<(Timestamp, Vec<Row>)> {
-        let Answer { mut sets, stopped, .. } =
-            self.connections.exchange(Phase::Reading, &format!("SELECT {NOW}; {sql}")).await?;
-        match stopped {
-            None | Some(Stop::NoTable) => {}
-            Some(stop) => return Err(stop.into_error(self.place())),
+    /// The time, and the rows that follow it; none if the table was never made.
+    async fn ask(&self, sql: &'static str, values: Vec<Value>) -> Result<(Timestamp, Vec<Row>)> {
+        let mut answer = self.connections.exchange(Phase::Reading, sql, values).await?;
+        if let Some(Stop::NoTable) = answer.stopped {
+            answer = self.connections.exchange(Phase::Reading, &format!("SELECT {NOW}"), Vec::new()).await?;
         }
-        let now = self.now(sets.first())?;
-        Ok((now, if sets.len() > 1 { sets.swap_remove(1) } else { Vec::new() }))
+        if let Some(stop) = answer.stopped {
+            return Err(stop.into_error(self.place()));
+        }
+        let now = self.now(answer.sets.first())?;
+        let rows = answer.sets.into_iter().next().unwrap_or_default();
+        Ok((now, rows.into_iter().skip(1).collect()))
     }
 
     fn now(&self, set: Option<&Vec<Row>>) -> Result<Timestamp> {
@@ -182,15 +178,13 @@ impl MysqlStore {
         self.strange("a time that is none")
     }
 
-    fn versioned(&self, row: &mut Row, at: usize) -> Result<Versioned> {
-        let revision: Option<u64> = row.get_opt(at).and_then(std::result::Result::ok);
+    fn versioned(&self, row: &mut Row) -> Result<Versioned> {
+        let revision: Option<u64> = row.get_opt(2).and_then(std::result::Result::ok);
         let mut part = |at| row.take_opt::<Vec<u8>, _>(at).and_then(std::result::Result::ok);
-        let (Some(revision), Some(head), Some(tail)) = (revision, part(at + 1), part(at + 2)) else {
+        let (Some(revision), Some(head), Some(tail)) = (revision, part(3), part(4)) else {
             return Err(self.strange("a record of no form"));
         };
-        // One that an earlier build wrote has no end of ours.
-        let tail = tail.strip_suffix(&[END]).unwrap_or(&tail);
-        Ok(Versioned::parted(head, tail, Revision(revision.to_string())))
+        Ok(Versioned::parted(head, &tail, Revision(revision.to_string())))
     }
 
     fn strange(&self, what: &str) -> Error {
@@ -211,29 +205,6 @@ fn number(revision: &Revision) -> Option<u64> {
     revision.0.parse().ok()
 }
 
-/// A tail, so long that it does not stay in its row; none stays none.
-fn outside(tail: &[u8]) -> Vec<u8> {
-    let mut long = tail.to_vec();
-    if !tail.is_empty() {
-        long.push(END);
-        long.resize(long.len().max(OUTSIDE), 0);
-    }
-    long
-}
-
-/// Bytes as SQL: only digits, so there is nothing to escape.
-fn literal(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut text = String::with_capacity(bytes.len() * 2 + 3);
-    text.push_str("x'");
-    for byte in bytes {
-        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
-        text.push(char::from(DIGITS[usize::from(byte & 15)]));
-    }
-    text.push('\'');
-    text
-}
-
 #[async_trait]
 impl Store for MysqlStore {
     fn capabilities(&self) -> Capabilities {
@@ -248,41 +219,34 @@ impl Store for MysqlStore {
     }
 
     async fn read(&self, key: &Key) -> Result<Reading> {
-        let sql = format!("SELECT revision, value, {TAIL} FROM leasehold_record WHERE {}", self.at(key));
-        let (now, mut rows) = self.ask(&sql).await?;
-        let value = rows.first_mut().map(|row| self.versioned(row, 0)).transpose()?;
+        let shelf = self.namespace.shelf(key.shelf);
+        let (now, mut rows) = self.ask(READ, vec![Value::from(&*shelf), Value::from(key.name.as_str())]).await?;
+        let value = rows.first_mut().map(|row| self.versioned(row)).transpose()?;
         Ok(Reading { value, now })
     }
 
     async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
         let fresh = revision::fresh();
-        let (shelf, name) = (self.namespace.shelf(key.shelf), key.name.as_str());
+        let (shelf, name) = (Value::from(&*self.namespace.shelf(key.shelf)), Value::from(key.name.as_str()));
+        let head = Value::from(next.head);
         let written = match expected {
             None => {
-                let [shelf, name, head] = [shelf.as_bytes(), name.as_bytes(), next.head].map(literal);
-                let columns = "leasehold_record (shelf, name, revision, value, tail)";
-                let tail = literal(&outside(next.tail()));
-                let sql = format!("INSERT INTO {columns} VALUES ({shelf}, {name}, {fresh}, {head}, {tail})");
-                match self.write(&sql).await? {
+                let values = vec![shelf, name, Value::Int(fresh), head, Value::from(next.tail())];
+                match self.write(INSERT, values.clone()).await? {
                     Written::NoTable => {
                         self.make_table().await?;
-                        self.write(&sql).await?
+                        self.write(INSERT, values).await?
                     }
                     written => written,
                 }
             }
             Some(expected) => {
                 let Some(revision) = number(expected) else { return Ok(Swap::Mismatch) };
-                let mut values = vec![Value::Int(fresh), Value::Bytes(next.head.to_vec())];
-                let sql = match next.tail {
-                    Tail::New(tail) => {
-                        values.push(Value::Bytes(outside(tail)));
-                        REPLACE
-                    }
-                    Tail::Kept(_) => AMEND,
+                let tail = match next.tail {
+                    Tail::New(tail) => Value::from(tail),
+                    Tail::Kept(_) => Value::NULL,
                 };
-                values.extend([Value::from(&*shelf), Value::from(name), Value::UInt(revision)]);
-                self.update(sql, values).await?
+                self.write(UPDATE, vec![Value::Int(fresh), head, tail, shelf, name, Value::UInt(revision)]).await?
             }
         };
         match (written, expected) {
@@ -296,21 +260,19 @@ impl Store for MysqlStore {
     }
 
     async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
-        let sql = format!(
-            "SELECT name, revision, value, {TAIL} FROM leasehold_record WHERE shelf = {} AND name > {} ORDER BY name LIMIT {}",
-            self.shelf(shelf),
-            literal(after.map_or("", LeaseName::as_str).as_bytes()),
-            limit.saturating_add(1),
-        );
-        let (now, mut rows) = self.ask(&sql).await?;
+        let shelf = self.namespace.shelf(shelf);
+        let after = after.map_or("", LeaseName::as_str);
+        let (now, mut rows) = self
+            .ask(LIST, vec![Value::from(&*shelf), Value::from(after), Value::from(limit.saturating_add(1))])
+            .await?;
         let more = rows.len() > limit;
         rows.truncate(limit);
         let mut entries = Vec::with_capacity(rows.len());
         for mut row in rows {
-            let name: Option<String> = row.get_opt(0).and_then(std::result::Result::ok);
+            let name: Option<String> = row.get_opt(1).and_then(std::result::Result::ok);
             let name = LeaseName::new(name.unwrap_or_default())
                 .map_err(|e| self.strange("a record of no lease").with_source(e))?;
-            entries.push((name, self.versioned(&mut row, 1)?));
+            entries.push((name, self.versioned(&mut row)?));
         }
         Ok(Page { entries, more, now })
     }
@@ -336,8 +298,13 @@ impl Store for MysqlStore {
     async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
         refuse_erasing_a_lease(key)?;
         let Some(revision) = number(expected) else { return Ok(Swap::Mismatch) };
-        let sql = format!("DELETE FROM leasehold_record WHERE {} AND revision = {revision}", self.at(key));
-        Ok(match self.write(&sql).await? {
+        // The answer to a DELETE tells no time, so the question follows in the same exchange, which takes no parameters. There
+        // is nothing to escape: names and namespaces have only letters, digits and a few signs that mean nothing to SQL.
+        let (shelf, name) = (self.namespace.shelf(key.shelf), &key.name);
+        let row = format!("shelf = '{shelf}' AND name = '{name}' AND revision = {revision}");
+        let sql = format!("DELETE FROM leasehold_record WHERE {row}; SELECT {NOW}");
+        let answer = self.connections.exchange(Phase::Writing, &sql, Vec::new()).await?;
+        Ok(match self.written(answer, |answer| self.now(answer.sets.get(1)))? {
             Written::At(now) => Swap::Done { revision: expected.clone(), now },
             Written::Not | Written::NoTable => Swap::Mismatch,
         })
@@ -349,17 +316,5 @@ impl Store for MysqlStore {
 
     async fn survey(&self) -> Result<Survey> {
         survey::look(&self.connections).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_literal_is_only_digits() {
-        assert_eq!(literal(b""), "x''");
-        assert_eq!(literal(b"a'; DROP"), "x'61273b2044524f50'");
-        assert_eq!(literal(&[0, 255]), "x'00ff'");
     }
 }

@@ -20,7 +20,7 @@ const LOOK: &str = "SELECT VERSION(); \
 
 pub(super) async fn look(connections: &Connections) -> Result<Survey> {
     let place = connections.place();
-    let answer = connections.exchange(Phase::Reading, LOOK).await?;
+    let answer = connections.exchange(Phase::Reading, LOOK, Vec::new()).await?;
     if let Some(stop) = answer.stopped {
         return Err(stop.into_error(place));
     }

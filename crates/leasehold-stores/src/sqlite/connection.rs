@@ -19,9 +19,8 @@ use std::time::Duration;
 
 /// `LHLD`: tells our files from other programs' databases.
 const APPLICATION_ID: i32 = 0x4c48_4c44;
-/// The layout that this version reads and writes. The first had no tails.
-const FORMAT: i32 = 2;
-const FIRST_FORMAT: i32 = 1;
+/// The layout that this version reads and writes.
+const FORMAT: i32 = 1;
 /// The log's length, in pages, at which a writer copies it into the file. Every first opener reads the log once, so it
 /// is kept short.
 const CHECKPOINT_PAGES: i64 = 192;
@@ -65,7 +64,7 @@ impl Database {
         Ok(database)
     }
 
-    /// Brings a new file, and one of an earlier version, into our layout; of any other only checks that it is ours.
+    /// Brings a new file into our layout; of any other only checks that it is ours.
     fn set_up(&self) -> Result<()> {
         let give_up = clock::now() + BUSY;
         loop {
@@ -95,7 +94,7 @@ impl Database {
         };
         let refuse = |kind, what: String| Ok(Err(Error::new(kind, format!("{} {what}", self.path.display()))));
         match found {
-            (APPLICATION_ID, FIRST_FORMAT | FORMAT) => {}
+            (APPLICATION_ID, FORMAT) => {}
             (APPLICATION_ID, newer) if newer > FORMAT => {
                 let what = format!("has format {newer}, this leasehold knows up to {FORMAT}; upgrade leasehold");
                 return refuse(Kind::Unsupported, what);
