@@ -14,6 +14,8 @@
 //! | Firestore | `firestore://project/collection` | whoever may use the database | `firestore` |
 //! | Durable Objects | `do+https://host/path` | whoever has the token | `durable` |
 
+#[cfg(any(feature = "dynamodb", feature = "firestore", feature = "object"))]
+mod credentials;
 #[cfg(feature = "dir")]
 pub mod dir;
 #[cfg(feature = "durable")]
@@ -47,7 +49,7 @@ pub mod sqlite;
 #[cfg(feature = "rustls")]
 mod tls;
 mod url;
-#[cfg(any(feature = "dynamodb", feature = "firestore", feature = "nats"))]
+#[cfg(any(feature = "firestore", feature = "nats"))]
 mod utc;
 
 pub use namespace::Namespace;

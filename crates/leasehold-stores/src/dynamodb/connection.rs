@@ -1,13 +1,17 @@
 //! One signed request to DynamoDB, and what its answer means.
 
-use super::credentials::Chain;
+use crate::credentials::aws::Wanted;
+use crate::credentials::{Renewed, var};
 use crate::http::client::reading;
 use crate::http::{Answer, exchange};
 use crate::phase::Phase;
+use aws_credential_types::Credentials;
 use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
 use aws_sigv4::sign::v4::SigningParams;
 use leasehold_core::{Error, Kind, Result, Timestamp, printable};
 use leasehold_system::clock::wall_ms;
+use object_store::aws::AwsCredential;
+use object_store::client::HttpClient;
 use reqwest::{Client, RequestBuilder, Url};
 use serde_json::Value;
 use std::fmt;
@@ -21,7 +25,7 @@ const MAX_SAID: usize = 200;
 /// Where requests go, and who signs them.
 pub(super) struct Endpoint {
     client: Client,
-    chain: Chain,
+    credentials: Renewed<AwsCredential>,
     url: Url,
     region: String,
 }
@@ -70,15 +74,14 @@ pub(super) fn endpoint_url(text: &str) -> Option<Url> {
 
 impl Endpoint {
     /// The endpoint that is named, or that of the environment, or AWS's own for the region.
-    pub(super) fn new(client: Client, chain: Chain, region: Option<&str>, named: Option<&str>) -> Result<Self> {
-        let var = |name: &str| chain.var(name);
-        let region = region.map(str::to_owned).or_else(|| chain.region()).ok_or_else(|| {
+    pub(super) fn new(client: Client, wanted: Wanted, named: Option<&str>) -> Result<Self> {
+        let var = |name: &str| var(&wanted.env, name);
+        let region = wanted.region()?.ok_or_else(|| {
             let message = "no AWS region; write dynamodb://region/table, or set AWS_REGION";
             Error::new(Kind::Unsupported, message)
         })?;
-        let given =
-            named.map(str::to_owned).or_else(|| var("AWS_ENDPOINT_URL_DYNAMODB")).or_else(|| var("AWS_ENDPOINT_URL"));
-        let text = given.unwrap_or_else(|| {
+        let given = named.or_else(|| var("AWS_ENDPOINT_URL_DYNAMODB")).or_else(|| var("AWS_ENDPOINT_URL"));
+        let text = given.map(str::to_owned).unwrap_or_else(|| {
             let suffix = if region.starts_with("cn-") { ".cn" } else { "" };
             format!("https://dynamodb.{region}.amazonaws.com{suffix}")
         });
@@ -86,7 +89,9 @@ impl Endpoint {
             let message = "AWS_REGION or AWS_ENDPOINT_URL is malformed; use eu-central-1 and http://host:port";
             Error::new(Kind::Unsupported, message)
         })?;
-        Ok(Endpoint { client, chain, url, region })
+        let wanted = Wanted { region: Some(region.clone()), ..wanted };
+        let credentials = wanted.credentials(HttpClient::new(client.clone()));
+        Ok(Endpoint { client, credentials, url, region })
     }
 
     pub(super) fn region(&self) -> &str {
@@ -116,7 +121,7 @@ impl Endpoint {
                     && error.kind() == Kind::Unsupported
                 {
                     // They may have been changed meanwhile, in a file or by a service.
-                    self.chain.forget().await;
+                    self.credentials.forget().await;
                 }
                 Err(failure)
             }
@@ -135,7 +140,9 @@ impl Endpoint {
     async fn request(&self, action: &str, question: &Value) -> Result<RequestBuilder> {
         let target = format!("{API}.{action}");
         let body = question.to_string();
-        let identity = self.chain.credentials().await?.into();
+        let found = self.credentials.get().await?;
+        let (id, secret, token) = (&found.key_id, &found.secret_key, found.token.clone());
+        let identity = Credentials::new(id, secret, token, None, "leasehold").into();
         let cannot = |what: String| Error::new(Kind::Invalid, format!("cannot sign a request to {self}: {what}"));
         // The signature's time is this machine's: the server refuses it if it is off by more than some minutes.
         let params = SigningParams::builder()

@@ -9,13 +9,13 @@
 //! write that misses it.
 //!
 //! Options: `endpoint`, `profile`, `credentials` (a file like `~/.aws/credentials`), `ca`. Otherwise as AWS's own tools:
-//! AWS_ACCESS_KEY_ID, AWS_PROFILE, `~/.aws`, AWS_REGION, AWS_ENDPOINT_URL_DYNAMODB, and the services of containers and
-//! instances.
+//! AWS_ACCESS_KEY_ID, AWS_PROFILE, `~/.aws`, AWS_REGION, AWS_ENDPOINT_URL_DYNAMODB, web identity, and the services of
+//! containers and instances.
 
 mod connection;
-mod credentials;
 mod table;
 
+use crate::credentials::{self, aws};
 use crate::http::client::{CA, client};
 use crate::namespace::Namespace;
 use crate::phase::Phase;
@@ -24,7 +24,6 @@ use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use connection::{Endpoint, Failure};
-use credentials::Chain;
 use leasehold_core::store::{
     Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Versioned,
     Watch, Watching, list_by_reading, refuse_beside, refuse_erasing_a_lease,
@@ -32,6 +31,7 @@ use leasehold_core::store::{
 use leasehold_core::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf, Timestamp};
 use serde_json::{Value, json};
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -89,8 +89,14 @@ fn parts(address: &Address) -> Result<(Option<&str>, &str)> {
 pub async fn open(address: &Address, namespace: &Namespace) -> Result<DynamoStore> {
     let (region, table) = parts(address)?;
     let client = client(address)?;
-    let chain = Chain::from_environment(client.clone(), address.option("profile"), address.option("credentials"));
-    let endpoint = Endpoint::new(client, chain, region, address.option("endpoint"))?;
+    let wanted = aws::Wanted {
+        env: credentials::env(),
+        keys: None,
+        profile: address.option("profile").map(str::to_owned),
+        file: address.option("credentials").map(PathBuf::from),
+        region: region.map(str::to_owned),
+    };
+    let endpoint = Endpoint::new(client, wanted, address.option("endpoint"))?;
     Ok(DynamoStore { endpoint: Arc::new(endpoint), table: table.to_owned(), namespace: namespace.clone() })
 }
 

@@ -1,9 +1,10 @@
 //! One request to Firestore, and what its answer means.
 
-use super::token::Source;
+use crate::credentials::Renewed;
 use crate::http::client::{Untimed, untimed};
 use crate::phase::Phase;
 use leasehold_core::{Error, Kind, Result, printable};
+use object_store::gcp::GcpCredential;
 use reqwest::{Client, Url};
 use serde_json::Value;
 use std::fmt;
@@ -11,10 +12,17 @@ use std::fmt;
 /// The most that is said of an error of the server's own.
 const MAX_SAID: usize = 200;
 
+/// Where access tokens come from.
+pub(super) enum Tokens {
+    /// An emulator takes everybody for its master.
+    Emulator,
+    Google(Renewed<GcpCredential>),
+}
+
 /// Where requests go, and by whose leave.
 pub(super) struct Service {
     client: Client,
-    source: Source,
+    tokens: Tokens,
     base: String,
     project: String,
     database: String,
@@ -64,9 +72,9 @@ pub(super) fn is_endpoint_of_emulator(host: &str) -> bool {
 }
 
 impl Service {
-    pub(super) fn new(client: Client, source: Source, base: String, project: &str, database: &str) -> Self {
+    pub(super) fn new(client: Client, tokens: Tokens, base: String, project: &str, database: &str) -> Self {
         let documents = format!("projects/{project}/databases/{database}/documents");
-        Service { client, source, base, project: project.to_owned(), database: database.to_owned(), documents }
+        Service { client, tokens, base, project: project.to_owned(), database: database.to_owned(), documents }
     }
 
     /// The name below which all documents are.
@@ -75,20 +83,23 @@ impl Service {
     }
 
     pub(super) const fn is_emulator(&self) -> bool {
-        matches!(self.source, Source::Emulator)
+        matches!(self.tokens, Tokens::Emulator)
     }
 
     /// One call. A write is sent once.
     pub(super) async fn call(&self, call: &str, question: &Value, phase: Phase) -> Result<Value, Failure> {
         // Without a token nothing is sent: an error of its is none of a write.
-        let token = self.source.token().await?;
         let url = format!("{}/v1/{}{call}", self.base, self.documents);
-        let request = self.client.post(url).bearer_auth(token.reveal()).json(question);
+        let request = self.client.post(url).json(question);
+        let request = match &self.tokens {
+            Tokens::Emulator => request.bearer_auth("owner"),
+            Tokens::Google(tokens) => request.bearer_auth(&tokens.get().await?.bearer),
+        };
         let answer = untimed(request, phase, &self.base).await?;
         if answer.status != 200 {
-            if answer.status == 401 {
+            if let (401, Tokens::Google(tokens)) = (answer.status, &self.tokens) {
                 // It may have been revoked, and another may be had.
-                self.source.forget().await;
+                tokens.forget().await;
             }
             return Err(self.refused(&answer, phase));
         }
@@ -123,7 +134,7 @@ impl Service {
                 (Kind::Unavailable, format!("project `{project}` is over its quota: {said}; try again later"))
             }
             ("UNAUTHENTICATED", _) => {
-                let fix = "check GOOGLE_APPLICATION_CREDENTIALS, and that the account's key was not revoked";
+                let fix = "check GOOGLE_APPLICATION_CREDENTIALS, the clock, and that the account's key was not revoked";
                 (Kind::Unsupported, format!("{self} refused the credentials; {fix}"))
             }
             ("PERMISSION_DENIED", _) => {
@@ -148,7 +159,7 @@ mod tests {
     #[test]
     fn every_documented_error_is_told_apart() {
         let client = crate::http::builder().build().unwrap();
-        let service = Service::new(client, Source::Emulator, "http://x".into(), "p", "(default)");
+        let service = Service::new(client, Tokens::Emulator, "http://x".into(), "p", "(default)");
         let refused = |status: u16, code: &str, said: &str, phase: Phase| {
             let body =
                 format!(r#"[{{"error":{{"code":{status},"message":"{said}","status":"{code}"}}}}]"#).into_bytes();

@@ -9,8 +9,8 @@
 //! reserves (`.`, `..`, `__x__`). A commit that changes nothing keeps the update time, so each has a random `tag`.
 
 mod connection;
-mod token;
 
+use crate::credentials::{self, Env, google, var};
 use crate::http::client::{CA, client};
 use crate::namespace::Namespace;
 use crate::phase::Phase;
@@ -19,17 +19,18 @@ use crate::utc::millis_of;
 use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use connection::{Failure, Service};
+use connection::{Failure, Service, Tokens};
 use leasehold_core::store::{
     Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Versioned,
     Watch, Watching, list_by_reading, refuse_beside, refuse_erasing_a_lease,
 };
 use leasehold_core::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf, Timestamp};
+use object_store::client::HttpClient;
 use serde_json::{Value, json};
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use token::{Source, Vars};
 
 /// The database that is meant where none is named.
 const DEFAULT_DATABASE: &str = "(default)";
@@ -95,29 +96,29 @@ fn parts(address: &Address) -> Result<CollectionPath<'_>> {
 
 /// Prepares a client; nothing is sent.
 pub async fn open(address: &Address, namespace: &Namespace) -> Result<FirestoreStore> {
-    FirestoreStore::new(address, namespace, Arc::new(|name| std::env::var(name).ok()))
+    FirestoreStore::new(address, namespace, credentials::env())
 }
 
 impl FirestoreStore {
-    fn new(address: &Address, namespace: &Namespace, vars: Vars) -> Result<Self> {
+    fn new(address: &Address, namespace: &Namespace, env: Env) -> Result<Self> {
         let CollectionPath { project, database, collection } = parts(address)?;
         let client = client(address)?;
-        let var = |name: &str| vars(name).filter(|value| !value.is_empty());
-        let emulator = address.option("emulator").map(str::to_owned).or_else(|| var("FIRESTORE_EMULATOR_HOST"));
-        let (base, source) = match (address.option("endpoint"), emulator) {
+        let emulator = address.option("emulator").or_else(|| var(&env, "FIRESTORE_EMULATOR_HOST"));
+        let (base, tokens) = match (address.option("endpoint"), emulator) {
             (None, Some(host)) => {
-                if !connection::is_endpoint_of_emulator(&host) {
+                if !connection::is_endpoint_of_emulator(host) {
                     let message = "FIRESTORE_EMULATOR_HOST is not of the form host:port";
                     return Err(Error::new(Kind::Unsupported, message));
                 }
-                (format!("http://{host}"), Source::Emulator)
+                (format!("http://{host}"), Tokens::Emulator)
             }
             (endpoint, _) => {
                 let base = endpoint.unwrap_or(PUBLIC).trim_end_matches('/').to_owned();
-                (base, Source::new(client.clone(), address.option("credentials"), vars.clone()))
+                let file = address.option("credentials").map(PathBuf::from);
+                (base, Tokens::Google(google::credentials(HttpClient::new(client.clone()), env, file)))
             }
         };
-        let service = Service::new(client, source, base, project, database);
+        let service = Service::new(client, tokens, base, project, database);
         let parent = format!("{}/{collection}/{namespace}", service.documents());
         Ok(FirestoreStore { service: Arc::new(service), parent })
     }
@@ -309,9 +310,8 @@ mod tests {
 
     #[test]
     fn addresses_name_project_and_collection_and_perhaps_a_database() {
-        let none: Vars = Arc::new(|_| None);
         let parent =
-            |text: &str| FirestoreStore::new(&address(text), &Namespace::default(), none.clone()).unwrap().parent;
+            |text: &str| FirestoreStore::new(&address(text), &Namespace::default(), Env::new()).unwrap().parent;
         assert_eq!(parent("firestore://p-1/leases"), "projects/p-1/databases/(default)/documents/leases/default");
         assert_eq!(parent("firestore://p-1/eu/leases"), "projects/p-1/databases/eu/documents/leases/default");
         for (text, says) in [
@@ -333,8 +333,8 @@ mod tests {
 
     #[test]
     fn the_emulator_variable_that_users_know_is_heeded() {
-        let vars: Vars = Arc::new(|name| (name == "FIRESTORE_EMULATOR_HOST").then(|| "localhost:8080".to_owned()));
-        let store = FirestoreStore::new(&address("firestore://p/x"), &Namespace::default(), vars).unwrap();
+        let env = Env::from([("FIRESTORE_EMULATOR_HOST".to_owned(), "localhost:8080".to_owned())]);
+        let store = FirestoreStore::new(&address("firestore://p/x"), &Namespace::default(), env).unwrap();
         assert!(store.service.is_emulator());
         assert_eq!(store.service.to_string(), "http://localhost:8080");
     }

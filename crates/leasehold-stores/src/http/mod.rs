@@ -35,10 +35,10 @@ const DISTRUST: &[AlertDescription] = &[
 
 /// An answer, whatever its status.
 #[derive(Debug)]
+#[allow(dead_code, reason = "some services tell their time in the body")]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     /// The server's clock, whole seconds.
-    #[allow(dead_code, reason = "some services tell their time in the body")]
     pub(crate) now: Timestamp,
     pub(crate) body: Vec<u8>,
 }

@@ -3,24 +3,21 @@
 //! Promise: the variables and files that each service's own tools read are read here too, and a wrong one is named.
 //! Non-promise: nothing is asked of the network; credentials that have to be fetched are fetched by the first call.
 
+use super::azure::ConnectionString;
 use super::connection::{Advice, Connector};
-use super::files;
 use super::layout::Compared;
+use crate::credentials::{Env, aws, google as google_credentials, var};
 use crate::url::{Address, Secret};
 use leasehold_core::{Error, Kind, Result};
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
+use object_store::aws::{AmazonS3Builder, S3ConditionalPut};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder};
 use object_store::list::PaginatedListStore;
 use object_store::path::Path;
 use object_store::{ClientOptions, ObjectStore, RetryConfig, StaticCredentialProvider};
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The environment, as it was found.
-pub(super) type Env = BTreeMap<String, String>;
 
 /// The account and key that every Azurite knows; they are published and open nothing else.
 const AZURITE_ACCOUNT: &str = "devstoreaccount1";
@@ -189,7 +186,7 @@ pub(super) fn bucket(address: &Address, env: &Env) -> Result<Bucket> {
         None => format!("{} `{name}`", bucket_word(service)),
     };
     let advice = service.advice(&name);
-    let cloud = builder.build(&name, connector).map_err(|e| {
+    let cloud = builder.identified(address, env, &connector)?.build(&name, connector).map_err(|e| {
         let why = e.split_whitespace().collect::<Vec<_>>().join(" ");
         Error::new(Kind::Unsupported, format!("cannot use {place}: {why}; {}", advice.credentials))
     })?;
@@ -228,19 +225,32 @@ fn connector(address: &Address, env: &Env, service: Service, is_local: bool) -> 
     Connector::new(pem.as_deref(), is_local).map_err(|why| unusable(file.unwrap_or("the system"), why))
 }
 
-/// A variable that is set to something.
-fn var<'a>(env: &'a Env, name: &str) -> Option<&'a str> {
-    env.get(name).map(String::as_str).filter(|value| !value.is_empty())
-}
-
 /// The driver's builders, ready but for what they share.
 enum Builder {
     S3(Box<AmazonS3Builder>),
-    Google(Box<GoogleCloudStorageBuilder>),
+    Google { builder: Box<GoogleCloudStorageBuilder>, has_token: bool },
     Azure(Box<MicrosoftAzureBuilder>),
 }
 
 impl Builder {
+    /// Adds the credentials that are to be found, over this connector where they have to be fetched.
+    fn identified(self, address: &Address, env: &Env, connector: &Connector) -> Result<Self> {
+        Ok(match self {
+            Builder::S3(builder) => {
+                let credentials = wanted(address, env).credentials(connector.client());
+                credentials.check()?;
+                Builder::S3(Box::new(builder.with_credentials(Arc::new(credentials))))
+            }
+            Builder::Google { builder, has_token: false } => {
+                let credentials = google_credentials::credentials(connector.client(), env.clone(), None);
+                credentials.check()?;
+                let builder = Box::new(builder.with_credentials(Arc::new(credentials)));
+                Builder::Google { builder, has_token: true }
+            }
+            builder => builder,
+        })
+    }
+
     fn build(self, bucket: &str, connector: Connector) -> Result<Arc<dyn Cloud>, String> {
         // A conditional write that is sent again after it was done looks refused.
         let retry = RetryConfig { max_retries: 0, retry_timeout: Duration::ZERO, ..RetryConfig::default() };
@@ -256,7 +266,7 @@ impl Builder {
                 .build()
                 .map(|cloud| Arc::new(cloud) as _)
                 .map_err(|e| e.to_string()),
-            Builder::Google(builder) => builder
+            Builder::Google { builder, .. } => builder
                 .with_bucket_name(bucket)
                 .with_retry(retry)
                 .with_client_options(options)
@@ -276,70 +286,32 @@ impl Builder {
     }
 }
 
-/// The variables that the driver understands as AWS's own tools do. Others, such as one that turns conditional writes
-/// off, are not for the environment to say.
-const AWS_VARIABLES: &[&str] = &[
-    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_ENDPOINT_URL_STS",
-    "AWS_ROLE_ARN",
-    "AWS_ROLE_SESSION_NAME",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-];
-
 fn s3(address: &Address, env: &Env) -> Result<(Builder, Option<String>)> {
+    let wanted = wanted(address, env);
     let mut builder = AmazonS3Builder::new();
-    for name in AWS_VARIABLES {
-        if let (Some(value), Ok(key)) = (var(env, name), name.to_ascii_lowercase().parse::<AmazonS3ConfigKey>()) {
-            builder = builder.with_config(key, value);
-        }
-    }
-    let profile = files::profile(env)?;
-    let of_profile = |field: &str| profile.fields.get(field).map(String::as_str);
-    let has_other_identity =
-        ["AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"]
-            .iter()
-            .any(|name| var(env, name).is_some());
-    let keys = match (&address.user, &address.password) {
-        (Some(id), Some(secret)) => Some((id.as_str(), secret.reveal(), None)),
-        _ => match (var(env, "AWS_ACCESS_KEY_ID"), var(env, "AWS_SECRET_ACCESS_KEY")) {
-            (Some(id), Some(secret)) => Some((id, secret, var(env, "AWS_SESSION_TOKEN"))),
-            (Some(_), None) => return Err(incomplete("AWS_ACCESS_KEY_ID is set, AWS_SECRET_ACCESS_KEY is not")),
-            (None, Some(_)) => return Err(incomplete("AWS_SECRET_ACCESS_KEY is set, AWS_ACCESS_KEY_ID is not")),
-            (None, None) if has_other_identity => None,
-            (None, None) => match (of_profile("aws_access_key_id"), of_profile("aws_secret_access_key")) {
-                (Some(id), Some(secret)) => Some((id, secret, of_profile("aws_session_token"))),
-                _ => {
-                    profile.refuse_without_keys()?;
-                    None
-                }
-            },
-        },
-    };
-    if let Some((id, secret, token)) = keys {
-        builder = builder.with_access_key_id(id).with_secret_access_key(secret);
-        if let Some(token) = token {
-            builder = builder.with_token(token);
-        }
-    }
-    let region = address.option("region").or_else(|| var(env, "AWS_REGION")).or_else(|| var(env, "AWS_DEFAULT_REGION"));
-    if let Some(region) = region.or_else(|| of_profile("region")) {
+    if let Some(region) = wanted.region()? {
         builder = builder.with_region(region);
     }
+    let profile = wanted.profile()?;
     let endpoint = address
         .option("endpoint")
         .or_else(|| var(env, "AWS_ENDPOINT_URL_S3"))
         .or_else(|| var(env, "AWS_ENDPOINT_URL"))
-        .or_else(|| of_profile("endpoint_url"));
+        .or_else(|| profile.field("endpoint_url"));
     if let Some(endpoint) = endpoint {
         builder = builder.with_endpoint(endpoint);
     }
     Ok((Builder::S3(Box::new(builder)), endpoint.map(str::to_owned)))
 }
 
-fn incomplete(what: &str) -> Error {
-    Error::new(Kind::Unsupported, format!("the credentials for s3 are incomplete: {what}"))
+/// What is said about AWS's credentials.
+fn wanted(address: &Address, env: &Env) -> aws::Wanted {
+    aws::Wanted {
+        env: env.clone(),
+        keys: address.user.clone().zip(address.password.clone()),
+        region: address.option("region").map(str::to_owned),
+        ..aws::Wanted::default()
+    }
 }
 
 fn google(address: &Address, env: &Env) -> (Builder, Option<String>) {
@@ -363,10 +335,8 @@ fn google(address: &Address, env: &Env) -> (Builder, Option<String>) {
     if let Some(token) = token {
         let credential = GcpCredential { bearer: token.to_owned() };
         builder = builder.with_credentials(Arc::new(StaticCredentialProvider::new(credential)));
-    } else if let Some(file) = var(env, "GOOGLE_APPLICATION_CREDENTIALS") {
-        builder = builder.with_application_credentials(file);
     }
-    (Builder::Google(Box::new(builder)), endpoint)
+    (Builder::Google { builder: Box::new(builder), has_token: token.is_some() }, endpoint)
 }
 
 /// The variables that the driver understands as Azure's own tools do.
@@ -387,8 +357,8 @@ fn azure(address: &Address, env: &Env) -> Result<(Builder, Option<String>)> {
         }
     }
     let string = match var(env, "AZURE_STORAGE_CONNECTION_STRING") {
-        Some(text) => files::ConnectionString::parse(text)?,
-        None => files::ConnectionString::default(),
+        Some(text) => ConnectionString::parse(text)?,
+        None => ConnectionString::default(),
     };
     let account = address
         .user

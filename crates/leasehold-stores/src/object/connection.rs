@@ -4,6 +4,7 @@
 //! 409 and 412 one name. Concurrent requests do not mix, for each carries its own [`Watcher`]. Non-promise: what a status
 //! means for a record is for the store to say.
 
+use crate::credentials::{self, code_in};
 use crate::phase::Phase;
 use async_trait::async_trait;
 use leasehold_core::{Error, Kind, Result, Timestamp};
@@ -19,8 +20,6 @@ const CALL: Duration = Duration::from_secs(10);
 /// Idle connections are dropped before servers do so themselves, many after 5 s: a write that meets a connection which is
 /// just being closed is unknown, and dearer than a new connection.
 const IDLE: Duration = Duration::from_secs(4);
-/// Of an error's body, enough for its code.
-const CODE_BYTES: usize = 4096;
 
 /// What was seen of one request.
 #[derive(Debug, Default, Clone)]
@@ -87,6 +86,11 @@ impl Connector {
             builder = bundle.into_iter().fold(builder, reqwest::ClientBuilder::add_root_certificate);
         }
         Ok(Connector { client: builder.build().map_err(|e| e.to_string())? })
+    }
+
+    /// The same client, unwatched: for credentials.
+    pub(super) fn client(&self) -> HttpClient {
+        HttpClient::new(self.client.clone())
     }
 }
 
@@ -156,13 +160,6 @@ impl Seen {
     }
 }
 
-/// The `<Code>` of an error's body.
-fn code_in(body: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&body[..body.len().min(CODE_BYTES)]);
-    let code = text.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>")).map_or("", |(code, _)| code);
-    if code.chars().all(|c| c.is_ascii_alphanumeric()) { code.to_owned() } else { String::new() }
-}
-
 /// The time in a `Date` header. It is cut to whole seconds, so it never lies ahead.
 fn time_of(date: &str) -> Option<Timestamp> {
     let since = httpdate::parse_http_date(date).ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
@@ -192,8 +189,12 @@ pub(super) fn failure(
             }
             _ if seen.sent => Error::new(phase.unanswered(), format!("no answer from {place}: {}", seen.why)),
             Some(driver) => {
-                let why = driver.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
-                Error::new(Kind::Unavailable, format!("cannot ask {place}: {why}; {}", advice.credentials))
+                let why = match credentials::cause(&driver) {
+                    Some(cause) => cause.to_string(),
+                    None => format!("{driver}; {}", advice.credentials),
+                };
+                let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
+                Error::new(Kind::Unavailable, format!("cannot ask {place}: {why}"))
             }
             None => {
                 Error::new(Kind::Unavailable, format!("no credentials for {place} in time; {}", advice.credentials))
@@ -266,11 +267,8 @@ mod tests {
     }
 
     #[test]
-    fn dates_and_codes_are_read() {
+    fn dates_are_read() {
         assert_eq!(time_of("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Timestamp::from_millis(784_111_777_000)));
         assert_eq!(time_of("yesterday"), None);
-        assert_eq!(code_in(b"<?xml?>\n<Error><Code>NoSuchKey</Code><Key>a</Key></Error>"), "NoSuchKey");
-        assert_eq!(code_in(b"<Error><Code>a\nb</Code></Error>"), "");
-        assert_eq!(code_in(b"oh no"), "");
     }
 }

@@ -10,9 +10,9 @@
 //! 409 is not 412: it means that the service has not decided, so the write is tried again and then given up as contended.
 //! The driver's own retries are off: a write that is sent again after it was done looks refused.
 
+mod azure;
 mod config;
 mod connection;
-mod files;
 mod layout;
 mod proof;
 
@@ -90,9 +90,7 @@ pub fn check(address: &Address) -> Result<()> {
 /// Finds the credentials. Nothing is asked of the server before the first call, and nothing made there before the first
 /// write.
 pub async fn open(address: &Address, namespace: &Namespace) -> Result<BucketStore> {
-    let env =
-        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let bucket = config::bucket(address, &env.collect())?;
+    let bucket = config::bucket(address, &crate::credentials::env())?;
     let folder = bucket.prefix.clone().join(namespace.as_str());
     Ok(BucketStore { namespace: Arc::new(BucketNamespace { bucket, folder, proven: OnceCell::new() }) })
 }
@@ -100,9 +98,7 @@ pub async fn open(address: &Address, namespace: &Namespace) -> Result<BucketStor
 /// A client for the bucket at this address, for what is not a store: credentials and endpoint are found as for one, nothing
 /// is sent twice. The address's path is for the caller to read.
 pub fn client(address: &Address) -> Result<Arc<dyn object_store::ObjectStore>> {
-    let env =
-        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    Ok(config::bucket(address, &env.collect())?.cloud)
+    Ok(config::bucket(address, &crate::credentials::env())?.cloud)
 }
 
 impl BucketNamespace {
