@@ -80,6 +80,12 @@ impl Wanted {
             keys = keys.filter(|keys| !keys.is_of_profile);
         }
         if let Some(Keys { id, secret, token, .. }) = keys {
+            // The driver panics on what a header cannot carry.
+            let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
+            if !is_plain(id) || !token.is_none_or(is_plain) {
+                let message = "the AWS access key or session token is malformed; copy it again, as plain text";
+                return Err(Error::new(Kind::Unsupported, message));
+            }
             let mut builder = builder.with_access_key_id(id).with_secret_access_key(secret);
             if let Some(token) = token {
                 builder = builder.with_token(token);
@@ -250,6 +256,7 @@ mod tests {
             (&keys[..1], "AWS_SECRET_ACCESS_KEY is not"),
             (&keys[1..], "AWS_ACCESS_KEY_ID is not"),
             (&[("AWS_WEB_IDENTITY_TOKEN_FILE", "/x")][..], "AWS_ROLE_ARN is not"),
+            (&[("AWS_ACCESS_KEY_ID", "\u{e9}"), ("AWS_SECRET_ACCESS_KEY", "e")][..], "access key or session token"),
         ] {
             let error = wanted(None, vars).credentials(script.clone()).get().await.unwrap_err();
             assert!(error.kind() == Kind::Unsupported && error.to_string().contains(says), "{error}");

@@ -5,17 +5,13 @@ use crate::credentials::{Renewed, var};
 use crate::http::client::reading;
 use crate::http::{Answer, exchange};
 use crate::phase::Phase;
-use aws_credential_types::Credentials;
-use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
-use aws_sigv4::sign::v4::SigningParams;
 use leasehold_core::{Error, Kind, Result, Timestamp, printable};
-use leasehold_system::clock::wall_ms;
-use object_store::aws::AwsCredential;
-use object_store::client::HttpClient;
-use reqwest::{Client, RequestBuilder, Url};
+use object_store::aws::{AwsAuthorizer, AwsCredential};
+use object_store::client::{HttpClient, HttpRequest};
+use reqwest::header::{CONTENT_TYPE, HeaderValue};
+use reqwest::{Client, Method, RequestBuilder, Url};
 use serde_json::Value;
 use std::fmt;
-use std::time::{Duration, UNIX_EPOCH};
 
 const API: &str = "DynamoDB_20120810";
 const CONTENT: &str = "application/x-amz-json-1.0";
@@ -138,31 +134,20 @@ impl Endpoint {
     }
 
     async fn request(&self, action: &str, question: &Value) -> Result<RequestBuilder> {
-        let target = format!("{API}.{action}");
-        let body = question.to_string();
-        let found = self.credentials.get().await?;
-        let (id, secret, token) = (&found.key_id, &found.secret_key, found.token.clone());
-        let identity = Credentials::new(id, secret, token, None, "leasehold").into();
         let cannot = |what: String| Error::new(Kind::Invalid, format!("cannot sign a request to {self}: {what}"));
+        let body = question.to_string();
+        let mut signed = HttpRequest::new(body.clone().into());
+        *signed.method_mut() = Method::POST;
+        *signed.uri_mut() = self.url.as_str().parse().map_err(|_| cannot("its address is malformed".into()))?;
+        let target = HeaderValue::from_str(&format!("{API}.{action}")).map_err(|e| cannot(e.to_string()))?;
+        signed.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(CONTENT));
+        signed.headers_mut().insert("x-amz-target", target);
+        let credential = self.credentials.get().await?;
         // The signature's time is this machine's: the server refuses it if it is off by more than some minutes.
-        let params = SigningParams::builder()
-            .identity(&identity)
-            .region(&self.region)
-            .name("dynamodb")
-            .time(UNIX_EPOCH + Duration::from_millis(wall_ms()))
-            .settings(SigningSettings::default())
-            .build()
+        AwsAuthorizer::new(&credential, "dynamodb", &self.region)
+            .try_authorize(&mut signed, None)
             .map_err(|e| cannot(e.to_string()))?;
-        let headers = [("content-type", CONTENT), ("x-amz-target", target.as_str())];
-        let signable =
-            SignableRequest::new("POST", self.url.as_str(), headers.into_iter(), SignableBody::Bytes(body.as_bytes()))
-                .map_err(|e| cannot(e.to_string()))?;
-        let (instructions, _) = sign(signable, &params.into()).map_err(|e| cannot(e.to_string()))?.into_parts();
-        let mut request = self.client.post(self.url.clone());
-        for (name, value) in headers.into_iter().chain(instructions.headers()) {
-            request = request.header(name, value);
-        }
-        Ok(request.body(body))
+        Ok(self.client.post(self.url.clone()).headers(signed.headers().clone()).body(body))
     }
 
     /// What an error answer means. DynamoDB changes nothing when it gives one below 500.
