@@ -12,7 +12,7 @@ use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::store::Store;
 use leasehold_testbed::Postgres;
 use leasehold_work::queue::{Claimed, Claimer, NewItem, Payload, Queue};
-use leasehold_work::spool::{Spool, SpoolClaimer, SpoolNew};
+use leasehold_work::spool::{Spool, SpoolClaimer};
 use rusqlite::{Connection, params};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -230,7 +230,7 @@ fn on_spool(folder: &Path, workers: usize, items: usize) -> Result<Row> {
 fn spooled(root: &Path, workers: usize, items: usize) -> Result<Duration> {
     let spool = Spool::open(root)?;
     for _ in 0..items {
-        spool.add_bytes(&SpoolNew::default(), PAYLOAD)?;
+        spool.add_bytes(&NewItem::default(), PAYLOAD)?;
     }
     let mut crew = Vec::new();
     for number in 0..workers {

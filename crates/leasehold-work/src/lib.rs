@@ -4,9 +4,11 @@
 //! attempt, whatever clocks, crashes or pauses do. Non-promise: a command that was started twice is not undone; what it
 //! writes is decided by guards.
 
+pub mod backlog;
 pub mod queue;
 pub mod schedule;
 pub mod spool;
 mod tokens;
 
+pub use backlog::Backlog;
 pub use tokens::Tokens;

@@ -158,7 +158,7 @@ impl Resolver for Tokens {
 }
 
 /// A claim that cannot be renewed is lost; only what is refused at its end is fenced.
-fn as_lost(error: Error) -> Error {
+pub(crate) fn as_lost(error: Error) -> Error {
     if error.kind() == Kind::Fenced { Error::new(Kind::Lost, error.to_string()) } else { error }
 }
 

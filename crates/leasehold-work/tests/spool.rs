@@ -3,8 +3,8 @@
 
 use leasehold_core::{Checkpoint, Kind, Label, Ttl, Who, Why};
 use leasehold_testbed::wait_until;
-use leasehold_work::queue::{ItemId, Payload};
-use leasehold_work::spool::{Spool, SpoolClaimer, SpoolFollowUp, SpoolGrant, SpoolNew, Where};
+use leasehold_work::queue::{Attempts, ItemId, NewItem, Payload};
+use leasehold_work::spool::{Spool, SpoolClaimer, SpoolGrant, Where};
 use std::collections::HashSet;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn claimer(spool: &Spool, ttl: &str) -> SpoolClaimer {
 }
 
 fn add(spool: &Spool, text: &str) -> ItemId {
-    spool.add(&SpoolNew::default(), &mut text.as_bytes()).unwrap().0
+    spool.add(&NewItem::default(), &mut text.as_bytes()).unwrap().0
 }
 
 /// What can be claimed next, once there is something.
@@ -52,9 +52,9 @@ fn items_come_by_priority_and_age_and_each_goes_to_one_worker() {
     for text in ["a", "b"] {
         add(&spool, text);
     }
-    let urgent = SpoolNew { priority: "9".parse().unwrap(), ..SpoolNew::default() };
+    let urgent = NewItem { priority: "9".parse().unwrap(), ..NewItem::default() };
     spool.add(&urgent, &mut "urgent".as_bytes()).unwrap();
-    let late = SpoolNew { delay: Duration::from_secs(3600), ..urgent };
+    let late = NewItem { delay: Duration::from_secs(3600), ..urgent };
     spool.add(&late, &mut "late".as_bytes()).unwrap();
     let (mut one, mut two) = (claimer(&spool, "10s"), claimer(&spool, "10s"));
     let mut take = |n| if n == 1 { two.claim().unwrap().unwrap() } else { one.claim().unwrap().unwrap() };
@@ -80,7 +80,7 @@ fn what_ran_out_is_put_back_and_the_silent_worker_is_fenced() {
     assert_eq!(spool.clean().unwrap(), Default::default());
     let second = claimed(&mut claimer(&spool, "10s"));
     assert!(second.token().epoch > grant.token().epoch);
-    let follow_up = SpoolFollowUp { new: SpoolNew::default(), payload: Payload::new("zombie").unwrap() };
+    let follow_up = NewItem { payload: Payload::new("zombie").unwrap(), ..NewItem::default() };
     let error = spool.complete(&grant, Some(&Payload::result("zombie").unwrap()), &[follow_up]).unwrap_err();
     assert_eq!(error.kind(), Kind::Fenced);
     assert!(error.to_string().contains("held=1 seen=3, it is claimed now"), "{error}");
@@ -123,26 +123,31 @@ fn a_sign_of_life_keeps_an_item() {
 #[test]
 fn failures_back_off_and_end_as_a_dead_letter_that_says_why() {
     let (_folder, spool) = spool();
-    let (id, _) = spool.add(&SpoolNew { most: 2, ..SpoolNew::default() }, &mut "x".as_bytes()).unwrap();
+    let (id, _) = spool
+        .add(
+            &NewItem { attempts: Attempts { most: 2, ..Attempts::default() }, ..NewItem::default() },
+            &mut "x".as_bytes(),
+        )
+        .unwrap();
     let mut worker = claimer(&spool, "10s");
     let grant = worker.claim().unwrap().unwrap();
     spool.checkpoint(&grant, &Checkpoint::new("page 3").unwrap()).unwrap();
     assert_eq!(
-        spool.fail(&grant, &"no".parse().unwrap(), Some(Duration::from_millis(50)), false).unwrap(),
+        spool.fail(&grant, &"no".parse().unwrap(), Some(Duration::from_millis(50)), false).unwrap().place,
         Where::Later
     );
     assert!(worker.claim().unwrap().is_none());
     let grant = claimed(&mut worker);
     assert_eq!(spool.checkpoint_for(grant.name()).unwrap().as_str(), "page 3");
-    assert_eq!(spool.fail(&grant, &"no again".parse().unwrap(), None, false).unwrap(), Where::Failed);
+    assert_eq!(spool.fail(&grant, &"no again".parse().unwrap(), None, false).unwrap().place, Where::Failed);
     let shown = spool.show(&id).unwrap();
     assert_eq!(shown.item.place, Where::Failed);
     assert!(shown.notes.iter().any(|note| note.kind == "failed" && note.text == "no again\n"));
     let (by, why): (Who, Why) = ("ada".parse().unwrap(), "mended".parse().unwrap());
     let last = shown.item.name.epoch;
-    assert!(spool.retry(&id, &by, &why, None).unwrap().epoch > last);
+    assert!(spool.retry(&id, &by, &why, None).unwrap().name.epoch > last);
     let grant = worker.claim().unwrap().unwrap();
-    let token = spool.hand_off(&id, &by, &why, &"grace".parse().unwrap(), "10s".parse().unwrap()).unwrap();
+    let (_, token) = spool.hand_off(&id, &by, &why, &"grace".parse().unwrap(), "10s".parse().unwrap()).unwrap();
     assert_eq!(spool.complete(&grant, None, &[]).unwrap_err().kind(), Kind::Fenced);
     spool.cancel(&id, &by, &why).unwrap();
     assert_eq!(spool.adopt(&token).unwrap_err().kind(), Kind::Fenced);
@@ -158,10 +163,10 @@ fn follow_ups_are_added_once_and_keys_are_taken_once() {
     add(&spool, "parent");
     let mut worker = claimer(&spool, "10s");
     let grant = worker.claim().unwrap().unwrap();
-    let keyed = SpoolNew { key: Some("child".parse().unwrap()), ..SpoolNew::default() };
-    let children: Vec<_> = [keyed.clone(), SpoolNew::default()]
+    let keyed = NewItem { key: Some("child".parse().unwrap()), ..NewItem::default() };
+    let children: Vec<_> = [keyed.clone(), NewItem::default()]
         .into_iter()
-        .map(|new| SpoolFollowUp { new, payload: Payload::new("child").unwrap() })
+        .map(|new| NewItem { payload: Payload::new("child").unwrap(), ..new })
         .collect();
     spool.complete(&grant, None, &children).unwrap();
     assert_eq!(spool.items(&Where::Ready).unwrap().len(), 2);
@@ -196,7 +201,7 @@ fn workers_that_only_know_mv_can_join() {
     let once = || sh(&example("add once with ln"), spool.root());
     assert_eq!(once(), (true, String::new()));
     assert_eq!(once(), (true, "there is one\n".into()));
-    let keyed = |key: &str| SpoolNew { key: Some(key.parse().unwrap()), ..SpoolNew::default() };
+    let keyed = |key: &str| NewItem { key: Some(key.parse().unwrap()), ..NewItem::default() };
     let (id, is_new) = spool.add(&keyed("invoice-7"), &mut "again".as_bytes()).unwrap();
     assert_eq!((id.as_str(), is_new), ("k.invoice-7", false));
     let mut worker = claimer(&spool, "10s");

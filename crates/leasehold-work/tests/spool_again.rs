@@ -5,8 +5,8 @@
 use leasehold_core::observe::Observer;
 use leasehold_core::{Checkpoint, Epoch, Label, Ttl};
 use leasehold_testbed::wait_until;
-use leasehold_work::queue::Payload;
-use leasehold_work::spool::{Spool, SpoolClaimer, SpoolFollowUp, SpoolGrant, SpoolNew, SpoolStep, Where};
+use leasehold_work::queue::{NewItem, Payload};
+use leasehold_work::spool::{Spool, SpoolClaimer, SpoolGrant, SpoolStep, Where};
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -32,8 +32,8 @@ fn claim(spool: &Spool) -> SpoolGrant {
     claimer.claim().unwrap().expect("there is something to claim")
 }
 
-fn keyed(key: &str) -> SpoolNew {
-    SpoolNew { key: Some(key.parse().unwrap()), ..SpoolNew::default() }
+fn keyed(key: &str) -> NewItem {
+    NewItem { key: Some(key.parse().unwrap()), ..NewItem::default() }
 }
 
 fn payload(text: &str) -> Payload {
@@ -79,9 +79,9 @@ fn cut_off(spool: &Spool, at: usize, of: Option<SpoolStep>, what: impl FnOnce(&S
     catch_unwind(AssertUnwindSafe(|| what(&dying))).is_err()
 }
 
-fn follow_ups() -> Vec<SpoolFollowUp> {
-    let new = |n: &u32| if *n == 3 { keyed("third") } else { SpoolNew::default() };
-    [1, 2, 3].iter().map(|n| SpoolFollowUp { new: new(n), payload: payload(&format!("f{n}")) }).collect()
+fn follow_ups() -> Vec<NewItem> {
+    let new = |n: &u32| if *n == 3 { keyed("third") } else { NewItem::default() };
+    [1, 2, 3].iter().map(|n| NewItem { payload: payload(&format!("f{n}")), ..new(n) }).collect()
 }
 
 #[test]
@@ -89,10 +89,11 @@ fn a_completion_that_is_told_again_adds_its_follow_ups_once() {
     for janitor in [false, true] {
         for at in 1.. {
             let (_folder, spool) = spool();
-            spool.add_bytes(&SpoolNew::default(), b"x").unwrap();
+            spool.add_bytes(&NewItem::default(), b"x").unwrap();
             let grant = claim(&spool);
             let result = payload("result");
-            let died = cut_off(&spool, at, None, |dying| dying.complete(&grant, Some(&result), &follow_ups()).unwrap());
+            let died =
+                cut_off(&spool, at, None, |dying| drop(dying.complete(&grant, Some(&result), &follow_ups()).unwrap()));
             if janitor {
                 spool.clean().unwrap();
             }
@@ -121,7 +122,7 @@ fn a_follow_up_waits_while_its_key_is_not_settled() {
     assert!(key.exists() && spool.items(&Where::Ready).unwrap().is_empty());
     // It is younger than a minute for this one.
     let patient = spool.clone().abandoning_after(Duration::from_secs(60));
-    patient.add_bytes(&SpoolNew::default(), b"x").unwrap();
+    patient.add_bytes(&NewItem::default(), b"x").unwrap();
     let grant = claim(&patient);
     patient.complete(&grant, None, &follow_ups()).unwrap();
     patient.clean().unwrap();
@@ -142,7 +143,7 @@ fn live_and_end(spool: &Spool, how: usize) -> Epoch {
     spool.checkpoint(&grant, &Checkpoint::new("page 300 of the OLD item").unwrap()).unwrap();
     let id = grant.name().id.clone();
     match how {
-        0 => spool.complete(&grant, Some(&payload("OLD")), &[]).unwrap(),
+        0 => drop(spool.complete(&grant, Some(&payload("OLD")), &[]).unwrap()),
         1 => drop(spool.cancel(&id, &by, &why).unwrap()),
         2 => drop(spool.fail(&grant, &"broken".parse().unwrap(), None, true).unwrap()),
         _ => {
@@ -188,16 +189,16 @@ fn a_stranger_and_a_follow_up_begin_above_the_old_epochs_too() {
     begins_anew(&spool, last, "a shell's");
     // Laid out while the old one still had the key, and added when that was free.
     last = spool.find(&"k.page".parse().unwrap()).unwrap().name.epoch;
-    spool.add_bytes(&SpoolNew::default(), b"parent").unwrap();
+    spool.add_bytes(&NewItem::default(), b"parent").unwrap();
     let parent = claim(&spool);
-    let add = [SpoolFollowUp { new: keyed("page"), payload: payload("new") }];
+    let add = [NewItem { payload: payload("new"), ..keyed("page") }];
     let laid_out = cut_off(&spool, 1, Some(SpoolStep::FanOut), |dying| {
         let _ = dying.complete(&parent, None, &add);
     });
     assert!(!laid_out, "the key was taken, so nothing is added");
-    spool.add_bytes(&SpoolNew::default(), b"parent").unwrap();
+    spool.add_bytes(&NewItem::default(), b"parent").unwrap();
     let parent = claim(&spool);
-    assert!(cut_off(&spool, 1, Some(SpoolStep::SyncEnded), |dying| dying.complete(&parent, None, &add).unwrap()));
+    assert!(cut_off(&spool, 1, Some(SpoolStep::SyncEnded), |dying| drop(dying.complete(&parent, None, &add).unwrap())));
     purge(&spool);
     spool.clean().unwrap();
     begins_anew(&spool, last, "a follow-up");
@@ -370,8 +371,8 @@ fn a_key_counts_as_long_as_there_is_an_item_of_it() {
     let (id, is_new) = spool.add_bytes(&keyed("page"), b"new").unwrap();
     assert_eq!((id.as_str(), is_new, count(&spool, "ready")), ("k.page", false, 0));
     // A follow-up of that key is not added either, and does not wait for ever.
-    spool.add_bytes(&SpoolNew::default(), b"parent").unwrap();
-    let add = [SpoolFollowUp { new: keyed("page"), payload: payload("new") }];
+    spool.add_bytes(&NewItem::default(), b"parent").unwrap();
+    let add = [NewItem { payload: payload("new"), ..keyed("page") }];
     spool.complete(&claim(&spool), None, &add).unwrap();
     assert_eq!((count(&spool, "ready"), count(&spool, "outbox")), (0, 0));
 }
@@ -380,11 +381,11 @@ fn a_key_counts_as_long_as_there_is_an_item_of_it() {
 #[test]
 fn a_failure_that_is_told_again_is_not_stale() {
     let (_folder, spool) = spool();
-    spool.add_bytes(&SpoolNew::default(), b"x").unwrap();
+    spool.add_bytes(&NewItem::default(), b"x").unwrap();
     let grant = claim(&spool);
     let why = "it failed".parse().unwrap();
     for _ in 0..2 {
-        let place = spool.fail(&grant, &why, Some(Duration::from_secs(3_600)), false).unwrap();
+        let place = spool.fail(&grant, &why, Some(Duration::from_secs(3_600)), false).unwrap().place;
         assert_eq!((place, count(&spool, "later")), (Where::Later, 1));
         let told = spool.now().unwrap();
         wait_until("the due time is another one", || spool.now().unwrap() > told);

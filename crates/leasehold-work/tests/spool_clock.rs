@@ -8,8 +8,8 @@ use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::observe::Observer;
 use leasehold_core::{Label, Ttl};
 use leasehold_testbed::wait_until;
-use leasehold_work::queue::{DedupeKey, Payload, Reason};
-use leasehold_work::spool::{FileName, Spool, SpoolClaimer, SpoolFollowUp, SpoolGrant, SpoolNew, SpoolStep, Where};
+use leasehold_work::queue::{DedupeKey, NewItem, Payload, Reason};
+use leasehold_work::spool::{FileName, Spool, SpoolClaimer, SpoolGrant, SpoolStep, Where};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -96,8 +96,8 @@ fn claim(spool: &Spool) -> SpoolGrant {
     claimer(spool).claim().unwrap().unwrap()
 }
 
-fn keyed(key: &str) -> SpoolNew {
-    SpoolNew { key: Some(key.parse::<DedupeKey>().unwrap()), ..SpoolNew::default() }
+fn keyed(key: &str) -> NewItem {
+    NewItem { key: Some(key.parse::<DedupeKey>().unwrap()), ..NewItem::default() }
 }
 
 fn text(grant: &SpoolGrant) -> String {
@@ -138,15 +138,15 @@ fn nothing_waits_for_a_clock_that_was_ahead() {
     let root = image.mounted().join("spool");
     let spool = Spool::open(&root).unwrap();
     // An item that failed, a claim whose worker died, and a completion whose follow-ups were not added.
-    spool.add_bytes(&SpoolNew::default(), b"failed").unwrap();
+    spool.add_bytes(&NewItem::default(), b"failed").unwrap();
     let pause = Some(Duration::from_millis(500));
     spool.fail(&claim(&spool), &Reason::lossy("test", "test"), pause, false).unwrap();
     let waiting = due_in_a_year(&only_file(&root.join("later")));
-    spool.add_bytes(&SpoolNew::default(), b"parent").unwrap();
+    spool.add_bytes(&NewItem::default(), b"parent").unwrap();
     let parent = claim(&spool);
-    spool.add_bytes(&SpoolNew::default(), b"claimed").unwrap();
+    spool.add_bytes(&NewItem::default(), b"claimed").unwrap();
     let claimed = claim(&spool);
-    let add = [SpoolFollowUp { new: SpoolNew::default(), payload: Payload::new("follow-up").unwrap() }];
+    let add = [NewItem { payload: Payload::new("follow-up").unwrap(), ..NewItem::default() }];
     let dying = spool.clone().with_observer(Arc::new(Dies));
     assert!(catch_unwind(AssertUnwindSafe(|| dying.complete(&parent, None, &add))).is_err());
     let follow_up = due_in_a_year(&only_file(&only_file(&root.join("outbox"))));

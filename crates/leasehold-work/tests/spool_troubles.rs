@@ -5,7 +5,8 @@ use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::observe::Observer;
 use leasehold_core::{Label, Ttl};
 use leasehold_testbed::wait_until;
-use leasehold_work::spool::{Spool, SpoolClaimer, SpoolNew, SpoolStep, Where};
+use leasehold_work::queue::NewItem;
+use leasehold_work::spool::{Spool, SpoolClaimer, SpoolStep, Where};
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read};
@@ -27,8 +28,8 @@ fn claimer(spool: &Spool) -> SpoolClaimer {
     SpoolClaimer::new(spool.clone(), &"worker".parse::<Label>().unwrap(), "10s".parse::<Ttl>().unwrap()).unwrap()
 }
 
-fn urgent(priority: &str) -> SpoolNew {
-    SpoolNew { priority: priority.parse().unwrap(), ..SpoolNew::default() }
+fn urgent(priority: &str) -> NewItem {
+    NewItem { priority: priority.parse().unwrap(), ..NewItem::default() }
 }
 
 fn pipe(path: std::path::PathBuf) {
@@ -39,7 +40,7 @@ fn pipe(path: std::path::PathBuf) {
 fn one_worker_claims_in_order_whatever_is_added_meanwhile() {
     let (_folder, spool) = spool();
     for n in 0..80 {
-        spool.add_bytes(&SpoolNew::default(), n.to_string().as_bytes()).unwrap();
+        spool.add_bytes(&NewItem::default(), n.to_string().as_bytes()).unwrap();
     }
     let mut worker = claimer(&spool);
     worker.claim().unwrap().unwrap();
@@ -118,7 +119,7 @@ fn entries_at_every_limit_stop_nobody() {
 #[test]
 fn a_damaged_checkpoint_costs_no_attempt() {
     let (_folder, spool) = spool();
-    spool.add_bytes(&SpoolNew::default(), b"x").unwrap();
+    spool.add_bytes(&NewItem::default(), b"x").unwrap();
     let mut worker = claimer(&spool);
     let first = worker.claim().unwrap().unwrap();
     spool.checkpoint(&first, &leasehold_core::Checkpoint::new("page 1").unwrap()).unwrap();
@@ -156,7 +157,7 @@ fn a_producer_that_waits_for_its_input_keeps_its_file() {
     let (sender, input) = channel();
     let producer = {
         let spool = spool.clone();
-        std::thread::spawn(move || spool.add(&SpoolNew::default(), &mut Slow(input)))
+        std::thread::spawn(move || spool.add(&NewItem::default(), &mut Slow(input)))
     };
     sender.send(b"half ".to_vec()).unwrap();
     wait_until("it is being written", || staged().is_some_and(|path| fs::metadata(path).unwrap().len() == 5));
@@ -188,7 +189,7 @@ fn a_producer_whose_file_was_removed_is_told_why() {
     let (_folder, spool) = spool();
     let (sender, input) = channel();
     let there = spool.clone();
-    let producer = std::thread::spawn(move || there.add(&SpoolNew::default(), &mut Slow(input)));
+    let producer = std::thread::spawn(move || there.add(&NewItem::default(), &mut Slow(input)));
     sender.send(b"half".to_vec()).unwrap();
     let tmp = spool.root().join("tmp");
     wait_until("it is being written", || fs::read_dir(&tmp).unwrap().next().is_some());
@@ -218,7 +219,7 @@ impl Observer<SpoolStep> for Late {
 #[test]
 fn a_sign_of_life_that_comes_too_late_renews_nothing() {
     let (_folder, spool) = spool();
-    spool.add_bytes(&SpoolNew::default(), b"x").unwrap();
+    spool.add_bytes(&NewItem::default(), b"x").unwrap();
     let mut worker = SpoolClaimer::new(spool.clone(), &"worker".parse().unwrap(), "1s".parse().unwrap()).unwrap();
     let mut grant = worker.claim().unwrap().unwrap();
     let late = Late(grant.trust_until());

@@ -5,12 +5,12 @@
 //! laid out lies about until it is purged.
 
 use super::claiming::SpoolGrant;
-use super::folder::{Spool, SpoolFollowUp, Where, failed, is_folder, make, same_file, sync};
+use super::folder::{Spool, SpoolItem, Where, failed, is_folder, make, same_file, sync};
 use super::listing::names;
 use super::name::FileName;
 use super::signs::sign_of;
 use super::steps::SpoolStep;
-use crate::queue::{Attempts, ItemId, Payload, Reason};
+use crate::queue::{Attempts, ItemId, NewItem, Payload, Reason};
 use leasehold_core::{Checkpoint, Error, Kind, Result};
 use leasehold_system::undo::{Mend, undone};
 use std::fs::{self, File};
@@ -69,7 +69,7 @@ impl Spool {
 
     /// Completes an item: the result, and what it adds, count if and only if this succeeds. Whoever is not sure whether it
     /// did may ask again.
-    pub fn complete(&self, grant: &SpoolGrant, result: Option<&Payload>, add: &[SpoolFollowUp]) -> Result<()> {
+    pub fn complete(&self, grant: &SpoolGrant, result: Option<&Payload>, add: &[NewItem]) -> Result<SpoolItem> {
         let (outbox, done) = (self.outbox(&grant.name), self.path("done").join(grant.name.to_string()));
         let exists = |path: &Path| path.symlink_metadata().is_ok();
         // Once it is done, what was laid out then counts: nothing is laid out again, since some of it may have been added.
@@ -90,7 +90,8 @@ impl Spool {
         self.fan_out(&outbox)?;
         // What the first try added, and could not sync.
         let lines = if again && !add.is_empty() { &["ready", "later"][..] } else { &[] };
-        lines.iter().try_for_each(|line| sync(&self.path(line)))
+        lines.iter().try_for_each(|line| sync(&self.path(line)))?;
+        Ok(SpoolItem { name: grant.name.clone(), place: Where::Done })
     }
 
     pub(super) fn outbox(&self, name: &FileName) -> PathBuf {
@@ -98,7 +99,7 @@ impl Spool {
     }
 
     /// Lays out what a completion is to add, under the names that it will have.
-    fn lay_out(&self, outbox: &Path, add: &[SpoolFollowUp]) -> Result<()> {
+    fn lay_out(&self, outbox: &Path, add: &[NewItem]) -> Result<()> {
         self.reach(SpoolStep::LayOut);
         // What an earlier try of this very claim left.
         match fs::remove_dir_all(outbox) {
@@ -108,7 +109,7 @@ impl Spool {
         make(outbox, self.rights())?;
         for follow_up in add {
             let staged = self.stage(follow_up.payload.bytes())?;
-            let path = outbox.join(self.name_for(&follow_up.new)?.to_string());
+            let path = outbox.join(self.name_for(follow_up)?.to_string());
             fs::rename(staged.path(), &path).map_err(|e| failed(e, "lay out", &path))?;
         }
         sync(outbox)?;
@@ -159,10 +160,28 @@ impl Spool {
         sync(&self.path("keys")).map(|()| Key::Ours)
     }
 
-    /// Gives an attempt up: the item is tried again after a pause, or is a dead letter. Gives where it is then.
-    pub fn fail(&self, grant: &SpoolGrant, why: &Reason, retry_in: Option<Duration>, is_final: bool) -> Result<Where> {
+    /// Gives an attempt up: the item is tried again after a pause, or is a dead letter.
+    pub fn fail(
+        &self,
+        grant: &SpoolGrant,
+        why: &Reason,
+        retry_in: Option<Duration>,
+        is_final: bool,
+    ) -> Result<SpoolItem> {
         self.note(&grant.name, "failed", format!("{why}\n").as_bytes())?;
-        self.end(grant, is_final, retry_in)
+        let (place, name) = self.after_failure(&grant.name, is_final, retry_in)?;
+        let to = self.path(place.folder()).join(name.to_string());
+        if self.shift(grant.path(), &to, SpoolStep::End, SpoolStep::SyncEnded)? {
+            let _ = fs::remove_file(sign_of(grant.path()));
+            return Ok(SpoolItem { name, place });
+        }
+        // Told before, and perhaps not synced: then it has another due time.
+        let is_this = |there: &FileName| FileName { due: name.due, ..there.clone() } == name;
+        if let Some(there) = self.items(&place)?.into_iter().find(is_this) {
+            sync(&self.path(place.folder()))?;
+            return Ok(SpoolItem { name: there, place });
+        }
+        Err(self.stale(&grant.name.id, &grant.token))
     }
 
     /// Gives an item back untried.
@@ -171,22 +190,6 @@ impl Spool {
         if self.shift(grant.path(), &to, SpoolStep::End, SpoolStep::SyncEnded)? {
             let _ = fs::remove_file(sign_of(grant.path()));
             return Ok(());
-        }
-        Err(self.stale(&grant.name.id, &grant.token))
-    }
-
-    fn end(&self, grant: &SpoolGrant, is_final: bool, retry_in: Option<Duration>) -> Result<Where> {
-        let (place, name) = self.after_failure(&grant.name, is_final, retry_in)?;
-        let to = self.path(place.folder()).join(name.to_string());
-        if self.shift(grant.path(), &to, SpoolStep::End, SpoolStep::SyncEnded)? {
-            let _ = fs::remove_file(sign_of(grant.path()));
-            return Ok(place);
-        }
-        // Told before, and perhaps not synced: then it has another due time.
-        let is_this = |there: &FileName| FileName { due: name.due, ..there.clone() } == name;
-        if self.items(&place)?.iter().any(is_this) {
-            sync(&self.path(place.folder()))?;
-            return Ok(place);
         }
         Err(self.stale(&grant.name.id, &grant.token))
     }

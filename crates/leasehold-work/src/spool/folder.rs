@@ -8,7 +8,7 @@ use super::rights::{Rights, is_sticky};
 use super::signs::changed;
 use super::staging::{ABANDONED, Staged};
 use super::steps::SpoolStep;
-use crate::queue::{Attempts, DedupeKey, ItemId, Payload, Priority};
+use crate::queue::{DedupeKey, ItemId, NewItem};
 use leasehold_core::observe::{Observed, Observer};
 use leasehold_core::{Epoch, Error, Kind, Lineage, Nonce, Result, Timestamp};
 use leasehold_system::clock;
@@ -42,34 +42,6 @@ pub struct Spool {
     lineage: Lineage,
     abandoned: Duration,
     steps: Observed<SpoolStep>,
-}
-
-/// What is to be added.
-#[derive(Debug, Clone)]
-pub struct SpoolNew {
-    /// How urgent it is.
-    pub priority: Priority,
-    /// How long it waits before it may be claimed.
-    pub delay: Duration,
-    /// How often it is tried.
-    pub most: u32,
-    /// Added only if no item has this key.
-    pub key: Option<DedupeKey>,
-}
-
-impl Default for SpoolNew {
-    fn default() -> Self {
-        SpoolNew { priority: Priority::default(), delay: Duration::ZERO, most: Attempts::default().most, key: None }
-    }
-}
-
-/// An item that is to be added when another is completed.
-#[derive(Debug, Clone)]
-pub struct SpoolFollowUp {
-    /// What it is.
-    pub new: SpoolNew,
-    /// What it carries.
-    pub payload: Payload,
 }
 
 /// Where an item is.
@@ -268,17 +240,17 @@ impl Spool {
         Ok(changed(&stamp.map_err(|e| failed(e, "tell the time of", &self.root))?))
     }
 
-    /// Adds an item with what comes from `input`, which may take its time; gives its name, and whether it is new.
-    pub fn add(&self, new: &SpoolNew, input: &mut dyn io::Read) -> Result<(ItemId, bool)> {
+    /// Adds an item with what comes from `input` as its payload, which may take its time; gives its name, and whether it is new.
+    pub fn add(&self, new: &NewItem, input: &mut dyn io::Read) -> Result<(ItemId, bool)> {
         self.add_staged(new, self.stage_from(input)?)
     }
 
     /// The same with what is at hand.
-    pub fn add_bytes(&self, new: &SpoolNew, payload: &[u8]) -> Result<(ItemId, bool)> {
+    pub fn add_bytes(&self, new: &NewItem, payload: &[u8]) -> Result<(ItemId, bool)> {
         self.add_staged(new, self.stage(payload)?)
     }
 
-    fn add_staged(&self, new: &SpoolNew, staged: Staged) -> Result<(ItemId, bool)> {
+    fn add_staged(&self, new: &NewItem, staged: Staged) -> Result<(ItemId, bool)> {
         let mut name = self.name_for(new)?;
         if let Some(key) = &new.key {
             if !self.take_key(key, staged.path(), &name)? {
@@ -306,10 +278,10 @@ impl Spool {
         Ok(if name.due > self.now()? { Where::Later } else { Where::Ready })
     }
 
-    pub(super) fn name_for(&self, new: &SpoolNew) -> Result<FileName> {
+    pub(super) fn name_for(&self, new: &NewItem) -> Result<FileName> {
         let now = self.now()?;
         let id = new.key.as_ref().map_or_else(|| ItemId::fresh(now), ItemId::keyed);
-        let (priority, most) = (new.priority, new.most);
+        let (priority, most) = (new.priority, new.attempts.most);
         Ok(FileName { priority, due: now.plus(new.delay), id, tried: 0, most, epoch: Epoch::ZERO })
     }
 

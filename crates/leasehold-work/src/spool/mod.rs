@@ -38,10 +38,9 @@ mod steps;
 
 pub use claiming::{SpoolClaimer, SpoolGrant, SpoolTenancy};
 pub use examine::{Fitness, Presence, SpoolCheck, examine_empty};
-pub use folder::{Spool, SpoolFollowUp, SpoolItem, SpoolNew, Where};
+pub use folder::{Spool, SpoolItem, Where};
 pub use janitor::SpoolChores;
 pub use listing::{PlainFile, SpoolSurvey};
 pub use name::FileName;
 pub use operating::{Note, Shown};
-pub use purging::SpoolPurged;
 pub use steps::SpoolStep;

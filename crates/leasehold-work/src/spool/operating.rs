@@ -69,7 +69,7 @@ impl Spool {
     }
 
     /// Puts an item back in line, with all its attempts, and past an epoch that a guard has seen if one is given.
-    pub fn retry(&self, id: &ItemId, by: &Who, why: &Why, past: Option<Epoch>) -> Result<FileName> {
+    pub fn retry(&self, id: &ItemId, by: &Who, why: &Why, past: Option<Epoch>) -> Result<SpoolItem> {
         if past.is_some_and(|past| past > Epoch::HIGHEST_ADVANCE) {
             let message =
                 format!("item `{id}` can be put past epoch {} at most; nothing was changed", Epoch::HIGHEST_ADVANCE);
@@ -82,13 +82,13 @@ impl Spool {
     }
 
     /// Takes an item out of the line for good.
-    pub fn cancel(&self, id: &ItemId, by: &Who, why: &Why) -> Result<FileName> {
+    pub fn cancel(&self, id: &ItemId, by: &Who, why: &Why) -> Result<SpoolItem> {
         let allowed = |place: &Where| !matches!(place, Where::Done | Where::Cancelled);
         self.order(id, allowed, |name| Ok((Where::Cancelled, name.raised())), ("cancelled", by, why))
     }
 
-    /// Puts an item into somebody's hands; gives the token to complete it by.
-    pub fn hand_off(&self, id: &ItemId, by: &Who, why: &Why, to: &Label, ttl: Ttl) -> Result<Token> {
+    /// Puts an item into somebody's hands; gives it, and the token to complete it by.
+    pub fn hand_off(&self, id: &ItemId, by: &Who, why: &Why, to: &Label, ttl: Ttl) -> Result<(SpoolItem, Token)> {
         let nonce = Nonce::random();
         let worker = worker_name(to, nonce, ttl);
         let folder = self.path("claimed").join(&worker);
@@ -103,7 +103,9 @@ impl Spool {
             ("handed_off", by, why),
         );
         let _ = fs::remove_dir(&folder);
-        Ok(Token { lease: lease_of(id)?, lineage: self.lineage(), epoch: moved?.epoch, nonce, seq: 0 })
+        let item = moved?;
+        let epoch = item.name.epoch;
+        Ok((item, Token { lease: lease_of(id)?, lineage: self.lineage(), epoch, nonce, seq: 0 }))
     }
 
     fn order(
@@ -112,7 +114,7 @@ impl Spool {
         allowed: impl Fn(&Where) -> bool,
         target: impl Fn(&FileName) -> Result<(Where, FileName)>,
         (kind, by, why): (&str, &Who, &Why),
-    ) -> Result<FileName> {
+    ) -> Result<SpoolItem> {
         const TRIES: u32 = 20;
         for _ in 0..TRIES {
             let item = self.find(id)?;
@@ -135,7 +137,7 @@ impl Spool {
                     );
                     Error::new(Kind::Indeterminate, message).with_source(error)
                 })?;
-                return Ok(next);
+                return Ok(SpoolItem { name: next, place });
             }
         }
         Err(Error::new(Kind::Contended, format!("item `{id}` moves too fast; try again")))

@@ -10,6 +10,7 @@ use super::folder::{Spool, Where, failed, sync};
 use super::listing::{listing, names};
 use super::name::FileName;
 use super::steps::SpoolStep;
+use crate::queue::Purged;
 use leasehold_core::{Epoch, Error, Result, Timestamp, format_duration};
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -20,15 +21,6 @@ use std::time::Duration;
 
 /// How often everything is looked through for the item of a note: one that is moved meanwhile may be missed.
 const LOOKS: u32 = 3;
-
-/// What a purge did.
-#[derive(Debug, Default)]
-pub struct SpoolPurged {
-    /// How many items are gone.
-    pub items: usize,
-    /// What was left as it is, and why.
-    pub troubles: Vec<Error>,
-}
 
 /// An item that is to go, under the name that it has now.
 struct Leaving {
@@ -48,14 +40,14 @@ type Notes = HashMap<String, Vec<(Epoch, String)>>;
 
 impl Spool {
     /// Removes items that have been finished for longer than this, with their notes and keys.
-    pub fn purge(&self, older_than: Duration, places: &[Where]) -> Result<SpoolPurged> {
+    pub fn purge(&self, older_than: Duration, places: &[Where]) -> Result<Purged> {
         if older_than < self.abandoned() {
             let form = "use 1m or more: whoever is late with adding a follow-up must not find it gone";
             return Err(Error::invalid("age", format_duration(older_than), form));
         }
         let _alone = self.lock_keys();
         let now = self.now()?;
-        let mut purged = SpoolPurged::default();
+        let mut purged = Purged::default();
         let mut leaving = Vec::new();
         for place in places {
             match self.finished(place, older_than, now, &mut purged.troubles) {

@@ -6,7 +6,7 @@ use leasehold_core::lease::protocol::Report;
 use leasehold_core::{Kind, Label, Ttl};
 use leasehold_stores::open;
 use leasehold_work::queue::{Attempts, Claimer, DedupeKey, FollowUp, ItemId, NewItem, Payload, Queue};
-use leasehold_work::spool::{Spool, SpoolClaimer, SpoolFollowUp, SpoolNew};
+use leasehold_work::spool::{Spool, SpoolClaimer};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -93,7 +93,11 @@ async fn add(queue: impl Future<Output = Queue>, first: u64, last: u64) {
 
 fn add_files(spool: &Spool, first: u64, last: u64) {
     for n in first..last {
-        let new = SpoolNew { most: MOST, key: Some(key(n)), ..SpoolNew::default() };
+        let new = NewItem {
+            attempts: Attempts { most: MOST, ..Attempts::default() },
+            key: Some(key(n)),
+            ..NewItem::default()
+        };
         match spool.add(&new, &mut n.to_string().as_bytes()) {
             // Cut off between its key and its place: the key alone is no item, and is given up after a minute.
             Err(error) if error.kind() == Kind::Contended => {
@@ -157,12 +161,15 @@ fn work_files(spool: &Spool, seed: u64) {
             let _ = spool.fail(&grant, &"again".parse().unwrap(), Some(pause), false);
             continue;
         }
-        let child =
-            || SpoolFollowUp { new: SpoolNew { most: MOST, ..SpoolNew::default() }, payload: Payload::default() };
+        let child = || NewItem {
+            payload: Payload::default(),
+            attempts: Attempts { most: MOST, ..Attempts::default() },
+            ..NewItem::default()
+        };
         let follow_ups = if is_parent(&id) { vec![child()] } else { Vec::new() };
         let result = Payload::result("by a worker").unwrap();
         match spool.complete(&grant, Some(&result), &follow_ups) {
-            Ok(()) => say(&format!("accepted {id} {epoch}")),
+            Ok(_) => say(&format!("accepted {id} {epoch}")),
             Err(error) => assert_eq!(error.kind(), Kind::Fenced, "{error}"),
         }
     }
@@ -199,7 +206,7 @@ fn sleep_on_a_file(spool: &Spool) {
     say(&format!("claimed {} {}", grant.name().id, grant.token().epoch));
     wait_to_be_told();
     say(&format!("renewal {}", spool.renew(&mut grant).unwrap_err().kind().as_str()));
-    let child = SpoolFollowUp { new: SpoolNew::default(), payload: Payload::default() };
+    let child = NewItem { payload: Payload::default(), ..NewItem::default() };
     let refused = spool.complete(&grant, Some(&Payload::result("zombie").unwrap()), &[child]).unwrap_err();
     say(&format!("completion {}", refused.kind().as_str()));
 }

@@ -2,10 +2,10 @@
 
 use super::turns::Turns;
 use crate::config::Settings;
-use crate::verbs::queue::{Open, Target};
+use crate::verbs::queue::{Open, Target, with_backlog};
 use crate::verbs::tokens;
 use leasehold_core::{Coordinator, Error, Grant, Keeper, Kind, LeaseName, Outcome, Result, Right, Standing, Token};
-use leasehold_work::Tokens;
+use leasehold_work::{Backlog, Tokens};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -128,10 +128,9 @@ impl Session {
     /// Gives an item back untried.
     async fn return_item(&self, queue: &str, token: &Token) -> Result<()> {
         let target = self.target(queue)?;
-        match Open::existing(&self.settings, &target).await? {
-            Open::Queue(queue) => queue.give_back(&queue.by_token(token).await?).await.map(|_| ()),
-            Open::Spool(spool) => spool.give_back(&spool.adopt(token)?),
-        }
+        with_backlog!(Open::existing(&self.settings, &target).await?, backlog => {
+            Backlog::give_back(&backlog, &Backlog::by_token(&backlog, token).await?).await
+        })
     }
 
     /// Releases everything, as far as the store answers.

@@ -1,19 +1,16 @@
 //! `queue add`: one item, or one per line.
 
-use super::{Open, Target, attempts, open_file, read_bounded};
+use super::{Open, Target, attempts, open_file, with_backlog};
 use crate::args::{Add as Args, Common};
 use crate::config::{Settings, blame_flag, duration_of};
 use crate::exit::Exit;
 use crate::output;
 use leasehold_core::{Error, Kind, Result};
-use leasehold_work::queue::{Added, ItemId, NewItem, Payload, Queue};
-use leasehold_work::spool::{Spool, SpoolNew};
+use leasehold_work::Backlog;
+use leasehold_work::queue::{ItemId, NewItem, Payload};
 use serde_json::json;
 use std::io::{BufRead, Read};
 use std::time::Duration;
-
-/// How many lines are added before the workers are woken.
-const BATCH: usize = 500;
 
 pub async fn add(common: &Common, args: Args) -> Result<Exit> {
     let settings = Settings::gather(common)?;
@@ -31,33 +28,19 @@ pub async fn add(common: &Common, args: Args) -> Result<Exit> {
     if args.backoff.is_some() && matches!(target, Target::Spool(_)) {
         return Err(Error::new(Kind::Invalid, "--backoff is not kept in a spool; give `queue fail --retry-in`"));
     }
-    let mut source: Box<dyn Read> = match (&args.text, &args.from) {
-        (Some(text), _) => Box::new(std::io::Cursor::new(text.clone().into_bytes())),
+    let source: Box<dyn Read + Send> = match (args.text, &args.from) {
+        (Some(text), _) => Box::new(std::io::Cursor::new(text.into_bytes())),
         (None, Some(path)) => Box::new(open_file(path, "--from")?),
         (None, None) => Box::new(std::io::stdin()),
     };
-    match Open::new(&settings, &target).await? {
-        Open::Queue(queue) if args.each_line => lines(common, &queue, &template).await,
-        Open::Queue(queue) => {
-            let payload = Payload::new(read_bounded(&mut source, Payload::MAX_BYTES, "the payload")?)?;
-            let added = queue.add(NewItem { payload, ..template }).await?;
-            tell(common, &added.name().id, matches!(added, Added::New(_)))?;
-            Ok(Exit::Done)
+    with_backlog!(Open::new(&settings, &target).await?, backlog => {
+        if args.each_line {
+            return lines(common, &backlog, &template).await;
         }
-        Open::Spool(spool) => {
-            let NewItem { priority, delay, attempts, key, .. } = template;
-            let new = SpoolNew { priority, delay, most: attempts.most, key };
-            if args.each_line {
-                return spool_lines(common, &spool, &new);
-            }
-            let (id, is_new) = match &args.text {
-                Some(text) => spool.add_bytes(&new, text.as_bytes())?,
-                None => spool.add(&new, &mut source)?,
-            };
-            tell(common, &id, is_new)?;
-            Ok(Exit::Done)
-        }
-    }
+        let (id, is_new) = Backlog::add(&backlog, template, source).await?;
+        tell(common, &id, is_new)?;
+    });
+    Ok(Exit::Done)
 }
 
 fn tell(common: &Common, id: &ItemId, is_new: bool) -> Result<()> {
@@ -70,22 +53,19 @@ fn tell(common: &Common, id: &ItemId, is_new: bool) -> Result<()> {
     output::line(id.as_str())
 }
 
-async fn lines(common: &Common, queue: &Queue, template: &NewItem) -> Result<Exit> {
+async fn lines<B: Backlog>(common: &Common, backlog: &B, template: &NewItem) -> Result<Exit> {
     let mut batch = Vec::new();
     let mut input = std::io::stdin().lock().lines();
     let mut done = 0;
     loop {
         let line = input.next().transpose().map_err(|error| stopped_at(done, unread(error)))?;
         let is_last = line.is_none();
-        if let Some(line) = line {
-            let payload = Payload::new(line).map_err(|error| stopped_at(done, error))?;
-            batch.push(NewItem { payload, ..template.clone() });
-        }
-        if batch.len() == BATCH || (is_last && !batch.is_empty()) {
+        batch.extend(line);
+        if batch.len() == B::BATCH || (is_last && !batch.is_empty()) {
             let mut added = Vec::with_capacity(batch.len());
-            let outcome = queue.add_each(std::mem::take(&mut batch), &mut added).await;
-            for added in &added {
-                tell(common, &added.name().id, true)?;
+            let outcome = backlog.add_lines(template, std::mem::take(&mut batch), &mut added).await;
+            for (id, is_new) in &added {
+                tell(common, id, *is_new)?;
                 done += 1;
             }
             outcome.map_err(|error| stopped_at(done, error))?;
@@ -94,15 +74,6 @@ async fn lines(common: &Common, queue: &Queue, template: &NewItem) -> Result<Exi
             return Ok(Exit::Done);
         }
     }
-}
-
-fn spool_lines(common: &Common, spool: &Spool, new: &SpoolNew) -> Result<Exit> {
-    for (done, line) in std::io::stdin().lock().lines().enumerate() {
-        let line = line.map_err(|error| stopped_at(done, unread(error)))?;
-        let (id, is_new) = spool.add_bytes(new, line.as_bytes()).map_err(|error| stopped_at(done, error))?;
-        tell(common, &id, is_new)?;
-    }
-    Ok(Exit::Done)
 }
 
 /// The error for lines of which the first `done` were added: *surely nothing was applied* would be wrong.

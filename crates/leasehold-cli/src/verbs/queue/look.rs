@@ -1,13 +1,14 @@
 //! `queue ls` and `queue show`: they change nothing.
 
-use super::{Open, Target, id_of, view};
+use super::{Open, Target, id_of, view, with_backlog};
 use crate::args::{Common, ItemArgs, QueueLs};
 use crate::config::{Settings, blame_flag};
 use crate::exit::Exit;
 use crate::output;
 use leasehold_core::{Error, LeaseName, Result, Shelf};
+use leasehold_work::Backlog;
 use leasehold_work::queue::Queue;
-use leasehold_work::spool::{Presence, Spool, SpoolSurvey, Where};
+use leasehold_work::spool::{Spool, SpoolSurvey, Where};
 use serde_json::{Value, json};
 
 const PAGE: usize = 200;
@@ -20,11 +21,7 @@ pub async fn ls(common: &Common, args: &QueueLs) -> Result<Exit> {
     }
     let Some(queue) = &args.queue else { return queues(common, &settings).await };
     let target = Target::parse(queue)?;
-    let missing = match &target {
-        Target::Queue(_) => settings.store.value.is_missing(),
-        Target::Spool(path) => Presence::at(path)? != Presence::Spool,
-    };
-    if missing {
+    if target.missing(&settings)?.is_some() {
         return nothing(common, &format!("there is nothing in `{}` yet", target.portable()));
     }
     let wanted = |state: &str| args.state.as_deref().is_none_or(|wanted| wanted == state);
@@ -92,7 +89,7 @@ async fn items(common: &Common, queue: &Queue, wanted: impl Fn(&str) -> bool) ->
             None => break,
         }
     }
-    if values.is_empty() && !super::is_known(queue).await? {
+    if values.is_empty() && !queue.is_known().await? {
         return nothing(
             common,
             &format!("there is no queue `{0}` yet; `leasehold queue add {0}` makes it", queue.name()),
@@ -135,17 +132,8 @@ fn print(common: &Common, values: Vec<Value>, rows: &[Vec<String>]) -> Result<()
 pub async fn show(common: &Common, args: &ItemArgs) -> Result<Exit> {
     let settings = Settings::gather(common)?;
     let (target, id) = (Target::parse(&args.queue)?, id_of(&args.id)?);
-    let value = match Open::existing(&settings, &target).await? {
-        Open::Queue(queue) => {
-            let seen = queue.inspect(&id).await?;
-            view::item(&seen.name, &seen.item, true)
-        }
-        Open::Spool(spool) => {
-            let shown = spool.show(&id)?;
-            let payload = spool.payload(&shown.item, view::SHOWN_PAYLOAD);
-            view::shown(&shown, payload.as_ref().map(Option::as_deref))
-        }
-    };
+    let open = Open::existing(&settings, &target).await?;
+    let value = view::seen(&with_backlog!(open, backlog => Backlog::show(&backlog, &id).await?));
     if common.json {
         output::json(&value)?;
     } else {

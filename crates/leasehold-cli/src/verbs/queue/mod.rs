@@ -12,12 +12,12 @@ use crate::args::{Common, Queue as Args, QueueVerb};
 use crate::config::Settings;
 use crate::exit::Exit;
 use crate::output;
-use leasehold_core::{Error, Key, Kind, LeaseName, Result, Shelf, parse_duration};
-use leasehold_work::queue::{Attempts, DedupeKey, FollowUp, ItemId, ItemName, Payload, Priority, Queue, QueueName};
-use leasehold_work::spool::{Presence, Spool, SpoolFollowUp, SpoolNew};
+use leasehold_core::{Error, Kind, Result, parse_duration};
+use leasehold_work::backlog::{Addition, read_bounded};
+use leasehold_work::queue::{Attempts, DedupeKey, ItemId, NewItem, Payload, Priority, Queue, QueueName};
+use leasehold_work::spool::{Presence, Spool};
 use serde::Deserialize;
 use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -68,6 +68,17 @@ impl Target {
             Target::Spool(path) => format!("spool:{}", path.display()),
         }
     }
+
+    /// What has to be made before there can be anything in it, if it is not there.
+    fn missing(&self, settings: &Settings) -> Result<Option<String>> {
+        let store = &settings.store.value;
+        Ok(match self {
+            Target::Queue(_) => store.is_missing().then(|| format!("store at `{store}`")),
+            Target::Spool(path) => {
+                (Presence::at(path)? != Presence::Spool).then(|| format!("spool at `{}`", path.display()))
+            }
+        })
+    }
 }
 
 /// An open queue.
@@ -78,15 +89,26 @@ pub enum Open {
     Spool(Spool),
 }
 
+/// Does the same with whichever it is.
+macro_rules! with_backlog {
+    ($open:expr, $backlog:ident => $does:expr) => {
+        match $open {
+            $crate::verbs::queue::Open::Queue($backlog) => $does,
+            $crate::verbs::queue::Open::Spool($backlog) => $does,
+        }
+    };
+}
+pub(crate) use with_backlog;
+
 impl Open {
     /// Opens it, and makes what is missing.
     pub async fn new(settings: &Settings, target: &Target) -> Result<Self> {
         match target {
             Target::Queue(name) => Ok(Open::Queue(Queue::new(store(settings).await?, name.clone()))),
             Target::Spool(path) => {
-                let missing = Presence::at(path)? != Presence::Spool;
+                let is_missing = target.missing(settings)?.is_some();
                 let spool = Spool::open(path)?;
-                if missing {
+                if is_missing {
                     let shown = path.display();
                     output::say(&format!(
                         "made a new spool at `{shown}`; if other machines share it, see that it is mounted here"
@@ -99,15 +121,7 @@ impl Open {
 
     /// The same for those who ask for what a missing one cannot have.
     pub async fn existing(settings: &Settings, target: &Target) -> Result<Self> {
-        let missing = match target {
-            Target::Queue(_) => {
-                settings.store.value.is_missing().then(|| format!("store at `{}`", settings.store.value))
-            }
-            Target::Spool(path) => {
-                (Presence::at(path)? != Presence::Spool).then(|| format!("spool at `{}`", path.display()))
-            }
-        };
-        match missing {
+        match target.missing(settings)? {
             Some(what) => Err(Error::new(Kind::Invalid, format!("there is no {what}"))),
             None => Open::new(settings, target).await,
         }
@@ -118,23 +132,13 @@ pub async fn store(settings: &Settings) -> Result<std::sync::Arc<dyn leasehold_c
     Ok(coordinator(settings).await?.store().clone())
 }
 
-/// Whether anything was ever added to a queue. Asks the store, some of which are only connected to when they are asked.
-pub async fn is_known(queue: &Queue) -> Result<bool> {
-    let name = LeaseName::new(queue.name().as_str())?;
-    Ok(queue.store().read(&Key::new(Shelf::Queue, &name)).await?.value.is_some())
+/// Names an item's or a file's trouble, which stops nobody.
+pub fn say_error(error: &Error) {
+    output::say(&error.to_string());
 }
 
 fn id_of(text: &str) -> Result<ItemId> {
     text.parse()
-}
-
-/// Reads at most so much, so that a payload that is far too large is refused before it is all in memory.
-pub fn read_bounded(from: &mut dyn Read, most: usize, what: &str) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    from.take(most as u64 + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|e| Error::new(Kind::Invalid, format!("cannot read {what}")).with_source(e))?;
-    Ok(bytes)
 }
 
 fn open_file(path: &Path, flag: &str) -> Result<File> {
@@ -155,16 +159,10 @@ struct FollowUpLine {
     backoff: Option<String>,
 }
 
-impl FollowUpLine {
-    fn delay(&self) -> Result<Duration> {
-        self.delay.as_deref().map_or(Ok(Duration::ZERO), parse_duration)
-    }
-}
-
 /// The lines of a file of follow-ups; a missing or empty file has none.
 fn follow_up_lines(path: &Path) -> Result<Vec<FollowUpLine>> {
     let bytes = match File::open(path) {
-        Ok(mut file) => read_bounded(&mut file, 1 << 20, "the follow-ups")?,
+        Ok(file) => read_bounded(file, 1 << 20, "the follow-ups")?,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => {
             let message = format!("cannot read the follow-ups `{}`", path.display());
@@ -188,32 +186,17 @@ fn follow_up_lines(path: &Path) -> Result<Vec<FollowUpLine>> {
     lines.map(|(at, line)| serde_json::from_str(line).map_err(|e| wrong(at + 1, &e))).collect()
 }
 
-/// Follow-ups of an item in a store.
-pub fn follow_ups(queue: &Queue, path: &Path, now: leasehold_core::Timestamp) -> Result<Vec<FollowUp>> {
+/// What a file of follow-ups asks to be added.
+pub fn follow_ups(path: &Path) -> Result<Vec<Addition>> {
     let of = |line: FollowUpLine| {
-        let there = line.queue.clone().unwrap_or_else(|| queue.name().clone());
-        let id = line.key.as_ref().map_or_else(|| ItemId::fresh(now), ItemId::keyed);
-        Ok(FollowUp {
-            name: ItemName { queue: there, id },
+        let item = NewItem {
             priority: line.priority.unwrap_or_default(),
-            delay_ms: u64::try_from(line.delay()?.as_millis()).unwrap_or(u64::MAX),
+            delay: line.delay.as_deref().map_or(Ok(Duration::ZERO), parse_duration)?,
             attempts: attempts(line.attempts, line.backoff.as_deref())?,
             payload: Payload::new(line.payload)?,
-        })
-    };
-    follow_up_lines(path)?.into_iter().map(of).collect()
-}
-
-/// Follow-ups of an item in a spool.
-pub fn spool_follow_ups(path: &Path) -> Result<Vec<SpoolFollowUp>> {
-    let of = |line: FollowUpLine| {
-        if line.queue.is_some() || line.backoff.is_some() {
-            let message = "invalid follow-up: an item of a spool adds to its own spool, without a backoff of its own";
-            return Err(Error::new(Kind::Invalid, message));
-        }
-        let (delay, most) = (line.delay()?, attempts(line.attempts, None)?.most);
-        let new = SpoolNew { priority: line.priority.unwrap_or_default(), delay, most, key: line.key };
-        Ok(SpoolFollowUp { new, payload: Payload::new(line.payload)? })
+            key: line.key,
+        };
+        Ok(Addition { queue: line.queue, item })
     };
     follow_up_lines(path)?.into_iter().map(of).collect()
 }

@@ -2,8 +2,9 @@
 
 use crate::output::{relative, rfc3339, rough};
 use leasehold_core::{Error, Timestamp};
+use leasehold_work::backlog::Seen;
 use leasehold_work::queue::{Attempts, Item, ItemId, ItemName, Payload, Priority, State};
-use leasehold_work::spool::{PlainFile, Shown, Spool, SpoolItem, Where};
+use leasehold_work::spool::{PlainFile, Shown, SpoolItem, Where};
 use serde_json::{Value, json};
 
 /// A payload or result: text where it is text.
@@ -79,9 +80,13 @@ pub fn damaged(name: &ItemName, error: &Error) -> Value {
     })
 }
 
-/// An item of a spool after something was done to it. It was done, so that it cannot be read back is no failure.
-pub fn spooled_now(spool: &Spool, id: &ItemId) -> Value {
-    spool.find(id).map_or_else(|_| json!({ "id": id.as_str() }), |item| spooled(&item))
+/// An item, wherever it was seen.
+pub fn seen(seen: &Seen) -> Value {
+    match seen {
+        Seen::Item(name, seen) => item(name, seen, true),
+        Seen::File(file) => spooled(file),
+        Seen::Shown(all, payload) => shown(all, payload.as_ref().map(Option::as_deref)),
+    }
 }
 
 /// An item of a spool.
@@ -117,11 +122,8 @@ pub fn plain(file: &PlainFile) -> Value {
     })
 }
 
-/// Up to how many bytes a spool's payload is shown. It may have any number.
-pub const SHOWN_PAYLOAD: usize = 1 << 20;
-
 /// All there is to see of an item of a spool. Its payload may be too long to be shown, or closed to this user.
-pub fn shown(shown: &Shown, payload: Result<Option<&[u8]>, &Error>) -> Value {
+fn shown(shown: &Shown, payload: Result<Option<&[u8]>, &Error>) -> Value {
     let mut value = spooled(&shown.item);
     value["changed"] = json!(rfc3339(shown.changed));
     value["payload"] = match payload {

@@ -3,9 +3,9 @@
 //! Promise: only this user can read it; it goes with its process, and what a process that was killed left goes with the
 //! next one's start. Non-promise: a folder that does not say whether its process lives is left alone.
 
-use super::source::Content;
 use leasehold_core::{Error, Kind, Nonce, Result};
 use leasehold_system::undo::{Mend, undone};
+use leasehold_work::backlog::Content;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use std::fs::{DirBuilder, File};
 use std::io::Write;

@@ -5,17 +5,19 @@
 //! the command cannot be started, the store refuses us, the queue has moved.
 
 use super::bench::{Bench, cannot};
-use super::source::{Content, Fate, Grant, Job, Source};
 use crate::exit::Exit;
 use crate::output;
 use crate::supervise::telling::{self, Telling, Untold};
 use crate::supervise::windows::Windows;
 use crate::supervise::{Course, Ended, Feed, Finished, Signals, Standby, Task, supervise};
+use crate::verbs::queue::follow_ups;
 use leasehold_core::clock::{Clock, SystemClock};
-use leasehold_core::{Error, Keeper, Kind, Result, Tenancy, format_duration};
+use leasehold_core::{Error, Keeper, Kind, Result, format_duration};
 use leasehold_stores::StoreUrl;
 use leasehold_system::undo::{Mend, undone};
-use leasehold_work::queue::Reason;
+use leasehold_work::Backlog;
+use leasehold_work::backlog::{Attempt, Content, Wait, read_bounded};
+use leasehold_work::queue::{ItemId, Payload, Reason};
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -43,12 +45,13 @@ pub struct Plan {
     pub command: Vec<OsString>,
 }
 
-pub async fn run<S: Source>(mut source: S, plan: Plan) -> Result<Exit> {
+pub async fn run<B: Backlog>(backlog: B, mut claimer: B::Claimer, plan: Plan) -> Result<Exit> {
     let (mut signals, asked) = Signals::listen()?.draining();
     if is_managed() {
         end_with_manager(asked.clone())?;
     }
     let mut bench = Bench::new()?;
+    let wait = if plan.until_empty { Wait::Not } else { Wait::Forever };
     let (mut left, mut failures, mut pauses, mut exit) = (plan.items, 0, 0, Exit::Done);
     while *asked.borrow() == 0 && left != Some(0) {
         // What came while the last step kept this thread is heard first.
@@ -56,17 +59,14 @@ pub async fn run<S: Source>(mut source: S, plan: Plan) -> Result<Exit> {
         let claimed = tokio::select! {
             biased;
             () = drained(&asked) => break,
-            claimed = claim(&mut source, &plan) => claimed,
+            claimed = B::claim(&mut claimer, wait) => claimed,
         };
-        for error in source.damaged() {
-            output::say(&error.to_string());
-        }
         if failures > 0 && !matches!(&claimed, Err(error) if passes(error.kind())) {
             output::say("claiming works again");
             failures = 0;
         }
-        let tenancy = match claimed {
-            Ok(Some(tenancy)) => tenancy,
+        let grant = match claimed {
+            Ok(Some(grant)) => grant,
             Ok(None) => break,
             Err(error) if passes(error.kind()) => {
                 if failures == 0 {
@@ -80,24 +80,25 @@ pub async fn run<S: Source>(mut source: S, plan: Plan) -> Result<Exit> {
         tokio::task::yield_now().await;
         if *asked.borrow() > 0 {
             // Asked to end while it was claiming: nothing new is begun.
-            let _ = source.give_back(&tenancy.into_grant()).await;
+            let _ = backlog.give_back(&grant).await;
             break;
         }
         signals.forget();
-        let (job, standby) = match prepare(&source, &plan, &mut bench, &tenancy) {
+        let attempt = backlog.attempt(&grant);
+        let standby = match prepare(&plan, &mut bench, &attempt) {
             Ok(ready) => ready,
             Err(unready) => {
-                if let Unready::Item(..) = unready {
+                if let Unready::Item(_) = unready {
                     left = left.map(|left| left - 1);
                 }
-                if not_begun(&source, &tenancy.into_grant(), unready, pauses == 0).await? {
+                if not_begun(&backlog, &grant, &attempt, unready, pauses == 0).await? {
                     rest(&asked, &mut pauses).await;
                 }
                 continue;
             }
         };
         left = left.map(|left| left - 1);
-        let keeper = Keeper::keep(tenancy, None);
+        let keeper = Keeper::keep(backlog.tenancy(grant), None);
         let task = Task {
             environment: Vec::new(),
             windows: plan.windows,
@@ -106,7 +107,7 @@ pub async fn run<S: Source>(mut source: S, plan: Plan) -> Result<Exit> {
             store: plan.store.clone(),
         };
         let finished = supervise(keeper, standby, task, &mut signals).await;
-        match settle(&source, &plan, &bench, &job, finished, &asked).await? {
+        match settle(&backlog, &plan, &bench, &attempt, finished, &asked).await? {
             Settled::Over => pauses = 0,
             Settled::Lost => exit = Exit::LostInRun,
             Settled::Unrecorded if exit == Exit::Done => exit = Exit::Untold,
@@ -116,10 +117,6 @@ pub async fn run<S: Source>(mut source: S, plan: Plan) -> Result<Exit> {
         }
     }
     Ok(if plan.items.is_some() { exit } else { Exit::Done })
-}
-
-async fn claim<S: Source>(source: &mut S, plan: &Plan) -> Result<Option<S::Tenancy>> {
-    if plan.until_empty { source.try_next().await } else { source.next().await.map(Some) }
 }
 
 async fn drained(asked: &watch::Sender<u32>) {
@@ -161,23 +158,30 @@ fn end_with_manager(asked: watch::Sender<u32>) -> Result<()> {
 /// Why a command cannot be begun.
 enum Unready {
     /// It is this item's own trouble, which uses up an attempt.
-    Item(String, Error),
+    Item(Error),
     /// It is this machine's, and the item goes back untried.
     Machine(Error),
 }
 
 /// Fails the attempt, or gives the item back if it is not to blame; gives whether to pause then. An error ends the lane.
-async fn not_begun<S: Source>(source: &S, grant: &Grant<S>, unready: Unready, is_first: bool) -> Result<bool> {
+async fn not_begun<B: Backlog>(
+    backlog: &B,
+    grant: &B::Grant,
+    attempt: &Attempt,
+    unready: Unready,
+    is_first: bool,
+) -> Result<bool> {
     match unready {
-        Unready::Item(_, error) if undone(Mend::UnreadyItemEndsTheLane) => Err(error),
-        Unready::Item(id, error) => {
-            let failed = attempt_failed(source, grant, &id, &format!("not begun: {error}")).await;
+        Unready::Item(error) if undone(Mend::UnreadyItemEndsTheLane) => Err(error),
+        Unready::Item(error) => {
+            let id = &attempt.id;
+            let failed = attempt_failed(backlog, grant, id, &format!("not begun: {error}")).await;
             // It expires by itself, and is tried again.
             failed.unwrap_or_else(|error| output::say(&format!("cannot tell what became of `{id}`: {error}")));
             Ok(false)
         }
         Unready::Machine(error) => {
-            let _ = source.give_back(grant).await;
+            let _ = backlog.give_back(grant).await;
             if !passes(error.kind()) {
                 return Err(error);
             }
@@ -189,43 +193,36 @@ async fn not_begun<S: Source>(source: &S, grant: &Grant<S>, unready: Unready, is
     }
 }
 
-fn prepare<S: Source>(
-    source: &S,
-    plan: &Plan,
-    bench: &mut Bench,
-    tenancy: &S::Tenancy,
-) -> std::result::Result<(Job, Standby), Unready> {
-    let job = source.job(tenancy).map_err(|error| Unready::Item(source.id(tenancy), error))?;
-    let payload = bench.lay(&job.payload).map_err(Unready::Machine)?;
-    let input = File::open(&payload).map_err(|e| match &job.payload {
+fn prepare(plan: &Plan, bench: &mut Bench, attempt: &Attempt) -> std::result::Result<Standby, Unready> {
+    let payload = bench.lay(&attempt.payload).map_err(Unready::Machine)?;
+    let input = File::open(&payload).map_err(|e| match &attempt.payload {
         Content::File(_) if !undone(Mend::UnreadableFileLeftUntried) => {
-            Unready::Item(job.id.clone(), Error::unavailable("its payload cannot be read", e))
+            Unready::Item(Error::unavailable("its payload cannot be read", e))
         }
         _ => Unready::Machine(cannot(e, &payload)),
     })?;
-    let standby = stand_by(plan, bench, &job, payload, input).map_err(Unready::Machine)?;
-    Ok((job, standby))
+    stand_by(plan, bench, attempt, payload, input).map_err(Unready::Machine)
 }
 
-fn stand_by(plan: &Plan, bench: &Bench, job: &Job, payload: PathBuf, input: File) -> Result<Standby> {
+fn stand_by(plan: &Plan, bench: &Bench, attempt: &Attempt, payload: PathBuf, input: File) -> Result<Standby> {
     let command: Vec<OsString> =
         plan.command.iter().map(|word| if word == TEMPLATE { payload.clone().into() } else { word.clone() }).collect();
-    let token = &job.token;
+    let token = &attempt.token;
     let mut environment: Vec<(&'static str, OsString)> = vec![
         (crate::verbs::tokens::QUEUE, plan.queue.clone().into()),
         ("LEASEHOLD_NAME", token.lease.to_string().into()),
-        ("LEASEHOLD_ITEM", job.id.clone().into()),
+        ("LEASEHOLD_ITEM", attempt.id.to_string().into()),
         ("LEASEHOLD_EPOCH", token.epoch.to_string().into()),
         ("LEASEHOLD_TOKEN", token.wire().into()),
         // The same for every attempt: what was done for this item need not be done again.
         ("LEASEHOLD_IDEMPOTENCY_KEY", token.lease.to_string().into()),
-        ("LEASEHOLD_ATTEMPT", job.attempt.to_string().into()),
+        ("LEASEHOLD_ATTEMPT", attempt.number.to_string().into()),
         ("LEASEHOLD_PAYLOAD", payload.into()),
         ("LEASEHOLD_RESULT", bench.result().into()),
         ("LEASEHOLD_FOLLOW_UPS", bench.follow_ups().into()),
         (LANE, OsString::new()),
     ];
-    let checkpoint = job.checkpoint.clone().filter(|text| !text.contains('\0')).unwrap_or_default();
+    let checkpoint = attempt.checkpoint.clone().filter(|text| !text.contains('\0')).unwrap_or_default();
     environment.push(("LEASEHOLD_CHECKPOINT", checkpoint.into()));
     Standby::start_with(command, &plan.store.portable(), None, Feed { input: Some(input), environment })
 }
@@ -241,23 +238,23 @@ enum Settled {
 }
 
 /// Says what became of the item, and tells the queue, as long as it takes while the item is trusted.
-async fn settle<S: Source>(
-    source: &S,
+async fn settle<B: Backlog>(
+    backlog: &B,
     plan: &Plan,
     bench: &Bench,
-    job: &Job,
-    finished: Finished<Grant<S>>,
+    attempt: &Attempt,
+    finished: Finished<B::Grant>,
     asked: &watch::Sender<u32>,
 ) -> Result<Settled> {
     let Finished { ended, course, lost, survivors, grant, trust_until, notes, mut dead_man, .. } = finished;
     notes.iter().for_each(|note| output::say(note));
-    let id = &job.id;
+    let id = &attempt.id;
     if !survivors.is_empty() {
         output::say(&format!("these processes of `{id}` could not be ended: {survivors:?}; it expires by itself"));
         return Ok(Settled::Lost);
     }
     if let Some(lost) = lost {
-        output::say(&format!("lost `{id}`, epoch {}, the command was stopped: {lost}", job.token.epoch));
+        output::say(&format!("lost `{id}`, epoch {}, the command was stopped: {lost}", attempt.token.epoch));
         let _ = dead_man.wait();
         return Ok(Settled::Lost);
     }
@@ -265,7 +262,7 @@ async fn settle<S: Source>(
     let failure = match (&ended, course) {
         (Ended::NotStarted(trouble), _) => {
             output::say(&format!("cannot run `{}`: {trouble}", plan.command[0].to_string_lossy()));
-            let _ = source.give_back(&grant).await;
+            let _ = backlog.give_back(&grant).await;
             if trouble.passes() {
                 return Ok(Settled::NotNow);
             }
@@ -281,13 +278,15 @@ async fn settle<S: Source>(
     };
     let telling = Telling { what: format!("the end of `{id}`"), trust_until };
     let told = telling::tell(&telling, asked_again(asked), async || match &failure {
-        None => match source.complete(&grant, &bench.result(), &bench.follow_ups()).await {
+        None => match complete(backlog, &grant, bench).await {
             // What the command left cannot be kept: that attempt has failed.
-            Err(error) if error.kind() == Kind::Invalid => attempt_failed(source, &grant, id, &error.to_string()).await,
+            Err(error) if error.kind() == Kind::Invalid => {
+                attempt_failed(backlog, &grant, id, &error.to_string()).await
+            }
             completed => completed,
         },
-        Some(_) if ended_by_us => source.give_back(&grant).await,
-        Some(why) => attempt_failed(source, &grant, id, why).await,
+        Some(_) if ended_by_us => backlog.give_back(&grant).await,
+        Some(why) => attempt_failed(backlog, &grant, id, why).await,
     });
     let told = told.await;
     let _ = dead_man.wait();
@@ -306,7 +305,7 @@ async fn settle<S: Source>(
             let how = failure.map_or_else(|| "is done".to_owned(), |why| format!("failed ({why})"));
             output::say(&format!(
                 "not recorded: `{id}`, epoch {}, {how}, but the queue could not be told; it is tried again when its time is up: {why}",
-                job.token.epoch
+                attempt.token.epoch
             ));
             Ok(Settled::Unrecorded)
         }
@@ -319,11 +318,20 @@ async fn asked_again(asked: &watch::Sender<u32>) {
     let _ = asked.subscribe().wait_for(|count| *count > before).await;
 }
 
-async fn attempt_failed<S: Source>(source: &S, grant: &Grant<S>, id: &str, why: &str) -> Result<()> {
-    let fate = source.fail(grant, Reason::lossy(why, "it failed")).await?;
-    match fate {
-        Fate::Again => output::say(&format!("`{id}` failed and is tried again: {why}")),
-        Fate::Dead => output::say(&format!("`{id}` failed and is a dead letter now: {why}")),
-    }
+/// Completes it with what the command left.
+async fn complete<B: Backlog>(backlog: &B, grant: &B::Grant, bench: &Bench) -> Result<()> {
+    let result = match File::open(bench.result()) {
+        Ok(file) => read_bounded(file, Payload::MAX_RESULT_BYTES, "the result")?,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        Err(e) => return Err(Error::new(Kind::Invalid, "the result cannot be read").with_source(e)),
+    };
+    let result = if result.is_empty() { None } else { Some(Payload::result(result)?) };
+    backlog.complete(grant, result, follow_ups(&bench.follow_ups())?).await.map(|_| ())
+}
+
+async fn attempt_failed<B: Backlog>(backlog: &B, grant: &B::Grant, id: &ItemId, why: &str) -> Result<()> {
+    let seen = backlog.fail(grant, Reason::lossy(why, "it failed"), None, false).await?;
+    let fate = if seen.is_dead() { "is a dead letter now" } else { "is tried again" };
+    output::say(&format!("`{id}` failed and {fate}: {why}"));
     Ok(())
 }

@@ -7,19 +7,16 @@
 mod bench;
 mod lane;
 mod lanes;
-mod source;
 
-use super::queue::{Open, Target, is_known};
+use super::queue::{Open, Target, say_error, with_backlog};
 use crate::args::{Common, Work as Args};
 use crate::config::{Flags, Settings, blame, duration_of};
 use crate::exit::Exit;
 use crate::output;
 use crate::supervise;
 use crate::supervise::windows::Windows;
-use leasehold_core::{HolderId, Result};
-use leasehold_work::queue::Claimer;
-use leasehold_work::spool::SpoolClaimer;
-use source::{Files, Items};
+use leasehold_core::Result;
+use leasehold_work::Backlog;
 
 pub async fn work(common: &Common, args: Args) -> Result<Exit> {
     let flags = Flags {
@@ -36,7 +33,7 @@ pub async fn work(common: &Common, args: Args) -> Result<Exit> {
     supervise::check()?;
     if args.jobs > 1 {
         // Said once, and not by each lane.
-        reach(&Open::new(&settings, &target).await?, args.until_empty).await?;
+        reach(&Open::new(&settings, &target).await?, &target, args.until_empty).await?;
         return lanes::run(&settings, &target, &args).await;
     }
     let plan = lane::Plan {
@@ -51,26 +48,20 @@ pub async fn work(common: &Common, args: Args) -> Result<Exit> {
     let (label, ttl) = (settings.label.value.clone(), settings.ttl.value);
     let open = Open::new(&settings, &target).await?;
     if !lane::is_managed() {
-        reach(&open, plan.until_empty).await?;
+        reach(&open, &target, plan.until_empty).await?;
     }
-    match open {
-        Open::Queue(queue) => lane::run(Items { claimer: Claimer::new(queue, label, ttl)? }, plan).await,
-        Open::Spool(spool) => {
-            let label = label.unwrap_or_else(|| HolderId::new(None).label);
-            let claimer = SpoolClaimer::new(spool, &label, ttl)?.warning(|odd| output::say(&odd.to_string()));
-            lane::run(Files { claimer }, plan).await
-        }
-    }
+    with_backlog!(open, backlog => {
+        let claimer = backlog.claimer(label, ttl, say_error)?;
+        lane::run(backlog, claimer, plan).await
+    })
 }
 
 /// Asks the store for something. A store that goes away later is waited for; one that was never there is most likely
 /// misspelt. So may be the name of a queue that is not there yet.
-async fn reach(open: &Open, until_empty: bool) -> Result<()> {
-    if let Open::Queue(queue) = open
-        && !is_known(queue).await?
-    {
+async fn reach(open: &Open, target: &Target, until_empty: bool) -> Result<()> {
+    if !with_backlog!(open, backlog => backlog.is_known().await?) {
         let waits = if until_empty { "" } else { "; waiting for items" };
-        output::say(&format!("there is no queue `{}` yet{waits}", queue.name()));
+        output::say(&format!("there is no queue `{}` yet{waits}", target.portable()));
     }
     Ok(())
 }
