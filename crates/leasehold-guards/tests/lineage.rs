@@ -129,7 +129,8 @@ fn a_stranger_that_stopped_inside_blocks_nobody() {
                     not_this_lease(postgres::admit(&inside, &resource, &foreign(99), Policy::Reentrant).await);
                     guard.seal(&token(6, 0)).await.unwrap();
                     let ended = inside.commit().await.unwrap_err();
-                    assert_eq!(ended.code(), Some(&SqlState::ADMIN_SHUTDOWN), "{ended:?}");
+                    // The server's last words may be lost with the connection.
+                    assert!(ended.is_closed() || ended.code() == Some(&SqlState::ADMIN_SHUTDOWN), "{ended:?}");
                 }
                 Engine::Mysql => {
                     let mut conn = db.mysql().await;
@@ -345,7 +346,7 @@ async fn hooks_let_an_adoption_through_and_nothing_else(remote: &Remote, before:
         let input = format!("{before} {new} refs/fence/job\n");
         let judged = hooks.run(HookState::PreReceive, &input).await;
         let refusal = judged.as_ref().err().map(leasehold_core::Error::kind);
-        assert_eq!(refusal, (!passes).then_some(Kind::Fenced), "{new}: {judged:?}");
+        assert_eq!(refusal, (!passes).then_some(Kind::Invalid), "{new}: {judged:?}");
         if !passes {
             not_this_lease(judged);
         }
