@@ -238,7 +238,7 @@ fn spooled(root: &Path, workers: usize, items: usize) -> Result<Duration> {
     }
     shared(crew, |claimer| match claimer.claim()? {
         None => Ok(false),
-        Some(grant) => claimer.spool().complete(&grant, None, &[]).map(|()| true).map_err(Into::into),
+        Some(grant) => claimer.spool().complete(&grant, None, &[]).map(|_| true).map_err(Into::into),
     })
 }
 
