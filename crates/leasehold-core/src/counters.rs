@@ -3,16 +3,16 @@
 //! Promise: each outcome has its own counter, and a skip is never a failure. Non-promise: best effort; a count may be
 //! missed when the store is busy or away, and nothing is ever decided by one.
 
+use crate::cell::{Fate, MAX_ATTEMPTS};
 use crate::codec;
 use crate::coordinator::Coordinator;
-use crate::error::Result;
+use crate::document::{Document, Edit};
+use crate::error::{Kind, Result};
 use crate::name::{Key, LeaseName, Shelf};
-use crate::store::{Swap, Versioned};
+use crate::store::Versioned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// How often a count is tried when others count at the same time.
-const MAX_ATTEMPTS: u32 = 32;
 const KIND: &str = "counters";
 
 /// What became of an attempt to run.
@@ -93,30 +93,29 @@ impl Coordinator {
 
     /// Counts an event that happened so many times, best effort.
     pub async fn count_many(&self, lease: &LeaseName, event: Event, times: u64) -> Result<()> {
-        let key = Key::new(Shelf::Counters, lease);
-        for _ in 0..MAX_ATTEMPTS {
-            let value = self.store().read(&key).await?.value;
-            let mut counters: Counters = match &value {
-                Some(value) => codec::decode(KIND, &value.bytes, lease.as_str())?,
-                None => Counters::default(),
-            };
+        let counted = |before: &Counters, _| {
+            let mut counters = before.clone();
             let count = counters.0.entry(event).or_default();
             *count = count.saturating_add(times);
-            let revision = value.map(|v| v.revision);
-            let bytes = codec::encode(KIND, &counters)?;
-            if let Swap::Done { .. } = self.store().swap(&key, revision.as_ref(), &bytes).await? {
-                break;
-            }
+            Ok(Some(counters))
+        };
+        // A count has no mark of its own, by which it could be found again.
+        let edit = Edit { decide: &counted, fate: &|_| Fate::Unknown, attempts: MAX_ATTEMPTS };
+        match self.document(lease).change(self.clock().as_ref(), &edit).await {
+            // Others count at the same time: this count is missed, and nobody is told.
+            Err(error) if error.kind() == Kind::Contended => Ok(()),
+            counted => counted.map(|_| ()),
         }
-        Ok(())
+    }
+
+    fn document(&self, lease: &LeaseName) -> Document<'_, Counters> {
+        let what = format!("the counters of `{lease}`");
+        Document::new(self.store().as_ref(), Key::new(Shelf::Counters, lease), KIND, what)
     }
 
     /// The counts of one lease.
     pub async fn counters(&self, lease: &LeaseName) -> Result<Counters> {
-        match self.store().read(&Key::new(Shelf::Counters, lease)).await?.value {
-            Some(value) => codec::decode(KIND, &value.bytes, lease.as_str()),
-            None => Ok(Counters::default()),
-        }
+        Ok(self.document(lease).look(self.clock().now()).await?.record)
     }
 
     /// The counts of all leases from just after a name, a page at a time, and whether there may be more. A damaged record

@@ -1,4 +1,4 @@
-//! A held lease, and until when it may be believed in.
+//! A held lease or item, and until when it may be believed in.
 //!
 //! # Trust
 //! Deadlines are in the store's clock, which only the store reads. The holder gets a time `now` with every answer, and
@@ -8,12 +8,14 @@
 //! deadline is reckoned from the answer before it and trusted by both answers, whichever ends sooner: the store's clock may
 //! have been set forward in between.
 
+use crate::cell::Seen;
 use crate::clock::Moment;
-use crate::lease::record::Ownership;
-use crate::sheet::Old;
-use crate::store::Revision;
+use crate::epoch::Epoch;
+use crate::error::{Error, Kind, Result};
+use crate::item::record::Item;
+use crate::lease::record::{Ownership, Progress, Tenure};
 use crate::time::{Timestamp, Ttl, format_duration};
-use crate::token::Token;
+use crate::token::{Claim, Token};
 use std::time::Duration;
 
 /// The store's time as it was told, and the local moment at which it was asked for.
@@ -47,16 +49,73 @@ impl Anchor {
     }
 }
 
-/// A held lease: the token, and what is needed to renew and release it in one swap.
-#[derive(Debug, Clone)]
-pub struct Grant {
-    pub(crate) token: Token,
-    pub(crate) ttl: Ttl,
-    pub(crate) known: Known,
-    pub(crate) trust_until: Moment,
+/// A record that says who holds something, and until when.
+pub trait Tenured {
+    /// The tenure in it, run out or not.
+    fn tenure(&self) -> Option<&Tenure>;
+
+    /// The epoch of the last tenure.
+    fn epoch(&self) -> Epoch;
+
+    /// Whether this claim is the tenure in it, run out or not.
+    fn is_held_by(&self, claim: Claim) -> bool {
+        self.epoch() == claim.epoch && self.tenure().is_some_and(|tenure| tenure.holder.nonce == claim.nonce)
+    }
 }
 
-impl Grant {
+impl Tenured for Ownership {
+    fn tenure(&self) -> Option<&Tenure> {
+        self.tenure.as_ref()
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+}
+
+impl Tenured for Item {
+    fn tenure(&self) -> Option<&Tenure> {
+        self.tenure()
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+}
+
+impl<R: Tenured> Seen<R> {
+    /// Until when, locally, the tenure in it surely stands; it was over when it was asked for if there is none. Never for longer
+    /// than a TTL from asking: a store whose clock was set back between two answers would have us trust it for as long as it
+    /// was set back by.
+    pub fn trust(&self, grain: Duration) -> Moment {
+        let until =
+            |tenure: &Tenure| self.anchor.trust(tenure.deadline, grain).min(self.anchor.asked + tenure.ttl.get());
+        self.record.tenure().map_or(self.anchor.asked, until)
+    }
+
+    /// Whether somebody had it when it was seen, and the tenure had run out.
+    pub fn has_run_out(&self) -> bool {
+        self.record.tenure().is_some_and(|tenure| self.anchor.now >= tenure.deadline)
+    }
+
+    /// How long before it was seen this progress was reported, if that was under this claim. Both times are in the store's clock,
+    /// which is as exact as its grain.
+    pub fn age(&self, progress: Option<&Progress>, claim: Claim, grain: Duration) -> Option<Duration> {
+        let progress = progress.filter(|progress| progress.epoch == claim.epoch)?;
+        Some(self.anchor.now.saturating_since(progress.at).saturating_sub(grain))
+    }
+}
+
+/// A held lease, or a claimed item: the token, and what is needed to renew and release it in one swap.
+#[derive(Debug, Clone)]
+pub struct Grant<R = Ownership> {
+    token: Token,
+    ttl: Ttl,
+    seen: Seen<R>,
+    trust_until: Moment,
+}
+
+impl<R> Grant<R> {
     /// The proof to show to guards.
     pub fn token(&self) -> &Token {
         &self.token
@@ -67,24 +126,71 @@ impl Grant {
         self.ttl
     }
 
-    /// The moment of this machine's clock from which on somebody else may have been granted the lease. Work is under
-    /// its protection strictly before it.
+    /// The moment of this machine's clock from which on somebody else may have been granted it. Work is under its protection
+    /// strictly before it.
     pub fn trust_until(&self) -> Moment {
         self.trust_until
     }
 
     /// The record as last written: history, progress and checkpoint of earlier tenures are in it.
-    pub fn record(&self) -> &Ownership {
-        &self.known.record
+    pub fn record(&self) -> &R {
+        &self.seen.record
+    }
+
+    /// The record as last written, its tag and its time.
+    pub fn seen(&self) -> &Seen<R> {
+        &self.seen
     }
 }
 
-/// A record as last seen, its tag and the time it was seen at.
-#[derive(Debug, Clone)]
-pub(crate) struct Known {
-    pub(crate) record: Ownership,
-    pub(crate) revision: Option<Revision>,
-    /// What of the record lies in a part of its own.
-    pub(crate) old: Old,
-    pub(crate) anchor: Anchor,
+impl<R: Tenured> Grant<R> {
+    /// What a record grants to the holder of a token, at this local moment. `what` is its name in messages.
+    pub fn new(what: &str, token: Token, ttl: Ttl, seen: Seen<R>, grain: Duration, now: Moment) -> Result<Self> {
+        // The epoch in the record is only this holder's if the tenure in it is: a token of one grant under another's
+        // epoch would pass every guard.
+        if !seen.record.is_held_by(token.claim()) {
+            return Err(Error::new(Kind::Lost, format!("{what} was granted and has moved on since")));
+        }
+        let grant = Self::unchecked(token, ttl, seen, grain);
+        // A slow exchange may have eaten the whole tenure: then it is no grant, whatever the store said.
+        if now >= grant.trust_until {
+            let message = format!("{what} was granted too late: the answer took longer than its ttl of {ttl}");
+            return Err(Error::new(Kind::Lost, message));
+        }
+        Ok(grant)
+    }
+
+    /// The same for requests that are decided by the record anyway.
+    pub fn unchecked(token: Token, ttl: Ttl, seen: Seen<R>, grain: Duration) -> Self {
+        let trust_until = seen.trust(grain);
+        Grant { token, ttl, seen, trust_until }
+    }
+
+    /// Goes on from an answered write that was decided on what was seen at `before`. What does not move the deadline makes
+    /// nothing longer.
+    pub fn follow(&mut self, before: Anchor, written: Seen<R>, grain: Duration) {
+        let trust_until = self.trust_until;
+        self.move_on(before, written, grain);
+        self.trust_until = self.trust_until.min(trust_until);
+    }
+
+    /// The same for a renewal, at this local moment. An exchange that outlived the window that it bought has bought nothing.
+    pub fn renew(&mut self, what: &str, before: Anchor, written: Seen<R>, grain: Duration, now: Moment) -> Result<()> {
+        let latest = self.seen.anchor.at_latest(now, grain);
+        self.move_on(before, written, grain);
+        if now < self.trust_until {
+            return Ok(());
+        }
+        let why = self.seen.anchor.why_too_late(latest, self.ttl);
+        Err(Error::new(Kind::Lost, format!("{what} was renewed too late: {why}")))
+    }
+
+    /// By the time that the deadline was reckoned from, and by the answer's own: a store whose clock was set forward in between
+    /// has used up part of the time, or all of it.
+    fn move_on(&mut self, before: Anchor, written: Seen<R>, grain: Duration) {
+        if let Some(tenure) = written.record.tenure() {
+            self.trust_until = before.trust(tenure.deadline, grain).min(written.trust(grain));
+        }
+        self.seen = written;
+    }
 }

@@ -32,10 +32,12 @@
 //! # Ok(()) }
 //! ```
 
+pub mod cell;
 pub mod clock;
 pub mod codec;
 mod coordinator;
 mod counters;
+pub mod document;
 mod epoch;
 mod error;
 mod grant;
@@ -66,7 +68,7 @@ pub use coordinator::{Acquired, Ask, Coordinator, Inspection, Listing, Operated,
 pub use counters::{Counters, Event};
 pub use epoch::Epoch;
 pub use error::{Error, Kind, Result, printable};
-pub use grant::{Anchor, Grant};
+pub use grant::{Anchor, Grant, Tenured};
 pub use holder::HolderId;
 pub use keeper::{Keeper, Loss, ProgressGate, Standing};
 pub use lease::record::{

@@ -7,12 +7,14 @@
 //! again after it: either the migration sees the record, or the writer sees the mark and takes the record back. Non-promise:
 //! it says nothing about a single lease: its own record does.
 
-use crate::codec;
+use crate::cell::Fate;
+use crate::clock::{Clock, SystemClock};
+use crate::document::{Document, Edit};
 use crate::error::{Error, Kind, Result};
 use crate::name::{Key, LeaseName, Shelf};
 use crate::nonce::Nonce;
 use crate::relocation::{self, Address, Relocated, Relocation, Step, commands, relocate};
-use crate::store::{Revision, Store, Swap};
+use crate::store::Store;
 use crate::text::{Who, shell_word};
 use crate::time::{Timestamp, format_duration};
 use serde::{Deserialize, Serialize};
@@ -21,7 +23,7 @@ use std::time::Duration;
 const KIND: &str = "namespace";
 const NAME: &str = "namespace";
 /// How often the mark is tried when others keep writing it.
-const MAX_ATTEMPTS: usize = 8;
+const MAX_ATTEMPTS: u32 = 8;
 /// How many migrations that were given up are remembered.
 const MAX_GIVEN_UP: usize = 64;
 
@@ -234,23 +236,15 @@ fn in_the_way(which: &str, mark: Option<&Mark>) -> Error {
     Error::new(Kind::Invalid, message)
 }
 
-/// The one key that it has.
-fn key() -> Result<Key> {
-    Ok(Key::new(Shelf::Namespace, &LeaseName::new(NAME)?))
+fn document(store: &dyn Store) -> Result<Document<'_, Marks>> {
+    let key = Key::new(Shelf::Namespace, &LeaseName::new(NAME)?);
+    Ok(Document::new(store, key, KIND, "the namespace's mark".into()))
 }
 
 /// Reads it. A namespace that nobody ever moved has the default.
 pub async fn look(store: &dyn Store) -> Result<Seen> {
-    Ok(read(store).await?.0)
-}
-
-async fn read(store: &dyn Store) -> Result<(Seen, Option<Revision>)> {
-    let reading = store.read(&key()?).await?;
-    let (marks, revision) = match reading.value {
-        None => (Marks::default(), None),
-        Some(value) => (codec::decode(KIND, &value.bytes, NAME)?, Some(value.revision)),
-    };
-    Ok((Seen { marks, now: reading.now }, revision))
+    let seen = document(store)?.look(SystemClock.now()).await?;
+    Ok(Seen { marks: seen.record, now: seen.anchor.now })
 }
 
 /// The error of everything that meets a record which is not simply here, with who began the migration and what ends it if the
@@ -280,17 +274,17 @@ fn left_behind(what: &str, state: &Relocation) -> Error {
 
 /// Makes a step of a departure: [`Step::Leave`], [`Step::Stay`] or [`Step::Depart`].
 pub async fn leave(store: &dyn Store, step: &Step, migration: &Migration) -> Result<()> {
-    change(store, |seen| seen.marks.leave(step, migration, seen.now)).await
+    change(store, |seen, now| seen.leave(step, migration, now)).await
 }
 
 /// The first step of giving a migration up: from here on nobody can take the one after which it cannot be, nor begin it anew.
 pub async fn give_up(store: &dyn Store, migration: Nonce) -> Result<()> {
-    change(store, |seen| seen.marks.give_up(migration)).await
+    change(store, |seen, _| seen.give_up(migration)).await
 }
 
 /// The last step of a migration, in the old store: from here on another one may bring something back.
 pub async fn finish(store: &dyn Store, migration: Nonce) -> Result<()> {
-    change(store, |Seen { marks, .. }| {
+    change(store, |marks, _| {
         let ours = marks.leaving.as_ref().filter(|mark| mark.state.migration() == migration);
         let finished = ours.map(|mark| Mark { finished: true, ..mark.clone() });
         Ok(finished.map(|mark| Marks { leaving: Some(mark), ..marks.clone() }))
@@ -300,12 +294,12 @@ pub async fn finish(store: &dyn Store, migration: Nonce) -> Result<()> {
 
 /// Says that records come in; refused while another migration is under way here.
 pub async fn arrive(store: &dyn Store, migration: &Migration) -> Result<()> {
-    change(store, |seen| seen.marks.arrive(migration, seen.now)).await
+    change(store, |seen, now| seen.arrive(migration, now)).await
 }
 
 /// Ends an arrival. `came` says whether the namespace lives here from now on, whatever it had left for before.
 pub async fn arrived(store: &dyn Store, migration: Nonce, came: Came) -> Result<()> {
-    change(store, |Seen { marks: seen, .. }| {
+    change(store, |seen, _| {
         let is_ours = seen.arriving.as_ref().is_some_and(|mark| mark.state.migration() == migration);
         let leaving = if came == Came::ToStay { None } else { seen.leaving.clone() };
         Ok(is_ours.then(|| Marks { arriving: None, leaving, ..seen.clone() }))
@@ -323,18 +317,12 @@ pub enum Came {
 }
 
 /// Decides on what is there and swaps the answer in. Every step may be made again, so a write without an answer is.
-async fn change(store: &dyn Store, decide: impl Fn(&Seen) -> Result<Option<Marks>>) -> Result<()> {
-    let mut unanswered = None;
-    for _ in 0..MAX_ATTEMPTS {
-        let (seen, revision) = read(store).await.map_err(|error| unanswered.take().unwrap_or(error))?;
-        // What is there already may be visible and not yet durable: it is written once more, and that is answered.
-        let next = Marks { tag: Some(Nonce::random()), ..decide(&seen)?.unwrap_or(seen.marks) };
-        match store.swap(&key()?, revision.as_ref(), &codec::encode(KIND, &next)?).await {
-            Ok(Swap::Done { .. }) => return Ok(()),
-            Ok(Swap::Mismatch) => {}
-            Err(error) if error.kind() == Kind::Indeterminate => unanswered = Some(error),
-            Err(error) => return Err(unanswered.unwrap_or(error)),
-        }
-    }
-    Err(unanswered.unwrap_or_else(|| Error::new(Kind::Contended, "the namespace's mark keeps changing; try again")))
+async fn change(store: &dyn Store, decide: impl Fn(&Marks, Timestamp) -> Result<Option<Marks>> + Sync) -> Result<()> {
+    // What is there already may be visible and not yet durable: it is written once more, and that is answered.
+    let tagged = |seen: &Marks, now| -> Result<_> {
+        let next = decide(seen, now)?.unwrap_or_else(|| seen.clone());
+        Ok(Some(Marks { tag: Some(Nonce::random()), ..next }))
+    };
+    let edit = Edit { decide: &tagged, fate: &|_| Fate::NotApplied, attempts: MAX_ATTEMPTS };
+    document(store)?.change(&SystemClock, &edit).await.map(|_| ())
 }

@@ -7,10 +7,9 @@
 //! out of date when it arrives; a guard decides by its own fence.
 
 use crate::clock::Moment;
-use crate::coordinator::{Coordinator, Inspection};
+use crate::coordinator::Coordinator;
 use crate::epoch::Epoch;
 use crate::error::{Error, Kind, Result};
-use crate::grant::Anchor;
 use crate::lease::record::Ownership;
 use crate::name::{Key, LeaseName, Shelf};
 use crate::nonce::Lineage;
@@ -122,16 +121,14 @@ impl Resolver for Coordinator {
             let message = format!("token `{token}` is of a queue's item; this program knows leases only");
             return Err(Error::new(Kind::Unsupported, message));
         }
-        let asked = self.clock().now();
-        let seen = self.inspect(&token.lease).await?;
-        let mut state = state_of(&seen, token);
-        if let (TokenState::Live(live), Some(tenure)) = (&mut state, &seen.record.tenure) {
-            let anchor = Anchor { now: seen.now, asked };
-            live.trust_until = anchor.trust(tenure.deadline, self.grain()).min(asked + tenure.ttl.get());
-            if self.clock().now() >= live.trust_until {
-                state = TokenState::Expired;
-            }
-        }
+        let seen = self.look(&token.lease).await?;
+        let trust_until = seen.trust(self.grain());
+        let is_over = seen.has_run_out() || self.clock().now() >= trust_until;
+        let state = match state_of(&seen.record, token) {
+            TokenState::Live(_) if is_over => TokenState::Expired,
+            TokenState::Live(live) => TokenState::Live(Live { trust_until, ..live }),
+            other => other,
+        };
         let place = format!("store `{}`", self.store().capabilities().name);
         Ok(Resolved { right: Right::Lease, epoch: seen.record.epoch, state, place })
     }
@@ -141,9 +138,8 @@ impl Resolver for Coordinator {
     }
 }
 
-/// The moment until which a live grant is trusted is for the caller to fill in.
-fn state_of(seen: &Inspection, token: &Token) -> TokenState {
-    let record = &seen.record;
+/// Whether a grant has run out, and until when it is trusted, is for the caller to fill in.
+fn state_of(record: &Ownership, token: &Token) -> TokenState {
     let Some(lineage) = record.lineage else { return TokenState::Missing };
     if lineage != token.lineage {
         return TokenState::OtherLineage { seen: lineage };
@@ -165,10 +161,7 @@ fn state_of(seen: &Inspection, token: &Token) -> TokenState {
     match &record.tenure {
         None => TokenState::Ended { how: "released" },
         Some(tenure) if tenure.holder.nonce != token.nonce => TokenState::NeverGranted,
-        Some(tenure) if seen.now < tenure.deadline => {
-            TokenState::Live(Live { ttl: tenure.ttl, trust_until: Moment::from_nanos(0) })
-        }
-        Some(_) => TokenState::Expired,
+        Some(tenure) => TokenState::Live(Live { ttl: tenure.ttl, trust_until: Moment::from_nanos(0) }),
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::error::{Error, Kind, Result};
 use crate::name::{Key, LeaseName, Shelf};
-use crate::time::Timestamp;
+use crate::time::{Timestamp, Ttl, format_duration};
 use async_trait::async_trait;
 use std::borrow::Cow;
 use std::fmt;
@@ -152,6 +152,16 @@ pub enum ClockSource {
     },
 }
 
+impl ClockSource {
+    /// How far a told time may be from the true one.
+    pub const fn grain(self) -> Duration {
+        match self {
+            ClockSource::Store { grain } => grain,
+            ClockSource::Local { margin } => margin,
+        }
+    }
+}
+
 /// Who can share a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
@@ -178,6 +188,19 @@ pub struct Capabilities {
     pub watch: Watching,
     /// What makes an answer durable, in words.
     pub durability: &'static str,
+}
+
+impl Capabilities {
+    /// Refuses a TTL that this store's clock cannot tell, before anything is written.
+    pub fn check_ttl(&self, ttl: Ttl) -> Result<()> {
+        let grain = self.clock.grain();
+        if ttl.get() > grain * 2 {
+            return Ok(());
+        }
+        let (store, grain) = (self.name, format_duration(grain));
+        let form = format!("store `{store}` tells time to {grain} only; use a ttl of more than twice that");
+        Err(Error::invalid("ttl", ttl, form))
+    }
 }
 
 /// What a store found out about the settings that its promises rest on: `doctor` prints it.

@@ -79,15 +79,13 @@ impl Tenancy for Held {
 
     async fn has_moved(&self) -> Result<bool> {
         let token = self.grant.token();
-        Ok(!self.coordinator.inspect(&token.lease).await?.record.is_held_by(token.claim()))
+        Ok(!self.coordinator.look(&token.lease).await?.record.is_held_by(token.claim()))
     }
 
     async fn progress_age(&self) -> Result<Option<Duration>> {
         let token = self.grant.token();
-        let seen = self.coordinator.inspect(&token.lease).await?;
-        let progress = seen.record.progress.filter(|p| p.epoch == token.epoch);
-        // Both times are in the store's clock, which is as exact as its grain.
-        Ok(progress.map(|p| seen.now.saturating_since(p.at).saturating_sub(self.coordinator.grain())))
+        let seen = self.coordinator.look(&token.lease).await?;
+        Ok(seen.age(seen.record.progress.as_ref(), token.claim(), self.coordinator.grain()))
     }
 
     fn into_grant(self) -> Grant {

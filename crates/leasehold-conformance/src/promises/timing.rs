@@ -3,7 +3,7 @@
 use crate::bench::{done, ensure, fresh_key, fresh_name};
 use crate::{Bench, Broken, Verdict};
 use leasehold_core::clock::{Clock, SystemClock};
-use leasehold_core::store::{ClockSource, Store, Watching};
+use leasehold_core::store::{Store, Watching};
 use leasehold_core::{Acquired, Ask, HolderId, Key, Outcome, Released, Revision, Shelf, Timestamp, Ttl};
 use std::time::Duration;
 
@@ -12,10 +12,7 @@ const SLACK: Duration = Duration::from_secs(10);
 const LOOKS: usize = 50;
 
 fn grain(store: &dyn Store) -> Duration {
-    match store.capabilities().clock {
-        ClockSource::Store { grain } => grain,
-        ClockSource::Local { margin } => margin,
-    }
+    store.capabilities().clock.grain()
 }
 
 pub(crate) async fn time_never_goes_back(bench: Bench) -> Verdict {

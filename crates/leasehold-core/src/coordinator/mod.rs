@@ -6,27 +6,28 @@
 //! Acquiring costs a read and a swap; renewing and releasing cost one swap, because the holder knows the revision it wrote.
 //! Non-promise: it does not renew by itself (see [`crate::Keeper`]).
 
+use crate::cell::{Seen, Start, Unanswered};
 use crate::clock::{Clock, SystemClock};
 use crate::epoch::Epoch;
 use crate::error::{Error, Kind, Result};
-use crate::grant::{Anchor, Grant, Known};
+use crate::grant::Grant;
 use crate::holder::HolderId;
 use crate::lease::protocol::{self, Order, Refusal, Report, Request, SlotClaim};
 use crate::lease::record::Ownership;
 use crate::lease::transfer::Outcome;
-use crate::name::{Key, LeaseName, Shelf};
+use crate::name::{LeaseName, Shelf};
 use crate::nonce::{Lineage, Nonce};
-use crate::sheet::{self, Old};
-use crate::store::{ClockSource, Store};
+use crate::sheet;
+use crate::store::Store;
 use crate::text::{Who, Why};
-use crate::time::{Timestamp, Ttl, format_duration};
+use crate::time::{Timestamp, Ttl};
 use crate::token::Token;
 use std::sync::Arc;
 use std::time::Duration;
 
 mod apply;
 
-use apply::{Applied, Unanswered};
+use apply::{Changed, LeaseRow, Refused};
 
 /// Acquires, renews and releases leases in a store.
 #[derive(Debug, Clone)]
@@ -129,28 +130,28 @@ impl Coordinator {
     /// # Ok(()) }
     /// ```
     pub async fn acquire(&self, lease: &LeaseName, ask: &Ask) -> Result<Acquired> {
-        self.check_ttl(ask.ttl)?;
+        self.store.capabilities().check_ttl(ask.ttl)?;
         lease.check_lease()?;
         let request =
             Request::Acquire { lineage: Lineage::random(), holder: ask.holder.clone(), ttl: ask.ttl, slot: ask.slot };
-        Ok(match self.apply(lease, &request, None).await? {
-            Applied::Yes { known, .. } => {
-                Acquired::Granted(Box::new(self.granted(lease, &ask.holder, ask.ttl, *known)?))
+        Ok(match self.apply(lease, &request, Start::Read).await? {
+            Ok(Changed { written, .. }) => {
+                Acquired::Granted(Box::new(self.granted(lease, &ask.holder, ask.ttl, written)?))
             }
-            Applied::No { refusal, now } => Acquired::Refused { lease: lease.clone(), refusal, now },
+            Err(Refused { refusal, now }) => Acquired::Refused { lease: lease.clone(), refusal, now },
         })
     }
 
     /// Takes up a grant that was handed to this process as a token, if it still stands. One read; it does not renew.
     pub async fn adopt(&self, token: &Token) -> Result<Grant> {
-        let known = self.look(&token.lease).await?;
-        let held = known.record.is_held_by(token.claim());
-        match known.record.live_tenure(known.anchor.now).filter(|_| held) {
+        let seen = self.look(&token.lease).await?;
+        let held = seen.record.is_held_by(token.claim());
+        match seen.record.live_tenure(seen.anchor.now).filter(|_| held) {
             Some(tenure) => {
                 let (holder, ttl) = (tenure.holder.clone(), tenure.ttl);
-                self.granted(&token.lease, &holder, ttl, known)
+                self.granted(&token.lease, &holder, ttl, seen)
             }
-            None => Err(lost_error(token, &protocol::lost(&known.record))),
+            None => Err(lost_error(token, &protocol::lost(&seen.record))),
         }
     }
 
@@ -160,29 +161,27 @@ impl Coordinator {
     /// TTL that it brought. After any other error the grant is as it was, and can be tried again until
     /// [`Grant::trust_until`].
     pub async fn renew(&self, grant: &mut Grant, progress: Option<Report>) -> Result<()> {
-        let claim = grant.token.claim();
-        let request = Request::Renew { claim, ttl: grant.ttl, progress };
+        let claim = grant.token().claim();
+        let request = Request::Renew { claim, ttl: grant.ttl(), progress };
         self.apply_held(grant, &request).await
     }
 
     /// Records progress, if still the holder by epoch.
     pub async fn checkpoint(&self, grant: &mut Grant, report: Report) -> Result<()> {
-        let request = Request::Checkpoint { claim: grant.token.claim(), report };
+        let request = Request::Checkpoint { claim: grant.token().claim(), report };
         self.apply_held(grant, &request).await
     }
 
     /// Records progress by token alone, as a process does that was not the one to acquire.
     pub async fn checkpoint_by_token(&self, token: &Token, report: Report) -> Result<()> {
         let request = Request::Checkpoint { claim: token.claim(), report };
-        match self.apply(&token.lease, &request, None).await? {
-            Applied::Yes { .. } => Ok(()),
-            Applied::No { refusal, .. } => Err(lost_error(token, &refusal)),
-        }
+        let changed = self.apply(&token.lease, &request, Start::Read).await?;
+        changed.map(|_| ()).map_err(|refused| lost_error(token, &refused.refusal))
     }
 
     /// Records that the claimed slot's run is over, if still the holder by epoch.
     pub async fn complete(&self, grant: &mut Grant, outcome: Outcome) -> Result<()> {
-        let request = Request::Complete { claim: grant.token.claim(), outcome };
+        let request = Request::Complete { claim: grant.token().claim(), outcome };
         self.apply_held(grant, &request).await
     }
 
@@ -193,14 +192,14 @@ impl Coordinator {
 
     /// A release that is tried again when the store is away, until somebody gives it up.
     pub fn releasing<'a>(&'a self, grant: &'a Grant, outcome: Outcome) -> Releasing<'a> {
-        let request = Request::Release { claim: grant.token.claim(), outcome };
+        let request = Request::Release { claim: grant.token().claim(), outcome };
         Releasing { coordinator: self, grant, request, unanswered: None }
     }
 
     /// Releases by token alone, as a process does that was not the one to acquire.
     pub async fn release_by_token(&self, token: &Token, outcome: Outcome) -> Result<Released> {
         let request = Request::Release { claim: token.claim(), outcome };
-        Ok(Self::released(self.apply(&token.lease, &request, None).await?))
+        Ok(released(self.apply(&token.lease, &request, Start::Read).await?))
     }
 
     /// Carries out an operator's order, decided on the record as it is now. Gives the grant for a hand-off.
@@ -219,23 +218,23 @@ impl Coordinator {
     ) -> Result<Operated> {
         lease.check_lease()?;
         if let Order::HandOff { ttl, .. } = &order {
-            self.check_ttl(*ttl)?;
+            self.store.capabilities().check_ttl(*ttl)?;
         }
         let (nonce, lineage) = (Nonce::random(), Lineage::random());
         let request = Request::Operate { nonce, lineage, by, why, expected, order: order.clone() };
-        match self.apply(lease, &request, None).await? {
-            Applied::No { refusal, .. } => Ok(Operated::Refused(refusal)),
-            Applied::Yes { known, .. } => Ok(match order {
-                Order::HandOff { to, ttl } => Operated::HandedOff(Box::new(self.granted(lease, &to, ttl, *known)?)),
-                _ => Operated::Done(Box::new(known.record)),
+        match self.apply(lease, &request, Start::Read).await? {
+            Err(refused) => Ok(Operated::Refused(refused.refusal)),
+            Ok(Changed { written, .. }) => Ok(match order {
+                Order::HandOff { to, ttl } => Operated::HandedOff(Box::new(self.granted(lease, &to, ttl, written)?)),
+                _ => Operated::Done(Box::new(written.record)),
             }),
         }
     }
 
     /// Reads a record without changing anything. A lease that nobody ever held has the default record.
     pub async fn inspect(&self, lease: &LeaseName) -> Result<Inspection> {
-        let known = self.look(lease).await?;
-        Ok(Inspection { lease: lease.clone(), record: known.record, now: known.anchor.now })
+        let seen = self.look(lease).await?;
+        Ok(Inspection { lease: lease.clone(), record: seen.record, now: seen.anchor.now })
     }
 
     /// Reads all records from just after a name, a page at a time. A record that cannot be read is given as its error,
@@ -255,87 +254,42 @@ impl Coordinator {
     }
 
     async fn apply_held(&self, grant: &mut Grant, request: &Request) -> Result<()> {
-        match self.apply(&grant.token.lease, request, Some(&grant.known)).await? {
-            Applied::Yes { known, trust_until } => {
-                let is_renewal = matches!(request, Request::Renew { .. });
-                if let Some(trust_until) = trust_until {
-                    // What does not move the deadline makes nothing longer.
-                    grant.trust_until = if is_renewal { trust_until } else { grant.trust_until.min(trust_until) };
-                }
-                let before = std::mem::replace(&mut grant.known, *known).anchor;
-                // As for a grant: an exchange that outlived the window it bought has bought nothing. Checkpoints and
-                // completions count by the epoch alone, whatever the time.
-                if is_renewal && self.clock.now() >= grant.trust_until {
-                    let latest = before.at_latest(self.clock.now(), self.grain());
-                    let (lease, why) = (&grant.token.lease, grant.known.anchor.why_too_late(latest, grant.ttl));
-                    return Err(Error::new(Kind::Lost, format!("lease `{lease}` was renewed too late: {why}")));
-                }
+        let (lease, start) = (&grant.token().lease, Start::Remembered(grant.seen()));
+        match self.apply(lease, request, start).await? {
+            Ok(Changed { before, written }) if matches!(request, Request::Renew { .. }) => {
+                let what = format!("lease `{lease}`");
+                grant.renew(&what, before, written, self.grain(), self.clock.now())
+            }
+            // Checkpoints and completions count by the epoch alone, whatever the time.
+            Ok(Changed { before, written }) => {
+                grant.follow(before, written, self.grain());
                 Ok(())
             }
-            Applied::No { refusal, .. } => Err(lost_error(&grant.token, &refusal)),
+            Err(refused) => Err(lost_error(grant.token(), &refused.refusal)),
         }
     }
 
-    fn released(applied: Applied) -> Released {
-        match applied {
-            Applied::Yes { .. } => Released::Now,
-            Applied::No { refusal, .. } => match *refusal {
-                Refusal::AlreadyReleased { outcome } => Released::Already(outcome),
-                other => Released::Lost(other),
-            },
-        }
+    fn granted(&self, lease: &LeaseName, holder: &HolderId, ttl: Ttl, seen: Seen<Ownership>) -> Result<Grant> {
+        let Some(lineage) = seen.record.lineage else { return Err(no_lineage(lease)) };
+        let token = Token { lease: lease.clone(), lineage, epoch: seen.record.epoch, nonce: holder.nonce, seq: 0 };
+        Grant::new(&format!("lease `{lease}`"), token, ttl, seen, self.grain(), self.clock.now())
     }
 
-    fn granted(&self, lease: &LeaseName, holder: &HolderId, ttl: Ttl, known: Known) -> Result<Grant> {
-        let Some(lineage) = known.record.lineage else { return Err(no_lineage(lease)) };
-        let token = Token { lease: lease.clone(), lineage, epoch: known.record.epoch, nonce: holder.nonce, seq: 0 };
-        // The epoch in the record is only this holder's if the tenure in it is: a token of one grant under another's
-        // epoch would pass every guard.
-        if !known.record.is_held_by(token.claim()) {
-            return Err(Error::new(Kind::Lost, format!("lease `{lease}` was granted and has moved on since")));
-        }
-        let deadline = known.record.tenure.as_ref().map_or(known.anchor.now, |t| t.deadline);
-        // Never for longer than a TTL from asking: a store whose clock was set back between two answers would have us
-        // trust it for as long as it was set back by.
-        let trust_until = known.anchor.trust(deadline, self.grain()).min(known.anchor.asked + ttl.get());
-        // A slow exchange may have eaten the whole tenure: then it is no grant, whatever the store said.
-        if self.clock.now() >= trust_until {
-            let message = format!("lease `{lease}` was granted too late: the answer took longer than its ttl of {ttl}");
-            return Err(Error::new(Kind::Lost, message));
-        }
-        Ok(Grant { token, ttl, known, trust_until })
-    }
-
-    async fn look(&self, lease: &LeaseName) -> Result<Known> {
-        let asked = self.clock.now();
-        let reading = self.store.read(&Key::new(Shelf::Lease, lease)).await?;
-        let anchor = Anchor { now: reading.now, asked };
-        Ok(match reading.value {
-            None => Known { record: Ownership::default(), revision: None, old: Old::none(), anchor },
-            Some(value) => {
-                let (record, old) = sheet::read(&value, lease.as_str())?;
-                Known { record, revision: Some(value.revision), old, anchor }
-            }
-        })
-    }
-
-    /// Refuses a TTL that this store's clock cannot tell, before anything is written.
-    fn check_ttl(&self, ttl: Ttl) -> Result<()> {
-        let grain = self.grain();
-        if ttl.get() > grain * 2 {
-            return Ok(());
-        }
-        let (store, grain) = (self.store.capabilities().name, format_duration(grain));
-        let form = format!("store `{store}` tells time to {grain} only; use a ttl of more than twice that");
-        Err(Error::invalid("ttl", ttl, form))
+    pub(crate) async fn look(&self, lease: &LeaseName) -> Result<Seen<Ownership>> {
+        LeaseRow::new(self.store.as_ref(), lease).seen(self.clock.now()).await
     }
 
     /// How far a told store time may be from the true one.
     pub(crate) fn grain(&self) -> Duration {
-        match self.store.capabilities().clock {
-            ClockSource::Store { grain } => grain,
-            ClockSource::Local { margin } => margin,
-        }
+        self.store.capabilities().clock.grain()
+    }
+}
+
+fn released(answer: std::result::Result<Changed, Refused>) -> Released {
+    match answer.map_err(|refused| *refused.refusal) {
+        Ok(_) => Released::Now,
+        Err(Refusal::AlreadyReleased { outcome }) => Released::Already(outcome),
+        Err(other) => Released::Lost(other),
     }
 }
 
@@ -348,15 +302,14 @@ pub struct Releasing<'a> {
     coordinator: &'a Coordinator,
     grant: &'a Grant,
     request: Request,
-    unanswered: Option<Unanswered>,
+    unanswered: Option<Unanswered<Ownership>>,
 }
 
 impl Releasing<'_> {
     /// Tries once. After [`Kind::Unavailable`], [`Kind::Contended`] or [`Kind::Indeterminate`] it may be tried again.
     pub async fn attempt(&mut self) -> Result<Released> {
-        let (leases, lease) = (self.coordinator, &self.grant.token.lease);
-        let applied = leases.apply_again(lease, &self.request, Some(&self.grant.known), &mut self.unanswered).await?;
-        Ok(Coordinator::released(applied))
+        let (lease, start) = (&self.grant.token().lease, Start::Remembered(self.grant.seen()));
+        Ok(released(self.coordinator.apply_again(lease, &self.request, start, &mut self.unanswered).await?))
     }
 }
 

@@ -4,6 +4,7 @@
 //! the queue in `leasehold-work` does that.
 
 mod budget;
+mod fate;
 pub mod name;
 pub mod payload;
 pub mod protocol;

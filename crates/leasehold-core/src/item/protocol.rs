@@ -6,9 +6,10 @@
 //! else may try.
 
 use super::budget::{self, Excess};
+pub use super::fate::fate;
 use super::payload::Payload;
 use super::record::{EVENTS_KEPT, Ended, Event, FollowUp, How, Item, Reason, State, What};
-use crate::lease::protocol::{Fate, Holder, Report};
+use crate::lease::protocol::{Holder, Report};
 use crate::relocation::{Address, Relocated, Relocation, Step, relocate};
 use crate::{Claim, Epoch, HolderId, Nonce, Progress, Tenure, Timestamp, Ttl, Who, Why};
 use leasehold_system::undo::{Mend, undone};
@@ -121,15 +122,7 @@ pub enum Order {
 }
 
 /// The answer of [`decide`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Decision {
-    /// Swap this in.
-    Write(Box<Item>),
-    /// This very request was carried out before; its answer was lost.
-    AlreadyApplied,
-    /// Not possible, and why.
-    Refuse(Refusal),
-}
+pub type Decision = crate::cell::Decision<Item, Refusal>;
 
 /// Why a request is refused. Nothing changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -457,37 +450,6 @@ pub fn arriving(other: &Item, migration: Nonce, from: &Address) -> Item {
     let relocation = Some(Relocation::Arriving { from: from.clone(), migration });
     // A new turn, so that no place in line which it had here before stands for it.
     Item { relocation, turn: other.epoch, ..other.clone() }
-}
-
-/// What became of a request that was based on the record `base` and got no answer, now that the record is `seen`.
-pub fn fate(base: &Item, seen: &Item, request: &Request) -> Fate {
-    if seen.lineage != base.lineage || seen.epoch < base.epoch {
-        return Fate::Unknown;
-    }
-    // Every claim and every order raises the epoch by one; the last of each has left its nonce.
-    let raised = |is_ours: bool| match is_ours {
-        true => Fate::Applied,
-        false if Some(seen.epoch) <= base.epoch.next() => Fate::NotApplied,
-        false => Fate::Unknown,
-    };
-    match request {
-        // Made again, they write the same or are refused for what has happened since.
-        Request::Renew { .. } | Request::Progress { .. } | Request::Reap | Request::Settle => Fate::NotApplied,
-        Request::Operate { order: Order::Relocate { .. } | Order::Arrive { .. }, .. } => Fate::NotApplied,
-        Request::Operate { nonce, .. } => raised(seen.ordered == Some(*nonce)),
-        Request::Claim { holder, .. } => {
-            let had = seen.ended.is_some_and(|ended| ended.nonce == holder.nonce);
-            raised(had || seen.tenure().is_some_and(|tenure| tenure.holder.nonce == holder.nonce))
-        }
-        Request::Complete { claim, .. } | Request::Fail { claim, .. } | Request::Return { claim } => {
-            let ended = seen.ended.filter(|ended| (ended.epoch, ended.nonce) == (claim.epoch, claim.nonce));
-            match ended {
-                Some(_) => Fate::Applied,
-                None if seen.epoch == claim.epoch => Fate::NotApplied,
-                None => Fate::Unknown,
-            }
-        }
-    }
 }
 
 impl Item {

@@ -9,9 +9,11 @@ pub mod high_water;
 
 pub use adopt::StoreFence;
 
+use leasehold_core::cell::{Applied, Cell, Fate, Seen, Start};
 use leasehold_core::clock::Clock;
+use leasehold_core::document::{Document, Edit};
 use leasehold_core::guard::{self, HighWater};
-use leasehold_core::store::{ClockSource, Store, Swap};
+use leasehold_core::store::Store;
 use leasehold_core::{
     Anchor, Claim, Coordinator, Epoch, Error, Key, Kind, LeaseName, Lineage, Nonce, Ownership, Remedy, Result,
     Revision, Shelf, StoredLineage, Timestamp, Token, Who, Why, codec,
@@ -22,7 +24,7 @@ use std::time::Duration;
 
 const KIND: &str = "fence";
 /// How often a write without an answer is written again, to be sure of it.
-const MAX_CONFIRMATIONS: u32 = 4;
+const MAX_ATTEMPTS: u32 = 4;
 /// How many leases that had the resource before the fence has room for.
 pub const MAX_ADOPTIONS: usize = 32;
 
@@ -80,7 +82,7 @@ impl Adoption {
     }
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -124,6 +126,12 @@ impl From<HighWater> for High {
     }
 }
 
+impl Default for Record {
+    fn default() -> Self {
+        Record::new(Content::default(), Nonce::from_u128(0))
+    }
+}
+
 impl Record {
     fn new(content: Content, tag: Nonce) -> Self {
         let Content { high, by, horizon, adopted } = content;
@@ -154,19 +162,25 @@ pub fn is_older_copy(key: &Key, old: &[u8], new: &[u8]) -> Result<bool> {
 }
 
 /// A fence as it was last seen.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Kept {
     pub content: Content,
     pub revision: Option<Revision>,
     /// The store's time when it was seen.
-    pub anchor: Option<Anchor>,
+    pub anchor: Anchor,
+}
+
+impl From<Seen<Record>> for Kept {
+    fn from(Seen { record, revision, anchor, .. }: Seen<Record>) -> Self {
+        Kept { content: record.content(), revision, anchor }
+    }
 }
 
 impl Kept {
     /// How long after it was seen requests may be at work behind a proxy.
     pub fn horizon_left(&self) -> Duration {
-        let (Some(horizon), Some(anchor)) = (self.content.horizon, self.anchor) else { return Duration::ZERO };
-        horizon.until.saturating_since(anchor.now).min(Duration::from_millis(horizon.length_ms))
+        let Some(horizon) = self.content.horizon else { return Duration::ZERO };
+        horizon.until.saturating_since(self.anchor.now).min(Duration::from_millis(horizon.length_ms))
     }
 }
 
@@ -190,57 +204,33 @@ impl KeptFence {
 
     /// How far a told store time may be from the true one.
     pub fn grain(&self) -> Duration {
-        match self.store.capabilities().clock {
-            ClockSource::Store { grain } => grain,
-            ClockSource::Local { margin } => margin,
-        }
+        self.store.capabilities().clock.grain()
     }
 
     pub async fn look(&self) -> Result<Kept> {
-        let asked = self.clock.now();
-        let reading = self.store.read(&self.key).await?;
-        let anchor = Some(Anchor { now: reading.now, asked });
-        Ok(match reading.value {
-            None => Kept { anchor, ..Kept::default() },
-            Some(value) => {
-                let record: Record = codec::decode(KIND, &value.bytes, self.key.name.as_str())?;
-                Kept { content: record.content(), revision: Some(value.revision), anchor }
-            }
-        })
+        self.document().look(self.clock.now()).await.map(Kept::from)
     }
 
     /// Puts what is remembered next over what was seen; none if somebody else was faster.
     ///
-    /// Without an answer the write may have become visible only, and be gone after a crash. So the same content is
-    /// written again, under a fresh tag, until a write is answered; if none is, the error is [`Kind::Indeterminate`].
+    /// Without an answer the write may have become visible only, and be gone after a crash. So it is written again until a
+    /// write is answered; if none is, the error is [`Kind::Indeterminate`].
     pub async fn put(&self, seen: &Kept, next: Content) -> Result<Option<Kept>> {
-        let mut expected = seen.revision.clone();
-        let mut doubt = None;
-        for _ in 0..MAX_CONFIRMATIONS {
-            let tag = Nonce::random();
-            let bytes = codec::encode(KIND, &Record::new(next.clone(), tag))?;
-            let asked = self.clock.now();
-            let error = match self.store.swap(&self.key, expected.as_ref(), &bytes).await {
-                Ok(Swap::Done { revision, now }) => {
-                    let anchor = Some(Anchor { now, asked });
-                    return Ok(Some(Kept { content: next, revision: Some(revision), anchor }));
-                }
-                Ok(Swap::Mismatch) => return Ok(None),
-                Err(error) if error.kind() == Kind::Indeterminate => error,
-                // The first write stays in doubt, whatever became of the one that was to confirm it.
-                Err(error) => return Err(doubt.unwrap_or(error)),
-            };
-            let Ok(reading) = self.store.read(&self.key).await else { return Err(error) };
-            let Some(value) = reading.value else { return Err(error) };
-            let found: Record = codec::decode(KIND, &value.bytes, self.key.name.as_str())?;
-            if found.tag != tag {
-                // Still as it was: the swap may yet arrive, and then finds what it expects. Nothing may be built on it.
-                return if Some(&value.revision) == expected.as_ref() { Err(error) } else { Ok(None) };
-            }
-            expected = Some(value.revision);
-            doubt = Some(error);
+        let record = Record::new(next, Nonce::random());
+        let is_ours = |found: &Record| found.tag == record.tag;
+        let decide = |found: &Record, _| Ok((!is_ours(found)).then(|| record.clone()));
+        let fate = |found: &Record| if is_ours(found) { Fate::Applied } else { Fate::NotApplied };
+        let edit = Edit { decide: &decide, fate: &fate, attempts: MAX_ATTEMPTS };
+        let base = Seen::new(Record::default(), seen.revision.clone(), seen.anchor);
+        let mut cell = Cell::new(self.document(), self.store.as_ref(), self.clock.as_ref());
+        match cell.apply(&edit, Start::OnlyOn(&base), &mut None).await? {
+            Applied::Yes { written, .. } => Ok(Some(Kept::from(*written))),
+            Applied::No { .. } | Applied::Overtaken | Applied::Missing => Ok(None),
         }
-        Err(doubt.unwrap_or_else(|| Error::new(Kind::Indeterminate, format!("fence `{}` was not answered", self.key))))
+    }
+
+    fn document(&self) -> Document<'_, Record> {
+        Document::new(self.store.as_ref(), self.key.clone(), KIND, format!("fence `{}`", self.key))
     }
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use async_trait::async_trait;
 use leasehold_core::MemoryStore;
-use leasehold_core::store::{Beside, Capabilities, Page, Parts, Reading, Survey, Watch};
+use leasehold_core::store::{Beside, Capabilities, Page, Parts, Reading, Survey, Swap, Watch};
 use std::sync::Mutex;
 
 /// What becomes of the next swaps.
@@ -13,6 +13,8 @@ enum Fault {
     Visible,
     /// It is lost, and so is the answer.
     Lost,
+    /// It is lost, so is the answer, and another writes meanwhile.
+    Overtaken,
     /// Surely not applied.
     Away,
     None,
@@ -60,6 +62,11 @@ impl Store for Faulty {
                 Err(unknown())
             }
             Fault::Lost => Err(unknown()),
+            Fault::Overtaken => {
+                let bytes = codec::encode(KIND, &Record::new(content(43), Nonce::random()))?;
+                self.inner.swap_parts(key, expected, Parts::whole(&bytes)).await?;
+                Err(unknown())
+            }
             Fault::Away => Err(Error::new(Kind::Unavailable, "the store is away")),
             Fault::None => {
                 let answer = self.inner.swap_parts(key, expected, next).await?;
@@ -146,10 +153,10 @@ async fn what_is_only_visible_is_confirmed_by_an_answered_write() {
 #[tokio::test(flavor = "current_thread")]
 async fn what_cannot_be_confirmed_stays_unknown() {
     for faults in [
-        &[Fault::Visible; MAX_CONFIRMATIONS as usize][..],
+        &[Fault::Visible; MAX_ATTEMPTS as usize][..],
+        &[Fault::Lost; MAX_ATTEMPTS as usize],
         &[Fault::Visible, Fault::Away],
-        &[Fault::Visible, Fault::Lost],
-        &[Fault::Lost],
+        &[Fault::Lost, Fault::Away],
     ] {
         let store = Faulty::new();
         let fence = fence(store.clone());
@@ -164,6 +171,19 @@ async fn what_cannot_be_confirmed_stays_unknown() {
     let seen = fence.look().await.unwrap();
     store.fail(&[Fault::Away]);
     assert_eq!(fence.put(&seen, content(41)).await.unwrap_err().kind(), Kind::Unavailable);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn what_was_lost_is_put_again_and_only_over_the_same_reading() {
+    let store = Faulty::new();
+    let fence = fence(store.clone());
+    let seen = fence.look().await.unwrap();
+    store.fail(&[Fault::Lost]);
+    let put = fence.put(&seen, content(41)).await.unwrap().unwrap();
+    assert_eq!((store.answered(), fence.look().await.unwrap().content), (1, content(41)));
+    store.fail(&[Fault::Overtaken]);
+    assert!(fence.put(&put, content(42)).await.unwrap().is_none());
+    assert_eq!(fence.look().await.unwrap().content, content(43));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::fence::{Fence, Ticket};
 use super::flight::{Fault, LineEpoch};
 use leasehold_core::clock::Moment;
 use leasehold_core::guard::HighWater;
-use leasehold_core::{Error, Kind, Result, Timestamp};
+use leasehold_core::{Error, Kind, Result};
 use leasehold_guards::stored::{Content, Horizon, Kept};
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,9 +85,7 @@ impl Fence {
         let left =
             inherited.filter(|inherited| inherited.of == of).map(|inherited| inherited.until.saturating_since(now));
         let length = (self.window() + self.upstream_timeout).max(left.unwrap_or_default());
-        let store_now =
-            seen.anchor.map_or(Timestamp::from_millis(0), |anchor| anchor.at_latest(now, self.kept.grain()));
-        let until = store_now.plus(length);
+        let until = seen.anchor.at_latest(now, self.kept.grain()).plus(length);
         let length_ms = u64::try_from(length.as_millis()).unwrap_or(u64::MAX).saturating_add(1);
         Ahead { horizon: Horizon { lineage: of.lineage, epoch: of.epoch, until, length_ms }, asked: now }
     }
@@ -95,7 +93,7 @@ impl Fence {
     /// Until when requests may be made whole under a horizon that was written.
     pub(crate) fn send_until(&self, ahead: &Ahead, kept: &Kept) -> Moment {
         // By the time in the answer too: the store's clock may have been set forward since it was last seen.
-        let surely = kept.anchor.map_or(ahead.asked, |anchor| anchor.trust(ahead.horizon.until, self.kept.grain()));
+        let surely = kept.anchor.trust(ahead.horizon.until, self.kept.grain());
         (surely - self.upstream_timeout).min(ahead.asked + self.window())
     }
 

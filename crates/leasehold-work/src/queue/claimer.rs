@@ -7,12 +7,13 @@
 //! one swap and a short listing, however long the line is. Non-promise: with several workers the order holds roughly, and an
 //! item that was to wait may come up to a second later than others that were due after it.
 
-use super::apply::{Applied, Copy};
-use super::grant::{ItemGrant, Known};
+use super::apply::Applied;
+use super::grant::{ItemGrant, Seen};
 use super::janitor::Sweep;
 use super::line::Standing;
 use super::queue::{Queue, too_large};
 use super::view::View;
+use leasehold_core::cell::Start;
 use leasehold_core::clock::Moment;
 use leasehold_core::item::name::{ItemName, LinePosition};
 use leasehold_core::item::protocol::{Refusal, Request};
@@ -274,20 +275,22 @@ impl Claimer {
         let holder = HolderId::new(self.label.clone());
         let request = Request::Claim { holder: holder.clone(), ttl: self.ttl };
         let copy = if standing.is_suspect { None } else { self.view.anchor.zip(standing.copy()) };
-        let copy = copy.map(|(anchor, (item, revision))| Known { item, revision, anchor });
-        let applied = self.queue.apply_to(&name, &request, copy, Copy::LetGo).await?;
+        let copy = copy.map(|(anchor, (item, revision))| Seen::new(item, Some(revision), anchor));
+        // If it has changed since, there are others.
+        let start = copy.as_ref().map_or(Start::Read, Start::OnlyOn);
+        let applied = self.queue.apply(&name, &request, start).await?;
         let is_one_step = self.queue.line.is_one_step();
         match applied {
-            Applied::Yes(known) => {
+            Applied::Yes { written, .. } => {
                 self.view.had(is_one_step);
                 self.sweep.put_off();
                 // Where the item stands now, if that was a place it had left before.
-                let entry = (known.item.place(&name) == standing.place).then(|| standing.tag().clone());
+                let entry = (written.record.place(&name) == standing.place).then(|| standing.tag().clone());
                 if !is_one_step {
                     // Its entry stays in line while it is worked on.
-                    self.view.busy.insert(standing.place, known.anchor.asked + self.ttl.get());
+                    self.view.busy.insert(standing.place, written.anchor.asked + self.ttl.get());
                 }
-                match self.queue.granted(name, &holder, self.ttl, *known, entry) {
+                match self.queue.granted(name, &holder, self.ttl, *written, entry) {
                     // The exchange took longer than the claim lasts: it is as if another had it.
                     Err(error) if error.kind() == Kind::Lost => Ok(None),
                     other => other.map(Some),
@@ -297,32 +300,32 @@ impl Claimer {
                 self.view.missed(standing.place, is_one_step);
                 Ok(None)
             }
-            Applied::No(Refusal::Busy { .. }, _) if is_one_step && !standing.is_suspect => {
+            Applied::No { refusal: Refusal::Busy { .. }, .. } if is_one_step && !standing.is_suspect => {
                 self.view.missed(standing.place, is_one_step);
                 Ok(None)
             }
-            Applied::No(Refusal::Busy { until, .. }, known) if !is_one_step => {
-                let anchor = known.anchor;
+            Applied::No { refusal: Refusal::Busy { until, .. }, seen } if !is_one_step => {
+                let anchor = seen.anchor;
                 self.view.busy.insert(standing.place, anchor.asked + until.saturating_since(anchor.now));
                 Ok(None)
             }
-            Applied::No(Refusal::NotDue { due }, known) if known.item.place(&name) == standing.place => {
+            Applied::No { refusal: Refusal::NotDue { due }, seen } if seen.record.place(&name) == standing.place => {
                 // The store's clock was set back since the line was listed.
-                let anchor = known.anchor;
+                let anchor = seen.anchor;
                 self.view.busy.insert(standing.place, anchor.asked + due.saturating_since(anchor.now).min(POLL));
                 Ok(None)
             }
-            Applied::No(Refusal::TooLarge { bytes, most }, _) => Err(too_large(&name, bytes, most)),
-            Applied::No(Refusal::OutOfEpochs, _) => {
+            Applied::No { refusal: Refusal::TooLarge { bytes, most }, .. } => Err(too_large(&name, bytes, most)),
+            Applied::No { refusal: Refusal::OutOfEpochs, .. } => {
                 Err(Error::new(Kind::Invalid, format!("item `{name}` has had its last epoch; add it anew")))
             }
-            Applied::No(Refusal::Exhausted, _) => {
+            Applied::No { refusal: Refusal::Exhausted, .. } => {
                 self.queue.reap(&name).await?;
                 Ok(None)
             }
-            Applied::No(_, known) => {
+            Applied::No { seen, .. } => {
                 let tag = standing.tag().clone();
-                self.queue.mend(&name, &known, standing.place, Some(tag)).await?;
+                self.queue.mend(&name, &seen, standing.place, Some(tag)).await?;
                 Ok(None)
             }
             // Purged.

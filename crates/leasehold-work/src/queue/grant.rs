@@ -8,38 +8,19 @@ use async_trait::async_trait;
 use leasehold_core::clock::{Clock, Moment};
 use leasehold_core::item::name::ItemName;
 use leasehold_core::item::record::Item;
-use leasehold_core::{Anchor, Key, Result, Revision, Store, Tenancy, Token, Ttl};
+use leasehold_core::{Grant, Key, Result, Revision, Store, Tenancy, Ttl};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A record as last seen, its tag and the time it was seen at.
-#[derive(Debug, Clone)]
-pub(super) struct Known {
-    pub(super) item: Item,
-    pub(super) revision: Revision,
-    pub(super) anchor: Anchor,
-}
+/// An item as last seen.
+pub(super) type Seen = leasehold_core::cell::Seen<Item>;
 
-impl Known {
-    /// Whether somebody had the item, and the claim has run out.
-    pub(super) fn has_run_out(&self) -> bool {
-        self.item.tenure().is_some_and(|t| self.anchor.now >= t.deadline)
-    }
-
-    /// Until when, locally, the claim in it surely stands.
-    pub(super) fn trust(&self, grain: Duration) -> Moment {
-        self.item.tenure().map_or(self.anchor.asked, |t| self.anchor.trust(t.deadline, grain))
-    }
-}
-
-/// A claimed item: the token, and what is needed to renew and complete it in one swap.
+/// A claimed item, and where it stood in line.
 #[derive(Debug, Clone)]
 pub struct ItemGrant {
     pub(super) name: ItemName,
-    pub(super) token: Token,
-    pub(super) ttl: Ttl,
-    pub(super) known: Known,
-    pub(super) trust_until: Moment,
+    pub(super) grant: Grant<Item>,
     /// The tag of its entry in the line, if it was found there.
     pub(super) entry: Option<Revision>,
 }
@@ -50,24 +31,17 @@ impl ItemGrant {
         &self.name
     }
 
-    /// The proof to show to guards, and to complete it by.
-    pub fn token(&self) -> &Token {
-        &self.token
-    }
-
-    /// How long each renewal lasts.
-    pub fn ttl(&self) -> Ttl {
-        self.ttl
-    }
-
-    /// The moment of this machine's clock from which on somebody else may have claimed it.
-    pub fn trust_until(&self) -> Moment {
-        self.trust_until
-    }
-
     /// The record as last written.
     pub fn item(&self) -> &Item {
-        &self.known.item
+        self.grant.record()
+    }
+}
+
+impl Deref for ItemGrant {
+    type Target = Grant<Item>;
+
+    fn deref(&self) -> &Grant<Item> {
+        &self.grant
     }
 }
 
@@ -93,11 +67,11 @@ impl Tenancy for ItemTenancy {
     }
 
     fn ttl(&self) -> Ttl {
-        self.grant.ttl
+        self.grant.ttl()
     }
 
     fn trust_until(&self) -> Moment {
-        self.grant.trust_until
+        self.grant.trust_until()
     }
 
     async fn renew(&mut self) -> Result<()> {
@@ -105,14 +79,12 @@ impl Tenancy for ItemTenancy {
     }
 
     async fn has_moved(&self) -> Result<bool> {
-        let seen = self.queue.inspect(&self.grant.name.id).await?;
-        Ok(!seen.item.is_held_by(self.grant.token.claim()))
+        Ok(!self.queue.read(&self.grant.name).await?.record.is_held_by(self.grant.token().claim()))
     }
 
     async fn progress_age(&self) -> Result<Option<Duration>> {
-        let seen = self.queue.inspect(&self.grant.name.id).await?;
-        let progress = seen.item.progress.filter(|p| p.epoch == self.grant.token.epoch);
-        Ok(progress.map(|p| seen.now.saturating_since(p.at).saturating_sub(self.queue.grain())))
+        let seen = self.queue.read(&self.grant.name).await?;
+        Ok(seen.age(seen.record.progress.as_ref(), self.grant.token().claim(), self.queue.grain()))
     }
 
     fn into_grant(self) -> ItemGrant {

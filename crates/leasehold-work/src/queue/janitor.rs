@@ -6,8 +6,9 @@
 
 use super::apply::Applied;
 use super::claimer::{MOST_TROUBLED, is_passing};
-use super::grant::Known;
+use super::grant::Seen;
 use super::queue::Queue;
+use leasehold_core::cell::Start;
 use leasehold_core::clock::Moment;
 use leasehold_core::item::name::{ItemId, ItemName, LinePosition};
 use leasehold_core::item::protocol::{Order, Request, arriving};
@@ -161,10 +162,10 @@ impl Queue {
                     _ => {}
                 }
             } else if expired || is_wanted(&item) {
-                let entered = self.see_in_line(&name, &revision, &item).await;
+                let entered = self.see_in_line(&name, &Seen::new(item, Some(revision), anchor)).await;
                 chores.lined_up += usize::from(patience.hear(&name, entered, &mut chores.troubles)?);
             } else if !item.outbox.is_empty() {
-                let settled = self.settle(&name, &Known { item, revision, anchor }).await.map(|()| true);
+                let settled = self.settle(&name, &Seen::new(item, Some(revision), anchor)).await.map(|()| true);
                 chores.settled += usize::from(patience.hear(&name, settled, &mut chores.troubles)?);
             }
         }
@@ -172,19 +173,19 @@ impl Queue {
     }
 
     /// Puts an item in line that is in none; gives whether it was in none.
-    async fn see_in_line(&self, name: &ItemName, revision: &Revision, item: &Item) -> Result<bool> {
-        let place = self.line.place(name, item);
+    async fn see_in_line(&self, name: &ItemName, seen: &Seen) -> Result<bool> {
+        let place = self.line.place(name, &seen.record);
         if self.store().read(&place.key()?).await?.value.is_some() {
             return Ok(false);
         }
-        self.line.enter(&place, revision, item).await?;
+        self.line.enter(&place, seen).await?;
         Ok(true)
     }
 
     /// Puts a claim that ran out back in line, or gives the item up. Gives what became of it, if anything.
     pub(super) async fn reap(&self, name: &ItemName) -> Result<Option<State>> {
         match self.look(name).await? {
-            Some(before) if before.has_run_out() || before.item.is_misdated(before.anchor.now) => {
+            Some(before) if before.has_run_out() || before.record.is_misdated(before.anchor.now) => {
                 self.reap_known(name, before).await
             }
             _ => Ok(None),
@@ -192,14 +193,14 @@ impl Queue {
     }
 
     /// The same for a claim that is known to have run out.
-    pub(super) async fn reap_known(&self, name: &ItemName, before: Known) -> Result<Option<State>> {
-        let place = self.line.place(name, &before.item);
-        match self.apply(name, &Request::Reap, Some(before)).await? {
-            Applied::Yes(known) => {
-                self.follow(name, &known, place, None).await?;
-                Ok(Some(known.item.state))
+    pub(super) async fn reap_known(&self, name: &ItemName, before: Seen) -> Result<Option<State>> {
+        let place = self.line.place(name, &before.record);
+        match self.apply(name, &Request::Reap, Start::Remembered(&before)).await? {
+            Applied::Yes { written, .. } => {
+                self.follow(name, &written, place, None).await?;
+                Ok(Some(written.record.state))
             }
-            Applied::No(..) | Applied::Missing | Applied::Overtaken => Ok(None),
+            Applied::No { .. } | Applied::Missing | Applied::Overtaken => Ok(None),
         }
     }
 
@@ -207,29 +208,29 @@ impl Queue {
     pub(super) async fn mend(
         &self,
         name: &ItemName,
-        known: &Known,
+        known: &Seen,
         place: LinePosition,
         tag: Option<Revision>,
     ) -> Result<()> {
-        let is = self.line.place(name, &known.item);
-        if known.item.is_open() && is == place {
+        let is = self.line.place(name, &known.record);
+        if known.record.is_open() && is == place {
             return Ok(());
         }
-        if known.item.is_open() {
-            self.line.enter(&is, &known.revision, &known.item).await?;
-        } else if !known.item.outbox.is_empty() {
+        if known.record.is_open() {
+            self.line.enter(&is, known).await?;
+        } else if !known.record.outbox.is_empty() {
             self.settle(name, known).await?;
         }
         self.line.leave(&place, tag).await
     }
 
     /// Adds what a completion is to add, each once, and notes that it was added. Any number may do so at once.
-    pub(super) async fn settle(&self, name: &ItemName, known: &Known) -> Result<()> {
-        let State::Done { at } = known.item.state else { return Ok(()) };
+    pub(super) async fn settle(&self, name: &ItemName, known: &Seen) -> Result<()> {
+        let State::Done { at } = known.record.state else { return Ok(()) };
         // What comes up behind a migration would be added once more where this item goes.
         self.check_migration().await?;
         let (mut queues, mut added): (Vec<Queue>, _) = (Vec::new(), Vec::new());
-        for follow_up in &known.item.outbox {
+        for follow_up in &known.record.outbox {
             let due = (follow_up.delay_ms > 0).then(|| at.plus(Duration::from_millis(follow_up.delay_ms)));
             let mut item = Item::new(
                 leasehold_core::Lineage::random(),
@@ -239,7 +240,7 @@ impl Queue {
                 at,
                 due,
             );
-            item.origin = Some(format!("{name}@{}", known.item.epoch));
+            item.origin = Some(format!("{name}@{}", known.record.epoch));
             let there = follow_up.name.queue.clone();
             let queue = Queue::with_clock(self.store().clone(), there, self.clock().clone());
             added.push(queue.put(follow_up.name.clone(), &item).await?);
@@ -251,7 +252,7 @@ impl Queue {
             queue.line.ring().await;
         }
         self.confirm(&mut added).await?;
-        self.apply(name, &Request::Settle, Some(known.clone())).await?;
+        self.apply(name, &Request::Settle, Start::Remembered(known)).await?;
         Ok(())
     }
 
@@ -357,7 +358,7 @@ impl Queue {
         else {
             return Ok(false);
         };
-        Ok(self.look(&parent).await?.is_some_and(|known| !known.item.outbox.is_empty()))
+        Ok(self.look(&parent).await?.is_some_and(|known| !known.record.outbox.is_empty()))
     }
 }
 

@@ -5,6 +5,7 @@
 //! found by everybody. It carries the item's revision and, if that is small, the item, so that claiming is one swap.
 //! Non-promise: entries may be stale, doubled or lost; the item's record is the truth.
 
+use super::grant::Seen;
 use leasehold_core::item::name::{ItemName, LinePosition, QueueName, Stand};
 use leasehold_core::item::record::Item;
 use leasehold_core::store::{Beside, Swap, Versioned, Watch, Watching};
@@ -100,13 +101,13 @@ impl Line {
     }
 
     /// Swaps an item's record, and moves its place in line in the same step where the store can.
-    pub(super) async fn swap(&self, name: &ItemName, was: Option<(&Item, &Revision)>, next: &Item) -> Result<Swap> {
+    pub(super) async fn swap(&self, name: &ItemName, was: Option<&Seen>, next: &Item) -> Result<Swap> {
         let (key, bytes) = (name.key()?, next.encode()?);
-        let revision = was.map(|(_, revision)| revision);
+        let revision = was.and_then(|seen| seen.revision.as_ref());
         if !self.is_one_step() {
             return self.store.swap(&key, revision, &bytes).await;
         }
-        let before = was.map(|(item, _)| item).filter(|item| item.is_open()).map(|item| self.place(name, item));
+        let before = was.map(|seen| &seen.record).filter(|item| item.is_open()).map(|item| self.place(name, item));
         let after = next.is_open().then(|| self.place(name, next));
         // What a completion has yet to add is found by the entry, which therefore stays until that is done.
         if before == after || !next.outbox.is_empty() {
@@ -120,8 +121,8 @@ impl Line {
     }
 
     /// Puts an item in line, unless it stands there.
-    pub(super) async fn enter(&self, place: &LinePosition, revision: &Revision, item: &Item) -> Result<()> {
-        let entry = entry(Some(revision), item)?;
+    pub(super) async fn enter(&self, place: &LinePosition, seen: &Seen) -> Result<()> {
+        let entry = entry(seen.revision.as_ref(), &seen.record)?;
         let key = place.key()?;
         let mut last = Ok(());
         for _ in 0..ENTERING {

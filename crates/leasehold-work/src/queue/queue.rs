@@ -1,22 +1,22 @@
-//! The desk of a queue: adds items, and carries out what [`leasehold_core::item::protocol`] decides, in one swap each.
+//! A queue: adds items, and carries out what [`leasehold_core::item::protocol`] decides, in one swap each.
 //!
 //! Promise: an item's record is the truth; its place in line is a hint that may be stale, doubled or lost, and is mended
 //! by whoever trips over it. No answer means *unknown* and is resolved by the request's nonce. Non-promise: it does not
 //! renew by itself (see [`super::ItemTenancy`]), and it starts no command.
 
 use super::apply::Applied;
-use super::grant::{ItemGrant, Known};
+use super::grant::{ItemGrant, Seen};
 use super::line::Line;
+use leasehold_core::cell::Start;
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::item::name::{DedupeKey, ItemId, ItemName, LinePosition, Priority, QueueName};
 use leasehold_core::item::payload::Payload;
 use leasehold_core::item::protocol::{Order, Refusal, Request};
 use leasehold_core::item::record::{Attempts, FollowUp, Item, Reason, State};
 use leasehold_core::lease::protocol::Report;
-use leasehold_core::store::ClockSource;
 use leasehold_core::{
-    Anchor, Epoch, Error, HolderId, Kind, Lineage, Nonce, Result, Revision, Store, Timestamp, Token, Ttl, Who, Why,
-    format_duration,
+    Anchor, Epoch, Error, Grant, HolderId, Kind, Lineage, Nonce, Result, Revision, Store, Timestamp, Token, Ttl, Who,
+    Why,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -158,19 +158,21 @@ impl Queue {
     /// Reads an item without changing anything.
     pub async fn inspect(&self, id: &ItemId) -> Result<Inspection> {
         let name = self.item(id.clone());
-        match self.look(&name).await? {
-            Some(known) => Ok(Inspection { name, item: known.item, now: known.anchor.now }),
-            None => Err(missing(&name)),
-        }
+        let seen = self.read(&name).await?;
+        Ok(Inspection { name, item: seen.record, now: seen.anchor.now })
+    }
+
+    pub(super) async fn read(&self, name: &ItemName) -> Result<Seen> {
+        self.look(name).await?.ok_or_else(|| missing(name))
     }
 
     /// Claims this very item, if it may be claimed.
     pub async fn claim_item(&self, id: &ItemId, holder: HolderId, ttl: Ttl) -> Result<Result<ItemGrant, Refusal>> {
         self.check_ttl(ttl)?;
         let name = self.item(id.clone());
-        match self.apply(&name, &Request::Claim { holder: holder.clone(), ttl }, None).await? {
-            Applied::Yes(known) => self.granted(name, &holder, ttl, *known, None).map(Ok),
-            Applied::No(refusal, _) => Ok(Err(refusal)),
+        match self.apply(&name, &Request::Claim { holder: holder.clone(), ttl }, Start::Read).await? {
+            Applied::Yes { written, .. } => self.granted(name, &holder, ttl, *written, None).map(Ok),
+            Applied::No { refusal, .. } => Ok(Err(refusal)),
             Applied::Missing | Applied::Overtaken => Err(missing(&name)),
         }
     }
@@ -178,31 +180,23 @@ impl Queue {
     /// Takes up a claim that was made by another process and is carried here by its token.
     pub async fn adopt(&self, token: &Token) -> Result<ItemGrant> {
         let name = ItemName::of(token)?;
-        let known = self.look(&name).await?.ok_or_else(|| missing(&name))?;
-        let held = known.item.tenure().filter(|_| known.item.is_held_by(token.claim())).cloned();
-        match held.filter(|t| known.anchor.now < t.deadline) {
-            Some(tenure) => self.granted(name, &tenure.holder, tenure.ttl, known, None),
-            None => Err(lost(&name, token, known.item.epoch, known.item.state.as_str())),
+        let seen = self.read(&name).await?;
+        let held = seen.record.tenure().filter(|_| seen.record.is_held_by(token.claim())).cloned();
+        match held.filter(|_| !seen.has_run_out()) {
+            Some(tenure) => self.granted(name, &tenure.holder, tenure.ttl, seen, None),
+            None => Err(lost(&name, token, &seen.record)),
         }
     }
 
     /// Keeps a claim for another TTL. An error of kind [`Kind::Lost`] is final.
     pub async fn renew(&self, grant: &mut ItemGrant) -> Result<()> {
-        let request = Request::Renew { claim: grant.token.claim(), ttl: grant.ttl };
-        match self.apply(&grant.name, &request, Some(grant.known.clone())).await? {
-            Applied::Yes(known) => {
-                let asked = known.anchor.asked;
-                // By the answer's own time: the store's clock may have been set forward since the last one.
-                grant.trust_until = known.trust(self.grain()).min(asked + grant.ttl.get());
-                let before = std::mem::replace(&mut grant.known, *known).anchor;
-                if self.clock.now() >= grant.trust_until {
-                    let latest = before.at_latest(self.clock.now(), self.grain());
-                    let (name, why) = (&grant.name, grant.known.anchor.why_too_late(latest, grant.ttl));
-                    return Err(Error::new(Kind::Lost, format!("item `{name}` was renewed too late: {why}")));
-                }
-                Ok(())
+        let request = Request::Renew { claim: grant.token().claim(), ttl: grant.ttl() };
+        match self.apply(&grant.name, &request, Start::Remembered(grant.seen())).await? {
+            Applied::Yes { before, written } => {
+                let (what, before) = (format!("item `{}`", grant.name), before.anchor);
+                grant.grant.renew(&what, before, *written, self.grain(), self.clock.now())
             }
-            Applied::No(_, known) => Err(lost(&grant.name, &grant.token, known.item.epoch, known.item.state.as_str())),
+            Applied::No { seen, .. } => Err(lost(&grant.name, grant.token(), &seen.record)),
             Applied::Missing | Applied::Overtaken => Err(missing(&grant.name)),
         }
     }
@@ -210,9 +204,9 @@ impl Queue {
     /// Notes how far the work has come.
     pub async fn progress(&self, token: &Token, report: Report) -> Result<()> {
         let name = ItemName::of(token)?;
-        match self.apply(&name, &Request::Progress { claim: token.claim(), report }, None).await? {
-            Applied::Yes(_) => Ok(()),
-            Applied::No(_, known) => Err(lost(&name, token, known.item.epoch, known.item.state.as_str())),
+        match self.apply(&name, &Request::Progress { claim: token.claim(), report }, Start::Read).await? {
+            Applied::Yes { .. } => Ok(()),
+            Applied::No { seen, .. } => Err(lost(&name, token, &seen.record)),
             Applied::Missing | Applied::Overtaken => Err(missing(&name)),
         }
     }
@@ -225,11 +219,11 @@ impl Queue {
         result: Option<Payload>,
         follow_ups: Vec<FollowUp>,
     ) -> Result<Item> {
-        let request = Request::Complete { claim: grant.token.claim(), result, follow_ups };
+        let request = Request::Complete { claim: grant.token().claim(), result, follow_ups };
         let known = self.decided(grant, &request).await?;
-        let was = self.line.place(&grant.name, &grant.known.item);
+        let was = self.line.place(&grant.name, grant.item());
         // Before the item leaves the line: if this process dies here, whoever finds its entry there goes on with it.
-        if !known.item.outbox.is_empty() {
+        if !known.record.outbox.is_empty() {
             self.settle(&grant.name, &known).await.map_err(|e| {
                 let message =
                     format!("item `{}` is completed; its follow-ups are added by the next worker", grant.name);
@@ -238,12 +232,12 @@ impl Queue {
                 Error::new(kind, message).with_source(e)
             })?;
             // What was put aside has the revision of the claim.
-            let tag = if self.line.is_one_step() { Some(grant.known.revision.clone()) } else { grant.entry.clone() };
+            let tag = if self.line.is_one_step() { grant.seen().revision.clone() } else { grant.entry.clone() };
             let _ = self.line.leave(&was, tag).await;
-            return Ok(known.item);
+            return Ok(known.record);
         }
         self.follow(&grant.name, &known, was, grant.entry.clone()).await?;
-        Ok(known.item)
+        Ok(known.record)
     }
 
     /// Gives an attempt up. The item is tried again after a pause, or becomes a dead letter.
@@ -254,22 +248,21 @@ impl Queue {
         retry_in: Option<Duration>,
         is_final: bool,
     ) -> Result<Item> {
-        let request = Request::Fail { claim: grant.token.claim(), why, retry_in, is_final };
-        Ok(self.end(grant, &request).await?.item)
+        let request = Request::Fail { claim: grant.token().claim(), why, retry_in, is_final };
+        Ok(self.end(grant, &request).await?.record)
     }
 
     /// Gives an item back untried.
     pub async fn give_back(&self, grant: &ItemGrant) -> Result<Item> {
-        Ok(self.end(grant, &Request::Return { claim: grant.token.claim() }).await?.item)
+        Ok(self.end(grant, &Request::Return { claim: grant.token().claim() }).await?.record)
     }
 
     /// The claim that a token stands for, unchecked: for requests that are decided by the record anyway.
     pub async fn by_token(&self, token: &Token) -> Result<ItemGrant> {
         let name = ItemName::of(token)?;
-        let known = self.look(&name).await?.ok_or_else(|| missing(&name))?;
-        let ttl = known.item.tenure().map_or(Ttl::MIN, |t| t.ttl);
-        let (token, trust_until) = (token.clone(), known.trust(self.grain()));
-        Ok(ItemGrant { name, token, ttl, known, trust_until, entry: None })
+        let seen = self.read(&name).await?;
+        let ttl = seen.record.tenure().map_or(Ttl::MIN, |t| t.ttl);
+        Ok(ItemGrant { name, grant: Grant::unchecked(token.clone(), ttl, seen, self.grain()), entry: None })
     }
 
     /// Carries out an operator's order, decided on an item of this epoch if one is given; gives the item, and the token for
@@ -290,38 +283,38 @@ impl Queue {
             }
             _ => None,
         };
-        let before = self.look(&name).await?.ok_or_else(|| missing(&name))?;
-        let place = self.line.place(&name, &before.item);
+        let before = self.read(&name).await?;
+        let place = self.line.place(&name, &before.record);
         let request = Request::Operate { nonce: Nonce::random(), by, why, expected, order };
-        match self.apply(&name, &request, Some(before)).await? {
-            Applied::Yes(known) => {
-                self.follow(&name, &known, place, None).await?;
-                let (lineage, epoch) = (known.item.lineage, known.item.epoch);
-                Ok((known.item, to.map(|(nonce, lease)| Token { lease, lineage, epoch, nonce, seq: 0 })))
+        match self.apply(&name, &request, Start::Remembered(&before)).await? {
+            Applied::Yes { written, .. } => {
+                self.follow(&name, &written, place, None).await?;
+                let (lineage, epoch) = (written.record.lineage, written.record.epoch);
+                Ok((written.record, to.map(|(nonce, lease)| Token { lease, lineage, epoch, nonce, seq: 0 })))
             }
-            Applied::No(Refusal::Finished { state }, _) => {
+            Applied::No { refusal: Refusal::Finished { state }, .. } => {
                 let message = format!("item `{name}` is {state}; nothing was changed");
                 Err(Error::new(Kind::Invalid, message))
             }
-            Applied::No(Refusal::Changed { expected, seen }, _) => {
+            Applied::No { refusal: Refusal::Changed { expected, seen }, .. } => {
                 let message = format!(
                     "item `{name}` has changed: the order was decided on epoch {expected}, and it is at epoch {seen} now; \
                      nothing was changed, look again"
                 );
                 Err(Error::new(Kind::Fenced, message))
             }
-            Applied::No(Refusal::Busy { holder, .. }, _) => {
+            Applied::No { refusal: Refusal::Busy { holder, .. }, .. } => {
                 let message = format!("item `{name}` is claimed by {holder}; nothing was changed");
                 Err(Error::new(Kind::Contended, message))
             }
-            Applied::No(Refusal::NotMoving, known) => {
+            Applied::No { refusal: Refusal::NotMoving, seen } => {
                 let message = format!(
                     "item `{name}` is here, with lineage {} and epoch {}, and no migration has it on its way; nothing was changed",
-                    known.item.lineage, known.item.epoch
+                    seen.record.lineage, seen.record.epoch
                 );
                 Err(Error::new(Kind::Invalid, message))
             }
-            Applied::No(refusal, _) => {
+            Applied::No { refusal, .. } => {
                 Err(Error::new(Kind::Invalid, format!("item `{name}` was not changed: {refusal:?}")))
             }
             Applied::Missing | Applied::Overtaken => Err(missing(&name)),
@@ -329,18 +322,18 @@ impl Queue {
     }
 
     /// A request that ends a claim, and what it does to the place in line.
-    async fn end(&self, grant: &ItemGrant, request: &Request) -> Result<Known> {
+    async fn end(&self, grant: &ItemGrant, request: &Request) -> Result<Seen> {
         let known = self.decided(grant, request).await?;
-        let was = self.line.place(&grant.name, &grant.known.item);
+        let was = self.line.place(&grant.name, grant.item());
         self.follow(&grant.name, &known, was, grant.entry.clone()).await?;
         Ok(known)
     }
 
-    async fn decided(&self, grant: &ItemGrant, request: &Request) -> Result<Known> {
-        match self.apply(&grant.name, request, Some(grant.known.clone())).await? {
-            Applied::Yes(known) => Ok(*known),
-            Applied::No(Refusal::TooLarge { bytes, most }, _) => Err(too_large(&grant.name, bytes, most)),
-            Applied::No(_, known) => Err(fenced(&grant.name, &grant.token, &known.item)),
+    async fn decided(&self, grant: &ItemGrant, request: &Request) -> Result<Seen> {
+        match self.apply(&grant.name, request, Start::Remembered(grant.seen())).await? {
+            Applied::Yes { written, .. } => Ok(*written),
+            Applied::No { refusal: Refusal::TooLarge { bytes, most }, .. } => Err(too_large(&grant.name, bytes, most)),
+            Applied::No { seen, .. } => Err(fenced(&grant.name, grant.token(), &seen.record)),
             Applied::Missing | Applied::Overtaken => Err(missing(&grant.name)),
         }
     }
@@ -350,38 +343,25 @@ impl Queue {
     pub(super) async fn follow(
         &self,
         name: &ItemName,
-        known: &Known,
+        known: &Seen,
         was: LinePosition,
         entry: Option<Revision>,
     ) -> Result<()> {
-        let is = self.line.place(name, &known.item);
+        let is = self.line.place(name, &known.record);
         let is_one_step = self.line.is_one_step();
-        if known.item.is_open() && is != was {
+        if known.record.is_open() && is != was {
             // Before the old one goes: an item in line twice is found, one that is in no line must be searched for.
-            if !is_one_step && self.line.enter(&is, &known.revision, &known.item).await.is_err() {
+            if !is_one_step && self.line.enter(&is, known).await.is_err() {
                 return Ok(());
             }
-            if known.item.tenure().is_none() && known.item.is_due(known.anchor.now) {
+            if known.record.tenure().is_none() && known.record.is_due(known.anchor.now) {
                 self.line.ring().await;
             }
         }
-        if !is_one_step && (!known.item.is_open() || is != was) {
+        if !is_one_step && (!known.record.is_open() || is != was) {
             let _ = self.line.leave(&was, entry).await;
         }
         Ok(())
-    }
-
-    pub(super) async fn look(&self, name: &ItemName) -> Result<Option<Known>> {
-        let asked = self.clock.now();
-        let reading = self.store.read(&name.key()?).await?;
-        let anchor = Anchor { now: reading.now, asked };
-        reading
-            .value
-            .map(|value| {
-                let item = Item::decode(&value.bytes, &name.to_string())?;
-                Ok(Known { item, revision: value.revision, anchor })
-            })
-            .transpose()
     }
 
     pub(super) fn granted(
@@ -389,45 +369,21 @@ impl Queue {
         name: ItemName,
         holder: &HolderId,
         ttl: Ttl,
-        known: Known,
+        seen: Seen,
         entry: Option<Revision>,
     ) -> Result<ItemGrant> {
-        let token = Token {
-            lease: name.lease()?,
-            lineage: known.item.lineage,
-            epoch: known.item.epoch,
-            nonce: holder.nonce,
-            seq: 0,
-        };
-        if !known.item.is_held_by(token.claim()) {
-            return Err(Error::new(Kind::Lost, format!("item `{name}` was claimed and has moved on since")));
-        }
-        // Never for longer than a TTL from asking: a store whose clock was set back between two answers would have us
-        // trust it for as long as it was set back by.
-        let trust_until = known.trust(self.grain()).min(known.anchor.asked + ttl.get());
-        if self.clock.now() >= trust_until {
-            let message = format!("item `{name}` was claimed too late: the answer took longer than its ttl of {ttl}");
-            return Err(Error::new(Kind::Lost, message));
-        }
-        Ok(ItemGrant { name, token, ttl, known, trust_until, entry })
+        let (lease, Item { lineage, epoch, .. }) = (name.lease()?, &seen.record);
+        let token = Token { lease, lineage: *lineage, epoch: *epoch, nonce: holder.nonce, seq: 0 };
+        let grant = Grant::new(&format!("item `{name}`"), token, ttl, seen, self.grain(), self.clock.now())?;
+        Ok(ItemGrant { name, grant, entry })
     }
 
-    /// Refuses a TTL that this store's clock cannot tell, before anything is written.
     pub(super) fn check_ttl(&self, ttl: Ttl) -> Result<()> {
-        let grain = self.grain();
-        if ttl.get() > grain * 2 {
-            return Ok(());
-        }
-        let (store, grain) = (self.store.capabilities().name, format_duration(grain));
-        let form = format!("store `{store}` tells time to {grain} only; use a ttl of more than twice that");
-        Err(Error::invalid("ttl", ttl, form))
+        self.store.capabilities().check_ttl(ttl)
     }
 
     pub(super) fn grain(&self) -> Duration {
-        match self.store.capabilities().clock {
-            ClockSource::Store { grain } => grain,
-            ClockSource::Local { margin } => margin,
-        }
+        self.store.capabilities().clock.grain()
     }
 }
 
@@ -436,8 +392,8 @@ pub(super) fn missing(name: &ItemName) -> Error {
     Error::new(Kind::Invalid, message)
 }
 
-fn lost(name: &ItemName, token: &Token, seen: leasehold_core::Epoch, state: &str) -> Error {
-    let held = token.epoch;
+fn lost(name: &ItemName, token: &Token, item: &Item) -> Error {
+    let (held, seen, state) = (token.epoch, item.epoch, item.state.as_str());
     let what = if seen == held { format!("epoch {held} ran out") } else { format!("held={held} seen={seen}") };
     Error::new(Kind::Lost, format!("item `{name}` was lost: {what}, it is {state} now"))
 }

@@ -1,6 +1,6 @@
 //! What an item's record says of a token.
 
-use super::grant::Known;
+use super::grant::Seen;
 use super::queue::Queue;
 use leasehold_core::item::name::ItemName;
 use leasehold_core::item::record::{How, Item, State};
@@ -13,14 +13,14 @@ impl Queue {
         let name = ItemName::of(token)?;
         let place = format!("queue `{}` in store `{}`", name.queue, self.store().capabilities().name);
         let (epoch, state) = match self.look(&name).await? {
-            Some(known) => (known.item.epoch, self.state_of(&known, token)),
+            Some(known) => (known.record.epoch, self.state_of(&known, token)),
             None => (Epoch::ZERO, TokenState::Missing),
         };
         Ok(Resolved { right: Right::Item, epoch, state, place })
     }
 
-    fn state_of(&self, known: &Known, token: &Token) -> TokenState {
-        let item = &known.item;
+    fn state_of(&self, known: &Seen, token: &Token) -> TokenState {
+        let item = &known.record;
         if item.lineage != token.lineage {
             return TokenState::OtherLineage { seen: item.lineage };
         }
@@ -40,7 +40,7 @@ impl Queue {
         match (&item.state, ended) {
             (State::Claimed(tenure), _) if tenure.holder.nonce != token.nonce => TokenState::NeverGranted,
             (State::Claimed(tenure), _) => {
-                let trust_until = known.trust(self.grain()).min(known.anchor.asked + tenure.ttl.get());
+                let trust_until = known.trust(self.grain());
                 if known.has_run_out() || self.clock().now() >= trust_until {
                     return TokenState::Expired;
                 }

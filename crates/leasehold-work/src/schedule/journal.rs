@@ -5,17 +5,16 @@
 //! lease's record alone, in the same swap as the lease; a journal that could not be written loses history, not safety.
 
 use crate::schedule::due::{DropReason, Dropped};
+use leasehold_core::cell::{Fate as Written, MAX_ATTEMPTS};
 use leasehold_core::codec;
-use leasehold_core::migration;
-use leasehold_core::store::{Swap, Versioned};
-use leasehold_core::{Coordinator, Epoch, Error, Event, Key, Kind, LeaseName, Result, Shelf, Slot, Timestamp};
+use leasehold_core::document::{Document, Edit};
+use leasehold_core::store::Versioned;
+use leasehold_core::{Coordinator, Epoch, Event, Key, LeaseName, Result, Shelf, Slot, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// How many entries are kept.
 pub const ENTRIES_KEPT: usize = 128;
 const KIND: &str = "runs";
-/// How often an edit is tried when others edit at the same time.
-const MAX_ATTEMPTS: u32 = 64;
 
 /// What became of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -367,8 +366,8 @@ impl Journals {
 
     /// One journal, and the store's time. A job that has none has an empty one.
     pub async fn read(&self, job: &LeaseName) -> Result<(Journal, Timestamp)> {
-        let reading = self.coordinator.store().read(&Key::new(Shelf::Runs, job)).await?;
-        Ok((decode(job, reading.value.as_ref())?, reading.now))
+        let seen = self.document(job).look(self.coordinator.clock().now()).await?;
+        Ok((seen.record, seen.anchor.now))
     }
 
     /// Journals from just after a name, a page at a time, and whether there may be more. A damaged one is an error of its
@@ -376,7 +375,7 @@ impl Journals {
     pub async fn list(&self, after: Option<&LeaseName>, limit: usize) -> Result<(Vec<Listed>, bool)> {
         let page = self.coordinator.store().list(Shelf::Runs, after, limit).await?;
         let entry = |(job, value): (LeaseName, Versioned)| {
-            let journal = decode(&job, Some(&value));
+            let journal = codec::decode(KIND, &value.bytes, job.as_str());
             (job, journal)
         };
         Ok((page.entries.into_iter().map(entry).collect(), page.more))
@@ -432,38 +431,23 @@ impl Journals {
     }
 
     /// Every edit is idempotent, so that one whose answer was lost can be made again.
-    async fn edit<T>(&self, job: &LeaseName, edit: impl Fn(&mut Journal, Timestamp) -> T) -> Result<T> {
-        let key = Key::new(Shelf::Runs, job);
-        let store = self.coordinator.store();
-        for attempt in 0..MAX_ATTEMPTS {
-            let reading = store.read(&key).await?;
-            let old = decode(job, reading.value.as_ref())?;
+    async fn edit<T>(&self, job: &LeaseName, edit: impl Fn(&mut Journal, Timestamp) -> T + Sync) -> Result<T> {
+        let edited = |old: &Journal, now| {
             let mut journal = old.clone();
-            let done = edit(&mut journal, reading.now);
-            if journal == old && reading.value.is_some() {
-                return Ok(done);
-            }
-            if reading.value.is_none() {
-                // A job that is new to a namespace which everybody is leaving, or has left, is not begun there.
-                migration::look(store.as_ref()).await?.check(&format!("the journal of `{job}`"))?;
-            }
-            let bytes = codec::encode(KIND, &journal)?;
-            match store.swap(&key, reading.value.as_ref().map(|value| &value.revision), &bytes).await {
-                Ok(Swap::Done { .. }) => return Ok(done),
-                Ok(Swap::Mismatch) => {}
-                Err(error) if error.kind() == Kind::Indeterminate => {}
-                Err(error) => return Err(error),
-            }
-            let pause = std::time::Duration::from_millis(u64::from(attempt.min(20)));
-            self.coordinator.clock().sleep_until(self.coordinator.clock().now() + pause).await;
-        }
-        let message = format!("the journal of `{job}` is too busy: {MAX_ATTEMPTS} attempts were overtaken; try again");
-        Err(Error::new(Kind::Contended, message))
+            edit(&mut journal, now);
+            Ok((journal != *old).then_some(journal))
+        };
+        let change = Edit { decide: &edited, fate: &|_| Written::NotApplied, attempts: MAX_ATTEMPTS };
+        let mut before = self.document(job).change(self.coordinator.clock().as_ref(), &change).await?;
+        // Once more, for what it says of the journal that it was applied to.
+        Ok(edit(&mut before.record, before.anchor.now))
     }
-}
 
-fn decode(job: &LeaseName, value: Option<&Versioned>) -> Result<Journal> {
-    value.map_or_else(|| Ok(Journal::default()), |value| codec::decode(KIND, &value.bytes, job.as_str()))
+    /// A job that is new to a namespace which everybody is leaving, or has left, is not begun there.
+    fn document(&self, job: &LeaseName) -> Document<'_, Journal> {
+        let what = format!("the journal of `{job}`");
+        Document::new(self.coordinator.store().as_ref(), Key::new(Shelf::Runs, job), KIND, what).at_home()
+    }
 }
 
 #[cfg(test)]

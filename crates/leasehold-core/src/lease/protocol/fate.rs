@@ -4,21 +4,50 @@
 //! and must not be applied a second time. Non-promise: `Applied` says that the write is visible, not that it is durable:
 //! nothing may be built on it before a new write was answered.
 
-use super::{Order, Request};
+use super::{Decision, Order, Refusal, Request, decide};
+use crate::cell::{Fate, Protocol};
 use crate::epoch::Epoch;
 use crate::lease::record::Ownership;
 use crate::lease::transfer::Outcome;
 use crate::nonce::Nonce;
+use crate::time::Timestamp;
 
-/// Whether a request whose answer was lost was applied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
-    /// The record shows it.
-    Applied,
-    /// The record shows that it was not; or doing it again changes nothing that matters.
-    NotApplied,
-    /// The record no longer remembers.
-    Unknown,
+impl Protocol for Request {
+    type Record = Ownership;
+    type Refusal = Refusal;
+
+    fn decide(&self, record: &Ownership, now: Timestamp) -> Decision {
+        decide(record, self, now)
+    }
+
+    fn fate(&self, base: &Ownership, seen: &Ownership) -> Fate {
+        fate(base, seen, self)
+    }
+
+    fn memory(base: &Ownership, seen: &Ownership) -> String {
+        let (base, now) = (base.epoch, seen.epoch);
+        format!("it was asked for at epoch {base}, and the record is at epoch {now} and remembers no further back")
+    }
+
+    fn is_own_doing(&self, refusal: &Refusal) -> bool {
+        matches!(refusal, Refusal::AlreadyReleased { .. })
+    }
+
+    fn is_so_already(&self, refusal: &Refusal) -> bool {
+        match (self, refusal) {
+            (Request::Release { .. }, Refusal::AlreadyReleased { .. }) => true,
+            (Request::Operate { order, .. }, Refusal::Paused(_)) => matches!(order, Order::Pause),
+            (Request::Operate { order, .. }, Refusal::NotPaused) => matches!(order, Order::Resume { .. }),
+            _ => false,
+        }
+    }
+}
+
+impl Request {
+    /// Whether it is of somebody who holds the lease. What left for another store has left without a holder.
+    pub(crate) fn is_a_holders(&self) -> bool {
+        !matches!(self, Request::Acquire { .. } | Request::Operate { .. })
+    }
 }
 
 /// Tells what became of a request that was based on the record `base`, now that the record is `seen`.

@@ -14,7 +14,8 @@ mod fate;
 mod moving;
 mod request;
 
-pub use fate::{Fate, fate};
+pub use crate::cell::Fate;
+pub use fate::fate;
 pub use moving::{Holder, Newborn};
 pub use request::{AfterFailure, Decision, Order, Refusal, Report, Request, SlotClaim};
 
@@ -32,7 +33,7 @@ use std::sync::Arc;
 /// Decides a request against a record at a store time.
 ///
 /// ```
-/// use leasehold_core::{protocol::{Decision, Request, decide}, HolderId, Lineage, Ownership, Timestamp, Ttl};
+/// use leasehold_core::{lease::protocol::{Decision, Request, decide}, HolderId, Lineage, Ownership, Timestamp, Ttl};
 /// let request = Request::Acquire { lineage: Lineage::random(), holder: HolderId::new(None), ttl: Ttl::MIN, slot: None };
 /// let Decision::Write(next) = decide(&Ownership::default(), &request, Timestamp::from_millis(0)) else { panic!() };
 /// assert_eq!(next.epoch.get(), 1);

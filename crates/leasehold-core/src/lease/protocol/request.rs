@@ -164,15 +164,7 @@ pub struct Report {
 }
 
 /// The answer of [`decide`](super::decide).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Decision {
-    /// Store this record; if the swap succeeds, the request is granted.
-    Write(Box<Ownership>),
-    /// The record shows that this very request was applied before: it is granted, nothing is to be written.
-    AlreadyApplied,
-    /// No.
-    Refuse(Refusal),
-}
+pub type Decision = crate::cell::Decision<Ownership, Refusal>;
 
 /// Why a request is refused. None of these is an error of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,0 +1,337 @@
+//! A cell: one record that is changed by reading, deciding and writing, at most so many times. The one loop behind leases,
+//! items, counters, journals, fences in a store and the namespace's mark.
+//!
+//! Promise: nothing counts as applied unless a write answered that it is stored.
+//! - *Unknown stays unknown.* A write without an answer is looked for in the record: what the record proves was not applied is
+//!   tried again, and what it no longer remembers is an error of kind [`Kind::Indeterminate`], never a second attempt. A store
+//!   that is away after that is reported by the earlier error, which denies nothing.
+//! - *Visible is not durable.* What is found applied is confirmed by a new, answered write.
+//! - A refusal that rests on memory is read again before it is believed.
+//!
+//! Non-promise: it knows no rules. Those are in [`Protocol`], which is pure; how a record is stored is in [`Row`].
+
+use crate::clock::{Clock, Moment};
+use crate::error::{Error, Kind, Result};
+use crate::grant::Anchor;
+use crate::nonce::{Jitter, Nonce};
+use crate::sheet::Old;
+use crate::store::{Revision, Store, Swap};
+use crate::time::Timestamp;
+use std::borrow::Cow;
+use std::time::Duration;
+
+/// How often a request is decided anew when others keep writing in between.
+pub const MAX_ATTEMPTS: u32 = 40;
+/// The longest pause between two attempts.
+const MAX_BACKOFF: Duration = Duration::from_millis(64);
+
+/// A request, by the rules of its kind of record. Pure: it reads no clock and does no I/O.
+pub trait Protocol: Sync {
+    /// What it changes.
+    type Record: Clone + Send + Sync;
+    /// Why it may be refused.
+    type Refusal: Send;
+
+    /// What it makes of a record at this time of the store's clock.
+    fn decide(&self, record: &Self::Record, now: Timestamp) -> Decision<Self::Record, Self::Refusal>;
+
+    /// What became of it, if its write got no answer: that was based on `base`, and the record is `seen` now.
+    fn fate(&self, base: &Self::Record, seen: &Self::Record) -> Fate;
+
+    /// How far back a record remembers, in words, for a fate that it does not show.
+    fn memory(base: &Self::Record, seen: &Self::Record) -> String;
+
+    /// What is added to the time of a remembered record, where the store's clock is exact to `grain`.
+    fn margin(&self, grain: Duration) -> Duration {
+        grain
+    }
+
+    /// How often it is decided at most.
+    fn attempts(&self) -> u32 {
+        MAX_ATTEMPTS
+    }
+
+    /// Whether somebody builds upon the answer that it was applied before, so that a new write has to confirm it.
+    fn is_built_upon(&self) -> bool {
+        true
+    }
+
+    /// Whether a refusal is what its own earlier write has led to, if that was applied.
+    fn is_own_doing(&self, _: &Self::Refusal) -> bool {
+        false
+    }
+
+    /// Whether a refusal says that what was asked for is so already, which callers take for done.
+    fn is_so_already(&self, _: &Self::Refusal) -> bool {
+        false
+    }
+}
+
+/// The answer of [`Protocol::decide`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision<R, N> {
+    /// Store this record; if the swap succeeds, the request is granted.
+    Write(Box<R>),
+    /// The record shows that this very request was applied before, or that there is nothing to do.
+    AlreadyApplied,
+    /// Not possible, and why.
+    Refuse(N),
+}
+
+/// Whether a request whose answer was lost was applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// The record shows it.
+    Applied,
+    /// The record shows that it was not; or doing it again changes nothing that matters.
+    NotApplied,
+    /// The record no longer remembers.
+    Unknown,
+}
+
+/// Where a record lies, and how it is written: apart from the rules, because a write may move a second row along.
+pub trait Row: Send + Sync {
+    /// What lies there.
+    type Record: Clone + Send + Sync;
+
+    /// Its name in messages.
+    fn what(&self) -> String;
+
+    /// Reads it; none if there is nothing to decide on. `asked` is the present moment.
+    fn read(&self, asked: Moment) -> impl Future<Output = Result<Option<Seen<Self::Record>>>> + Send;
+
+    /// One swap over what was seen; none if somebody was faster. `asked` is when the exchange began.
+    fn write(
+        &mut self,
+        seen: &Seen<Self::Record>,
+        next: Self::Record,
+        asked: Moment,
+    ) -> impl Future<Output = Result<Option<Seen<Self::Record>>>> + Send;
+}
+
+/// A record as last seen, its tag and the time it was seen at.
+#[derive(Debug, Clone)]
+pub struct Seen<R> {
+    /// The record.
+    pub record: R,
+    /// Its tag; none if it was never written.
+    pub revision: Option<Revision>,
+    /// The store's time when it was seen.
+    pub anchor: Anchor,
+    /// What of a lease's record lies in a part of its own.
+    pub(crate) old: Old,
+}
+
+impl<R> Seen<R> {
+    /// A record that is stored in one part.
+    pub fn new(record: R, revision: Option<Revision>, anchor: Anchor) -> Self {
+        Seen { record, revision, anchor, old: Old::none() }
+    }
+
+    /// What a swap has made of it, if that was done.
+    pub fn after(swap: Swap, record: R, asked: Moment) -> Option<Self> {
+        let Swap::Done { revision, now } = swap else { return None };
+        Some(Seen::new(record, Some(revision), Anchor { now, asked }))
+    }
+}
+
+/// What the first decision is made on.
+#[derive(Debug)]
+pub enum Start<'a, R> {
+    /// The record is read.
+    Read,
+    /// What is remembered; if that has changed, the record is read.
+    Remembered(&'a Seen<R>),
+    /// What is remembered; if that has changed, nothing is done.
+    OnlyOn(&'a Seen<R>),
+}
+
+/// The outcome of a request.
+#[derive(Debug)]
+pub enum Applied<'a, R: Clone, N> {
+    /// Written now, or found written by this very request.
+    Yes {
+        /// What it was decided on.
+        before: Cow<'a, Seen<R>>,
+        /// What it has become.
+        written: Box<Seen<R>>,
+    },
+    /// Refused.
+    No {
+        /// Why.
+        refusal: N,
+        /// By what.
+        seen: Box<Seen<R>>,
+    },
+    /// Not tried any more: the record is not the one that it was to be decided on.
+    Overtaken,
+    /// There is no such record.
+    Missing,
+}
+
+/// A write that got no answer, and the record that it was based on.
+#[derive(Debug)]
+pub struct Unanswered<R> {
+    error: Error,
+    base: Seen<R>,
+}
+
+impl<R> Unanswered<R> {
+    /// What to say for as long as nothing more is known.
+    fn error(&self) -> Error {
+        Error::new(self.error.kind(), self.error.to_string())
+    }
+
+    fn fate<P: Protocol<Record = R>>(&self, seen: &Seen<R>, request: &P) -> Fate {
+        // Nobody has written since: it was not applied. Should it still arrive, it finds what it expects only if ours has not.
+        if seen.revision == self.base.revision {
+            Fate::NotApplied
+        } else {
+            request.fate(&self.base.record, &seen.record)
+        }
+    }
+
+    fn forgotten<P: Protocol<Record = R>>(&self, what: &str, seen: &R) -> Error {
+        let memory = P::memory(&self.base.record, seen);
+        let message = format!(
+            "no answer came, and whether it was applied to {what} is not known: {memory}; look at it before asking again"
+        );
+        Error::new(Kind::Indeterminate, message).with_source(self.error())
+    }
+}
+
+/// One record, and all that is needed to change it.
+#[derive(Debug)]
+pub struct Cell<'a, W> {
+    row: W,
+    clock: &'a dyn Clock,
+    grain: Duration,
+}
+
+impl<'a, W: Row> Cell<'a, W> {
+    /// The record of this row, which lies in this store.
+    pub fn new(row: W, store: &dyn Store, clock: &'a dyn Clock) -> Self {
+        Cell { row, clock, grain: store.capabilities().clock.grain() }
+    }
+
+    /// The loop: decide on what is remembered (or read), write, and read again when somebody was faster or no answer came.
+    /// Whoever makes the same request again passes on what an earlier call left `unanswered`.
+    pub async fn apply<'s, P: Protocol<Record = W::Record>>(
+        &mut self,
+        request: &P,
+        start: Start<'s, P::Record>,
+        unanswered: &mut Option<Unanswered<P::Record>>,
+    ) -> Result<Applied<'s, P::Record, P::Refusal>> {
+        let (mut remembered, is_bound) = match start {
+            Start::Read => (None, false),
+            Start::Remembered(seen) => (Some(seen), false),
+            Start::OnlyOn(seen) => (Some(seen), true),
+        };
+        let mut jitter: Option<Jitter> = None;
+        for attempt in 0..request.attempts() {
+            let from_memory = remembered.is_some();
+            let seen = match remembered.take() {
+                Some(seen) => Cow::Borrowed(seen),
+                None => match self.row.read(self.clock.now()).await {
+                    Ok(Some(seen)) => Cow::Owned(seen),
+                    Ok(None) => return unanswered.as_ref().map_or(Ok(Applied::Missing), |write| Err(write.error())),
+                    // What happened to the earlier write is still unknown: saying "unavailable" would deny it.
+                    Err(error) => return Err(unanswered.as_ref().map_or(error, Unanswered::error)),
+                },
+            };
+            let asked = self.clock.now();
+            // What was just read is judged by the time it was read at; what is remembered, by how late it can be by now.
+            let now = match from_memory {
+                true => seen.anchor.at_latest(asked, request.margin(self.grain)),
+                false => seen.anchor.now,
+            };
+            let (next, refusal) = match self.step(request, &seen, now, unanswered.as_ref())? {
+                Step::Refuse(_) | Step::Write(_, Some(_)) if from_memory => continue,
+                Step::Refuse(refusal) => return Ok(Applied::No { refusal, seen: Box::new(seen.into_owned()) }),
+                Step::Again(_) if is_bound => return Ok(Applied::Overtaken),
+                Step::Again(next) => (next, None),
+                Step::Write(next, refusal) => (next, refusal),
+                Step::Nothing => {
+                    return Ok(Applied::Yes { written: Box::new(seen.clone().into_owned()), before: seen });
+                }
+            };
+            match (self.row.write(&seen, *next, asked).await, refusal) {
+                (Ok(Some(written)), None) => return Ok(Applied::Yes { before: seen, written: Box::new(written) }),
+                (Ok(Some(_)), Some(refusal)) => {
+                    return Ok(Applied::No { refusal, seen: Box::new(seen.into_owned()) });
+                }
+                (Ok(None), _) if from_memory && is_bound => return Ok(Applied::Overtaken),
+                (Ok(None), _) => {}
+                (Err(error), Some(_)) => return Err(unconfirmed(&self.row.what(), error)),
+                (Err(error), None) if error.kind() == Kind::Indeterminate => {
+                    unanswered.get_or_insert_with(|| Unanswered { error, base: seen.into_owned() });
+                }
+                (Err(error), None) => return Err(unanswered.as_ref().map_or(error, Unanswered::error)),
+            }
+            if !from_memory {
+                let jitter = jitter.get_or_insert_with(|| Jitter::new(Nonce::random()));
+                self.clock.sleep_until(self.clock.now() + pause(attempt, jitter)).await;
+            }
+        }
+        Err(unanswered.as_ref().map(Unanswered::error).unwrap_or_else(|| {
+            let (what, attempts) = (self.row.what(), request.attempts());
+            Error::new(Kind::Contended, format!("{what} is too busy: {attempts} attempts were overtaken; try again"))
+        }))
+    }
+
+    /// What to do about a record, in the light of a write that got no answer. An error if that stays unknown.
+    fn step<P: Protocol<Record = W::Record>>(
+        &self,
+        request: &P,
+        seen: &Seen<P::Record>,
+        now: Timestamp,
+        unanswered: Option<&Unanswered<P::Record>>,
+    ) -> Result<Step<P::Record, P::Refusal>> {
+        let fate = unanswered.map(|write| (write, write.fate(seen, request)));
+        // It is visible; whether it is durable, only a new write's answer can tell.
+        let confirm = || Box::new(seen.record.clone());
+        Ok(match (fate, request.decide(&seen.record, now)) {
+            // Not remembered; or it was applied and is over, and once more would be a second time.
+            (Some((write, Fate::Unknown)), _) | (Some((write, Fate::Applied)), Decision::Write(_)) => {
+                return Err(write.forgotten::<P>(&self.row.what(), &seen.record));
+            }
+            (Some((write, _)), Decision::Write(next)) if seen.revision != write.base.revision => Step::Again(next),
+            (_, Decision::Write(next)) => Step::Write(next, None),
+            (None, Decision::AlreadyApplied) if !request.is_built_upon() => Step::Nothing,
+            (_, Decision::AlreadyApplied) => Step::Write(confirm(), None),
+            (Some((_, Fate::Applied)), Decision::Refuse(no)) if request.is_own_doing(&no) => {
+                Step::Write(confirm(), None)
+            }
+            // Whoever made it so may have got no answer either.
+            (_, Decision::Refuse(no)) if seen.revision.is_some() && request.is_so_already(&no) => {
+                Step::Write(confirm(), Some(no))
+            }
+            (_, Decision::Refuse(no)) => Step::Refuse(no),
+        })
+    }
+}
+
+/// What to do about a record.
+enum Step<R, N> {
+    /// Write this; then, if what was asked for is so already, refuse it for that.
+    Write(Box<R>, Option<N>),
+    /// The same after others have written over a record whose change got no answer.
+    Again(Box<R>),
+    /// Nothing was to be done, and nothing rests on it.
+    Nothing,
+    Refuse(N),
+}
+
+/// How long to wait after an attempt that was overtaken: longer each time, and never as long as the others do.
+fn pause(attempt: u32, jitter: &mut Jitter) -> Duration {
+    let most = Duration::from_millis(1 << attempt.min(6)).min(MAX_BACKOFF);
+    Duration::from_micros(jitter.below(most.as_micros().max(1) as u64))
+}
+
+fn unconfirmed(what: &str, cause: Error) -> Error {
+    let message = format!(
+        "{what} is as it was to be, by an earlier request; whether that lasts is not known, for a write that was to confirm it \
+         failed; ask again"
+    );
+    Error::new(Kind::Indeterminate, message).with_source(cause)
+}

@@ -1,0 +1,116 @@
+//! A document: a record that is one value under one key, and is changed by a plain function.
+//!
+//! Promise: the rules of [`crate::cell`]. Non-promise: a key that was never written reads as the default.
+
+use crate::cell::{Applied, Cell, Decision, Fate, Protocol, Row, Seen, Start};
+use crate::clock::{Clock, Moment};
+use crate::codec;
+use crate::error::{Error, Kind, Result};
+use crate::grant::Anchor;
+use crate::migration;
+use crate::name::Key;
+use crate::store::Store;
+use crate::time::Timestamp;
+use serde::{Serialize, de::DeserializeOwned};
+use std::marker::PhantomData;
+
+/// Where a document lies.
+#[derive(Debug)]
+pub struct Document<'a, R> {
+    store: &'a dyn Store,
+    key: Key,
+    kind: &'static str,
+    what: String,
+    is_at_home: bool,
+    record: PhantomData<fn() -> R>,
+}
+
+/// A change to a document.
+pub struct Edit<'a, R> {
+    /// What it makes of the document; none if nothing is to be done, an error if it is refused.
+    pub decide: &'a (dyn Fn(&R, Timestamp) -> Result<Option<R>> + Sync),
+    /// Whether a document that others have written since shows it, if its answer was lost.
+    pub fate: &'a (dyn Fn(&R) -> Fate + Sync),
+    /// How often it is decided at most.
+    pub attempts: u32,
+}
+
+impl<'a, R: Clone + Default + Serialize + DeserializeOwned + Send + Sync> Document<'a, R> {
+    /// The document under this key, whose header names this kind; `what` is its name in messages.
+    pub fn new(store: &'a dyn Store, key: Key, kind: &'static str, what: String) -> Self {
+        Document { store, key, kind, what, is_at_home: false, record: PhantomData }
+    }
+
+    /// The same, but its first version is not written in a namespace that everybody is leaving, or has left.
+    #[must_use]
+    pub fn at_home(self) -> Self {
+        Document { is_at_home: true, ..self }
+    }
+
+    /// Reads it.
+    pub async fn look(&self, asked: Moment) -> Result<Seen<R>> {
+        let reading = self.store.read(&self.key).await?;
+        let decode = |bytes: &[u8]| codec::decode(self.kind, bytes, self.key.name.as_str());
+        let record = reading.value.as_ref().map(|value| decode(&value.bytes)).transpose()?.unwrap_or_default();
+        let revision = reading.value.map(|value| value.revision);
+        Ok(Seen::new(record, revision, Anchor { now: reading.now, asked }))
+    }
+
+    /// Changes what is read; gives what that was.
+    pub async fn change(self, clock: &dyn Clock, edit: &Edit<'_, R>) -> Result<Seen<R>> {
+        let (store, what) = (self.store, self.what.clone());
+        match Cell::new(self, store, clock).apply(edit, Start::Read, &mut None).await? {
+            Applied::Yes { before, .. } => Ok(before.into_owned()),
+            Applied::No { refusal, .. } => Err(refusal),
+            Applied::Overtaken | Applied::Missing => Err(Error::new(Kind::Contended, format!("{what} has changed"))),
+        }
+    }
+}
+
+impl<R: Clone + Send + Sync> Protocol for Edit<'_, R> {
+    type Record = R;
+    type Refusal = Error;
+
+    fn decide(&self, record: &R, now: Timestamp) -> Decision<R, Error> {
+        match (self.decide)(record, now) {
+            Ok(next) => next.map_or(Decision::AlreadyApplied, |next| Decision::Write(Box::new(next))),
+            Err(refusal) => Decision::Refuse(refusal),
+        }
+    }
+
+    fn fate(&self, _: &R, seen: &R) -> Fate {
+        (self.fate)(seen)
+    }
+
+    fn memory(_: &R, _: &R) -> String {
+        "others have written it since".into()
+    }
+
+    fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    fn is_built_upon(&self) -> bool {
+        false
+    }
+}
+
+impl<R: Clone + Default + Serialize + DeserializeOwned + Send + Sync> Row for Document<'_, R> {
+    type Record = R;
+
+    fn what(&self) -> String {
+        self.what.clone()
+    }
+
+    async fn read(&self, asked: Moment) -> Result<Option<Seen<R>>> {
+        self.look(asked).await.map(Some)
+    }
+
+    async fn write(&mut self, seen: &Seen<R>, next: R, asked: Moment) -> Result<Option<Seen<R>>> {
+        if self.is_at_home && seen.revision.is_none() {
+            migration::look(self.store).await?.check(&self.what)?;
+        }
+        let swap = self.store.swap(&self.key, seen.revision.as_ref(), &codec::encode(self.kind, &next)?).await?;
+        Ok(Seen::after(swap, next, asked))
+    }
+}

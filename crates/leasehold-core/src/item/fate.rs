@@ -1,0 +1,79 @@
+//! What became of a request on an item whose answer was lost.
+//!
+//! Promise: `Applied` and `NotApplied` are proved by the record; what it no longer shows is `Unknown`. Non-promise: `Applied`
+//! says that the write is visible, not that it is durable.
+
+use super::protocol::{Decision, Order, Refusal, Request, decide};
+use super::record::Item;
+use crate::Timestamp;
+use crate::cell::{Fate, Protocol};
+use std::time::Duration;
+
+impl Protocol for Request {
+    type Record = Item;
+    type Refusal = Refusal;
+
+    fn decide(&self, item: &Item, now: Timestamp) -> Decision {
+        decide(item, self, now)
+    }
+
+    fn fate(&self, base: &Item, seen: &Item) -> Fate {
+        fate(base, seen, self)
+    }
+
+    fn memory(base: &Item, seen: &Item) -> String {
+        let (base, now) = (base.epoch, seen.epoch);
+        format!("it was asked for at epoch {base}, and the item is at epoch {now} and remembers no further back")
+    }
+
+    /// A renewal must not come too late, so for it the latest time counts that it can be.
+    fn margin(&self, grain: Duration) -> Duration {
+        if let Request::Renew { .. } = self { grain } else { Duration::ZERO }
+    }
+
+    fn is_built_upon(&self) -> bool {
+        !matches!(self, Request::Reap | Request::Settle)
+    }
+
+    fn is_own_doing(&self, refusal: &Refusal) -> bool {
+        matches!(refusal, Refusal::Stale { .. })
+    }
+}
+
+impl Request {
+    /// Whether it is of a worker who holds the item. What left for another store has left without one.
+    pub fn is_a_workers(&self) -> bool {
+        !matches!(self, Request::Claim { .. } | Request::Reap | Request::Settle | Request::Operate { .. })
+    }
+}
+
+/// What became of a request that was based on the record `base` and got no answer, now that the record is `seen`.
+pub fn fate(base: &Item, seen: &Item, request: &Request) -> Fate {
+    if seen.lineage != base.lineage || seen.epoch < base.epoch {
+        return Fate::Unknown;
+    }
+    // Every claim and every order raises the epoch by one; the last of each has left its nonce.
+    let raised = |is_ours: bool| match is_ours {
+        true => Fate::Applied,
+        false if Some(seen.epoch) <= base.epoch.next() => Fate::NotApplied,
+        false => Fate::Unknown,
+    };
+    match request {
+        // Made again, they write the same or are refused for what has happened since.
+        Request::Renew { .. } | Request::Progress { .. } | Request::Reap | Request::Settle => Fate::NotApplied,
+        Request::Operate { order: Order::Relocate { .. } | Order::Arrive { .. }, .. } => Fate::NotApplied,
+        Request::Operate { nonce, .. } => raised(seen.ordered == Some(*nonce)),
+        Request::Claim { holder, .. } => {
+            let had = seen.ended.is_some_and(|ended| ended.nonce == holder.nonce);
+            raised(had || seen.tenure().is_some_and(|tenure| tenure.holder.nonce == holder.nonce))
+        }
+        Request::Complete { claim, .. } | Request::Fail { claim, .. } | Request::Return { claim } => {
+            let ended = seen.ended.filter(|ended| (ended.epoch, ended.nonce) == (claim.epoch, claim.nonce));
+            match ended {
+                Some(_) => Fate::Applied,
+                None if seen.epoch == claim.epoch => Fate::NotApplied,
+                None => Fate::Unknown,
+            }
+        }
+    }
+}
