@@ -104,19 +104,19 @@ async fn a_synchronous_standby_issues_no_acknowledged_epoch_again() {
     assert_eq!(cluster.leases.store().capabilities().class, Class::A);
     // Not waited for: the last answers are all that the standby is known to have.
     cluster.between.freeze();
-    let error = cluster.leases.store().swap(&probe("unheard"), None, b"x").await.unwrap_err();
+    let error = cluster.leases.store().swap(&probe("unanswered"), None, b"x").await.unwrap_err();
     assert_eq!(error.kind(), Kind::Indeterminate, "no answer without the standby: {error}");
     let (leases, name) = (cluster.leases.clone(), lease.clone());
-    let unheard = tokio::spawn(async move { leases.acquire(&name, &ask()).await });
+    let unanswered = tokio::spawn(async move { leases.acquire(&name, &ask()).await });
     let waits = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
     wait_until("it waits for the standby", || cluster.primary.sql(waits) == "t");
-    assert!(!unheard.is_finished(), "something was granted without the standby");
-    unheard.abort();
-    assert!(unheard.await.unwrap_err().is_cancelled(), "something was granted without the standby");
+    assert!(!unanswered.is_finished(), "something was granted without the standby");
+    unanswered.abort();
+    assert!(unanswered.await.unwrap_err().is_cancelled(), "something was granted without the standby");
     cluster.fail_over();
     let next = acquire(&cluster.leases, &lease).await;
     assert!(acknowledged.iter().all(|epoch| *epoch < next.token().epoch), "{acknowledged:?}, then {:?}", next.token());
-    assert_eq!(cluster.leases.store().read(&probe("unheard")).await.unwrap().value, None);
+    assert_eq!(cluster.leases.store().read(&probe("unanswered")).await.unwrap().value, None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

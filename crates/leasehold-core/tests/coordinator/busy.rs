@@ -152,7 +152,7 @@ fn turns(costs: Costs, contenders: usize, hold: Duration, measured: Duration) ->
             loop {
                 let ask = Ask::new(HolderId::new(None), "90s".parse().unwrap());
                 let acquired = leases.acquire_within(&seat, &ask, Duration::from_secs(600)).await.unwrap();
-                let Acquired::Granted(grant) = acquired else { panic!("waited in vain: {acquired:?}") };
+                let Acquired::Granted(grant) = acquired else { panic!("the wait failed: {acquired:?}") };
                 time.sleep_until(time.now() + hold).await;
                 leases.release(&grant, Outcome::Succeeded).await.unwrap();
                 if time.elapsed() > WARM_UP {

@@ -22,7 +22,7 @@ use tokio::time::timeout;
 const AT_ONCE: usize = 16;
 /// A connection that was used so recently is taken as it is.
 const WARM: Duration = Duration::from_millis(500);
-/// How often a login is tried: the driver fails at one that is right now and then.
+/// How often a login is tried: the driver sometimes fails a correct one.
 const LOGINS: u32 = 3;
 /// How long connecting may take, with the wait for a turn.
 const CONNECT: Duration = Duration::from_secs(4);

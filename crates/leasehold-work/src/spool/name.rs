@@ -10,7 +10,7 @@ use std::fmt;
 /// The highest epoch that a name has: later ones could not be raised often enough.
 const HIGHEST: u64 = Epoch::MAX.get() - (1 << 20);
 
-/// `4-1763260000000-ID.t0-5.e0`: nine less the priority, due, id, how often it was tried in vain and how often it may
+/// `4-1763260000000-ID.t0-5.e0`: nine less the priority, due, id, how often it has failed and how often it may
 /// be, epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FileName {
@@ -20,7 +20,7 @@ pub struct FileName {
     pub due: Timestamp,
     /// Which item.
     pub id: ItemId,
-    /// How often it was tried in vain.
+    /// How often it has failed.
     pub tried: u32,
     /// How often it may be tried.
     pub most: u32,
