@@ -79,8 +79,7 @@ impl<'a> Ours<'a> {
         let key = Key::new(Shelf::Lease, &self.name);
         let reading = self.runtime.block_on(self.leases.store().read(&key))?;
         let value = reading.value.context("the lease has no record")?;
-        // What lies in a part of its own is written with one acquisition of eight.
-        Ok(value.bytes.len() - value.tail_bytes)
+        Ok(value.bytes.len())
     }
 
     fn beside(&self, scheme: &str, raw: &mut dyn Raw, limit: Duration) -> Result<Vec<Row>> {

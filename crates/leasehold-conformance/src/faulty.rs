@@ -10,8 +10,8 @@ pub use gate::Gate;
 pub use volatile::Volatile;
 
 use async_trait::async_trait;
-use leasehold_core::store::{Beside, Capabilities, Page, Parts, Reading, Store, Survey, Swap, Watch};
-use leasehold_core::{Error, Key, Kind, LeaseName, Result, Revision, Shelf};
+use leasehold_core::store::{Capabilities, Change, Page, Range, Reading, Store, Survey, Swap, Watch};
+use leasehold_core::{Error, Key, Kind, Result, Shelf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -70,29 +70,6 @@ impl FaultyStore {
         (self.calls.fetch_add(1, Ordering::SeqCst) + 1 == self.failing_call).then_some(self.fault)
     }
 
-    /// Makes a call, durably or not, as the fault has it.
-    async fn write(
-        &self,
-        durable: impl Future<Output = Result<Swap>> + Send,
-        unsynced: impl Future<Output = Result<Swap>> + Send,
-    ) -> Result<Swap> {
-        let Some(fault) = self.fault() else { return durable.await };
-        let (kind, what) = match fault {
-            Fault::Refused => (Kind::Unavailable, "refused"),
-            Fault::RequestLost => (Kind::Indeterminate, "request lost"),
-            Fault::ReplyLost => {
-                durable.await?;
-                (Kind::Indeterminate, "reply lost")
-            }
-            Fault::Unsynced => {
-                unsynced.await?;
-                (Kind::Indeterminate, "not synced")
-            }
-        };
-        self.hold().await;
-        Err(Error::new(kind, format!("fault: {what}")))
-    }
-
     async fn look(&self) -> Result<()> {
         // A read changes nothing, so whatever was lost, the answer is the same.
         if self.fault().is_none() {
@@ -120,37 +97,27 @@ impl Store for FaultyStore {
         self.inner.read(key).await
     }
 
-    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
-        self.write(self.inner.swap_parts(key, expected, next), self.inner.swap_unsynced(key, expected, next)).await
+    async fn write(&self, change: &Change<'_>) -> Result<Swap> {
+        let Some(fault) = self.fault() else { return self.inner.write(change).await };
+        let (kind, what) = match fault {
+            Fault::Refused => (Kind::Unavailable, "refused"),
+            Fault::RequestLost => (Kind::Indeterminate, "request lost"),
+            Fault::ReplyLost => {
+                self.inner.write(change).await?;
+                (Kind::Indeterminate, "reply lost")
+            }
+            Fault::Unsynced => {
+                self.inner.write_unsynced(change).await?;
+                (Kind::Indeterminate, "not synced")
+            }
+        };
+        self.hold().await;
+        Err(Error::new(kind, format!("fault: {what}")))
     }
 
-    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
+    async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
         self.look().await?;
-        self.inner.list(shelf, after, limit).await
-    }
-
-    fn writes_beside(&self) -> bool {
-        self.inner.writes_beside()
-    }
-
-    async fn swap_beside(
-        &self,
-        key: &Key,
-        expected: Option<&Revision>,
-        next: &[u8],
-        beside: Beside<'_>,
-    ) -> Result<Swap> {
-        let unsynced = self.inner.swap_beside_unsynced(key, expected, next, beside);
-        self.write(self.inner.swap_beside(key, expected, next, beside), unsynced).await
-    }
-
-    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
-        self.look().await?;
-        self.inner.list_skipping(shelf, after, skip, limit).await
-    }
-
-    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
-        self.write(self.inner.erase(key, expected), self.inner.erase_unsynced(key, expected)).await
+        self.inner.list(shelf, range).await
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {

@@ -1,6 +1,6 @@
 //! The promises, by topic.
 
-pub(crate) mod beside;
+pub(crate) mod along;
 pub(crate) mod erasing;
 pub(crate) mod faults;
 pub(crate) mod leases;

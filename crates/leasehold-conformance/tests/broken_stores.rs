@@ -22,7 +22,6 @@ const CAUGHT_BY: &[(Flaw, &str)] = &[
     (Flaw::WritesOnlyWhatDiffers, "a_swap_of_equal_bytes_is_a_write"),
     (Flaw::ReadsFromACache, "a_read_sees_every_answered_swap"),
     (Flaw::CutsLongValues, "values_come_back_byte_for_byte"),
-    (Flaw::ForgetsTailsItShouldKeep, "a_tail_stays_or_goes_with_its_head"),
     (Flaw::IgnoresCase, "names_never_collide"),
     (Flaw::ErasesWhateverIsThere, "an_erase_needs_the_expected_revision"),
     (Flaw::ReusesRevisionsAfterAnErase, "a_revision_is_never_reused"),

@@ -5,7 +5,7 @@
 use leasehold_conformance::counting::{CountingStore, Counts};
 use leasehold_conformance::faulty::{Fault, FaultyStore, Gate, Volatile};
 use leasehold_conformance::{Bench, Effort, exercise};
-use leasehold_core::store::{Beside, Parts, Store};
+use leasehold_core::store::{Along, Change, Range, Store};
 use leasehold_core::{Key, Kind, MemoryStore, Revision, Shelf};
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ async fn the_suite_reaches_every_call_of_the_store() {
     exercise(&bench).await.assert_kept();
     // What a server is set to is asked by `doctor`, and promised to nobody.
     assert_eq!(counts.missed(), ["survey"]);
-    assert!(counts.of("swap_beside") > 3 && counts.of("list_skipping") > 3, "{counts:?}");
+    assert!(counts.of("put, along") > 3 && counts.of("list, skipping") > 3, "{counts:?}");
 }
 
 #[tokio::test]
@@ -34,14 +34,13 @@ async fn the_fault_store_forwards_every_call() {
     let counts = Counts::default();
     let behind = Arc::new(CountingStore::new(Arc::new(MemoryStore::default()), &counts));
     let store: Arc<dyn Store> = Arc::new(FaultyStore::new(behind, Fault::Refused, u64::MAX));
-    store.capabilities();
-    assert!(store.writes_beside());
-    store.swap_parts(&key("a"), None, Parts::whole(b"1")).await.unwrap();
-    let put = Beside { put: Some((&key("c"), b"beside")), erased: None };
-    store.swap_beside(&key("b"), None, b"1", put).await.unwrap();
+    assert!(store.capabilities().writes_along);
+    store.swap(&key("a"), None, b"1").await.unwrap();
+    let along = Along { put: Some((&key("c"), b"along")), erase: None };
+    store.write(&Change { along, ..Change::put(&key("b"), None, b"1") }).await.unwrap();
     let value = store.read(&key("b")).await.unwrap().value.unwrap();
-    assert_eq!(store.list(Shelf::Probe, None, 9).await.unwrap().entries.len(), 3);
-    assert_eq!(store.list_skipping(Shelf::Probe, None, 1, 9).await.unwrap().entries.len(), 2);
+    assert_eq!(store.list(Shelf::Probe, Range::new(None, 9)).await.unwrap().entries.len(), 3);
+    assert_eq!(store.list(Shelf::Probe, Range { after: None, skip: 1, limit: 9 }).await.unwrap().entries.len(), 2);
     store.erase(&key("b"), &value.revision).await.unwrap();
     store.watch(&key("a")).await.unwrap();
     store.survey().await.unwrap();
@@ -60,12 +59,12 @@ async fn a_write_that_is_not_durable_is_seen_until_a_crash_unless_another_follow
     let volatile: &dyn Store = &store;
     volatile.swap(&key("a"), None, b"1").await.unwrap();
     let (_, first) = seen(volatile, "a").await.unwrap();
-    store.swap_unsynced(&key("a"), Some(&first), Parts::whole(b"2")).await.unwrap();
-    store.swap_unsynced(&key("b"), None, Parts::whole(b"new")).await.unwrap();
+    store.write_unsynced(&Change::put(&key("a"), Some(&first), b"2")).await.unwrap();
+    store.write_unsynced(&Change::put(&key("b"), None, b"new")).await.unwrap();
     let (bytes, second) = seen(volatile, "a").await.unwrap();
     assert_eq!((bytes, seen(&behind, "a").await.unwrap().0), (b"2".to_vec(), b"1".to_vec()));
-    assert_eq!(volatile.list(Shelf::Probe, None, 9).await.unwrap().entries.len(), 2);
-    assert_eq!(volatile.list_skipping(Shelf::Probe, None, 1, 9).await.unwrap().entries.len(), 1);
+    assert_eq!(volatile.list(Shelf::Probe, Range::new(None, 9)).await.unwrap().entries.len(), 2);
+    assert_eq!(volatile.list(Shelf::Probe, Range { after: None, skip: 1, limit: 9 }).await.unwrap().entries.len(), 1);
     let old = volatile.swap(&key("a"), Some(&first), b"x").await.unwrap();
     assert_eq!(old, leasehold_core::store::Swap::Mismatch);
     store.crash().await;
@@ -73,7 +72,7 @@ async fn a_write_that_is_not_durable_is_seen_until_a_crash_unless_another_follow
     assert_eq!(seen(volatile, "b").await, None);
     assert_eq!(volatile.swap(&key("a"), Some(&second), b"x").await.unwrap(), leasehold_core::store::Swap::Mismatch);
     // A write that is answered makes durable what it follows.
-    store.swap_unsynced(&key("a"), Some(&first), Parts::whole(b"3")).await.unwrap();
+    store.write_unsynced(&Change::put(&key("a"), Some(&first), b"3")).await.unwrap();
     let (_, third) = seen(volatile, "a").await.unwrap();
     volatile.swap(&key("a"), Some(&third), b"4").await.unwrap();
     store.crash().await;
@@ -84,7 +83,7 @@ async fn a_write_that_is_not_durable_is_seen_until_a_crash_unless_another_follow
 async fn an_answer_is_held_back_until_the_gate_is_open() {
     let (behind, gate) = (MemoryStore::default(), Gate::default());
     let store = FaultyStore::new(Arc::new(behind.clone()), Fault::ReplyLost, 1).held_at(gate.clone());
-    let call = tokio::spawn(async move { store.swap_parts(&key("a"), None, Parts::whole(b"1")).await });
+    let call = tokio::spawn(async move { store.write(&Change::put(&key("a"), None, b"1")).await });
     gate.reached().await;
     assert_eq!(seen(&behind, "a").await.unwrap().0, b"1");
     assert!(!call.is_finished());

@@ -14,7 +14,6 @@ use crate::clock::{Clock, Moment};
 use crate::error::{Error, Kind, Result};
 use crate::grant::Anchor;
 use crate::nonce::{Jitter, Nonce};
-use crate::sheet::Old;
 use crate::store::{Revision, Store, Swap};
 use crate::time::Timestamp;
 use std::borrow::Cow;
@@ -118,14 +117,12 @@ pub struct Seen<R> {
     pub revision: Option<Revision>,
     /// The store's time when it was seen.
     pub anchor: Anchor,
-    /// What of a lease's record lies in a part of its own.
-    pub(crate) old: Old,
 }
 
 impl<R> Seen<R> {
-    /// A record that is stored in one part.
+    /// A record that was just read or written.
     pub fn new(record: R, revision: Option<Revision>, anchor: Anchor) -> Self {
-        Seen { record, revision, anchor, old: Old::none() }
+        Seen { record, revision, anchor }
     }
 
     /// What a swap has made of it, if that was done.

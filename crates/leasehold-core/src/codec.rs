@@ -17,26 +17,14 @@ pub const MAX_RECORD_BYTES: usize = 128 * 1024;
 
 /// Encodes a record of this kind (`ownership`, `counters`).
 pub fn encode<T: Serialize>(kind: &str, record: &T) -> Result<Vec<u8>> {
-    seal(kind, &json(kind, record)?, b"")
-}
-
-/// A record as JSON, without a header.
-pub(crate) fn json<T: Serialize>(kind: &str, record: &T) -> Result<Vec<u8>> {
-    serde_json::to_vec(record)
-        .map_err(|e| Error::new(Kind::Invalid, format!("cannot encode {kind} record")).with_source(e))
-}
-
-/// The first part of a body with the header in front of it, which vouches for the second part too.
-pub(crate) fn seal(kind: &str, head: &[u8], tail: &[u8]) -> Result<Vec<u8>> {
-    let header = header(kind, FORMAT, head, tail);
-    let len = header.len() + head.len() + tail.len();
-    if len > MAX_RECORD_BYTES {
-        let message = format!("{kind} record has {len} bytes; at most {MAX_RECORD_BYTES} are stored");
+    let body = serde_json::to_vec(record)
+        .map_err(|e| Error::new(Kind::Invalid, format!("cannot encode {kind} record")).with_source(e))?;
+    let mut bytes = header(kind, FORMAT, &body).into_bytes();
+    bytes.extend_from_slice(&body);
+    if bytes.len() > MAX_RECORD_BYTES {
+        let message = format!("{kind} record has {} bytes; at most {MAX_RECORD_BYTES} are stored", bytes.len());
         return Err(Error::new(Kind::Invalid, message));
     }
-    let mut bytes = Vec::with_capacity(len);
-    bytes.extend_from_slice(header.as_bytes());
-    bytes.extend_from_slice(head);
     Ok(bytes)
 }
 
@@ -70,7 +58,7 @@ pub fn decode<T: DeserializeOwned>(kind: &str, bytes: &[u8], place: &str) -> Res
         );
         return Err(Error::new(Kind::Unsupported, message));
     }
-    if format!("{head}\n") != header(kind, version, body, b"") {
+    if format!("{head}\n") != header(kind, version, body) {
         return Err(corrupt("the checksum does not match"));
     }
     // As one text: otherwise each of its many strings is checked on its own.
@@ -78,14 +66,13 @@ pub fn decode<T: DeserializeOwned>(kind: &str, bytes: &[u8], place: &str) -> Res
     serde_json::from_str(body).map_err(|e| corrupt("a field is wrong").with_source(e))
 }
 
-fn header(kind: &str, version: u32, head: &[u8], tail: &[u8]) -> String {
+fn header(kind: &str, version: u32, body: &[u8]) -> String {
     // The checksum covers kind and version too: a flipped bit there must not pass as another format.
     let mut hash = crc32fast::Hasher::new();
     hash.update(kind.as_bytes());
     hash.update(&version.to_le_bytes());
-    hash.update(head);
-    hash.update(tail);
-    format!("leasehold {kind} v{version} {:08x} {}\n", hash.finalize(), head.len() + tail.len())
+    hash.update(body);
+    format!("leasehold {kind} v{version} {:08x} {}\n", hash.finalize(), body.len())
 }
 
 /// Reads what is kept as text, without a copy of the text.
@@ -136,7 +123,7 @@ mod tests {
     #[test]
     fn a_newer_format_is_unsupported_not_corrupt() {
         let body = br#"{"epoch":1}"#;
-        let mut bytes = header("ownership", FORMAT + 1, body, b"").into_bytes();
+        let mut bytes = header("ownership", FORMAT + 1, body).into_bytes();
         bytes.extend_from_slice(body);
         let error = decode::<Ownership>("ownership", &bytes, "x").unwrap_err();
         assert_eq!(error.kind(), Kind::Unsupported);

@@ -9,7 +9,7 @@ use crate::coordinator::Coordinator;
 use crate::document::{Document, Edit};
 use crate::error::{Kind, Result};
 use crate::name::{Key, LeaseName, Shelf};
-use crate::store::Versioned;
+use crate::store::{Range, Versioned};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -125,7 +125,7 @@ impl Coordinator {
         after: Option<&LeaseName>,
         limit: usize,
     ) -> Result<(Vec<(LeaseName, Result<Counters>)>, bool)> {
-        let page = self.store().list(Shelf::Counters, after, limit).await?;
+        let page = self.store().list(Shelf::Counters, Range::new(after, limit)).await?;
         let decode = |(lease, value): (LeaseName, Versioned)| {
             let counters = codec::decode(KIND, &value.bytes, lease.as_str());
             (lease, counters)

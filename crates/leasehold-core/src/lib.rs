@@ -56,7 +56,6 @@ pub mod relocation;
 mod remedy;
 mod resolve;
 pub mod secret;
-mod sheet;
 pub mod store;
 mod tenancy;
 mod text;

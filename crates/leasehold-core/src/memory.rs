@@ -2,10 +2,10 @@
 
 use crate::clock::{Clock, SystemClock};
 use crate::error::Result;
-use crate::name::{Key, LeaseName, Shelf};
+use crate::name::{Key, Shelf};
 use crate::store::{
-    Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail,
-    Versioned, Watch, Watching, list_by_reading, refuse_erasing_a_lease,
+    Capabilities, Change, Class, ClockSource, Next, Page, Range, Reach, Reading, Revision, Store, Survey, Swap,
+    Versioned, Watch, Watching,
 };
 use crate::time::Timestamp;
 use async_trait::async_trait;
@@ -26,22 +26,21 @@ pub struct MemoryStore {
 
 #[derive(Debug, Default)]
 struct Contents {
-    records: BTreeMap<Key, Kept>,
+    records: BTreeMap<Key, Record>,
     // One counter for all keys: a revision is never reused, not even after an erase.
     last_revision: u64,
     watchers: Vec<(Key, mpsc::Sender<()>)>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct Record {
     revision: u64,
-    head: Vec<u8>,
-    tail: Vec<u8>,
+    bytes: Vec<u8>,
 }
 
-impl Kept {
+impl Record {
     fn versioned(&self) -> Versioned {
-        Versioned::parted(self.head.clone(), &self.tail, Revision(self.revision.to_string()))
+        Versioned { bytes: self.bytes.clone(), revision: Revision(self.revision.to_string()) }
     }
 }
 
@@ -68,7 +67,7 @@ impl MemoryStore {
 
 impl Contents {
     fn matches(&self, key: &Key, expected: Option<&Revision>) -> bool {
-        let current = self.records.get(key).map(|kept| kept.revision.to_string());
+        let current = self.records.get(key).map(|record| record.revision.to_string());
         current.as_ref() == expected.map(|r| &r.0)
     }
 
@@ -91,89 +90,52 @@ impl Store for MemoryStore {
             clock: ClockSource::Store { grain: Duration::from_millis(1) },
             reach: Reach::Process,
             watch: Watching::Hints,
+            writes_along: true,
             durability: "none: gone when the process ends",
         }
     }
 
     async fn read(&self, key: &Key) -> Result<Reading> {
-        let value = self.contents().records.get(key).map(Kept::versioned);
+        let value = self.contents().records.get(key).map(Record::versioned);
         Ok(Reading { value, now: self.now() })
     }
 
-    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
+    async fn write(&self, change: &Change<'_>) -> Result<Swap> {
+        change.check(&self.capabilities())?;
         let mut contents = self.contents();
-        if !contents.matches(key, expected) {
+        if !contents.matches(change.key, change.expected) {
             return Ok(Swap::Mismatch);
         }
         contents.last_revision += 1;
         let revision = contents.last_revision;
-        // Kept apart as a store would: a caller that vouches for a tail that is not there is found out.
-        let tail = match next.tail {
-            Tail::New(bytes) => bytes.to_vec(),
-            Tail::Kept(_) => contents.records.remove(key).map(|kept| kept.tail).unwrap_or_default(),
+        let record = |bytes: &[u8]| Record { revision, bytes: bytes.to_vec() };
+        match change.next {
+            Next::Put(bytes) => contents.records.insert(change.key.clone(), record(bytes)),
+            Next::Erase => contents.records.remove(change.key),
         };
-        contents.records.insert(key.clone(), Kept { revision, head: next.head.to_vec(), tail });
-        contents.notify(key);
-        Ok(Swap::Done { revision: Revision(revision.to_string()), now: self.now() })
-    }
-
-    fn writes_beside(&self) -> bool {
-        true
-    }
-
-    async fn swap_beside(
-        &self,
-        key: &Key,
-        expected: Option<&Revision>,
-        next: &[u8],
-        beside: Beside<'_>,
-    ) -> Result<Swap> {
-        beside.erased.map_or(Ok(()), refuse_erasing_a_lease)?;
-        let mut contents = self.contents();
-        if !contents.matches(key, expected) {
-            return Ok(Swap::Mismatch);
-        }
-        contents.last_revision += 1;
-        let revision = contents.last_revision;
-        let kept = |bytes: &[u8]| Kept { revision, head: bytes.to_vec(), tail: Vec::new() };
-        contents.records.insert(key.clone(), kept(next));
-        if let Some(erased) = beside.erased {
+        if let Some(erased) = change.along.erase {
             contents.records.remove(erased);
         }
-        if let Some((put, bytes)) = beside.put {
-            contents.records.entry(put.clone()).or_insert_with(|| kept(bytes));
+        if let Some((put, bytes)) = change.along.put {
+            contents.records.entry(put.clone()).or_insert_with(|| record(bytes));
         }
-        contents.notify(key);
+        contents.notify(change.key);
         Ok(Swap::Done { revision: Revision(revision.to_string()), now: self.now() })
     }
 
-    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
+    async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
         let contents = self.contents();
         let mut entries: Vec<_> = contents
             .records
             .iter()
-            .filter(|(key, _)| key.shelf == shelf && after.is_none_or(|after| key.name > *after))
-            .take(limit.saturating_add(1))
-            .map(|(key, kept)| (key.name.clone(), kept.versioned()))
+            .filter(|(key, _)| key.shelf == shelf && range.after.is_none_or(|after| key.name > *after))
+            .skip(range.skip)
+            .take(range.limit.saturating_add(1))
+            .map(|(key, record)| (key.name.clone(), record.versioned()))
             .collect();
-        let more = entries.len() > limit;
-        entries.truncate(limit);
+        let more = entries.len() > range.limit;
+        entries.truncate(range.limit);
         Ok(Page { entries, more, now: self.now() })
-    }
-
-    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
-        list_by_reading(self, shelf, after, skip, limit).await
-    }
-
-    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
-        refuse_erasing_a_lease(key)?;
-        let mut contents = self.contents();
-        if !contents.matches(key, Some(expected)) {
-            return Ok(Swap::Mismatch);
-        }
-        contents.records.remove(key);
-        contents.notify(key);
-        Ok(Swap::Done { revision: expected.clone(), now: self.now() })
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {

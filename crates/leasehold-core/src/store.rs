@@ -7,7 +7,6 @@ use crate::error::{Error, Kind, Result};
 use crate::name::{Key, LeaseName, Shelf};
 use crate::time::{Timestamp, Ttl, format_duration};
 use async_trait::async_trait;
-use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -21,75 +20,105 @@ pub struct Revision(pub String);
 pub struct Versioned {
     /// The value.
     pub bytes: Vec<u8>,
-    /// Its tag, to be given to [`Store::swap_parts`].
+    /// Its tag, to be expected by the next [`Change`].
     pub revision: Revision,
-    /// How many bytes at the end lie in a part of their own, which [`Tail::Kept`] can leave as it is.
-    pub tail_bytes: usize,
 }
 
-impl Versioned {
-    /// A value that lies in one part.
-    pub const fn whole(bytes: Vec<u8>, revision: Revision) -> Self {
-        Versioned { bytes, revision, tail_bytes: 0 }
-    }
-
-    /// A value that lies in two.
-    pub fn parted(mut head: Vec<u8>, tail: &[u8], revision: Revision) -> Self {
-        head.extend_from_slice(tail);
-        Versioned { bytes: head, revision, tail_bytes: tail.len() }
-    }
-}
-
-/// A value to be stored: the head, and after it the tail. Two parts, because most swaps change a few bytes of a record
-/// whose history is long.
+/// A change of one record, and of others along with it.
 #[derive(Debug, Clone, Copy)]
-pub struct Parts<'a> {
-    /// What every swap replaces.
-    pub head: &'a [u8],
-    /// What it may leave.
-    pub tail: Tail<'a>,
-    /// Whether those who watch want to know. A store that hints at a price need not hint at what is no news; another may.
-    pub is_news: bool,
+pub struct Change<'a> {
+    /// The record.
+    pub key: &'a Key,
+    /// The revision that it must have for anything to happen; none if it must not be there.
+    pub expected: Option<&'a Revision>,
+    /// What becomes of it.
+    pub next: Next<'a>,
+    /// What changes along with it, if and only if it does: all of it or nothing, seen by others and made durable in one step.
+    pub along: Along<'a>,
+    /// Whether those who watch the record want to know. A store that pays for hints need not give one otherwise.
+    pub notify: bool,
 }
 
-/// The second part of a value.
+/// What becomes of a record.
 #[derive(Debug, Clone, Copy)]
-pub enum Tail<'a> {
-    /// To be stored with the head.
-    New(&'a [u8]),
-    /// What the expected revision has as its tail, byte for byte. A store that keeps parts apart need not write it.
-    Kept(&'a [u8]),
+pub enum Next<'a> {
+    /// It has this value.
+    Put(&'a [u8]),
+    /// It is finished, and no longer there.
+    Erase,
 }
 
-impl<'a> Parts<'a> {
-    /// A value without a tail, that is news.
-    pub const fn whole(bytes: &'a [u8]) -> Self {
-        Parts { head: bytes, tail: Tail::New(b""), is_news: true }
-    }
-
-    /// The tail, new or not.
-    pub const fn tail(&self) -> &'a [u8] {
-        match self.tail {
-            Tail::New(bytes) | Tail::Kept(bytes) => bytes,
-        }
-    }
-
-    /// The whole value, for a store that keeps it in one part.
-    pub fn joined(&self) -> Cow<'a, [u8]> {
-        match self.tail() {
-            [] => Cow::Borrowed(self.head),
-            tail => Cow::Owned([self.head, tail].concat()),
+impl<'a> Next<'a> {
+    /// The value that it has then, if any.
+    pub const fn value(self) -> Option<&'a [u8]> {
+        match self {
+            Next::Put(value) => Some(value),
+            Next::Erase => None,
         }
     }
 }
 
-/// What a swap changes beside its own key, in the same step.
+/// What changes along with a record. Nobody is hinted at it.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Beside<'a> {
-    /// Stored, with the revision that the swap gives, unless the key has a value.
+pub struct Along<'a> {
+    /// Stored, with the revision that the change gives, unless the key has a value.
     pub put: Option<(&'a Key, &'a [u8])>,
     /// Erased, if it is there.
-    pub erased: Option<&'a Key>,
+    pub erase: Option<&'a Key>,
+}
+
+impl<'a> Change<'a> {
+    /// Stores a value, and hints at it.
+    pub fn put(key: &'a Key, expected: Option<&'a Revision>, value: &'a [u8]) -> Self {
+        Change { key, expected, next: Next::Put(value), along: Along::default(), notify: true }
+    }
+
+    /// Erases a record that is finished.
+    pub fn erase(key: &'a Key, expected: &'a Revision) -> Self {
+        Change { next: Next::Erase, ..Change::put(key, Some(expected), &[]) }
+    }
+
+    /// Refuses what no store does, and what this one cannot. Every [`Store::write`] begins with it.
+    pub fn check(&self, store: &Capabilities) -> Result<()> {
+        let erased = matches!(self.next, Next::Erase).then_some(self.key);
+        for key in erased.into_iter().chain(self.along.erase) {
+            refuse_erasing(key)?;
+        }
+        let key = self.key;
+        if self.along.is_some() && (!store.writes_along || erased.is_some()) {
+            let message = format!("store `{}` changes one record at a time; `{key}` was not changed", store.name);
+            return Err(Error::new(Kind::Unsupported, message));
+        }
+        if erased.is_some() && self.expected.is_none() {
+            return Err(Error::new(Kind::Invalid, format!("`{key}` can only be erased at a known revision")));
+        }
+        Ok(())
+    }
+}
+
+impl Along<'_> {
+    /// Whether there is anything.
+    pub const fn is_some(&self) -> bool {
+        self.put.is_some() || self.erase.is_some()
+    }
+}
+
+/// The part of a shelf to list.
+#[derive(Debug, Clone, Copy)]
+pub struct Range<'a> {
+    /// It begins just after this name.
+    pub after: Option<&'a LeaseName>,
+    /// So many entries are passed over first.
+    pub skip: usize,
+    /// At most so many are given.
+    pub limit: usize,
+}
+
+impl<'a> Range<'a> {
+    /// At most so many entries from just after a name.
+    pub const fn new(after: Option<&'a LeaseName>, limit: usize) -> Self {
+        Range { after, skip: 0, limit }
+    }
 }
 
 /// The answer of a read.
@@ -101,7 +130,7 @@ pub struct Reading {
     pub now: Timestamp,
 }
 
-/// The answer of a swap.
+/// The answer of a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Swap {
     /// Stored, durably.
@@ -186,6 +215,8 @@ pub struct Capabilities {
     pub reach: Reach,
     /// Whether [`Store::watch`] gives hints.
     pub watch: Watching,
+    /// Whether a [`Change`] may have others along with it. It does not change while the store is open.
+    pub writes_along: bool,
     /// What makes an answer durable, in words.
     pub durability: &'static str,
 }
@@ -292,18 +323,16 @@ impl Watch {
 /// A linearizable compare-and-swap over named records, with a clock.
 ///
 /// # Contract
-/// - `swap` is atomic per key: of any number of swaps that expect one revision, at most one is done (S1).
-/// - A revision is never reused for a key, even after `erase`: a process that slept for any length cannot win with an
+/// - `write` is atomic per key: of any number of changes that expect one revision, at most one is done (S1).
+/// - A revision is never reused for a key, even after it was erased: a process that slept for any length cannot win with an
 ///   old one.
-/// - `read` is linearizable: it sees every swap whose answer was given before the read was called.
+/// - `read` is linearizable: it sees every change whose answer was given before the read was called.
 /// - `Done` means durable. `Kind::Unavailable` means *surely not applied*; when that is not sure, the error is
 ///   `Kind::Indeterminate`. No error ever means applied.
 /// - `now` is the store's clock, taken between call and answer. It may lie behind the true time by at most the grain,
 ///   and never ahead of it: round down.
-/// - A value reads as its head followed by its tail, and both change in one step or not at all. What is said to be kept
-///   is the tail of the expected revision: the caller vouches for that, and [`Versioned::tail_bytes`] tells it.
-/// - A dropped future leaves the key swapped or not swapped, never half-written.
-/// - Nothing on a shelf that [is permanent](Shelf::is_permanent) is ever deleted, not by `erase` and not by the store's
+/// - A dropped future leaves the key changed or unchanged, never half-written.
+/// - Nothing on a shelf that [is permanent](Shelf::is_permanent) is ever deleted, not by a change and not by the store's
 ///   own expiry.
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync {
@@ -313,32 +342,12 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Reads one record and the store's time.
     async fn read(&self, key: &Key) -> Result<Reading>;
 
-    /// Stores `next` if the key still has the `expected` revision (`None`: if it was never written).
-    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap>;
+    /// Makes a change, if the record still has the expected revision. It begins with [`Change::check`].
+    async fn write(&self, change: &Change<'_>) -> Result<Swap>;
 
-    /// Lists a shelf in the order of names, from just after `after`, at most `limit` entries.
-    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page>;
-
-    /// The same without the first `skip` entries. A store that cannot pass over them more cheaply than it can give them
-    /// calls [`list_by_reading`].
-    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page>;
-
-    /// Whether [`Store::swap_beside`] may be called. It must not change while the store is open.
-    fn writes_beside(&self) -> bool;
-
-    /// A swap of the whole value, and beside it, if and only if that is done, what is in `beside`: all of it or nothing, seen by
-    /// others and made durable in one step. What lies beside has no tail, nobody is hinted at it, and nothing on a shelf
-    /// that [is permanent](Shelf::is_permanent) is erased. A store that cannot do it calls [`refuse_beside`].
-    async fn swap_beside(
-        &self,
-        key: &Key,
-        expected: Option<&Revision>,
-        next: &[u8],
-        beside: Beside<'_>,
-    ) -> Result<Swap>;
-
-    /// Deletes a record that is finished, if it still has this revision. Refused on a permanent shelf.
-    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap>;
+    /// Lists a part of a shelf in the order of names. A store that cannot pass over entries more cheaply than it can give
+    /// them calls [`skip_by_reading`].
+    async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page>;
 
     /// Hints when a key may have changed. A store without hints gives [`Watch::silent`].
     async fn watch(&self, key: &Key) -> Result<Watch>;
@@ -349,24 +358,23 @@ pub trait Store: fmt::Debug + Send + Sync {
 
 /// Conveniences, apart from the trait so that no store and no wrapper of one can write, or forget, a version of its own.
 impl dyn Store + '_ {
-    /// [`Store::swap_parts`] for a value without a tail, that is news.
+    /// Stores a value and hints at it, if the key still has the expected revision (`None`: if it is not there).
     pub async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
-        self.swap_parts(key, expected, Parts::whole(next)).await
+        self.write(&Change::put(key, expected, next)).await
+    }
+
+    /// Erases a record that is finished, if it still has this revision. Refused on a permanent shelf.
+    pub async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
+        self.write(&Change::erase(key, expected)).await
     }
 }
 
-/// [`Store::list_skipping`] for a store that passes over entries by reading them. A page may be shorter than was asked
-/// for, so this reads on until there is something after the skipped ones, or nothing more.
-pub async fn list_by_reading(
-    store: &dyn Store,
-    shelf: Shelf,
-    after: Option<&LeaseName>,
-    skip: usize,
-    limit: usize,
-) -> Result<Page> {
-    let (mut after, mut left) = (after.cloned(), skip);
+/// [`Store::list`] for a store that passes over entries by reading them. A page may be shorter than was asked for, so this
+/// reads on until there is something after the skipped ones, or nothing more.
+pub async fn skip_by_reading(store: &dyn Store, shelf: Shelf, range: Range<'_>) -> Result<Page> {
+    let (mut after, mut left, limit) = (range.after.cloned(), range.skip, range.limit);
     loop {
-        let mut page = store.list(shelf, after.as_ref(), left.saturating_add(limit)).await?;
+        let mut page = store.list(shelf, Range::new(after.as_ref(), left.saturating_add(limit))).await?;
         after = page.entries.last().map(|(name, _)| name.clone());
         let skipped = left.min(page.entries.len());
         page.entries.drain(..skipped);
@@ -378,15 +386,7 @@ pub async fn list_by_reading(
     }
 }
 
-/// [`Store::swap_beside`] of a store that cannot: the refusal, and nothing is changed.
-pub fn refuse_beside(store: &dyn Store, key: &Key) -> Result<Swap> {
-    let name = store.capabilities().name;
-    let message = format!("store `{name}` changes one record at a time; `{key}` was not changed");
-    Err(Error::new(Kind::Unsupported, message))
-}
-
-/// The refusal that every store's `erase` begins with.
-pub fn refuse_erasing_a_lease(key: &Key) -> Result<()> {
+fn refuse_erasing(key: &Key) -> Result<()> {
     let what = match key.shelf {
         Shelf::Lease => "ownership record",
         // Without it, an epoch that was shut out would be let in again.

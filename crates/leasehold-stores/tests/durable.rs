@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use leasehold_conformance::{Bench, Effort, exercise};
-use leasehold_core::store::{Store, Swap};
+use leasehold_core::store::{Range, Store, Swap};
 use leasehold_core::{Acquired, Ask, Coordinator, HolderId, Key, Kind, LeaseName, Shelf, Ttl};
 use leasehold_stores::{StoreUrl, open};
 use leasehold_testbed::suite::{self, Opener};
@@ -72,7 +72,7 @@ async fn looking_makes_nothing() {
         survey.remarks.into_iter().find(|remark| remark.setting == "object storage").unwrap().found
     };
     assert_eq!(store.read(&key).await.unwrap().value, None);
-    assert!(store.list(Shelf::Lease, None, 10).await.unwrap().entries.is_empty());
+    assert!(store.list(Shelf::Lease, Range::new(None, 10)).await.unwrap().entries.is_empty());
     let never = leasehold_core::store::Revision("never".into());
     assert_eq!(store.swap(&key, Some(&never), b"x").await.unwrap(), Swap::Mismatch);
     assert_eq!(store.erase(&key, &never).await.unwrap(), Swap::Mismatch);

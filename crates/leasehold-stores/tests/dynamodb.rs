@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use leasehold_conformance::{Bench, Effort, exercise};
-use leasehold_core::store::{Store, Swap};
+use leasehold_core::store::{Range, Store, Swap};
 use leasehold_core::{Acquired, Ask, Coordinator, HolderId, Key, Kind, LeaseName, Shelf, Ttl};
 use leasehold_stores::{StoreUrl, open};
 use leasehold_testbed::suite::{self, Opener};
@@ -69,7 +69,7 @@ async fn the_first_writers_make_one_table_and_lookers_none() {
     let store_ = store(&server).await;
     let table = |survey: leasehold_core::store::Survey| format!("{:?}", survey.remarks);
     assert_eq!(store_.read(&key("x")).await.unwrap().value, None);
-    assert!(store_.list(Shelf::Lease, None, 10).await.unwrap().entries.is_empty());
+    assert!(store_.list(Shelf::Lease, Range::new(None, 10)).await.unwrap().entries.is_empty());
     let never = leasehold_core::store::Revision("never".into());
     assert_eq!(store_.swap(&key("x"), Some(&never), b"x").await.unwrap(), Swap::Mismatch);
     assert_eq!(store_.erase(&key("x"), &never).await.unwrap(), Swap::Mismatch);
@@ -100,11 +100,11 @@ async fn a_listing_goes_on_where_a_page_of_the_server_ends() {
     for number in 0..24 {
         store.swap(&key(&format!("large-{number:02}")), None, &vec![number; 60 * 1024]).await.unwrap();
     }
-    let page = store.list(Shelf::Probe, None, 100).await.unwrap();
+    let page = store.list(Shelf::Probe, Range::new(None, 100)).await.unwrap();
     let names: Vec<String> = page.entries.iter().map(|(name, _)| name.to_string()).collect();
     assert_eq!((names.len(), page.more), (24, false));
     assert!(names.is_sorted() && page.entries.iter().all(|(_, value)| value.bytes.len() == 60 * 1024));
-    let page = store.list(Shelf::Probe, Some(&page.entries[2].0), 20).await.unwrap();
+    let page = store.list(Shelf::Probe, Range::new(Some(&page.entries[2].0), 20)).await.unwrap();
     assert_eq!((page.entries.len(), page.more, page.entries[0].0.as_str()), (20, true, "large-03"));
 }
 

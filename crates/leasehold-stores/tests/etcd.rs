@@ -4,7 +4,7 @@
 
 use leasehold_conformance::{Bench, Effort, exercise};
 use leasehold_core::clock::{Clock, SystemClock};
-use leasehold_core::store::{Class, Store, Survey, Swap};
+use leasehold_core::store::{Class, Range, Store, Survey, Swap};
 use leasehold_core::{Acquired, Ask, Coordinator, Epoch, HolderId, Key, Kind, LeaseName, Outcome, Shelf, Ttl};
 use leasehold_stores::{StoreUrl, open};
 use leasehold_testbed::suite::{self, Opener};
@@ -62,7 +62,7 @@ async fn looking_leaves_no_trace(server: &Server) {
     let store = opened(&url(server)).await.unwrap();
     let key = Key::new(Shelf::Lease, &name("nothing"));
     assert_eq!(store.read(&key).await.unwrap().value, None);
-    let page = store.list(Shelf::Lease, None, 10).await.unwrap();
+    let page = store.list(Shelf::Lease, Range::new(None, 10)).await.unwrap();
     assert!(page.entries.is_empty() && !page.more);
     let _watch = store.watch(&key).await.unwrap();
     let survey = store.survey().await.unwrap();
@@ -127,7 +127,7 @@ async fn a_page_of_large_records_comes_whole() {
         let key = Key::new(Shelf::Probe, &name(&format!("large/{number:02}")));
         assert!(matches!(store.swap(&key, None, &large).await.unwrap(), Swap::Done { .. }));
     }
-    let page = store.list(Shelf::Probe, None, 100).await.unwrap();
+    let page = store.list(Shelf::Probe, Range::new(None, 100)).await.unwrap();
     assert_eq!((page.entries.len(), page.more), (80, false));
     assert!(page.entries.iter().all(|(_, value)| value.bytes == large));
 }

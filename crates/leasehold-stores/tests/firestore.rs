@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use leasehold_conformance::{Bench, Effort, exercise};
-use leasehold_core::store::{Store, Swap};
+use leasehold_core::store::{Range, Store, Swap};
 use leasehold_core::{Acquired, Ask, Coordinator, HolderId, Key, Kind, LeaseName, Shelf, Ttl};
 use leasehold_stores::{StoreUrl, open};
 use leasehold_testbed::suite::{self, Opener};
@@ -57,7 +57,7 @@ async fn namespaces_are_apart_and_looking_writes_nothing() {
     let server = stand_in();
     let store_ = store(&server).await;
     assert_eq!(store_.read(&key("x")).await.unwrap().value, None);
-    assert!(store_.list(Shelf::Lease, None, 10).await.unwrap().entries.is_empty());
+    assert!(store_.list(Shelf::Lease, Range::new(None, 10)).await.unwrap().entries.is_empty());
     let long_ago = leasehold_core::store::Revision("2020-01-01T00:00:00.000000Z".into());
     assert_eq!(store_.swap(&key("x"), Some(&long_ago), b"x").await.unwrap(), Swap::Mismatch);
     assert_eq!(store_.erase(&key("x"), &long_ago).await.unwrap(), Swap::Mismatch);
@@ -86,7 +86,7 @@ async fn names_that_firestore_reserves_and_equal_values_are_no_trouble() {
     for number in 0..310 {
         store.swap(&key(&format!("many/{number:03}")), None, b"x").await.unwrap();
     }
-    let page = store.list(Shelf::Probe, None, 1000).await.unwrap();
+    let page = store.list(Shelf::Probe, Range::new(None, 1000)).await.unwrap();
     let names: Vec<String> = page.entries.iter().map(|(name, _)| name.to_string()).collect();
     assert!(names.is_sorted() && names.len() == 315 && !page.more, "{}", names.len());
 }

@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use leasehold_core::store::{Revision, Store, Swap};
+use leasehold_core::store::{Range, Revision, Store, Swap};
 use leasehold_core::{Error, Key, Kind, Shelf};
 use leasehold_stores::open;
 use leasehold_testbed::SmallDisk;
@@ -65,7 +65,7 @@ async fn a_read_only_directory_can_be_looked_at() {
     let store = open(&url.parse().unwrap()).await.unwrap();
     let value = store.read(&key()).await.unwrap().value.unwrap();
     assert_eq!(value.bytes, b"before");
-    assert_eq!(store.list(Shelf::Probe, None, 10).await.unwrap().entries.len(), 1);
+    assert_eq!(store.list(Shelf::Probe, Range::new(None, 10)).await.unwrap().entries.len(), 1);
     let error = store.swap(&key(), Some(&value.revision), b"after").await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unsupported);
     assert!(error.to_string().contains("read-only"), "{error}");

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use leasehold_conformance::{Bench, Effort, exercise};
-use leasehold_core::store::{Class, Revision, Store, Survey, Swap};
+use leasehold_core::store::{Class, Range, Revision, Store, Survey, Swap};
 use leasehold_core::{Acquired, Ask, Coordinator, Error, Grant, HolderId, Key, Kind, LeaseName, Outcome, Shelf, Ttl};
 use leasehold_stores::{StoreUrl, open};
 use leasehold_testbed::{
@@ -91,7 +91,7 @@ async fn mysql_keeps_every_promise() {
     // Looking makes nothing.
     let looking = store(&url).await;
     assert_eq!(looking.read(&key("nothing")).await.unwrap().value, None);
-    let page = looking.list(Shelf::Probe, None, 10).await.unwrap();
+    let page = looking.list(Shelf::Probe, Range::new(None, 10)).await.unwrap();
     assert!(page.entries.is_empty() && !page.more);
     let survey = looking.survey().await.unwrap();
     assert_eq!((survey.class, advised(&survey)), (Class::A, vec![]));

@@ -5,7 +5,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use leasehold_conformance::{Bench, Effort, exercise};
-use leasehold_core::store::{Class, Store, Swap};
+use leasehold_core::store::{Class, Range, Store, Swap};
 use leasehold_core::{
     Acquired, Ask, Coordinator, Epoch, HolderId, Key, Kind, LeaseName, Outcome, Revision, Shelf, Ttl,
 };
@@ -98,7 +98,7 @@ async fn only_a_write_makes_the_bucket() {
     let reading = store.read(&key("a")).await.unwrap();
     assert_eq!(reading.value, None);
     assert!(reading.now.as_millis() > 1_700_000_000_000, "{:?}", reading.now);
-    let page = store.list(Shelf::Probe, None, 10).await.unwrap();
+    let page = store.list(Shelf::Probe, Range::new(None, 10)).await.unwrap();
     assert!(page.entries.is_empty() && !page.more && page.now >= reading.now);
     let survey = store.survey().await.unwrap();
     assert!(survey.remarks.iter().any(|remark| remark.found.contains("not made yet")), "{survey:?}");
@@ -135,7 +135,7 @@ async fn many_first_writers_make_one_bucket() {
     }
     assert_eq!(winners, 1);
     let store = store(&(url(&server) + "?namespace=crowd")).await.unwrap();
-    assert_eq!(store.list(Shelf::Probe, None, 100).await.unwrap().entries.len(), 13);
+    assert_eq!(store.list(Shelf::Probe, Range::new(None, 100)).await.unwrap().entries.len(), 13);
 }
 
 #[tokio::test]
@@ -151,7 +151,7 @@ async fn a_marker_that_was_left_behind_is_written_over() {
     headers.insert("KV-Operation", "DEL");
     client.request_with_headers("$KV.leasehold-default.probe.a=2Eb", headers, "".into()).await.unwrap();
     assert_eq!(store.read(&erased).await.unwrap().value, None);
-    let page = store.list(Shelf::Probe, None, 1).await.unwrap();
+    let page = store.list(Shelf::Probe, Range::new(None, 1)).await.unwrap();
     assert_eq!(page.entries.len(), 1);
     assert_eq!(page.entries[0].0, kept.name);
     assert_eq!(store.swap(&erased, Some(&old), b"zombie").await.unwrap(), Swap::Mismatch);
@@ -185,7 +185,7 @@ async fn a_bucket_that_forgets_is_refused() {
         let refused = [
             store.swap(&key("a"), None, b"x").await.unwrap_err(),
             store.read(&key("a")).await.unwrap_err(),
-            store.list(Shelf::Probe, None, 1).await.unwrap_err(),
+            store.list(Shelf::Probe, Range::new(None, 1)).await.unwrap_err(),
         ];
         for error in refused {
             assert_eq!(error.kind(), Kind::Unsupported, "{error}");

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use leasehold_conformance::{Bench, Effort, exercise};
-use leasehold_core::store::{Class, Store, Swap, Watching};
+use leasehold_core::store::{Class, Range, Store, Swap, Watching};
 use leasehold_core::{Key, Kind, LeaseName, Nonce, Shelf};
 use leasehold_stores::{StoreUrl, open};
 use leasehold_testbed::{
@@ -102,7 +102,7 @@ async fn looking_makes_nothing_and_the_proof_is_made_once() {
     let server = StandIn::s3(Flaw::None);
     let store = open(&s3(server.port())).await.unwrap();
     assert_eq!(store.read(&probe("x")).await.unwrap().value, None);
-    assert!(store.list(Shelf::Probe, None, 10).await.unwrap().entries.is_empty());
+    assert!(store.list(Shelf::Probe, Range::new(None, 10)).await.unwrap().entries.is_empty());
     let survey = store.survey().await.unwrap();
     assert_eq!((survey.class, store.capabilities().watch), (Class::B, Watching::None));
     assert!(server.keys().is_empty());
@@ -154,7 +154,7 @@ async fn revoked_credentials_are_a_clear_error_and_never_a_grant() {
     for error in [
         store.read(&probe("x")).await.unwrap_err(),
         store.swap(&probe("x"), Some(&revision), b"2").await.unwrap_err(),
-        store.list(Shelf::Probe, None, 10).await.unwrap_err(),
+        store.list(Shelf::Probe, Range::new(None, 10)).await.unwrap_err(),
         fresh.swap(&probe("y"), None, b"2").await.unwrap_err(),
     ] {
         assert_eq!(error.kind(), Kind::Unsupported, "{error}");
@@ -175,7 +175,7 @@ async fn a_tombstone_is_absent() {
     let Swap::Done { revision: first, .. } = store.swap(&key, None, b"1").await.unwrap() else { panic!("fresh") };
     let Swap::Done { revision: erased, .. } = store.erase(&key, &first).await.unwrap() else { panic!("erased") };
     assert_eq!(store.read(&key).await.unwrap().value, None);
-    assert!(store.list(Shelf::Probe, None, 10).await.unwrap().entries.is_empty());
+    assert!(store.list(Shelf::Probe, Range::new(None, 10)).await.unwrap().entries.is_empty());
     for old in [&first, &erased] {
         assert_eq!(store.swap(&key, Some(old), b"2").await.unwrap(), Swap::Mismatch);
         assert_eq!(store.erase(&key, old).await.unwrap(), Swap::Mismatch);
@@ -227,7 +227,7 @@ async fn a_bucket_that_is_missing_is_said_to_be() {
         for error in [
             store.read(&probe("x")).await.unwrap_err(),
             store.swap(&probe("x"), None, b"x").await.unwrap_err(),
-            store.list(Shelf::Lease, None, 1).await.unwrap_err(),
+            store.list(Shelf::Lease, Range::new(None, 1)).await.unwrap_err(),
         ] {
             assert_eq!(error.kind(), Kind::Unsupported, "{error}");
             assert!(error.to_string().contains(says), "{error}");
@@ -283,7 +283,7 @@ async fn names_that_differ_little_are_listed_in_order_over_many_pages() {
     for limit in [1, 7, 100] {
         let mut listed: Vec<LeaseName> = Vec::new();
         loop {
-            let page = store.list(Shelf::Counters, listed.last(), limit).await.unwrap();
+            let page = store.list(Shelf::Counters, Range::new(listed.last(), limit)).await.unwrap();
             assert!(page.entries.len() <= limit);
             listed.extend(page.entries.into_iter().map(|(name, _)| name));
             if !page.more {

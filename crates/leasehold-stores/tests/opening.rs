@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use leasehold_core::store::Range;
 use leasehold_core::{Acquired, Ask, Coordinator, HolderId, Key, Kind, Outcome, Released, Shelf, Ttl};
 use leasehold_stores::{StoreUrl, open};
 use std::collections::BTreeMap;
@@ -107,7 +108,7 @@ async fn a_folder_whose_shelves_are_gone_takes_no_writes() {
         std::fs::remove_dir(folder.path().join("d").join(shelf.as_str())).unwrap();
         // Its records were lost, and none is issued anew.
         assert_eq!(store.swap(&key, None, b"1").await.unwrap_err().kind(), Kind::Unavailable, "{key}");
-        assert_eq!(store.list(shelf, None, 10).await.unwrap_err().kind(), Kind::Unavailable, "{key}");
+        assert_eq!(store.list(shelf, Range::new(None, 10)).await.unwrap_err().kind(), Kind::Unavailable, "{key}");
     }
     // A share that is not mounted has no marker either: nothing is made below its mount point.
     std::fs::remove_dir_all(folder.path().join("d")).unwrap();

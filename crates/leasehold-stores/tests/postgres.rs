@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use leasehold_conformance::{Bench, Effort, exercise};
-use leasehold_core::store::{Revision, Store, Swap, Watching};
+use leasehold_core::store::{Range, Revision, Store, Swap, Watching};
 use leasehold_core::{Key, Shelf};
 use leasehold_stores::{StoreUrl, open};
 use leasehold_testbed::{Opener, Postgres, pgbouncer, postgres, suite, wait_until};
@@ -120,7 +120,7 @@ async fn many_make_the_table_at_once_and_looking_makes_none() {
     for round in 0..5 {
         let looker = store(&url).await;
         assert_eq!(looker.read(&probe("x")).await.unwrap().value, None);
-        assert!(looker.list(Shelf::Probe, None, 10).await.unwrap().entries.is_empty());
+        assert!(looker.list(Shelf::Probe, Range::new(None, 10)).await.unwrap().entries.is_empty());
         let stale = Revision("7".into());
         assert_eq!(looker.swap(&probe("x"), Some(&stale), b"x").await.unwrap(), Swap::Mismatch);
         assert_eq!(looker.erase(&probe("x"), &stale).await.unwrap(), Swap::Mismatch);
@@ -135,7 +135,7 @@ async fn many_make_the_table_at_once_and_looking_makes_none() {
         for writer in writers {
             writer.await.unwrap();
         }
-        assert_eq!(looker.list(Shelf::Probe, None, 100).await.unwrap().entries.len(), 12);
+        assert_eq!(looker.list(Shelf::Probe, Range::new(None, 100)).await.unwrap().entries.len(), 12);
         server.sql("DROP TABLE leasehold_record");
     }
 }

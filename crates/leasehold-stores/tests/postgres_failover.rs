@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use leasehold_core::store::{Class, Revision, Store, Survey, Swap};
+use leasehold_core::store::{Class, Range, Revision, Store, Survey, Swap};
 use leasehold_core::{Acquired, Ask, Coordinator, Grant, HolderId, Key, Kind, LeaseName, Outcome, Shelf, Ttl};
 use leasehold_stores::open;
 use leasehold_testbed::{Postgres, Proxy, SmallDisk, postgres, wait_until};
@@ -130,7 +130,7 @@ async fn a_standby_is_neither_read_nor_written() {
     let revision = Revision("1".into());
     for error in [
         standby.read(&key).await.unwrap_err(),
-        standby.list(Shelf::Lease, None, 10).await.unwrap_err(),
+        standby.list(Shelf::Lease, Range::new(None, 10)).await.unwrap_err(),
         standby.swap(&key, Some(&revision), b"x").await.unwrap_err(),
         standby.swap(&probe("new"), None, b"x").await.unwrap_err(),
         standby.survey().await.unwrap_err(),

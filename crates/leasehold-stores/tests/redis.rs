@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use leasehold_conformance::{Bench, Effort, exercise};
-use leasehold_core::store::{Class, Store, Swap};
+use leasehold_core::store::{Class, Range, Store, Swap};
 use leasehold_core::{Key, Kind, LeaseName, Shelf};
 use leasehold_stores::{StoreUrl, open};
 use leasehold_testbed::{Opener, Server, redis, redis_cli, redis_cluster, redis_replica, redis_with, suite};
@@ -82,7 +82,7 @@ async fn nothing_is_read_from_a_replica() {
     let handle = store(&url(&replica)).await;
     for error in [
         handle.read(&key("x")).await.unwrap_err(),
-        handle.list(Shelf::Lease, None, 10).await.unwrap_err(),
+        handle.list(Shelf::Lease, Range::new(None, 10)).await.unwrap_err(),
         handle.swap(&key("x"), None, b"2").await.unwrap_err(),
     ] {
         assert_eq!(error.kind(), Kind::Unavailable, "{error}");
@@ -98,7 +98,7 @@ async fn a_key_of_another_kind_is_refused_and_left_alone() {
     for error in [
         handle.read(&key("x")).await.unwrap_err(),
         handle.swap(&key("x"), None, b"1").await.unwrap_err(),
-        handle.list(Shelf::Lease, None, 9).await.unwrap_err(),
+        handle.list(Shelf::Lease, Range::new(None, 9)).await.unwrap_err(),
     ] {
         assert_eq!(error.kind(), Kind::Corrupt, "{error}");
     }
@@ -117,7 +117,7 @@ async fn reading_leaves_the_server_as_it_was_and_nothing_expires() {
     let server = redis();
     let handle = store(&url(&server)).await;
     assert_eq!(handle.read(&key("x")).await.unwrap().value, None);
-    assert!(handle.list(Shelf::Lease, None, 9).await.unwrap().entries.is_empty());
+    assert!(handle.list(Shelf::Lease, Range::new(None, 9)).await.unwrap().entries.is_empty());
     handle.survey().await.unwrap();
     assert_eq!(redis_cli(server.port(), &["dbsize"]).trim(), "0");
     handle.swap(&key("x"), None, b"1").await.unwrap();
@@ -127,7 +127,7 @@ async fn reading_leaves_the_server_as_it_was_and_nothing_expires() {
     };
     let before = changes();
     handle.read(&key("x")).await.unwrap();
-    handle.list(Shelf::Lease, None, 9).await.unwrap();
+    handle.list(Shelf::Lease, Range::new(None, 9)).await.unwrap();
     handle.survey().await.unwrap();
     assert_eq!(changes(), before);
     for kept in ["leasehold:{default}:lease", "leasehold:{default}:lease:names"] {

@@ -3,7 +3,7 @@
 
 use leasehold_core::clock::{Clock, ManualClock};
 use leasehold_core::lease::protocol::Report;
-use leasehold_core::store::{Parts, Store};
+use leasehold_core::store::{Change, Range, Store};
 use leasehold_core::{Checkpoint, Epoch, HolderId, Key, Kind, LeaseName, MemoryStore, Shelf, Token, Ttl, Who, Why};
 use leasehold_work::queue::protocol::{Order, Refusal};
 use leasehold_work::queue::{
@@ -63,7 +63,7 @@ impl Bench {
     }
 
     async fn entries(&self) -> usize {
-        self.store.list(Shelf::Line, None, 1000).await.unwrap().entries.len()
+        self.store.list(Shelf::Line, Range::new(None, 1000)).await.unwrap().entries.len()
     }
 }
 
@@ -327,8 +327,8 @@ async fn a_line_that_lost_its_entries_is_mended() {
     let mut bench = bench();
     bench.queue.add_all(vec![item("a"), item("b"), item("c")]).await.unwrap();
     let held = bench.claim().await.unwrap();
-    for (name, value) in bench.store.list(Shelf::Line, None, 10).await.unwrap().entries {
-        bench.store.erase(&Key::new(Shelf::Line, &name), &value.revision).await.unwrap();
+    for (name, value) in bench.store.list(Shelf::Line, Range::new(None, 10)).await.unwrap().entries {
+        bench.store.write(&Change::erase(&Key::new(Shelf::Line, &name), &value.revision)).await.unwrap();
     }
     let chores = bench.queue.clean().await.unwrap();
     assert_eq!((chores.lined_up, chores.requeued, chores.buried), (3, 0, 0));
@@ -351,8 +351,8 @@ async fn a_line_that_lost_its_entries_is_mended() {
 async fn an_idle_worker_finds_an_item_that_is_in_no_line() {
     let mut bench = bench();
     bench.queue.add(item("lost")).await.unwrap();
-    let entries = bench.store.list(Shelf::Line, None, 10).await.unwrap().entries;
-    bench.store.erase(&Key::new(Shelf::Line, &entries[0].0), &entries[0].1.revision).await.unwrap();
+    let entries = bench.store.list(Shelf::Line, Range::new(None, 10)).await.unwrap().entries;
+    bench.store.write(&Change::erase(&Key::new(Shelf::Line, &entries[0].0), &entries[0].1.revision)).await.unwrap();
     assert!(bench.claim().await.is_none());
     assert_eq!(text(&bench.claim().await.unwrap()), "lost");
 }
@@ -366,7 +366,7 @@ async fn a_damaged_record_is_told_and_hides_nothing() {
     let found = bench.store.read(&key).await.unwrap().value.unwrap();
     let mut bytes = found.bytes.clone();
     bytes[60] ^= 1;
-    bench.store.swap_parts(&key, Some(&found.revision), Parts::whole(&bytes)).await.unwrap();
+    bench.store.write(&Change::put(&key, Some(&found.revision), &bytes)).await.unwrap();
     let error = bench.queue.inspect(&items.entries[0].0.id).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Corrupt);
     assert_eq!(bench.queue.clean().await.unwrap().troubles.len(), 1);
@@ -381,7 +381,7 @@ async fn a_large_payload_is_claimed_though_the_line_does_not_carry_it() {
     let mut bench = bench();
     let large = "x".repeat(Payload::MAX_BYTES);
     bench.queue.add(item(&large)).await.unwrap();
-    let entry = &bench.store.list(Shelf::Line, None, 1).await.unwrap().entries[0].1;
+    let entry = &bench.store.list(Shelf::Line, Range::new(None, 1)).await.unwrap().entries[0].1;
     assert!(entry.bytes.len() < 500, "{} bytes", entry.bytes.len());
     assert_eq!(text(&bench.claim().await.unwrap()), large);
 }

@@ -5,7 +5,7 @@
 
 use leasehold_core::clock::ManualClock;
 use leasehold_core::codec::{decode, encode};
-use leasehold_core::store::Store;
+use leasehold_core::store::{Range, Store};
 use leasehold_core::{Claim, Epoch, HolderId, Kind, MemoryStore, Nonce, Shelf, Slot, Timestamp, Ttl};
 use leasehold_work::queue::protocol::{Decision, Order, Request, decide};
 use leasehold_work::queue::{
@@ -190,7 +190,7 @@ async fn places_in_line_and_bells_are_pinned() {
     let key = Some("a".parse().unwrap());
     queue.add(NewItem { payload: Payload::new("to: ada").unwrap(), key, ..NewItem::default() }).await.unwrap();
     let on = async |shelf| {
-        let mut entries = store.list(shelf, None, 9).await.unwrap().entries;
+        let mut entries = store.list(shelf, Range::new(None, 9)).await.unwrap().entries;
         assert_eq!(entries.len(), 1, "on {shelf:?}");
         let (name, value) = entries.remove(0);
         (name.to_string(), String::from_utf8(value.bytes).unwrap())

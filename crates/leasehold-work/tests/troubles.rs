@@ -4,9 +4,7 @@
 
 use async_trait::async_trait;
 use leasehold_core::clock::{Clock, ManualClock, Moment};
-use leasehold_core::store::{
-    Beside, Capabilities, Page, Parts, Reading, Revision, Store, Survey, Swap, Watch, refuse_beside,
-};
+use leasehold_core::store::{Capabilities, Change, Next, Page, Range, Reading, Store, Survey, Swap, Watch};
 use leasehold_core::{Error, Key, Kind, LeaseName, MemoryStore, Result, Shelf, Ttl};
 use leasehold_work::queue::{
     Added, Attempts, Claimed, Claimer, FollowUp, ItemGrant, ItemId, ItemName, NewItem, Payload, Queue, QueueName, State,
@@ -79,7 +77,7 @@ fn failed(fault: &Fault) -> Error {
 #[async_trait]
 impl Store for Spotty {
     fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+        Capabilities { writes_along: self.is_one_step, ..self.inner.capabilities() }
     }
 
     async fn read(&self, key: &Key) -> Result<Reading> {
@@ -89,54 +87,24 @@ impl Store for Spotty {
         }
     }
 
-    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
-        match self.fault(key, false) {
+    async fn write(&self, change: &Change<'_>) -> Result<Swap> {
+        change.check(&self.capabilities())?;
+        match self.fault(change.key, false).filter(|_| matches!(change.next, Next::Put(_))) {
             Some(fault) => {
                 if fault.is_applied {
-                    self.inner.swap_parts(key, expected, next).await?;
+                    self.inner.write(change).await?;
                 }
                 Err(failed(&fault))
             }
-            None => self.inner.swap_parts(key, expected, next).await,
+            None => self.inner.write(change).await,
         }
     }
 
-    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
-        self.inner.list(shelf, after, limit).await
-    }
-
-    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
-        self.listings.lock().unwrap().push(limit);
-        self.inner.list_skipping(shelf, after, skip, limit).await
-    }
-
-    fn writes_beside(&self) -> bool {
-        self.is_one_step
-    }
-
-    async fn swap_beside(
-        &self,
-        key: &Key,
-        expected: Option<&Revision>,
-        next: &[u8],
-        beside: Beside<'_>,
-    ) -> Result<Swap> {
-        if !self.is_one_step {
-            return refuse_beside(self, key);
+    async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
+        if shelf == Shelf::Line {
+            self.listings.lock().unwrap().push(range.limit);
         }
-        match self.fault(key, false) {
-            Some(fault) => {
-                if fault.is_applied {
-                    self.inner.swap_beside(key, expected, next, beside).await?;
-                }
-                Err(failed(&fault))
-            }
-            None => self.inner.swap_beside(key, expected, next, beside).await,
-        }
-    }
-
-    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
-        self.inner.erase(key, expected).await
+        self.inner.list(shelf, range).await
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {

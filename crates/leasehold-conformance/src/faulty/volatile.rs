@@ -5,7 +5,7 @@
 
 use async_trait::async_trait;
 use leasehold_core::store::{
-    Beside, Capabilities, Page, Parts, Reading, Store, Survey, Swap, Tail, Versioned, Watch, list_by_reading,
+    Capabilities, Change, Next, Page, Range, Reading, Store, Survey, Swap, Versioned, Watch, skip_by_reading,
 };
 use leasehold_core::{Key, LeaseName, Nonce, Result, Revision, Shelf};
 use std::collections::BTreeMap;
@@ -43,38 +43,21 @@ impl Volatile {
         Volatile { inner, unsynced: Mutex::default() }
     }
 
-    /// A swap that everybody sees and that is not durable.
-    pub async fn swap_unsynced(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
-        let value = |revision| Versioned::parted(next.head.to_vec(), next.tail(), revision);
-        self.change_unsynced(key, expected, |revision| Some(value(revision))).await
-    }
-
-    /// [`Volatile::swap_unsynced`] and what lies beside it, which is not durable either.
-    pub async fn swap_beside_unsynced(
-        &self,
-        key: &Key,
-        expected: Option<&Revision>,
-        next: &[u8],
-        beside: Beside<'_>,
-    ) -> Result<Swap> {
-        let swap = self.swap_unsynced(key, expected, Parts::whole(next)).await?;
+    /// A change that everybody sees and that is not durable, and neither is what changes along with it.
+    pub async fn write_unsynced(&self, change: &Change<'_>) -> Result<Swap> {
+        let swap = self.change_unsynced(change.key, change.expected, change.next).await?;
         if swap == Swap::Mismatch {
             return Ok(swap);
         }
-        if let Some((put, bytes)) = beside.put {
-            self.swap_unsynced(put, None, Parts::whole(bytes)).await?;
+        if let Some((put, bytes)) = change.along.put {
+            self.change_unsynced(put, None, Next::Put(bytes)).await?;
         }
-        if let Some(erased) = beside.erased
+        if let Some(erased) = change.along.erase
             && let Some(value) = self.read(erased).await?.value
         {
-            self.erase_unsynced(erased, &value.revision).await?;
+            self.change_unsynced(erased, Some(&value.revision), Next::Erase).await?;
         }
         Ok(swap)
-    }
-
-    /// An erase that everybody sees and that is not durable.
-    pub async fn erase_unsynced(&self, key: &Key, expected: &Revision) -> Result<Swap> {
-        self.change_unsynced(key, Some(expected), |_| None).await
     }
 
     /// Takes back every write that is not durable.
@@ -82,12 +65,7 @@ impl Volatile {
         self.unsynced.lock().await.clear();
     }
 
-    async fn change_unsynced(
-        &self,
-        key: &Key,
-        expected: Option<&Revision>,
-        next: impl FnOnce(Revision) -> Option<Versioned> + Send,
-    ) -> Result<Swap> {
+    async fn change_unsynced(&self, key: &Key, expected: Option<&Revision>, next: Next<'_>) -> Result<Swap> {
         let mut unsynced = self.unsynced.lock().await;
         let behind = self.inner.read(key).await?;
         let durable = behind.value.map(|value| value.revision);
@@ -99,14 +77,15 @@ impl Volatile {
             return Ok(Swap::Mismatch);
         }
         let revision = Revision(format!("unsynced-{}", Nonce::random()));
-        unsynced.insert(key.clone(), Unsynced { durable, seen: next(revision.clone()) });
+        let seen = next.value().map(|bytes| Versioned { bytes: bytes.to_vec(), revision: revision.clone() });
+        unsynced.insert(key.clone(), Unsynced { durable, seen });
         Ok(Swap::Done { revision, now: behind.now })
     }
 
     async fn everything(&self, shelf: Shelf, after: Option<&LeaseName>) -> Result<BTreeMap<LeaseName, Versioned>> {
         let (mut all, mut after) = (BTreeMap::new(), after.cloned());
         loop {
-            let page = self.inner.list(shelf, after.as_ref(), PAGE).await?;
+            let page = self.inner.list(shelf, Range::new(after.as_ref(), PAGE)).await?;
             after = page.entries.last().map(|(name, _)| name.clone());
             all.extend(page.entries);
             if !page.more || after.is_none() {
@@ -131,23 +110,39 @@ impl Store for Volatile {
         Ok(reading)
     }
 
-    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
+    async fn write(&self, change: &Change<'_>) -> Result<Swap> {
         let mut unsynced = self.unsynced.lock().await;
-        let Some(cached) = unsynced.get(key) else { return self.inner.swap_parts(key, expected, next).await };
-        let Some(behind) = cached.behind(expected) else { return Ok(Swap::Mismatch) };
-        // The store behind may never have seen the tail that is to be kept.
-        let next = Parts { tail: Tail::New(next.tail()), ..next };
-        let swap = self.inner.swap_parts(key, behind, next).await?;
-        unsynced.remove(key);
+        let expected = match unsynced.get(change.key).map(|cached| cached.behind(change.expected)) {
+            None => change.expected,
+            Some(Some(behind)) => behind,
+            Some(None) => return Ok(Swap::Mismatch),
+        };
+        let swap = match (change.next, expected, change.expected) {
+            // What is erased was never durable.
+            (Next::Erase, None, Some(seen)) => {
+                change.check(&self.capabilities())?;
+                Swap::Done { revision: seen.clone(), now: self.inner.read(change.key).await?.now }
+            }
+            _ => self.inner.write(&Change { expected, ..*change }).await?,
+        };
+        let along = [change.along.put.map(|(put, _)| put), change.along.erase];
+        for written in along.into_iter().flatten().chain([change.key]) {
+            unsynced.remove(written);
+        }
         Ok(swap)
     }
 
-    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
+    async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
         let unsynced = self.unsynced.lock().await;
         if !unsynced.keys().any(|key| key.shelf == shelf) {
-            return self.inner.list(shelf, after, limit).await;
+            return self.inner.list(shelf, range).await;
         }
-        let now = self.inner.list(shelf, after, 1).await?.now;
+        if range.skip > 0 {
+            drop(unsynced);
+            return skip_by_reading(self, shelf, range).await;
+        }
+        let Range { after, limit, .. } = range;
+        let now = self.inner.list(shelf, Range::new(after, 1)).await?.now;
         let mut all = self.everything(shelf, after).await?;
         for (key, cached) in unsynced.iter().filter(|(key, _)| key.shelf == shelf && Some(&key.name) > after) {
             match &cached.seen {
@@ -157,49 +152,6 @@ impl Store for Volatile {
         }
         let more = all.len() > limit;
         Ok(Page { entries: all.into_iter().take(limit).collect(), more, now })
-    }
-
-    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
-        if self.unsynced.lock().await.keys().any(|key| key.shelf == shelf) {
-            return list_by_reading(self, shelf, after, skip, limit).await;
-        }
-        self.inner.list_skipping(shelf, after, skip, limit).await
-    }
-
-    fn writes_beside(&self) -> bool {
-        self.inner.writes_beside()
-    }
-
-    async fn swap_beside(
-        &self,
-        key: &Key,
-        expected: Option<&Revision>,
-        next: &[u8],
-        beside: Beside<'_>,
-    ) -> Result<Swap> {
-        let mut unsynced = self.unsynced.lock().await;
-        let behind = match unsynced.get(key).map(|cached| cached.behind(expected)) {
-            None => expected,
-            Some(Some(behind)) => behind,
-            Some(None) => return Ok(Swap::Mismatch),
-        };
-        let swap = self.inner.swap_beside(key, behind, next, beside).await?;
-        for written in [Some(key), beside.put.map(|(put, _)| put), beside.erased].into_iter().flatten() {
-            unsynced.remove(written);
-        }
-        Ok(swap)
-    }
-
-    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
-        let mut unsynced = self.unsynced.lock().await;
-        let Some(cached) = unsynced.get(key) else { return self.inner.erase(key, expected).await };
-        let swap = match cached.behind(Some(expected)) {
-            None => return Ok(Swap::Mismatch),
-            Some(Some(behind)) => self.inner.erase(key, behind).await?,
-            Some(None) => Swap::Done { revision: expected.clone(), now: self.inner.read(key).await?.now },
-        };
-        unsynced.remove(key);
-        Ok(swap)
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {

@@ -2,7 +2,7 @@
 
 use crate::bench::{done, ensure};
 use crate::{Bench, Broken, Verdict};
-use leasehold_core::store::{Parts, Store, Tail, Versioned};
+use leasehold_core::store::{Range, Store, Versioned};
 use leasehold_core::{Key, LeaseName, Nonce, Shelf};
 
 /// A bound on pages, so that a store whose pages never end is caught too.
@@ -15,11 +15,9 @@ pub(crate) async fn a_listing_is_ordered_paged_and_complete(bench: Bench) -> Ver
     for ending in ["a", "B", "b", "a/b", "a.b", "a-b", "a0", "Z", "_", "0", "zz/z", "Aa", &"L".repeat(150)] {
         names.push(LeaseName::new(format!("{id}/{ending}"))?);
     }
-    for (at, name) in names.iter().enumerate() {
-        // Every other one has a tail, which must neither show by itself nor be left out.
-        let (head, tail) = name.as_str().as_bytes().split_at(if at % 2 == 0 { name.as_str().len() } else { 3 });
-        let parts = Parts { head, tail: Tail::New(tail), is_news: true };
-        done(store.swap_parts(&Key::new(Shelf::Probe, name), None, parts).await?, "a first swap")?;
+    for name in &names {
+        let (key, value) = (Key::new(Shelf::Probe, name), name.as_str().as_bytes());
+        done(store.swap(&key, None, value).await?, "a first swap")?;
     }
     // An erased name must not show, nor break the paging.
     let gone = LeaseName::new(format!("{id}/a5"))?;
@@ -50,7 +48,7 @@ pub(crate) async fn skipping_leaves_out_the_first(bench: Bench) -> Verdict {
     let start = LeaseName::new(id.to_string())?;
     let all = list_all(&*store, Some(&start), 1_000).await?;
     for (skip, limit) in [(0, 2), (1, 1), (2, 3), (5, 1_000), (all.len(), 4), (all.len() + 9, 1)] {
-        let page = store.list_skipping(Shelf::Probe, Some(&start), skip, limit).await?;
+        let page = store.list(Shelf::Probe, Range { after: Some(&start), skip, limit }).await?;
         let (found, rest) = (page.entries, &all[skip.min(all.len())..]);
         let expected = &rest[..limit.min(rest.len())];
         // A page may be short, but then it says that there is more, and there is something in it to go on from.
@@ -87,7 +85,7 @@ async fn list_all(
     let mut after = after.cloned();
     let mut all = Vec::new();
     for _ in 0..MAX_PAGES {
-        let page = store.list(Shelf::Probe, after.as_ref(), limit).await?;
+        let page = store.list(Shelf::Probe, Range::new(after.as_ref(), limit)).await?;
         ensure!(page.entries.len() <= limit, "a page of at most {limit} has {} entries", page.entries.len());
         for (name, value) in page.entries {
             ensure!(after.as_ref().is_none_or(|after| name > *after), "`{name}` is listed after {after:?}");

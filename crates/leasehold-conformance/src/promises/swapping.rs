@@ -3,7 +3,7 @@
 use crate::bench::{done, ensure, fresh_key};
 use crate::{Bench, Broken, Verdict};
 use leasehold_core::codec::MAX_RECORD_BYTES;
-use leasehold_core::store::{Parts, Store, Swap, Tail};
+use leasehold_core::store::{Change, Store, Swap};
 use leasehold_core::{Key, Kind, LeaseName, MAX_NAME_BYTES, Nonce, Revision, Shelf};
 use std::sync::Arc;
 
@@ -60,56 +60,19 @@ pub(crate) async fn a_done_swap_is_there(bench: Bench) -> Verdict {
 pub(crate) async fn a_swap_of_equal_bytes_is_a_write(bench: Bench) -> Verdict {
     let (store, other) = (bench.open().await?, bench.open().await?);
     let key = fresh_key("equal")?;
-    let (new, kept) = (Tail::New(b"-tail"), Tail::Kept(b"-tail"));
     let mut last: Option<Revision> = None;
-    for (turn, tail) in [new, kept, kept, new, new].into_iter().enumerate() {
-        let parts = Parts { head: b"same", tail, is_news: turn % 2 == 0 };
-        let (revision, _) = done(store.swap_parts(&key, last.as_ref(), parts).await?, "a swap of equal bytes")?;
+    for notify in [true, false, true, false, false] {
+        let change = Change { notify, ..Change::put(&key, last.as_ref(), b"same") };
+        let (revision, _) = done(store.write(&change).await?, "a swap of equal bytes")?;
         ensure!(last.as_ref() != Some(&revision), "a swap of equal bytes gave the revision that was there: no write");
         if let Some(old) = &last {
-            let swap = other.swap_parts(&key, Some(old), parts).await?;
+            let swap = other.swap(&key, Some(old), b"same").await?;
             ensure!(swap == Swap::Mismatch, "the revision before a swap of equal bytes won");
         }
         let found = other.read(&key).await?.value.map(|value| value.bytes);
-        // What became of the tail is another promise's.
-        ensure!(
-            found.as_ref().is_some_and(|bytes| bytes.starts_with(b"same")),
-            "after a swap of equal bytes {found:?} was read"
-        );
+        ensure!(found.as_deref() == Some(b"same"), "after a swap of equal bytes {found:?} was read");
         last = Some(revision);
     }
-    Ok(())
-}
-
-pub(crate) async fn a_tail_stays_or_goes_with_its_head(bench: Bench) -> Verdict {
-    let (store, other) = (bench.open().await?, bench.open().await?);
-    let key = fresh_key("tail")?;
-    let parts = |head, tail| Parts { head, tail, is_news: true };
-    let (new, kept) = (Tail::New(b"-tail"), Tail::Kept(b"-tail"));
-    let (first, _) = done(store.swap_parts(&key, None, parts(b"1", new)).await?, "the first swap, with a tail")?;
-    let (second, _) = done(other.swap_parts(&key, Some(&first), parts(b"2", kept)).await?, "a swap of the head")?;
-    for late in [Tail::New(b"-late"), Tail::New(b""), kept] {
-        let swap = store.swap_parts(&key, Some(&first), parts(b"late", late)).await?;
-        ensure!(swap == Swap::Mismatch, "a swap that expects an old revision was done");
-    }
-    let value = other.read(&key).await?.value;
-    let (bytes, tail_bytes) = value.map(|value| (value.bytes, value.tail_bytes)).unwrap_or_default();
-    ensure!(bytes == b"2-tail", "a head `2` and a tail `-tail` read as `{}`", bytes.escape_ascii());
-    ensure!([0, 5].contains(&tail_bytes), "a tail of 5 bytes is told to have {tail_bytes}");
-    let listed = other.list(Shelf::Probe, None, 1_000).await?.entries;
-    let listed = listed.into_iter().find(|(name, _)| *name == key.name).map(|(_, value)| value.bytes);
-    ensure!(listed.is_none_or(|bytes| bytes == b"2-tail"), "a value with a tail is not listed as it is read");
-    let (third, _) = done(store.swap_parts(&key, Some(&second), parts(b"3", Tail::New(b"!"))).await?, "a new tail")?;
-    let value = other.read(&key).await?.value.map(|value| value.bytes).unwrap_or_default();
-    ensure!(value == b"3!", "after a new tail the value is `{}`", value.escape_ascii());
-    let (fourth, _) = done(store.swap(&key, Some(&third), b"4").await?, "a swap without a tail")?;
-    let value = other.read(&key).await?.value.map(|value| value.bytes).unwrap_or_default();
-    ensure!(value == b"4", "a value without a tail reads as `{}`", value.escape_ascii());
-    let (fifth, _) = done(store.swap_parts(&key, Some(&fourth), parts(b"5", new)).await?, "a tail again")?;
-    done(store.erase(&key, &fifth).await?, "an erase")?;
-    done(store.swap(&key, None, b"6").await?, "a first swap after an erase")?;
-    let value = other.read(&key).await?.value.map(|value| value.bytes).unwrap_or_default();
-    ensure!(value == b"6", "what was erased with its tail reads as `{}` when it is written anew", value.escape_ascii());
     Ok(())
 }
 

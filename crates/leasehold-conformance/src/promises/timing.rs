@@ -3,7 +3,7 @@
 use crate::bench::{done, ensure, fresh_key, fresh_name};
 use crate::{Bench, Broken, Verdict};
 use leasehold_core::clock::{Clock, SystemClock};
-use leasehold_core::store::{Store, Watching};
+use leasehold_core::store::{Range, Store, Watching};
 use leasehold_core::{Acquired, Ask, HolderId, Key, Kind, Outcome, Released, Revision, Shelf, Timestamp, Ttl};
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(crate) async fn time_never_goes_back(bench: Bench) -> Verdict {
         let store = &stores[look % 2];
         let now = match look % 3 {
             0 => store.read(&key).await?.now,
-            1 => store.list(Shelf::Probe, None, 1).await?.now,
+            1 => store.list(Shelf::Probe, Range::new(None, 1)).await?.now,
             _ => {
                 let (next, now) = done(store.swap(&key, revision.as_ref(), b"x").await?, "a swap")?;
                 revision = Some(next);

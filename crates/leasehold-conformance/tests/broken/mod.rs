@@ -4,7 +4,7 @@ mod leases;
 
 use async_trait::async_trait;
 use leasehold_core::store::{
-    Beside, Capabilities, Page, Parts, Reading, Store, Survey, Swap, Tail, Versioned, Watch, refuse_erasing_a_lease,
+    Along, Capabilities, Change, Next, Page, Range, Reading, Store, Survey, Swap, Versioned, Watch,
 };
 use leasehold_core::{Error, Key, Kind, LeaseName, MemoryStore, Ownership, Result, Revision, Shelf, Timestamp, codec};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -30,7 +30,6 @@ flaws![
     TakesErrorsForApplied,
     ReadsFromACache,
     CutsLongValues,
-    ForgetsTailsItShouldKeep,
     IgnoresCase,
     ErasesWhateverIsThere,
     ReusesRevisionsAfterAnErase,
@@ -156,7 +155,7 @@ impl BrokenStore {
         }
     }
 
-    fn write(&self, key: &Key, next: &[u8]) -> Revision {
+    fn insert(&self, key: &Key, next: &[u8]) -> Revision {
         let mut records = self.contents.records.lock().unwrap();
         let previous = records.get(key).map(|(revision, _)| *revision);
         let revision = self.next_revision(key, previous, next);
@@ -183,29 +182,8 @@ impl BrokenStore {
             records.remove(key);
         }
     }
-}
 
-#[async_trait]
-impl Store for BrokenStore {
-    fn capabilities(&self) -> Capabilities {
-        self.contents.sound.capabilities()
-    }
-
-    async fn read(&self, key: &Key) -> Result<Reading> {
-        let key = self.key(key);
-        let now = self.now(&key).await;
-        self.drop_if_over(&key, now);
-        let mut value =
-            self.current(&key).map(|(revision, bytes)| Versioned::whole(bytes, Revision(revision.to_string())));
-        if self.flaw == Flaw::ReadsFromACache && key.name.as_str().contains("fresh") {
-            value = self.cache.lock().unwrap().entry(key).or_insert(value).clone();
-        }
-        Ok(Reading { value, now })
-    }
-
-    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
-        let is_cut = self.flaw == Flaw::ForgetsTailsItShouldKeep && matches!(next.tail, Tail::Kept(_));
-        let next = if is_cut { next.head } else { &next.joined() };
+    async fn put(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
         let key = self.key(key);
         let now = self.now(&key).await;
         let call = self.call();
@@ -242,7 +220,7 @@ impl Store for BrokenStore {
             }
             _ => {}
         }
-        let revision = self.write(&key, next);
+        let revision = self.insert(&key, next);
         if self.flaw == Flaw::DeniesWhatItDid && call.is_multiple_of(HICCUP) && key.name.as_str().contains("contended")
         {
             return Err(Error::new(Kind::Unavailable, "says that it did nothing"));
@@ -250,12 +228,12 @@ impl Store for BrokenStore {
         // Somebody must push hints; the sound store does when it is written to.
         let told = self.contents.sound.read(&key).await?.value.map(|value| value.revision);
         if self.flaw != Flaw::NeverHints {
-            let _ = self.contents.sound.swap_parts(&key, told.as_ref(), Parts::whole(b"")).await;
+            let _ = self.contents.sound.write(&Change::put(&key, told.as_ref(), b"")).await;
         }
         Ok(Swap::Done { revision, now })
     }
 
-    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
+    async fn page(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
         let limit = if self.flaw == Flaw::SkipsWithinOnePage { limit.min(SHORT_PAGE) } else { limit };
         let any = Key::new(shelf, &"any".parse()?);
         let now = self.now(&any).await;
@@ -267,7 +245,7 @@ impl Store for BrokenStore {
             .iter()
             .filter(|(key, _)| key.shelf == shelf && after.is_none_or(|after| key.name > *after))
             .map(|(key, (revision, bytes))| {
-                (key.name.clone(), Versioned::whole(bytes.clone(), Revision(revision.to_string())))
+                (key.name.clone(), Versioned { bytes: bytes.clone(), revision: Revision(revision.to_string()) })
             })
             .collect();
         let more = entries.len() > limit && self.flaw != Flaw::ListsTheFirstPageOnly;
@@ -278,29 +256,8 @@ impl Store for BrokenStore {
         Ok(Page { entries, more, now })
     }
 
-    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
-        let skip = if self.flaw == Flaw::SkipsOneTooMany && skip > 0 { skip + 1 } else { skip };
-        let mut page = self.list(shelf, after, skip + limit).await?;
-        page.entries.drain(..skip.min(page.entries.len()));
-        Ok(page)
-    }
-
-    fn writes_beside(&self) -> bool {
-        true
-    }
-
-    async fn swap_beside(
-        &self,
-        key: &Key,
-        expected: Option<&Revision>,
-        next: &[u8],
-        beside: Beside<'_>,
-    ) -> Result<Swap> {
-        if self.flaw != Flaw::ErasesLeasesBeside {
-            beside.erased.map_or(Ok(()), refuse_erasing_a_lease)?;
-        }
-        let swap = self.swap_parts(key, expected, Parts::whole(next)).await?;
-        let is_due = match (&swap, self.flaw) {
+    async fn go_along(&self, key: &Key, swap: &Swap, along: &Along<'_>) {
+        let is_due = match (swap, self.flaw) {
             (_, Flaw::ForgetsWhatLiesBeside) => false,
             (Swap::Mismatch, flaw) => flaw == Flaw::WritesBesideWhatItRefused,
             (Swap::Done { .. }, _) => true,
@@ -311,27 +268,69 @@ impl Store for BrokenStore {
         if is_due {
             let mut records = self.contents.records.lock().unwrap();
             let revision = records.get(&self.key(key)).map_or(0, |(revision, _)| *revision);
-            if let Some(erased) = beside.erased {
+            if let Some(erased) = along.erase {
                 records.remove(&self.key(erased));
             }
-            if let Some((put, bytes)) = beside.put {
+            if let Some((put, bytes)) = along.put {
                 records.entry(self.key(put)).or_insert((revision, bytes.to_vec()));
             }
         }
-        Ok(swap)
     }
 
-    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
-        if self.flaw != Flaw::ErasesLeases {
-            refuse_erasing_a_lease(key)?;
-        }
+    async fn erase(&self, key: &Key, expected: Option<&Revision>) -> Result<Swap> {
         let key = self.key(key);
         let now = self.now(&key).await;
-        if !self.holds(&key, Some(expected)) && self.flaw != Flaw::ErasesWhateverIsThere {
+        if !self.holds(&key, expected) && self.flaw != Flaw::ErasesWhateverIsThere {
             return Ok(Swap::Mismatch);
         }
         self.contents.records.lock().unwrap().remove(&key);
-        Ok(Swap::Done { revision: expected.clone(), now })
+        Ok(Swap::Done { revision: Revision("erased".into()), now })
+    }
+}
+
+#[async_trait]
+impl Store for BrokenStore {
+    fn capabilities(&self) -> Capabilities {
+        self.contents.sound.capabilities()
+    }
+
+    async fn read(&self, key: &Key) -> Result<Reading> {
+        let key = self.key(key);
+        let now = self.now(&key).await;
+        self.drop_if_over(&key, now);
+        let mut value =
+            self.current(&key).map(|(revision, bytes)| Versioned { bytes, revision: Revision(revision.to_string()) });
+        if self.flaw == Flaw::ReadsFromACache && key.name.as_str().contains("fresh") {
+            value = self.cache.lock().unwrap().entry(key).or_insert(value).clone();
+        }
+        Ok(Reading { value, now })
+    }
+
+    async fn write(&self, change: &Change<'_>) -> Result<Swap> {
+        let is_let_pass = match change.next {
+            Next::Erase => self.flaw == Flaw::ErasesLeases,
+            Next::Put(_) => self.flaw == Flaw::ErasesLeasesBeside,
+        };
+        if !is_let_pass {
+            change.check(&self.capabilities())?;
+        }
+        match change.next {
+            Next::Put(next) => {
+                let swap = self.put(change.key, change.expected, next).await?;
+                if change.along.is_some() {
+                    self.go_along(change.key, &swap, &change.along).await;
+                }
+                Ok(swap)
+            }
+            Next::Erase => self.erase(change.key, change.expected).await,
+        }
+    }
+
+    async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
+        let skip = range.skip + usize::from(self.flaw == Flaw::SkipsOneTooMany && range.skip > 0);
+        let mut page = self.page(shelf, range.after, skip + range.limit).await?;
+        page.entries.drain(..skip.min(page.entries.len()));
+        Ok(page)
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {

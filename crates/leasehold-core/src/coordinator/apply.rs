@@ -5,15 +5,15 @@
 use super::Coordinator;
 use crate::cell::{Applied, Cell, Row, Seen, Start, Unanswered};
 use crate::clock::Moment;
+use crate::codec;
 use crate::error::{Error, Kind, Result};
 use crate::grant::Anchor;
 use crate::lease::protocol::{Refusal, Request};
-use crate::lease::record::Ownership;
+use crate::lease::record::{KIND, Ownership};
 use crate::migration;
 use crate::name::{Key, LeaseName, Shelf};
 use crate::relocation;
-use crate::sheet::{self, Sheet};
-use crate::store::Store;
+use crate::store::{Change, Store};
 use crate::time::Timestamp;
 
 /// What a request has made of a record.
@@ -33,15 +33,15 @@ pub(super) struct Refused {
 pub(super) struct LeaseRow<'a> {
     store: &'a dyn Store,
     lease: &'a LeaseName,
-    /// Whether others wait to hear of it.
-    is_news: bool,
+    /// Whether others wait to hear of its change.
+    notify: bool,
     /// Whether the namespace's mark is looked at before a name comes up.
     looks_first: bool,
 }
 
 impl<'a> LeaseRow<'a> {
     pub(super) fn new(store: &'a dyn Store, lease: &'a LeaseName) -> Self {
-        LeaseRow { store, lease, is_news: true, looks_first: true }
+        LeaseRow { store, lease, notify: true, looks_first: true }
     }
 
     pub(super) async fn seen(&self, asked: Moment) -> Result<Seen<Ownership>> {
@@ -50,8 +50,8 @@ impl<'a> LeaseRow<'a> {
         Ok(match reading.value {
             None => Seen::new(Ownership::default(), None, anchor),
             Some(value) => {
-                let (record, old) = sheet::read(&value, self.lease.as_str())?;
-                Seen { record, revision: Some(value.revision), anchor, old }
+                let record = codec::decode(KIND, &value.bytes, self.lease.as_str())?;
+                Seen::new(record, Some(value.revision), anchor)
             }
         })
     }
@@ -74,14 +74,13 @@ impl Row for LeaseRow<'_> {
         next: Ownership,
         asked: Moment,
     ) -> Result<Option<Seen<Ownership>>> {
-        if next.newborn && std::mem::take(&mut self.looks_first) {
+        if next.newborn && next != seen.record && std::mem::take(&mut self.looks_first) {
             // Before anything is written: a namespace that is moved leaves no trace of a name that it never knew.
             migration::look(self.store).await?.check(&namespace_of(self.lease))?;
         }
-        let sheet = Sheet::new(&next, &seen.record, &seen.old)?;
-        let key = Key::new(Shelf::Lease, self.lease);
-        let swap = self.store.swap_parts(&key, seen.revision.as_ref(), sheet.parts(self.is_news)).await?;
-        Ok(Seen::after(swap, next, asked).map(|written| Seen { old: sheet.old, ..written }))
+        let (key, bytes) = (Key::new(Shelf::Lease, self.lease), codec::encode(KIND, &next)?);
+        let change = Change { notify: self.notify, ..Change::put(&key, seen.revision.as_ref(), &bytes) };
+        Ok(Seen::after(self.store.write(&change).await?, next, asked))
     }
 }
 
@@ -106,8 +105,8 @@ impl Coordinator {
     ) -> Result<std::result::Result<Changed, Refused>> {
         let store = self.store.as_ref();
         // Nobody waits to hear that a lease was taken or is still held.
-        let is_news = matches!(request, Request::Release { .. } | Request::Operate { .. });
-        let row = LeaseRow { is_news, looks_first: !request.is_a_holders(), ..LeaseRow::new(store, lease) };
+        let notify = matches!(request, Request::Release { .. } | Request::Operate { .. });
+        let row = LeaseRow { notify, looks_first: !request.is_a_holders(), ..LeaseRow::new(store, lease) };
         match Cell::new(row, store, self.clock.as_ref()).apply(request, start, unanswered).await? {
             Applied::Yes { before, written } => {
                 self.check_birth(lease, &before, &written).await?;

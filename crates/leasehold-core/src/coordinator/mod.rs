@@ -8,17 +8,17 @@
 
 use crate::cell::{Seen, Start, Unanswered};
 use crate::clock::{Clock, SystemClock};
+use crate::codec;
 use crate::epoch::Epoch;
 use crate::error::{Error, Kind, Result};
 use crate::grant::Grant;
 use crate::holder::HolderId;
 use crate::lease::protocol::{self, Order, Refusal, Report, Request, SlotClaim};
-use crate::lease::record::Ownership;
+use crate::lease::record::{KIND, Ownership};
 use crate::lease::transfer::Outcome;
 use crate::name::{LeaseName, Shelf};
 use crate::nonce::{Lineage, Nonce};
-use crate::sheet;
-use crate::store::Store;
+use crate::store::{Range, Store};
 use crate::text::{Who, Why};
 use crate::time::{Timestamp, Ttl};
 use crate::token::Token;
@@ -240,14 +240,14 @@ impl Coordinator {
     /// Reads all records from just after a name, a page at a time. A record that cannot be read is given as its error,
     /// so that one damaged record does not hide the others.
     pub async fn list(&self, after: Option<&LeaseName>, limit: usize) -> Result<Listing> {
-        let page = self.store.list(Shelf::Lease, after, limit).await?;
+        let page = self.store.list(Shelf::Lease, Range::new(after, limit)).await?;
         let now = page.now;
         let entries = page
             .entries
             .into_iter()
             .map(|(lease, value)| {
-                let read = sheet::read(&value, lease.as_str());
-                (lease.clone(), read.map(|(record, _)| Inspection { lease, record, now }))
+                let read = codec::decode(KIND, &value.bytes, lease.as_str());
+                (lease.clone(), read.map(|record| Inspection { lease, record, now }))
             })
             .collect();
         Ok(Listing { entries, more: page.more })

@@ -15,12 +15,15 @@ use leasehold_system::undo::{Mend, undone};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
+/// The kind of an ownership record, as its header names it.
+pub(crate) const KIND: &str = "ownership";
+
 /// How many transfers a record remembers.
 pub const TRANSFERS_KEPT: usize = 32;
 
 /// The record of one lease. [`Ownership::default`] is a lease that nobody ever held.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(from = "crate::sheet::Stored")]
+#[serde(deny_unknown_fields)]
 pub struct Ownership {
     /// The fencing number of the last transfer.
     pub epoch: Epoch,
@@ -28,11 +31,11 @@ pub struct Ownership {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lineage: Option<Lineage>,
     /// Whether an operator gave it that lineage, to go on where a lost store had been. That can be done once.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub healed: bool,
     /// Set by the first write, and kept until a holder has done more than acquire. Whoever is granted the lease meanwhile
     /// makes sure that its namespace was not moved to another store before the record was there to be moved along.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub newborn: bool,
     /// Set while it is on its way to another store, or has gone there; nothing happens here then.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,7 +56,7 @@ pub struct Ownership {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resumed: Option<OperatorMark>,
     /// The last transfers, oldest first, at most [`TRANSFERS_KEPT`]. Shared, for each step copies the record.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub transfers: Vec<Arc<Transfer>>,
 }
 

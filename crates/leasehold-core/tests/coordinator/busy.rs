@@ -4,7 +4,7 @@
 use crate::support::virtual_time::{Task, Timeline};
 use async_trait::async_trait;
 use leasehold_core::clock::Clock;
-use leasehold_core::store::{Beside, Capabilities, Page, Parts, Reading, Revision, Store, Survey, Swap, Watch};
+use leasehold_core::store::{Capabilities, Change, Page, Range, Reading, Store, Survey, Swap, Watch};
 use leasehold_core::{Acquired, Ask, Coordinator, HolderId, Key, LeaseName, MemoryStore, Outcome, Result, Shelf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -82,13 +82,12 @@ impl Store for Busy {
         reading
     }
 
-    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
-        let is_news = next.is_news || self.costs.all_is_news;
+    async fn write(&self, change: &Change<'_>) -> Result<Swap> {
         self.work(self.costs.swap / 2).await;
-        let swapped = self.inner.swap_parts(key, expected, next).await;
+        let swapped = self.inner.write(change).await;
         if let Ok(Swap::Done { .. }) = &swapped {
             self.time.pass_until(self.time.elapsed() + Duration::from_micros(self.costs.disk)).await;
-            if is_news {
+            if change.notify || self.costs.all_is_news {
                 self.tell().await;
             }
         }
@@ -96,33 +95,8 @@ impl Store for Busy {
         swapped
     }
 
-    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
-        self.inner.list(shelf, after, limit).await
-    }
-
-    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
-        self.inner.list_skipping(shelf, after, skip, limit).await
-    }
-
-    fn writes_beside(&self) -> bool {
-        self.inner.writes_beside()
-    }
-
-    async fn swap_beside(
-        &self,
-        key: &Key,
-        expected: Option<&Revision>,
-        next: &[u8],
-        beside: Beside<'_>,
-    ) -> Result<Swap> {
-        self.work(self.costs.swap / 2).await;
-        let swapped = self.inner.swap_beside(key, expected, next, beside).await;
-        self.work(self.costs.swap / 2).await;
-        swapped
-    }
-
-    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
-        self.inner.erase(key, expected).await
+    async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
+        self.inner.list(shelf, range).await
     }
 
     async fn watch(&self, _key: &Key) -> Result<Watch> {

@@ -2,7 +2,7 @@
 
 use crate::support::faults::{Call, Fault};
 use crate::{ask, bench, granted, name};
-use leasehold_core::store::Parts;
+use leasehold_core::store::Change;
 use leasehold_core::{Event, Key, Kind, Ownership, Shelf, Store, codec};
 
 #[tokio::test]
@@ -38,7 +38,7 @@ async fn a_full_counter_stays_full() {
     let bench = bench();
     let key = Key::new(Shelf::Counters, &name());
     let full = std::collections::BTreeMap::from([("granted", u64::MAX)]);
-    bench.store.inner.swap_parts(&key, None, Parts::whole(&codec::encode("counters", &full).unwrap())).await.unwrap();
+    bench.store.inner.write(&Change::put(&key, None, &codec::encode("counters", &full).unwrap())).await.unwrap();
     bench.leases.count(&name(), Event::Granted).await.unwrap();
     assert_eq!(bench.leases.counters(&name()).await.unwrap().get(Event::Granted), u64::MAX);
 }
@@ -48,7 +48,7 @@ async fn one_damaged_record_does_not_hide_the_others() {
     let bench = bench();
     granted(bench.leases.acquire(&"a".parse().unwrap(), &ask(1)).await);
     let key = Key::new(Shelf::Lease, &"b".parse().unwrap());
-    bench.store.inner.swap_parts(&key, None, Parts::whole(b"rubbish")).await.unwrap();
+    bench.store.inner.write(&Change::put(&key, None, b"rubbish")).await.unwrap();
     granted(bench.leases.acquire(&"c".parse().unwrap(), &ask(2)).await);
     let listing = bench.leases.list(None, 10).await.unwrap();
     let kinds: Vec<_> =

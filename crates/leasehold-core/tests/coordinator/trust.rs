@@ -6,8 +6,7 @@ use crate::{TTL, name};
 use leasehold_core::clock::{Clock, ManualClock, Moment};
 use leasehold_core::lease::protocol::{Decision, Refusal, Report, Request, decide};
 use leasehold_core::{
-    Acquired, Ask, Coordinator, Grant, Key, Kind, LeaseName, Outcome, Ownership, Released, Shelf, Store, Timestamp,
-    codec,
+    Acquired, Ask, Coordinator, Grant, Key, Kind, Outcome, Ownership, Released, Shelf, Store, Timestamp, codec,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -211,14 +210,12 @@ impl Store for SetBack {
         self.0.read(key).await
     }
 
-    async fn swap_parts(
+    async fn write(
         &self,
-        key: &Key,
-        expected: Option<&leasehold_core::Revision>,
-        next: leasehold_core::store::Parts<'_>,
+        change: &leasehold_core::store::Change<'_>,
     ) -> leasehold_core::Result<leasehold_core::store::Swap> {
         use leasehold_core::store::Swap;
-        Ok(match self.0.swap_parts(key, expected, next).await? {
+        Ok(match self.0.write(change).await? {
             Swap::Done { revision, now } => {
                 Swap::Done { revision, now: Timestamp::from_millis(now.as_millis() - 3_600_000) }
             }
@@ -229,42 +226,9 @@ impl Store for SetBack {
     async fn list(
         &self,
         shelf: Shelf,
-        after: Option<&LeaseName>,
-        limit: usize,
+        range: leasehold_core::store::Range<'_>,
     ) -> leasehold_core::Result<leasehold_core::store::Page> {
-        self.0.list(shelf, after, limit).await
-    }
-
-    async fn list_skipping(
-        &self,
-        shelf: Shelf,
-        after: Option<&LeaseName>,
-        skip: usize,
-        limit: usize,
-    ) -> leasehold_core::Result<leasehold_core::store::Page> {
-        self.0.list_skipping(shelf, after, skip, limit).await
-    }
-
-    fn writes_beside(&self) -> bool {
-        self.0.writes_beside()
-    }
-
-    async fn swap_beside(
-        &self,
-        key: &Key,
-        expected: Option<&leasehold_core::Revision>,
-        next: &[u8],
-        beside: leasehold_core::store::Beside<'_>,
-    ) -> leasehold_core::Result<leasehold_core::store::Swap> {
-        self.0.swap_beside(key, expected, next, beside).await
-    }
-
-    async fn erase(
-        &self,
-        key: &Key,
-        expected: &leasehold_core::Revision,
-    ) -> leasehold_core::Result<leasehold_core::store::Swap> {
-        self.0.erase(key, expected).await
+        self.0.list(shelf, range).await
     }
 
     async fn watch(&self, key: &Key) -> leasehold_core::Result<leasehold_core::store::Watch> {

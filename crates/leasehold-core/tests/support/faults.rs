@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 use leasehold_core::clock::{Clock, ManualClock, Moment};
-use leasehold_core::store::{Beside, Capabilities, ClockSource, Page, Parts, Reading, Revision, Store, Swap, Watch};
-use leasehold_core::{Error, Key, Kind, LeaseName, MemoryStore, Result, Shelf, Timestamp};
+use leasehold_core::store::{Capabilities, Change, ClockSource, Next, Page, Range, Reading, Store, Swap, Watch};
+use leasehold_core::{Error, Key, Kind, MemoryStore, Result, Shelf, Timestamp};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -202,14 +202,6 @@ impl Faulty {
             Fault::Held(..) | Fault::Late(..) => unreachable!("taken apart before"),
         }
     }
-
-    /// A swap's answer, as the plan left it.
-    fn swapped(&self, answer: Option<(Swap, bool)>) -> Swap {
-        match answer {
-            Some((Swap::Done { revision, now }, _)) => Swap::Done { revision, now: self.told(now) },
-            _ => Swap::Mismatch,
-        }
-    }
 }
 
 #[async_trait]
@@ -229,39 +221,20 @@ impl Store for Faulty {
         Ok(reading)
     }
 
-    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
-        let unsynced = self.volatile.swap_unsynced(key, expected, next);
-        let answer = self.through(Call::Swap, self.volatile.swap_parts(key, expected, next), unsynced).await?;
-        Ok(self.swapped(answer))
+    async fn write(&self, change: &Change<'_>) -> Result<Swap> {
+        if let Next::Erase = change.next {
+            return self.volatile.write(change).await;
+        }
+        let unsynced = self.volatile.write_unsynced(change);
+        let answer = self.through(Call::Swap, self.volatile.write(change), unsynced).await?;
+        Ok(match answer {
+            Some((Swap::Done { revision, now }, _)) => Swap::Done { revision, now: self.told(now) },
+            _ => Swap::Mismatch,
+        })
     }
 
-    fn writes_beside(&self) -> bool {
-        self.volatile.writes_beside()
-    }
-
-    async fn swap_beside(
-        &self,
-        key: &Key,
-        expected: Option<&Revision>,
-        next: &[u8],
-        beside: Beside<'_>,
-    ) -> Result<Swap> {
-        let unsynced = self.volatile.swap_beside_unsynced(key, expected, next, beside);
-        let durable = self.volatile.swap_beside(key, expected, next, beside);
-        let answer = self.through(Call::Swap, durable, unsynced).await?;
-        Ok(self.swapped(answer))
-    }
-
-    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
-        self.volatile.list(shelf, after, limit).await
-    }
-
-    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
-        self.volatile.list_skipping(shelf, after, skip, limit).await
-    }
-
-    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
-        self.volatile.erase(key, expected).await
+    async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
+        self.volatile.list(shelf, range).await
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {

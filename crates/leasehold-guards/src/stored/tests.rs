@@ -3,7 +3,7 @@
 use super::*;
 use async_trait::async_trait;
 use leasehold_core::MemoryStore;
-use leasehold_core::store::{Beside, Capabilities, Page, Parts, Reading, Survey, Swap, Watch};
+use leasehold_core::store::{Capabilities, Change, Next, Page, Range, Reading, Survey, Swap, Watch};
 use std::sync::Mutex;
 
 /// What becomes of the next swaps.
@@ -53,47 +53,31 @@ impl Store for Faulty {
         self.inner.read(key).await
     }
 
-    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
+    async fn write(&self, change: &Change<'_>) -> Result<Swap> {
         let unknown = || Error::new(Kind::Indeterminate, "the answer was lost");
         let fault = self.faults.lock().unwrap().pop().unwrap_or(Fault::None);
         match fault {
             Fault::Visible => {
-                self.inner.swap_parts(key, expected, next).await?;
+                self.inner.write(change).await?;
                 Err(unknown())
             }
             Fault::Lost => Err(unknown()),
             Fault::Overtaken => {
                 let bytes = codec::encode(KIND, &Record::new(content(43), Nonce::random()))?;
-                self.inner.swap_parts(key, expected, Parts::whole(&bytes)).await?;
+                self.inner.write(&Change { next: Next::Put(&bytes), ..*change }).await?;
                 Err(unknown())
             }
             Fault::Away => Err(Error::new(Kind::Unavailable, "the store is away")),
             Fault::None => {
-                let answer = self.inner.swap_parts(key, expected, next).await?;
+                let answer = self.inner.write(change).await?;
                 *self.answered.lock().unwrap() += usize::from(matches!(answer, Swap::Done { .. }));
                 Ok(answer)
             }
         }
     }
 
-    fn writes_beside(&self) -> bool {
-        self.inner.writes_beside()
-    }
-
-    async fn swap_beside(&self, key: &Key, at: Option<&Revision>, next: &[u8], beside: Beside<'_>) -> Result<Swap> {
-        self.inner.swap_beside(key, at, next, beside).await
-    }
-
-    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
-        self.inner.list(shelf, after, limit).await
-    }
-
-    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
-        self.inner.list_skipping(shelf, after, skip, limit).await
-    }
-
-    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
-        self.inner.erase(key, expected).await
+    async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
+        self.inner.list(shelf, range).await
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {

@@ -55,10 +55,10 @@ use crate::namespace::Namespace;
 use async_trait::async_trait;
 use attempt::Attempt;
 use leasehold_core::store::{
-    Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Watch,
-    Watching, list_by_reading, refuse_beside, refuse_erasing_a_lease,
+    Capabilities, Change, Class, ClockSource, Page, Range, Reach, Reading, Revision, Store, Survey, Swap, Watch,
+    Watching, skip_by_reading,
 };
-use leasehold_core::{Error, Key, Kind, LeaseName, Result, Shelf};
+use leasehold_core::{Error, Key, Kind, Result, Shelf};
 use leasehold_system::volume::Volume;
 use leasehold_system::watch::PathWatch;
 use root::Root;
@@ -123,6 +123,7 @@ impl Store for DirStore {
             reach: if local { Reach::Host } else { Reach::Network },
             // Other machines' changes are not hinted at.
             watch: if local { Watching::Hints } else { Watching::None },
+            writes_along: false,
             durability: "fsync of file and folder before each answer",
         }
     }
@@ -136,37 +137,17 @@ impl Store for DirStore {
         self.with(move |root| root.read(&key)).await
     }
 
-    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
-        let next = &*next.joined();
-        self.replace(key, expected, Some(next)).await
+    async fn write(&self, change: &Change<'_>) -> Result<Swap> {
+        change.check(&self.capabilities())?;
+        self.replace(change.key, change.expected, change.next.value()).await
     }
 
-    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
-        let after = after.cloned();
+    async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
+        if range.skip > 0 {
+            return skip_by_reading(self, shelf, range).await;
+        }
+        let (after, limit) = (range.after.cloned(), range.limit);
         self.with(move |root| root.list(shelf, after.as_ref(), limit)).await
-    }
-
-    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
-        list_by_reading(self, shelf, after, skip, limit).await
-    }
-
-    fn writes_beside(&self) -> bool {
-        false
-    }
-
-    async fn swap_beside(
-        &self,
-        key: &Key,
-        _expected: Option<&Revision>,
-        _next: &[u8],
-        _beside: Beside<'_>,
-    ) -> Result<Swap> {
-        refuse_beside(self, key)
-    }
-
-    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
-        refuse_erasing_a_lease(key)?;
-        self.replace(key, Some(expected), None).await
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {

@@ -279,7 +279,7 @@ impl Root {
         let version = self.newest(&self.folder(key))?;
         let value = version.and_then(|version| {
             let revision = version.mark.revision();
-            version.value.map(|bytes| Versioned::whole(bytes, revision))
+            version.value.map(|bytes| Versioned { bytes, revision })
         });
         Ok(Reading { value, now: self.now()? })
     }
@@ -306,7 +306,7 @@ impl Root {
             if entries.len() == limit {
                 return Ok(Page { entries, more: true, now });
             }
-            entries.push((name, Versioned::whole(bytes, revision)));
+            entries.push((name, Versioned { bytes, revision }));
         }
         Ok(Page { entries, more: false, now })
     }

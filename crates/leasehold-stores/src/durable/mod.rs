@@ -15,8 +15,8 @@ use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use leasehold_core::store::{
-    Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Versioned,
-    Watch, Watching, list_by_reading, refuse_beside, refuse_erasing_a_lease,
+    Capabilities, Change, Class, ClockSource, Next, Page, Range, Reach, Reading, Revision, Store, Survey, Swap,
+    Versioned, Watch, Watching, skip_by_reading,
 };
 use leasehold_core::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp, printable};
 use reqwest::{Client, RequestBuilder};
@@ -98,7 +98,7 @@ impl DurableStore {
         self.understand(&answer, Phase::Reading)
     }
 
-    async fn write(&self, operation: &str, question: &impl Serialize) -> Result<Swap> {
+    async fn change(&self, operation: &str, question: &impl Serialize) -> Result<Swap> {
         let answer = untimed(self.request(operation, question), Phase::Writing, &self.place).await?;
         let Written { now, revision } = self.understand(&answer, Phase::Writing)?;
         let now = Timestamp::from_millis(now);
@@ -138,7 +138,7 @@ impl DurableStore {
         let bytes = BASE64.decode(record.bytes).map_err(|e| {
             Error::new(Kind::Corrupt, format!("{} gave a value that is not base64", self.place)).with_source(e)
         })?;
-        Ok(Versioned::whole(bytes, Revision(record.revision)))
+        Ok(Versioned { bytes, revision: Revision(record.revision) })
     }
 
     /// Passes hints on until the stream ends.
@@ -171,14 +171,8 @@ struct Swapping<'a> {
     #[serde(flatten)]
     key: Watched,
     expected: Option<&'a str>,
-    next: String,
-}
-
-#[derive(Serialize)]
-struct Erasing<'a> {
-    #[serde(flatten)]
-    key: Watched,
-    expected: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -241,6 +235,7 @@ impl Store for DurableStore {
             clock: ClockSource::Store { grain: Duration::from_millis(1) },
             reach: Reach::Network,
             watch: Watching::Hints,
+            writes_along: false,
             durability: "the object's storage has confirmed the write before the answer leaves",
         }
     }
@@ -251,14 +246,22 @@ impl Store for DurableStore {
         Ok(Reading { value, now: Timestamp::from_millis(now) })
     }
 
-    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
-        let next = &*next.joined();
-        let expected = expected.map(|revision| revision.0.as_str());
-        self.write("swap", &Swapping { key: Watched::of(key), expected, next: BASE64.encode(next) }).await
+    async fn write(&self, change: &Change<'_>) -> Result<Swap> {
+        change.check(&self.capabilities())?;
+        let (key, expected) = (Watched::of(change.key), change.expected.map(|revision| revision.0.as_str()));
+        match change.next {
+            Next::Put(value) => {
+                self.change("swap", &Swapping { key, expected, next: Some(BASE64.encode(value)) }).await
+            }
+            Next::Erase => self.change("erase", &Swapping { key, expected, next: None }).await,
+        }
     }
 
-    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
-        let listing = Listing { shelf: shelf.as_str(), after: after.map(LeaseName::as_str), limit };
+    async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
+        if range.skip > 0 {
+            return skip_by_reading(self, shelf, range).await;
+        }
+        let listing = Listing { shelf: shelf.as_str(), after: range.after.map(LeaseName::as_str), limit: range.limit };
         let Listed { now, entries, more } = self.ask("list", &listing).await?;
         let entry = |entry: Entry| {
             let name = LeaseName::new(entry.name).map_err(|e| {
@@ -268,29 +271,6 @@ impl Store for DurableStore {
         };
         let entries = entries.into_iter().map(entry).collect::<Result<Vec<_>>>()?;
         Ok(Page { entries, more, now: Timestamp::from_millis(now) })
-    }
-
-    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
-        list_by_reading(self, shelf, after, skip, limit).await
-    }
-
-    fn writes_beside(&self) -> bool {
-        false
-    }
-
-    async fn swap_beside(
-        &self,
-        key: &Key,
-        _expected: Option<&Revision>,
-        _next: &[u8],
-        _beside: Beside<'_>,
-    ) -> Result<Swap> {
-        refuse_beside(self, key)
-    }
-
-    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
-        refuse_erasing_a_lease(key)?;
-        self.write("erase", &Erasing { key: Watched::of(key), expected: &expected.0 }).await
     }
 
     /// A stream from the object, opened anew when it ends.

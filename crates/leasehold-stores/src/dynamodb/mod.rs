@@ -25,8 +25,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use connection::{Endpoint, Failure};
 use leasehold_core::store::{
-    Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Versioned,
-    Watch, Watching, list_by_reading, refuse_beside, refuse_erasing_a_lease,
+    Capabilities, Change, Class, ClockSource, Page, Range, Reach, Reading, Revision, Store, Survey, Swap, Versioned,
+    Watch, Watching, skip_by_reading,
 };
 use leasehold_core::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf, Timestamp};
 use serde_json::{Value, json};
@@ -114,7 +114,7 @@ impl DynamoStore {
     }
 
     /// One conditional write. `None` says that there is no table.
-    async fn write(&self, action: &str, question: &Value, revision: &str) -> Result<Option<Swap>> {
+    async fn change(&self, action: &str, question: &Value, revision: &str) -> Result<Option<Swap>> {
         match self.endpoint.call(action, question, Phase::Writing, &self.table).await {
             Ok((_, now)) => Ok(Some(Swap::Done { revision: Revision(revision.to_owned()), now })),
             Err(Failure::Mismatch) => Ok(Some(Swap::Mismatch)),
@@ -137,7 +137,7 @@ impl DynamoStore {
             }
             None => Vec::new(),
         };
-        Ok(Versioned::whole(bytes, Revision(revision.to_owned())))
+        Ok(Versioned { bytes, revision: Revision(revision.to_owned()) })
     }
 
     fn query(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize, start: Option<&Value>) -> Value {
@@ -170,6 +170,7 @@ impl Store for DynamoStore {
             clock: ClockSource::Store { grain: Duration::from_secs(1) },
             reach: Reach::Network,
             watch: Watching::None,
+            writes_along: false,
             durability: "the write is stored in two of three availability zones before each answer",
         }
     }
@@ -187,31 +188,41 @@ impl Store for DynamoStore {
         }
     }
 
-    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
-        let next = &*next.joined();
+    async fn write(&self, change: &Change<'_>) -> Result<Swap> {
+        change.check(&self.capabilities())?;
+        let Some(value) = change.next.value() else {
+            let mut question = json!({ "TableName": self.table, "Key": self.key(change.key) });
+            condition(&mut question, change.expected);
+            let revision = change.expected.map_or("", |revision| &revision.0);
+            return Ok(self.change("DeleteItem", &question, revision).await?.unwrap_or(Swap::Mismatch));
+        };
         // Random, so that it never comes again, not even after the table was restored from a backup.
         let revision = Nonce::random().to_string();
-        let mut item = self.key(key);
+        let mut item = self.key(change.key);
         item["revision"] = json!({ "S": revision });
-        if !next.is_empty() {
-            item["value"] = json!({ "B": BASE64.encode(next) });
+        if !value.is_empty() {
+            item["value"] = json!({ "B": BASE64.encode(value) });
         }
         let mut question = json!({ "TableName": self.table, "Item": item });
-        condition(&mut question, expected);
-        if let Some(swap) = self.write("PutItem", &question, &revision).await? {
+        condition(&mut question, change.expected);
+        if let Some(swap) = self.change("PutItem", &question, &revision).await? {
             return Ok(swap);
         }
-        if expected.is_some() {
+        if change.expected.is_some() {
             return Ok(Swap::Mismatch);
         }
         self.make_table().await?;
-        self.write("PutItem", &question, &revision).await?.ok_or_else(|| {
+        self.change("PutItem", &question, &revision).await?.ok_or_else(|| {
             let message = format!("table `{}` is not there yet; try again", self.table);
             Error::new(Kind::Unavailable, message)
         })
     }
 
-    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
+    async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
+        if range.skip > 0 {
+            return skip_by_reading(self, shelf, range).await;
+        }
+        let Range { after, limit, .. } = range;
         let (mut entries, mut start, mut told) = (Vec::new(), None, None);
         loop {
             let wanted = limit.saturating_add(1) - entries.len();
@@ -234,31 +245,6 @@ impl Store for DynamoStore {
                 return Ok(Page { entries, more, now });
             }
         }
-    }
-
-    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
-        list_by_reading(self, shelf, after, skip, limit).await
-    }
-
-    fn writes_beside(&self) -> bool {
-        false
-    }
-
-    async fn swap_beside(
-        &self,
-        key: &Key,
-        _expected: Option<&Revision>,
-        _next: &[u8],
-        _beside: Beside<'_>,
-    ) -> Result<Swap> {
-        refuse_beside(self, key)
-    }
-
-    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
-        refuse_erasing_a_lease(key)?;
-        let mut question = json!({ "TableName": self.table, "Key": self.key(key) });
-        condition(&mut question, Some(expected));
-        Ok(self.write("DeleteItem", &question, &expected.0).await?.unwrap_or(Swap::Mismatch))
     }
 
     async fn watch(&self, _key: &Key) -> Result<Watch> {

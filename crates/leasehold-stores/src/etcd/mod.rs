@@ -3,9 +3,8 @@
 //! Promise: a swap is one transaction that compares the key's `mod_revision`, a number of the whole cluster that never
 //! comes twice; reads are linearizable; an answered write is in the write-ahead logs of most members, fsynced, so epochs
 //! rise through crash and failover. Keys are `/leasehold/NAMESPACE/SHELF/NAME`, without a lease of etcd's own, so nothing
-//! expires. A tail has the key after it, its name and a line feed: etcd remembers every value of a key until it is
-//! compacted, and a renewal should not add a whole history to that. What is news is put, with nothing in it, under
-//! `/leasehold/NAMESPACE/news/SHELF/NAME` in the same transaction: who waits watches that, and not every renewal.
+//! expires. What watchers want to know is put, with nothing in it, under `/leasehold/NAMESPACE/news/SHELF/NAME` in the same
+//! transaction: who waits watches that, and not every renewal.
 //! Non-promise: the clock is the `Date` header of the member that answered, cut to whole seconds; members whose
 //! clocks differ let a lease expire earlier or later by as much (the fence holds).
 //!
@@ -29,8 +28,8 @@ use config::Config;
 use connection::{Connections, Reply};
 use error::Cause;
 use leasehold_core::store::{
-    Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail,
-    Versioned, Watch, Watching, list_by_reading, refuse_beside, refuse_erasing_a_lease,
+    Capabilities, Change, Class, ClockSource, Next, Page, Range, Reach, Reading, Revision, Store, Survey, Swap,
+    Versioned, Watch, Watching, skip_by_reading,
 };
 use leasehold_core::{Error, Key, Kind, LeaseName, Result, Shelf};
 use serde::de::DeserializeOwned;
@@ -39,11 +38,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use wire::{Pair, Ranged, Swapped, base64};
-
-/// What a tail's key has after its record's. No name has it, and whatever a name may have comes later.
-const TAIL: char = '\n';
-/// Just after a record and its tail.
-const AFTER: char = '\u{b}';
 
 /// More than any page has: etcd's own limit is a signed number.
 const MOST_KEYS: usize = i64::MAX as usize;
@@ -101,8 +95,8 @@ impl EtcdStore {
 
     /// The record that is there now, if any.
     async fn find(&self, key: &str) -> Result<(Option<Versioned>, leasehold_core::Timestamp)> {
-        let (found, now) = self.range(&json!({ "key": base64(key), "range_end": after(key) })).await?;
-        Ok((records(found.kvs).next().map(|(_, value)| value), now))
+        let (found, now) = self.range(&json!({ "key": base64(key) })).await?;
+        Ok((found.kvs.into_iter().next().map(Pair::versioned), now))
     }
 
     /// Does these things if the key's `mod_revision` is this; 0 stands for a key that is not there.
@@ -147,21 +141,8 @@ fn put(key: &str, value: &[u8]) -> Value {
     json!({ "request_put": { "key": base64(key), "value": base64(value) } })
 }
 
-/// Where the range of a record and its tail ends, as the gateway wants it.
-fn after(key: &str) -> String {
-    base64(format!("{key}{AFTER}"))
-}
-
-/// The records among these pairs, which are in the order of keys, each with its tail.
-fn records(pairs: Vec<Pair>) -> impl Iterator<Item = (String, Versioned)> {
-    let mut pairs = pairs.into_iter().peekable();
-    std::iter::from_fn(move || {
-        let head = pairs.next()?;
-        let tail = pairs.next_if(|next| next.key.0.strip_suffix(&[TAIL as u8]) == Some(&head.key.0));
-        let key = String::from_utf8_lossy(&head.key.0).into_owned();
-        let revision = Revision(head.mod_revision.to_string());
-        Some((key, Versioned::parted(head.value.0, &tail.map(|tail| tail.value.0).unwrap_or_default(), revision)))
-    })
+fn delete(key: &str) -> Value {
+    json!({ "request_delete_range": { "key": base64(key) } })
 }
 
 /// A revision that this store never gave stands for no value at all. 0 would stand for "not there".
@@ -178,6 +159,7 @@ impl Store for EtcdStore {
             clock: ClockSource::Store { grain: GRAIN },
             reach: Reach::Network,
             watch: Watching::Hints,
+            writes_along: false,
             durability: "write-ahead log of most members, fsynced before each answer",
         }
     }
@@ -187,81 +169,48 @@ impl Store for EtcdStore {
         Ok(Reading { value, now })
     }
 
-    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
-        let expected = match expected {
+    async fn write(&self, change: &Change<'_>) -> Result<Swap> {
+        change.check(&self.capabilities())?;
+        let expected = match change.expected.map(number) {
             None => 0,
-            Some(revision) => match number(revision) {
-                Some(number) => number,
-                None => return Ok(Swap::Mismatch),
-            },
+            Some(None) => return Ok(Swap::Mismatch),
+            Some(Some(number)) => number,
         };
-        let (key, news) = (self.key(key), self.news(key));
-        let tail = format!("{key}{TAIL}");
-        let mut success = vec![put(&key, next.head)];
-        if next.is_news {
-            success.push(put(&news, b""));
-        }
-        match next.tail {
-            Tail::Kept(_) => {}
-            // What is new, or was erased, has none.
-            Tail::New(b"") if expected == 0 => {}
-            Tail::New(b"") => success.push(json!({ "request_delete_range": { "key": base64(&tail) } })),
-            Tail::New(bytes) => success.push(put(&tail, bytes)),
-        }
+        let (key, news) = (self.key(change.key), self.news(change.key));
+        let success = match change.next {
+            Next::Put(value) if change.notify => vec![put(&key, value), put(&news, b"")],
+            Next::Put(value) => vec![put(&key, value)],
+            // That it goes is news too, and the last there will be.
+            Next::Erase => vec![delete(&key), delete(&news)],
+        };
         self.transact(&key, expected, &success).await
     }
 
-    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
+    async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
+        if range.skip > 0 {
+            return skip_by_reading(self, shelf, range).await;
+        }
         let shelf = self.shelf(shelf);
-        let begin = match after {
-            Some(name) => format!("{shelf}{name}{AFTER}"),
-            None => shelf.clone(),
-        };
+        // The key that comes just after a name has a zero byte behind it.
+        let begin = range.after.map_or_else(|| shelf.clone(), |name| format!("{shelf}{name}\0"));
         let end = format!("{}0", shelf.trim_end_matches('/'));
         let body = json!({
             "key": base64(&begin), "range_end": base64(&end), "sort_order": "ASCEND", "sort_target": "KEY",
-            // All with their tails, and one that tells whether there is more. 0 would mean all.
-            "limit": limit.saturating_mul(2).saturating_add(1).min(MOST_KEYS).to_string(),
+            // One more would not be needed, for the answer says whether there is more; but 0 would mean all.
+            "limit": range.limit.clamp(1, MOST_KEYS).to_string(),
         });
         let (found, now) = self.range(&body).await?;
-        let mut found_records = records(found.kvs);
+        let more = found.more || found.kvs.len() > range.limit;
         let mut entries = Vec::new();
-        for (key, value) in found_records.by_ref().take(limit) {
+        for pair in found.kvs.into_iter().take(range.limit) {
+            let key = String::from_utf8_lossy(&pair.key.0);
             let name = LeaseName::new(key.strip_prefix(&shelf).unwrap_or(&key)).map_err(|e| {
                 let message = format!("etcd has a key below `{shelf}` that is no lease; delete it with etcdctl");
                 Error::new(Kind::Corrupt, message).with_source(e)
             })?;
-            entries.push((name, value));
+            entries.push((name, pair.versioned()));
         }
-        Ok(Page { entries, more: found.more || found_records.next().is_some(), now })
-    }
-
-    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
-        list_by_reading(self, shelf, after, skip, limit).await
-    }
-
-    fn writes_beside(&self) -> bool {
-        false
-    }
-
-    async fn swap_beside(
-        &self,
-        key: &Key,
-        _expected: Option<&Revision>,
-        _next: &[u8],
-        _beside: Beside<'_>,
-    ) -> Result<Swap> {
-        refuse_beside(self, key)
-    }
-
-    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
-        refuse_erasing_a_lease(key)?;
-        let Some(expected) = number(expected) else { return Ok(Swap::Mismatch) };
-        let (key, news) = (self.key(key), self.news(key));
-        let delete = json!({ "request_delete_range": { "key": base64(&key), "range_end": after(&key) } });
-        // That it goes is news too, and the last there will be.
-        let last = json!({ "request_delete_range": { "key": base64(&news) } });
-        self.transact(&key, expected, &[delete, last]).await
+        Ok(Page { entries, more, now })
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {

@@ -2,6 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use leasehold_core::store::{Revision, Versioned};
 use serde::de::{Deserializer, Error};
 use serde::{Deserialize, de::IgnoredAny};
 
@@ -67,6 +68,12 @@ pub(super) struct Pair {
     pub(super) mod_revision: u64,
     #[serde(default)]
     pub(super) value: Base64,
+}
+
+impl Pair {
+    pub(super) fn versioned(self) -> Versioned {
+        Versioned { bytes: self.value.0, revision: Revision(self.mod_revision.to_string()) }
+    }
 }
 
 #[derive(Debug, Deserialize)]

@@ -21,8 +21,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use connection::{Failure, Service, Tokens};
 use leasehold_core::store::{
-    Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Versioned,
-    Watch, Watching, list_by_reading, refuse_beside, refuse_erasing_a_lease,
+    Capabilities, Change, Class, ClockSource, Next, Page, Range, Reach, Reading, Revision, Store, Survey, Swap,
+    Versioned, Watch, Watching, skip_by_reading,
 };
 use leasehold_core::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf, Timestamp};
 use object_store::client::HttpClient;
@@ -133,6 +133,7 @@ impl FirestoreStore {
         match self.service.call(":commit", &question, Phase::Writing).await {
             Ok(answer) => {
                 let now = time(&answer["commitTime"]).ok_or_else(|| self.garbled(Phase::Writing))?;
+                // What is deleted has no update time.
                 let revision = answer["writeResults"][0]["updateTime"].as_str().unwrap_or_default();
                 Ok(Swap::Done { revision: Revision(revision.to_owned()), now })
             }
@@ -162,7 +163,7 @@ impl FirestoreStore {
         let revision = document["updateTime"].as_str().ok_or_else(damaged)?;
         let value = document["fields"]["value"]["bytesValue"].as_str();
         let bytes = value.and_then(|text| BASE64.decode(text).ok()).ok_or_else(damaged)?;
-        Ok(Versioned::whole(bytes, Revision(revision.to_owned())))
+        Ok(Versioned { bytes, revision: Revision(revision.to_owned()) })
     }
 }
 
@@ -182,6 +183,7 @@ impl Store for FirestoreStore {
             clock: ClockSource::Store { grain: Duration::from_secs(1) },
             reach: Reach::Network,
             watch: Watching::None,
+            writes_along: false,
             durability: "the commit is replicated to a majority of zones before each answer",
         }
     }
@@ -195,26 +197,36 @@ impl Store for FirestoreStore {
         Ok(Reading { value, now })
     }
 
-    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
-        let next = &*next.joined();
-        let precondition = match expected {
+    async fn write(&self, change: &Change<'_>) -> Result<Swap> {
+        change.check(&self.capabilities())?;
+        let precondition = match change.expected {
             None => json!({ "exists": false }),
             // What is no time is the revision of nothing.
             Some(revision) if millis_of(&revision.0).is_none() => return Ok(Swap::Mismatch),
             Some(revision) => json!({ "updateTime": revision.0 }),
         };
-        let fields = json!({
-            "name": { "stringValue": key.name.as_str() },
-            "tag": { "stringValue": Nonce::random().to_string() },
-            "value": { "bytesValue": BASE64.encode(next) },
-        });
-        let update = json!({ "name": self.document(key), "fields": fields });
-        self.commit(json!({ "update": update, "currentDocument": precondition })).await
+        let document = self.document(change.key);
+        let write = match change.next {
+            Next::Erase => json!({ "delete": document, "currentDocument": precondition }),
+            Next::Put(value) => {
+                let fields = json!({
+                    "name": { "stringValue": change.key.name.as_str() },
+                    "tag": { "stringValue": Nonce::random().to_string() },
+                    "value": { "bytesValue": BASE64.encode(value) },
+                });
+                let update = json!({ "name": document, "fields": fields });
+                json!({ "update": update, "currentDocument": precondition })
+            }
+        };
+        self.commit(write).await
     }
 
-    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
-        let wanted = limit.saturating_add(1);
-        let (mut entries, mut after, mut told) = (Vec::new(), after.cloned(), None);
+    async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
+        if range.skip > 0 {
+            return skip_by_reading(self, shelf, range).await;
+        }
+        let (limit, wanted) = (range.limit, range.limit.saturating_add(1));
+        let (mut entries, mut after, mut told) = (Vec::new(), range.after.cloned(), None);
         let parent = self.parent.strip_prefix(self.service.documents()).unwrap_or_default();
         loop {
             let asked = (wanted - entries.len()).min(MAX_PAGE);
@@ -245,38 +257,6 @@ impl Store for FirestoreStore {
             }
             after = entries.last().map(|(name, _)| name.clone());
         }
-    }
-
-    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
-        list_by_reading(self, shelf, after, skip, limit).await
-    }
-
-    fn writes_beside(&self) -> bool {
-        false
-    }
-
-    async fn swap_beside(
-        &self,
-        key: &Key,
-        _expected: Option<&Revision>,
-        _next: &[u8],
-        _beside: Beside<'_>,
-    ) -> Result<Swap> {
-        refuse_beside(self, key)
-    }
-
-    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
-        refuse_erasing_a_lease(key)?;
-        if millis_of(&expected.0).is_none() {
-            return Ok(Swap::Mismatch);
-        }
-        let precondition = json!({ "updateTime": expected.0 });
-        let swap = self.commit(json!({ "delete": self.document(key), "currentDocument": precondition })).await?;
-        Ok(match swap {
-            // What is deleted has no update time.
-            Swap::Done { now, .. } => Swap::Done { revision: expected.clone(), now },
-            Swap::Mismatch => Swap::Mismatch,
-        })
     }
 
     async fn watch(&self, _key: &Key) -> Result<Watch> {

@@ -28,8 +28,8 @@ use config::Config;
 use connection::{Answer, Connections};
 use error::Stop;
 use leasehold_core::store::{
-    Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail,
-    Versioned, Watch, Watching, list_by_reading, refuse_beside, refuse_erasing_a_lease,
+    Capabilities, Change, Class, ClockSource, Next, Page, Range, Reach, Reading, Revision, Store, Survey, Swap,
+    Versioned, Watch, Watching, skip_by_reading,
 };
 use leasehold_core::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
 use mysql_async::{Row, Value};
@@ -39,7 +39,7 @@ use std::time::Duration;
 /// What makes the table, in one line that a person can run too.
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS leasehold_record (shelf VARBINARY(64) NOT NULL, \
     name VARBINARY(255) NOT NULL, revision BIGINT UNSIGNED NOT NULL, value MEDIUMBLOB NOT NULL, \
-    tail MEDIUMBLOB NOT NULL, PRIMARY KEY (shelf, name)) ENGINE=InnoDB";
+    PRIMARY KEY (shelf, name)) ENGINE=InnoDB";
 /// The start of the statement in milliseconds. Both ends are in UTC, so no time zone comes in: `UNIX_TIMESTAMP(NOW(3))`
 /// would read a local time, of which there are two in the hour that is folded when summer time ends.
 macro_rules! now {
@@ -53,25 +53,24 @@ const NOW: &str = now!();
 const READ: &str = concat!(
     "SELECT ",
     now!(),
-    ", NULL, NULL, NULL, NULL UNION ALL \
-     SELECT NULL, name, revision, value, tail FROM leasehold_record WHERE shelf = ? AND name = ?"
+    ", NULL, NULL, NULL UNION ALL \
+     SELECT NULL, name, revision, value FROM leasehold_record WHERE shelf = ? AND name = ?"
 );
 /// The time, then the records.
 const LIST: &str = concat!(
     "SELECT ",
     now!(),
-    ", NULL, NULL, NULL, NULL UNION ALL \
-     (SELECT NULL, name, revision, value, tail FROM leasehold_record WHERE shelf = ? AND name > ? ORDER BY name LIMIT ?)"
+    ", NULL, NULL, NULL UNION ALL \
+     (SELECT NULL, name, revision, value FROM leasehold_record WHERE shelf = ? AND name > ? ORDER BY name LIMIT ?)"
 );
 const INSERT: &str = concat!(
-    "INSERT INTO leasehold_record (shelf, name, revision, value, tail) VALUES (?, ?, IF(LAST_INSERT_ID(",
+    "INSERT INTO leasehold_record (shelf, name, revision, value) VALUES (?, ?, IF(LAST_INSERT_ID(",
     now!(),
-    ") > 0, ?, 0), ?, ?)"
+    ") > 0, ?, 0), ?)"
 );
-/// Without a tail, leaves the one that is there. The revision always changes, so a row that is matched is a row that is
-/// affected.
+/// The revision always changes, so a row that is matched is a row that is affected.
 const UPDATE: &str = concat!(
-    "UPDATE leasehold_record SET revision = ?, value = ?, tail = COALESCE(?, tail) \
+    "UPDATE leasehold_record SET revision = ?, value = ? \
      WHERE shelf = ? AND name = ? AND revision = ? AND LAST_INSERT_ID(",
     now!(),
     ") > 0"
@@ -112,7 +111,7 @@ impl MysqlStore {
     }
 
     /// Runs one insert or update.
-    async fn write(&self, sql: &'static str, values: Vec<Value>) -> Result<Written> {
+    async fn execute(&self, sql: &'static str, values: Vec<Value>) -> Result<Written> {
         let answer = self.connections.exchange(Phase::Writing, sql, values).await?;
         self.written(answer, |answer| answer.inserted.map(Timestamp::from_millis).ok_or_else(|| self.timeless()))
     }
@@ -180,11 +179,53 @@ impl MysqlStore {
 
     fn versioned(&self, row: &mut Row) -> Result<Versioned> {
         let revision: Option<u64> = row.get_opt(2).and_then(std::result::Result::ok);
-        let mut part = |at| row.take_opt::<Vec<u8>, _>(at).and_then(std::result::Result::ok);
-        let (Some(revision), Some(head), Some(tail)) = (revision, part(3), part(4)) else {
+        let bytes = row.take_opt::<Vec<u8>, _>(3).and_then(std::result::Result::ok);
+        let (Some(revision), Some(bytes)) = (revision, bytes) else {
             return Err(self.strange("a record of no form"));
         };
-        Ok(Versioned::parted(head, &tail, Revision(revision.to_string())))
+        Ok(Versioned { bytes, revision: Revision(revision.to_string()) })
+    }
+
+    async fn put(&self, key: &Key, expected: Option<u64>, value: &[u8]) -> Result<Swap> {
+        let fresh = revision::fresh();
+        let (shelf, name) = (Value::from(&*self.namespace.shelf(key.shelf)), Value::from(key.name.as_str()));
+        let written = match expected {
+            None => {
+                let values = vec![shelf, name, Value::Int(fresh), Value::from(value)];
+                match self.execute(INSERT, values.clone()).await? {
+                    Written::NoTable => {
+                        self.make_table().await?;
+                        self.execute(INSERT, values).await?
+                    }
+                    written => written,
+                }
+            }
+            Some(expected) => {
+                let values = vec![Value::Int(fresh), Value::from(value), shelf, name, Value::UInt(expected)];
+                self.execute(UPDATE, values).await?
+            }
+        };
+        match (written, expected) {
+            (Written::At(now), _) => Ok(Swap::Done { revision: Revision(fresh.to_string()), now }),
+            (Written::NoTable, None) => {
+                let message = format!("the table leasehold_record of {} was dropped again at once", self.place());
+                Err(Error::new(Kind::Unavailable, message))
+            }
+            (Written::Not | Written::NoTable, _) => Ok(Swap::Mismatch),
+        }
+    }
+
+    async fn erase(&self, key: &Key, expected: u64) -> Result<Swap> {
+        // The answer to a DELETE tells no time, so the question follows in the same exchange, which takes no parameters. There
+        // is nothing to escape: names and namespaces have only letters, digits and a few signs that mean nothing to SQL.
+        let (shelf, name) = (self.namespace.shelf(key.shelf), &key.name);
+        let row = format!("shelf = '{shelf}' AND name = '{name}' AND revision = {expected}");
+        let sql = format!("DELETE FROM leasehold_record WHERE {row}; SELECT {NOW}");
+        let answer = self.connections.exchange(Phase::Writing, &sql, Vec::new()).await?;
+        Ok(match self.written(answer, |answer| self.now(answer.sets.get(1)))? {
+            Written::At(now) => Swap::Done { revision: Revision(expected.to_string()), now },
+            Written::Not | Written::NoTable => Swap::Mismatch,
+        })
     }
 
     fn strange(&self, what: &str) -> Error {
@@ -214,6 +255,7 @@ impl Store for MysqlStore {
             clock: ClockSource::Store { grain: Duration::from_millis(1) },
             reach: Reach::Network,
             watch: Watching::None,
+            writes_along: false,
             durability: "InnoDB commit, flushed before each answer as innodb_flush_log_at_trx_commit=1 says",
         }
     }
@@ -225,41 +267,20 @@ impl Store for MysqlStore {
         Ok(Reading { value, now })
     }
 
-    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
-        let fresh = revision::fresh();
-        let (shelf, name) = (Value::from(&*self.namespace.shelf(key.shelf)), Value::from(key.name.as_str()));
-        let head = Value::from(next.head);
-        let written = match expected {
-            None => {
-                let values = vec![shelf, name, Value::Int(fresh), head, Value::from(next.tail())];
-                match self.write(INSERT, values.clone()).await? {
-                    Written::NoTable => {
-                        self.make_table().await?;
-                        self.write(INSERT, values).await?
-                    }
-                    written => written,
-                }
-            }
-            Some(expected) => {
-                let Some(revision) = number(expected) else { return Ok(Swap::Mismatch) };
-                let tail = match next.tail {
-                    Tail::New(tail) => Value::from(tail),
-                    Tail::Kept(_) => Value::NULL,
-                };
-                self.write(UPDATE, vec![Value::Int(fresh), head, tail, shelf, name, Value::UInt(revision)]).await?
-            }
-        };
-        match (written, expected) {
-            (Written::At(now), _) => Ok(Swap::Done { revision: Revision(fresh.to_string()), now }),
-            (Written::NoTable, None) => {
-                let message = format!("the table leasehold_record of {} was dropped again at once", self.place());
-                Err(Error::new(Kind::Unavailable, message))
-            }
-            (Written::Not | Written::NoTable, _) => Ok(Swap::Mismatch),
+    async fn write(&self, change: &Change<'_>) -> Result<Swap> {
+        change.check(&self.capabilities())?;
+        match (change.next, change.expected.map(number)) {
+            (_, Some(None)) => Ok(Swap::Mismatch),
+            (Next::Put(value), expected) => self.put(change.key, expected.flatten(), value).await,
+            (Next::Erase, expected) => self.erase(change.key, expected.flatten().unwrap_or_default()).await,
         }
     }
 
-    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
+    async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
+        if range.skip > 0 {
+            return skip_by_reading(self, shelf, range).await;
+        }
+        let Range { after, limit, .. } = range;
         let shelf = self.namespace.shelf(shelf);
         let after = after.map_or("", LeaseName::as_str);
         let (now, mut rows) = self
@@ -275,39 +296,6 @@ impl Store for MysqlStore {
             entries.push((name, self.versioned(&mut row)?));
         }
         Ok(Page { entries, more, now })
-    }
-
-    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
-        list_by_reading(self, shelf, after, skip, limit).await
-    }
-
-    fn writes_beside(&self) -> bool {
-        false
-    }
-
-    async fn swap_beside(
-        &self,
-        key: &Key,
-        _expected: Option<&Revision>,
-        _next: &[u8],
-        _beside: Beside<'_>,
-    ) -> Result<Swap> {
-        refuse_beside(self, key)
-    }
-
-    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
-        refuse_erasing_a_lease(key)?;
-        let Some(revision) = number(expected) else { return Ok(Swap::Mismatch) };
-        // The answer to a DELETE tells no time, so the question follows in the same exchange, which takes no parameters. There
-        // is nothing to escape: names and namespaces have only letters, digits and a few signs that mean nothing to SQL.
-        let (shelf, name) = (self.namespace.shelf(key.shelf), &key.name);
-        let row = format!("shelf = '{shelf}' AND name = '{name}' AND revision = {revision}");
-        let sql = format!("DELETE FROM leasehold_record WHERE {row}; SELECT {NOW}");
-        let answer = self.connections.exchange(Phase::Writing, &sql, Vec::new()).await?;
-        Ok(match self.written(answer, |answer| self.now(answer.sets.get(1)))? {
-            Written::At(now) => Swap::Done { revision: expected.clone(), now },
-            Written::Not | Written::NoTable => Swap::Mismatch,
-        })
     }
 
     async fn watch(&self, _key: &Key) -> Result<Watch> {

@@ -9,7 +9,7 @@
 //! back what was answered: class B. A leader that was cut off from the others a moment ago may still answer a read with
 //! an older record; the swap, which needs a majority, then decides.
 //!
-//! A record is one message. While it is renewed, its old transfers lie beside it (see `beside`).
+//! A record is one message.
 //!
 //! Erasing writes a marker and then drops it. Whoever finds a marker that was not dropped writes over it.
 //! The bucket is made by the first write, and nothing is written to a bucket whose settings would let records vanish.
@@ -20,7 +20,6 @@
 //! `NATS_PASSWORD`, `NATS_TOKEN`, `NATS_CREDS`, `NATS_NKEY`, `NATS_CA`, `NATS_CERT`, `NATS_KEY` and
 //! `NATS_INBOX_PREFIX` are read.
 
-mod beside;
 mod clock;
 mod config;
 mod connection;
@@ -34,14 +33,13 @@ use crate::phase::Phase;
 use crate::url::Address;
 use async_nats::HeaderMap;
 use async_trait::async_trait;
-use beside::{Beside, Form, Last, TailId};
 use clock::Next;
 use config::Config;
 use connection::{Connection, Connections, Failure};
 use futures_util::future::try_join_all;
 use leasehold_core::store::{
-    Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Watch, Watching,
-    list_by_reading, refuse_beside, refuse_erasing_a_lease,
+    Capabilities, Change, Class, ClockSource, Next as NextValue, Page, Range, Reach, Reading, Revision, Store, Survey,
+    Swap, Versioned, Watch, Watching,
 };
 use leasehold_core::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
 use names::Names;
@@ -89,14 +87,6 @@ pub async fn open(address: &Address, namespace: &Namespace) -> Result<NatsStore>
 /// Refuses an address that the store could not use.
 pub fn check(address: &Address) -> Result<()> {
     config::check(address)
-}
-
-/// What is to be written in place of what.
-enum Change<'a> {
-    Value(&'a [u8]),
-    /// A value whose tail lies beside it.
-    Head(&'a [u8], &'a TailId),
-    Erasure,
 }
 
 /// What came of an offered write.
@@ -197,7 +187,7 @@ impl NatsStore {
         let Some(now) = now? else {
             return Ok(Reading { value: None, now: self.time_without_bucket(&connection).await? });
         };
-        Ok(Reading { value: self.value(&connection, &subject, stored?).await?, now })
+        Ok(Reading { value: value(stored?)?, now })
     }
 
     /// Publishes, expecting the subject's last message to be this one, and asks for the time in the same breath.
@@ -206,22 +196,15 @@ impl NatsStore {
         connection: &Connection,
         subject: &str,
         expected: u64,
-        change: &Change<'_>,
+        next: NextValue<'_>,
     ) -> Result<Offered, Failure> {
         for _ in 0..OFFERS {
             let mut headers = HeaderMap::new();
             headers.insert(EXPECTED, expected.to_string());
-            let payload = match change {
-                Change::Value(bytes) => bytes.to_vec(),
-                Change::Head(bytes, tail) => {
-                    headers.insert(beside::HEADER, tail.to_string());
-                    bytes.to_vec()
-                }
-                Change::Erasure => {
-                    headers.insert(wire::OPERATION, "DEL");
-                    Vec::new()
-                }
-            };
+            if let NextValue::Erase = next {
+                headers.insert(wire::OPERATION, "DEL");
+            }
+            let payload = next.value().unwrap_or_default().to_vec();
             let (told, now) = tokio::join!(connection.ask(subject, Some(headers), payload), self.now(connection));
             match told.and_then(|message| connection::read::<Ack>(&message)) {
                 Ok(ack) => {
@@ -284,7 +267,7 @@ impl NatsStore {
     }
 
     /// Writes if the record's last message is the expected one; zero stands for no record.
-    async fn write(&self, key: &Key, expected: u64, change: Change<'_>) -> Result<Offered> {
+    async fn publish(&self, key: &Key, expected: u64, next: NextValue<'_>) -> Result<Offered> {
         let connection = self.connections.connection().await?;
         if !connection.is_bucket_fit.load(Ordering::Relaxed) {
             if expected > 0
@@ -298,7 +281,7 @@ impl NatsStore {
         let mut last = expected;
         for _ in 0..OVER_MARKERS {
             let told = |failure| self.told(failure, Phase::Writing);
-            match self.offer(&connection, &subject, last, &change).await.map_err(told)? {
+            match self.offer(&connection, &subject, last, next).await.map_err(told)? {
                 Offered::NoBucket if expected > 0 => return Ok(Offered::Mismatch),
                 // It was there a moment ago.
                 Offered::NoBucket => self.prepare(&connection).await?,
@@ -347,17 +330,18 @@ impl NatsStore {
         Err(Failure::Garbled("more subjects than can be listed".into()))
     }
 
-    async fn page(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page, Failure> {
+    async fn page(&self, shelf: Shelf, range: Range<'_>) -> Result<Page, Failure> {
+        let Range { after, skip, limit } = range;
         let connection = self.connection().await?;
         let (all, now) = self.everything(&connection, shelf).await?;
-        let mut wanted = all.into_iter().skip_while(|(name, _)| after.is_some_and(|after| name <= after)).peekable();
+        let all = all.into_iter().skip_while(|(name, _)| after.is_some_and(|after| name <= after));
+        let mut wanted = all.skip(skip).peekable();
         let mut entries = Vec::new();
         while entries.len() < limit && wanted.peek().is_some() {
             let some: Vec<_> = wanted.by_ref().take((limit - entries.len()).min(ABREAST)).collect();
             let connection = &connection;
             let found = some.into_iter().map(|(name, subject)| async move {
-                let stored = self.last(connection, &subject).await?;
-                Ok(self.value(connection, &subject, stored).await?.map(|value| (name, value)))
+                Ok(value(self.last(connection, &subject).await?)?.map(|value| (name, value)))
             });
             entries.extend(try_join_all(found).await?.into_iter().flatten());
         }
@@ -408,6 +392,18 @@ impl NatsStore {
     }
 }
 
+/// A subject's last message as a record; none if it says that there is none.
+fn value(stored: Option<Stored>) -> Result<Option<Versioned>, Failure> {
+    let Some(stored) = stored.filter(|stored| !stored.is_erasure()) else { return Ok(None) };
+    let bytes = stored.bytes().ok_or_else(|| Failure::Garbled("a record that is not base64".into()))?;
+    Ok(Some(Versioned { bytes, revision: Revision(stored.seq.to_string()) }))
+}
+
+/// The number of a message. A revision that this store never gave stands for no message at all.
+fn number(revision: &Revision) -> Option<u64> {
+    revision.0.parse().ok().filter(|seq| *seq > 0)
+}
+
 fn json(value: &impl serde::Serialize) -> Vec<u8> {
     // Only text, numbers and flags go in: nothing that could fail.
     serde_json::to_vec(value).unwrap_or_default()
@@ -422,6 +418,7 @@ impl Store for NatsStore {
             clock: ClockSource::Store { grain: clock::GRAIN },
             reach: Reach::Network,
             watch: Watching::Hints,
+            writes_along: false,
             durability: "in the stream of every answering replica, synced to disk every 2 minutes unless set otherwise",
         }
     }
@@ -435,62 +432,35 @@ impl Store for NatsStore {
         .map_err(|failure| self.told(failure, Phase::Reading))
     }
 
-    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
-        let last = match expected.map(Last::parse) {
+    async fn write(&self, change: &Change<'_>) -> Result<Swap> {
+        change.check(&self.capabilities())?;
+        let last = match change.expected.map(number) {
+            None => 0,
             Some(None) => return Ok(Swap::Mismatch),
-            Some(last) => last,
-            None => None,
+            Some(Some(seq)) => seq,
         };
-        let form = Form::of(&next, last.as_ref());
-        Ok(match self.write_as(key, last.map_or(0, |last| last.seq), next, form).await? {
-            (Offered::Stored(seq, now), beside) => Swap::Done { revision: Last { seq, beside }.revision(), now },
-            (Offered::Mismatch | Offered::NoBucket, _) => Swap::Mismatch,
-        })
-    }
-
-    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
-        match self.page(shelf, after, limit).await {
-            Err(Failure::Broken) => self.page(shelf, after, limit).await,
-            other => other,
-        }
-        .map_err(|failure| self.told(failure, Phase::Reading))
-    }
-
-    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
-        list_by_reading(self, shelf, after, skip, limit).await
-    }
-
-    fn writes_beside(&self) -> bool {
-        false
-    }
-
-    async fn swap_beside(
-        &self,
-        key: &Key,
-        _expected: Option<&Revision>,
-        _next: &[u8],
-        _beside: leasehold_core::store::Beside<'_>,
-    ) -> Result<Swap> {
-        refuse_beside(self, key)
-    }
-
-    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
-        refuse_erasing_a_lease(key)?;
-        let Some(last) = Last::parse(expected) else { return Ok(Swap::Mismatch) };
-        let Offered::Stored(seq, now) = self.write(key, last.seq, Change::Erasure).await? else {
+        let Offered::Stored(seq, now) = self.publish(change.key, last, change.next).await? else {
             return Ok(Swap::Mismatch);
         };
-        if let Beside::Tail(_) = last.beside {
-            self.drop_tails(key, seq).await;
+        if let NextValue::Put(_) = change.next {
+            return Ok(Swap::Done { revision: Revision(seq.to_string()), now });
         }
         // The record is gone; the marker is only litter, and whoever writes next can deal with it. What came after the
         // marker has a higher number and stays.
         if let Ok(connection) = self.connections.connection().await {
-            let payload = json(&Purge { filter: &self.names.subject(key), seq: seq + 1 });
+            let payload = json(&Purge { filter: &self.names.subject(change.key), seq: seq + 1 });
             let _ = connection.api::<Purged>(&format!("STREAM.PURGE.{}", self.names.stream), payload).await;
         }
         // Not a number: the key has no value any more, so nothing may be swapped for this.
         Ok(Swap::Done { revision: Revision(format!("erased-{seq}")), now })
+    }
+
+    async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
+        match self.page(shelf, range).await {
+            Err(Failure::Broken) => self.page(shelf, range).await,
+            other => other,
+        }
+        .map_err(|failure| self.told(failure, Phase::Reading))
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {

@@ -3,7 +3,6 @@
 //! Promise: every key has a subject of its own, of characters that NATS and its tools allow in a key, and the subject
 //! gives the name back. Non-promise: subjects do not sort as names do.
 
-use super::beside::TailId;
 use crate::namespace::Namespace;
 use leasehold_core::{Key, LeaseName, Shelf};
 
@@ -36,16 +35,6 @@ impl Names {
     pub(super) fn subject(&self, key: &Key) -> String {
         let name = key.name.as_str().replace('.', "=2E");
         format!("$KV.{}.{}.{name}", self.bucket, key.shelf.as_str())
-    }
-
-    /// Where a tail of the record with this subject lies. A token more, so that no shelf has it.
-    pub(super) fn tail(&self, subject: &str, tail: &TailId) -> String {
-        format!("{subject}.{tail}")
-    }
-
-    /// Where all its tails lie.
-    pub(super) fn tails(&self, subject: &str) -> String {
-        format!("{subject}.*")
     }
 
     /// The name that a subject stands for; none if this store cannot have written it.

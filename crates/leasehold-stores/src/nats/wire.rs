@@ -2,7 +2,6 @@
 //!
 //! Promise: a field that an older or newer server leaves out is a default or a clear refusal, never a guess.
 
-use super::beside::{self, TailId};
 use crate::utc::millis_of;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -144,14 +143,6 @@ impl Stored {
         })
     }
 
-    /// Where its tail lies, if it lies beside it.
-    pub(super) fn tail(&self) -> Option<TailId> {
-        let headers = STANDARD.decode(&self.hdrs).ok()?;
-        let headers = std::str::from_utf8(&headers).ok()?;
-        let named = headers.lines().filter_map(|line| line.split_once(':')).find(|(name, _)| *name == beside::HEADER);
-        named.and_then(|(_, tail)| TailId::parse(tail.trim()))
-    }
-
     pub(super) fn bytes(&self) -> Option<Vec<u8>> {
         STANDARD.decode(&self.data).ok()
     }
@@ -287,15 +278,5 @@ mod tests {
         assert!(stored("NATS/1.0\r\nKV-Operation: DEL\r\n\r\n").is_erasure());
         assert!(!stored("NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: 0\r\n\r\n").is_erasure());
         assert_eq!(stored("").bytes(), Some(Vec::new()));
-    }
-
-    #[test]
-    fn a_message_says_where_its_tail_is() {
-        let stored = |headers: &str| Stored { seq: 1, hdrs: STANDARD.encode(headers), data: String::new() };
-        let expected = "Nats-Expected-Last-Subject-Sequence: 7\r\n";
-        let tail = TailId::new();
-        assert_eq!(stored(&format!("NATS/1.0\r\n{expected}Leasehold-Tail: {tail}\r\n\r\n")).tail(), Some(tail));
-        assert_eq!(stored(&format!("NATS/1.0\r\n{expected}\r\n")).tail(), None);
-        assert_eq!(stored("").tail(), None);
     }
 }

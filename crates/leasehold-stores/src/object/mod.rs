@@ -25,8 +25,8 @@ use connection::{Seen, Watcher, failure, in_time};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use layout::Content;
 use leasehold_core::store::{
-    Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Versioned,
-    Watch, Watching, list_by_reading, refuse_beside, refuse_erasing_a_lease,
+    Capabilities, Change, Class, ClockSource, Next, Page, Range, Reach, Reading, Revision, Store, Survey, Swap,
+    Versioned, Watch, Watching, skip_by_reading,
 };
 use leasehold_core::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf, Timestamp};
 use object_store::list::PaginatedListOptions;
@@ -67,6 +67,13 @@ struct BucketNamespace {
 struct Stored {
     content: Content,
     revision: Revision,
+}
+
+impl Stored {
+    /// The record; none if it was erased.
+    fn versioned(self) -> Option<Versioned> {
+        Some(Versioned { bytes: self.content.value?, revision: self.revision })
+    }
 }
 
 /// What became of a conditional put.
@@ -278,7 +285,7 @@ impl BucketNamespace {
     /// A value of a listing; none if it has been erased since.
     async fn value(&self, shelf: Shelf, name: LeaseName) -> Result<Option<(LeaseName, Versioned)>> {
         let stored = self.get(&self.path(&Key::new(shelf, &name))).await?.0;
-        Ok(stored.and_then(|stored| Some((name, Versioned::whole(stored.content.value?, stored.revision)))))
+        Ok(stored.and_then(|stored| Some((name, stored.versioned()?))))
     }
 }
 
@@ -326,56 +333,36 @@ impl Store for BucketStore {
             clock: ClockSource::Store { grain: Duration::from_secs(1) },
             reach: Reach::Network,
             watch: Watching::None,
+            writes_along: false,
             durability: "the service has stored the object, as redundantly as the bucket is set up",
         }
     }
 
     async fn read(&self, key: &Key) -> Result<Reading> {
         let (stored, now) = self.namespace.get(&self.namespace.path(key)).await?;
-        let value = stored.and_then(|stored| Some(Versioned::whole(stored.content.value?, stored.revision)));
+        let value = stored.and_then(Stored::versioned);
         Ok(Reading { value, now })
     }
 
-    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
-        let next = &*next.joined();
+    async fn write(&self, change: &Change<'_>) -> Result<Swap> {
+        change.check(&self.capabilities())?;
         self.namespace.prove().await?;
-        let path = self.namespace.path(key);
-        match expected {
-            None => self.namespace.create(&path, next).await,
-            Some(_) => Ok(self.namespace.put(&path, expected, Nonce::random(), Some(next)).await?.into()),
+        let (path, tag) = (self.namespace.path(change.key), Nonce::random());
+        match (change.next, change.expected) {
+            (Next::Put(value), None) => self.namespace.create(&path, value).await,
+            (Next::Put(value), expected) => Ok(self.namespace.put(&path, expected, tag, Some(value)).await?.into()),
+            (Next::Erase, expected) => Ok(match self.namespace.put(&path, expected, tag, None).await? {
+                Put::Done { now, .. } => Swap::Done { revision: layout::erased(tag), now },
+                Put::Refused => Swap::Mismatch,
+            }),
         }
     }
 
-    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
-        self.namespace.list(shelf, after, limit).await
-    }
-
-    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
-        list_by_reading(self, shelf, after, skip, limit).await
-    }
-
-    fn writes_beside(&self) -> bool {
-        false
-    }
-
-    async fn swap_beside(
-        &self,
-        key: &Key,
-        _expected: Option<&Revision>,
-        _next: &[u8],
-        _beside: Beside<'_>,
-    ) -> Result<Swap> {
-        refuse_beside(self, key)
-    }
-
-    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
-        refuse_erasing_a_lease(key)?;
-        self.namespace.prove().await?;
-        let tag = Nonce::random();
-        match self.namespace.put(&self.namespace.path(key), Some(expected), tag, None).await? {
-            Put::Done { now, .. } => Ok(Swap::Done { revision: layout::erased(tag), now }),
-            Put::Refused => Ok(Swap::Mismatch),
+    async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
+        if range.skip > 0 {
+            return skip_by_reading(self, shelf, range).await;
         }
+        self.namespace.list(shelf, range.after, range.limit).await
     }
 
     async fn watch(&self, _key: &Key) -> Result<Watch> {

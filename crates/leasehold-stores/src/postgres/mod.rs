@@ -28,11 +28,11 @@ use config::Config;
 use connection::{Connections, Params};
 use error::Failure;
 use leasehold_core::store::{
-    Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail,
-    Versioned, Watch, Watching, refuse_erasing_a_lease,
+    Capabilities, Change, Class, ClockSource, Next, Page, Range, Reach, Reading, Revision, Store, Survey, Swap,
+    Versioned, Watch, Watching,
 };
 use leasehold_core::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
-use statements::{Statements, Tag};
+use statements::Statements;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -101,7 +101,7 @@ impl PostgresStore {
 
     /// Runs one writing statement, again while the server surely undid it. What is written to a missing table by an
     /// `INSERT` makes the table; anything else cannot match.
-    async fn write(&self, sql: &str, params: &Params<'_>, missing: Missing) -> Result<Swap> {
+    async fn execute(&self, sql: &str, params: &Params<'_>, missing: Missing) -> Result<Swap> {
         let mut last = None;
         for attempt in 0..ATTEMPTS {
             if attempt > 1 {
@@ -171,9 +171,8 @@ fn timestamp(row: &Row, at: usize) -> Result<Timestamp> {
 fn versioned(row: &Row, at: usize) -> Result<Option<Versioned>> {
     let revision: Option<i64> = row.try_get(at).map_err(|_| strange("no revision in it"))?;
     let Some(revision) = revision else { return Ok(None) };
-    let head: Vec<u8> = row.try_get(at + 1).map_err(|_| strange("no value in it"))?;
-    let tail: &[u8] = row.try_get(at + 2).map_err(|_| strange("no tail in it"))?;
-    Ok(Some(Versioned::parted(head, tail, Revision(revision.to_string()))))
+    let bytes: Vec<u8> = row.try_get(at + 1).map_err(|_| strange("no value in it"))?;
+    Ok(Some(Versioned { bytes, revision: Revision(revision.to_string()) }))
 }
 
 /// A revision that this store never gave stands for no value at all.
@@ -191,6 +190,7 @@ impl Store for PostgresStore {
             clock: ClockSource::Store { grain: Duration::from_millis(1) },
             reach: Reach::Network,
             watch: if self.listener.is_pooled() { Watching::None } else { Watching::Hints },
+            writes_along: true,
             durability: "the commit is flushed on the server, and on its synchronous standbys if it has any",
         }
     }
@@ -205,70 +205,24 @@ impl Store for PostgresStore {
         Ok(Reading { value: versioned(row, 2)?, now: timestamp(row, 0)? })
     }
 
-    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
-        let fresh = revision::fresh();
-        let statements = &self.statements;
-        let (sql, revision, missing) = match (expected.map(number), next.tail) {
-            (Some(None), _) => return Ok(Swap::Mismatch),
-            (None, _) => (&statements.insert, None, Missing::Make),
-            (Some(revision), Tail::New(_)) => (&statements.update, revision, Missing::Mismatch),
-            (Some(revision), Tail::Kept(_)) => (&statements.amend, revision, Missing::Mismatch),
-        };
-        let (namespace, shelf, name) = (self.namespace.as_str(), key.shelf.as_str(), key.name.as_str());
-        if sql == &statements.amend && !next.is_news {
-            let params: &Params<'_> = &[
-                (&namespace, Type::TEXT),
-                (&shelf, Type::TEXT),
-                (&name, Type::TEXT),
-                (&revision, Type::INT8),
-                (&next.head, Type::BYTEA),
-                (&fresh, Type::INT8),
-            ];
-            return self.write(&statements.renew, params, missing).await;
-        }
-        let tag = next.is_news.then(|| self.listener.tag(key));
-        let (tag, channel) = (tag.as_ref().map(|tag| tag.number), tag.as_ref().map(|tag| tag.channel));
-        let params: &Params<'_> = &[
-            (&namespace, Type::TEXT),
-            (&shelf, Type::TEXT),
-            (&name, Type::TEXT),
-            (&revision, Type::INT8),
-            (&tag, Type::INT8),
-            (&channel, Type::TEXT),
-            (&next.head, Type::BYTEA),
-            (&fresh, Type::INT8),
-            (&next.tail(), Type::BYTEA),
-        ];
-        let params = if sql == &statements.amend { &params[..params.len() - 1] } else { params };
-        let swap = self.write(sql, params, missing).await?;
-        Ok(if next.is_news { self.told(key, swap) } else { swap })
-    }
-
-    fn writes_beside(&self) -> bool {
-        true
-    }
-
-    /// One statement, so that this too is one round trip and needs no session.
-    async fn swap_beside(
-        &self,
-        key: &Key,
-        expected: Option<&Revision>,
-        next: &[u8],
-        beside: Beside<'_>,
-    ) -> Result<Swap> {
-        beside.erased.map_or(Ok(()), refuse_erasing_a_lease)?;
-        let (revision, missing) = match expected.map(number) {
+    /// One statement, whatever changes along with the record: one round trip, and no session is needed.
+    async fn write(&self, change: &Change<'_>) -> Result<Swap> {
+        change.check(&self.capabilities())?;
+        let Change { key, next, along, notify, .. } = *change;
+        let (revision, missing) = match change.expected.map(number) {
             Some(None) => return Ok(Swap::Mismatch),
             Some(revision) => (revision, Missing::Mismatch),
             None => (None, Missing::Make),
         };
-        let sql = self.statements.beside(revision.is_some(), beside.put.is_some(), beside.erased.is_some());
-        let parts = |key: &'_ Key| (key.shelf.as_str(), key.name.as_str().to_owned());
-        let (gone_shelf, gone_name) = beside.erased.map(parts).unwrap_or_default();
-        let (put_shelf, put_name) = beside.put.map(|(key, _)| parts(key)).unwrap_or_default();
-        let bytes = beside.put.map_or(&b""[..], |(_, bytes)| bytes);
         let (namespace, shelf, name) = (self.namespace.as_str(), key.shelf.as_str(), key.name.as_str());
-        let (fresh, Tag { number: tag, channel }) = (revision::fresh(), self.listener.tag(key));
+        let (fresh, value) = (revision::fresh(), next.value().unwrap_or_default());
+        let tag = notify.then(|| self.listener.tag(key));
+        let (tag, channel) = (tag.as_ref().map(|tag| tag.number), tag.as_ref().map(|tag| tag.channel));
+        let parts = |key: &'_ Key| (key.shelf.as_str(), key.name.as_str().to_owned());
+        let (gone_shelf, gone_name) = along.erase.map(parts).unwrap_or_default();
+        let (put_shelf, put_name) = along.put.map(|(key, _)| parts(key)).unwrap_or_default();
+        let put = along.put.map_or(&b""[..], |(_, bytes)| bytes);
+        // Each statement takes as many of these as it needs.
         let params: &Params<'_> = &[
             (&namespace, Type::TEXT),
             (&shelf, Type::TEXT),
@@ -276,23 +230,31 @@ impl Store for PostgresStore {
             (&revision, Type::INT8),
             (&tag, Type::INT8),
             (&channel, Type::TEXT),
-            (&next, Type::BYTEA),
+            (&value, Type::BYTEA),
             (&fresh, Type::INT8),
-            (&b"".as_slice(), Type::BYTEA),
             (&gone_shelf, Type::TEXT),
             (&gone_name, Type::TEXT),
             (&put_shelf, Type::TEXT),
             (&put_name, Type::TEXT),
-            (&bytes, Type::BYTEA),
+            (&put, Type::BYTEA),
         ];
-        Ok(self.told(key, self.write(sql, params, missing).await?))
+        let statements = &self.statements;
+        let (sql, params) = match (next, revision) {
+            (Next::Erase, _) => (&*statements.delete, &params[..6]),
+            (Next::Put(_), _) if along.is_some() => (statements.along(revision.is_some(), &along), params),
+            (Next::Put(_), None) => (&*statements.insert, &params[..8]),
+            (Next::Put(_), Some(_)) if notify => (&*statements.update, &params[..8]),
+            (Next::Put(_), Some(_)) => {
+                let renewed = [&params[..4], &params[6..8]].concat();
+                return self.execute(&statements.renew, &renewed, missing).await;
+            }
+        };
+        let swap = self.execute(sql, params, missing).await?;
+        Ok(if notify { self.told(key, swap) } else { swap })
     }
 
-    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
-        self.list_skipping(shelf, after, 0, limit).await
-    }
-
-    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
+    async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
+        let Range { after, skip, limit } = range;
         let (namespace, shelf) = (self.namespace.as_str(), shelf.as_str());
         let after = after.map_or("", LeaseName::as_str);
         let more_than_asked = i64::try_from(limit.saturating_add(1)).unwrap_or(i64::MAX);
@@ -311,7 +273,7 @@ impl Store for PostgresStore {
         let mut entries = Vec::with_capacity(rows.len());
         for row in &rows {
             let Some(value) = versioned(row, 2)? else { break };
-            let name: &str = row.try_get(5).map_err(|_| strange("no name in it"))?;
+            let name: &str = row.try_get(4).map_err(|_| strange("no name in it"))?;
             let name = LeaseName::new(name).map_err(|e| {
                 let place = &self.connections.config.table;
                 Error::new(Kind::Corrupt, format!("table {place} has a record of no lease")).with_source(e)
@@ -321,22 +283,6 @@ impl Store for PostgresStore {
         let more = entries.len() > limit;
         entries.truncate(limit);
         Ok(Page { entries, more, now })
-    }
-
-    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
-        refuse_erasing_a_lease(key)?;
-        let Some(revision) = number(expected) else { return Ok(Swap::Mismatch) };
-        let (namespace, shelf, name) = (self.namespace.as_str(), key.shelf.as_str(), key.name.as_str());
-        let Tag { number: tag, channel } = self.listener.tag(key);
-        let params: &Params<'_> = &[
-            (&namespace, Type::TEXT),
-            (&shelf, Type::TEXT),
-            (&name, Type::TEXT),
-            (&revision, Type::INT8),
-            (&tag, Type::INT8),
-            (&channel, Type::TEXT),
-        ];
-        Ok(self.told(key, self.write(&self.statements.delete, params, Missing::Mismatch).await?))
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {

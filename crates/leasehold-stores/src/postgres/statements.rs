@@ -2,6 +2,7 @@
 
 use crate::namespace::Namespace;
 use leasehold_core::Key;
+use leasehold_core::store::Along;
 use ring::digest::{Context, SHA256};
 use std::fmt;
 
@@ -88,7 +89,7 @@ impl Table {
     pub(super) fn ddl(&self) -> String {
         format!(
             "CREATE TABLE IF NOT EXISTS {self} (namespace text COLLATE \"C\" NOT NULL, shelf text COLLATE \"C\" NOT NULL, \
-             name text COLLATE \"C\" NOT NULL, revision bigint NOT NULL, value bytea NOT NULL, tail bytea NOT NULL, \
+             name text COLLATE \"C\" NOT NULL, revision bigint NOT NULL, value bytea NOT NULL, \
              PRIMARY KEY (namespace, shelf, name)) WITH (fillfactor = 50)"
         )
     }
@@ -129,40 +130,40 @@ pub(super) struct Statements {
     pub(super) read: String,
     pub(super) insert: String,
     pub(super) update: String,
-    /// Leaves the tail as it is.
-    pub(super) amend: String,
-    /// The same, and tells nobody.
+    /// An update that tells nobody.
     pub(super) renew: String,
     pub(super) delete: String,
     pub(super) list: String,
-    /// Writes one row and, if that was done, others beside it.
-    beside: [String; 8],
+    /// Writes one row and, if that was done, others along with it.
+    along: [String; 8],
 }
 
 impl Statements {
-    /// The statement that replaces a row, or inserts one, and beside that puts one, or takes one out, or both.
-    pub(super) fn beside(&self, replaces: bool, puts: bool, erases: bool) -> &str {
-        &self.beside[usize::from(replaces) << 2 | usize::from(puts) << 1 | usize::from(erases)]
+    /// The statement that replaces a row, or inserts one, and along with that puts one, or takes one out, or both. All take the
+    /// same parameters.
+    pub(super) fn along(&self, replaces: bool, along: &Along<'_>) -> &str {
+        let (puts, erases) = (along.put.is_some(), along.erase.is_some());
+        &self.along[usize::from(replaces) << 2 | usize::from(puts) << 1 | usize::from(erases)]
     }
 
     pub(super) fn new(table: &Table) -> Self {
-        let head = concat!("SELECT ", now!(), ", pg_is_in_recovery(), r.revision, r.value, r.tail");
+        let head = concat!("SELECT ", now!(), ", pg_is_in_recovery(), r.revision, r.value");
         let is_it = "namespace = $1 AND shelf = $2 AND name = $3 AND revision = $4";
         let insert = format!(
-            "INSERT INTO {table} (namespace, shelf, name, revision, value, tail) VALUES ($1, $2, $3, $8, $7, $9) \
+            "INSERT INTO {table} (namespace, shelf, name, revision, value) VALUES ($1, $2, $3, $8, $7) \
              ON CONFLICT DO NOTHING{}",
             telling!()
         );
-        let update = format!("UPDATE {table} SET revision = $8, value = $7, tail = $9 WHERE {is_it}{}", telling!());
+        let update = format!("UPDATE {table} SET revision = $8, value = $7 WHERE {is_it}{}", telling!());
         // All parts see the table as it was before any of them, so what depends on the first asks for its row.
-        let beside = std::array::from_fn(|which| {
+        let along = std::array::from_fn(|which| {
             let first = if which & 4 == 0 { &insert } else { &update };
             let puts = format!(
-                ", come AS (INSERT INTO {table} (namespace, shelf, name, revision, value, tail) \
-                 SELECT $1, $12, $13, $8, $14, $9 FROM first ON CONFLICT DO NOTHING)"
+                ", come AS (INSERT INTO {table} (namespace, shelf, name, revision, value) \
+                 SELECT $1, $11, $12, $8, $13 FROM first ON CONFLICT DO NOTHING)"
             );
             let erases = format!(
-                ", gone AS (DELETE FROM {table} WHERE namespace = $1 AND shelf = $10 AND name = $11 \
+                ", gone AS (DELETE FROM {table} WHERE namespace = $1 AND shelf = $9 AND name = $10 \
                  AND EXISTS (SELECT FROM first))"
             );
             let puts = if which & 2 == 0 { "" } else { &puts };
@@ -170,17 +171,16 @@ impl Statements {
             format!("WITH first (revision, now, durable, told) AS ({first}){puts}{erases} SELECT * FROM first")
         });
         Statements {
-            beside,
+            along,
             read: format!(
                 "{head} FROM (SELECT 1) one LEFT JOIN {table} r ON r.namespace = $1 AND r.shelf = $2 AND r.name = $3"
             ),
             insert,
             update,
-            amend: format!("UPDATE {table} SET revision = $8, value = $7 WHERE {is_it}{}", telling!()),
             renew: format!("UPDATE {table} SET revision = $6, value = $5 WHERE {is_it}{}", returning!()),
             delete: format!("DELETE FROM {table} WHERE {is_it}{}", telling!()),
             list: format!(
-                "{head}, r.name FROM (SELECT 1) one LEFT JOIN LATERAL (SELECT name, revision, value, tail FROM {table} \
+                "{head}, r.name FROM (SELECT 1) one LEFT JOIN LATERAL (SELECT name, revision, value FROM {table} \
                  WHERE namespace = $1 AND shelf = $2 AND name > $3 ORDER BY name LIMIT $4 OFFSET $5) r ON true ORDER BY r.name"
             ),
         }

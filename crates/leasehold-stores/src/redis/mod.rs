@@ -25,8 +25,8 @@ use async_trait::async_trait;
 use config::Config;
 use connection::{Call, Confirm, Connections};
 use leasehold_core::store::{
-    Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail,
-    Versioned, Watch, Watching, list_by_reading, refuse_beside, refuse_erasing_a_lease,
+    Capabilities, Change, Class, ClockSource, Next, Page, Range, Reach, Reading, Revision, Store, Survey, Swap,
+    Versioned, Watch, Watching, skip_by_reading,
 };
 use leasehold_core::{Error, Key, Kind, LeaseName, Nonce, Result, Shelf, Timestamp};
 use std::fmt;
@@ -76,7 +76,7 @@ impl RedisStore {
     }
 
     /// Runs a script that writes; its answer is the time, or nothing if the record is another one.
-    async fn write(&self, call: Call<'_>, revision: Revision) -> Result<Swap> {
+    async fn change(&self, call: Call<'_>, revision: Revision) -> Result<Swap> {
         match self.connections.call(call, Phase::Writing, Confirm::ByReplicas).await? {
             Value::Nil => Ok(Swap::Mismatch),
             now => Ok(Swap::Done { revision, now: self.time(Some(&now), Phase::Writing)? }),
@@ -91,17 +91,13 @@ impl RedisStore {
         }
     }
 
-    fn versioned(&self, key: impl fmt::Display, record: &[u8], tail: Option<&Value>) -> Result<Versioned> {
-        let tail = match tail {
-            Some(Value::BulkString(tail)) => &tail[..],
-            _ => b"",
-        };
+    fn versioned(&self, key: impl fmt::Display, record: &[u8]) -> Result<Versioned> {
         let parts = record.iter().position(|byte| *byte == b'\n').map(|at| (&record[..at], &record[at + 1..]));
         let revision =
             parts.and_then(|(revision, _)| std::str::from_utf8(revision).ok()).filter(|text| !text.is_empty());
         match (revision, parts) {
             (Some(revision), Some((_, bytes))) => {
-                Ok(Versioned::parted(bytes.to_vec(), tail, Revision(revision.to_owned())))
+                Ok(Versioned { bytes: bytes.to_vec(), revision: Revision(revision.to_owned()) })
             }
             _ => {
                 let what =
@@ -135,7 +131,7 @@ impl RedisStore {
         let now = self.time(fields.first(), Phase::Reading)?;
         let more = fields.get(1) == Some(&Value::BulkString(b"1".into()));
         let (mut entries, mut last) = (Vec::new(), None);
-        for entry in fields.get(2..).unwrap_or_default().chunks_exact(3) {
+        for entry in fields.get(2..).unwrap_or_default().chunks_exact(2) {
             let Value::BulkString(name) = &entry[0] else { return Err(self.strange(Phase::Reading)) };
             let name = LeaseName::new(String::from_utf8_lossy(name)).map_err(|e| {
                 let what = format!("{} has a record of no lease", self.connections.config.name);
@@ -143,7 +139,7 @@ impl RedisStore {
             })?;
             // A name without a record was about to be written by somebody whom the server stopped midway.
             if let Value::BulkString(record) = &entry[1] {
-                entries.push((name.clone(), self.versioned(Key::new(shelf, &name), record, entry.get(2))?));
+                entries.push((name.clone(), self.versioned(Key::new(shelf, &name), record)?));
             }
             last = Some(name);
         }
@@ -160,6 +156,7 @@ impl Store for RedisStore {
             clock: ClockSource::Store { grain: Duration::from_millis(1) },
             reach: Reach::Network,
             watch: Watching::Hints,
+            writes_along: false,
             durability: match self.connections.config.wait {
                 Some(_) => "as the server's `appendfsync` says, and the named number of replicas has it in memory",
                 None => "as the server's `appendfsync` says; replicas get it later",
@@ -178,36 +175,50 @@ impl Store for RedisStore {
             return Err(self.strange(Phase::Reading));
         };
         let value = match fields.get(1) {
-            Some(Value::BulkString(record)) => Some(self.versioned(key, record, fields.get(2))?),
+            Some(Value::BulkString(record)) => Some(self.versioned(key, record)?),
             Some(Value::Nil) => None,
             _ => return Err(self.strange(Phase::Reading)),
         };
         Ok(Reading { value, now: self.time(fields.first(), Phase::Reading)? })
     }
 
-    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
-        let mut keys = vec![self.records(key.shelf)];
-        let expected = match expected {
+    async fn write(&self, change: &Change<'_>) -> Result<Swap> {
+        change.check(&self.capabilities())?;
+        let key = change.key;
+        let expected = match change.expected {
             // No revision of ours: it stands for no value at all.
             Some(revision) if revision.0.is_empty() || revision.0.contains('\n') => return Ok(Swap::Mismatch),
             Some(revision) => format!("{}\n", revision.0),
-            None => {
-                keys.push(self.names(key.shelf));
-                String::new()
-            }
+            None => String::new(),
         };
-        let revision = Nonce::random().to_string();
-        let record = [revision.as_bytes(), b"\n", next.head].concat();
-        let channel = if next.is_news { self.channel(key) } else { String::new() };
-        let args = [key.name.as_str().as_bytes(), expected.as_bytes(), &record, channel.as_bytes(), next.tail()];
-        let args = if let Tail::Kept(_) = next.tail { &args[..args.len() - 1] } else { &args };
-        self.write(Call::Script { script: &statements::SWAP, keys: &keys, args }, Revision(revision)).await
+        let (name, channel) = (key.name.as_str(), if change.notify { self.channel(key) } else { String::new() });
+        let mut keys = vec![self.records(key.shelf), self.names(key.shelf)];
+        match change.next {
+            Next::Put(value) => {
+                if change.expected.is_some() {
+                    keys.pop();
+                }
+                let revision = Nonce::random().to_string();
+                let record = [revision.as_bytes(), b"\n", value].concat();
+                let args = &[name.as_bytes(), expected.as_bytes(), &record, channel.as_bytes()];
+                let call = Call::Script { script: &statements::SWAP, keys: &keys, args };
+                self.change(call, Revision(revision)).await
+            }
+            Next::Erase => {
+                let args = &[name.as_bytes(), expected.as_bytes(), channel.as_bytes()];
+                let call = Call::Script { script: &statements::ERASE, keys: &keys, args };
+                self.change(call, change.expected.cloned().unwrap_or(Revision(String::new()))).await
+            }
+        }
     }
 
-    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
-        let mut after = after.cloned();
+    async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
+        if range.skip > 0 {
+            return skip_by_reading(self, shelf, range).await;
+        }
+        let mut after = range.after.cloned();
         loop {
-            let (page, last) = self.page(shelf, after.as_ref(), limit).await?;
+            let (page, last) = self.page(shelf, after.as_ref(), range.limit).await?;
             // A page of names that have no record is no page.
             if !page.entries.is_empty() || !page.more || last.is_none() {
                 return Ok(page);
@@ -216,39 +227,7 @@ impl Store for RedisStore {
         }
     }
 
-    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
-        list_by_reading(self, shelf, after, skip, limit).await
-    }
-
-    fn writes_beside(&self) -> bool {
-        false
-    }
-
-    async fn swap_beside(
-        &self,
-        key: &Key,
-        _expected: Option<&Revision>,
-        _next: &[u8],
-        _beside: Beside<'_>,
-    ) -> Result<Swap> {
-        refuse_beside(self, key)
-    }
-
-    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
-        refuse_erasing_a_lease(key)?;
-        if expected.0.is_empty() || expected.0.contains('\n') {
-            return Ok(Swap::Mismatch);
-        }
-        let (found, channel) = (format!("{}\n", expected.0), self.channel(key));
-        let call = Call::Script {
-            script: &statements::ERASE,
-            keys: &[self.records(key.shelf), self.names(key.shelf)],
-            args: &[key.name.as_str().as_bytes(), found.as_bytes(), channel.as_bytes()],
-        };
-        self.write(call, expected.clone()).await
-    }
-
-    /// Every swap that is news publishes on a channel of the record.
+    /// Every change that watchers want to know is published on a channel of the record.
     async fn watch(&self, key: &Key) -> Result<Watch> {
         let (sender, watch) = Watch::channel();
         self.connections.subscribe(&self.channel(key), sender).await;

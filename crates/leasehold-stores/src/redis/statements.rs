@@ -1,8 +1,7 @@
 //! The scripts, one per operation, and the keys that they touch.
 //!
 //! Each namespace has one hash tag, so that a cluster keeps it in one slot. A shelf is a hash from names to records, and
-//! a sorted set of the same names, for listings. A record is its revision, a line feed and the value; the value's tail,
-//! if it has one, is in a field of its own, under the name and a line feed.
+//! a sorted set of the same names, for listings. A record is its revision, a line feed and the value.
 //!
 //! What every script keeps to: the write that counts is the last one that can fail, so that an error means that nothing
 //! was changed; and there is a command that writes, even if there is nothing to write, because that is what a replica
@@ -42,15 +41,14 @@ pub(super) static READ: LazyLock<Lua> = LazyLock::new(|| {
         now!(),
         "
 local found = redis.call('HGET', KEYS[1], ARGV[1])
-local tail = redis.call('HGET', KEYS[1], ARGV[1] .. '\\n')
 if found and ARGV[2] == '1' then redis.call('HSET', KEYS[1], ARGV[1], found) end
-return {now, found, tail}"
+return {now, found}"
     ))
 });
 
 /// KEYS: records, and names if the record is new. ARGV: name, expected revision and line feed or nothing, record,
-/// channel or nothing, and the tail unless it stays. The answer is nil if the record is another one. What is written is the first
-/// write there is: after one the server would not look at `maxmemory` any more.
+/// channel or nothing. The answer is nil if the record is another one. What is written is the first write there is: after one
+/// the server would not look at `maxmemory` any more.
 pub(super) static SWAP: LazyLock<Lua> = LazyLock::new(|| {
     Lua::new(concat!(
         now!(),
@@ -67,12 +65,7 @@ if not is_expected then
   return false
 end
 if ARGV[2] == '' then redis.call('ZADD', KEYS[2], 0, ARGV[1]) end
-if ARGV[5] and ARGV[5] ~= '' then
-  redis.call('HSET', KEYS[1], ARGV[1], ARGV[3], ARGV[1] .. '\\n', ARGV[5])
-else
-  redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
-  if ARGV[5] and ARGV[2] ~= '' then redis.call('HDEL', KEYS[1], ARGV[1] .. '\\n') end
-end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
 if ARGV[4] ~= '' then redis.pcall('PUBLISH', ARGV[4], '') end
 return now"
     ))
@@ -90,14 +83,14 @@ redis.call('ZREM', KEYS[2], '')
 local found = redis.call('HGET', KEYS[1], ARGV[1])
 if not found or string.find(found, ARGV[2], 1, true) ~= 1 then return false end
 redis.call('ZREM', KEYS[2], ARGV[1])
-redis.call('HDEL', KEYS[1], ARGV[1], ARGV[1] .. '\\n')
+redis.call('HDEL', KEYS[1], ARGV[1])
 redis.pcall('PUBLISH', ARGV[3], '')
 return now"
     ))
 });
 
 /// KEYS: records, names. ARGV: the least name as ZRANGEBYLEX spells it, how many, how many bytes. The answer is the
-/// time, `1` if there is more, and names, records and tails in turn.
+/// time, `1` if there is more, and names and records in turn.
 pub(super) static LIST: LazyLock<Lua> = LazyLock::new(|| {
     Lua::new(concat!(
         "redis.call('HDEL', KEYS[1], '')
@@ -115,10 +108,7 @@ for index, name in ipairs(names) do
   local found = redis.call('HGET', KEYS[1], name)
   page[#page + 1] = name
   page[#page + 1] = found
-  local tail = redis.call('HGET', KEYS[1], name .. '\\n')
-  page[#page + 1] = tail
   if found then room = room - #found end
-  if tail then room = room - #tail end
 end
 return page"
     ))

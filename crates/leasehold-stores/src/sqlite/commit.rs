@@ -16,33 +16,22 @@ const UPDATE: &str = "UPDATE record SET revision = ?3, value = ?4 WHERE shelf = 
 const DELETE: &str = "DELETE FROM record WHERE shelf = ?1 AND name = ?2 AND revision = ?3";
 const TAKE_OUT: &str = "DELETE FROM record WHERE shelf = ?1 AND name = ?2";
 const REVISION: &str = "SELECT revision FROM record WHERE shelf = ?1 AND name = ?2";
-const SET_TAIL: &str = "INSERT INTO tail (shelf, name, value) VALUES (?1, ?2, ?3)
-    ON CONFLICT DO UPDATE SET value = excluded.value";
-const DROP_TAIL: &str = "DELETE FROM tail WHERE shelf = ?1 AND name = ?2";
 
 /// What is to be written.
-pub(super) struct Change {
+pub(super) struct Pending {
     pub(super) key: Key,
     /// The revision that it must have; none if it must not be there.
     pub(super) expected: Option<i64>,
     /// Its value and revision then; none if it is to be erased.
     pub(super) next: Option<(Vec<u8>, i64)>,
-    pub(super) tail: NewTail,
     /// What is taken out, and what is put in, if it was written.
     pub(super) erased: Option<Key>,
     pub(super) put: Option<(Key, Vec<u8>)>,
 }
 
-/// What becomes of the tail.
-pub(super) enum NewTail {
-    Stays,
-    Goes,
-    Is(Vec<u8>),
-}
-
-impl Change {
+impl Pending {
     fn is_one_statement(&self) -> bool {
-        matches!(self.tail, NewTail::Stays) && self.erased.is_none() && self.put.is_none()
+        self.erased.is_none() && self.put.is_none()
     }
 
     fn answer(&self, is_written: bool, now: Timestamp) -> Swap {
@@ -57,7 +46,7 @@ impl Change {
 
 impl Database {
     /// Makes all changes that can be made; gives an answer for each, in the same order.
-    pub(super) fn make(&self, changes: &[Change]) -> Vec<Result<Swap>> {
+    pub(super) fn make(&self, changes: &[Pending]) -> Vec<Result<Swap>> {
         let _inside = critical::enter();
         match changes {
             [_, _, ..] => match self.make_together(changes) {
@@ -69,7 +58,7 @@ impl Database {
         }
     }
 
-    fn make_together(&self, changes: &[Change]) -> std::result::Result<Vec<Result<Swap>>, Undone> {
+    fn make_together(&self, changes: &[Pending]) -> std::result::Result<Vec<Result<Swap>>, Undone> {
         self.check_identity().map_err(|_| Undone)?;
         let failed = |e| failed(e, Phase::Writing, &self.path);
         // The same error for all: nobody is to wait for the file once more.
@@ -91,7 +80,7 @@ impl Database {
         Ok(together.commit().map_or_else(|e| all(failed(e)), |()| answers))
     }
 
-    fn make_one(&self, change: &Change) -> Result<Swap> {
+    fn make_one(&self, change: &Pending) -> Result<Swap> {
         self.check_identity()?;
         let now = now();
         let write = || {
@@ -117,8 +106,8 @@ impl Database {
     }
 
     /// Writes it, in a transaction that others begin and end.
-    fn write(&self, change: &Change) -> rusqlite::Result<bool> {
-        let Change { key, expected, next, tail, erased, put } = change;
+    fn write(&self, change: &Pending) -> rusqlite::Result<bool> {
+        let Pending { key, expected, next, erased, put } = change;
         let run = |sql: &str, key: &Key, more: &[&dyn ToSql]| {
             let (shelf, name) = (self.namespace.shelf(key.shelf), key.name.as_str());
             let mut params: Vec<&dyn ToSql> = vec![&shelf, &name];
@@ -133,14 +122,8 @@ impl Database {
         if written == 0 {
             return Ok(false);
         }
-        match tail {
-            NewTail::Stays => 0,
-            NewTail::Goes => run(DROP_TAIL, key, &[])?,
-            NewTail::Is(tail) => run(SET_TAIL, key, params![tail])?,
-        };
         if let Some(gone) = erased {
             run(TAKE_OUT, gone, &[])?;
-            run(DROP_TAIL, gone, &[])?;
         }
         if let (Some((put, bytes)), Some((_, fresh))) = (put, next) {
             run(INSERT, put, params![fresh, bytes])?;

@@ -24,15 +24,13 @@ const FORMAT: i32 = 1;
 /// The log's length, in pages, at which a writer copies it into the file. Every first opener reads the log once, so it
 /// is kept short.
 const CHECKPOINT_PAGES: i64 = 192;
-/// A new file's page holds the head of most records, and most tails (up to 3 KB), so that each is written in one page.
+/// A new file's page holds most records, so that each is written in one page.
 const PAGE_BYTES: i64 = 4096;
 
 /// With row numbers: a table without them moves values of more than a quarter of a page to pages of their own.
 const LAYOUT: &str = "CREATE TABLE IF NOT EXISTS record (
     shelf TEXT NOT NULL, name TEXT NOT NULL, revision INTEGER NOT NULL, value BLOB NOT NULL,
-    PRIMARY KEY (shelf, name));
-CREATE TABLE IF NOT EXISTS tail (
-    shelf TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (shelf, name))";
+    PRIMARY KEY (shelf, name))";
 
 /// About how long a writer waits for another at first, and at most: each waits twice as long with every attempt, so that
 /// the more there are, the less often each asks. Asking takes several calls to the system. With 64 processes and at most

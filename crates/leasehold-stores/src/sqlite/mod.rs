@@ -22,14 +22,14 @@ use crate::phase::Phase;
 use crate::revision;
 use async_trait::async_trait;
 pub use blocker::{Blocker, ask, blocker};
-use commit::{Change, NewTail};
+use commit::Pending;
 use leasehold_core::store::{
-    Beside, Capabilities, Class, ClockSource, Page, Parts, Reach, Reading, Revision, Store, Survey, Swap, Tail, Watch,
-    Watching, refuse_erasing_a_lease,
+    Capabilities, Change, Class, ClockSource, Page, Range, Reach, Reading, Revision, Store, Survey, Swap, Watch,
+    Watching,
 };
-use leasehold_core::{Error, Key, Kind, LeaseName, Result, Shelf};
+use leasehold_core::{Error, Key, Kind, Result, Shelf};
 use leasehold_system::watch::PathWatch;
-use sharing::{Pending, Shared};
+use sharing::{Shared, Waiting};
 use statements::Database;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -76,10 +76,10 @@ impl SqliteStore {
     }
 
     /// Makes a change, together with those that others wait for.
-    async fn change(&self, change: Change) -> Result<Swap> {
+    async fn change(&self, change: Pending) -> Result<Swap> {
         let broken_off = || Error::new(Kind::Indeterminate, "the sqlite call was broken off");
         let (tell, mut answer) = oneshot::channel();
-        self.shared.wait_for(Pending { change, tell });
+        self.shared.wait_for(Waiting { change, tell });
         let database = tokio::select! {
             biased;
             answered = &mut answer => return answered.unwrap_or_else(|_| Err(broken_off())),
@@ -124,6 +124,7 @@ impl Store for SqliteStore {
             clock: ClockSource::Store { grain: Duration::from_millis(1) },
             reach: Reach::Host,
             watch: Watching::Hints,
+            writes_along: true,
             durability: "write-ahead log, one fsync before each answer",
         }
     }
@@ -137,58 +138,22 @@ impl Store for SqliteStore {
         self.with(Phase::Reading, move |database| database.read(&key)).await
     }
 
-    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
-        let expected = match expected.map(number) {
+    async fn write(&self, change: &Change<'_>) -> Result<Swap> {
+        change.check(&self.capabilities())?;
+        let expected = match change.expected.map(number) {
             Some(None) => return Ok(Swap::Mismatch),
             expected => expected.flatten(),
         };
-        let tail = match next.tail {
-            Tail::Kept(_) => NewTail::Stays,
-            // What is not there has no tail.
-            Tail::New([]) if expected.is_none() => NewTail::Stays,
-            Tail::New([]) => NewTail::Goes,
-            Tail::New(tail) => NewTail::Is(tail.to_vec()),
-        };
-        let next = Some((next.head.to_vec(), revision::fresh()));
-        self.change(Change { key: key.clone(), expected, next, tail, erased: None, put: None }).await
+        let next = change.next.value().map(|value| (value.to_vec(), revision::fresh()));
+        let put = change.along.put.map(|(key, value)| (key.clone(), value.to_vec()));
+        let erased = change.along.erase.cloned();
+        self.change(Pending { key: change.key.clone(), expected, next, erased, put }).await
     }
 
-    fn writes_beside(&self) -> bool {
-        true
-    }
-
-    async fn swap_beside(
-        &self,
-        key: &Key,
-        expected: Option<&Revision>,
-        next: &[u8],
-        beside: Beside<'_>,
-    ) -> Result<Swap> {
-        beside.erased.map_or(Ok(()), refuse_erasing_a_lease)?;
-        let expected = match expected.map(number) {
-            Some(None) => return Ok(Swap::Mismatch),
-            expected => expected.flatten(),
-        };
-        let tail = if expected.is_some() { NewTail::Goes } else { NewTail::Stays };
-        let put = beside.put.map(|(key, bytes)| (key.clone(), bytes.to_vec()));
-        let next = Some((next.to_vec(), revision::fresh()));
-        self.change(Change { key: key.clone(), expected, next, tail, erased: beside.erased.cloned(), put }).await
-    }
-
-    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
-        self.list_skipping(shelf, after, 0, limit).await
-    }
-
-    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
-        let after = after.cloned();
-        self.with(Phase::Reading, move |database| database.list(shelf, after.as_ref(), skip, limit)).await
-    }
-
-    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
-        refuse_erasing_a_lease(key)?;
-        let Some(expected) = number(expected) else { return Ok(Swap::Mismatch) };
-        let (key, expected) = (key.clone(), Some(expected));
-        self.change(Change { key, expected, next: None, tail: NewTail::Goes, erased: None, put: None }).await
+    async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
+        let (after, skip, limit) = (range.after.cloned(), range.skip, range.limit);
+        self.with(Phase::Reading, move |database| database.list(shelf, Range { after: after.as_ref(), skip, limit }))
+            .await
     }
 
     /// Every process's commit writes to the log beside the file, so a write there is a hint for every key.

@@ -3,7 +3,7 @@
 //! Promise: two handles share one connection if, and only if, their path leads to the same file now. It is closed when
 //! the last of them is dropped. Non-promise: two who open a file at the same moment may get one each, which is as good.
 
-use super::commit::Change;
+use super::commit::Pending;
 use super::statements::Database;
 use crate::namespace::Namespace;
 use leasehold_core::Result;
@@ -18,22 +18,22 @@ use tokio::sync::{Mutex, oneshot};
 pub(super) struct Shared {
     // An asynchronous mutex in front of the blocking pool: waiting calls cost a queue entry, not a thread each.
     pub(super) database: Arc<Mutex<Database>>,
-    pending: PlainMutex<Vec<Pending>>,
+    pending: PlainMutex<Vec<Waiting>>,
 }
 
 /// A change that was not begun, and who is to be told.
-pub(super) struct Pending {
-    pub(super) change: Change,
+pub(super) struct Waiting {
+    pub(super) change: Pending,
     pub(super) tell: oneshot::Sender<Result<Swap>>,
 }
 
 impl Shared {
     /// Leaves a change to whoever has the connection next.
-    pub(super) fn wait_for(&self, change: Pending) {
+    pub(super) fn wait_for(&self, change: Waiting) {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner).push(change);
     }
 
-    pub(super) fn take_pending(&self) -> Vec<Pending> {
+    pub(super) fn take_pending(&self) -> Vec<Waiting> {
         std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -3,7 +3,7 @@
 use super::blocker::blocker;
 use crate::namespace::Namespace;
 use crate::phase::Phase;
-use leasehold_core::store::{Class, Page, Reading, Revision, Survey, Versioned};
+use leasehold_core::store::{Class, Page, Range, Reading, Revision, Survey, Versioned};
 use leasehold_core::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
 use leasehold_system::volume::SecondName;
 use leasehold_system::{clock, critical};
@@ -16,10 +16,10 @@ use std::time::Duration;
 /// How long a call waits for other processes' writes.
 pub(super) const BUSY: Duration = Duration::from_secs(5);
 
-const READ: &str = "SELECT r.revision, r.value, t.value FROM record r LEFT JOIN tail t USING (shelf, name)
-    WHERE r.shelf = ?1 AND r.name = ?2";
-const LIST: &str = "SELECT r.name, r.revision, r.value, t.value FROM record r LEFT JOIN tail t USING (shelf, name)
-    WHERE r.shelf = ?1 AND r.name > ?2 ORDER BY r.name LIMIT ?3 OFFSET ?4";
+const READ: &str = "SELECT revision, value FROM record WHERE shelf = ?1 AND name = ?2";
+const LIST: &str = "SELECT name, revision, value FROM record
+    WHERE shelf = ?1 AND name > ?2 ORDER BY name LIMIT ?3 OFFSET ?4";
+
 /// A connection, and the file it was opened on.
 pub(super) struct Database {
     pub(super) connection: Connection,
@@ -46,7 +46,7 @@ impl Database {
             let mut statement = self.connection.prepare_cached(READ)?;
             let value = statement
                 .query_row(params![self.namespace.shelf(key.shelf), key.name.as_str()], |row| {
-                    Ok(versioned(row.get(0)?, row.get(1)?, row.get(2)?))
+                    Ok(versioned(row.get(0)?, row.get(1)?))
                 })
                 .optional()?;
             Ok(Reading { value, now })
@@ -76,7 +76,8 @@ impl Database {
         }
     }
 
-    pub(super) fn list(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
+    pub(super) fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
+        let Range { after, skip, limit } = range;
         let list = || {
             let now = now();
             let _inside = critical::enter();
@@ -85,7 +86,7 @@ impl Database {
             let skip = i64::try_from(skip).unwrap_or(i64::MAX);
             let after = after.map_or("", LeaseName::as_str);
             let rows = statement.query_map(params![self.namespace.shelf(shelf), after, limit, skip], |row| {
-                Ok((row.get::<_, String>(0)?, versioned(row.get(1)?, row.get(2)?, row.get(3)?)))
+                Ok((row.get::<_, String>(0)?, versioned(row.get(1)?, row.get(2)?)))
             })?;
             Ok((rows.collect::<rusqlite::Result<Vec<_>>>()?, now))
         };
@@ -115,8 +116,8 @@ pub(super) fn now() -> Timestamp {
     Timestamp::from_millis(clock::wall_ms())
 }
 
-fn versioned(revision: i64, head: Vec<u8>, tail: Option<Vec<u8>>) -> Versioned {
-    Versioned::parted(head, &tail.unwrap_or_default(), Revision(revision.to_string()))
+fn versioned(revision: i64, bytes: Vec<u8>) -> Versioned {
+    Versioned { bytes, revision: Revision(revision.to_string()) }
 }
 
 /// The driver's error as ours: what is surely not applied is told apart from what may be.

@@ -1,6 +1,6 @@
 //! Namespaces of one store.
 
-use leasehold_core::store::{Store, Swap};
+use leasehold_core::store::{Range, Store, Swap};
 use leasehold_core::{Key, LeaseName, Shelf};
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub async fn namespaces_are_apart(one: Arc<dyn Store>, other: Arc<dyn Store>) {
 async fn everything(store: &dyn Store, shelf: Shelf) -> Vec<(LeaseName, Vec<u8>)> {
     let (mut all, mut after) = (Vec::new(), None);
     loop {
-        let page = store.list(shelf, after.as_ref(), 100).await.unwrap();
+        let page = store.list(shelf, Range::new(after.as_ref(), 100)).await.unwrap();
         after = page.entries.last().map(|(name, _)| name.clone());
         all.extend(page.entries.into_iter().map(|(name, value)| (name, value.bytes)));
         if !page.more {

@@ -222,7 +222,8 @@ mod tests {
         let error = queue.confirm(&mut vec![added.clone()]).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Unavailable, "{error}");
         assert!(queue.look(added.name()).await.unwrap().is_none());
-        let line = queue.store().list(leasehold_core::Shelf::Line, None, 10).await.unwrap();
+        let line =
+            queue.store().list(leasehold_core::Shelf::Line, leasehold_core::store::Range::new(None, 10)).await.unwrap();
         assert!(line.entries.is_empty(), "{line:?}");
         assert_eq!(queue.add(NewItem::default()).await.unwrap_err().kind(), Kind::Unavailable);
     }

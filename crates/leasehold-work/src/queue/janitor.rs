@@ -14,7 +14,7 @@ use leasehold_core::item::name::{ItemId, ItemName, LinePosition};
 use leasehold_core::item::protocol::{Order, Request, arriving};
 use leasehold_core::item::record::{Item, State};
 use leasehold_core::relocation::Address;
-use leasehold_core::store::Swap;
+use leasehold_core::store::{Range, Swap};
 use leasehold_core::{Anchor, Error, Kind, LeaseName, Nonce, Result, Revision, Shelf, Timestamp, Who, Why};
 use std::time::Duration;
 
@@ -105,7 +105,7 @@ impl Queue {
         // `-` is the least character that a name may have, and no item's begins with it.
         let start = LeaseName::new(format!("{}/-", self.name))?;
         let asked = self.clock().now();
-        let page = self.store().list(Shelf::Item, Some(after.unwrap_or(&start)), limit).await?;
+        let page = self.store().list(Shelf::Item, Range::new(Some(after.unwrap_or(&start)), limit)).await?;
         let mut next = page.entries.last().map(|(name, _)| name.clone()).filter(|_| page.more);
         let mut items = Vec::with_capacity(page.entries.len());
         for (record, value) in page.entries {

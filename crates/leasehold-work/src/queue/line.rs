@@ -8,7 +8,7 @@
 use super::grant::Seen;
 use leasehold_core::item::name::{ItemName, LinePosition, QueueName, Stand};
 use leasehold_core::item::record::Item;
-use leasehold_core::store::{Beside, Swap, Versioned, Watch, Watching};
+use leasehold_core::store::{Along, Change, Range, Swap, Versioned, Watch, Watching};
 use leasehold_core::{Key, LeaseName, Nonce, Result, Revision, Shelf, Store, Timestamp, codec};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -91,7 +91,7 @@ impl Line {
 
     /// Whether what happens to an item and what that does to its place in line are one step.
     pub(super) fn is_one_step(&self) -> bool {
-        self.store.writes_beside()
+        self.store.capabilities().writes_along
     }
 
     /// Where an item stands that is in line.
@@ -116,8 +116,8 @@ impl Line {
         let put = after.as_ref().map(|place| Ok::<_, leasehold_core::Error>((place.key()?, entry(None, next)?)));
         let put = put.transpose()?;
         let erased = before.as_ref().map(LinePosition::key).transpose()?;
-        let beside = Beside { put: put.as_ref().map(|(key, bytes)| (key, &bytes[..])), erased: erased.as_ref() };
-        self.store.swap_beside(&key, revision, &bytes, beside).await
+        let along = Along { put: put.as_ref().map(|(key, bytes)| (key, &bytes[..])), erase: erased.as_ref() };
+        self.store.write(&Change { along, ..Change::put(&key, revision, &bytes) }).await
     }
 
     /// Puts an item in line, unless it stands there.
@@ -157,7 +157,7 @@ impl Line {
         limit: usize,
     ) -> Result<Front> {
         let start = LinePosition::before(&self.queue, from)?;
-        let page = self.store.list_skipping(Shelf::Line, Some(after.unwrap_or(&start)), skip, limit).await?;
+        let page = self.store.list(Shelf::Line, Range { after: Some(after.unwrap_or(&start)), skip, limit }).await?;
         let mut front =
             Front { line: Vec::with_capacity(page.entries.len()), last: None, is_all: !page.more, now: page.now };
         for (name, value) in page.entries {

@@ -8,7 +8,7 @@ use crate::schedule::due::{DropReason, Dropped};
 use leasehold_core::cell::{Fate as Written, MAX_ATTEMPTS};
 use leasehold_core::codec;
 use leasehold_core::document::{Document, Edit};
-use leasehold_core::store::Versioned;
+use leasehold_core::store::{Range, Versioned};
 use leasehold_core::{Coordinator, Epoch, Event, Key, LeaseName, Result, Shelf, Slot, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -373,7 +373,7 @@ impl Journals {
     /// Journals from just after a name, a page at a time, and whether there may be more. A damaged one is an error of its
     /// own: it hides no other.
     pub async fn list(&self, after: Option<&LeaseName>, limit: usize) -> Result<(Vec<Listed>, bool)> {
-        let page = self.coordinator.store().list(Shelf::Runs, after, limit).await?;
+        let page = self.coordinator.store().list(Shelf::Runs, Range::new(after, limit)).await?;
         let entry = |(job, value): (LeaseName, Versioned)| {
             let journal = codec::decode(KIND, &value.bytes, job.as_str());
             (job, journal)

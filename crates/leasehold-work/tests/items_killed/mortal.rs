@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 use leasehold_core::observe::Observer;
-use leasehold_core::store::{Beside, Capabilities, Page, Parts, Reading, Revision, Store, Survey, Swap, Watch};
-use leasehold_core::{Key, LeaseName, Result, Shelf};
+use leasehold_core::store::{Capabilities, Change, Next, Page, Range, Reading, Store, Survey, Swap, Watch};
+use leasehold_core::{Key, Result, Shelf};
 use leasehold_work::spool::SpoolStep;
 use rustix::process::{Signal, getpid, kill_process};
 use std::io::Write;
@@ -89,44 +89,17 @@ impl Store for Mortal {
         self.around("read", key.shelf, "after", answer)
     }
 
-    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
-        self.around("swap", key.shelf, "before", ());
-        let answer = self.store.swap_parts(key, expected, next).await;
-        self.around("swap", key.shelf, "after", answer)
+    async fn write(&self, change: &Change<'_>) -> Result<Swap> {
+        let (what, shelf) = (if let Next::Erase = change.next { "erase" } else { "swap" }, change.key.shelf);
+        self.around(what, shelf, "before", ());
+        let answer = self.store.write(change).await;
+        self.around(what, shelf, "after", answer)
     }
 
-    fn writes_beside(&self) -> bool {
-        self.store.writes_beside()
-    }
-
-    async fn swap_beside(
-        &self,
-        key: &Key,
-        expected: Option<&Revision>,
-        next: &[u8],
-        beside: Beside<'_>,
-    ) -> Result<Swap> {
-        self.around("swap", key.shelf, "before", ());
-        let answer = self.store.swap_beside(key, expected, next, beside).await;
-        self.around("swap", key.shelf, "after", answer)
-    }
-
-    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
+    async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
         self.around("list", shelf, "before", ());
-        let answer = self.store.list_skipping(shelf, after, skip, limit).await;
+        let answer = self.store.list(shelf, range).await;
         self.around("list", shelf, "after", answer)
-    }
-
-    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
-        self.around("list", shelf, "before", ());
-        let answer = self.store.list(shelf, after, limit).await;
-        self.around("list", shelf, "after", answer)
-    }
-
-    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
-        self.around("erase", key.shelf, "before", ());
-        let answer = self.store.erase(key, expected).await;
-        self.around("erase", key.shelf, "after", answer)
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {

@@ -4,9 +4,7 @@
 //! doctor at a time: it holds a lease on the room.
 
 use async_trait::async_trait;
-use leasehold_core::store::{
-    Beside, Capabilities, Page, Parts, Reading, Revision, Store, Survey, Swap, Watch, refuse_erasing_a_lease,
-};
+use leasehold_core::store::{Along, Capabilities, Change, Page, Range, Reading, Store, Survey, Swap, Watch};
 use leasehold_core::{
     Acquired, Ask, Coordinator, Error, Grant, HolderId, Key, Kind, LeaseName, Result, Shelf, Ttl, format_duration,
 };
@@ -36,7 +34,7 @@ impl Scratch {
         let (url, folder) = url.scratch(Namespace::new(NAMESPACE)?);
         let store = on_probe_shelf(&url).await?;
         // The doctor leaves none there, so somebody else lives in it, and would lose counts when it is emptied.
-        if !store.list(Shelf::Lease, None, 1).await?.entries.is_empty() {
+        if !store.list(Shelf::Lease, Range::new(None, 1)).await?.entries.is_empty() {
             let message =
                 format!("the namespace `{NAMESPACE}` is for the doctor, but has leases; move them to another");
             return Err(Error::new(Kind::Unsupported, message));
@@ -68,7 +66,7 @@ impl Scratch {
         for shelf in Shelf::ALL.into_iter().filter(|shelf| !shelf.is_permanent()) {
             let mut after = None;
             loop {
-                let page = self.store.list(shelf, after.as_ref(), PAGE).await?;
+                let page = self.store.list(shelf, Range::new(after.as_ref(), PAGE)).await?;
                 after = page.entries.last().map(|(name, _)| name.clone());
                 for (name, value) in page.entries.iter().filter(|(name, _)| name != own) {
                     self.store.erase(&Key::new(shelf, name), &value.revision).await?;
@@ -108,38 +106,16 @@ impl Store for OnProbeShelf {
         self.0.read(&moved(key)).await
     }
 
-    async fn swap_parts(&self, key: &Key, expected: Option<&Revision>, next: Parts<'_>) -> Result<Swap> {
-        self.0.swap_parts(&moved(key), expected, next).await
+    async fn write(&self, change: &Change<'_>) -> Result<Swap> {
+        // By the shelf that was meant: what is never erased is not erased here either.
+        change.check(&self.capabilities())?;
+        let (key, put) = (moved(change.key), change.along.put.map(|(key, bytes)| (moved(key), bytes)));
+        let along = Along { put: put.as_ref().map(|(key, bytes)| (key, *bytes)), ..change.along };
+        self.0.write(&Change { key: &key, along, ..*change }).await
     }
 
-    async fn list(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<Page> {
-        self.0.list(shelf, after, limit).await
-    }
-
-    async fn list_skipping(&self, shelf: Shelf, after: Option<&LeaseName>, skip: usize, limit: usize) -> Result<Page> {
-        self.0.list_skipping(shelf, after, skip, limit).await
-    }
-
-    fn writes_beside(&self) -> bool {
-        self.0.writes_beside()
-    }
-
-    async fn swap_beside(
-        &self,
-        key: &Key,
-        expected: Option<&Revision>,
-        next: &[u8],
-        beside: Beside<'_>,
-    ) -> Result<Swap> {
-        beside.erased.map_or(Ok(()), refuse_erasing_a_lease)?;
-        let put = beside.put.map(|(key, bytes)| (moved(key), bytes));
-        let beside = Beside { put: put.as_ref().map(|(key, bytes)| (key, *bytes)), erased: beside.erased };
-        self.0.swap_beside(&moved(key), expected, next, beside).await
-    }
-
-    async fn erase(&self, key: &Key, expected: &Revision) -> Result<Swap> {
-        refuse_erasing_a_lease(key)?;
-        self.0.erase(key, expected).await
+    async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
+        self.0.list(shelf, range).await
     }
 
     async fn watch(&self, key: &Key) -> Result<Watch> {
@@ -170,6 +146,6 @@ mod tests {
         exercise(&bench).await.assert_kept();
         bench.open().await.unwrap().survey().await.unwrap();
         assert_eq!(counts.missed(), [""; 0]);
-        assert!(counts.of("swap_beside") > 3 && counts.of("list_skipping") > 3, "{counts:?}");
+        assert!(counts.of("put, along") > 3 && counts.of("list, skipping") > 3, "{counts:?}");
     }
 }

@@ -7,7 +7,7 @@
 
 use super::{HeldUp, MAX_ROUNDS, Move, WAY_OUT, restless};
 use leasehold_core::relocation::Step;
-use leasehold_core::store::Store;
+use leasehold_core::store::{Range, Store};
 use leasehold_core::{Coordinator, Error, Kind, LeaseName, Result, Shelf};
 use leasehold_work::queue::protocol::Order;
 use leasehold_work::queue::{Item, ItemName, Queue, QueueName};
@@ -30,7 +30,7 @@ impl Items {
     pub async fn read(store: &Arc<dyn Store>) -> Result<Self> {
         let (mut items, mut after) = (Items::default(), None);
         loop {
-            let page = store.list(Shelf::Item, after.as_ref(), PAGE).await?;
+            let page = store.list(Shelf::Item, Range::new(after.as_ref(), PAGE)).await?;
             for (record, value) in &page.entries {
                 let name = ItemName::from_record(record).ok_or_else(|| stray(record))?;
                 let item = Item::decode(&value.bytes, &name.to_string())?;

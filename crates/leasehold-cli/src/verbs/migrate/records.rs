@@ -8,7 +8,7 @@ use super::leases::{self, Leases};
 use super::{Move, WAY_OUT};
 use leasehold_core::migration;
 use leasehold_core::relocation::{Relocation, Step};
-use leasehold_core::store::Swap;
+use leasehold_core::store::{Range, Swap};
 use leasehold_core::{Coordinator, Error, Inspection, Key, Kind, LeaseName, Result, Shelf};
 use leasehold_guards::is_older_copy;
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 pub(super) async fn names(store: &Coordinator, shelf: Shelf) -> Result<Vec<LeaseName>> {
     let mut names: Vec<LeaseName> = Vec::new();
     loop {
-        let page = store.store().list(shelf, names.last(), 100).await?;
+        let page = store.store().list(shelf, Range::new(names.last(), 100)).await?;
         let is_all = !page.more || page.entries.is_empty();
         names.extend(page.entries.into_iter().map(|(name, _)| name));
         if is_all {

@@ -5,6 +5,7 @@ use crate::args::{Common, ItemArgs, QueueLs};
 use crate::config::{Settings, blame_flag};
 use crate::exit::Exit;
 use crate::output;
+use leasehold_core::store::Range;
 use leasehold_core::{Error, LeaseName, Result, Shelf};
 use leasehold_work::Backlog;
 use leasehold_work::queue::Queue;
@@ -48,7 +49,7 @@ async fn queues(common: &Common, settings: &Settings) -> Result<Exit> {
     let store = super::store(settings).await?;
     let (mut names, mut after) = (Vec::new(), None::<LeaseName>);
     loop {
-        let page = store.list(Shelf::Queue, after.as_ref(), PAGE).await?;
+        let page = store.list(Shelf::Queue, Range::new(after.as_ref(), PAGE)).await?;
         names.extend(page.entries.iter().map(|(name, _)| name.to_string()));
         match page.entries.last() {
             Some((last, _)) if page.more => after = Some(last.clone()),

@@ -2,7 +2,7 @@
 
 use crate::bench::{done, ensure, fresh_key, fresh_name};
 use crate::{Bench, Broken, Verdict};
-use leasehold_core::store::{Beside, Store, Swap};
+use leasehold_core::store::{Along, Change, Store, Swap};
 use leasehold_core::{Key, Kind, LeaseName, Shelf};
 
 /// How many clients write beside their swaps of one key, and how often each.
@@ -12,40 +12,46 @@ const TURNS: usize = 12;
 pub(crate) async fn what_lies_beside_goes_with_the_swap(bench: Bench) -> Verdict {
     let store = bench.open().await?;
     let (key, old, new) = (fresh_key("beside")?, fresh_key("beside")?, fresh_key("beside")?);
-    let put = Beside { put: Some((&old, b"old")), erased: None };
-    if !store.writes_beside() {
-        match store.swap_beside(&key, None, b"1", put).await {
+    let put = Along { put: Some((&old, b"old")), erase: None };
+    if !store.capabilities().writes_along {
+        match store.write(&Change { along: put, ..Change::put(&key, None, b"1") }).await {
             Err(e) => ensure!(e.kind() == Kind::Unsupported, "a store that cannot write beside a swap says: {e}"),
             Ok(swap) => ensure!(false, "a store that cannot write beside a swap gave {swap:?}"),
         }
         ensure!(store.read(&key).await?.value.is_none(), "a refused swap was done");
         return Ok(());
     }
-    let (first, _) = done(store.swap_beside(&key, None, b"1", put).await?, "the first swap")?;
+    let (first, _) =
+        done(store.write(&Change { along: put, ..Change::put(&key, None, b"1") }).await?, "the first swap")?;
     let found = bench.open().await?.read(&old).await?.value;
     let found = found.filter(|value| value.bytes == b"old");
     ensure!(found.is_some_and(|v| v.revision == first), "what was put beside a swap is not there, with its revision");
-    let both = Beside { put: Some((&new, b"new")), erased: Some(&old) };
-    ensure!(store.swap_beside(&key, None, b"x", both).await? == Swap::Mismatch, "a swap of what is there was done");
+    let both = Along { put: Some((&new, b"new")), erase: Some(&old) };
+    ensure!(
+        store.write(&Change { along: both, ..Change::put(&key, None, b"x") }).await? == Swap::Mismatch,
+        "a swap of what is there was done"
+    );
     ensure!(is_there(&*store, &old).await? && !is_there(&*store, &new).await?, "a swap that was refused wrote beside");
-    let (second, _) = done(store.swap_beside(&key, Some(&first), b"2", both).await?, "the second swap")?;
+    let (second, _) =
+        done(store.write(&Change { along: both, ..Change::put(&key, Some(&first), b"2") }).await?, "the second swap")?;
     ensure!(!is_there(&*store, &old).await?, "what was to be erased beside a swap is there");
     let found = store.read(&new).await?.value;
     ensure!(found.is_some_and(|v| v.revision == second), "what was put beside a swap is not there, with its revision");
     ensure!(
-        store.swap_beside(&key, Some(&first), b"x", both).await? == Swap::Mismatch,
+        store.write(&Change { along: both, ..Change::put(&key, Some(&first), b"x") }).await? == Swap::Mismatch,
         "a swap was done with an old revision"
     );
     // What is there stays as it is, and what is not there need not be.
-    let again = Beside { put: Some((&new, b"again")), erased: Some(&old) };
-    let (third, _) = done(store.swap_beside(&key, Some(&second), b"3", again).await?, "the third swap")?;
+    let again = Along { put: Some((&new, b"again")), erase: Some(&old) };
+    let (third, _) =
+        done(store.write(&Change { along: again, ..Change::put(&key, Some(&second), b"3") }).await?, "the third swap")?;
     let found = store.read(&new).await?.value;
     ensure!(found.is_some_and(|v| v.bytes == b"new"), "what was there was overwritten by what was put beside a swap");
     for shelf in Shelf::ALL.into_iter().filter(|shelf| shelf.is_permanent()) {
         let lease = Key::new(shelf, &fresh_name("beside")?);
         done(store.swap(&lease, None, b"x").await?, "the first swap")?;
-        let erasing = Beside { put: None, erased: Some(&lease) };
-        let refused = store.swap_beside(&key, Some(&third), b"x", erasing).await;
+        let erasing = Along { put: None, erase: Some(&lease) };
+        let refused = store.write(&Change { along: erasing, ..Change::put(&key, Some(&third), b"x") }).await;
         ensure!(refused.is_err_and(|e| e.kind() == Kind::Invalid), "`{lease}` may be erased beside a swap");
         ensure!(is_there(&*store, &lease).await?, "`{lease}` was erased beside a swap");
     }
@@ -55,7 +61,7 @@ pub(crate) async fn what_lies_beside_goes_with_the_swap(bench: Bench) -> Verdict
 }
 
 pub(crate) async fn a_swap_and_what_lies_beside_it_are_one_step(bench: Bench) -> Verdict {
-    if !bench.open().await?.writes_beside() {
+    if !bench.open().await?.capabilities().writes_along {
         return Ok(());
     }
     let key = fresh_key("one-step")?;
@@ -88,9 +94,10 @@ async fn take_turns(bench: Bench, key: Key, client: usize) -> Verdict {
         let value = store.read(&key).await?.value;
         let last = value.as_ref().and_then(|value| String::from_utf8(value.bytes.clone()).ok());
         let last = last.map(|last| LeaseName::new(last).map(|name| Key::new(Shelf::Probe, &name))).transpose()?;
-        let beside = Beside { put: Some((&put, b"x")), erased: last.as_ref() };
+        let along = Along { put: Some((&put, b"x")), erase: last.as_ref() };
         let next = put.name.as_str().as_bytes();
-        let swap = store.swap_beside(&key, value.as_ref().map(|value| &value.revision), next, beside).await;
+        let expected = value.as_ref().map(|value| &value.revision);
+        let swap = store.write(&Change { along, ..Change::put(&key, expected, next) }).await;
         match swap {
             Ok(Swap::Done { .. }) => {}
             Ok(Swap::Mismatch) => {
