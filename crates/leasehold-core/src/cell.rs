@@ -99,6 +99,16 @@ pub trait Row: Send + Sync {
     /// Reads it; none if there is nothing to decide on. `asked` is the present moment.
     fn read(&self, asked: Moment) -> impl Future<Output = Result<Option<Seen<Self::Record>>>> + Send;
 
+    /// The same record with all that is known of it since `base`, on which a write without an answer was based: more than the
+    /// record itself may remember.
+    fn remember(
+        &self,
+        seen: Seen<Self::Record>,
+        _base: &Self::Record,
+    ) -> impl Future<Output = Seen<Self::Record>> + Send {
+        std::future::ready(seen)
+    }
+
     /// One swap over what was seen; none if somebody was faster. `asked` is when the exchange began.
     fn write(
         &mut self,
@@ -230,7 +240,10 @@ impl<'a, W: Row> Cell<'a, W> {
             let seen = match remembered.take() {
                 Some(seen) => Cow::Borrowed(seen),
                 None => match self.row.read(self.clock.now()).await {
-                    Ok(Some(seen)) => Cow::Owned(seen),
+                    Ok(Some(seen)) => Cow::Owned(match unanswered.as_ref() {
+                        Some(write) => self.row.remember(seen, &write.base.record).await,
+                        None => seen,
+                    }),
                     Ok(None) => return unanswered.as_ref().map_or(Ok(Applied::Missing), |write| Err(write.error())),
                     // What happened to the earlier write is still unknown: saying "unavailable" would deny it.
                     Err(error) => return Err(unanswered.as_ref().map_or(error, Unanswered::error)),

@@ -6,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// The fencing number of a lease: rises by at least one on every transfer, never goes down.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct Epoch(u64);
 
@@ -25,6 +25,11 @@ impl Epoch {
             return Err(Error::invalid("epoch", number, format!("use a whole number up to {}", Epoch::MAX)));
         }
         Ok(Epoch(number))
+    }
+
+    /// Whether it is the one before the first grant.
+    pub(crate) fn is_zero(&self) -> bool {
+        *self == Epoch::ZERO
     }
 
     /// The number.

@@ -12,10 +12,12 @@ use crate::cell::Seen;
 use crate::clock::Moment;
 use crate::epoch::Epoch;
 use crate::error::{Error, Kind, Result};
+use crate::history::Mark;
 use crate::item::record::Item;
 use crate::lease::record::{Ownership, Progress, Tenure};
 use crate::time::{Timestamp, Ttl, format_duration};
 use crate::token::{Claim, Token};
+use std::borrow::Cow;
 use std::time::Duration;
 
 /// The store's time as it was told, and the local moment at which it was asked for.
@@ -113,6 +115,7 @@ pub struct Grant<R = Ownership> {
     ttl: Ttl,
     seen: Seen<R>,
     trust_until: Moment,
+    archived: Mark,
 }
 
 impl<R> Grant<R> {
@@ -143,6 +146,25 @@ impl<R> Grant<R> {
     }
 }
 
+impl Grant<Ownership> {
+    /// Where to say how far the record was archived since.
+    pub(crate) fn mark(&self) -> &Mark {
+        &self.archived
+    }
+
+    /// The record as last written, and what was archived since.
+    pub(crate) fn seen_and_archived(&self) -> Cow<'_, Seen<Ownership>> {
+        match self.archived.get() {
+            Some(archived) if archived > self.seen.record.archived => {
+                let mut seen = self.seen.clone();
+                seen.record.archived = archived;
+                Cow::Owned(seen)
+            }
+            _ => Cow::Borrowed(&self.seen),
+        }
+    }
+}
+
 impl<R: Tenured> Grant<R> {
     /// What a record grants to the holder of a token, at this local moment. `what` is its name in messages.
     pub fn new(what: &str, token: Token, ttl: Ttl, seen: Seen<R>, grain: Duration, now: Moment) -> Result<Self> {
@@ -163,7 +185,7 @@ impl<R: Tenured> Grant<R> {
     /// The same for requests that are decided by the record anyway.
     pub fn unchecked(token: Token, ttl: Ttl, seen: Seen<R>, grain: Duration) -> Self {
         let trust_until = seen.trust(grain);
-        Grant { token, ttl, seen, trust_until }
+        Grant { token, ttl, seen, trust_until, archived: Mark::default() }
     }
 
     /// Goes on from an answered write that was decided on what was seen at `before`. What does not move the deadline makes

@@ -42,6 +42,7 @@ mod epoch;
 mod error;
 mod grant;
 pub mod guard;
+mod history;
 mod holder;
 pub mod item;
 mod keeper;
@@ -68,6 +69,7 @@ pub use counters::{Counters, Event};
 pub use epoch::Epoch;
 pub use error::{Error, Kind, Result, printable};
 pub use grant::{Anchor, Grant, Tenured};
+pub use history::Retention;
 pub use holder::HolderId;
 pub use keeper::{Keeper, Loss, ProgressGate, Standing};
 pub use lease::record::{

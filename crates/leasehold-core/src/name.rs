@@ -154,6 +154,8 @@ pub enum Shelf {
     Fence,
     /// Scratch records of `doctor` and of the conformance suite.
     Probe,
+    /// Old transfers of leases, in segments. Erased when they are older than is to be kept.
+    History,
     /// Journals of scheduled jobs: what became of each due slot, one record per job.
     Runs,
     /// One record per queue: its bell, which is rung when there is new work.
@@ -168,11 +170,12 @@ pub enum Shelf {
 
 impl Shelf {
     /// Every shelf, for stores that lay out their room up front.
-    pub const ALL: [Shelf; 9] = [
+    pub const ALL: [Shelf; 10] = [
         Shelf::Lease,
         Shelf::Counters,
         Shelf::Fence,
         Shelf::Probe,
+        Shelf::History,
         Shelf::Runs,
         Shelf::Queue,
         Shelf::Item,
@@ -187,6 +190,7 @@ impl Shelf {
             Shelf::Counters => "counters",
             Shelf::Fence => "fence",
             Shelf::Probe => "probe",
+            Shelf::History => "history",
             Shelf::Runs => "runs",
             Shelf::Queue => "queue",
             Shelf::Item => "item",

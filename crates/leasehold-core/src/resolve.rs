@@ -122,9 +122,10 @@ impl Resolver for Coordinator {
             return Err(Error::new(Kind::Unsupported, message));
         }
         let seen = self.look(&token.lease).await?;
+        let record = self.with_history(&token.lease, seen.record.clone(), token.epoch).await;
         let trust_until = seen.trust(self.grain());
         let is_over = seen.has_run_out() || self.clock().now() >= trust_until;
-        let state = match state_of(&seen.record, token) {
+        let state = match state_of(&record, token) {
             TokenState::Live(_) if is_over => TokenState::Expired,
             TokenState::Live(live) => TokenState::Live(Live { trust_until, ..live }),
             other => other,

@@ -107,6 +107,7 @@ fn full() -> Ownership {
         }),
         paused: Some(mark("bob", "release week")),
         resumed: Some(mark("cyd", "all clear")),
+        archived: epoch(15),
         transfers,
     }
 }

@@ -9,12 +9,11 @@ use crate::codec;
 use crate::error::{Error, Kind, Result};
 use crate::grant::Anchor;
 use crate::lease::protocol::{Refusal, Request};
-use crate::lease::record::{KIND, Ownership};
+use crate::lease::record::{KIND, Ownership, TRANSFERS_KEPT};
 use crate::migration;
 use crate::name::{Key, LeaseName, Shelf};
 use crate::relocation;
-use crate::store::{Change, Store};
-use crate::time::Timestamp;
+use crate::store::Change;
 
 /// What a request has made of a record.
 pub(super) struct Changed {
@@ -23,29 +22,62 @@ pub(super) struct Changed {
     pub(super) written: Seen<Ownership>,
 }
 
-/// Why a request was refused, and when.
+/// Why a request was refused, and by what.
 pub(super) struct Refused {
     pub(super) refusal: Box<Refusal>,
-    pub(super) now: Timestamp,
+    pub(super) seen: Box<Seen<Ownership>>,
 }
 
 /// Where a lease's record lies.
 pub(super) struct LeaseRow<'a> {
-    store: &'a dyn Store,
+    coordinator: &'a Coordinator,
     lease: &'a LeaseName,
     /// Whether others wait to hear of its change.
     notify: bool,
     /// Whether the namespace's mark is looked at before a name comes up.
     looks_first: bool,
+    room: Room,
 }
 
+/// Who makes room in a record that is overfull, by archiving what is over.
+enum Room {
+    /// Whoever acquires, before it is written.
+    Needed,
+    /// Operators try to, and go on without it.
+    Wanted,
+    /// Holders write whatever there is.
+    Any,
+}
+
+/// Beyond so many transfers the archive is waited for before anything is written. Up to that, only who has acquired the lease
+/// waits: if all who want it archived at once, they would be in each other's way.
+const OVERFULL: usize = TRANSFERS_KEPT + 8;
+
 impl<'a> LeaseRow<'a> {
-    pub(super) fn new(store: &'a dyn Store, lease: &'a LeaseName) -> Self {
-        LeaseRow { store, lease, notify: true, looks_first: true }
+    pub(super) fn new(coordinator: &'a Coordinator, lease: &'a LeaseName) -> Self {
+        LeaseRow { coordinator, lease, notify: true, looks_first: true, room: Room::Any }
+    }
+
+    /// Drops what is archived, and archives what is over where the record is too long even so.
+    async fn make_room(&self, next: &mut Ownership) -> Result<()> {
+        next.drop_archived();
+        if matches!(self.room, Room::Any) || next.transfers.len() <= OVERFULL {
+            return Ok(());
+        }
+        match (self.coordinator.archive(self.lease).take(next).await, &self.room) {
+            (Ok(archived), _) => next.archived = archived,
+            (Err(_), Room::Wanted) => {}
+            (Err(error), _) => {
+                let message = format!("lease `{}` was not acquired: its history is to be archived first", self.lease);
+                return Err(Error::unavailable(message, error));
+            }
+        }
+        next.drop_archived();
+        Ok(())
     }
 
     pub(super) async fn seen(&self, asked: Moment) -> Result<Seen<Ownership>> {
-        let reading = self.store.read(&Key::new(Shelf::Lease, self.lease)).await?;
+        let reading = self.coordinator.store.read(&Key::new(Shelf::Lease, self.lease)).await?;
         let anchor = Anchor { now: reading.now, asked };
         Ok(match reading.value {
             None => Seen::new(Ownership::default(), None, anchor),
@@ -68,19 +100,25 @@ impl Row for LeaseRow<'_> {
         self.seen(asked).await.map(Some)
     }
 
+    async fn remember(&self, seen: Seen<Ownership>, base: &Ownership) -> Seen<Ownership> {
+        let record = self.coordinator.with_history(self.lease, seen.record, base.epoch).await;
+        Seen { record, ..seen }
+    }
+
     async fn write(
         &mut self,
         seen: &Seen<Ownership>,
-        next: Ownership,
+        mut next: Ownership,
         asked: Moment,
     ) -> Result<Option<Seen<Ownership>>> {
         if next.newborn && next != seen.record && std::mem::take(&mut self.looks_first) {
             // Before anything is written: a namespace that is moved leaves no trace of a name that it never knew.
-            migration::look(self.store).await?.check(&namespace_of(self.lease))?;
+            migration::look(self.coordinator.store.as_ref()).await?.check(&namespace_of(self.lease))?;
         }
+        self.make_room(&mut next).await?;
         let (key, bytes) = (Key::new(Shelf::Lease, self.lease), codec::encode(KIND, &next)?);
         let change = Change { notify: self.notify, ..Change::put(&key, seen.revision.as_ref(), &bytes) };
-        Ok(Seen::after(self.store.write(&change).await?, next, asked))
+        Ok(Seen::after(self.coordinator.store.write(&change).await?, next, asked))
     }
 }
 
@@ -106,7 +144,12 @@ impl Coordinator {
         let store = self.store.as_ref();
         // Nobody waits to hear that a lease was taken or is still held.
         let notify = matches!(request, Request::Release { .. } | Request::Operate { .. });
-        let row = LeaseRow { notify, looks_first: !request.is_a_holders(), ..LeaseRow::new(store, lease) };
+        let room = match request {
+            Request::Acquire { .. } => Room::Needed,
+            Request::Operate { .. } => Room::Wanted,
+            _ => Room::Any,
+        };
+        let row = LeaseRow { notify, looks_first: !request.is_a_holders(), room, ..LeaseRow::new(self, lease) };
         match Cell::new(row, store, self.clock.as_ref()).apply(request, start, unanswered).await? {
             Applied::Yes { before, written } => {
                 self.check_birth(lease, &before, &written).await?;
@@ -119,7 +162,7 @@ impl Coordinator {
                     false => migration::elsewhere(store, &what, &state).await,
                 })
             }
-            Applied::No { refusal, seen } => Ok(Err(Refused { refusal: Box::new(refusal), now: seen.anchor.now })),
+            Applied::No { refusal, seen } => Ok(Err(Refused { refusal: Box::new(refusal), seen })),
             // A name that was never written has the default record, and what has changed is read again.
             Applied::Overtaken | Applied::Missing => {
                 Err(Error::new(Kind::Contended, format!("lease `{lease}` has changed meanwhile; try again")))
@@ -141,7 +184,7 @@ impl Coordinator {
         })?;
         let Err(refused) = seen.check(&namespace_of(lease)) else { return Ok(()) };
         // The record that was there before, or an empty one, which is as good as none.
-        let mut row = LeaseRow { looks_first: false, ..LeaseRow::new(self.store.as_ref(), lease) };
+        let mut row = LeaseRow { looks_first: false, ..LeaseRow::new(self, lease) };
         match row.write(written, before.record.clone(), self.clock.now()).await {
             // Written over: somebody has built upon it, and looks at the mark as well; or the migration takes it along.
             Ok(_) => Err(refused),

@@ -12,9 +12,10 @@ use crate::codec;
 use crate::epoch::Epoch;
 use crate::error::{Error, Kind, Result};
 use crate::grant::Grant;
+use crate::history::{self, Retention};
 use crate::holder::HolderId;
 use crate::lease::protocol::{self, Order, Refusal, Report, Request, SlotClaim};
-use crate::lease::record::{KIND, Ownership};
+use crate::lease::record::{KIND, Ownership, TRANSFERS_KEPT};
 use crate::lease::transfer::Outcome;
 use crate::name::{LeaseName, Shelf};
 use crate::nonce::{Lineage, Nonce};
@@ -34,6 +35,9 @@ use apply::{Changed, LeaseRow, Refused};
 pub struct Coordinator {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
+    retention: Retention,
+    /// Whether what is over is archived while nobody waits for it. Not in tests that count calls.
+    archives_in_background: bool,
 }
 
 /// What an acquirer asks for.
@@ -96,12 +100,23 @@ pub struct Inspection {
 impl Coordinator {
     /// A coordinator on this store and this machine's clock.
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self::with_clock(store, Arc::new(SystemClock))
+        Coordinator { archives_in_background: true, ..Self::with_clock(store, Arc::new(SystemClock)) }
     }
 
     /// The same with another clock, for tests.
     pub fn with_clock(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
-        Coordinator { store, clock }
+        Coordinator { store, clock, retention: Retention::default(), archives_in_background: false }
+    }
+
+    /// The same, which keeps this much history.
+    #[must_use]
+    pub fn with_retention(self, retention: Retention) -> Self {
+        Coordinator { retention, ..self }
+    }
+
+    /// How much history it keeps.
+    pub fn retention(&self) -> Retention {
+        self.retention
     }
 
     /// The store.
@@ -136,10 +151,31 @@ impl Coordinator {
             Request::Acquire { lineage: Lineage::random(), holder: ask.holder.clone(), ttl: ask.ttl, slot: ask.slot };
         Ok(match self.apply(lease, &request, Start::Read).await? {
             Ok(Changed { written, .. }) => {
-                Acquired::Granted(Box::new(self.granted(lease, &ask.holder, ask.ttl, written)?))
+                let grant = self.granted(lease, &ask.holder, ask.ttl, written)?;
+                if history::due(grant.record()).next().is_some() {
+                    self.archive_granted(&grant).await;
+                }
+                Acquired::Granted(Box::new(grant))
             }
-            Err(Refused { refusal, now }) => Acquired::Refused { lease: lease.clone(), refusal, now },
+            Err(Refused { refusal, seen }) => Acquired::Refused { lease: lease.clone(), refusal, now: seen.anchor.now },
         })
+    }
+
+    /// Archives what is over: while nobody waits for it, unless the record is full. Best effort; who finds it overfull must.
+    async fn archive_granted(&self, grant: &Grant) {
+        let (lease, record) = (&grant.token().lease, grant.record());
+        let archive = self.archive(lease);
+        if record.transfers.len() > TRANSFERS_KEPT {
+            tokio::select! {
+                archived = archive.take(record) => if let Ok(archived) = archived {
+                    grant.mark().set(archived);
+                },
+                // The tenure is for the work.
+                () = self.clock.sleep_until(self.clock.now() + grant.ttl().get() / 4) => {}
+            }
+        } else if self.archives_in_background {
+            self.archive_in_background(lease, record, grant.mark());
+        }
     }
 
     /// Takes up a grant that was handed to this process as a token, if it still stands. One read; it does not renew.
@@ -199,7 +235,8 @@ impl Coordinator {
     /// Releases by token alone, as a process does that was not the one to acquire.
     pub async fn release_by_token(&self, token: &Token, outcome: Outcome) -> Result<Released> {
         let request = Request::Release { claim: token.claim(), outcome };
-        Ok(released(self.apply(&token.lease, &request, Start::Read).await?))
+        let answer = self.apply(&token.lease, &request, Start::Read).await?;
+        Ok(self.released(token, answer).await)
     }
 
     /// Carries out an operator's order, decided on the record as it is now. Gives the grant for a hand-off.
@@ -254,8 +291,9 @@ impl Coordinator {
     }
 
     async fn apply_held(&self, grant: &mut Grant, request: &Request) -> Result<()> {
-        let (lease, start) = (&grant.token().lease, Start::Remembered(grant.seen()));
-        match self.apply(lease, request, start).await? {
+        let lease = &grant.token().lease;
+        let applied = self.apply(lease, request, Start::Remembered(&grant.seen_and_archived())).await?;
+        match applied {
             Ok(Changed { before, written }) if matches!(request, Request::Renew { .. }) => {
                 let what = format!("lease `{lease}`");
                 grant.renew(&what, before, written, self.grain(), self.clock.now())
@@ -269,6 +307,19 @@ impl Coordinator {
         }
     }
 
+    /// What became of a release. One that the record no longer remembers is looked for in the archive.
+    async fn released(&self, token: &Token, answer: std::result::Result<Changed, Refused>) -> Released {
+        let Refused { refusal, seen } = match answer {
+            Ok(_) => return Released::Now,
+            Err(refused) => refused,
+        };
+        if let Refusal::AlreadyReleased { outcome } = *refusal {
+            return Released::Already(outcome);
+        }
+        let record = self.with_history(&token.lease, seen.record, token.epoch).await;
+        protocol::outcome_of(&record, token.claim()).map_or(Released::Lost(*refusal), Released::Already)
+    }
+
     fn granted(&self, lease: &LeaseName, holder: &HolderId, ttl: Ttl, seen: Seen<Ownership>) -> Result<Grant> {
         let Some(lineage) = seen.record.lineage else { return Err(no_lineage(lease)) };
         let token = Token { lease: lease.clone(), lineage, epoch: seen.record.epoch, nonce: holder.nonce, seq: 0 };
@@ -276,20 +327,12 @@ impl Coordinator {
     }
 
     pub(crate) async fn look(&self, lease: &LeaseName) -> Result<Seen<Ownership>> {
-        LeaseRow::new(self.store.as_ref(), lease).seen(self.clock.now()).await
+        LeaseRow::new(self, lease).seen(self.clock.now()).await
     }
 
     /// How far a told store time may be from the true one.
     pub(crate) fn grain(&self) -> Duration {
         self.store.capabilities().clock.grain()
-    }
-}
-
-fn released(answer: std::result::Result<Changed, Refused>) -> Released {
-    match answer.map_err(|refused| *refused.refusal) {
-        Ok(_) => Released::Now,
-        Err(Refusal::AlreadyReleased { outcome }) => Released::Already(outcome),
-        Err(other) => Released::Lost(other),
     }
 }
 
@@ -308,8 +351,10 @@ pub struct Releasing<'a> {
 impl Releasing<'_> {
     /// Tries once. After [`Kind::Unavailable`], [`Kind::Contended`] or [`Kind::Indeterminate`] it may be tried again.
     pub async fn attempt(&mut self) -> Result<Released> {
-        let (lease, start) = (&self.grant.token().lease, Start::Remembered(self.grant.seen()));
-        Ok(released(self.coordinator.apply_again(lease, &self.request, start, &mut self.unanswered).await?))
+        let (token, seen) = (self.grant.token(), self.grant.seen_and_archived());
+        let start = Start::Remembered(&seen);
+        let answer = self.coordinator.apply_again(&token.lease, &self.request, start, &mut self.unanswered).await?;
+        Ok(self.coordinator.released(token, answer).await)
     }
 }
 

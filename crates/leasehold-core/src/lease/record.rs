@@ -18,8 +18,10 @@ use std::sync::Arc;
 /// The kind of an ownership record, as its header names it.
 pub(crate) const KIND: &str = "ownership";
 
-/// How many transfers a record remembers.
+/// How many transfers fill a record. Whoever acquires a lease whose record is full waits for the archive; operators add more.
 pub const TRANSFERS_KEPT: usize = 32;
+/// So many of the newest stay, archived or not.
+const TRANSFERS_LEFT: usize = 4;
 
 /// The record of one lease. [`Ownership::default`] is a lease that nobody ever held.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -55,7 +57,10 @@ pub struct Ownership {
     /// Who last ended a pause.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resumed: Option<OperatorMark>,
-    /// The last transfers, oldest first, at most [`TRANSFERS_KEPT`]. Shared, for each step copies the record.
+    /// Every transfer up to this epoch is in the archive too; zero if none is.
+    #[serde(default, skip_serializing_if = "Epoch::is_zero")]
+    pub archived: Epoch,
+    /// The last transfers, oldest first: all that are not archived, and a few that are. Shared, for each step copies the record.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub transfers: Vec<Arc<Transfer>>,
 }
@@ -73,6 +78,7 @@ impl Default for Ownership {
             progress: None,
             paused: None,
             resumed: None,
+            archived: Epoch::ZERO,
             transfers: Vec::new(),
         }
     }
@@ -84,6 +90,13 @@ impl Ownership {
         if let Some(last) = self.transfers.last_mut() {
             change(Arc::make_mut(last));
         }
+    }
+
+    /// Drops old transfers that are archived.
+    pub(crate) fn drop_archived(&mut self) {
+        let surplus = self.transfers.len().saturating_sub(TRANSFERS_LEFT);
+        let archived = self.transfers.iter().take_while(|transfer| transfer.epoch <= self.archived).count();
+        self.transfers.drain(..surplus.min(archived));
     }
 
     /// True for a name that nobody knows: it was never written, or its first write was taken back.

@@ -8,6 +8,7 @@
 mod busy;
 mod calls;
 mod counting;
+mod history;
 mod moving;
 #[path = "../support/mod.rs"]
 mod support;

@@ -3,7 +3,7 @@
 use crate::support::faults::{Call, Fault, Gate};
 use crate::{Bench, bench, name};
 use leasehold_core::lease::protocol::Order;
-use leasehold_core::{Kind, Operated, Outcome, Released, TRANSFERS_KEPT};
+use leasehold_core::{Kind, Operated, Outcome, Released};
 
 /// So many holders take the lease and give it back, by a coordinator of their own.
 async fn others(bench: &Bench, from: u128, count: usize) {
@@ -40,11 +40,7 @@ async fn held_back(order: Order, fault: Fault, transfers: usize) -> (Bench, leas
 
 #[tokio::test]
 async fn an_order_that_was_forgotten_is_unknown_and_evicts_nobody() {
-    let (_, answer) = held_back(Order::Revoke, Fault::LostReply, TRANSFERS_KEPT + 4).await;
-    let error = answer.unwrap_err();
-    assert_eq!(error.kind(), Kind::Indeterminate, "{error}");
-    assert!(error.to_string().contains("remembers no further back"), "{error}");
-    // As long as it is remembered, it is known to have been applied, once.
+    // What the archive has forgotten, too, is in `history`. As long as it is remembered, it is known to have been applied, once.
     let (bench, answer) = held_back(Order::Revoke, Fault::LostReply, 4).await;
     assert!(matches!(answer, Ok(Operated::Done(_))), "{answer:?}");
     let revoked = bench.record().await.transfers.iter().filter(|t| t.by.is_some()).count();

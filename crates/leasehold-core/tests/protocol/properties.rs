@@ -102,7 +102,7 @@ fn histories_reach_every_answer() {
     ] {
         assert!(seen.contains_key(wanted), "no history got the answer: {wanted}; there were {seen:#?}");
     }
-    assert_eq!(longest.get(), TRANSFERS_KEPT, "no history filled the list of transfers");
+    assert!(longest.get() >= TRANSFERS_KEPT, "no history filled the list of transfers");
 }
 
 #[test]
@@ -187,10 +187,9 @@ fn a_request_that_is_sent_twice_counts_once() {
 }
 
 #[test]
-fn transfers_are_bounded_and_strictly_rising() {
+fn transfers_are_strictly_rising() {
     property(CASES, ops(), |ops| {
         each_write(&ops, |_, next| {
-            prop_assert!(next.transfers.len() <= TRANSFERS_KEPT);
             prop_assert!(next.transfers.windows(2).all(|w| w[0].epoch < w[1].epoch));
             prop_assert!(next.transfers.iter().all(|t| t.outcome.is_some() == t.held_for_ms.is_some()));
             // Only the newest tenure can be open, and it is open exactly while somebody holds.
@@ -261,13 +260,12 @@ fn a_write_changes_only_what_its_request_allows() {
                     }
                 }
             }
-            // Of the transfers, one may be new at the end, one may be dropped at the front, and the one that began the
-            // tenure before may have got its end written.
+            // Of the transfers, one may be new at the end, and the one that began the tenure before may have got its end
+            // written. None is dropped: that is for whoever knows it to be archived.
             let grown = usize::from(next.epoch > before.epoch);
-            let dropped = (before.transfers.len() + grown).saturating_sub(TRANSFERS_KEPT);
-            prop_assert_eq!(next.transfers.len(), before.transfers.len() + grown - dropped);
+            prop_assert_eq!(next.transfers.len(), before.transfers.len() + grown);
             let ends = next.tenure.as_ref() != before.tenure.as_ref() && before.tenure.is_some();
-            for (old, new) in before.transfers[dropped..].iter().zip(&next.transfers) {
+            for (old, new) in before.transfers.iter().zip(&next.transfers) {
                 let mut old = old.clone();
                 if ends && old.epoch == before.epoch && !matches!(step.request, Request::Renew { .. }) {
                     let old = Arc::make_mut(&mut old);

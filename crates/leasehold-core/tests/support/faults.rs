@@ -22,6 +22,8 @@ use volatile::Volatile;
 pub enum Call {
     Read,
     Swap,
+    /// A swap of what is archived.
+    Archive,
 }
 
 /// What goes wrong.
@@ -226,7 +228,8 @@ impl Store for Faulty {
             return self.volatile.write(change).await;
         }
         let unsynced = self.volatile.write_unsynced(change);
-        let answer = self.through(Call::Swap, self.volatile.write(change), unsynced).await?;
+        let call = if change.key.shelf == Shelf::History { Call::Archive } else { Call::Swap };
+        let answer = self.through(call, self.volatile.write(change), unsynced).await?;
         Ok(match answer {
             Some((Swap::Done { revision, now }, _)) => Swap::Done { revision, now: self.told(now) },
             _ => Swap::Mismatch,

@@ -21,9 +21,7 @@ pub use request::{AfterFailure, Decision, Order, Refusal, Report, Request, SlotC
 
 use crate::epoch::Epoch;
 use crate::holder::HolderId;
-use crate::lease::record::{
-    OperatorMark, Ownership, Progress, SLOT_RUNS, Slot, SlotMark, SlotState, TRANSFERS_KEPT, Tenure,
-};
+use crate::lease::record::{OperatorMark, Ownership, Progress, SLOT_RUNS, Slot, SlotMark, SlotState, Tenure};
 use crate::lease::transfer::{Outcome, Reason, Transfer};
 use crate::nonce::Nonce;
 use crate::time::{Timestamp, Ttl};
@@ -156,11 +154,9 @@ fn proved(record: &Ownership) -> Ownership {
 
 fn release(record: &Ownership, claim: Claim, outcome: Outcome, now: Timestamp) -> Decided {
     if !record.is_held_by(claim) {
-        let own = record.transfers.iter().find(|t| t.epoch == claim.epoch && t.nonce == claim.nonce);
-        return Err(match own.and_then(|t| t.outcome) {
-            Some(Outcome::Expired | Outcome::Evicted) | None => lost(record),
-            Some(outcome) => Refusal::AlreadyReleased { outcome },
-        });
+        return Err(
+            outcome_of(record, claim).map_or_else(|| lost(record), |outcome| Refusal::AlreadyReleased { outcome })
+        );
     }
     // What ends by release did not expire and was not evicted: the audit trail would lie, and the release could not be
     // recognised when its reply is lost.
@@ -170,6 +166,12 @@ fn release(record: &Ownership, claim: Claim, outcome: Outcome, now: Timestamp) -
     end_tenure(&mut next, now, outcome);
     close_slot(&mut next, claim.epoch, outcome);
     Ok(Some(next))
+}
+
+/// How a holder released its tenure, if the record remembers that it did.
+pub(crate) fn outcome_of(record: &Ownership, claim: Claim) -> Option<Outcome> {
+    let own = record.transfers.iter().find(|t| t.epoch == claim.epoch && t.nonce == claim.nonce);
+    own.and_then(|own| own.outcome).filter(|outcome| !matches!(outcome, Outcome::Expired | Outcome::Evicted))
 }
 
 fn checkpoint(record: &Ownership, claim: Claim, report: &Report, now: Timestamp) -> Decided {
@@ -245,6 +247,8 @@ fn operate(record: &Ownership, mark: OperatorMark, expected: Option<Epoch>, orde
                     return Err(Refusal::LineageFixed { lineage: record.lineage });
                 }
                 (next.lineage, next.healed) = (Some(lineage), record.lineage.is_some());
+                // The archive goes by the lineage: under the new one there is none yet.
+                next.archived = Epoch::ZERO;
             }
             Ok(Some(next))
         }
@@ -304,8 +308,6 @@ fn transfer(
         held_for_ms: None,
         outcome: None,
     }));
-    let excess = next.transfers.len().saturating_sub(TRANSFERS_KEPT);
-    next.transfers.drain(..excess);
     Ok(next)
 }
 
