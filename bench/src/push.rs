@@ -10,7 +10,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const DEMAND: Demand = Demand::AtMostTheTime(1.3);
-const TOKEN: &str = "job:1:00000000000000000000000000000001:0";
+/// Lease, epoch, lineage, nonce and sequence number of a token that nobody granted.
+const TOKEN: &str = "job:1:00000000000000000000000000000001:00000000000000000000000000000001:0";
 
 /// More turns than a contest has.
 const COMMITS: usize = 2_100;
@@ -102,4 +103,14 @@ fn over(folder: &Path, leasehold: &str, way: &str, server: Option<&GitServer>, l
     )?;
     let what = format!("leasehold push, over {way} (process)");
     Ok(Row::new(what, "git push", Unit::Milliseconds, fenced, Some(plain), DEMAND))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_token_is_one() {
+        TOKEN.parse::<leasehold_core::Token>().unwrap();
+    }
 }

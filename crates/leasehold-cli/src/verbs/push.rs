@@ -42,10 +42,7 @@ pub async fn push(common: &Common, args: &Args) -> Result<Exit> {
         Arc::new(Told { resource: redacted(&remote), patience: patience.clone(), is_sent: AtomicBool::new(false) });
     let guard = guard.with_observer(steps.clone());
     let options = PushOptions { rebases: args.rebase.unwrap_or(0) };
-    let pushing = async {
-        overtaken(common, &guard, &token).await?;
-        guard.push(&token, &refspecs, options, async || overtaken(common, &guard, &token).await).await
-    };
+    let pushing = guard.push(&token, &refspecs, options, async || overtaken(common, &guard, &token).await);
     let pushed = match Watch::begin()?.over(&patience, pushing).await {
         Ok(pushed) => pushed,
         Err(cut) => {

@@ -5,21 +5,46 @@
 
 use super::cache::Fence;
 use super::commit::{Inscription, Oid};
-use super::program::{Answer, QUIET_FETCH};
-use super::site::Site;
+use super::program::{Answer, Git, QUIET_FETCH};
+use super::site::{EMPTY_TREE, Site};
 use crate::observe::git::{GitStep, reach};
 use leasehold_core::observe::Observed;
 use leasehold_core::{Error, Kind, Result};
+use tokio::process::Child;
 
 /// How often a fence that moves while it is read is read again.
 const TRIES: u32 = 24;
 
+/// A `git commit-tree` that waits for its message. A push starts it while the settings are read, so that it costs no time
+/// of its own.
+#[derive(Debug)]
+pub(super) struct CommitDraft(Child);
+
+impl CommitDraft {
+    /// For a repository as most are; [`Site`] tells whether this one is.
+    pub(super) fn start(git: &Git) -> Result<Self> {
+        CommitDraft::start_with(git, EMPTY_TREE, &[])
+    }
+
+    fn start_with(git: &Git, tree: &str, author: &[(String, &'static str)]) -> Result<Self> {
+        let mut command = git.command(["commit-tree", tree, "-F", "-"]);
+        command.envs(author.iter().map(|(name, value)| (name, value)));
+        git.start(command).map(CommitDraft)
+    }
+}
+
 /// Makes the commit that the fence will point at.
-pub(super) async fn make_commit(site: &Site, resource: &str, inscription: &Inscription) -> Result<Oid> {
-    let message = inscription.message();
-    let mut command = site.git.command(["commit-tree", site.empty_tree, "-m", message.trim_end()]);
-    command.envs(site.author.iter().map(|(name, value)| (name, value)));
-    let answer = site.git.finish(command).await?;
+pub(super) async fn make_commit(
+    site: &Site,
+    resource: &str,
+    inscription: &Inscription,
+    draft: Option<CommitDraft>,
+) -> Result<Oid> {
+    let draft = match draft.filter(|_| site.author.is_empty() && site.empty_tree == EMPTY_TREE) {
+        Some(draft) => draft,
+        None => CommitDraft::start_with(&site.git, site.empty_tree, &site.author)?,
+    };
+    let answer = site.git.feed(draft.0, &inscription.message()).await?;
     Oid::parse(&answer.text()).filter(|_| answer.succeeded).ok_or_else(|| {
         Error::new(
             Kind::Unavailable,

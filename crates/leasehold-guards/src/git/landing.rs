@@ -7,14 +7,15 @@
 //! anew.
 
 use super::Pushed;
+use super::branches;
 use super::cache::{Fence, Note};
 use super::commit::{Adopted, Inscription, Oid};
+use super::fence_ref::{self, CommitDraft};
 use super::names::Refspec;
 use super::program::{Answer, NOTHING_ELSE, plain};
 use super::report::{Verdict, judge};
 use super::site::Site;
 use super::trace::Trace;
-use super::{branches, fence_ref};
 use crate::observe::git::{GitStep, reach};
 use crate::succession::{self, Former, MAX_FORMER_BYTES};
 use leasehold_core::guard::{self, HighWater, Policy};
@@ -22,6 +23,7 @@ use leasehold_core::observe::Observed;
 use leasehold_core::{Error, Kind, Result, Token};
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// How often a fence that moves under our hands is read again. Every miss means that somebody of our own tenure landed.
@@ -56,6 +58,8 @@ pub(super) struct Landing<'a> {
     policy: Policy,
     steps: &'a Observed<GitStep>,
     note: Note,
+    /// Used by the first push; later ones start another.
+    draft: Mutex<Option<CommitDraft>>,
 }
 
 /// What one `git push` led to, when it was not refused.
@@ -75,7 +79,12 @@ impl<'a> Landing<'a> {
         steps: &'a Observed<GitStep>,
     ) -> Self {
         let note = Note::new(&site.folder, &site.shown(), &fence);
-        Landing { site, resource, fence, token, policy, steps, note }
+        Landing { site, resource, fence, token, policy, steps, note, draft: Mutex::default() }
+    }
+
+    /// With a commit that was begun beforehand.
+    pub(super) fn with_draft(self, draft: Option<CommitDraft>) -> Self {
+        Landing { draft: Mutex::new(draft), ..self }
     }
 
     /// Moves the fence without anything else, unless it is ours already.
@@ -412,7 +421,8 @@ impl<'a> Landing<'a> {
 
     async fn make(&self, inscription: Inscription) -> Result<Oid> {
         self.reach(GitStep::MakeFence)?;
-        fence_ref::make_commit(self.site, &self.resource, &inscription).await
+        let draft = self.draft.lock().unwrap_or_else(PoisonError::into_inner).take();
+        fence_ref::make_commit(self.site, &self.resource, &inscription, draft).await
     }
 
     /// A note that cannot be written costs the next push a question, and nothing else.

@@ -27,6 +27,7 @@ use crate::observe::git::GitStep;
 use crate::succession;
 use async_trait::async_trait;
 use commit::Adopted;
+use fence_ref::CommitDraft;
 use landing::{Failure, Landing};
 use leasehold_core::guard::{Adopt, Guard, HighWater, Policy, Strength};
 use leasehold_core::observe::{Observed, Observer};
@@ -115,7 +116,8 @@ impl GitGuard {
         self
     }
 
-    /// Pushes; all refs land, or none. Between rebases `still_ours` is asked, and its error ends the attempts.
+    /// Pushes; all refs land, or none. `still_held` is asked before the first push and around every rebase, and its error
+    /// ends the attempts.
     ///
     /// # Errors
     /// [`Kind::Fenced`] if a newer epoch was there, [`Kind::Regressed`] if another grant of this very epoch was;
@@ -126,7 +128,7 @@ impl GitGuard {
         token: &Token,
         refspecs: &[Refspec],
         options: PushOptions,
-        still_ours: impl AsyncFn() -> Result<()>,
+        still_held: impl AsyncFn() -> Result<()>,
     ) -> Result<Pushed> {
         if refspecs.is_empty() {
             return Err(Error::new(Kind::Invalid, "nothing to push: name a branch"));
@@ -135,8 +137,14 @@ impl GitGuard {
             let why = format!("the refs below `{}` are fences, and moved by the guard alone", self.namespace);
             return Err(Error::invalid("refspec", refspec, why));
         }
-        let site = self.arrive(token).await?;
-        let landing = self.landing(&site, token)?;
+        self.remember(&token.lease);
+        // At the same time, because each of them starts a process or asks a store.
+        let (site, (draft, held)) = tokio::join!(Site::find(&self.git, &self.remote), async {
+            (CommitDraft::start(&self.git).ok(), still_held().await)
+        });
+        held?;
+        let site = site?;
+        let landing = self.landing(&site, token)?.with_draft(draft);
         let mut rebases = 0;
         loop {
             match landing.push(refspecs).await {
@@ -146,9 +154,9 @@ impl GitGuard {
                     return Err(Error::new(Kind::Contended, message).with_source(error));
                 }
                 Err(Failure::Behind { names, .. }) => {
-                    still_ours().await?;
+                    still_held().await?;
                     rebase::onto_theirs(&site, refspecs, &names).await?;
-                    still_ours().await?;
+                    still_held().await?;
                     rebases += 1;
                 }
                 Err(Failure::Final(error)) => return Err(error),

@@ -7,8 +7,9 @@ use leasehold_core::secret::redacted;
 use leasehold_core::{Error, Kind, Result, printable};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use tokio::process::Command;
+use std::process::{Output, Stdio};
+use tokio::io::AsyncWriteExt;
+use tokio::process::{Child, Command};
 
 /// The oldest git that refuses all of an atomic push when the remote would refuse a part.
 pub(crate) const OLDEST: Version = Version(2, 25);
@@ -76,6 +77,17 @@ pub(crate) struct Answer {
     pub(crate) said: String,
 }
 
+impl From<Output> for Answer {
+    fn from(output: Output) -> Self {
+        Answer {
+            succeeded: output.status.success(),
+            code: output.status.code(),
+            said: redacted(&String::from_utf8_lossy(&output.stderr)),
+            stdout: output.stdout,
+        }
+    }
+}
+
 impl Answer {
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).trim_end().to_owned()
@@ -135,21 +147,34 @@ impl Git {
     }
 
     pub(crate) async fn finish(&self, mut command: Command) -> Result<Answer> {
-        let output = command.output().await.map_err(|e| match e.kind() {
+        command.output().await.map(Answer::from).map_err(|e| self.cannot_run(e))
+    }
+
+    /// Starts it; it reads what [`Git::feed`] gives it.
+    pub(crate) fn start(&self, mut command: Command) -> Result<Child> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().map_err(|e| self.cannot_run(e))
+    }
+
+    /// Gives a started git its input, and waits for its end.
+    pub(crate) async fn feed(&self, mut child: Child, input: &str) -> Result<Answer> {
+        if let Some(mut stdin) = child.stdin.take() {
+            // A git that has ended already says why.
+            let _ = stdin.write_all(input.as_bytes()).await;
+        }
+        child.wait_with_output().await.map(Answer::from).map_err(|e| self.cannot_run(e))
+    }
+
+    fn cannot_run(&self, error: std::io::Error) -> Error {
+        match error.kind() {
             std::io::ErrorKind::NotFound if self.folder().is_dir() => {
                 Error::new(Kind::Unsupported, "`git` is not on the PATH; install git 2.25 or newer")
             }
             std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
                 Error::invalid("repository", self.folder().display(), "there is no such folder")
             }
-            _ => Error::unavailable("cannot run `git`", e),
-        })?;
-        Ok(Answer {
-            succeeded: output.status.success(),
-            code: output.status.code(),
-            said: redacted(&String::from_utf8_lossy(&output.stderr)),
-            stdout: output.stdout,
-        })
+            _ => Error::unavailable("cannot run `git`", error),
+        }
     }
 
     /// The version on the PATH, if it is fit.

@@ -9,6 +9,9 @@ use leasehold_core::secret::redacted;
 use leasehold_core::{Error, Kind, Result};
 use std::path::{Path, PathBuf};
 
+/// The empty tree of repositories with SHA-1 names, as most are.
+pub(crate) const EMPTY_TREE: &str = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
+
 /// A repository and a remote.
 #[derive(Debug)]
 pub(crate) struct Site {
@@ -47,7 +50,7 @@ impl Site {
         };
         let empty_tree = match settings.get("extensions.objectformat") {
             Some("sha256") => "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
-            _ => "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
+            _ => EMPTY_TREE,
         };
         let url = match &settings.addresses(git, remote).await?[..] {
             [] => unnamed(git, remote)?,
