@@ -6,77 +6,44 @@
 
 use crate::blocking::blocking;
 use crate::observe::file::FileStep;
-use crate::permit::adopt;
+use crate::permit::Permits;
+use crate::permit::artifact::{Artifact, ArtifactGuard};
 use crate::permit::error::Scene;
-use crate::permit::fence;
-use crate::permit::location::{ArtifactPath, shown};
-use crate::permit::{Permits, hold};
-use async_trait::async_trait;
-use leasehold_core::guard::{Adopt, Guard, HighWater, Policy, Strength};
-use leasehold_core::observe::{Observed, Observer};
-use leasehold_core::{Error, Kind, Result, Token, Who, Why};
+use crate::permit::location::ArtifactPath;
+use crate::permit::stage::hold;
+use leasehold_core::guard::{HighWater, Policy};
+use leasehold_core::{Error, Result, Token};
 use rustix::fs::{Gid, Mode, Stat, Uid};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// How much of the payload is moved at a time.
 const CHUNK_BYTES: usize = 128 * 1024;
 
 /// Guards one file by a permit directory beside it.
-#[derive(Debug, Clone)]
-pub struct FileGuard {
-    path: PathBuf,
-    resource: String,
-    policy: Policy,
-    steps: Observed<FileStep>,
+pub type FileGuard = ArtifactGuard<WholeFile>;
+
+/// A file that is replaced whole; symlinks are followed to it.
+#[derive(Debug, Clone, Copy)]
+pub struct WholeFile;
+
+impl Artifact for WholeFile {
+    const SCHEME: &'static str = "file";
+
+    fn locate(path: &Path, resource: &str) -> Result<ArtifactPath> {
+        ArtifactPath::open_followed(path, resource)
+    }
 }
 
-impl FileGuard {
+impl ArtifactGuard<WholeFile> {
     /// A guard for the file at `path`, which need not exist; the folder around it must.
     ///
     /// # Errors
-    /// [`Kind::Unsupported`] for [`Policy::Ordered`]: a file remembers epochs, not sequences.
+    /// [`Kind::Unsupported`](leasehold_core::Kind::Unsupported) for [`Policy::Ordered`]: a file remembers epochs, not
+    /// sequences.
     pub fn new(path: impl Into<PathBuf>, policy: Policy) -> Result<Self> {
-        let path = path.into();
-        let resource = format!("file:{}", shown(&path));
-        if policy == Policy::Ordered {
-            let message =
-                format!("resource=`{resource}` cannot order the writes of one tenure; use reentrant or once per epoch");
-            return Err(Error::new(Kind::Unsupported, message));
-        }
-        Ok(FileGuard { path, resource, policy, steps: Observed::NOBODY })
-    }
-
-    /// The same guard, watched at every step.
-    #[must_use]
-    pub fn with_observer(mut self, observer: Arc<dyn Observer<FileStep>>) -> Self {
-        self.steps = Observed::by(observer);
-        self
-    }
-
-    /// The path as it was given.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// [`Guard::seal`] for callers that may block.
-    pub fn seal_now(&self, token: &Token) -> Result<HighWater> {
-        let place = ArtifactPath::open_followed(&self.path, &self.resource)?;
-        Permits::open(self.scene(), &place, token)?.seal()
-    }
-
-    /// [`Adopt::adopt`] for callers that may block.
-    pub fn adopt_now(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
-        let place = ArtifactPath::open_followed(&self.path, &self.resource)?;
-        adopt::adopt(self.scene(), &place, from, token, by, why)
-    }
-
-    /// [`Guard::high_water`] for callers that may block.
-    pub fn high_water_now(&self) -> Result<Option<HighWater>> {
-        let place = ArtifactPath::open_followed(&self.path, &self.resource)?;
-        fence::high_water(&self.scene(), &place)
+        ArtifactGuard::of(WholeFile, path.into(), policy)
     }
 
     /// Replaces the file with everything that `payload` gives. The token is checked before the first byte is read, and
@@ -85,7 +52,7 @@ impl FileGuard {
     /// With [`Policy::OncePerEpoch`] a crash in the middle of publishing counts as the one write: it may have landed.
     pub fn write_from(&self, token: &Token, mut payload: impl Read) -> Result<HighWater> {
         let scene = self.scene();
-        let place = ArtifactPath::open_followed(&self.path, &self.resource)?;
+        let place = self.locate()?;
         let permits = Permits::open(scene, &place, token)?;
         permits.drop_abandoned();
         // While it is staged, a file that few may read is read by nobody else.
@@ -112,40 +79,6 @@ impl FileGuard {
     pub async fn write(&self, token: &Token, payload: Vec<u8>) -> Result<HighWater> {
         let (guard, token) = (self.clone(), token.clone());
         blocking(move || guard.write_from(&token, &payload[..])).await
-    }
-
-    fn scene(&self) -> Scene<'_> {
-        Scene { resource: &self.resource, steps: &self.steps }
-    }
-}
-
-#[async_trait]
-impl Guard for FileGuard {
-    fn resource(&self) -> String {
-        self.resource.clone()
-    }
-
-    fn strength(&self) -> Strength {
-        Strength::Atomic
-    }
-
-    async fn seal(&self, token: &Token) -> Result<HighWater> {
-        let (guard, token) = (self.clone(), token.clone());
-        blocking(move || guard.seal_now(&token)).await
-    }
-
-    async fn high_water(&self) -> Result<Option<HighWater>> {
-        let guard = self.clone();
-        blocking(move || guard.high_water_now()).await
-    }
-}
-
-#[async_trait]
-impl Adopt for FileGuard {
-    async fn adopt(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
-        let (guard, from, token) = (self.clone(), from.clone(), token.clone());
-        let (by, why) = (by.clone(), why.clone());
-        blocking(move || guard.adopt_now(&from, &token, &by, &why)).await
     }
 }
 

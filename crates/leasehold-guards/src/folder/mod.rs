@@ -11,36 +11,39 @@ mod generations;
 mod tree;
 
 use self::generations::Generations;
-use crate::blocking::blocking;
 use crate::observe::file::FileStep;
-use crate::permit::adopt;
+use crate::permit::Permits;
+use crate::permit::artifact::{Artifact, ArtifactGuard};
 use crate::permit::displaced::{DISPLACED, tree_name};
-use crate::permit::error::Scene;
-use crate::permit::fence;
+use crate::permit::fence::{self, open_folder};
 use crate::permit::location::{ArtifactPath, shown};
+use crate::permit::stage::hold;
 use crate::permit::teardown::discard_aside;
-use crate::permit::{Permits, hold};
-use async_trait::async_trait;
-use leasehold_core::guard::{Adopt, Guard, HighWater, Policy, Strength};
-use leasehold_core::observe::{Observed, Observer};
-use leasehold_core::{Error, Kind, Result, Token, Who, Why};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use leasehold_core::guard::{HighWater, Policy};
+use leasehold_core::{Error, Kind, Result, Token};
+use rustix::fs::{AtFlags, FileType, Mode};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// How many old generations stay, so that a reader who has just opened one can finish.
 const KEEP: usize = 1;
 
 /// Guards one folder by a permit directory beside it.
-#[derive(Debug, Clone)]
-pub struct FolderGuard {
-    path: PathBuf,
-    resource: String,
-    policy: Policy,
+pub type FolderGuard = ArtifactGuard<WholeFolder>;
+
+/// A folder that is replaced whole; a symlink at its path is not followed.
+#[derive(Debug, Clone, Copy)]
+pub struct WholeFolder {
     keep: usize,
-    steps: Observed<FileStep>,
+}
+
+impl Artifact for WholeFolder {
+    const SCHEME: &'static str = "folder";
+
+    fn locate(path: &Path, resource: &str) -> Result<ArtifactPath> {
+        ArtifactPath::open(path, resource)
+    }
 }
 
 /// How the staged tree takes its place.
@@ -49,64 +52,26 @@ enum Replacement {
     Exchange,
 }
 
-impl FolderGuard {
+impl ArtifactGuard<WholeFolder> {
     /// A guard for the folder at `path`, which need not exist; the folder around it must.
     ///
     /// # Errors
     /// [`Kind::Unsupported`] for [`Policy::Ordered`]: a folder remembers epochs, not sequences.
     pub fn new(path: impl Into<PathBuf>, policy: Policy) -> Result<Self> {
-        let path = path.into();
-        let resource = format!("folder:{}", shown(&path));
-        if policy == Policy::Ordered {
-            let message = format!(
-                "resource=`{resource}` cannot order the publishes of one tenure; use reentrant or once per epoch"
-            );
-            return Err(Error::new(Kind::Unsupported, message));
-        }
-        Ok(FolderGuard { path, resource, policy, keep: KEEP, steps: Observed::NOBODY })
+        ArtifactGuard::of(WholeFolder { keep: KEEP }, path.into(), policy)
     }
 
     /// The same guard, keeping this many generations besides the live one.
     #[must_use]
     pub fn keeping(mut self, generations: usize) -> Self {
-        self.keep = generations;
+        self.artifact.keep = generations;
         self
-    }
-
-    /// The same guard, watched at every step.
-    #[must_use]
-    pub fn with_observer(mut self, observer: Arc<dyn Observer<FileStep>>) -> Self {
-        self.steps = Observed::by(observer);
-        self
-    }
-
-    /// The path as it was given.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// [`Guard::seal`] for callers that may block.
-    pub fn seal_now(&self, token: &Token) -> Result<HighWater> {
-        let place = ArtifactPath::open(&self.path, &self.resource)?;
-        Permits::open(self.scene(), &place, token)?.seal()
-    }
-
-    /// [`Adopt::adopt`] for callers that may block.
-    pub fn adopt_now(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
-        let place = ArtifactPath::open(&self.path, &self.resource)?;
-        adopt::adopt(self.scene(), &place, from, token, by, why)
-    }
-
-    /// [`Guard::high_water`] for callers that may block.
-    pub fn high_water_now(&self) -> Result<Option<HighWater>> {
-        let place = ArtifactPath::open(&self.path, &self.resource)?;
-        fence::high_water(&self.scene(), &place)
     }
 
     /// Replaces the folder by a copy of `source`.
     pub fn publish(&self, token: &Token, source: &Path) -> Result<HighWater> {
         let scene = self.scene();
-        let place = ArtifactPath::open(&self.path, &self.resource)?;
+        let place = self.locate()?;
         let replacement = self.replacement(&place)?;
         self.apart(&place, source)?;
         let permits = Permits::open(scene, &place, token)?;
@@ -156,7 +121,7 @@ impl FolderGuard {
             Ok(rustix::fs::renameat(permits.fence(), link.as_str(), &place.parent, &place.name)?)
         });
         match published {
-            Ok(_) => generations.collect(&scene, permits.fence(), token.epoch, self.keep),
+            Ok(_) => generations.collect(&scene, permits.fence(), token.epoch, self.artifact.keep),
             Err(_) => generations.withdraw(&scene, permits.fence(), &name),
         }
         published
@@ -200,8 +165,8 @@ impl FolderGuard {
     /// keep it does not undo the publish.
     fn keep_displaced(&self, permits: &Permits<'_>, place: &ArtifactPath, token: &Token, tree: &str) {
         // Not one of the steps that decide: those are behind us.
-        let scene = Scene { resource: &self.resource, steps: &Observed::NOBODY };
-        if self.keep == 0 {
+        let scene = self.scene().quiet();
+        if self.artifact.keep == 0 {
             return;
         }
         let Ok(generations) = Generations::open(&scene, place) else { return };
@@ -210,17 +175,17 @@ impl FolderGuard {
             Ok(rustix::fs::renameat(permits.fence(), tree, generations.folder(), name.as_str())?)
         });
         if moved.is_ok() {
-            generations.collect(&scene, permits.fence(), token.epoch, self.keep);
+            generations.collect(&scene, permits.fence(), token.epoch, self.artifact.keep);
         }
     }
 
     /// What publishers that died have displaced joins the generations too, after the old ones were collected: nobody was
     /// told of it yet, so it stays for one publish more.
     fn keep_rescued(&self, permits: &Permits<'_>, place: &ArtifactPath, token: &Token) {
-        let scene = Scene { resource: &self.resource, steps: &Observed::NOBODY };
+        let scene = self.scene().quiet();
         let Ok(found) = fence::names(permits.fence()) else { return };
         for (name, _) in found.into_iter().filter(|(name, _)| name.starts_with(DISPLACED)) {
-            if self.keep == 0 {
+            if self.artifact.keep == 0 {
                 discard_aside(&scene, permits.fence(), &name, permits.fence());
             } else if let Ok(generations) = Generations::open(&scene, place) {
                 let generation = generations.next_name(token);
@@ -240,20 +205,16 @@ impl FolderGuard {
             Some(FileType::Symlink) => "it is a symlink that no publish made; publish to where it leads, or remove it",
             Some(_) => "it is not a folder; single files are for `leasehold write`",
         };
-        Err(Error::invalid("path", shown(&self.path), allowed))
+        Err(Error::invalid("path", shown(self.path()), allowed))
     }
 
     /// A tree that holds its own destination would be copied into itself.
     fn apart(&self, place: &ArtifactPath, source: &Path) -> Result<()> {
         let (Ok(from), Ok(around)) = (source.canonicalize(), place.folder.canonicalize()) else { return Ok(()) };
-        if around.starts_with(&from) || self.path.canonicalize().is_ok_and(|target| target.starts_with(&from)) {
+        if around.starts_with(&from) || self.path().canonicalize().is_ok_and(|target| target.starts_with(&from)) {
             return Err(Error::invalid("source", shown(source), format!("it is or holds `{}` itself", self.resource)));
         }
         Ok(())
-    }
-
-    fn scene(&self) -> Scene<'_> {
-        Scene { resource: &self.resource, steps: &self.steps }
     }
 }
 
@@ -269,38 +230,7 @@ fn name_by_inode(permits: &Permits<'_>, stage: &str, held: &OwnedFd) -> io::Resu
 
 fn open_stage(permits: &Permits<'_>, stage: &str) -> io::Result<OwnedFd> {
     rustix::fs::mkdirat(permits.fence(), stage, Mode::from_raw_mode(0o777))?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let opened = rustix::fs::openat(permits.fence(), stage, flags, Mode::empty())?;
+    let opened = open_folder(permits.fence(), stage)?;
     hold(&opened)?;
     Ok(opened)
-}
-
-#[async_trait]
-impl Guard for FolderGuard {
-    fn resource(&self) -> String {
-        self.resource.clone()
-    }
-
-    fn strength(&self) -> Strength {
-        Strength::Atomic
-    }
-
-    async fn seal(&self, token: &Token) -> Result<HighWater> {
-        let (guard, token) = (self.clone(), token.clone());
-        blocking(move || guard.seal_now(&token)).await
-    }
-
-    async fn high_water(&self) -> Result<Option<HighWater>> {
-        let guard = self.clone();
-        blocking(move || guard.high_water_now()).await
-    }
-}
-
-#[async_trait]
-impl Adopt for FolderGuard {
-    async fn adopt(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
-        let (guard, from, token) = (self.clone(), from.clone(), token.clone());
-        let (by, why) = (by.clone(), why.clone());
-        blocking(move || guard.adopt_now(&from, &token, &by, &why)).await
-    }
 }

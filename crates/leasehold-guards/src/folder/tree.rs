@@ -6,6 +6,7 @@
 use crate::observe::file::FileStep;
 use crate::permit::Permits;
 use crate::permit::error::{Scene, vanished};
+use crate::permit::fence::open_folder;
 use crate::permit::location::shown;
 use crate::permit::nesting;
 use leasehold_core::{Error, Kind, Result};
@@ -64,8 +65,7 @@ impl Copier<'_> {
                 return Err(Error::invalid("source", shown(&path), allowed));
             }
         }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let made = self.made(rustix::fs::openat(self.permits.fence(), into, flags, Mode::empty()))?;
+        let made = self.made(open_folder(self.permits.fence(), into))?;
         let mode = Mode::from_raw_mode(((stat.mode() & 0o777) | OWN_FOLDER) as _);
         self.made(rustix::fs::fchmod(&made, mode))?;
         File::from(made).sync_all().map_err(|e| self.scene.failed(FileStep::SyncPayload, e))

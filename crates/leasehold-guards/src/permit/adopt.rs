@@ -13,7 +13,7 @@ use crate::observe::file::FileStep;
 use crate::permit::Permits;
 use crate::permit::error::{Scene, exists, vanished};
 use crate::permit::fence::{
-    LEASE, NOBODY, SEALED, high_in, list, names, open_fence, permit_name, read_file, read_lease, sync,
+    LEASE, NOBODY, SEALED, high_in, list, names, open_fence, open_folder, permit_name, read_file, read_lease, sync,
 };
 use crate::permit::location::ArtifactPath;
 use crate::permit::nesting;
@@ -37,7 +37,6 @@ const NEW: &str = "new-";
 const ADOPTED: &str = "adopted";
 /// The leases that had the artifact before, with the highest epoch of each: the fence folder of one that comes back is new.
 const EARLIER: &str = "earlier";
-const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// True for `<nonce>-<inode>`. The inode is that of the folder which was staged under this name: whoever finds another one
 /// there knows that the two have changed places.
@@ -166,7 +165,7 @@ fn open_beside(scene: &Scene<'_>, place: &ArtifactPath) -> Result<OwnedFd> {
     let name = place.beside(".adopt")?;
     scene.take(FileStep::StageFence, || match rustix::fs::mkdirat(&place.parent, &name, Mode::from_raw_mode(0o777)) {
         Err(e) if !exists(&e.into()) => Err(e.into()),
-        _ => Ok(rustix::fs::openat(&place.parent, &name, FOLDER, Mode::empty())?),
+        _ => Ok(open_folder(&place.parent, &name)?),
     })
 }
 
@@ -179,7 +178,7 @@ fn stage(scene: &Scene<'_>, beside: &OwnedFd, earlier: &Former, token: &Token, n
     let made = scene.attempt(FileStep::StageFence, || {
         let mode = Mode::from_raw_mode(0o777);
         rustix::fs::mkdirat(beside, new.as_str(), mode)?;
-        let fence = rustix::fs::openat(beside, new.as_str(), FOLDER, Mode::empty())?;
+        let fence = open_folder(beside, new.as_str())?;
         for (name, bytes) in [(LEASE, lease.as_slice()), (EARLIER, &earlier), (ADOPTED, note.as_bytes())] {
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let mut file = File::from(rustix::fs::openat(&fence, name, flags, Mode::from_raw_mode(0o666))?);
@@ -225,7 +224,7 @@ impl Permits<'_> {
     /// saw is another one now. Fences that were displaced are retired.
     pub(crate) fn settle(&self) -> Result<()> {
         let name = self.place.beside(".adopt")?;
-        match rustix::fs::openat(&self.place.parent, &name, FOLDER, Mode::empty()) {
+        match open_folder(&self.place.parent, &name) {
             Err(Errno::NOENT) => {}
             Err(e) => return Err(self.scene.failed(FileStep::Retire, e.into())),
             Ok(beside) => {
@@ -241,7 +240,7 @@ impl Permits<'_> {
         for former in list(&self.scene, &self.fence)?.former {
             self.scene.take(FileStep::Retire, || Ok(()))?;
             let Some(inode) = former.strip_prefix(FORMER).and_then(inode_in) else { continue };
-            let opened = match rustix::fs::openat(&self.fence, former.as_str(), FOLDER, Mode::empty()) {
+            let opened = match open_folder(&self.fence, former.as_str()) {
                 Err(Errno::NOENT) => continue,
                 answer => answer.map_err(|e| self.scene.failed(FileStep::Retire, e.into()))?,
             };

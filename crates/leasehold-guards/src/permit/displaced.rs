@@ -9,10 +9,10 @@
 use crate::observe::file::FileStep;
 use crate::permit::STAGE;
 use crate::permit::error::{Scene, vanished};
-use crate::permit::fence::names;
+use crate::permit::fence::{names, open_folder};
 use crate::permit::teardown::discard_aside;
 use leasehold_core::{Nonce, Result};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType};
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -85,9 +85,7 @@ pub(crate) fn judge(scene: &Scene<'_>, fence: &OwnedFd, swapped: &str) -> Result
 }
 
 fn entries(scene: &Scene<'_>, fence: &OwnedFd, folder: &str) -> Result<Vec<(String, FileType)>> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let listed =
-        rustix::fs::openat(fence, folder, flags, Mode::empty()).map_err(io::Error::from).and_then(|at| names(&at));
+    let listed = open_folder(fence, folder).map_err(io::Error::from).and_then(|at| names(&at));
     match listed {
         Err(e) if vanished(&e) || e.kind() == io::ErrorKind::NotADirectory => Ok(Vec::new()),
         answer => answer.map_err(|e| scene.failed(FileStep::Empty, e)),

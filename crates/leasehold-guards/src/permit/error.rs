@@ -16,7 +16,12 @@ pub(crate) struct Scene<'a> {
     pub(crate) steps: &'a Observed<FileStep>,
 }
 
-impl Scene<'_> {
+impl<'a> Scene<'a> {
+    /// The same without an observer, for cleaning up: nothing is decided by it.
+    pub(crate) fn quiet(&self) -> Scene<'a> {
+        Scene { resource: self.resource, steps: &Observed::NOBODY }
+    }
+
     /// Takes a step; the cause is left to the caller to judge.
     pub(crate) fn attempt<T>(&self, step: FileStep, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         self.steps.reach(step)?;

@@ -13,10 +13,11 @@ use leasehold_core::guard::HighWater;
 use leasehold_core::{Epoch, Error, Kind, LeaseName, Lineage, Nonce, Result, codec};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::path::Arg;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 pub(crate) const LEASE: &str = "lease";
 pub(crate) const SEALED: &str = "sealed";
@@ -83,9 +84,14 @@ fn parse_permit(name: &str) -> Option<(Epoch, Nonce)> {
     (permit_name(permit.0, permit.1) == name).then_some(permit)
 }
 
-pub(crate) fn open_fence(scene: &Scene<'_>, place: &ArtifactPath, name: &OsStr) -> Result<Option<OwnedFd>> {
+/// Opens a folder, but not through a symlink.
+pub(crate) fn open_folder(at: impl AsFd, name: impl Arg) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    match rustix::fs::openat(&place.parent, name, flags, Mode::empty()) {
+    rustix::fs::openat(at, name, flags, Mode::empty())
+}
+
+pub(crate) fn open_fence(scene: &Scene<'_>, place: &ArtifactPath, name: &OsStr) -> Result<Option<OwnedFd>> {
+    match open_folder(&place.parent, name) {
         Ok(fence) => Ok(Some(fence)),
         Err(Errno::NOENT) => Ok(None),
         Err(Errno::LOOP | Errno::NOTDIR) => Err(Error::new(

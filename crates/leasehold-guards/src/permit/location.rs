@@ -20,7 +20,7 @@ const MAX_NAME_BYTES: usize = 255;
 
 /// The folder that holds an artifact, and the artifact's name in it.
 #[derive(Debug)]
-pub(crate) struct ArtifactPath {
+pub struct ArtifactPath {
     pub(crate) folder: PathBuf,
     pub(crate) parent: OwnedFd,
     pub(crate) name: OsString,

@@ -19,30 +19,29 @@
 //!   was itself removed before, if the lower go first.
 
 pub(crate) mod adopt;
+pub(crate) mod artifact;
 pub(crate) mod displaced;
 pub(crate) mod error;
 pub(crate) mod fence;
 pub(crate) mod location;
 pub(crate) mod nesting;
+pub(crate) mod stage;
 pub(crate) mod teardown;
 
 use self::error::{Scene, exists, vanished};
-use self::fence::{LEASE, Listing, SEALED, WROTE, list, open_fence, permit_name, read_lease, sync};
+use self::fence::{LEASE, Listing, SEALED, WROTE, list, names, open_fence, open_folder, permit_name, read_lease, sync};
 use self::location::ArtifactPath;
-use self::teardown::{discard, discard_aside, gone_name};
+use self::teardown::{discard, gone_name};
 use crate::observe::file::FileStep;
 use leasehold_core::guard::{self, HighWater, Policy};
-use leasehold_core::observe::Observed;
 use leasehold_core::{Epoch, Error, Kind, LeaseName, Lineage, Nonce, Result, Token, codec};
-use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
-#[cfg(feature = "folder")]
-const TURN: &str = "turn";
 const ANCHOR: &str = "anchor-";
 pub(crate) const STAGE: &str = "stage-";
 /// How often our own permit may vanish under us before we say so.
@@ -59,7 +58,7 @@ pub(crate) struct Permits<'a> {
     pub(crate) place: &'a ArtifactPath,
     pub(crate) token: &'a Token,
     pub(crate) fence: OwnedFd,
-    own: String,
+    pub(crate) own: String,
 }
 
 impl<'a> Permits<'a> {
@@ -363,8 +362,7 @@ impl<'a> Permits<'a> {
 
     /// An empty file has nothing to sync but its name, which is in the permit.
     fn sync_own(&self) -> io::Result<()> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        sync(&rustix::fs::openat(&self.fence, self.own.as_str(), flags, Mode::empty())?)
+        sync(&open_folder(&self.fence, self.own.as_str())?)
     }
 
     /// Why a step inside our own permit failed: a newer epoch has removed it, if one is there.
@@ -436,32 +434,8 @@ impl<'a> Permits<'a> {
         Ok(rustix::fs::openat(&self.fence, path, flags, Mode::from_raw_mode(mode as _))?)
     }
 
-    /// Waits until no other process of our tenure is publishing. A higher epoch waits for nobody: it removes the file
-    /// that is waited on.
-    #[cfg(feature = "folder")]
-    pub(crate) fn turn(&self) -> Result<OwnedFd> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mode = Mode::from_raw_mode(0o666);
-        let turn = rustix::fs::openat(&self.fence, format!("{}/{TURN}", self.own), flags, mode)
-            .map_err(|e| self.why(FileStep::Anchor, e.into()))?;
-        rustix::io::retry_on_intr(|| rustix::fs::flock(&turn, FlockOperation::LockExclusive))
-            .map_err(|e| self.scene.failed(FileStep::Anchor, e.into()))?;
-        Ok(turn)
-    }
-
     pub(crate) fn fence(&self) -> &OwnedFd {
         &self.fence
-    }
-
-    /// Removes what one call staged; what cannot be removed now goes with the permit.
-    pub(crate) fn drop_stage(&self, stage: &str) {
-        if rustix::fs::unlinkat(&self.fence, stage, AtFlags::empty()).is_err() {
-            let quiet = Scene { resource: self.scene.resource, steps: &Observed::NOBODY };
-            // What may have displaced something is left to the next seal if that cannot be saved now.
-            if displaced::rescue_from_stage(&quiet, &self.fence, stage).is_ok() {
-                discard_aside(&quiet, &self.fence, stage, &self.fence);
-            }
-        }
     }
 
     /// Others of our tenure find the permit sealed when their anchor is gone.
@@ -471,45 +445,13 @@ impl<'a> Permits<'a> {
         }
     }
 
-    /// Removes what crashed processes of our own tenure have staged. A live one holds its stage; that is only a hint
-    /// for cleaning up, nothing is decided by it.
-    pub(crate) fn drop_abandoned(&self) {
-        for name in self.own_entries(STAGE) {
-            let stage = format!("{}/{name}", self.own);
-            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-            let Ok(opened) = rustix::fs::openat(&self.fence, stage.as_str(), flags, Mode::empty()) else { continue };
-            if abandoned(&opened) {
-                self.drop_stage(&stage);
-            }
-        }
-    }
-
     fn own_entries(&self, prefix: &str) -> Vec<String> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let Ok(own) = rustix::fs::openat(&self.fence, self.own.as_str(), flags, Mode::empty()) else {
-            return Vec::new();
-        };
-        let Ok(entries) = Dir::new(own) else { return Vec::new() };
-        let names = entries.filter_map(|entry| entry.ok()?.file_name().to_str().ok().map(str::to_owned));
-        names.filter(|name| name.starts_with(prefix)).collect()
+        let Ok(own) = open_folder(&self.fence, self.own.as_str()) else { return Vec::new() };
+        let found = names(&own).unwrap_or_default().into_iter().map(|(name, _)| name);
+        found.filter(|name| name.starts_with(prefix)).collect()
     }
 
     pub(crate) fn contended(&self, what: &str) -> Error {
         Error::new(Kind::Contended, format!("{what}: resource=`{}`; try again", self.scene.resource))
     }
-}
-
-/// Marks a stage as in use by a live process, as far as the file system can. A stage that somebody cleaned up in the
-/// moment before counts as vanished.
-pub(crate) fn hold(stage: &OwnedFd) -> io::Result<()> {
-    let held = rustix::fs::flock(stage, FlockOperation::NonBlockingLockExclusive);
-    if held == Err(Errno::WOULDBLOCK) || rustix::fs::fstat(stage)?.st_nlink == 0 {
-        return Err(Errno::NOENT.into());
-    }
-    Ok(())
-}
-
-/// True if no live process holds this stage; false also where the file system cannot tell.
-fn abandoned(stage: &OwnedFd) -> bool {
-    rustix::fs::flock(stage, FlockOperation::NonBlockingLockExclusive).is_ok()
 }

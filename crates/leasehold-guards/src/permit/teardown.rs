@@ -5,9 +5,9 @@
 
 use crate::observe::file::FileStep;
 use crate::permit::error::{Scene, errno, vanished};
-use leasehold_core::observe::Observed;
+use crate::permit::fence::open_folder;
 use leasehold_core::{Error, Kind, Nonce, Result};
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode};
 use rustix::io::Errno;
 use std::ffi::{CStr, OsStr};
 use std::io;
@@ -48,8 +48,7 @@ pub(crate) fn discard(scene: &Scene<'_>, fence: BorrowedFd<'_>, name: &OsStr) ->
 pub(crate) fn discard_aside(scene: &Scene<'_>, at: &OwnedFd, name: &str, fence: &OwnedFd) {
     let aside = gone_name();
     if rustix::fs::renameat(at, name, fence, aside.as_str()).is_ok() {
-        let quiet = Scene { resource: scene.resource, steps: &Observed::NOBODY };
-        let _ = discard(&quiet, fence.as_fd(), OsStr::new(&aside));
+        let _ = discard(&scene.quiet(), fence.as_fd(), OsStr::new(&aside));
     }
 }
 
@@ -71,12 +70,11 @@ fn empty(fence: BorrowedFd<'_>, at: BorrowedFd<'_>, name: &OsStr, depth: usize) 
     if depth > MAX_DEPTH {
         return Err(io::Error::other("the staged tree is too deep"));
     }
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let opened = match rustix::fs::openat(at, name, flags, Mode::empty()) {
+    let opened = match open_folder(at, name) {
         // A tree is staged with the modes it had; a folder that its own owner may not enter must still go.
         Err(Errno::ACCESS) => {
             rustix::fs::chmodat(at, name, Mode::RWXU, AtFlags::empty())?;
-            rustix::fs::openat(at, name, flags, Mode::empty())
+            open_folder(at, name)
         }
         answer => answer,
     };

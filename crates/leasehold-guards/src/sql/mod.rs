@@ -9,10 +9,14 @@ pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod script;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod server;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
 pub use script::{MAX_SCRIPT_BYTES, Script, Statement};
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub use server::ServerGuard;
 
 use async_trait::async_trait;
 use leasehold_core::guard::{self, Adopt, HighWater, Policy};
@@ -262,26 +266,45 @@ const TRAIL: usize = 8;
 /// How long the column `trail` is then: 32 digits each, a blank in between.
 pub(crate) const TRAIL_CHARS: usize = 33 * TRAIL - 1;
 
-/// What became of a write whose commit was not answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
-    Applied,
-    NotApplied,
-    Unknown,
-}
-
-/// Judges by the trail of the row, read under its lock when nothing of ours was under way any more: whether the write is in
-/// there, or the trail goes back to where it was `before` and shows that it is not.
-pub(crate) fn fate(trail: &str, write: Nonce, before: &str) -> Fate {
+/// What became of a write, by the trail of the row that was read under its lock when nothing of ours was under way any more:
+/// whether the write is in there, or the trail goes back to where it was `before` and shows that it is not.
+pub(crate) fn outcome(resource: &str, trail: &str, write: Nonce, before: &str, cause: &str) -> Result<()> {
     let write = write.to_string();
     let last = before.split(' ').next().filter(|last| !last.is_empty());
     let numbers: Vec<&str> = trail.split(' ').filter(|number| !number.is_empty()).collect();
     if numbers.contains(&&*write) {
-        Fate::Applied
+        Ok(())
     } else if numbers.len() < TRAIL || last.is_some_and(|last| numbers.contains(&last)) {
-        Fate::NotApplied
+        Err(undone(resource, cause))
     } else {
-        Fate::Unknown
+        Err(unknown(resource, "others have written many times since", cause))
+    }
+}
+
+/// Attempts to move the fence without any other write.
+#[derive(Default)]
+pub(crate) struct Settling {
+    /// Why the last attempt was not answered.
+    lost: Option<String>,
+}
+
+impl Settling {
+    /// What the attempts have come to, once they have.
+    pub(crate) fn add<T>(&mut self, tried: Result<(T, Option<String>)>) -> Option<Result<T>> {
+        match (tried, &self.lost) {
+            (Ok((high, None)), _) => Some(Ok(high)),
+            (Ok((_, Some(cause))), _) => {
+                self.lost = Some(cause);
+                None
+            }
+            // What became of the first attempt stays open.
+            (Err(e), Some(_)) if matches!(e.kind(), Kind::Contended | Kind::Unavailable) => None,
+            (Err(e), _) => Some(Err(e)),
+        }
+    }
+
+    pub(crate) fn given_up(self, resource: &str, what: &str) -> Error {
+        unknown(resource, what, self.lost.unwrap_or_default())
     }
 }
 
@@ -372,14 +395,15 @@ mod tests {
     fn the_fate_of_a_write_is_known_as_far_as_the_trail_goes_back() {
         let number = Nonce::from_u128;
         let trail = |numbers: &[u128]| numbers.iter().map(|n| number(*n).to_string()).collect::<Vec<_>>().join(" ");
-        assert_eq!(fate("", number(9), ""), Fate::NotApplied);
-        assert_eq!(fate(&trail(&[9]), number(9), ""), Fate::Applied);
-        assert_eq!(fate(&trail(&[12, 11, 9, 8]), number(9), &trail(&[8])), Fate::Applied);
-        assert_eq!(fate(&trail(&[12, 11, 8]), number(9), &trail(&[8])), Fate::NotApplied);
+        let told = |trail: &str, write, before: &str| outcome("db", trail, write, before, "x").err().map(|e| e.kind());
+        assert_eq!(told("", number(9), ""), Some(Kind::Unavailable));
+        assert_eq!(told(&trail(&[9]), number(9), ""), None);
+        assert_eq!(told(&trail(&[12, 11, 9, 8]), number(9), &trail(&[8])), None);
+        assert_eq!(told(&trail(&[12, 11, 8]), number(9), &trail(&[8])), Some(Kind::Unavailable));
         let full = trail(&[27, 26, 25, 24, 23, 22, 21, 20]);
         assert_eq!(full.len(), TRAIL_CHARS);
-        assert_eq!(fate(&full, number(9), &trail(&[20, 19])), Fate::NotApplied);
-        assert_eq!(fate(&full, number(9), &trail(&[19, 18])), Fate::Unknown);
-        assert_eq!(fate(&full, number(9), ""), Fate::Unknown);
+        assert_eq!(told(&full, number(9), &trail(&[20, 19])), Some(Kind::Unavailable));
+        assert_eq!(told(&full, number(9), &trail(&[19, 18])), Some(Kind::Indeterminate));
+        assert_eq!(told(&full, number(9), ""), Some(Kind::Indeterminate));
     }
 }

@@ -8,8 +8,8 @@
 use crate::blocking::blocking;
 use crate::observe::write::{WriteStep, reach};
 use crate::sql::{
-    Dialect, Fate, FenceRow, Outcome, Resource, Rows, Script, Setup, SqlGuard, Statement, TRAIL_CHARS, escaped,
-    failed_statement, fate, hex, high_water, judge, no_room, not_removed, not_set_up, one_line, shown, undone, unknown,
+    Dialect, FenceRow, Outcome, Resource, Rows, Script, Settling, Setup, SqlGuard, Statement, TRAIL_CHARS, escaped,
+    failed_statement, hex, high_water, judge, no_room, not_removed, not_set_up, one_line, outcome, shown, unknown,
 };
 use crate::succession::{self, Former, MAX_FORMER_BYTES};
 use async_trait::async_trait;
@@ -279,17 +279,13 @@ impl SqliteGuard {
 
     /// Repeats what only moves the fence, until that was answered.
     fn settle(&self, db: &Connection, act: impl Fn() -> Result<HighWater>) -> Result<HighWater> {
-        let mut lost = None;
+        let mut settling = Settling::default();
         for _ in 0..TRIES {
-            match (self.within(db, &act), &lost) {
-                (Ok((high, None)), _) => return Ok(high),
-                (Ok((_, Some(cause))), _) => lost = Some(cause),
-                // What became of the first attempt stays open.
-                (Err(e), Some(_)) if matches!(e.kind(), Kind::Contended | Kind::Unavailable) => {}
-                (Err(e), _) => return Err(e),
+            if let Some(settled) = settling.add(self.within(db, &act)) {
+                return settled;
             }
         }
-        Err(unknown(&self.resource(), "the disk does not take it", lost.unwrap_or_default()))
+        Err(settling.given_up(&self.resource(), "the disk does not take it"))
     }
 
     /// A new write takes the place of what was left in the log, and when it was answered, what the row says is sure.
@@ -307,11 +303,7 @@ impl SqliteGuard {
                 })
             });
             if let Ok((trail, None)) = confirmed {
-                return match fate(&trail, write, before) {
-                    Fate::Applied => Ok(()),
-                    Fate::NotApplied => Err(undone(&self.resource(), cause)),
-                    Fate::Unknown => Err(unknown(&self.resource(), "others have written many times since", cause)),
-                };
+                return outcome(&self.resource(), &trail, write, before, cause);
             }
         }
         Err(unknown(&self.resource(), "the disk does not take a new write", cause))

@@ -11,21 +11,19 @@ mod unanswered;
 
 pub use fenced::{Fenced, begin};
 
-use crate::observe::write::{WriteStep, reach};
+use crate::observe::write::WriteStep;
+use crate::sql::server::{ASK, ServerGuard};
 use crate::sql::{
-    Connect, Dialect, Outcome, Resource, Rows, Script, Setup, SqlGuard, escaped, failed_statement, hex, high_water,
-    judge, no_room, not_removed, not_set_up, one_line, shown,
+    Dialect, Outcome, Resource, Rows, Script, Setup, SqlGuard, escaped, failed_statement, hex, high_water, judge,
+    no_room, not_removed, not_set_up, one_line, shown,
 };
 use crate::succession;
 use async_trait::async_trait;
 use leasehold_core::guard::{Adopt, Guard, HighWater, Policy, Strength};
-use leasehold_core::observe::{Observed, Observer};
 use leasehold_core::{Error, Kind, Nonce, Result, Token, Who, Why};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Column, Conn, Row, Value};
 use statements::literal;
-use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
@@ -33,27 +31,9 @@ use tokio::time::{sleep, timeout};
 const PATIENCE: Duration = Duration::from_millis(100);
 /// How often an admit is tried again that the server gave up for the sake of others.
 const TRIES: u32 = 3;
-/// How often, and how far apart, it is looked whether a newer holder has come.
-const GLANCES: u32 = 4;
-const GLANCE: Duration = Duration::from_millis(50);
-/// How long a question about the past may take.
-const ASK: Duration = Duration::from_secs(6);
 
-/// Guards a database, or a part of it.
-#[derive(Clone)]
-pub struct MysqlGuard {
-    connect: Connect<Conn>,
-    place: String,
-    resource: Resource,
-    policy: Policy,
-    steps: Observed<WriteStep>,
-}
-
-impl fmt::Debug for MysqlGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MysqlGuard({})", self.resource())
-    }
-}
+/// Guards a MariaDB or MySQL database, or a part of it.
+pub type MysqlGuard = ServerGuard<Conn>;
 
 /// Admits a token inside the caller's own transaction: one exchange. Call [`close`] before the commit; then the writes
 /// and the fence count together. Roll back, and neither does.
@@ -224,26 +204,14 @@ fn is_plain(error: &mysql_async::Error) -> bool {
     matches!(error, mysql_async::Error::Server(told) if !matches!(told.code, 1053 | 1317 | 1927 | 4031))
 }
 
-impl MysqlGuard {
-    /// A guard for a resource of the database that `connect` leads to; `place` is its name for messages.
-    pub fn new(connect: Connect<Conn>, place: impl Into<String>, resource: Resource, policy: Policy) -> Self {
-        MysqlGuard { connect, place: place.into(), resource, policy, steps: Observed::NOBODY }
-    }
-
-    /// The same guard, watched at every stage.
-    #[must_use]
-    pub fn with_observer(mut self, observer: Arc<dyn Observer<WriteStep>>) -> Self {
-        self.steps = Observed::by(observer);
-        self
-    }
-
+impl ServerGuard<Conn> {
     async fn begin(&self, token: &Token, policy: Option<Policy>, write: Nonce) -> Result<(Conn, Admitted)> {
         let resource = self.resource();
-        reach(&self.steps, WriteStep::Connect, &resource)?;
+        self.reach(WriteStep::Connect)?;
         let mut last = None;
         for _ in 0..TRIES {
             let mut conn = (self.connect)().await?;
-            reach(&self.steps, WriteStep::Admit, &resource)?;
+            self.reach(WriteStep::Admit)?;
             let admit = statements::admit(&self.resource, token, policy, write)?;
             // Outside of any SAVEPOINT that a script may name: it tells whether the transaction is still the same.
             let sql = format!("START TRANSACTION; SAVEPOINT leasehold_{write}; {admit}");
@@ -295,26 +263,12 @@ impl MysqlGuard {
         }
     }
 
-    /// A session that was ended in the middle was most likely ended by a newer holder, who may still be at it: then that is
-    /// what is said.
-    async fn overtaken(&self, token: &Token, error: Error) -> Error {
-        for _ in 0..GLANCES {
-            if let Ok(Ok(Some(high))) = timeout(ASK, self.high_water()).await
-                && let Err(rejection) = leasehold_core::guard::seal(Some(&high), token)
-            {
-                return rejection.into_error(&self.resource());
-            }
-            sleep(GLANCE).await;
-        }
-        error
-    }
-
     /// The transaction is still the one that was admitted, and commits; one exchange. If no answer came, why.
     async fn commit(&self, mut conn: Conn, write: Nonce) -> Result<Option<String>> {
-        reach(&self.steps, WriteStep::Commit, &self.resource())?;
+        self.reach(WriteStep::Commit)?;
         let sql = format!("RELEASE SAVEPOINT leasehold_{write}; {}; COMMIT", statements::close(&self.resource));
         let answer = exchange(&mut conn, &sql).await;
-        if let Err(lost) = reach(&self.steps, WriteStep::Reply, &self.resource()) {
+        if let Err(lost) = self.reach(WriteStep::Reply) {
             return Ok(Some(lost.to_string()));
         }
         match answer {
@@ -331,7 +285,7 @@ impl MysqlGuard {
     async fn apply(&self, conn: &mut Conn, token: &Token, script: &Script) -> Result<(Vec<u64>, Rows)> {
         let (mut counts, mut rows) = (Vec::new(), Rows::default());
         for statement in script.statements() {
-            reach(&self.steps, WriteStep::Apply, &self.resource())?;
+            self.reach(WriteStep::Apply)?;
             match run_one(conn, &statement.text).await {
                 Ok((count, given)) => {
                     counts.push(count);
@@ -394,7 +348,7 @@ async fn run_one(conn: &mut Conn, sql: &str) -> mysql_async::Result<(u64, Option
 }
 
 #[async_trait]
-impl Guard for MysqlGuard {
+impl Guard for ServerGuard<Conn> {
     fn resource(&self) -> String {
         format!("{}#{}", self.place, self.resource)
     }
@@ -404,7 +358,7 @@ impl Guard for MysqlGuard {
     }
 
     async fn seal(&self, token: &Token) -> Result<HighWater> {
-        self.settle(token, None).await
+        self.settle(|| self.seal_once(token)).await
     }
 
     async fn high_water(&self) -> Result<Option<HighWater>> {
@@ -420,16 +374,16 @@ impl Guard for MysqlGuard {
 }
 
 #[async_trait]
-impl Adopt for MysqlGuard {
+impl Adopt for ServerGuard<Conn> {
     async fn adopt(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
         succession::adopt(&self.resource(), Some(from), from, token)?;
         let note = succession::note(from, by, why);
-        self.settle(token, Some((from, &note))).await
+        self.settle(|| self.give(from, token, &note)).await
     }
 }
 
 #[async_trait]
-impl SqlGuard for MysqlGuard {
+impl SqlGuard for ServerGuard<Conn> {
     async fn remove(&self, whole: bool) -> Result<()> {
         let mut conn = (self.connect)().await?;
         let fail = |e: mysql_async::Error| not_removed(&self.resource(), e);
@@ -496,7 +450,7 @@ impl SqlGuard for MysqlGuard {
             }
         };
         if let Some(cause) = self.commit(conn, write).await? {
-            self.resolve(token, write, &admitted, &cause).await?;
+            self.find_out(token, write, &admitted, &cause).await?;
         }
         Ok(Outcome { high: admitted.high, counts, rows })
     }

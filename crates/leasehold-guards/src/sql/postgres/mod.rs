@@ -9,20 +9,17 @@ mod fenced;
 
 pub use fenced::{Fenced, begin};
 
-use crate::observe::write::{WriteStep, reach};
+use crate::observe::write::WriteStep;
+use crate::sql::server::{ASK, Lost, ServerGuard};
 use crate::sql::{
-    Connect, Dialect, Fate, Name, Outcome, Resource, Rows, Script, Setup, SqlGuard, escaped, failed_statement, fate,
-    high_water, judge, mode, no_room, not_removed, not_set_up, one_line, sequence, undone, unknown,
+    Dialect, Name, Outcome, Resource, Rows, Script, Setup, SqlGuard, escaped, failed_statement, high_water, judge,
+    mode, no_room, not_removed, not_set_up, one_line, sequence,
 };
 use crate::succession::{self, Former, MAX_FORMER_BYTES};
 use async_trait::async_trait;
 use leasehold_core::guard::{Adopt, Guard, HighWater, Policy, Strength};
-use leasehold_core::observe::{Observed, Observer};
 use leasehold_core::{Error, Kind, Nonce, Result, Token, Who, Why};
-use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::{Client, GenericClient, SimpleQueryMessage, SimpleQueryRow};
 
@@ -31,32 +28,11 @@ const FENCE: &str = include_str!("fence.sql");
 /// How our own transactions begin. Strings are read as the script was; a session that is cut off does not linger.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL standard_conforming_strings = on; \
                      SET LOCAL idle_in_transaction_session_timeout = '30s'; ";
-/// How often, and how far apart, it is looked whether a newer holder has come.
-const GLANCES: u32 = 4;
-const GLANCE: Duration = Duration::from_millis(50);
-/// How long a question about the past may take.
-const ASK: Duration = Duration::from_secs(5);
-/// How often, and how far apart, it is tried to find out what became of a transaction.
+/// How often the server is asked what became of a transaction.
 const LOOKS: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(100);
-/// How often a seal or an adoption is tried: doing it again is how one without an answer is made sure.
-const TRIES: u32 = 5;
 
-/// Guards a database, or a part of it.
-#[derive(Clone)]
-pub struct PostgresGuard {
-    connect: Connect<Client>,
-    place: String,
-    resource: Resource,
-    policy: Policy,
-    steps: Observed<WriteStep>,
-}
-
-impl fmt::Debug for PostgresGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PostgresGuard({})", self.resource())
-    }
-}
+/// Guards a PostgreSQL database, or a part of it.
+pub type PostgresGuard = ServerGuard<Client>;
 
 /// Admits a token inside the caller's own transaction: one exchange. Commit, and the writes and the fence count together;
 /// roll back, and neither does.
@@ -180,19 +156,7 @@ fn is_plain(error: &tokio_postgres::Error) -> bool {
     })
 }
 
-impl PostgresGuard {
-    /// A guard for a resource of the database that `connect` leads to; `place` is its name for messages.
-    pub fn new(connect: Connect<Client>, place: impl Into<String>, resource: Resource, policy: Policy) -> Self {
-        PostgresGuard { connect, place: place.into(), resource, policy, steps: Observed::NOBODY }
-    }
-
-    /// The same guard, watched at every stage.
-    #[must_use]
-    pub fn with_observer(mut self, observer: Arc<dyn Observer<WriteStep>>) -> Self {
-        self.steps = Observed::by(observer);
-        self
-    }
-
+impl ServerGuard<Client> {
     async fn begin(
         &self,
         token: &Token,
@@ -200,9 +164,9 @@ impl PostgresGuard {
         judge: impl FnOnce(Option<&HighWater>, &str) -> Result<HighWater>,
     ) -> Result<(Client, Admitted)> {
         let resource = self.resource();
-        reach(&self.steps, WriteStep::Connect, &resource)?;
+        self.reach(WriteStep::Connect)?;
         let client = (self.connect)().await?;
-        reach(&self.steps, WriteStep::Admit, &resource)?;
+        self.reach(WriteStep::Admit)?;
         let messages = match client.simple_query(&format!("{BEGIN}{call}")).await {
             Ok(messages) => messages,
             Err(e) if is_plain(&e) => return Err(refused(&e, &resource, &self.place)),
@@ -217,54 +181,28 @@ impl PostgresGuard {
         }
     }
 
-    /// Moves the fence without any other write, until that was answered.
-    async fn settle(
+    /// Moves the fence alone, until that was answered.
+    async fn move_fence(
         &self,
         token: &Token,
         call: &str,
         judge: impl Fn(Option<&HighWater>, &str) -> Result<HighWater>,
     ) -> Result<HighWater> {
-        let mut lost = None;
-        for attempt in 0..TRIES {
-            if attempt > 0 {
-                sleep(PAUSE).await;
-            }
-            let tried = async {
-                let (client, admitted) = self.begin(token, call, &judge).await?;
-                Ok::<_, Error>((admitted.high, self.commit(&client, admitted.transaction).await?))
-            };
-            match (tried.await, &lost) {
-                (Ok((high, None)), _) => return Ok(high),
-                (Ok((_, Some(cause))), _) => lost = Some(cause),
-                // What became of the first attempt stays open.
-                (Err(e), Some(_)) if matches!(e.kind(), Kind::Contended | Kind::Unavailable) => {}
-                (Err(e), _) => return Err(e),
-            }
-        }
-        Err(unknown(&self.resource(), "the server does not answer", lost.unwrap_or_default()))
-    }
-
-    /// A session that was ended in the middle was most likely ended by a newer holder, who may still be at it: then that is
-    /// what is said.
-    async fn overtaken(&self, token: &Token, error: Error) -> Error {
-        for _ in 0..GLANCES {
-            if let Ok(Ok(Some(high))) = timeout(ASK, self.high_water()).await
-                && let Err(rejection) = leasehold_core::guard::seal(Some(&high), token)
-            {
-                return rejection.into_error(&self.resource());
-            }
-            sleep(GLANCE).await;
-        }
-        error
+        let judge = &judge;
+        self.settle(|| async move {
+            let (client, admitted) = self.begin(token, call, judge).await?;
+            Ok((admitted.high, self.commit(&client, admitted.transaction).await?))
+        })
+        .await
     }
 
     /// The transaction is still the one that was admitted, and commits; one exchange. If no answer came, why.
     async fn commit(&self, client: &Client, transaction: i64) -> Result<Option<String>> {
-        reach(&self.steps, WriteStep::Commit, &self.resource())?;
+        self.reach(WriteStep::Commit)?;
         let same = "CASE WHEN pg_catalog.txid_current() OPERATOR(pg_catalog.=)";
         let sql = format!("SELECT 1 OPERATOR(pg_catalog./) ({same} {transaction} THEN 1 ELSE 0 END); COMMIT");
         let answer = client.simple_query(&sql).await;
-        if let Err(lost) = reach(&self.steps, WriteStep::Reply, &self.resource()) {
+        if let Err(lost) = self.reach(WriteStep::Reply) {
             return Ok(Some(lost.to_string()));
         }
         match answer {
@@ -277,28 +215,8 @@ impl PostgresGuard {
         }
     }
 
-    /// No answer means unknown. A new write to the row waits until nothing of ours is under way there, and when it was
-    /// answered, what the row says is sure, on whichever server is the primary by now.
-    async fn resolve(&self, token: &Token, write: Nonce, admitted: &Admitted, cause: &str) -> Result<()> {
-        for _ in 0..LOOKS {
-            if reach(&self.steps, WriteStep::ReadBack, &self.resource()).is_err() {
-                break;
-            }
-            let Ok(Ok(trail)) = timeout(ASK, self.confirm()).await else {
-                sleep(PAUSE).await;
-                continue;
-            };
-            return match fate(&trail, write, &admitted.trail) {
-                Fate::Applied => Ok(()),
-                Fate::NotApplied => Err(self.overtaken(token, undone(&self.resource(), cause)).await),
-                Fate::Unknown => Err(unknown(&self.resource(), "others have written many times since", cause)),
-            };
-        }
-        Err(unknown(&self.resource(), "the server does not answer", cause))
-    }
-
     /// Writes the row as it is, and gives its trail.
-    async fn confirm(&self) -> Result<String> {
+    async fn confirm(&self) -> Result<Option<String>> {
         let client = (self.connect)().await?;
         let sql = format!(
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = '500ms'; SET LOCAL synchronous_commit = \
@@ -307,14 +225,13 @@ impl PostgresGuard {
             literal(self.resource.as_str())
         );
         let messages = client.simple_query(&sql).await.map_err(|e| refused(&e, &self.resource(), &self.place))?;
-        let trail = last_row(&messages).and_then(|row| row.try_get("trail").ok().flatten().map(ToOwned::to_owned));
-        trail.ok_or_else(|| Error::new(Kind::Indeterminate, "the fence row cannot be read"))
+        Ok(last_row(&messages).and_then(|row| row.try_get("trail").ok().flatten().map(ToOwned::to_owned)))
     }
 
     async fn apply(&self, client: &Client, token: &Token, script: &Script) -> Result<(Vec<u64>, Rows)> {
         let (mut counts, mut rows) = (Vec::new(), Rows::default());
         for statement in script.statements() {
-            reach(&self.steps, WriteStep::Apply, &self.resource())?;
+            self.reach(WriteStep::Apply)?;
             let messages = match client.simple_query(&statement.text).await {
                 Ok(messages) => messages,
                 Err(e) => {
@@ -360,7 +277,7 @@ fn take(messages: &[SimpleQueryMessage], counts: &mut Vec<u64>, rows: &mut Rows)
 }
 
 #[async_trait]
-impl Guard for PostgresGuard {
+impl Guard for ServerGuard<Client> {
     fn resource(&self) -> String {
         format!("{}#{}", self.place, self.resource)
     }
@@ -371,7 +288,7 @@ impl Guard for PostgresGuard {
 
     async fn seal(&self, token: &Token) -> Result<HighWater> {
         let sql = call(&self.resource, token, mode(None), Nonce::random())?;
-        self.settle(token, &sql, |high, _| judge(&self.resource(), high, token, None)).await
+        self.move_fence(token, &sql, |high, _| judge(&self.resource(), high, token, None)).await
     }
 
     async fn high_water(&self) -> Result<Option<HighWater>> {
@@ -387,7 +304,7 @@ impl Guard for PostgresGuard {
 }
 
 #[async_trait]
-impl Adopt for PostgresGuard {
+impl Adopt for ServerGuard<Client> {
     async fn adopt(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
         let token = &Token { seq: 0, ..token.clone() };
         succession::adopt(&self.resource(), Some(from), from, token)?;
@@ -399,12 +316,12 @@ impl Adopt for PostgresGuard {
             Former::read(&self.resource(), former)?.given(&self.resource(), from, token, MAX_FORMER_BYTES)?;
             Ok(next)
         };
-        self.settle(token, &sql, judge).await
+        self.move_fence(token, &sql, judge).await
     }
 }
 
 #[async_trait]
-impl SqlGuard for PostgresGuard {
+impl SqlGuard for ServerGuard<Client> {
     async fn remove(&self, whole: bool) -> Result<()> {
         let client = (self.connect)().await?;
         let row = format!("DELETE FROM leasehold_fence WHERE resource = {}", literal(self.resource.as_str()));
@@ -464,7 +381,8 @@ impl SqlGuard for PostgresGuard {
         };
         if let Some(cause) = self.commit(&client, admitted.transaction).await? {
             drop(client);
-            self.resolve(token, write, &admitted, &cause).await?;
+            let lost = Lost { write, before: &admitted.trail, cause: &cause, looks: LOOKS };
+            self.resolve(token, lost, || self.confirm()).await?;
         }
         Ok(Outcome { high: admitted.high, counts, rows })
     }
@@ -475,8 +393,3 @@ const REMOVE: &str = "BEGIN; LOCK TABLE leasehold_fence IN ACCESS EXCLUSIVE MODE
      DO $leasehold$ BEGIN IF NOT EXISTS (SELECT 1 FROM leasehold_fence) AND NOT EXISTS (SELECT 1 FROM pg_trigger t JOIN pg_proc \
      p ON p.oid = t.tgfoid WHERE p.proname = 'leasehold_protect') THEN DROP FUNCTION leasehold_protect; DROP FUNCTION \
      leasehold_require; DROP FUNCTION leasehold_admit; DROP TABLE leasehold_fence; END IF; END $leasehold$; COMMIT";
-
-/// The fence's statements without any table, for tests and documents.
-pub const fn fence_statements() -> &'static str {
-    FENCE
-}
