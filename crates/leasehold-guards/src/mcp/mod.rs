@@ -10,9 +10,8 @@ mod judge;
 
 pub use judge::{Judge, Verdict};
 
-use crate::blocking::blocking;
-use crate::stored::high_water::StateFolder;
-use crate::stored::{Content, KeptFence, Merged, named};
+use crate::stored::high_water::LocalCopy;
+use crate::stored::{FenceDocument, FenceRecord, Merged, named};
 use leasehold_core::clock::Moment;
 use leasehold_core::guard::{self, HighWater, Rejection, Strength};
 use leasehold_core::store::Watching;
@@ -63,9 +62,9 @@ pub struct Gate {
     tokens: Arc<dyn Resolver>,
     token: Token,
     resource: String,
-    fence: KeptFence,
-    /// The gate's own memory; none if it was told to go without.
-    state_folder: Option<StateFolder>,
+    fence: FenceDocument,
+    /// The gate's own memory.
+    files: LocalCopy,
     /// What is surely in there.
     filed: Mutex<Option<HighWater>>,
     view: Mutex<View>,
@@ -83,16 +82,16 @@ impl Gate {
         resource: &LeaseName,
         state: Option<&Path>,
     ) -> Result<Self> {
-        let fence = KeptFence::new(&coordinator, &named("mcp", resource)?);
+        let fence = FenceDocument::new(&coordinator, &named("mcp", resource)?);
         let resource = format!("mcp:{resource}");
-        let state_folder = state.map(|parent| StateFolder::open(parent, &resource)).transpose()?;
+        let files = LocalCopy::open(state, &resource)?;
         Ok(Gate {
             coordinator,
             tokens,
             token,
             resource,
             fence,
-            state_folder,
+            files,
             filed: Mutex::new(None),
             view: Mutex::new(View::Until(None, None)),
             ttl: Mutex::new(Duration::from_secs(3)),
@@ -106,7 +105,7 @@ impl Gate {
 
     /// Where the gate keeps its high water, unless it goes without.
     pub fn state(&self) -> Option<&Path> {
-        self.state_folder.as_ref().map(StateFolder::path)
+        self.files.path()
     }
 
     /// Whether a call may pass now. No exchange with the store.
@@ -163,11 +162,13 @@ impl Gate {
         let live = found.in_force(&self.token).map_err(|error| self.lost(&found, &error))?;
         for _ in 0..MAX_ATTEMPTS {
             let seen = self.fence.look().await.map_err(Failure::Passing)?;
-            let Merged { high, is_adopted, .. } = self.merged(&seen.content).await?;
+            let filed = self.files.high().await.map_err(Failure::Passing)?;
+            let merged = seen.record.merged(&self.resource, filed.as_ref());
+            let Merged { high, is_adopted, .. } = merged.map_err(|error| self.closed(&error, None))?;
             let next = guard::seal(high.as_ref(), &self.token).map_err(|rejection| self.refused(rejection))?;
-            if seen.content.high.as_ref() != Some(&next) {
-                let content = Content { high: Some(next.clone()), ..seen.content.clone() };
-                if self.fence.put(&seen, content).await.map_err(Failure::Passing)?.is_none() {
+            if seen.record.high.as_ref() != Some(&next) {
+                let record = FenceRecord { high: Some(next.clone()), ..seen.record.clone() };
+                if self.fence.put(&seen, record).await.map_err(Failure::Passing)?.is_none() {
                     continue;
                 }
             }
@@ -177,29 +178,17 @@ impl Gate {
         Err(Failure::Passing(Error::new(Kind::Contended, format!("fence of `{}` keeps changing", self.resource))))
     }
 
-    /// What the resource has seen, by the store and by the files of this machine.
-    async fn merged(&self, stored: &Content) -> Result<Merged, Failure> {
-        let filed = match self.state_folder.clone() {
-            Some(folder) => blocking(move || folder.high()).await.map_err(Failure::Passing)?,
-            None => None,
-        };
-        stored.merged(&self.resource, filed.as_ref()).map_err(|error| self.closed(&error, None))
-    }
-
     /// Takes what was sealed over into the files, once.
     async fn file(&self, next: HighWater, is_adopted: bool) -> Result<(), Failure> {
-        let Some(folder) = self.state_folder.clone() else { return Ok(()) };
         if self.filed.lock().unwrap_or_else(PoisonError::into_inner).as_ref() == Some(&next) {
             return Ok(());
         }
-        let sealed = next.clone();
-        let raised = blocking(move || {
-            if is_adopted {
-                folder.replace(folder.high()?.as_ref(), &sealed)?;
-            }
-            folder.raise(&sealed)
-        });
-        raised.await.map_err(Failure::Passing)?.map_err(|rejection| self.refused(rejection))?;
+        if is_adopted {
+            let former = self.files.high().await.map_err(Failure::Passing)?;
+            self.files.replace(former, &next).await.map_err(Failure::Passing)?;
+        }
+        let raised = self.files.raise(&next).await.map_err(Failure::Passing)?;
+        raised.map_err(|rejection| self.refused(rejection))?;
         *self.filed.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
         Ok(())
     }
@@ -245,7 +234,7 @@ impl Gate {
 
     /// The highest token that has sealed the resource.
     pub async fn high_water(&self) -> Result<Option<HighWater>> {
-        Ok(self.fence.look().await?.content.high)
+        Ok(self.fence.look().await?.record.high)
     }
 
     /// Looks every third of the TTL, and when the store hints, until dropped. `said` is told of every change for the worse.

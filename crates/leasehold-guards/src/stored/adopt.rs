@@ -5,13 +5,12 @@
 //! call waits for that. Files of other machines follow by what the fence says about it. Non-promise: an MCP gate of the
 //! former lease hears of it with its next look at the store.
 
-use super::{Adoption, Content, Kept, KeptFence, MAX_ADOPTIONS, named};
-use crate::blocking::blocking;
-use crate::stored::high_water::StateFolder;
+use super::high_water::LocalCopy;
+use super::{Adoption, FenceDocument, FenceRecord, MAX_ADOPTIONS, SeenFence, named};
 use crate::succession;
 use async_trait::async_trait;
 use leasehold_core::guard::{self, Adopt, Guard, HighWater, Strength};
-use leasehold_core::{Coordinator, Epoch, Error, Kind, LeaseName, Resolver, Result, Token, Who, Why};
+use leasehold_core::{Coordinator, Error, Kind, LeaseName, Resolver, Result, Token, Who, Why};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -25,8 +24,8 @@ pub struct StoreFence {
     known: Arc<dyn Resolver>,
     resource: String,
     strength: Strength,
-    kept: KeptFence,
-    state_folder: Option<StateFolder>,
+    document: FenceDocument,
+    files: LocalCopy,
 }
 
 impl StoreFence {
@@ -59,33 +58,15 @@ impl StoreFence {
         strength: Strength,
     ) -> Result<Self> {
         let resource = format!("{scheme}:{name}");
-        let kept = KeptFence::new(&coordinator, &named(scheme, name)?);
-        let state_folder = state.map(|parent| StateFolder::open(parent, &resource)).transpose()?;
-        Ok(StoreFence { coordinator, known, resource, strength, kept, state_folder })
-    }
-
-    async fn filed(&self) -> Result<Option<HighWater>> {
-        match self.state_folder.clone() {
-            Some(folder) => blocking(move || folder.high()).await,
-            None => Ok(None),
-        }
-    }
-
-    /// The highest epoch that the files have seen of this token's lease.
-    async fn filed_before(&self, token: &Token) -> Result<Option<Epoch>> {
-        match self.state_folder.clone() {
-            Some(folder) => {
-                let (lease, lineage) = (token.lease.clone(), token.lineage);
-                blocking(move || folder.seen(&lease, lineage)).await
-            }
-            None => Ok(None),
-        }
+        let document = FenceDocument::new(&coordinator, &named(scheme, name)?);
+        let files = LocalCopy::open(state, &resource)?;
+        Ok(StoreFence { coordinator, known, resource, strength, document, files })
     }
 
     /// What the resource has seen. Where store and files are of two leases, the files count: they outlive stores.
-    async fn current(&self, seen: &Kept) -> Result<(Option<HighWater>, Option<HighWater>)> {
-        let filed = self.filed().await?;
-        let high = match seen.content.merged(&self.resource, filed.as_ref()) {
+    async fn current(&self, seen: &FenceRecord) -> Result<(Option<HighWater>, Option<HighWater>)> {
+        let filed = self.files.high().await?;
+        let high = match seen.merged(&self.resource, filed.as_ref()) {
             Ok(merged) => merged.high,
             Err(_) => filed.clone(),
         };
@@ -103,16 +84,14 @@ impl StoreFence {
     }
 
     /// Puts a new high water into the store and into the files, and waits until nothing older can be at work.
-    async fn place(&self, seen: &Kept, filed: Option<HighWater>, content: Content) -> Result<bool> {
+    async fn place(&self, seen: &SeenFence, filed: Option<HighWater>, next: FenceRecord) -> Result<bool> {
         let answered = self.coordinator.clock().now();
-        let Some(high) = content.high.clone() else { return Ok(false) };
-        if self.kept.put(seen, content).await?.is_none() {
+        let Some(high) = next.high.clone() else { return Ok(false) };
+        if self.document.put(seen, next).await?.is_none() {
             return Ok(false);
         }
-        if let Some(folder) = self.state_folder.clone() {
-            blocking(move || folder.replace(filed.as_ref(), &high)).await?;
-        }
-        self.coordinator.clock().sleep_until(answered + seen.horizon_left()).await;
+        self.files.replace(filed, &high).await?;
+        self.coordinator.clock().sleep_until(answered + seen.record.horizon_left(seen.anchor.now)).await;
         Ok(true)
     }
 
@@ -137,16 +116,16 @@ impl Guard for StoreFence {
     async fn seal(&self, token: &Token) -> Result<HighWater> {
         self.confirm(token).await?;
         for _ in 0..MAX_ATTEMPTS {
-            let seen = self.kept.look().await?;
-            let filed = self.filed().await?;
-            let high = seen.content.merged(&self.resource, filed.as_ref())?.high;
+            let seen = self.document.look().await?;
+            let filed = self.files.high().await?;
+            let high = seen.record.merged(&self.resource, filed.as_ref())?.high;
             let next = guard::seal(high.as_ref(), token).map_err(|rejection| rejection.into_error(&self.resource))?;
-            let is_filed = self.state_folder.is_none() || filed == Some(HighWater { seq: 0, ..next.clone() });
-            if is_filed && seen.content.high.as_ref() == Some(&next) {
+            let is_filed = self.files.path().is_none() || filed == Some(HighWater { seq: 0, ..next.clone() });
+            if is_filed && seen.record.high.as_ref() == Some(&next) {
                 return Ok(next);
             }
-            let content = Content { high: Some(next.clone()), by: None, ..seen.content.clone() };
-            if self.place(&seen, filed, content).await? {
+            let record = FenceRecord { high: Some(next.clone()), by: None, ..seen.record.clone() };
+            if self.place(&seen, filed, record).await? {
                 return Ok(next);
             }
         }
@@ -154,7 +133,7 @@ impl Guard for StoreFence {
     }
 
     async fn high_water(&self) -> Result<Option<HighWater>> {
-        Ok(self.current(&self.kept.look().await?).await?.0)
+        Ok(self.current(&self.document.look().await?.record).await?.0)
     }
 }
 
@@ -162,16 +141,16 @@ impl Guard for StoreFence {
 impl Adopt for StoreFence {
     async fn adopt(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
         self.confirm(token).await?;
-        let seen = self.kept.look().await?;
-        let (high, filed) = self.current(&seen).await?;
+        let seen = self.document.look().await?;
+        let (high, filed) = self.current(&seen.record).await?;
         if high.as_ref() != Some(from) {
             return Err(self.contended());
         }
         let next = HighWater::of(token, 0);
-        let mut adopted = seen.content.adopted.clone();
+        let mut adopted = seen.record.adopted.clone();
         // The store may have been restored, and then the files know what it has forgotten.
         let before = adopted.iter().filter_map(|adoption| adoption.seen(token)).max();
-        succession::returning(&self.resource, before.max(self.filed_before(token).await?), token)?;
+        succession::returning(&self.resource, before.max(self.files.seen(token).await?), token)?;
         let latest = Adoption::new(from, by, why);
         adopted.retain(|adoption| !adoption.is_covered_by(&latest));
         adopted.push(latest);
@@ -184,8 +163,8 @@ impl Adopt for StoreFence {
             return Err(Error::new(Kind::Unsupported, message));
         }
         // Without a tenure in it: a proxy that answers for the resource finds out before it sends anything more.
-        let content = Content { high: Some(next.clone()), by: None, adopted, ..seen.content.clone() };
-        if self.place(&seen, filed, content).await? { Ok(next) } else { Err(self.contended()) }
+        let record = FenceRecord { high: Some(next.clone()), by: None, adopted, ..seen.record.clone() };
+        if self.place(&seen, filed, record).await? { Ok(next) } else { Err(self.contended()) }
     }
 }
 

@@ -8,9 +8,10 @@
 //! counts. Damage is told, never taken for empty. Non-promise: what other machines remember is not seen here; and a file
 //! has the grant's nonce in it, so only this user can read it.
 
+use crate::blocking::blocking;
 use crate::succession;
 use leasehold_core::guard::{self, HighWater, Rejection};
-use leasehold_core::{Epoch, Error, Kind, LeaseName, Lineage, Nonce, Result, codec};
+use leasehold_core::{Epoch, Error, Kind, LeaseName, Lineage, Nonce, Result, Token, codec};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -265,6 +266,55 @@ impl StateFolder {
     fn failed(&self, verb: &str, error: io::Error) -> Error {
         let message = format!("cannot {verb} folder `{}`; nothing was let through", self.folder.display());
         Error::unavailable(message, error)
+    }
+}
+
+/// The files of one resource for code that may not block; or nothing, where the operator chose to go without.
+#[derive(Debug, Clone)]
+pub struct LocalCopy(Option<StateFolder>);
+
+impl LocalCopy {
+    /// The files below this folder, if one is given.
+    pub fn open(parent: Option<&Path>, resource: &str) -> Result<Self> {
+        parent.map(|parent| StateFolder::open(parent, resource)).transpose().map(LocalCopy)
+    }
+
+    /// The folder, for people.
+    pub fn path(&self) -> Option<&Path> {
+        self.0.as_ref().map(StateFolder::path)
+    }
+
+    /// [`StateFolder::high`].
+    pub async fn high(&self) -> Result<Option<HighWater>> {
+        Ok(self.with(|folder| folder.high()).await?.flatten())
+    }
+
+    /// [`StateFolder::seen`], of this token's lease.
+    pub async fn seen(&self, token: &Token) -> Result<Option<Epoch>> {
+        let (lease, lineage) = (token.lease.clone(), token.lineage);
+        Ok(self.with(move |folder| folder.seen(&lease, lineage)).await?.flatten())
+    }
+
+    /// [`StateFolder::raise`].
+    pub async fn raise(&self, next: &HighWater) -> Result<Result<(), Rejection>> {
+        let next = next.clone();
+        Ok(self.with(move |folder| folder.raise(&next)).await?.unwrap_or(Ok(())))
+    }
+
+    /// [`StateFolder::replace`].
+    pub async fn replace(&self, from: Option<HighWater>, next: &HighWater) -> Result<()> {
+        let next = next.clone();
+        self.with(move |folder| folder.replace(from.as_ref(), &next)).await.map(drop)
+    }
+
+    async fn with<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(StateFolder) -> Result<T> + Send + 'static,
+    ) -> Result<Option<T>> {
+        match self.0.clone() {
+            Some(folder) => blocking(move || act(folder)).await.map(Some),
+            None => Ok(None),
+        }
     }
 }
 

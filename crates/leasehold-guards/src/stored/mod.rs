@@ -15,8 +15,8 @@ use leasehold_core::document::{Document, Edit};
 use leasehold_core::guard::{self, HighWater};
 use leasehold_core::store::Store;
 use leasehold_core::{
-    Anchor, Claim, Coordinator, Epoch, Error, Key, Kind, LeaseName, Lineage, Nonce, Ownership, Remedy, Result,
-    Revision, Shelf, StoredLineage, Timestamp, Token, Who, Why, codec,
+    Claim, Coordinator, Epoch, Error, Key, Kind, LeaseName, Lineage, Nonce, Ownership, Remedy, Result, Shelf,
+    StoredLineage, Timestamp, Token, Who, Why, codec,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -29,16 +29,57 @@ const MAX_ATTEMPTS: u32 = 4;
 pub const MAX_ADOPTIONS: usize = 32;
 
 /// What a fence says.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Content {
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FenceRecord {
     /// The highest token that was let in.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "as_token")]
     pub high: Option<HighWater>,
     /// The tenure of the proxy that answers for it.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "as_pair")]
     pub by: Option<Claim>,
     /// Until when what was let in may be at work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub horizon: Option<Horizon>,
     /// The leases that had the resource before, each once, with the highest epoch that was seen of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub adopted: Vec<Adoption>,
+    /// Set by [`FenceDocument::put`], and unique for every write: so a lost answer can be told from somebody else's equal
+    /// write.
+    pub tag: Option<Nonce>,
+}
+
+/// A high water as text, as `LEASEHOLD_TOKEN` has it.
+mod as_token {
+    use super::{Deserialize, HighWater, Serialize, Token};
+    use serde::de::{Deserializer, Error as _};
+    use serde::ser::Serializer;
+
+    pub(super) fn serialize<S: Serializer>(high: &Option<HighWater>, serializer: S) -> Result<S::Ok, S::Error> {
+        high.as_ref().map(|high| high.token().wire()).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<HighWater>, D::Error> {
+        let text: Option<String> = Deserialize::deserialize(deserializer)?;
+        let token = text.map(|text| text.parse::<Token>()).transpose().map_err(D::Error::custom)?;
+        Ok(token.map(|token| HighWater::of(&token, token.seq)))
+    }
+}
+
+/// A claim as its epoch and nonce.
+mod as_pair {
+    use super::{Claim, Deserialize, Serialize};
+    use serde::de::Deserializer;
+    use serde::ser::Serializer;
+
+    pub(super) fn serialize<S: Serializer>(claim: &Option<Claim>, serializer: S) -> Result<S::Ok, S::Error> {
+        claim.map(|Claim { epoch, nonce }| (epoch, nonce)).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Claim>, D::Error> {
+        let pair: Option<_> = Deserialize::deserialize(deserializer)?;
+        Ok(pair.map(|(epoch, nonce)| Claim { epoch, nonce }))
+    }
 }
 
 /// Until when requests of one epoch may be at work behind a proxy, whatever became of it and its connections.
@@ -53,149 +94,71 @@ pub struct Horizon {
     pub length_ms: u64,
 }
 
-/// An operator gave the resource to another lease.
+/// An operator gave the resource from this lease to another one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Adoption {
-    from: High,
+    lease: LeaseName,
+    lineage: Lineage,
+    epoch: Epoch,
     by: Who,
     why: Why,
 }
 
 impl Adoption {
     pub fn new(from: &HighWater, by: &Who, why: &Why) -> Self {
-        Adoption { from: from.clone().into(), by: by.clone(), why: why.clone() }
+        let HighWater { lease, lineage, epoch, .. } = from.clone();
+        Adoption { lease, lineage, epoch, by: by.clone(), why: why.clone() }
     }
 
     /// The highest epoch of this token's lease, if it was the one that gave the resource away.
     pub fn seen(&self, token: &Token) -> Option<Epoch> {
-        ((&self.from.lease, self.from.lineage) == (&token.lease, token.lineage)).then_some(self.from.epoch)
+        ((&self.lease, self.lineage) == (&token.lease, token.lineage)).then_some(self.epoch)
+    }
+
+    /// Whether this one remembers all that an epoch of this lease has to be measured by.
+    pub fn covers(&self, lease: &LeaseName, lineage: Lineage, epoch: Epoch) -> bool {
+        (&self.lease, self.lineage) == (lease, lineage) && self.epoch >= epoch
     }
 
     /// Whether a later adoption from the same lease says all that this one does, but for its words.
     pub fn is_covered_by(&self, later: &Adoption) -> bool {
-        later.is_of(&self.from.clone().into())
-    }
-
-    fn is_of(&self, filed: &HighWater) -> bool {
-        self.from.lease == filed.lease && self.from.lineage == filed.lineage && self.from.epoch >= filed.epoch
-    }
-}
-
-#[derive(Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Record {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    high: Option<High>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    by: Option<Mark>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    horizon: Option<Horizon>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    adopted: Vec<Adoption>,
-    /// Unique for every write, so that a lost answer can be told from somebody else's equal write.
-    tag: Nonce,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct High {
-    lease: LeaseName,
-    lineage: Lineage,
-    epoch: Epoch,
-    nonce: Nonce,
-    seq: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Mark {
-    epoch: Epoch,
-    nonce: Nonce,
-}
-
-impl From<High> for HighWater {
-    fn from(High { lease, lineage, epoch, nonce, seq }: High) -> Self {
-        HighWater { lease, lineage, epoch, nonce, seq }
-    }
-}
-
-impl From<HighWater> for High {
-    fn from(HighWater { lease, lineage, epoch, nonce, seq }: HighWater) -> Self {
-        High { lease, lineage, epoch, nonce, seq }
-    }
-}
-
-impl Default for Record {
-    fn default() -> Self {
-        Record::new(Content::default(), Nonce::from_u128(0))
-    }
-}
-
-impl Record {
-    fn new(content: Content, tag: Nonce) -> Self {
-        let Content { high, by, horizon, adopted } = content;
-        let by = by.map(|Claim { epoch, nonce }| Mark { epoch, nonce });
-        Record { high: high.map(High::from), by, horizon, adopted, tag }
-    }
-
-    fn content(self) -> Content {
-        let Record { high, by, horizon, adopted, .. } = self;
-        let by = by.map(|Mark { epoch, nonce }| Claim { epoch, nonce });
-        Content { high: high.map(HighWater::from), by, horizon, adopted }
+        later.covers(&self.lease, self.lineage, self.epoch)
     }
 }
 
 /// Whether a stored fence is an older copy of another: it says nothing that the other does not say too.
 pub fn is_older_copy(key: &Key, old: &[u8], new: &[u8]) -> Result<bool> {
-    let decoded = |bytes| codec::decode::<Record>(KIND, bytes, &key.to_string()).map(Record::content);
+    let decoded = |bytes| codec::decode::<FenceRecord>(KIND, bytes, &key.to_string());
     let (old, new) = (decoded(old)?, decoded(new)?);
-    let covers = |high: &HighWater| {
-        let has_risen = new.high.as_ref().is_some_and(|now| {
-            let is_same_tenure = (now.epoch, now.nonce) == (high.epoch, high.nonce) && now.seq >= high.seq;
-            (&now.lease, now.lineage) == (&high.lease, high.lineage) && (now.epoch > high.epoch || is_same_tenure)
-        });
-        has_risen || new.adopted.iter().any(|adoption| adoption.is_of(high))
+    let is_passed = |lease: &LeaseName, lineage, epoch| {
+        let is_later = |now: &HighWater| (&now.lease, now.lineage) == (lease, lineage) && now.epoch > epoch;
+        new.high.as_ref().is_some_and(is_later) || new.adopted.iter().any(|it| it.covers(lease, lineage, epoch))
     };
-    let former = old.adopted.iter().map(|adoption| HighWater::from(adoption.from.clone()));
-    Ok(former.chain(old.high.clone()).all(|high| covers(&high)))
+    let is_covered = |high: &HighWater| {
+        let now = new.high.as_ref().filter(|now| now.seq >= high.seq);
+        now.is_some_and(|now| HighWater { seq: high.seq, ..now.clone() } == *high)
+            || is_passed(&high.lease, high.lineage, high.epoch)
+    };
+    Ok(old.high.as_ref().is_none_or(is_covered)
+        && old.adopted.iter().all(|it| is_passed(&it.lease, it.lineage, it.epoch)))
 }
 
-/// A fence as it was last seen.
-#[derive(Debug, Clone)]
-pub struct Kept {
-    pub content: Content,
-    pub revision: Option<Revision>,
-    /// The store's time when it was seen.
-    pub anchor: Anchor,
-}
-
-impl From<Seen<Record>> for Kept {
-    fn from(Seen { record, revision, anchor, .. }: Seen<Record>) -> Self {
-        Kept { content: record.content(), revision, anchor }
-    }
-}
-
-impl Kept {
-    /// How long after it was seen requests may be at work behind a proxy.
-    pub fn horizon_left(&self) -> Duration {
-        let Some(horizon) = self.content.horizon else { return Duration::ZERO };
-        horizon.until.saturating_since(self.anchor.now).min(Duration::from_millis(horizon.length_ms))
-    }
-}
+/// A fence as it was last read or written.
+pub type SeenFence = Seen<FenceRecord>;
 
 /// The fence of one resource in a store.
 #[derive(Debug, Clone)]
-pub struct KeptFence {
+pub struct FenceDocument {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     key: Key,
 }
 
-impl KeptFence {
+impl FenceDocument {
     pub fn new(coordinator: &Coordinator, name: &LeaseName) -> Self {
         let (store, clock) = (coordinator.store().clone(), coordinator.clock().clone());
-        KeptFence { store, clock, key: Key::new(Shelf::Fence, name) }
+        FenceDocument { store, clock, key: Key::new(Shelf::Fence, name) }
     }
 
     pub fn key(&self) -> &Key {
@@ -207,34 +170,39 @@ impl KeptFence {
         self.store.capabilities().clock.grain()
     }
 
-    pub async fn look(&self) -> Result<Kept> {
-        self.document().look(self.clock.now()).await.map(Kept::from)
+    pub async fn look(&self) -> Result<SeenFence> {
+        self.document().look(self.clock.now()).await
     }
 
     /// Puts what is remembered next over what was seen; none if somebody else was faster.
     ///
     /// Without an answer the write may have become visible only, and be gone after a crash. So it is written again until a
     /// write is answered; if none is, the error is [`Kind::Indeterminate`].
-    pub async fn put(&self, seen: &Kept, next: Content) -> Result<Option<Kept>> {
-        let record = Record::new(next, Nonce::random());
-        let is_ours = |found: &Record| found.tag == record.tag;
-        let decide = |found: &Record, _| Ok((!is_ours(found)).then(|| record.clone()));
-        let fate = |found: &Record| if is_ours(found) { Fate::Applied } else { Fate::NotApplied };
+    pub async fn put(&self, seen: &SeenFence, next: FenceRecord) -> Result<Option<SeenFence>> {
+        let record = FenceRecord { tag: Some(Nonce::random()), ..next };
+        let is_ours = |found: &FenceRecord| found.tag == record.tag;
+        let decide = |found: &FenceRecord, _| Ok((!is_ours(found)).then(|| record.clone()));
+        let fate = |found: &FenceRecord| if is_ours(found) { Fate::Applied } else { Fate::NotApplied };
         let edit = Edit { decide: &decide, fate: &fate, attempts: MAX_ATTEMPTS };
-        let base = Seen::new(Record::default(), seen.revision.clone(), seen.anchor);
         let mut cell = Cell::new(self.document(), self.store.as_ref(), self.clock.as_ref());
-        match cell.apply(&edit, Start::OnlyOn(&base), &mut None).await? {
-            Applied::Yes { written, .. } => Ok(Some(Kept::from(*written))),
+        match cell.apply(&edit, Start::OnlyOn(seen), &mut None).await? {
+            Applied::Yes { written, .. } => Ok(Some(*written)),
             Applied::No { .. } | Applied::Overtaken | Applied::Missing => Ok(None),
         }
     }
 
-    fn document(&self) -> Document<'_, Record> {
+    fn document(&self) -> Document<'_, FenceRecord> {
         Document::new(self.store.as_ref(), self.key.clone(), KIND, format!("fence `{}`", self.key))
     }
 }
 
-impl Content {
+impl FenceRecord {
+    /// How long after this moment of the store's clock requests may be at work behind a proxy.
+    pub fn horizon_left(&self, now: Timestamp) -> Duration {
+        let Some(horizon) = self.horizon else { return Duration::ZERO };
+        horizon.until.saturating_since(now).min(Duration::from_millis(horizon.length_ms))
+    }
+
     /// What the resource remembers, by the fence in the store and by the files of this machine.
     ///
     /// The files follow an operator who gave the resource to another lease. Otherwise what they know and the store does
@@ -245,7 +213,7 @@ impl Content {
             return Ok(Merged { high: self.high.clone().or_else(|| filed.cloned()), is_behind, is_adopted: false });
         };
         let is_same_lease = stored.lease == filed.lease && stored.lineage == filed.lineage;
-        if !is_same_lease && self.adopted.iter().any(|adoption| adoption.is_of(filed)) {
+        if !is_same_lease && self.adopted.iter().any(|it| it.covers(&filed.lease, filed.lineage, filed.epoch)) {
             return Ok(Merged { high: Some(stored.clone()), is_behind: false, is_adopted: true });
         }
         if is_same_lease && stored.epoch != filed.epoch {
@@ -259,7 +227,7 @@ impl Content {
     }
 }
 
-/// See [`Content::merged`].
+/// See [`FenceRecord::merged`].
 #[derive(Debug)]
 pub struct Merged {
     pub high: Option<HighWater>,

@@ -63,7 +63,7 @@ impl Store for Faulty {
             }
             Fault::Lost => Err(unknown()),
             Fault::Overtaken => {
-                let bytes = codec::encode(KIND, &Record::new(content(43), Nonce::random()))?;
+                let bytes = codec::encode(KIND, &FenceRecord { tag: Some(Nonce::random()), ..content(43) })?;
                 self.inner.write(&Change { next: Next::Put(&bytes), ..*change }).await?;
                 Err(unknown())
             }
@@ -99,24 +99,24 @@ fn high(epoch: u64) -> HighWater {
     }
 }
 
-fn content(epoch: u64) -> Content {
-    Content { high: Some(high(epoch)), ..Content::default() }
+fn content(epoch: u64) -> FenceRecord {
+    FenceRecord { high: Some(high(epoch)), ..FenceRecord::default() }
 }
 
-fn fence(store: Arc<dyn Store>) -> KeptFence {
-    KeptFence::new(&Coordinator::new(store), &"http/x".parse().unwrap())
+fn fence(store: Arc<dyn Store>) -> FenceDocument {
+    FenceDocument::new(&Coordinator::new(store), &"http/x".parse().unwrap())
 }
 
 #[tokio::test(flavor = "current_thread")]
 async fn of_two_over_one_reading_one_succeeds() {
     let fence = fence(Arc::new(MemoryStore::default()));
     let seen = fence.look().await.unwrap();
-    assert!(seen.content.high.is_none());
+    assert!(seen.record.high.is_none());
     let put = fence.put(&seen, content(41)).await.unwrap().unwrap();
     assert!(fence.put(&seen, content(40)).await.unwrap().is_none());
-    assert_eq!(fence.look().await.unwrap().content, content(41));
+    assert_eq!(fence.look().await.unwrap().record.high, content(41).high);
     assert!(fence.put(&put, content(42)).await.unwrap().is_some());
-    assert_eq!(fence.look().await.unwrap().content, content(42));
+    assert_eq!(fence.look().await.unwrap().record.high, content(42).high);
 }
 
 #[tokio::test(flavor = "current_thread")]
@@ -131,7 +131,7 @@ async fn what_is_only_visible_is_confirmed_by_an_answered_write() {
     store.fail(&[Fault::Visible, Fault::Visible]);
     assert!(fence.put(&put, content(42)).await.unwrap().is_some());
     assert_eq!(store.answered(), 2);
-    assert_eq!(fence.look().await.unwrap().content, content(42));
+    assert_eq!(fence.look().await.unwrap().record.high, content(42).high);
 }
 
 #[tokio::test(flavor = "current_thread")]
@@ -164,16 +164,16 @@ async fn what_was_lost_is_put_again_and_only_over_the_same_reading() {
     let seen = fence.look().await.unwrap();
     store.fail(&[Fault::Lost]);
     let put = fence.put(&seen, content(41)).await.unwrap().unwrap();
-    assert_eq!((store.answered(), fence.look().await.unwrap().content), (1, content(41)));
+    assert_eq!((store.answered(), fence.look().await.unwrap().record.high), (1, content(41).high));
     store.fail(&[Fault::Overtaken]);
     assert!(fence.put(&put, content(42)).await.unwrap().is_none());
-    assert_eq!(fence.look().await.unwrap().content, content(43));
+    assert_eq!(fence.look().await.unwrap().record.high, content(43).high);
 }
 
 #[test]
 fn files_and_store_are_merged_and_neither_forgets_for_the_other() {
-    let stored = |high: Option<HighWater>| Content { high, ..Content::default() };
-    let merged = |content: &Content, filed: Option<HighWater>| content.merged("http:x", filed.as_ref());
+    let stored = |high: Option<HighWater>| FenceRecord { high, ..FenceRecord::default() };
+    let merged = |content: &FenceRecord, filed: Option<HighWater>| content.merged("http:x", filed.as_ref());
     assert_eq!(merged(&stored(None), None).unwrap().high, None);
     for (in_store, in_files, is_behind) in
         [(Some(5), None, false), (None, Some(5), true), (Some(5), Some(4), false), (Some(4), Some(5), true)]
@@ -187,7 +187,7 @@ fn files_and_store_are_merged_and_neither_forgets_for_the_other() {
     let error = merged(&stored(Some(other.clone())), Some(high(5))).unwrap_err();
     assert!(error.kind() == Kind::Invalid && error.to_string().starts_with("not this lease"), "{error}");
     let adoption = Adoption::new(&high(5), &"me".parse().unwrap(), &"moved".parse().unwrap());
-    let adopted = Content { high: Some(other.clone()), adopted: vec![adoption], ..Content::default() };
+    let adopted = FenceRecord { high: Some(other.clone()), adopted: vec![adoption], ..FenceRecord::default() };
     let found = merged(&adopted, Some(high(4))).unwrap();
     assert_eq!((found.high, found.is_adopted), (Some(other), true));
     // What the files have seen later than the adoption was not given away.
@@ -197,8 +197,7 @@ fn files_and_store_are_merged_and_neither_forgets_for_the_other() {
 #[test]
 fn a_copy_is_older_only_if_the_other_fence_says_all_that_it_says() {
     let stored = |high: HighWater, adopted: Vec<Adoption>| {
-        codec::encode(KIND, &Record::new(Content { high: Some(high), adopted, ..Content::default() }, Nonce::random()))
-            .unwrap()
+        codec::encode(KIND, &FenceRecord { high: Some(high), adopted, ..FenceRecord::default() }).unwrap()
     };
     let key = Key::new(Shelf::Fence, &"http/api".parse().unwrap());
     let is_older = |old: &[u8], new: &[u8]| is_older_copy(&key, old, new).unwrap();

@@ -11,15 +11,14 @@
 
 use super::ProxyStep;
 use super::flight::{Fault, Flight, LineEpoch};
-use super::horizon::Inherited;
+use super::horizon::{Ahead, Inherited};
 use super::problem::Problem;
 use leasehold_core::clock::Moment;
 use leasehold_core::guard::{self, HighWater, Policy, Rejection};
 use leasehold_core::observe::Observed;
 use leasehold_core::{Claim, Coordinator, Epoch, Error, Kind, LeaseName, Resolver, Token};
-use leasehold_guards::blocking::blocking;
-use leasehold_guards::stored::high_water::StateFolder;
-use leasehold_guards::stored::{Content, Kept, KeptFence};
+use leasehold_guards::stored::high_water::LocalCopy;
+use leasehold_guards::stored::{FenceDocument, FenceRecord, SeenFence};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,9 +33,9 @@ pub(crate) struct Fence {
     pub(crate) coordinator: Coordinator,
     /// Finds the records that tokens are of.
     pub(crate) tokens: Arc<dyn Resolver>,
-    pub(crate) kept: KeptFence,
-    /// The proxy's own memory; none if it was told to go without.
-    pub(crate) state_folder: Option<StateFolder>,
+    pub(crate) document: FenceDocument,
+    /// The proxy's own memory.
+    pub(crate) files: LocalCopy,
     pub(crate) policy: Policy,
     pub(crate) lease: Option<LeaseName>,
     pub(crate) drain: Duration,
@@ -78,7 +77,7 @@ pub(crate) struct State {
 pub(crate) struct Active {
     pub(crate) claim: Claim,
     pub(crate) trust_until: Moment,
-    pub(crate) kept: Kept,
+    pub(crate) seen: SeenFence,
     /// What is surely in the files of this machine.
     pub(crate) filed: Option<HighWater>,
     /// Until when requests may be made whole, by the horizon in the fence.
@@ -165,7 +164,7 @@ enum Look {
 }
 
 struct Move {
-    seen: Kept,
+    seen: SeenFence,
     next: HighWater,
     /// No request of this epoch was here yet.
     is_new: bool,
@@ -194,7 +193,7 @@ impl Fence {
     pub(crate) fn high_water(&self) -> Result<Option<HighWater>, Problem> {
         let state = self.state();
         match &state.active {
-            Some(active) => Ok(active.kept.content.high.clone()),
+            Some(active) => Ok(active.seen.record.high.clone()),
             None => Err(state.problem()),
         }
     }
@@ -235,23 +234,18 @@ impl Fence {
     }
 
     /// Moves the fence in the store, then in the files of this machine; false if somebody else has moved it.
-    async fn advance(self: &Arc<Self>, seen: &Kept, next: &HighWater, token: &Token) -> Result<bool, Problem> {
-        if seen.content.high.as_ref() != Some(next) {
+    async fn advance(self: &Arc<Self>, seen: &SeenFence, next: &HighWater, token: &Token) -> Result<bool, Problem> {
+        if seen.record.high.as_ref() != Some(next) {
             self.at(ProxyStep::Swap);
             let ahead = self.ahead(seen, token.into());
             // The tenure in the fence is this proxy's, or the fence is not this proxy's to move.
-            let content = Content { high: Some(next.clone()), horizon: Some(ahead.horizon), ..seen.content.clone() };
-            let Some(kept) = self.kept.put(seen, content).await? else { return Ok(false) };
-            let send_until = self.send_until(&ahead, &kept);
-            self.remember(seen, |active| {
-                active.kept = kept;
-                active.send_until = send_until;
-            })?;
+            let record = FenceRecord { high: Some(next.clone()), horizon: Some(ahead.horizon), ..seen.record.clone() };
+            let Some(written) = self.document.put(seen, record).await? else { return Ok(false) };
+            self.take_over(seen, written, &ahead)?;
         }
-        if let Some(folder) = self.state_folder.clone() {
+        if self.files.path().is_some() {
             self.at(ProxyStep::File);
-            let filed = next.clone();
-            if let Err(rejection) = blocking(move || folder.raise(&filed)).await? {
+            if let Err(rejection) = self.files.raise(next).await? {
                 return Err(self.explain(token, rejection).await);
             }
         }
@@ -275,7 +269,7 @@ impl Fence {
         let Some(active) = state.active.as_ref().filter(|active| now < active.trust_until) else {
             return Look::Problem(state.problem());
         };
-        let high = active.kept.content.high.as_ref();
+        let high = active.seen.record.high.as_ref();
         let next = match purpose {
             Purpose::Seal => guard::seal(high, token),
             Purpose::Write => guard::admit(high, token, self.policy),
@@ -290,7 +284,7 @@ impl Fence {
         let own = LineEpoch::from(token);
         let is_new = high.is_none_or(|high| LineEpoch::from(high) != own);
         let is_clear = active.inherited.is_none_or(|inherited| inherited.of == own || now >= inherited.until);
-        let is_filed = self.state_folder.is_none()
+        let is_filed = self.files.path().is_none()
             || active.filed.as_ref().is_some_and(|filed| HighWater { seq: next.seq, ..filed.clone() } == next);
         let is_numbered = purpose == Purpose::Write && self.policy == Policy::OncePerEpoch;
         if !is_new && is_clear && is_filed && !is_numbered {
@@ -299,7 +293,7 @@ impl Fence {
         // Reentrant writes are not numbered in the store: they would cost an exchange each.
         let is_reentrant = purpose == Purpose::Write && self.policy != Policy::OncePerEpoch;
         let seq = if is_reentrant { high.filter(|_| !is_new).map_or(0, |high| high.seq) } else { next.seq };
-        Look::Move(Box::new(Move { seen: active.kept.clone(), next: HighWater { seq, ..next }, is_new }))
+        Look::Move(Box::new(Move { seen: active.seen.clone(), next: HighWater { seq, ..next }, is_new }))
     }
 
     fn ticket(self: &Arc<Self>, state: &mut State, of: LineEpoch) -> Ticket {
@@ -319,35 +313,44 @@ impl Fence {
         Ok(self.ticket(&mut state, token.into()))
     }
 
-    /// Takes what was written over into memory, unless this proxy was replaced meanwhile.
-    fn remember(&self, seen: &Kept, change: impl FnOnce(&mut Active)) -> Result<(), Problem> {
+    /// Takes a fence that was written over into memory, with its horizon.
+    pub(crate) fn take_over(&self, seen: &SeenFence, written: SeenFence, ahead: &Ahead) -> Result<(), Problem> {
+        let send_until = self.send_until(ahead, &written);
+        self.remember(seen, |active| {
+            active.seen = written;
+            active.send_until = send_until;
+        })
+    }
+
+    /// Changes what is in memory, unless this proxy was replaced meanwhile.
+    fn remember(&self, seen: &SeenFence, change: impl FnOnce(&mut Active)) -> Result<(), Problem> {
         match &mut self.state().active {
-            Some(active) if Some(active.claim) == seen.content.by => change(active),
+            Some(active) if Some(active.claim) == seen.record.by => change(active),
             _ => return Err(Problem::unavailable("this proxy was replaced; try again")),
         }
         Ok(())
     }
 
     /// Somebody else moved the fence: an older one is a store that went back, another watcher's ends this proxy's say.
-    pub(crate) async fn read_again(&self, seen: &Kept) -> Result<(), Problem> {
-        let found = self.kept.look().await?;
+    pub(crate) async fn read_again(&self, seen: &SeenFence) -> Result<(), Problem> {
+        let found = self.document.look().await?;
         let mut state = self.state();
-        if found.content.by != seen.content.by {
-            if state.active.as_ref().is_some_and(|active| Some(active.claim) == seen.content.by) {
+        if found.record.by != seen.record.by {
+            if state.active.as_ref().is_some_and(|active| Some(active.claim) == seen.record.by) {
                 self.stand_down(&mut state, "has another proxy now, or was given to another lease");
             }
             return Err(state.problem());
         }
         let standby = state.problem();
         let Some(active) = &mut state.active else { return Err(standby) };
-        let back = match (&active.kept.content.high, &found.content.high) {
+        let back = match (&active.seen.record.high, &found.record.high) {
             (Some(known), Some(found)) => (found.epoch, found.seq) < (known.epoch, known.seq),
             (known, found) => known.is_some() && found.is_none(),
         };
-        if let (true, Some(known)) = (back, &active.kept.content.high) {
+        if let (true, Some(known)) = (back, &active.seen.record.high) {
             return Err(guard::regressed(&self.resource, &known.lease, known.epoch).into());
         }
-        active.kept = found;
+        active.seen = found;
         Ok(())
     }
 

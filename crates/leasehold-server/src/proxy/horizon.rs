@@ -14,7 +14,7 @@ use super::flight::{Fault, LineEpoch};
 use leasehold_core::clock::Moment;
 use leasehold_core::guard::HighWater;
 use leasehold_core::{Error, Kind, Result};
-use leasehold_guards::stored::{Content, Horizon, Kept};
+use leasehold_guards::stored::{FenceRecord, Horizon, SeenFence};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -79,27 +79,27 @@ impl Fence {
     }
 
     /// The horizon for requests that are sent from now on.
-    pub(crate) fn ahead(&self, seen: &Kept, of: LineEpoch) -> Ahead {
+    pub(crate) fn ahead(&self, seen: &SeenFence, of: LineEpoch) -> Ahead {
         let now = self.coordinator.clock().now();
         let inherited = self.state().active.as_ref().and_then(|active| active.inherited);
         let left =
             inherited.filter(|inherited| inherited.of == of).map(|inherited| inherited.until.saturating_since(now));
         let length = (self.window() + self.upstream_timeout).max(left.unwrap_or_default());
-        let until = seen.anchor.at_latest(now, self.kept.grain()).plus(length);
+        let until = seen.anchor.at_latest(now, self.document.grain()).plus(length);
         let length_ms = u64::try_from(length.as_millis()).unwrap_or(u64::MAX).saturating_add(1);
         Ahead { horizon: Horizon { lineage: of.lineage, epoch: of.epoch, until, length_ms }, asked: now }
     }
 
     /// Until when requests may be made whole under a horizon that was written.
-    pub(crate) fn send_until(&self, ahead: &Ahead, kept: &Kept) -> Moment {
+    pub(crate) fn send_until(&self, ahead: &Ahead, written: &SeenFence) -> Moment {
         // By the time in the answer too: the store's clock may have been set forward since it was last seen.
-        let surely = kept.anchor.trust(ahead.horizon.until, self.kept.grain());
+        let surely = written.anchor.trust(ahead.horizon.until, self.document.grain());
         (surely - self.upstream_timeout).min(ahead.asked + self.window())
     }
 
     /// Until when what other proxies have sent may be at work, if it may.
-    pub(crate) fn inherited(&self, seen: &Kept) -> Option<Inherited> {
-        let (horizon, left) = (seen.content.horizon?, seen.horizon_left());
+    pub(crate) fn inherited(&self, seen: &SeenFence) -> Option<Inherited> {
+        let (horizon, left) = (seen.record.horizon?, seen.record.horizon_left(seen.anchor.now));
         let of = LineEpoch { lineage: horizon.lineage, epoch: horizon.epoch };
         (!left.is_zero()).then(|| Inherited { of, until: self.coordinator.clock().now() + left })
     }
@@ -126,14 +126,17 @@ impl Fence {
         let _writing = self.writing.lock().await;
         let now = self.coordinator.clock().now();
         let seen = match &self.state().active {
-            Some(active) if now + self.reserve() >= active.send_until => active.kept.clone(),
+            Some(active) if now + self.reserve() >= active.send_until => active.seen.clone(),
             _ => return Ok(()),
         };
-        let Some(high) = &seen.content.high else { return Ok(()) };
+        let Some(high) = &seen.record.high else { return Ok(()) };
         let ahead = self.ahead(&seen, high.into());
-        let next = Content { horizon: Some(ahead.horizon), ..seen.content.clone() };
-        match self.kept.put(&seen, next).await? {
-            Some(kept) => self.cover(&seen, &kept, &ahead),
+        let next = FenceRecord { horizon: Some(ahead.horizon), ..seen.record.clone() };
+        match self.document.put(&seen, next).await? {
+            Some(written) => {
+                let _ = self.take_over(&seen, written, &ahead);
+                self.wake(&self.state());
+            }
             // It is another proxy's now, or the next try finds what it is.
             None => {
                 let _ = self.read_again(&seen).await;
@@ -141,17 +144,6 @@ impl Fence {
             }
         }
         Ok(())
-    }
-
-    /// Takes a horizon that was written over into memory, and wakes who waited for it.
-    fn cover(&self, seen: &Kept, kept: &Kept, ahead: &Ahead) {
-        let send_until = self.send_until(ahead, kept);
-        let mut state = self.state();
-        if let Some(active) = state.active.as_mut().filter(|active| Some(active.claim) == seen.content.by) {
-            active.kept = kept.clone();
-            active.send_until = send_until;
-        }
-        self.wake(&state);
     }
 
     /// Takes the horizon back when nothing that this proxy or one before it has sent may be at work, so that whoever
@@ -166,13 +158,13 @@ impl Fence {
                 Some(active) if is_quiet && active.inherited.is_none_or(|inherited| now >= inherited.until) => {
                     // Nothing is sent from here on, though the write may fail.
                     active.send_until = now;
-                    active.kept.clone()
+                    active.seen.clone()
                 }
                 _ => return Ok(()),
             }
         };
-        if seen.content.horizon.is_some() {
-            self.kept.put(&seen, Content { horizon: None, ..seen.content.clone() }).await?;
+        if seen.record.horizon.is_some() {
+            self.document.put(&seen, FenceRecord { horizon: None, ..seen.record.clone() }).await?;
         }
         Ok(())
     }

@@ -36,8 +36,8 @@ use hyper_util::server::conn::auto;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::observe::Observed;
 use leasehold_core::{Coordinator, Error, Kind, Resolver, Result};
-use leasehold_guards::stored::high_water::StateFolder;
-use leasehold_guards::stored::{KeptFence, named};
+use leasehold_guards::stored::high_water::LocalCopy;
+use leasehold_guards::stored::{FenceDocument, named};
 use replay::Cache;
 use std::convert::Infallible;
 use std::fmt;
@@ -115,8 +115,8 @@ impl Proxy {
         let standby = format!("resource=`http:{}` has no proxy that answers for it yet; try again", settings.resource);
         let fence = Arc::new(Fence {
             resource: format!("http:{}", settings.resource),
-            kept: KeptFence::new(&coordinator, &name),
-            state_folder: state_folder(&settings)?,
+            document: FenceDocument::new(&coordinator, &name),
+            files: LocalCopy::open(settings.state.as_deref(), &format!("http:{}", settings.resource))?,
             coordinator,
             tokens,
             policy: settings.policy,
@@ -131,12 +131,8 @@ impl Proxy {
             horizon_wanted: tokio::sync::Notify::new(),
             horizon_moved: tokio::sync::Notify::new(),
         });
-        if let Some(folder) = &fence.state_folder {
-            say(&format!(
-                "keeping the high water of resource=`{}` in `{}` too",
-                fence.resource,
-                folder.path().display()
-            ));
+        if let Some(folder) = fence.files.path() {
+            say(&format!("keeping the high water of resource=`{}` in `{}` too", fence.resource, folder.display()));
         }
         let own_lease = ProxyLease {
             fence: fence.clone(),
@@ -159,7 +155,7 @@ impl Proxy {
     /// Sees that the store still knows what this machine's files say about the resource: the error of a store that was
     /// restored from an old copy, or lost. A store that is away is none: it is waited for later.
     pub async fn check(&self) -> Result<()> {
-        let filed = self.own_lease.filed().await?;
+        let filed = self.shared.fence.files.high().await?;
         self.own_lease.check(filed.as_ref()).await.unwrap_or(Ok(()))
     }
 
@@ -196,11 +192,6 @@ impl Proxy {
         let _ = tokio::time::timeout(limits.drain, connections.acquire_many(all)).await;
         Ok(())
     }
-}
-
-fn state_folder(settings: &Settings) -> Result<Option<StateFolder>> {
-    let resource = format!("http:{}", settings.resource);
-    settings.state.as_deref().map(|parent| StateFolder::open(parent, &resource)).transpose()
 }
 
 fn server(limits: &Limits) -> auto::Builder<TokioExecutor> {

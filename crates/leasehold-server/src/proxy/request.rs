@@ -166,7 +166,8 @@ fn token(headers: &HeaderMap) -> Result<Token, Problem> {
     }
     let text = value.to_str().map_err(|_| Problem::bad("invalid token: it is not plain text"))?;
     // Not the value: it is a secret, even if it is not quite right.
-    text.parse().map_err(|_| Problem::bad("invalid token: use LEASE:EPOCH:NONCE:SEQ as `leasehold acquire` prints it"))
+    text.parse()
+        .map_err(|_| Problem::bad("invalid token: use LEASE:EPOCH:LINEAGE:NONCE:SEQ as `leasehold acquire` prints it"))
 }
 
 fn key(headers: &HeaderMap) -> Result<Option<HeaderValue>, Problem> {

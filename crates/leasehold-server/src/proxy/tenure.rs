@@ -11,8 +11,7 @@ use leasehold_core::guard::HighWater;
 use leasehold_core::{
     Acquired, Ask, Claim, Error, Grant, HolderId, Keeper, Kind, Label, LeaseName, Outcome, Result, Right, Standing, Ttl,
 };
-use leasehold_guards::blocking::blocking;
-use leasehold_guards::stored::{Content, Kept, Merged, behind};
+use leasehold_guards::stored::{FenceRecord, Merged, SeenFence, behind};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -81,13 +80,13 @@ impl ProxyLease {
                 return Err(error);
             }
         };
-        let Signed { kept, filed, inherited } = signed;
-        let high = kept.content.high.clone();
-        let seen = high.as_ref().map_or_else(|| "none yet".into(), |high| format!("{}:{}", high.lease, high.epoch));
+        let Signed { seen, filed, inherited } = signed;
+        let high = seen.record.high.clone();
+        let shown = high.as_ref().map_or_else(|| "none yet".into(), |high| format!("{}:{}", high.lease, high.epoch));
         // Nothing may be sent before the horizon is in the fence.
         let send_until = coordinator.clock().now();
-        self.fence.state().active = Some(Active { claim, trust_until, kept, filed, send_until, inherited });
-        (self.say)(&format!("answering for resource=`{}`, high water {seen}", self.fence.resource));
+        self.fence.state().active = Some(Active { claim, trust_until, seen, filed, send_until, inherited });
+        (self.say)(&format!("answering for resource=`{}`, high water {shown}", self.fence.resource));
         if let Some(Err(error)) = self.check(high.as_ref()).await {
             (self.say)(&error.to_string());
         }
@@ -160,31 +159,23 @@ impl ProxyLease {
     async fn sign(&self, claim: Claim) -> Result<Signed> {
         let fence = &self.fence;
         for _ in 0..MAX_ATTEMPTS {
-            let seen = fence.kept.look().await?;
-            if let Some(by) = seen.content.by.filter(|by| by.epoch > claim.epoch) {
+            let seen = fence.document.look().await?;
+            if let Some(by) = seen.record.by.filter(|by| by.epoch > claim.epoch) {
                 return Err(leasehold_core::guard::regressed(&fence.resource, &self.lease, by.epoch));
             }
-            let filed = self.filed().await?;
-            let Merged { high, is_behind, is_adopted } = seen.content.merged(&fence.resource, filed.as_ref())?;
+            let filed = fence.files.high().await?;
+            let Merged { high, is_behind, is_adopted } = seen.record.merged(&fence.resource, filed.as_ref())?;
             let inherited = match &high {
                 Some(high) if is_behind => Some(fence.inherited_unknown(high)),
                 _ => fence.inherited(&seen),
             };
-            let content = Content { high: high.clone(), by: Some(claim), ..seen.content.clone() };
-            if let Some(kept) = fence.kept.put(&seen, content).await? {
+            let record = FenceRecord { high: high.clone(), by: Some(claim), ..seen.record.clone() };
+            if let Some(seen) = fence.document.put(&seen, record).await? {
                 let filed = self.file(filed, high, is_adopted).await?;
-                return Ok(Signed { kept, filed, inherited });
+                return Ok(Signed { seen, filed, inherited });
             }
         }
         Err(Error::new(Kind::Contended, format!("fence of `{}` keeps changing", fence.resource)))
-    }
-
-    /// What the files of this machine remember.
-    pub(crate) async fn filed(&self) -> Result<Option<HighWater>> {
-        match self.fence.state_folder.clone() {
-            Some(folder) => blocking(move || folder.high()).await,
-            None => Ok(None),
-        }
     }
 
     /// Takes the fence over into the files.
@@ -194,23 +185,20 @@ impl ProxyLease {
         high: Option<HighWater>,
         is_adopted: bool,
     ) -> Result<Option<HighWater>> {
-        let (Some(folder), Some(high)) = (self.fence.state_folder.clone(), high) else { return Ok(None) };
-        let resource = self.fence.resource.clone();
-        blocking(move || {
-            if is_adopted {
-                folder.replace(filed.as_ref(), &high)?;
-            } else {
-                folder.raise(&high)?.map_err(|rejection| rejection.into_error(&resource))?;
-            }
-            Ok(Some(high))
-        })
-        .await
+        let Fence { files, resource, .. } = &*self.fence;
+        let Some(high) = high.filter(|_| files.path().is_some()) else { return Ok(None) };
+        if is_adopted {
+            files.replace(filed, &high).await?;
+        } else {
+            files.raise(&high).await?.map_err(|rejection| rejection.into_error(resource))?;
+        }
+        Ok(Some(high))
     }
 }
 
 /// A fence that is this proxy's to move.
 struct Signed {
-    kept: Kept,
+    seen: SeenFence,
     filed: Option<HighWater>,
     inherited: Option<Inherited>,
 }
