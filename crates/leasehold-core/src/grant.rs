@@ -14,9 +14,9 @@ use crate::epoch::Epoch;
 use crate::error::{Error, Kind, Result};
 use crate::history::Mark;
 use crate::item::record::Item;
-use crate::lease::record::{Ownership, Progress, Tenure};
+use crate::lease::record::{Ownership, Tenure};
 use crate::time::{Timestamp, Ttl, format_duration};
-use crate::token::{Claim, Token};
+use crate::token::Token;
 use std::borrow::Cow;
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ impl Anchor {
     }
 
     /// Why a renewal with this answer leaves no time, where the store's clock should have shown at most `latest` by now.
-    pub fn why_too_late(self, latest: Timestamp, ttl: Ttl) -> String {
+    fn why_too_late(self, latest: Timestamp, ttl: Ttl) -> String {
         if self.now > latest {
             let by = format_duration(self.now.saturating_since(latest));
             format!("the store's clock was set forward by {by} or more, and by its own time the deadline has passed")
@@ -58,11 +58,6 @@ pub trait Tenured {
 
     /// The epoch of the last tenure.
     fn epoch(&self) -> Epoch;
-
-    /// Whether this claim is the tenure in it, run out or not.
-    fn is_held_by(&self, claim: Claim) -> bool {
-        self.epoch() == claim.epoch && self.tenure().is_some_and(|tenure| tenure.holder.nonce == claim.nonce)
-    }
 }
 
 impl Tenured for Ownership {
@@ -98,13 +93,6 @@ impl<R: Tenured> Seen<R> {
     /// Whether somebody had it when it was seen, and the tenure had run out.
     pub fn has_run_out(&self) -> bool {
         self.record.tenure().is_some_and(|tenure| self.anchor.now >= tenure.deadline)
-    }
-
-    /// How long before it was seen this progress was reported, if that was under this claim. Both times are in the store's clock,
-    /// which is as exact as its grain.
-    pub fn age(&self, progress: Option<&Progress>, claim: Claim, grain: Duration) -> Option<Duration> {
-        let progress = progress.filter(|progress| progress.epoch == claim.epoch)?;
-        Some(self.anchor.now.saturating_since(progress.at).saturating_sub(grain))
     }
 }
 
@@ -170,7 +158,7 @@ impl<R: Tenured> Grant<R> {
     pub fn new(what: &str, token: Token, ttl: Ttl, seen: Seen<R>, grain: Duration, now: Moment) -> Result<Self> {
         // The epoch in the record is only this holder's if the tenure in it is: a token of one grant under another's
         // epoch would pass every guard.
-        if !seen.record.is_held_by(token.claim()) {
+        if !token.claim().holds(seen.record.epoch(), seen.record.tenure()) {
             return Err(Error::new(Kind::Lost, format!("{what} was granted and has moved on since")));
         }
         let grant = Self::unchecked(token, ttl, seen, grain);

@@ -23,12 +23,12 @@
 //! Non-promise: a process that is not running is told nothing; that is why writes go through a guard.
 
 use crate::clock::Moment;
-use crate::coordinator::Coordinator;
 use crate::error::{Kind, Result};
 use crate::grant::Grant;
-use crate::store::Watching;
+use crate::hints::Hints;
 use crate::tenancy::{Held, Tenancy};
 use crate::time::format_duration;
+use crate::verbs::LeaseVerbs;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -126,16 +126,16 @@ impl Keeper {
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub fn start(coordinator: Coordinator, grant: Grant) -> Self {
-        Keeper::start_gated(coordinator, grant, None)
+    pub fn start(leases: impl Into<Arc<dyn LeaseVerbs>>, grant: Grant) -> Self {
+        Keeper::start_gated(leases, grant, None)
     }
 
     /// Starts keeping a grant for as long as there is progress.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub fn start_gated(coordinator: Coordinator, grant: Grant, gate: Option<ProgressGate>) -> Self {
-        Keeper::keep(Held { coordinator, grant }, gate)
+    pub fn start_gated(leases: impl Into<Arc<dyn LeaseVerbs>>, grant: Grant, gate: Option<ProgressGate>) -> Self {
+        Keeper::keep(Held { leases: leases.into(), grant }, gate)
     }
 }
 
@@ -211,43 +211,9 @@ struct Renewals<T> {
     last_evidence: Moment,
     judge_again: Moment,
     trouble: watch::Sender<Option<String>>,
-    hints: Hints,
-}
-
-/// Tells the keeper that its record may have changed: an operator may have taken the lease away.
-struct Hints {
+    /// Hears that the record may have changed: an operator may have taken the lease away.
     changed: Arc<Notify>,
-    task: JoinHandle<()>,
-}
-
-impl Hints {
-    /// Listens to the store, in a task of its own: a store that does not answer must not keep anybody from renewing.
-    fn listen(tenancy: &impl Tenancy) -> Self {
-        let (clock, record) = (tenancy.clock().clone(), tenancy.record());
-        let changed = Arc::new(Notify::new());
-        let notify = changed.clone();
-        let task = tokio::spawn(async move {
-            // Most work is over before anybody could take its lease away: for that, listening would cost for nothing.
-            clock.sleep_until(clock.now() + LISTEN_AFTER).await;
-            let Some((store, key)) = record else { return };
-            let Ok(mut watch) = store.watch(&key).await else { return };
-            if store.capabilities().watch == Watching::Hints {
-                // What happened before the watch was in place hinted nobody.
-                notify.notify_one();
-            }
-            loop {
-                watch.hint().await;
-                notify.notify_one();
-            }
-        });
-        Hints { changed, task }
-    }
-}
-
-impl Drop for Hints {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    _hints: Hints,
 }
 
 impl<T: Tenancy> Renewals<T> {
@@ -258,8 +224,14 @@ impl<T: Tenancy> Renewals<T> {
         trouble: watch::Sender<Option<String>>,
     ) -> Self {
         let now = tenancy.clock().now();
-        let hints = Hints::listen(&tenancy);
-        Renewals { tenancy, gate, publish, last_evidence: now, judge_again: now, trouble, hints }
+        let (clock, opening, changed) = (tenancy.clock().clone(), tenancy.watch(), Arc::new(Notify::new()));
+        let opening = async move {
+            // Most work is over before anybody could take its lease away: for that, listening would cost for nothing.
+            clock.sleep_until(clock.now() + LISTEN_AFTER).await;
+            opening.await
+        };
+        let _hints = Hints::pass_on(opening, changed.clone());
+        Renewals { tenancy, gate, publish, last_evidence: now, judge_again: now, trouble, changed, _hints }
     }
 
     async fn run(&mut self) -> Loss {
@@ -273,7 +245,7 @@ impl<T: Tenancy> Renewals<T> {
         let mut look_at: Option<Moment> = None;
         loop {
             let end = self.tenancy.trust_until();
-            let changed = self.hints.changed.clone();
+            let changed = self.changed.clone();
             tokio::select! {
                 biased;
                 () = clock.sleep_until(next.min(end).min(self.judge_at()).min(look_at.unwrap_or(end))) => {}

@@ -10,17 +10,17 @@ use crate::clock::Moment;
 use crate::coordinator::Coordinator;
 use crate::epoch::Epoch;
 use crate::error::{Error, Kind, Result};
+use crate::hints::Opening;
 use crate::lease::record::Ownership;
-use crate::name::{Key, LeaseName, Shelf};
+use crate::name::LeaseName;
 use crate::nonce::Lineage;
 use crate::relocation::{Relocation, elsewhere};
 use crate::remedy::Remedy;
-use crate::store::Store;
 use crate::time::Ttl;
 use crate::token::Token;
+use crate::verbs::LeaseVerbs;
 use async_trait::async_trait;
 use std::fmt;
-use std::sync::Arc;
 
 /// What a token is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -109,8 +109,8 @@ pub trait Resolver: fmt::Debug + Send + Sync {
     /// Looks the token up. An error means that the record could not be read.
     async fn resolve(&self, token: &Token) -> Result<Resolved>;
 
-    /// The record to listen to for changes; none if nothing can be.
-    fn record(&self, token: &Token) -> Option<(Arc<dyn Store>, Key)>;
+    /// Hints that the record may have changed; none where nobody can push them.
+    fn watch(&self, token: &Token) -> Opening;
 }
 
 /// Knows leases only; `leasehold_work::Tokens` knows items too.
@@ -134,8 +134,8 @@ impl Resolver for Coordinator {
         Ok(Resolved { right: Right::Lease, epoch: seen.record.epoch, state, place })
     }
 
-    fn record(&self, token: &Token) -> Option<(Arc<dyn Store>, Key)> {
-        Some((self.store().clone(), Key::new(Shelf::Lease, &token.lease)))
+    fn watch(&self, token: &Token) -> Opening {
+        LeaseVerbs::watch(self, &token.lease)
     }
 }
 

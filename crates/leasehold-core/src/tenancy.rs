@@ -4,12 +4,13 @@
 //! when it is told to; when that is due is the keeper's to know.
 
 use crate::clock::{Clock, Moment};
-use crate::coordinator::Coordinator;
 use crate::error::Result;
 use crate::grant::Grant;
-use crate::name::{Key, Shelf};
-use crate::store::Store;
-use crate::time::Ttl;
+use crate::hints::Opening;
+use crate::lease::record::Progress;
+use crate::time::{Timestamp, Ttl};
+use crate::token::Claim;
+use crate::verbs::LeaseVerbs;
 use async_trait::async_trait;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +24,8 @@ pub trait Tenancy: Send + Sync + 'static {
     /// The holder's own clock.
     fn clock(&self) -> &Arc<dyn Clock>;
 
-    /// The record that shows it, to be listened to; none if nothing can be.
-    fn record(&self) -> Option<(Arc<dyn Store>, Key)>;
+    /// Hints that its record may have changed; none where nobody can push them.
+    fn watch(&self) -> Opening;
 
     /// How long each renewal lasts.
     fn ttl(&self) -> Ttl;
@@ -46,10 +47,17 @@ pub trait Tenancy: Send + Sync + 'static {
     fn into_grant(self) -> Self::Grant;
 }
 
+/// How long before `now` this progress was reported, if that was under this claim. Both times are of the store's clock, which
+/// is exact to `grain`.
+pub fn progress_age(progress: Option<&Progress>, claim: Claim, now: Timestamp, grain: Duration) -> Option<Duration> {
+    let progress = progress.filter(|progress| progress.epoch == claim.epoch)?;
+    Some(now.saturating_since(progress.at).saturating_sub(grain))
+}
+
 /// A lease that is held.
 #[derive(Debug)]
 pub struct Held {
-    pub(crate) coordinator: Coordinator,
+    pub(crate) leases: Arc<dyn LeaseVerbs>,
     pub(crate) grant: Grant,
 }
 
@@ -58,11 +66,11 @@ impl Tenancy for Held {
     type Grant = Grant;
 
     fn clock(&self) -> &Arc<dyn Clock> {
-        self.coordinator.clock()
+        self.leases.clock()
     }
 
-    fn record(&self) -> Option<(Arc<dyn Store>, Key)> {
-        Some((self.coordinator.store().clone(), Key::new(Shelf::Lease, &self.grant.token().lease)))
+    fn watch(&self) -> Opening {
+        self.leases.watch(&self.grant.token().lease)
     }
 
     fn ttl(&self) -> Ttl {
@@ -74,18 +82,18 @@ impl Tenancy for Held {
     }
 
     async fn renew(&mut self) -> Result<()> {
-        self.coordinator.renew(&mut self.grant, None).await
+        self.leases.renew(&mut [&mut self.grant]).await.into_iter().collect()
     }
 
     async fn has_moved(&self) -> Result<bool> {
         let token = self.grant.token();
-        Ok(!self.coordinator.look(&token.lease).await?.record.is_held_by(token.claim()))
+        Ok(!self.leases.inspect(&token.lease).await?.record.is_held_by(token.claim()))
     }
 
     async fn progress_age(&self) -> Result<Option<Duration>> {
         let token = self.grant.token();
-        let seen = self.coordinator.look(&token.lease).await?;
-        Ok(seen.age(seen.record.progress.as_ref(), token.claim(), self.coordinator.grain()))
+        let seen = self.leases.inspect(&token.lease).await?;
+        Ok(progress_age(seen.record.progress.as_ref(), token.claim(), seen.now, self.leases.grain()))
     }
 
     fn into_grant(self) -> Grant {

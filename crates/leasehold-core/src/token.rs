@@ -5,6 +5,7 @@
 
 use crate::epoch::Epoch;
 use crate::error::{Error, Result};
+use crate::lease::record::Tenure;
 use crate::name::LeaseName;
 use crate::nonce::{Lineage, Nonce};
 use std::fmt;
@@ -100,6 +101,13 @@ pub struct Claim {
     pub epoch: Epoch,
     /// The nonce it was granted to.
     pub nonce: Nonce,
+}
+
+impl Claim {
+    /// Whether this is the tenure of a record of this epoch, run out or not.
+    pub fn holds(self, epoch: Epoch, tenure: Option<&Tenure>) -> bool {
+        self.epoch == epoch && tenure.is_some_and(|tenure| tenure.holder.nonce == self.nonce)
+    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use crate::name::{Key, LeaseName, Shelf};
 use crate::nonce::{Jitter, Nonce};
 use crate::store::Watch;
 use crate::token::Token;
+use futures_util::future::select_all;
 use std::time::Duration;
 
 /// How often a waiter looks for itself, hints or not.
@@ -321,16 +322,7 @@ fn frees_before(a: &Acquired, b: &Acquired) -> bool {
 }
 
 async fn any_hint(watches: &mut [Watch]) {
-    let mut hints: Vec<_> = watches.iter_mut().map(|w| Box::pin(w.hint())).collect();
-    std::future::poll_fn(|context| {
-        for hint in &mut hints {
-            if hint.as_mut().poll(context).is_ready() {
-                return std::task::Poll::Ready(());
-            }
-        }
-        std::task::Poll::Pending
-    })
-    .await;
+    select_all(watches.iter_mut().map(|watch| Box::pin(watch.hint()))).await;
 }
 
 #[cfg(test)]

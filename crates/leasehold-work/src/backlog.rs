@@ -9,8 +9,9 @@ use crate::queue::{
     Queue, QueueName, Reason, State,
 };
 use crate::spool::{Shown, Spool, SpoolClaimer, SpoolGrant, SpoolItem, SpoolTenancy, Where};
-use crate::tokens::as_lost;
+use crate::tokens::{as_lost, beside};
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use leasehold_core::lease::protocol::Report;
 use leasehold_core::{
     Epoch, Error, HolderId, Key, Kind, Label, LeaseName, Result, Shelf, Tenancy, Timestamp, Token, Ttl, Who, Why,
@@ -159,6 +160,9 @@ pub trait Backlog: Clone + Debug + Send + Sync + 'static {
     /// The claim that a token stands for, to be ended.
     async fn by_token(&self, token: &Token) -> Result<Self::Grant>;
 
+    /// Renews each of these claims, and gives an answer for each, in the same order: one that fails leaves the others renewed.
+    async fn renew(&self, grants: &mut [&mut Self::Grant]) -> Vec<Result<()>>;
+
     /// Renews the claim of a token, and notes how far the work has come. A spool keeps checkpoints only.
     async fn report(&self, token: &Token, report: Report) -> Result<()>;
 
@@ -263,6 +267,10 @@ impl Backlog for Queue {
 
     async fn by_token(&self, token: &Token) -> Result<ItemGrant> {
         self.by_token(token).await
+    }
+
+    async fn renew(&self, grants: &mut [&mut ItemGrant]) -> Vec<Result<()>> {
+        join_all(grants.iter_mut().map(|grant| Queue::renew(self, grant))).await
     }
 
     async fn report(&self, token: &Token, report: Report) -> Result<()> {
@@ -391,6 +399,15 @@ impl Backlog for Spool {
 
     async fn by_token(&self, token: &Token) -> Result<SpoolGrant> {
         self.adopt(token)
+    }
+
+    async fn renew(&self, grants: &mut [&mut SpoolGrant]) -> Vec<Result<()>> {
+        join_all(grants.iter_mut().map(async |grant| {
+            let (spool, mut renewed) = (self.clone(), grant.clone());
+            **grant = beside(move || spool.renew(&mut renewed).map(|()| renewed)).await?;
+            Ok(())
+        }))
+        .await
     }
 
     async fn report(&self, token: &Token, report: Report) -> Result<()> {

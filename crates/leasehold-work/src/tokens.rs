@@ -3,12 +3,12 @@
 //! Promise: a token is looked up, renewed and reported on where its name says that its record is. Non-promise: ending an
 //! item takes more than its token, and is for [`crate::queue::Queue`] and [`crate::spool::Spool`].
 
-use crate::queue::{ItemName, Queue};
+use crate::queue::{ItemName, Queue, watch_item};
 use crate::spool::Spool;
 use async_trait::async_trait;
+use leasehold_core::hints::Opening;
 use leasehold_core::lease::protocol::Report;
-use leasehold_core::{Coordinator, Error, Key, Kind, Live, Resolved, Resolver, Result, Right, Store, Token};
-use std::sync::Arc;
+use leasehold_core::{Coordinator, Error, Kind, Live, Resolved, Resolver, Result, Right, Token};
 
 /// Where records may be: a store, and spools.
 ///
@@ -148,11 +148,11 @@ impl Resolver for Tokens {
         Ok(found)
     }
 
-    fn record(&self, token: &Token) -> Option<(Arc<dyn Store>, Key)> {
-        match Right::of(&token.lease) {
-            Right::Lease => self.coordinator.as_ref()?.record(token),
-            Right::Item => Some((self.coordinator.as_ref()?.store().clone(), ItemName::of(token).ok()?.key().ok()?)),
-            Right::SpoolFile => None,
+    fn watch(&self, token: &Token) -> Opening {
+        match (Right::of(&token.lease), &self.coordinator, ItemName::of(token)) {
+            (Right::Lease, Some(leases), _) => leases.watch(token),
+            (Right::Item, Some(leases), Ok(name)) => watch_item(leases.store(), &name),
+            _ => Box::pin(std::future::ready(None)),
         }
     }
 }
@@ -163,7 +163,7 @@ pub(crate) fn as_lost(error: Error) -> Error {
 }
 
 /// Beside the runtime: a share that does not answer holds up nobody else.
-async fn beside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+pub(crate) async fn beside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|e| Error::unavailable("the look at the spool was broken off", e))?
 }

@@ -337,7 +337,7 @@ impl Item {
 
     /// Whether this claim is the one in force, run out or not.
     pub fn is_held_by(&self, claim: Claim) -> bool {
-        self.epoch == claim.epoch && self.tenure().is_some_and(|t| t.holder.nonce == claim.nonce)
+        claim.holds(self.epoch, self.tenure())
     }
 
     /// Whether it stands in line, or would if its claim ran out.

@@ -111,7 +111,7 @@ impl Ownership {
 
     /// True when this claim is the tenure in the record, run out or not.
     pub fn is_held_by(&self, claim: Claim) -> bool {
-        self.epoch == claim.epoch && self.tenure.as_ref().is_some_and(|t| t.holder.nonce == claim.nonce)
+        claim.holds(self.epoch, self.tenure.as_ref())
     }
 
     /// The slot whose run died or could not be started: it was claimed, never ended, and nobody is at it.

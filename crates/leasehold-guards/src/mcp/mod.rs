@@ -14,9 +14,9 @@ use crate::stored::high_water::LocalCopy;
 use crate::stored::{FenceDocument, FenceRecord, Merged, named};
 use leasehold_core::clock::Moment;
 use leasehold_core::guard::{self, HighWater, Rejection, Strength};
-use leasehold_core::store::Watching;
+use leasehold_core::hints::{self, Hints};
 use leasehold_core::{
-    Coordinator, Epoch, Error, Kind, LeaseName, Lineage, Live, Resolved, Resolver, Result, Store, Token, TokenState,
+    Coordinator, Epoch, Error, Kind, LeaseName, Lineage, Live, Resolved, Resolver, Result, Token, TokenState,
 };
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -240,9 +240,8 @@ impl Gate {
     /// Looks every third of the TTL, and when the store hints, until dropped. `said` is told of every change for the worse.
     pub async fn keep(self: Arc<Self>, said: impl Fn(&Closed) + Send) {
         let hint = Arc::new(Notify::new());
-        let fence = (self.coordinator.store().clone(), self.fence.key().clone());
-        let watches = self.tokens.record(&self.token).into_iter().chain([fence]);
-        let _listeners: Vec<_> = watches.map(|(store, key)| Listener::start(store, key, hint.clone())).collect();
+        let fence = hints::watch(self.coordinator.store().clone(), self.fence.key().clone());
+        let _hints = [self.tokens.watch(&self.token), fence].map(|watch| Hints::pass_on(watch, hint.clone()));
         let mut told = false;
         loop {
             self.refresh().await;
@@ -272,29 +271,4 @@ impl Gate {
 enum Failure {
     Final(Closed),
     Passing(Error),
-}
-
-/// Passes a store's hints on.
-struct Listener(tokio::task::JoinHandle<()>);
-
-impl Listener {
-    fn start(store: Arc<dyn Store>, key: leasehold_core::Key, hint: Arc<Notify>) -> Self {
-        Listener(tokio::spawn(async move {
-            if store.capabilities().watch == Watching::None {
-                return;
-            }
-            let Ok(mut watch) = store.watch(&key).await else { return };
-            hint.notify_one();
-            loop {
-                watch.hint().await;
-                hint.notify_one();
-            }
-        }))
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }

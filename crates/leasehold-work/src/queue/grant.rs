@@ -4,11 +4,13 @@
 //! kept runs out.
 
 use super::queue::Queue;
+use crate::backlog::Backlog;
 use async_trait::async_trait;
 use leasehold_core::clock::{Clock, Moment};
+use leasehold_core::hints::{self, Opening};
 use leasehold_core::item::name::ItemName;
 use leasehold_core::item::record::Item;
-use leasehold_core::{Grant, Key, Result, Revision, Store, Tenancy, Ttl};
+use leasehold_core::{Grant, Result, Revision, Store, Tenancy, Ttl, progress_age};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,6 +47,14 @@ impl Deref for ItemGrant {
     }
 }
 
+/// Hints that an item may have changed.
+pub(crate) fn watch_item(store: &Arc<dyn Store>, name: &ItemName) -> Opening {
+    match name.key() {
+        Ok(key) => hints::watch(store.clone(), key),
+        Err(_) => Box::pin(std::future::ready(None)),
+    }
+}
+
 /// What a keeper keeps of a queue.
 #[derive(Debug)]
 pub struct ItemTenancy {
@@ -62,8 +72,8 @@ impl Tenancy for ItemTenancy {
         self.queue.clock()
     }
 
-    fn record(&self) -> Option<(Arc<dyn Store>, Key)> {
-        Some((self.queue.store().clone(), self.grant.name.key().ok()?))
+    fn watch(&self) -> Opening {
+        watch_item(self.queue.store(), &self.grant.name)
     }
 
     fn ttl(&self) -> Ttl {
@@ -75,7 +85,7 @@ impl Tenancy for ItemTenancy {
     }
 
     async fn renew(&mut self) -> Result<()> {
-        self.queue.renew(&mut self.grant).await
+        Backlog::renew(&self.queue, &mut [&mut self.grant]).await.into_iter().collect()
     }
 
     async fn has_moved(&self) -> Result<bool> {
@@ -84,7 +94,8 @@ impl Tenancy for ItemTenancy {
 
     async fn progress_age(&self) -> Result<Option<Duration>> {
         let seen = self.queue.read(&self.grant.name).await?;
-        Ok(seen.age(seen.record.progress.as_ref(), self.grant.token().claim(), self.queue.grain()))
+        let (progress, claim) = (seen.record.progress.as_ref(), self.grant.token().claim());
+        Ok(progress_age(progress, claim, seen.anchor.now, self.queue.grain()))
     }
 
     fn into_grant(self) -> ItemGrant {

@@ -35,6 +35,7 @@ mod resolving;
 mod view;
 
 pub use claimer::{Claimed, Claimer};
+pub(crate) use grant::watch_item;
 pub use grant::{ItemGrant, ItemTenancy};
 pub use janitor::{Chores, Items, Purged};
 pub use leasehold_core::item::{

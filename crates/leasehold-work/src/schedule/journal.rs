@@ -5,16 +5,12 @@
 //! lease's record alone, in the same swap as the lease; a journal that could not be written loses history, not safety.
 
 use crate::schedule::due::{DropReason, Dropped};
-use leasehold_core::cell::{Fate as Written, MAX_ATTEMPTS};
-use leasehold_core::codec;
-use leasehold_core::document::{Document, Edit};
-use leasehold_core::store::{Range, Versioned};
-use leasehold_core::{Coordinator, Epoch, Event, Key, LeaseName, Result, Shelf, Slot, Timestamp};
+use leasehold_core::{Epoch, Event, Slot, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// How many entries are kept.
 pub const ENTRIES_KEPT: usize = 128;
-const KIND: &str = "runs";
+pub(super) const KIND: &str = "runs";
 
 /// What became of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -348,111 +344,51 @@ impl Journal {
     }
 }
 
-/// A job and its journal, or what is wrong with that.
-pub type Listed = (LeaseName, Result<Journal>);
-
-/// The journals in a store.
-#[derive(Debug, Clone)]
-pub struct Journals {
-    coordinator: Coordinator,
-    host: String,
+/// What is to be written in a journal: data, so that it can be sent to where the journal is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Note {
+    /// The job is known from now on, unless it was. A time that is still to come was noted by a clock that was ahead.
+    Known,
+    /// See [`Journal::drop_slots`].
+    Dropped(Vec<Dropped>),
+    /// See [`Journal::pass_over`].
+    PassedOver {
+        /// The slot.
+        slot: Slot,
+        /// The slot before it.
+        before: Option<Slot>,
+        /// Why it is not run.
+        fate: Fate,
+    },
+    /// See [`Journal::give_up`].
+    GivenUp(Slot),
+    /// See [`Journal::rewind`].
+    Rewound,
+    /// See [`Journal::begin`].
+    Began(Slot, Epoch),
+    /// See [`Journal::end`].
+    Ended(Slot, Epoch, RunEnd),
 }
 
-impl Journals {
-    /// The journals in this coordinator's store, written as this machine.
-    pub fn new(coordinator: Coordinator) -> Self {
-        Journals { coordinator, host: leasehold_system::host::name() }
-    }
-
-    /// One journal, and the store's time. A job that has none has an empty one.
-    pub async fn read(&self, job: &LeaseName) -> Result<(Journal, Timestamp)> {
-        let seen = self.document(job).look(self.coordinator.clock().now()).await?;
-        Ok((seen.record, seen.anchor.now))
-    }
-
-    /// Journals from just after a name, a page at a time, and whether there may be more. A damaged one is an error of its
-    /// own: it hides no other.
-    pub async fn list(&self, after: Option<&LeaseName>, limit: usize) -> Result<(Vec<Listed>, bool)> {
-        let page = self.coordinator.store().list(Shelf::Runs, Range::new(after, limit)).await?;
-        let entry = |(job, value): (LeaseName, Versioned)| {
-            let journal = codec::decode(KIND, &value.bytes, job.as_str());
-            (job, journal)
-        };
-        Ok((page.entries.into_iter().map(entry).collect(), page.more))
-    }
-
-    /// Notes that this job is known from now on, unless it was; gives since when it is. A time that is still to come was noted
-    /// by a clock that was ahead.
-    pub async fn register(&self, job: &LeaseName) -> Result<Timestamp> {
-        let known = |journal: &mut Journal, now| *journal.since.insert(journal.since.map_or(now, |at| at.min(now)));
-        self.edit(job, known).await
-    }
-
-    /// See [`Journal::drop_slots`]; counts what is new.
-    pub async fn drop_slots(&self, job: &LeaseName, dropped: &[Dropped]) -> Result<Vec<Dropped>> {
-        let new = self.edit(job, |journal, now| journal.drop_slots(dropped, now, &self.host)).await?;
-        for dropped in &new {
-            self.coordinator.count_many(job, dropped.reason.event(), dropped.count).await?;
+impl Journal {
+    /// Writes a note, as this machine. Writing it twice changes nothing more.
+    pub fn write(&mut self, note: &Note, at: Timestamp, host: &str) {
+        match note {
+            Note::Known => self.since = Some(self.since.map_or(at, |since| since.min(at))),
+            Note::Dropped(dropped) => drop(self.drop_slots(dropped, at, host)),
+            Note::PassedOver { slot, before, fate } => drop(self.pass_over(*slot, *before, *fate, at, host)),
+            Note::GivenUp(slot) => drop(self.give_up(*slot, at, host)),
+            Note::Rewound => self.rewind(at),
+            Note::Began(slot, epoch) => self.begin(*slot, *epoch, at, host),
+            Note::Ended(slot, epoch, end) => self.end(*slot, *epoch, *end, at, host),
         }
-        Ok(new)
-    }
-
-    /// See [`Journal::pass_over`]; counts it if it is new.
-    pub async fn pass_over(&self, job: &LeaseName, slot: Slot, before: Option<Slot>, fate: Fate) -> Result<bool> {
-        let new = self.edit(job, |journal, now| journal.pass_over(slot, before, fate, now, &self.host)).await?;
-        if let Some(event) = fate.passed_over().filter(|_| new) {
-            self.coordinator.count(job, event).await?;
-        }
-        Ok(new)
-    }
-
-    /// See [`Journal::give_up`].
-    pub async fn give_up(&self, job: &LeaseName, slot: Slot) -> Result<Option<Fate>> {
-        let new = self.edit(job, |journal, now| journal.give_up(slot, now, &self.host)).await?;
-        if let Some(event) = new.and_then(Fate::passed_over) {
-            self.coordinator.count(job, event).await?;
-        }
-        Ok(new)
-    }
-
-    /// See [`Journal::rewind`].
-    pub async fn rewind(&self, job: &LeaseName) -> Result<()> {
-        self.edit(job, Journal::rewind).await
-    }
-
-    /// See [`Journal::begin`].
-    pub async fn begin(&self, job: &LeaseName, slot: Slot, epoch: Epoch) -> Result<()> {
-        self.edit(job, |journal, now| journal.begin(slot, epoch, now, &self.host)).await
-    }
-
-    /// See [`Journal::end`].
-    pub async fn end(&self, job: &LeaseName, slot: Slot, epoch: Epoch, end: RunEnd) -> Result<()> {
-        self.edit(job, |journal, now| journal.end(slot, epoch, end, now, &self.host)).await
-    }
-
-    /// Every edit is idempotent, so that one whose answer was lost can be made again.
-    async fn edit<T>(&self, job: &LeaseName, edit: impl Fn(&mut Journal, Timestamp) -> T + Sync) -> Result<T> {
-        let edited = |old: &Journal, now| {
-            let mut journal = old.clone();
-            edit(&mut journal, now);
-            Ok((journal != *old).then_some(journal))
-        };
-        let change = Edit { decide: &edited, fate: &|_| Written::NotApplied, attempts: MAX_ATTEMPTS };
-        let mut before = self.document(job).change(self.coordinator.clock().as_ref(), &change).await?;
-        // Once more, for what it says of the journal that it was applied to.
-        Ok(edit(&mut before.record, before.anchor.now))
-    }
-
-    /// A job that is new to a namespace which everybody is leaving, or has left, is not begun there.
-    fn document(&self, job: &LeaseName) -> Document<'_, Journal> {
-        let what = format!("the journal of `{job}`");
-        Document::new(self.coordinator.store().as_ref(), Key::new(Shelf::Runs, job), KIND, what).at_home()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use leasehold_core::codec;
 
     fn slot(ms: u64) -> Slot {
         Slot(Timestamp::from_millis(ms))

@@ -8,12 +8,13 @@ use super::folder::{Spool, Where, make, same_file, sync};
 use super::listing::{Told, folders, listing};
 use super::name::FileName;
 use super::steps::SpoolStep;
+use crate::backlog::Backlog;
 use crate::queue::{DedupeKey, ItemId, Priority};
 use async_trait::async_trait;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
+use leasehold_core::hints::Opening;
 use leasehold_core::{
-    Epoch, Error, Jitter, Key, Kind, Label, LeaseName, Nonce, Result, Store, Tenancy, Token, Ttl, format_duration,
-    parse_duration,
+    Epoch, Error, Jitter, Kind, Label, LeaseName, Nonce, Result, Tenancy, Token, Ttl, format_duration, parse_duration,
 };
 use leasehold_system::undo::{Mend, undone};
 use leasehold_system::watch::PathWatch;
@@ -425,8 +426,8 @@ impl Tenancy for SpoolTenancy {
         &self.clock
     }
 
-    fn record(&self) -> Option<(Arc<dyn Store>, Key)> {
-        None
+    fn watch(&self) -> Opening {
+        Box::pin(std::future::ready(None))
     }
 
     fn ttl(&self) -> Ttl {
@@ -438,11 +439,7 @@ impl Tenancy for SpoolTenancy {
     }
 
     async fn renew(&mut self) -> Result<()> {
-        let (spool, mut grant) = (self.spool.clone(), self.grant.clone());
-        // Beside the runtime: a share that does not answer must not keep anybody from noticing that time is up.
-        let renewed = tokio::task::spawn_blocking(move || spool.renew(&mut grant).map(|()| grant)).await;
-        self.grant = renewed.map_err(|e| Error::unavailable("the renewal was broken off", e))??;
-        Ok(())
+        Backlog::renew(&self.spool, &mut [&mut self.grant]).await.into_iter().collect()
     }
 
     async fn has_moved(&self) -> Result<bool> {

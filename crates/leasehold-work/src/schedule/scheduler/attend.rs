@@ -6,12 +6,13 @@
 use super::{Launcher, News, Settings, Start};
 use crate::schedule::due::{Dropped, Last, due};
 use crate::schedule::job::{Busy, Job};
-use crate::schedule::journal::{Fate, Journals, RunEnd};
+use crate::schedule::journal::{Fate, RunEnd};
+use crate::schedule::journals::Journals;
 use crate::schedule::standing::{Interrupted, Standing};
 use leasehold_core::clock::{Clock, Moment};
 use leasehold_core::lease::protocol::{AfterFailure, SlotClaim};
 use leasehold_core::{
-    Acquired, Ask, Coordinator, Epoch, Error, HolderId, Inspection, Kind, LeaseName, Outcome, Ownership, Result, Slot,
+    Acquired, Ask, Epoch, Error, HolderId, Inspection, Kind, LeaseName, LeaseVerbs, Outcome, Ownership, Result, Slot,
     SlotMark, SlotState, Timestamp, Transfer,
 };
 use std::collections::{HashMap, HashSet};
@@ -73,7 +74,7 @@ pub trait Watcher: std::fmt::Debug + Send + Sync {
 /// What all looks share.
 #[derive(Debug)]
 pub(super) struct Desk {
-    coordinator: Coordinator,
+    coordinator: Arc<dyn LeaseVerbs>,
     journals: Journals,
     launcher: Arc<dyn Launcher>,
     watcher: Arc<dyn Watcher>,
@@ -130,7 +131,7 @@ enum Claimed {
 
 impl Desk {
     pub(super) fn new(
-        coordinator: Coordinator,
+        coordinator: Arc<dyn LeaseVerbs>,
         journals: Journals,
         launcher: Arc<dyn Launcher>,
         watcher: Arc<dyn Watcher>,
@@ -145,7 +146,7 @@ impl Desk {
         Desk { coordinator, journals, launcher, watcher, settings, tell, asking, running, anchor, set_back, told }
     }
 
-    pub(super) fn coordinator(&self) -> &Coordinator {
+    pub(super) fn coordinator(&self) -> &Arc<dyn LeaseVerbs> {
         &self.coordinator
     }
 

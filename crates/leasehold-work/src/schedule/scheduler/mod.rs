@@ -11,11 +11,11 @@ pub use agenda::Agenda;
 pub use attend::{Decided, Watcher};
 
 use crate::schedule::job::Job;
-use crate::schedule::journal::Journals;
+use crate::schedule::journals::{JobVerbs, Journals};
 use async_trait::async_trait;
 use attend::Desk;
 use leasehold_core::clock::Moment;
-use leasehold_core::{Coordinator, Grant, Key, Label, LeaseName, Result, Shelf, Slot, SlotState, Timestamp, Ttl};
+use leasehold_core::{Grant, Label, LeaseName, Result, Slot, SlotState, Timestamp, Ttl};
 use leasehold_system::undo::{Mend, undone};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -117,7 +117,7 @@ pub struct Scheduler {
 impl Scheduler {
     /// A scheduler of these jobs, with at most so many runs at once.
     pub fn new(
-        coordinator: Coordinator,
+        verbs: impl JobVerbs + 'static,
         jobs: Vec<Arc<Job>>,
         launcher: Arc<dyn Launcher>,
         watcher: Arc<dyn Watcher>,
@@ -125,8 +125,9 @@ impl Scheduler {
     ) -> (Self, Steering) {
         let (steer, orders) = mpsc::unbounded_channel();
         let (tell, news) = mpsc::unbounded_channel();
-        let journals = Journals::new(coordinator.clone());
-        let desk = Arc::new(Desk::new(coordinator, journals, launcher, watcher, settings, tell));
+        let verbs: Arc<dyn JobVerbs> = Arc::new(verbs);
+        let journals = Journals::shared(verbs.clone());
+        let desk = Arc::new(Desk::new(verbs, journals, launcher, watcher, settings, tell));
         let mut scheduler = Scheduler {
             desk,
             orders,
@@ -257,10 +258,7 @@ impl Scheduler {
     /// Asks the store for the time.
     async fn ask_time(&self) -> Result<(Timestamp, Moment)> {
         let asked = self.desk.clock().now();
-        // No job's own record: one that is damaged stops its own job only.
-        let key = Key::new(Shelf::Probe, &"schedule/clock".parse()?);
-        let reading = self.desk.coordinator().store().read(&key).await?;
-        Ok((reading.now, asked))
+        Ok((self.desk.coordinator().now().await?, asked))
     }
 
     async fn resync(&self) {

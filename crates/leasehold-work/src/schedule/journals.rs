@@ -1,0 +1,150 @@
+//! The journals of all jobs: read, listed, and written note by note.
+//!
+//! Promise: an event that a note brings is counted once, by whoever wrote the note first. Non-promise: counting is best
+//! effort.
+
+use crate::schedule::due::Dropped;
+use crate::schedule::journal::{Fate, Journal, KIND, Note, RunEnd};
+use async_trait::async_trait;
+use leasehold_core::cell::{Fate as Written, MAX_ATTEMPTS};
+use leasehold_core::codec;
+use leasehold_core::document::{Document, Edit};
+use leasehold_core::store::Range;
+use leasehold_core::{Coordinator, Epoch, Key, LeaseName, LeaseVerbs, Result, Shelf, Slot, Timestamp};
+use std::sync::Arc;
+
+/// A job and its journal, or what is wrong with that.
+pub type Listed = (LeaseName, Result<Journal>);
+
+/// What a scheduler needs beside the verbs on leases. Like those, they name no store.
+#[async_trait]
+pub trait JobVerbs: LeaseVerbs {
+    /// One journal, and the store's time. A job that has none has an empty one.
+    async fn journal(&self, job: &LeaseName) -> Result<(Journal, Timestamp)>;
+
+    /// Journals from just after a name, a page at a time, and whether there may be more. A damaged one is an error of its
+    /// own: it hides no other.
+    async fn list_journals(&self, after: Option<&LeaseName>, limit: usize) -> Result<(Vec<Listed>, bool)>;
+
+    /// Writes a note as this machine; gives the journal before it and the time of writing.
+    async fn write(&self, job: &LeaseName, note: &Note, host: &str) -> Result<(Journal, Timestamp)>;
+}
+
+#[async_trait]
+impl JobVerbs for Coordinator {
+    async fn journal(&self, job: &LeaseName) -> Result<(Journal, Timestamp)> {
+        let seen = document(self, job).look(self.clock().now()).await?;
+        Ok((seen.record, seen.anchor.now))
+    }
+
+    async fn list_journals(&self, after: Option<&LeaseName>, limit: usize) -> Result<(Vec<Listed>, bool)> {
+        let page = self.store().list(Shelf::Runs, Range::new(after, limit)).await?;
+        let decoded = page.entries.into_iter().map(|(job, value)| {
+            let journal = codec::decode(KIND, &value.bytes, job.as_str());
+            (job, journal)
+        });
+        Ok((decoded.collect(), page.more))
+    }
+
+    async fn write(&self, job: &LeaseName, note: &Note, host: &str) -> Result<(Journal, Timestamp)> {
+        let written = |old: &Journal, now| {
+            let mut journal = old.clone();
+            journal.write(note, now, host);
+            Ok((journal != *old).then_some(journal))
+        };
+        // Every note may be written twice, so one whose answer was lost is written again.
+        let edit = Edit { decide: &written, fate: &|_| Written::NotApplied, attempts: MAX_ATTEMPTS };
+        let before = document(self, job).change(self.clock().as_ref(), &edit).await?;
+        Ok((before.record, before.anchor.now))
+    }
+}
+
+/// A job that is new to a namespace which everybody is leaving, or has left, is not begun there.
+fn document<'a>(coordinator: &'a Coordinator, job: &LeaseName) -> Document<'a, Journal> {
+    let what = format!("the journal of `{job}`");
+    Document::new(coordinator.store().as_ref(), Key::new(Shelf::Runs, job), KIND, what).at_home()
+}
+
+/// The journals, written as this machine.
+#[derive(Debug, Clone)]
+pub struct Journals {
+    jobs: Arc<dyn JobVerbs>,
+    host: String,
+}
+
+impl Journals {
+    /// The journals that these verbs reach.
+    pub fn new(jobs: impl JobVerbs + 'static) -> Self {
+        Journals::shared(Arc::new(jobs))
+    }
+
+    pub(super) fn shared(jobs: Arc<dyn JobVerbs>) -> Self {
+        Journals { jobs, host: leasehold_system::host::name() }
+    }
+
+    /// See [`JobVerbs::journal`].
+    pub async fn read(&self, job: &LeaseName) -> Result<(Journal, Timestamp)> {
+        self.jobs.journal(job).await
+    }
+
+    /// See [`JobVerbs::list_journals`].
+    pub async fn list(&self, after: Option<&LeaseName>, limit: usize) -> Result<(Vec<Listed>, bool)> {
+        self.jobs.list_journals(after, limit).await
+    }
+
+    /// Notes that this job is known from now on, unless it was; gives since when it is.
+    pub async fn register(&self, job: &LeaseName) -> Result<Timestamp> {
+        let (before, now) = self.jobs.write(job, &Note::Known, &self.host).await?;
+        Ok(before.since.map_or(now, |since| since.min(now)))
+    }
+
+    /// See [`Journal::drop_slots`]; counts what is new.
+    pub async fn drop_slots(&self, job: &LeaseName, dropped: &[Dropped]) -> Result<Vec<Dropped>> {
+        let note = Note::Dropped(dropped.to_vec());
+        let (mut before, now) = self.jobs.write(job, &note, &self.host).await?;
+        let new = before.drop_slots(dropped, now, &self.host);
+        for dropped in &new {
+            self.jobs.count_many(job, dropped.reason.event(), dropped.count).await?;
+        }
+        Ok(new)
+    }
+
+    /// See [`Journal::pass_over`]; counts it if it is new.
+    pub async fn pass_over(&self, job: &LeaseName, slot: Slot, before: Option<Slot>, fate: Fate) -> Result<bool> {
+        let note = Note::PassedOver { slot, before, fate };
+        let (mut old, now) = self.jobs.write(job, &note, &self.host).await?;
+        let new = old.pass_over(slot, before, fate, now, &self.host);
+        self.count(job, Some(fate).filter(|_| new)).await?;
+        Ok(new)
+    }
+
+    /// See [`Journal::give_up`].
+    pub async fn give_up(&self, job: &LeaseName, slot: Slot) -> Result<Option<Fate>> {
+        let (mut before, now) = self.jobs.write(job, &Note::GivenUp(slot), &self.host).await?;
+        let new = before.give_up(slot, now, &self.host);
+        self.count(job, new).await?;
+        Ok(new)
+    }
+
+    async fn count(&self, job: &LeaseName, new: Option<Fate>) -> Result<()> {
+        match new.and_then(Fate::passed_over) {
+            Some(event) => self.jobs.count_many(job, event, 1).await,
+            None => Ok(()),
+        }
+    }
+
+    /// See [`Journal::rewind`].
+    pub async fn rewind(&self, job: &LeaseName) -> Result<()> {
+        self.jobs.write(job, &Note::Rewound, &self.host).await.map(drop)
+    }
+
+    /// See [`Journal::begin`].
+    pub async fn begin(&self, job: &LeaseName, slot: Slot, epoch: Epoch) -> Result<()> {
+        self.jobs.write(job, &Note::Began(slot, epoch), &self.host).await.map(drop)
+    }
+
+    /// See [`Journal::end`].
+    pub async fn end(&self, job: &LeaseName, slot: Slot, epoch: Epoch, end: RunEnd) -> Result<()> {
+        self.jobs.write(job, &Note::Ended(slot, epoch, end), &self.host).await.map(drop)
+    }
+}
