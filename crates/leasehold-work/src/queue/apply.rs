@@ -3,21 +3,22 @@
 //! Promise: the loop's. Non-promise: places in line are hints, and follow later where the store writes one record at a time.
 
 use super::grant::Seen;
-use super::queue::{Added, Queue};
-use leasehold_core::cell::{Cell, MAX_ATTEMPTS, Row, Start};
+use super::queue::{Added, Queue, missing};
+use leasehold_core::cell::{Cell, Decision, Fate, Protocol, Row, Start};
 use leasehold_core::clock::Moment;
 use leasehold_core::item::name::ItemName;
 use leasehold_core::item::protocol::{Refusal, Request};
 use leasehold_core::item::record::{Item, State};
 use leasehold_core::migration;
-use leasehold_core::relocation::taken_away;
-use leasehold_core::store::Swap;
-use leasehold_core::{Anchor, Error, Kind, Result};
+use leasehold_core::relocation::{Relocation, taken_away};
+use leasehold_core::store::Versioned;
+use leasehold_core::{Anchor, Error, Kind, Result, Timestamp};
 
 /// The outcome of a request.
 pub(super) type Applied<'a> = leasehold_core::cell::Applied<'a, Item, Refusal>;
 
 /// Where an item's record lies. Its place in line is moved along with it.
+#[derive(Clone, Copy)]
 struct ItemRow<'a> {
     queue: &'a Queue,
     name: &'a ItemName,
@@ -31,16 +32,13 @@ impl Row for ItemRow<'_> {
     }
 
     async fn read(&self, asked: Moment) -> Result<Option<Seen>> {
-        let reading = self.queue.store().read(&self.name.key()?).await?;
-        let anchor = Anchor { now: reading.now, asked };
-        let seen = |(item, revision)| Seen::new(item, Some(revision), anchor);
-        let value =
-            reading.value.map(|value| Ok((Item::decode(&value.bytes, &self.name.to_string())?, value.revision)));
-        Ok(value.transpose()?.map(seen))
+        let seen = OptionalRow(*self).read(asked).await?;
+        Ok(seen.and_then(|seen| Some(Seen::new(seen.record?, seen.revision, seen.anchor))))
     }
 
     async fn write(&mut self, seen: &Seen, next: Item, asked: Moment) -> Result<Option<Seen>> {
-        Ok(Seen::after(self.queue.line.swap(self.name, Some(seen), &next).await?, next, asked))
+        let swap = self.queue.line.swap(self.name, Some(&seen.record), seen.revision.as_ref(), &next).await?;
+        Ok(Seen::after(swap, next, asked))
     }
 }
 
@@ -70,44 +68,40 @@ impl Queue {
         ItemRow { queue: self, name }.read(self.clock().now()).await
     }
 
+    /// Changes a record that may not be there.
+    async fn change<'s>(
+        &self,
+        name: &ItemName,
+        change: &Change<'_>,
+        start: Start<'s, Option<Item>>,
+    ) -> Result<ChangeApplied<'s>> {
+        let row = OptionalRow(ItemRow { queue: self, name });
+        Cell::new(row, self.store().as_ref(), self.clock().as_ref()).apply(change, start, &mut None).await
+    }
+
     /// Writes a new item unless it is there, and sees that it stands in line.
     pub(super) async fn put(&self, name: ItemName, item: &Item) -> Result<Added> {
-        let mut unanswered: Option<Error> = None;
-        let mut there: Option<Seen> = None;
-        for _ in 0..MAX_ATTEMPTS {
-            if let Some(state) = there.as_ref().and_then(|known| known.record.relocation.as_ref()) {
-                return Err(migration::elsewhere(self.store().as_ref(), &format!("item `{name}`"), state).await);
-            }
-            let next = match &there {
-                None => item.clone(),
-                Some(known) if matches!(known.record.state, State::Purged { .. }) => item.after(&known.record),
-                // Ours, or added before by somebody else, who perhaps got no answer either. It is visible; whether it is durable,
-                // only a new write's answer can tell.
-                Some(known) => known.record.clone(),
-            };
-            match self.line.swap(&name, there.as_ref(), &next).await {
-                Ok(Swap::Done { revision, now }) => {
-                    let is_first = there.as_ref().is_none_or(|known| known.record != next);
-                    if is_first && self.line.is_one_step() {
-                        return Ok(Added::New(name));
-                    }
-                    let is_ours = is_first || next.lineage == item.lineage;
-                    let known = Seen::new(next, Some(revision), Anchor { now, asked: self.clock().now() });
-                    return self.stands(&name, &known, if is_ours { Added::New } else { Added::Duplicate }).await;
+        // Most are new: the first write expects that nothing is there.
+        let nothing = Anchor { now: item.added, asked: self.clock().now() };
+        let nothing = Sighting::new(None, None, nothing);
+        match self.change(&name, &Change::Add(item), Start::Remembered(&nothing)).await? {
+            ChangeApplied::Yes { before, written } => {
+                let is_first = before.record != written.record;
+                let Sighting { record: Some(record), revision, anchor, .. } = *written else {
+                    return Err(missing(&name));
+                };
+                if is_first && self.line.is_one_step() {
+                    return Ok(Added::New(name));
                 }
-                Ok(Swap::Mismatch) => {}
-                Err(error) if error.kind() == Kind::Indeterminate => unanswered = Some(unanswered.unwrap_or(error)),
-                Err(error) => return Err(unanswered.unwrap_or(error)),
+                let is_ours = is_first || record.lineage == item.lineage;
+                let known = Seen::new(record, revision, anchor);
+                self.stands(&name, &known, if is_ours { Added::New } else { Added::Duplicate }).await
             }
-            there = match self.look(&name).await {
-                Ok(found) => found,
-                // Whether it was added is still unknown: saying "unavailable" would deny it.
-                Err(error) => return Err(unanswered.unwrap_or(error)),
-            };
+            ChangeApplied::No { refusal: Obstacle::Relocation(state), .. } => {
+                Err(migration::elsewhere(self.store().as_ref(), &format!("item `{name}`"), &state).await)
+            }
+            _ => Err(changing(&name)),
         }
-        Err(unanswered.unwrap_or_else(|| {
-            Error::new(Kind::Contended, format!("item `{name}` keeps changing while it is added; try again"))
-        }))
     }
 
     /// Sees that an item which is stored stands in line: whoever added it may have died before that.
@@ -162,22 +156,21 @@ impl Queue {
 
     /// Erases an item that was just added, unless a migration has it on its way or somebody was at it.
     async fn take_back(&self, name: &ItemName) -> Result<TakenBack> {
-        for _ in 0..MAX_ATTEMPTS {
-            let Some(known) = self.look(name).await? else { return Ok(TakenBack::Gone) };
-            if known.record.relocation.is_some() || known.record.state != State::Ready {
-                return Ok(TakenBack::GoesAlong);
+        match self.change(name, &Change::TakeBack, Start::Read).await? {
+            ChangeApplied::Yes { before, .. } => {
+                if let Some(item) = &before.record {
+                    self.line.leave(&self.line.place(name, item), None).await?;
+                }
+                Ok(TakenBack::Gone)
             }
-            let Some(revision) = known.revision.as_ref().filter(|_| known.record.history.is_empty()) else {
-                // It goes on from the epochs of an earlier one, which must not be forgotten.
-                break;
-            };
-            if let Swap::Done { .. } = self.store().erase(&name.key()?, revision).await? {
-                self.line.leave(&self.line.place(name, &known.record), None).await?;
-                return Ok(TakenBack::Gone);
-            }
+            ChangeApplied::No { refusal: Obstacle::Relocation(_) | Obstacle::InUse, .. } => Ok(TakenBack::GoesAlong),
+            _ => Err(changing(name)),
         }
-        Err(Error::new(Kind::Contended, format!("item `{name}` keeps changing")))
     }
+}
+
+fn changing(name: &ItemName) -> Error {
+    Error::new(Kind::Contended, format!("item `{name}` keeps changing; try again"))
 }
 
 /// What became of an item that was added while its namespace was moved.
@@ -185,6 +178,95 @@ enum TakenBack {
     Gone,
     /// The migration takes it to the new store, or leaves it here if it is given up.
     GoesAlong,
+}
+
+/// A record that may not be there, as last seen.
+type Sighting = leasehold_core::cell::Seen<Option<Item>>;
+type ChangeApplied<'a> = leasehold_core::cell::Applied<'a, Option<Item>, Obstacle>;
+
+/// A change by which a record comes or goes.
+enum Change<'a> {
+    /// Writes it, unless it is there.
+    Add(&'a Item),
+    /// Erases it, unless something has happened to it since it was added.
+    TakeBack,
+}
+
+/// Why a record is left as it is.
+enum Obstacle {
+    /// A migration has it on its way.
+    Relocation(Relocation),
+    /// Somebody was at it.
+    InUse,
+    /// It goes on from the epochs of an earlier item, which must not be forgotten.
+    EarlierEpochs,
+}
+
+impl Protocol for Change<'_> {
+    type Record = Option<Item>;
+    type Refusal = Obstacle;
+
+    fn decide(&self, there: &Option<Item>, _: Timestamp) -> Decision<Option<Item>, Obstacle> {
+        let write = |next| Decision::Write(Box::new(next));
+        match (self, there) {
+            (Change::Add(item), None) => write(Some((*item).clone())),
+            (Change::TakeBack, None) => Decision::AlreadyApplied,
+            (_, Some(Item { relocation: Some(state), .. })) => Decision::Refuse(Obstacle::Relocation(state.clone())),
+            (Change::Add(item), Some(known)) if matches!(known.state, State::Purged { .. }) => {
+                write(Some(item.after(known)))
+            }
+            // Ours, or added by somebody else, who perhaps got no answer either.
+            (Change::Add(_), Some(_)) => Decision::AlreadyApplied,
+            (Change::TakeBack, Some(known)) if known.state != State::Ready => Decision::Refuse(Obstacle::InUse),
+            (Change::TakeBack, Some(known)) if !known.history.is_empty() => Decision::Refuse(Obstacle::EarlierEpochs),
+            (Change::TakeBack, Some(_)) => write(None),
+        }
+    }
+
+    fn fate(&self, _: &Option<Item>, _: &Option<Item>) -> Fate {
+        match self {
+            // What is there now is confirmed, whoever added it.
+            Change::Add(_) => Fate::NotApplied,
+            Change::TakeBack => Fate::Unknown,
+        }
+    }
+
+    fn memory(_: &Option<Item>, _: &Option<Item>) -> String {
+        "what is erased leaves no trace".into()
+    }
+
+    fn is_built_upon(&self) -> bool {
+        matches!(self, Change::Add(_))
+    }
+}
+
+/// The same row, also where there is nothing yet.
+struct OptionalRow<'a>(ItemRow<'a>);
+
+impl Row for OptionalRow<'_> {
+    type Record = Option<Item>;
+
+    fn what(&self) -> String {
+        self.0.what()
+    }
+
+    async fn read(&self, asked: Moment) -> Result<Option<Sighting>> {
+        let reading = self.0.queue.store().read(&self.0.name.key()?).await?;
+        let item = |value: &Versioned| Item::decode(&value.bytes, &self.0.name.to_string());
+        let record = reading.value.as_ref().map(item).transpose()?;
+        let revision = reading.value.map(|value| value.revision);
+        Ok(Some(Sighting::new(record, revision, Anchor { now: reading.now, asked })))
+    }
+
+    async fn write(&mut self, seen: &Sighting, next: Option<Item>, asked: Moment) -> Result<Option<Sighting>> {
+        let ItemRow { queue, name } = self.0;
+        let swap = match (&next, &seen.revision) {
+            (Some(item), revision) => queue.line.swap(name, seen.record.as_ref(), revision.as_ref(), item).await?,
+            (None, Some(revision)) => queue.store().erase(&name.key()?, revision).await?,
+            (None, None) => return Ok(Some(seen.clone())),
+        };
+        Ok(Sighting::after(swap, next, asked))
+    }
 }
 
 #[cfg(test)]
@@ -195,7 +277,7 @@ mod tests {
     use leasehold_core::lease::protocol::Holder;
     use leasehold_core::migration::Migration;
     use leasehold_core::relocation::Step;
-    use leasehold_core::{Lineage, MemoryStore, Nonce, Timestamp};
+    use leasehold_core::{Lineage, MemoryStore, Nonce};
     use std::sync::Arc;
 
     /// An item that was written after the first look at the namespace's mark, and before the migration's mark.

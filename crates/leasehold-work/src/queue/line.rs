@@ -101,13 +101,18 @@ impl Line {
     }
 
     /// Swaps an item's record, and moves its place in line in the same step where the store can.
-    pub(super) async fn swap(&self, name: &ItemName, was: Option<&Seen>, next: &Item) -> Result<Swap> {
+    pub(super) async fn swap(
+        &self,
+        name: &ItemName,
+        was: Option<&Item>,
+        revision: Option<&Revision>,
+        next: &Item,
+    ) -> Result<Swap> {
         let (key, bytes) = (name.key()?, next.encode()?);
-        let revision = was.and_then(|seen| seen.revision.as_ref());
         if !self.is_one_step() {
             return self.store.swap(&key, revision, &bytes).await;
         }
-        let before = was.map(|seen| &seen.record).filter(|item| item.is_open()).map(|item| self.place(name, item));
+        let before = was.filter(|item| item.is_open()).map(|item| self.place(name, item));
         let after = next.is_open().then(|| self.place(name, next));
         // What a completion has yet to add is found by the entry, which therefore stays until that is done.
         if before == after || !next.outbox.is_empty() {
