@@ -66,6 +66,7 @@ pub fn complaints(root: &Path) -> Vec<String> {
     checklist(root, "guards", &mut complaints);
     decisions(root, &mut complaints);
     links(root, &mut complaints);
+    track_record(root, &mut complaints);
     switches(root, &mut complaints);
     for name in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"] {
         if !root.join(name).is_file() {
@@ -259,6 +260,30 @@ fn decisions(root: &Path, complaints: &mut Vec<String>) {
     }
 }
 
+/// Every test that the track record names in its last column is there. The end of a name may be filled in by its source.
+fn track_record(root: &Path, complaints: &mut Vec<String>) {
+    let sources: String =
+        files(root, &["crates", "sim", "bench", "xtask"], "rs").iter().map(|path| read(path)).collect();
+    let words: BTreeSet<&str> = sources.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+    for (at, line) in read(&root.join("docs/track-record.md")).lines().enumerate() {
+        for name in tests_named(line) {
+            let family = name.rsplit_once('_').map(|(start, _)| format!("{start}_")).unwrap_or_default();
+            if !words.contains(name) && !words.contains(family.as_str()) {
+                complaints.push(format!("docs/track-record.md:{}: there is no test `{name}`", at + 1));
+            }
+        }
+    }
+}
+
+/// The tests that a row of the track record names.
+fn tests_named(row: &str) -> Vec<&str> {
+    let proof = row.trim_end_matches([' ', '|']).rsplit(" | ").next().unwrap_or_default();
+    let is_test = |name: &&str| {
+        name.contains('_') && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+    };
+    proof.split('`').skip(1).step_by(2).filter(is_test).collect()
+}
+
 /// Links between the documents, and from them to the sources, lead somewhere.
 fn links(root: &Path, complaints: &mut Vec<String>) {
     let top = fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -344,6 +369,12 @@ mod tests {
     fn links_are_read_from_prose_only() {
         let text = "See [a](docs/a.md) and [b](../b.md#part).\n```sh\necho [x](y)\n```\n[c](c.md)";
         assert_eq!(targets(text), ["docs/a.md", "../b.md#part", "c.md"]);
+    }
+
+    #[test]
+    fn tests_are_read_from_the_last_column_of_the_track_record() {
+        let row = "| `a_word` in a bug | reading | `a_test_that_holds`, `bench/`, `LEASEHOLD_LANE`, `b_test_2` |";
+        assert_eq!(tests_named(row), ["a_test_that_holds", "b_test_2"]);
     }
 
     #[test]

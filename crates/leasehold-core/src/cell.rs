@@ -10,10 +10,10 @@
 //!
 //! Non-promise: it knows no rules. Those are in [`Protocol`], which is pure; how a record is stored is in [`Row`].
 
+use crate::backoff::Backoff;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, Kind, Result};
 use crate::grant::Anchor;
-use crate::nonce::{Jitter, Nonce};
 use crate::store::{Revision, Store, Swap};
 use crate::time::Timestamp;
 use std::borrow::Cow;
@@ -21,7 +21,8 @@ use std::time::Duration;
 
 /// How often a request is decided anew when others keep writing in between.
 pub const MAX_ATTEMPTS: u32 = 40;
-/// The longest pause between two attempts.
+/// The longest pause between two attempts, after the first and after many.
+const FIRST_BACKOFF: Duration = Duration::from_millis(1);
 const MAX_BACKOFF: Duration = Duration::from_millis(64);
 
 /// A request, by the rules of its kind of record. Pure: it reads no clock and does no I/O.
@@ -234,8 +235,8 @@ impl<'a, W: Row> Cell<'a, W> {
             Start::Remembered(seen) => (Some(seen), false),
             Start::OnlyOn(seen) => (Some(seen), true),
         };
-        let mut jitter: Option<Jitter> = None;
-        for attempt in 0..request.attempts() {
+        let mut backoff = Backoff::new(FIRST_BACKOFF, MAX_BACKOFF);
+        for _ in 0..request.attempts() {
             let from_memory = remembered.is_some();
             let seen = match remembered.take() {
                 Some(seen) => Cow::Borrowed(seen),
@@ -279,8 +280,7 @@ impl<'a, W: Row> Cell<'a, W> {
                 (Err(error), None) => return Err(unanswered.as_ref().map_or(error, Unanswered::error)),
             }
             if !from_memory {
-                let jitter = jitter.get_or_insert_with(|| Jitter::new(Nonce::random()));
-                self.clock.sleep_until(self.clock.now() + pause(attempt, jitter)).await;
+                self.clock.sleep_until(self.clock.now() + backoff.any()).await;
             }
         }
         Err(unanswered.as_ref().map(Unanswered::error).unwrap_or_else(|| {
@@ -330,12 +330,6 @@ enum Step<R, N> {
     /// Nothing was to be done, and nothing rests on it.
     Nothing,
     Refuse(N),
-}
-
-/// How long to wait after an attempt that was overtaken: longer each time, and never as long as the others do.
-fn pause(attempt: u32, jitter: &mut Jitter) -> Duration {
-    let most = Duration::from_millis(1 << attempt.min(6)).min(MAX_BACKOFF);
-    Duration::from_micros(jitter.below(most.as_micros().max(1) as u64))
 }
 
 fn unconfirmed(what: &str, cause: Error) -> Error {

@@ -12,6 +12,7 @@ use crate::name::{Key, LeaseName, Shelf};
 use crate::store::{Range, Versioned};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const KIND: &str = "counters";
 
@@ -93,7 +94,9 @@ impl Coordinator {
 
     /// Counts an event that happened so many times, best effort.
     pub async fn count_many(&self, lease: &LeaseName, event: Event, times: u64) -> Result<()> {
+        let tries = AtomicU32::new(0);
         let counted = |before: &Counters, _| {
+            tries.fetch_add(1, Ordering::Relaxed);
             let mut counters = before.clone();
             let count = counters.0.entry(event).or_default();
             *count = count.saturating_add(times);
@@ -102,8 +105,8 @@ impl Coordinator {
         // A count has no mark of its own, by which it could be found again.
         let edit = Edit { decide: &counted, fate: &|_| Fate::Unknown, attempts: MAX_ATTEMPTS };
         match self.document(lease).change(self.clock().as_ref(), &edit).await {
-            // Others count at the same time: this count is missed, and nobody is told.
-            Err(error) if error.kind() == Kind::Contended => Ok(()),
+            // Others count at the same time, and were faster each time: this count is missed, and nobody is told.
+            Err(error) if error.kind() == Kind::Contended && tries.into_inner() == MAX_ATTEMPTS => Ok(()),
             counted => counted.map(|_| ()),
         }
     }

@@ -32,6 +32,7 @@
 //! # Ok(()) }
 //! ```
 
+mod backoff;
 pub mod cell;
 pub mod clock;
 pub mod codec;

@@ -1,5 +1,6 @@
 //! Waiting for a lease: one of several names, woken by the store where it can push.
 
+use crate::backoff::Backoff;
 use crate::clock::Moment;
 use crate::coordinator::{Acquired, Ask, Coordinator};
 use crate::epoch::Epoch;
@@ -8,7 +9,6 @@ use crate::lease::protocol::Refusal;
 use crate::lease::transfer::Outcome;
 use crate::migration;
 use crate::name::{Key, LeaseName, Shelf};
-use crate::nonce::{Jitter, Nonce};
 use crate::store::Watch;
 use crate::token::Token;
 use futures_util::future::select_all;
@@ -21,67 +21,44 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(250);
 const MAX_BACKOFF: Duration = POLL;
 /// The longest pause between a hint and the look that follows it.
 const MAX_SPREAD: Duration = Duration::from_millis(1);
-/// How long a waiter stays away from a store that has no room for it, the first time and at most.
-const FIRST_RETREAT: Duration = Duration::from_millis(250);
+/// How long a waiter stays away at most from a store that has no room for it.
 const MAX_RETREAT: Duration = Duration::from_secs(5);
 
 /// How waiters that one hint wakes keep out of each other's way.
 ///
 /// All of them hear of a release, and one can get the lease. If all looked at every release, their reads and lost swaps would
-/// slow down that one. So a waiter that finds a new holder after a hint backs off: for a random time, up to twice as long each
-/// time, in which it does not watch. Those who watch at a release look at slightly different times, so that whoever is told
-/// first is not always the one: the last holder, who did not have to back off, began to watch before all others. A lone waiter
-/// never backs off.
-#[derive(Debug, Default)]
-struct Backoff {
+/// slow down that one. So a waiter that finds a new holder after a hint backs off, and does not watch meanwhile. Those who watch
+/// at a release look at slightly different times. Otherwise whoever is told first would always get it: the last holder, who did
+/// not have to back off, began to watch before all others. A lone waiter never backs off.
+#[derive(Debug)]
+struct Crowd {
     seen: Option<Epoch>,
-    last: Duration,
-    jitter: Option<Jitter>,
+    backoff: Backoff,
 }
 
-impl Backoff {
+impl Crowd {
+    const fn new() -> Self {
+        Crowd { seen: None, backoff: Backoff::new(FIRST_BACKOFF, MAX_BACKOFF) }
+    }
+
     /// How long to stay away after this refusal, which came after a hint or not.
     fn after(&mut self, refusal: &Refusal, is_hinted: bool) -> Option<Duration> {
         let Refusal::Held { epoch, .. } = refusal else { return None };
         let is_same = self.seen.replace(*epoch).is_none_or(|seen| seen == *epoch);
-        if is_same || !is_hinted {
-            return None;
-        }
-        self.last = (self.last * 2).clamp(FIRST_BACKOFF, MAX_BACKOFF);
-        let half = self.last / 2;
-        Some(half + below(half, &mut self.jitter))
+        (!is_same && is_hinted).then(|| self.backoff.at_least_half())
     }
 
     /// How long to pause after a hint that was waited for this long: a small part of it, so that short tenures are passed on
     /// without delay.
     fn spread(&mut self, waited: Duration) -> Duration {
-        below((waited / 20).min(MAX_SPREAD), &mut self.jitter)
+        self.backoff.below((waited / 20).min(MAX_SPREAD))
     }
 }
 
-/// A random time below this one.
-fn below(bound: Duration, jitter: &mut Option<Jitter>) -> Duration {
-    let jitter = jitter.get_or_insert_with(|| Jitter::new(Nonce::random()));
-    Duration::from_micros(jitter.below((bound.as_micros() as u64).max(1)))
-}
-
-/// How long a waiter stays away from a store that is away, or that has no room for one more: a server with as many
-/// connections as it allows. For the latter up to twice as long each time, by chance, so that not all come back at once.
-#[derive(Debug, Default)]
-struct Retreat {
-    last: Duration,
-    jitter: Option<Jitter>,
-}
-
-impl Retreat {
-    fn after(&mut self, kind: Kind) -> Duration {
-        if kind != Kind::Contended {
-            return POLL;
-        }
-        self.last = (self.last * 2).clamp(FIRST_RETREAT, MAX_RETREAT);
-        let half = self.last / 2;
-        half + below(half, &mut self.jitter)
-    }
+/// How long to stay away from a store that is away. From one that has no room for one more client, such as a server with as
+/// many connections as it allows, longer each time.
+fn retreat(kind: Kind, backoff: &mut Backoff) -> Duration {
+    if kind == Kind::Contended { backoff.at_least_half() } else { POLL }
 }
 
 /// What is waited for.
@@ -203,17 +180,11 @@ impl Coordinator {
     }
 
     /// The first try that is answered. Only a store that says itself that it has no room is waited for.
-    async fn first_attempt(
-        &self,
-        group: Group<'_>,
-        ask: &Ask,
-        give_up: Moment,
-        retreat: &mut Retreat,
-    ) -> Result<Attempt> {
+    async fn first_attempt(&self, group: Group<'_>, ask: &Ask, give_up: Moment, full: &mut Backoff) -> Result<Attempt> {
         loop {
             match self.attempt(group, ask).await {
                 Err(error) if error.kind() == Kind::Contended && self.clock().now() < give_up => {
-                    let pause = retreat.after(error.kind());
+                    let pause = retreat(error.kind(), full);
                     self.clock().sleep_until((self.clock().now() + pause).min(give_up)).await;
                 }
                 attempted => return attempted,
@@ -224,13 +195,13 @@ impl Coordinator {
     async fn wait_for(&self, group: Group<'_>, ask: &Ask, limit: Duration) -> Result<Acquired> {
         let leases = group.names();
         let give_up = self.clock().now() + limit;
-        let mut retreat = Retreat::default();
-        let mut answer = match self.first_attempt(group, ask, give_up, &mut retreat).await? {
+        let mut full = Backoff::new(FIRST_BACKOFF, MAX_RETREAT);
+        let mut answer = match self.first_attempt(group, ask, give_up, &mut full).await? {
             Attempt::Answered(answer) => answer,
             Attempt::GivenBack(paused) => return Ok(paused),
         };
         let mut watches: Option<Vec<Watch>> = None;
-        let (mut backoff, mut is_hinted) = (Backoff::default(), false);
+        let (mut crowd, mut is_hinted) = (Crowd::new(), false);
         loop {
             let Acquired::Refused { refusal, now: told, .. } = &answer else { return Ok(answer) };
             let until_free = match &**refusal {
@@ -242,7 +213,7 @@ impl Coordinator {
             if now >= give_up {
                 return Ok(answer);
             }
-            if let Some(pause) = backoff.after(refusal, std::mem::take(&mut is_hinted)) {
+            if let Some(pause) = crowd.after(refusal, std::mem::take(&mut is_hinted)) {
                 watches = None;
                 self.clock().sleep_until((now + pause).min(give_up)).await;
             }
@@ -254,7 +225,7 @@ impl Coordinator {
                     () = any_hint(watches) => {
                         is_hinted = true;
                         let hinted = self.clock().now();
-                        let pause = backoff.spread(hinted.saturating_since(now));
+                        let pause = crowd.spread(hinted.saturating_since(now));
                         self.clock().sleep_until((hinted + pause).min(give_up)).await;
                         // What was hinted at in the meantime is seen by the look that follows.
                         watches.iter_mut().for_each(Watch::forget);
@@ -270,7 +241,10 @@ impl Coordinator {
             }
             // Refused requests were not applied, so the nonce is still unused.
             match self.attempt(group, ask).await {
-                Ok(Attempt::Answered(next)) => (answer, retreat.last) = (next, Duration::ZERO),
+                Ok(Attempt::Answered(next)) => {
+                    answer = next;
+                    full.reset();
+                }
                 Ok(Attempt::GivenBack(paused)) => return Ok(paused),
                 // The store may be back before the limit; the first look above has shown that the set-up is right.
                 Err(error) if passes(error.kind()) && self.clock().now() < give_up => {
@@ -278,7 +252,7 @@ impl Coordinator {
                         // A watch is one connection more.
                         watches = None;
                     }
-                    let pause = retreat.after(error.kind());
+                    let pause = retreat(error.kind(), &mut full);
                     self.clock().sleep_until((self.clock().now() + pause).min(give_up)).await;
                 }
                 Err(error) => return Err(error),
@@ -339,11 +313,12 @@ mod tests {
     }
 
     #[test]
-    fn who_rests_as_long_as_can_be_still_rests_when_outrun() {
-        let mut backoff = Backoff { last: MAX_BACKOFF, ..Backoff::default() };
-        assert_eq!(backoff.after(&held(1), true), None, "there was nobody before");
-        assert!(backoff.after(&held(2), true).is_some_and(|pause| pause >= MAX_BACKOFF / 2 && pause < MAX_BACKOFF));
-        assert_eq!(backoff.after(&held(2), true), None, "the same one as before");
-        assert_eq!(backoff.after(&held(3), false), None, "found so without a hint");
+    fn a_waiter_at_the_longest_backoff_still_backs_off() {
+        let mut crowd = Crowd::new();
+        while crowd.backoff.at_least_half() < MAX_BACKOFF / 2 {}
+        assert_eq!(crowd.after(&held(1), true), None, "there was nobody before");
+        assert!(crowd.after(&held(2), true).is_some_and(|pause| pause >= MAX_BACKOFF / 2 && pause < MAX_BACKOFF));
+        assert_eq!(crowd.after(&held(2), true), None, "the same one as before");
+        assert_eq!(crowd.after(&held(3), false), None, "found so without a hint");
     }
 }

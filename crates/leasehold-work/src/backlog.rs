@@ -5,13 +5,14 @@
 
 use crate::queue::protocol::Order;
 use crate::queue::{
-    Added, Attempts, Claimed, Claimer, FollowUp, Item, ItemGrant, ItemId, ItemName, ItemTenancy, NewItem, Payload,
-    Queue, QueueName, Reason, State,
+    Added, Attempts, Chores, Claimed, Claimer, FollowUp, Item, ItemGrant, ItemId, ItemName, ItemTenancy, NewItem,
+    Payload, Purged, Queue, QueueName, Reason, State,
 };
 use crate::spool::{Shown, Spool, SpoolClaimer, SpoolGrant, SpoolItem, SpoolTenancy, Where};
 use crate::tokens::{as_lost, beside};
 use async_trait::async_trait;
 use futures_util::future::join_all;
+use leasehold_core::cell::Start;
 use leasehold_core::lease::protocol::Report;
 use leasehold_core::{
     Epoch, Error, HolderId, Key, Kind, Label, LeaseName, Result, Shelf, Tenancy, Timestamp, Token, Ttl, Who, Why,
@@ -62,7 +63,7 @@ pub struct Addition {
 
 /// An item as it was seen.
 #[derive(Debug)]
-pub enum Seen {
+pub enum ItemView {
     /// In a queue.
     Item(ItemName, Box<Item>),
     /// In a spool.
@@ -71,20 +72,20 @@ pub enum Seen {
     Shown(Shown, Result<Option<Vec<u8>>>),
 }
 
-impl Seen {
+impl ItemView {
     /// Its epoch.
     pub fn epoch(&self) -> Epoch {
         match self {
-            Seen::Item(_, item) => item.epoch,
-            Seen::File(file) | Seen::Shown(Shown { item: file, .. }, _) => file.name.epoch,
+            ItemView::Item(_, item) => item.epoch,
+            ItemView::File(file) | ItemView::Shown(Shown { item: file, .. }, _) => file.name.epoch,
         }
     }
 
     /// Whether it was given up for good.
     pub fn is_dead(&self) -> bool {
         match self {
-            Seen::Item(_, item) => matches!(item.state, State::Dead { .. }),
-            Seen::File(file) | Seen::Shown(Shown { item: file, .. }, _) => file.place == Where::Failed,
+            ItemView::Item(_, item) => matches!(item.state, State::Dead { .. }),
+            ItemView::File(file) | ItemView::Shown(Shown { item: file, .. }, _) => file.place == Where::Failed,
         }
     }
 }
@@ -167,22 +168,28 @@ pub trait Backlog: Clone + Debug + Send + Sync + 'static {
     async fn report(&self, token: &Token, report: Report) -> Result<()>;
 
     /// Completes an item. Its result and what it adds count if and only if this succeeds.
-    async fn complete(&self, grant: &Self::Grant, result: Option<Payload>, add: Vec<Addition>) -> Result<Seen>;
+    async fn complete(&self, grant: &Self::Grant, result: Option<Payload>, add: Vec<Addition>) -> Result<ItemView>;
 
     /// Gives an attempt up: the item is tried again after a pause, or is a dead letter.
-    async fn fail(&self, grant: &Self::Grant, why: Reason, retry_in: Option<Duration>, is_final: bool) -> Result<Seen>;
+    async fn fail(
+        &self,
+        grant: &Self::Grant,
+        why: Reason,
+        retry_in: Option<Duration>,
+        is_final: bool,
+    ) -> Result<ItemView>;
 
     /// Gives an item back untried.
     async fn give_back(&self, grant: &Self::Grant) -> Result<()>;
 
     /// A claimed item, with all there is to see of it.
-    async fn claimed(&self, grant: &Self::Grant) -> Result<Seen>;
+    async fn claimed(&self, grant: &Self::Grant) -> Result<ItemView>;
 
     /// An item, with all there is to see of it.
-    async fn show(&self, id: &ItemId) -> Result<Seen>;
+    async fn show(&self, id: &ItemId) -> Result<ItemView>;
 
     /// Carries out an operator's order; gives the item, and the token for a hand-off.
-    async fn operate(&self, id: &ItemId, order: Ordered) -> Result<(Seen, Option<Token>)>;
+    async fn operate(&self, id: &ItemId, order: Ordered) -> Result<(ItemView, Option<Token>)>;
 
     /// Puts back what ran out, and finishes what was cut off.
     async fn clean(&self, tell: Tell) -> Result<Tended>;
@@ -191,10 +198,28 @@ pub trait Backlog: Clone + Debug + Send + Sync + 'static {
     async fn purge(&self, older_than: Duration, with_dead: bool, tell: Tell) -> Result<Tended>;
 }
 
-/// Tells of each trouble; gives the first.
-fn first(troubles: Vec<Error>, tell: Tell) -> Option<Error> {
-    troubles.iter().for_each(tell);
-    troubles.into_iter().next()
+impl Tended {
+    /// What is no item is told; only what is one, and could not be looked after, is a trouble.
+    fn cleaned(done: Chores, tell: Tell) -> Self {
+        done.odd.iter().for_each(tell);
+        let counts = vec![
+            ("requeued", done.requeued),
+            ("buried", done.buried),
+            ("lined_up", done.lined_up),
+            ("settled", done.settled),
+        ];
+        Tended::telling(counts, done.troubles, tell)
+    }
+
+    fn purged(done: Purged, tell: Tell) -> Self {
+        Tended::telling(vec![("purged", done.items)], done.troubles, tell)
+    }
+
+    fn telling(mut counts: Vec<(&'static str, usize)>, troubles: Vec<Error>, tell: Tell) -> Self {
+        counts.push(("set_aside", troubles.len()));
+        troubles.iter().for_each(tell);
+        Tended { counts, trouble: troubles.into_iter().next() }
+    }
 }
 
 /// Reads at most one byte more than this, so that what is far too large is refused before it is all in memory.
@@ -275,11 +300,11 @@ impl Backlog for Queue {
 
     async fn report(&self, token: &Token, report: Report) -> Result<()> {
         let mut grant = self.adopt(token).await?;
-        self.renew(&mut grant).await?;
-        self.progress(token, report).await
+        Queue::renew(self, &mut grant).await?;
+        self.progress_from(token, report, Start::Remembered(grant.seen())).await
     }
 
-    async fn complete(&self, grant: &ItemGrant, result: Option<Payload>, add: Vec<Addition>) -> Result<Seen> {
+    async fn complete(&self, grant: &ItemGrant, result: Option<Payload>, add: Vec<Addition>) -> Result<ItemView> {
         let now = Timestamp::from_millis(leasehold_system::clock::wall_ms());
         let of = |Addition { queue, item }: Addition| FollowUp {
             name: ItemName {
@@ -294,7 +319,13 @@ impl Backlog for Queue {
         Ok(seen(grant, self.complete(grant, result, add.into_iter().map(of).collect()).await?))
     }
 
-    async fn fail(&self, grant: &ItemGrant, why: Reason, retry_in: Option<Duration>, is_final: bool) -> Result<Seen> {
+    async fn fail(
+        &self,
+        grant: &ItemGrant,
+        why: Reason,
+        retry_in: Option<Duration>,
+        is_final: bool,
+    ) -> Result<ItemView> {
         Ok(seen(grant, self.fail(grant, why, retry_in, is_final).await?))
     }
 
@@ -302,39 +333,32 @@ impl Backlog for Queue {
         self.give_back(grant).await.map(|_| ())
     }
 
-    async fn claimed(&self, grant: &ItemGrant) -> Result<Seen> {
+    async fn claimed(&self, grant: &ItemGrant) -> Result<ItemView> {
         Ok(seen(grant, grant.item().clone()))
     }
 
-    async fn show(&self, id: &ItemId) -> Result<Seen> {
+    async fn show(&self, id: &ItemId) -> Result<ItemView> {
         let seen = self.inspect(id).await?;
-        Ok(Seen::Item(seen.name, Box::new(seen.item)))
+        Ok(ItemView::Item(seen.name, Box::new(seen.item)))
     }
 
-    async fn operate(&self, id: &ItemId, order: Ordered) -> Result<(Seen, Option<Token>)> {
-        let epoch = self.inspect(id).await?.item.epoch;
+    async fn operate(&self, id: &ItemId, order: Ordered) -> Result<(ItemView, Option<Token>)> {
         let Ordered { by, why, if_epoch, order } = order;
-        let (item, token) = self.operate(id, by, why, Some(if_epoch.unwrap_or(epoch)), order).await?;
-        Ok((Seen::Item(self.item(id.clone()), Box::new(item)), token))
+        let (item, token) = self.operate_on(id, by, why, |seen| if_epoch.or(Some(seen)), order).await?;
+        Ok((ItemView::Item(self.item(id.clone()), Box::new(item)), token))
     }
 
     async fn clean(&self, tell: Tell) -> Result<Tended> {
         let done = self.clean().await?;
-        let counts = vec![
-            ("requeued", done.requeued),
-            ("buried", done.buried),
-            ("lined_up", done.lined_up),
-            ("settled", done.settled),
-            ("redated", done.redated),
-            ("set_aside", done.troubles.len()),
-        ];
-        Ok(Tended { counts, trouble: first(done.troubles, tell) })
+        let redated = done.redated;
+        let mut tended = Tended::cleaned(done, tell);
+        tended.counts.insert(4, ("redated", redated));
+        Ok(tended)
     }
 
     async fn purge(&self, older_than: Duration, with_dead: bool, tell: Tell) -> Result<Tended> {
         let done = self.purge(older_than, |state| with_dead || !matches!(state, State::Dead { .. })).await?;
-        let counts = vec![("purged", done.items), ("set_aside", done.troubles.len())];
-        Ok(Tended { counts, trouble: first(done.troubles, tell) })
+        Ok(Tended::purged(done, tell))
     }
 }
 
@@ -344,8 +368,8 @@ fn id_of(added: Added) -> (ItemId, bool) {
     (name.id, is_new)
 }
 
-fn seen(grant: &ItemGrant, item: Item) -> Seen {
-    Seen::Item(grant.name().clone(), Box::new(item))
+fn seen(grant: &ItemGrant, item: Item) -> ItemView {
+    ItemView::Item(grant.name().clone(), Box::new(item))
 }
 
 #[async_trait]
@@ -416,7 +440,7 @@ impl Backlog for Spool {
         report.checkpoint.map_or(Ok(()), |checkpoint| self.checkpoint(&grant, &checkpoint))
     }
 
-    async fn complete(&self, grant: &SpoolGrant, result: Option<Payload>, add: Vec<Addition>) -> Result<Seen> {
+    async fn complete(&self, grant: &SpoolGrant, result: Option<Payload>, add: Vec<Addition>) -> Result<ItemView> {
         let of = |Addition { queue, item }: Addition| {
             if queue.is_some() || item.attempts.backoff_ms != Attempts::default().backoff_ms {
                 let message =
@@ -426,28 +450,34 @@ impl Backlog for Spool {
             Ok(item)
         };
         let add: Vec<_> = add.into_iter().map(of).collect::<Result<_>>()?;
-        self.complete(grant, result.as_ref(), &add).map(Seen::File)
+        self.complete(grant, result.as_ref(), &add).map(ItemView::File)
     }
 
-    async fn fail(&self, grant: &SpoolGrant, why: Reason, retry_in: Option<Duration>, is_final: bool) -> Result<Seen> {
-        self.fail(grant, &why, retry_in, is_final).map(Seen::File)
+    async fn fail(
+        &self,
+        grant: &SpoolGrant,
+        why: Reason,
+        retry_in: Option<Duration>,
+        is_final: bool,
+    ) -> Result<ItemView> {
+        self.fail(grant, &why, retry_in, is_final).map(ItemView::File)
     }
 
     async fn give_back(&self, grant: &SpoolGrant) -> Result<()> {
         self.give_back(grant)
     }
 
-    async fn claimed(&self, grant: &SpoolGrant) -> Result<Seen> {
+    async fn claimed(&self, grant: &SpoolGrant) -> Result<ItemView> {
         Backlog::show(self, &grant.name().id).await
     }
 
-    async fn show(&self, id: &ItemId) -> Result<Seen> {
+    async fn show(&self, id: &ItemId) -> Result<ItemView> {
         let shown = self.show(id)?;
         let payload = self.payload(&shown.item, SHOWN_PAYLOAD);
-        Ok(Seen::Shown(shown, payload))
+        Ok(ItemView::Shown(shown, payload))
     }
 
-    async fn operate(&self, id: &ItemId, order: Ordered) -> Result<(Seen, Option<Token>)> {
+    async fn operate(&self, id: &ItemId, order: Ordered) -> Result<(ItemView, Option<Token>)> {
         let Ordered { by, why, if_epoch, order } = order;
         let seen = self.find(id)?.name.epoch;
         if let Some(expected) = if_epoch.filter(|expected| *expected != seen) {
@@ -468,32 +498,16 @@ impl Backlog for Spool {
                 return Err(Error::new(Kind::Unsupported, "a spool is moved as a folder; nothing was changed"));
             }
         };
-        Ok((Seen::File(item), token))
+        Ok((ItemView::File(item), token))
     }
 
     async fn clean(&self, tell: Tell) -> Result<Tended> {
-        let mut trouble = None;
-        let done = self.clean_telling(&mut |error| {
-            tell(&error);
-            // What is no item is named; only what is one, and could not be looked after, is a failure.
-            if trouble.is_none() && error.kind() != Kind::Invalid {
-                trouble = Some(error);
-            }
-        })?;
-        let counts = vec![
-            ("requeued", done.requeued),
-            ("buried", done.buried),
-            ("lined_up", done.lined_up),
-            ("settled", done.settled),
-            ("set_aside", done.passed_over),
-        ];
-        Ok(Tended { counts, trouble })
+        Ok(Tended::cleaned(self.clean()?, tell))
     }
 
     async fn purge(&self, older_than: Duration, with_dead: bool, tell: Tell) -> Result<Tended> {
         let places = [Where::Done, Where::Cancelled, Where::Failed];
         let done = self.purge(older_than, &places[..if with_dead { 3 } else { 2 }])?;
-        let counts = vec![("purged", done.items), ("set_aside", done.troubles.len())];
-        Ok(Tended { counts, trouble: first(done.troubles, tell) })
+        Ok(Tended::purged(done, tell))
     }
 }

@@ -149,7 +149,7 @@ impl Coordinator {
             Request::Operate { .. } => Room::Wanted,
             _ => Room::Any,
         };
-        let row = LeaseRow { notify, looks_first: !request.is_a_holders(), room, ..LeaseRow::new(self, lease) };
+        let row = LeaseRow { notify, looks_first: !request.needs_a_claim(), room, ..LeaseRow::new(self, lease) };
         match Cell::new(row, store, self.clock.as_ref()).apply(request, start, unanswered).await? {
             Applied::Yes { before, written } => {
                 self.check_birth(lease, &before, &written).await?;
@@ -157,7 +157,7 @@ impl Coordinator {
             }
             Applied::No { refusal: Refusal::Elsewhere(state), .. } => {
                 let what = format!("lease `{lease}`");
-                Err(match request.is_a_holders() {
+                Err(match request.needs_a_claim() {
                     true => relocation::taken_away(&what, &state),
                     false => migration::elsewhere(store, &what, &state).await,
                 })

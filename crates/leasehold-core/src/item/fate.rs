@@ -40,13 +40,6 @@ impl Protocol for Request {
     }
 }
 
-impl Request {
-    /// Whether it is of a worker who holds the item. What left for another store has left without one.
-    pub fn is_a_workers(&self) -> bool {
-        !matches!(self, Request::Claim { .. } | Request::Reap | Request::Settle | Request::Operate { .. })
-    }
-}
-
 /// What became of a request that was based on the record `base` and got no answer, now that the record is `seen`.
 pub fn fate(base: &Item, seen: &Item, request: &Request) -> Fate {
     if seen.lineage != base.lineage || seen.epoch < base.epoch {

@@ -84,6 +84,13 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// Whether a worker who holds the item makes it. What left for another store has left without one.
+    pub fn needs_a_claim(&self) -> bool {
+        !matches!(self, Request::Claim { .. } | Request::Reap | Request::Settle | Request::Operate { .. })
+    }
+}
+
 /// What an operator can order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {

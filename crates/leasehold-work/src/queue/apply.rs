@@ -55,7 +55,7 @@ impl Queue {
         match cell.apply(request, start, &mut None).await? {
             Applied::No { refusal: Refusal::Elsewhere(state), .. } => {
                 let what = format!("item `{name}`");
-                Err(match request.is_a_workers() {
+                Err(match request.needs_a_claim() {
                     true => taken_away(&what, &state),
                     false => migration::elsewhere(store, &what, &state).await,
                 })

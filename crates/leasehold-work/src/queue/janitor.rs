@@ -31,12 +31,14 @@ pub struct Chores {
     pub requeued: usize,
     /// Items that were tried often enough, and are dead letters now.
     pub buried: usize,
-    /// Items that were in no line.
+    /// Items that were in no line, or in a spool had become due.
     pub lined_up: usize,
     /// Completions whose follow-ups were still to be added.
     pub settled: usize,
     /// Items that waited for a time that the store's clock told before it was set back, and wait no longer than asked now.
     pub redated: usize,
+    /// What lies in a spool and is no item.
+    pub odd: Vec<Error>,
     /// Items that were left as they are, and why: their records cannot be read, or the store gave no answer for them.
     pub troubles: Vec<Error>,
 }

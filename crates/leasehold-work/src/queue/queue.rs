@@ -203,8 +203,12 @@ impl Queue {
 
     /// Notes how far the work has come.
     pub async fn progress(&self, token: &Token, report: Report) -> Result<()> {
+        self.progress_from(token, report, Start::Read).await
+    }
+
+    pub(crate) async fn progress_from(&self, token: &Token, report: Report, start: Start<'_, Item>) -> Result<()> {
         let name = ItemName::of(token)?;
-        match self.apply(&name, &Request::Progress { claim: token.claim(), report }, Start::Read).await? {
+        match self.apply(&name, &Request::Progress { claim: token.claim(), report }, start).await? {
             Applied::Yes { .. } => Ok(()),
             Applied::No { seen, .. } => Err(lost(&name, token, &seen.record)),
             Applied::Missing | Applied::Overtaken => Err(missing(&name)),
@@ -275,6 +279,18 @@ impl Queue {
         expected: Option<Epoch>,
         order: Order,
     ) -> Result<(Item, Option<Token>)> {
+        self.operate_on(id, by, why, |_| expected, order).await
+    }
+
+    /// The same, where the epoch that it is decided on may depend on the one that is seen.
+    pub(crate) async fn operate_on(
+        &self,
+        id: &ItemId,
+        by: Who,
+        why: Why,
+        expected: impl FnOnce(Epoch) -> Option<Epoch>,
+        order: Order,
+    ) -> Result<(Item, Option<Token>)> {
         let name = self.item(id.clone());
         let to = match &order {
             Order::HandOff { to, ttl } => {
@@ -285,6 +301,7 @@ impl Queue {
         };
         let before = self.read(&name).await?;
         let place = self.line.place(&name, &before.record);
+        let expected = expected(before.record.epoch);
         let request = Request::Operate { nonce: Nonce::random(), by, why, expected, order };
         match self.apply(&name, &request, Start::Remembered(&before)).await? {
             Applied::Yes { written, .. } => {

@@ -256,7 +256,7 @@ impl Claimer {
                 }
                 if !self.view.busy.contains_key(&standing.place) {
                     let place = standing.place.clone();
-                    if let Err(error) = self.recall(standing).await {
+                    if let Err(error) = self.requeue_expired(standing).await {
                         self.set_aside(place, error).await?;
                     }
                 }
@@ -268,7 +268,7 @@ impl Claimer {
         }
     }
 
-    async fn recall(&mut self, standing: Standing) -> Result<()> {
+    async fn requeue_expired(&mut self, standing: Standing) -> Result<()> {
         let name = standing.place.item.clone();
         let tag = Some(standing.tag().clone());
         match self.queue.look(&name).await? {

@@ -9,7 +9,7 @@ use super::listing::{Told, folders, listing};
 use super::name::FileName;
 use super::steps::SpoolStep;
 use crate::backlog::Backlog;
-use crate::queue::{DedupeKey, ItemId, Priority};
+use crate::queue::{Chores, DedupeKey, ItemId, Priority};
 use async_trait::async_trait;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::hints::Opening;
@@ -279,18 +279,15 @@ impl SpoolClaimer {
         let pause = (self.ttl.get() / 3).min(POLL);
         if self.cleaned.is_none_or(|cleaned| now >= cleaned + pause) {
             self.cleaned = Some(now);
-            let (spool, told) = (&self.spool, &mut self.told);
-            let mut last = None;
-            spool.tend(&mut |error| {
-                told.tell(&error);
-                last = Some(error);
-            })?;
+            let Chores { odd, troubles, .. } = self.spool.tend()?;
+            odd.iter().chain(&troubles).for_each(|error| self.told.tell(error));
+            let last = odd.into_iter().chain(troubles).last();
             last.filter(|_| undone(Mend::JanitorErrorStopsTheSpool)).map_or(Ok(()), Err)?;
         }
         if self.swept.is_none_or(|swept| now >= swept + SWEEP) {
             self.swept = Some(now);
-            let (spool, told) = (&self.spool, &mut self.told);
-            spool.clean_telling(&mut |error| told.tell(&error))?;
+            let Chores { odd, troubles, .. } = self.spool.clean()?;
+            odd.iter().chain(&troubles).for_each(|error| self.told.tell(error));
         }
         Ok(())
     }
@@ -306,7 +303,7 @@ impl SpoolClaimer {
         let began = SystemClock.now();
         let ready = self.spool.path("ready");
         let all = listing(&ready)?;
-        all.tell_odd(&ready, &mut |odd| self.told.tell(&odd));
+        all.odd(&ready).for_each(|odd| self.told.tell(&odd));
         let mut found = all.files;
         let count = found.len();
         self.refused.retain(|_, at| began < *at + REFUSED);

@@ -10,7 +10,8 @@ use super::listing::{folders, listing, odd_entry};
 use super::name::FileName;
 use super::signs::sign_of;
 use super::steps::SpoolStep;
-use leasehold_core::{Error, Result, Timestamp, format_duration};
+use crate::queue::Chores;
+use leasehold_core::{Result, Timestamp, format_duration};
 use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
@@ -19,82 +20,47 @@ use std::time::Duration;
 /// How old a worker's empty folder must be.
 const EMPTY_FOLDER: Duration = Duration::from_secs(3_600);
 
-/// What a janitor did.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct SpoolChores {
-    /// Claims that had run out, put back in line.
-    pub requeued: usize,
-    /// Items that were tried often enough, and are dead letters now.
-    pub buried: usize,
-    /// Items that had become due.
-    pub lined_up: usize,
-    /// Completions whose follow-ups were still to be added.
-    pub settled: usize,
-    /// Files and folders that this user could do nothing for.
-    pub passed_over: usize,
-}
-
-/// One look, and whom it tells.
-struct Round<'a> {
+/// One look.
+struct Round {
     now: Timestamp,
     thorough: bool,
-    chores: SpoolChores,
-    tell: &'a mut dyn FnMut(Error),
-}
-
-impl Round<'_> {
-    /// Goes on after what one entry did not let itself be done.
-    fn pass_over(&mut self, error: Error) {
-        self.chores.passed_over += 1;
-        (self.tell)(error);
-    }
+    chores: Chores,
 }
 
 impl Spool {
     /// Looks after everything that needs it.
-    pub fn clean(&self) -> Result<SpoolChores> {
-        self.clean_telling(&mut |_| {})
-    }
-
-    /// The same, and tells of each entry that nothing could be done for.
-    pub fn clean_telling(&self, tell: &mut dyn FnMut(Error)) -> Result<SpoolChores> {
-        let chores = self.look(true, tell)?;
-        self.sweep(self.now()?);
+    pub fn clean(&self) -> Result<Chores> {
+        let mut chores = self.look(true)?;
+        match self.now() {
+            Ok(now) => self.sweep(now),
+            Err(error) => chores.troubles.push(error),
+        }
         Ok(chores)
     }
 
     /// The part of it that somebody may be waiting for.
-    pub(super) fn tend(&self, tell: &mut dyn FnMut(Error)) -> Result<SpoolChores> {
-        self.look(false, tell)
+    pub(super) fn tend(&self) -> Result<Chores> {
+        self.look(false)
     }
 
-    fn look(&self, thorough: bool, tell: &mut dyn FnMut(Error)) -> Result<SpoolChores> {
-        let mut round = Round { now: self.now()?, thorough, chores: SpoolChores::default(), tell };
-        self.bring_in(&mut round);
-        match folders(&self.path("claimed")) {
-            Ok(workers) => workers.iter().for_each(|worker| self.look_after(worker, &mut round)),
-            Err(error) => round.pass_over(error),
-        }
-        if let Err(error) = self.finish(&mut round) {
-            round.pass_over(error);
-        }
+    fn look(&self, thorough: bool) -> Result<Chores> {
+        let mut round = Round { now: self.now()?, thorough, chores: Chores::default() };
+        let looked = [self.bring_in(&mut round), self.look_after_all(&mut round), self.finish(&mut round)];
+        round.chores.troubles.extend(looked.into_iter().filter_map(Result::err));
         Ok(round.chores)
     }
 
     /// What has become due.
-    fn bring_in(&self, round: &mut Round<'_>) {
+    fn bring_in(&self, round: &mut Round) -> Result<()> {
         let later = self.path("later");
-        let found = match listing(&later) {
-            Ok(found) => found,
-            Err(error) => return round.pass_over(error),
-        };
-        found.tell_odd(&later, round.tell);
+        let found = listing(&later)?;
+        round.chores.odd.extend(found.odd(&later));
         // When each of them began to wait is looked at now and then only where there are many.
         let look_at_all = round.thorough || found.files.len() <= SHORT;
         for text in found.files {
             let Some(name) = FileName::parse(&text) else {
                 let why = "it has no item's name, so nobody knows when it is due; move it to ready/";
-                (round.tell)(odd_entry(&later, &text, why));
+                round.chores.odd.push(odd_entry(&later, &text, why));
                 continue;
             };
             let from = later.join(&text);
@@ -107,23 +73,30 @@ impl Spool {
             };
             match self.shift(&from, &to, SpoolStep::Enter, SpoolStep::SyncEntered) {
                 Ok(moved) => round.chores.lined_up += usize::from(moved && due),
-                Err(error) => round.pass_over(error),
+                Err(error) => round.chores.troubles.push(error),
             }
         }
+        Ok(())
     }
 
-    fn look_after(&self, worker: &str, round: &mut Round<'_>) {
+    fn look_after_all(&self, round: &mut Round) -> Result<()> {
+        for worker in folders(&self.path("claimed"))? {
+            if let Err(error) = self.look_after(&worker, round) {
+                round.chores.troubles.push(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn look_after(&self, worker: &str, round: &mut Round) -> Result<()> {
         let folder = self.path("claimed").join(worker);
         let ttl = ttl_of(worker);
-        let found = match listing(&folder) {
-            Ok(found) => found,
-            Err(error) => return round.pass_over(error),
-        };
-        found.tell_odd(&folder, round.tell);
+        let found = listing(&folder)?;
+        round.chores.odd.extend(found.odd(&folder));
         for text in &found.files {
             let Some(name) = FileName::parse(text) else {
                 let why = "it has no item's name; if nobody is at it, move it back to ready/";
-                (round.tell)(odd_entry(&folder, text, why));
+                round.chores.odd.push(odd_entry(&folder, text, why));
                 continue;
             };
             let Some(silent) = self.silent_for(&folder.join(text), ttl, round.now) else { continue };
@@ -131,7 +104,7 @@ impl Spool {
                 Ok(Some(Where::Failed)) => round.chores.buried += 1,
                 Ok(Some(_)) => round.chores.requeued += 1,
                 Ok(None) => {}
-                Err(error) => round.pass_over(error),
+                Err(error) => round.chores.troubles.push(error),
             }
         }
         let old = |path: &Path, age| fs::symlink_metadata(path).is_ok_and(|m| self.age(path, &m, round.now) > age);
@@ -145,6 +118,7 @@ impl Spool {
         if found.is_empty() && old(&folder, EMPTY_FOLDER + ttl) {
             let _ = fs::remove_dir(&folder);
         }
+        Ok(())
     }
 
     /// Puts back what ran out; gives where it is then, unless somebody was faster.
@@ -161,7 +135,7 @@ impl Spool {
     }
 
     /// What completions laid out and nobody added: it counts if the item is done under that very epoch.
-    fn finish(&self, round: &mut Round<'_>) -> Result<()> {
+    fn finish(&self, round: &mut Round) -> Result<()> {
         let waiting = folders(&self.path("outbox"))?;
         if waiting.is_empty() {
             return Ok(());
@@ -177,7 +151,7 @@ impl Spool {
             if done.contains(&text) {
                 match self.fan_out(&outbox) {
                     Ok(()) => round.chores.settled += 1,
-                    Err(error) => round.pass_over(error),
+                    Err(error) => round.chores.troubles.push(error),
                 }
                 continue;
             }

@@ -35,11 +35,9 @@ impl Listing {
     }
 
     /// Names what lies there and is no plain file.
-    pub fn tell_odd(&self, folder: &Path, tell: &mut dyn FnMut(Error)) {
-        for odd in self.folders.iter().chain(&self.others) {
-            let why = "it is no plain file with a name in UTF-8; move it elsewhere, or remove it";
-            tell(odd_entry(folder, odd, why));
-        }
+    pub fn odd(&self, folder: &Path) -> impl Iterator<Item = Error> {
+        let why = "it is no plain file with a name in UTF-8; move it elsewhere, or remove it";
+        self.folders.iter().chain(&self.others).map(move |odd| odd_entry(folder, odd, why))
     }
 }
 
@@ -128,7 +126,7 @@ impl Spool {
             let folder = self.path(place.folder());
             match listing(&folder) {
                 Ok(found) => {
-                    found.tell_odd(&folder, &mut |odd| seen.odd.push(odd));
+                    seen.odd.extend(found.odd(&folder));
                     let items = in_order(found.files).into_iter();
                     seen.items.extend(items.map(|name| SpoolItem { name, place: place.clone() }));
                 }

@@ -39,7 +39,6 @@ mod steps;
 pub use claiming::{SpoolClaimer, SpoolGrant, SpoolTenancy};
 pub use examine::{Fitness, Presence, SpoolCheck, examine_empty};
 pub use folder::{Spool, SpoolItem, Where};
-pub use janitor::SpoolChores;
 pub use listing::{PlainFile, SpoolSurvey};
 pub use name::FileName;
 pub use operating::{Note, Shown};

@@ -10,7 +10,7 @@ use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::lease::protocol::Report;
 use leasehold_core::{Checkpoint, Error, Kind, Marker, Result, Right, Token};
 use leasehold_work::Backlog;
-use leasehold_work::backlog::{Attempt, Content, Seen, Wait, read_bounded};
+use leasehold_work::backlog::{Attempt, Content, ItemView, Wait, read_bounded};
 use leasehold_work::queue::{ItemName, Payload, Reason};
 use serde_json::{Value, json};
 use std::fs::File;
@@ -154,7 +154,7 @@ pub async fn complete(common: &Common, args: Complete) -> Result<Exit> {
     tell_ended(common, &seen)
 }
 
-fn tell_ended(common: &Common, seen: &Seen) -> Result<Exit> {
+fn tell_ended(common: &Common, seen: &ItemView) -> Result<Exit> {
     if common.json {
         output::json(&view::seen(seen))?;
     }

@@ -2,7 +2,7 @@
 
 use crate::output::{relative, rfc3339, rough};
 use leasehold_core::{Error, Timestamp};
-use leasehold_work::backlog::Seen;
+use leasehold_work::backlog::ItemView;
 use leasehold_work::queue::{Attempts, Item, ItemId, ItemName, Payload, Priority, State};
 use leasehold_work::spool::{PlainFile, Shown, SpoolItem, Where};
 use serde_json::{Value, json};
@@ -81,11 +81,11 @@ pub fn damaged(name: &ItemName, error: &Error) -> Value {
 }
 
 /// An item, wherever it was seen.
-pub fn seen(seen: &Seen) -> Value {
+pub fn seen(seen: &ItemView) -> Value {
     match seen {
-        Seen::Item(name, seen) => item(name, seen, true),
-        Seen::File(file) => spooled(file),
-        Seen::Shown(all, payload) => shown(all, payload.as_ref().map(Option::as_deref)),
+        ItemView::Item(name, seen) => item(name, seen, true),
+        ItemView::File(file) => spooled(file),
+        ItemView::Shown(all, payload) => shown(all, payload.as_ref().map(Option::as_deref)),
     }
 }
 

@@ -43,13 +43,6 @@ impl Protocol for Request {
     }
 }
 
-impl Request {
-    /// Whether it is of somebody who holds the lease. What left for another store has left without a holder.
-    pub(crate) fn is_a_holders(&self) -> bool {
-        !matches!(self, Request::Acquire { .. } | Request::Operate { .. })
-    }
-}
-
 /// Tells what became of a request that was based on the record `base`, now that the record is `seen`.
 pub fn fate(base: &Ownership, seen: &Ownership, request: &Request) -> Fate {
     match request {

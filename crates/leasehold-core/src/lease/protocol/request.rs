@@ -75,6 +75,13 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// Whether somebody who holds the lease makes it. What left for another store has left without a holder.
+    pub(crate) fn needs_a_claim(&self) -> bool {
+        !matches!(self, Request::Acquire { .. } | Request::Operate { .. })
+    }
+}
+
 /// What an operator may order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Order {

@@ -1,0 +1,47 @@
+//! How long to stay away: longer each time, and never as long as the others.
+//!
+//! Promise: pauses double up to a limit, and each is random, so that those who were in each other's way are not again.
+//! Non-promise: it does not sleep.
+
+use crate::nonce::{Jitter, Nonce};
+use std::time::Duration;
+
+/// Pauses that grow.
+#[derive(Debug)]
+pub(crate) struct Backoff {
+    first: Duration,
+    most: Duration,
+    last: Duration,
+    /// Drawn with the first pause: most need none.
+    jitter: Option<Jitter>,
+}
+
+impl Backoff {
+    pub(crate) const fn new(first: Duration, most: Duration) -> Self {
+        Backoff { first, most, last: Duration::ZERO, jitter: None }
+    }
+
+    /// The next pause begins with the shortest again.
+    pub(crate) const fn reset(&mut self) {
+        self.last = Duration::ZERO;
+    }
+
+    /// Up to twice as long as the last, anything from nothing on: for a few who meet for a moment.
+    pub(crate) fn any(&mut self) -> Duration {
+        self.last = (self.last * 2).clamp(self.first, self.most);
+        self.below(self.last)
+    }
+
+    /// The same, but at least half of it: for a crowd.
+    pub(crate) fn at_least_half(&mut self) -> Duration {
+        self.last = (self.last * 2).clamp(self.first, self.most);
+        let half = self.last / 2;
+        half + self.below(half)
+    }
+
+    /// A random time below this one.
+    pub(crate) fn below(&mut self, bound: Duration) -> Duration {
+        let jitter = self.jitter.get_or_insert_with(|| Jitter::new(Nonce::random()));
+        Duration::from_micros(jitter.below((bound.as_micros() as u64).max(1)))
+    }
+}
