@@ -15,6 +15,7 @@ use crate::error::{Error, Kind, Result};
 use crate::history::Mark;
 use crate::item::record::Item;
 use crate::lease::record::{Ownership, Tenure};
+use crate::resolve::Live;
 use crate::time::{Timestamp, Ttl, format_duration};
 use crate::token::Token;
 use std::borrow::Cow;
@@ -121,6 +122,11 @@ impl<R> Grant<R> {
     /// strictly before it.
     pub fn trust_until(&self) -> Moment {
         self.trust_until
+    }
+
+    /// What it allows while it is in force.
+    pub fn live(&self) -> Live {
+        Live { ttl: self.ttl, trust_until: self.trust_until }
     }
 
     /// The record as last written: history, progress and checkpoint of earlier tenures are in it.

@@ -1,15 +1,11 @@
 //! Servers of objects: moto and SeaweedFS speak S3, Azurite speaks Azure's protocol. Each has one bucket, [`BUCKET`].
 
+use crate::server::answer_to;
 use crate::{Server, Spec, free_port, node_module, program, python_program, wait_until};
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
-use std::time::Duration;
 
 /// The bucket that every server here has.
 pub const BUCKET: &str = "leases";
-/// How long one answer may take while a bucket is made.
-const ANSWER: Duration = Duration::from_secs(20);
 /// Lets anybody make containers in an Azurite: signed with the key that every one of them has.
 const AZURITE_PERMIT: &str = "sv=2018-11-09&ss=b&srt=c&sp=cw&se=2099-01-01T00:00:00Z&\
                               sig=DSuq2AQgq4x2gnHNfXN%2FOj%2BFElTof2ivN1hKWUifAZk%3D";
@@ -51,12 +47,12 @@ fn start_moto(certificate: &[&Path]) -> Server {
         .args(["-c", MOTO, &port.to_string()])
         .env("MOTO_PORT", port.to_string())
         .args(certificate.iter().map(|file| file.display().to_string()));
-    Server::start(spec, tempfile::tempdir().unwrap())
+    Server::start(spec, Server::temporary_folder())
 }
 
 /// S3 as SeaweedFS does it, on disk: what it answered is there after it was killed.
 pub fn seaweed() -> Server {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = Server::temporary_folder();
     let port = free_port();
     let mut args = vec!["server".to_owned(), "-ip=127.0.0.1".into(), "-s3".into(), "-volume.max=8".into()];
     args.push(format!("-dir={}", folder.path().display()));
@@ -86,7 +82,7 @@ pub fn azurite() -> Server {
     let spec = Spec::new(program("node"), port)
         .args([script.as_str(), "--blobHost", "127.0.0.1", "--blobPort", &port.to_string()])
         .args(["--inMemoryPersistence", "--skipApiVersionCheck", "--silent", "--disableTelemetry"]);
-    let server = Server::start(spec, tempfile::tempdir().unwrap());
+    let server = Server::start(spec, Server::temporary_folder());
     make_bucket(port, &format!("/devstoreaccount1/{BUCKET}?restype=container&{AZURITE_PERMIT}"));
     server
 }
@@ -98,12 +94,7 @@ fn make_bucket(port: u16, target: &str) {
 
 /// The status of a bare PUT.
 fn put(port: u16, target: &str) -> Option<u16> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
-    stream.set_read_timeout(Some(ANSWER)).ok()?;
     let request =
         format!("PUT {target} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).ok()?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).ok()?;
-    String::from_utf8_lossy(&answer).split_whitespace().nth(1)?.parse().ok()
+    answer_to(port, &request)?.split_whitespace().nth(1)?.parse().ok()
 }

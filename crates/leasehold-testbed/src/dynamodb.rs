@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// A dynalite whose tables take this long to be made, and survive a restart.
 pub fn dynalite(create_table_ms: u64) -> Server {
-    let (port, folder) = (free_port(), Server::folder_for("root"));
+    let (port, folder) = (free_port(), Server::temporary_folder());
     let spec = Spec::new(program("node"), port).args([
         node_module("dynalite/cli.js").display().to_string(),
         format!("--port={port}"),

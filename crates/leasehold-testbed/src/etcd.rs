@@ -1,9 +1,7 @@
 //! Real etcd members.
 
+use crate::server::answer_to;
 use crate::{Server, Spec, free_port, program, wait_until};
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::time::Duration;
 
 /// One member, a cluster by itself, that serves.
 pub fn etcd() -> Server {
@@ -34,7 +32,7 @@ pub fn etcd_cluster(count: usize) -> Vec<Server> {
 }
 
 fn member(name: &str, cluster: &str, peer: &str, scheme: &str, args: &[&str]) -> Server {
-    let folder = tempfile::Builder::new().prefix("leasehold-etcd-").tempdir().unwrap();
+    let folder = Server::temporary_folder();
     let port = free_port();
     let client = format!("{scheme}://127.0.0.1:{port}");
     let data = folder.path().join("data").display().to_string();
@@ -48,13 +46,6 @@ fn member(name: &str, cluster: &str, peer: &str, scheme: &str, args: &[&str]) ->
 
 /// Whether the member at this port knows a leader and can write. Without TLS.
 pub fn etcd_is_healthy(port: u16) -> bool {
-    let ask = || {
-        let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
-        stream.write_all(b"GET /health HTTP/1.0\r\n\r\n").ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        Some(answer.contains("\"health\":\"true\""))
-    };
-    ask() == Some(true)
+    let answer = answer_to(port, "GET /health HTTP/1.0\r\n\r\n");
+    answer.is_some_and(|answer| answer.contains("\"health\":\"true\""))
 }

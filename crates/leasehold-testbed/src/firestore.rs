@@ -17,7 +17,7 @@ use axum::response::{IntoResponse, Response};
 use records::Records;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 const PORT: &str = "LEASEHOLD_FIRESTORE_PORT";
 const FOLDER: &str = "LEASEHOLD_FIRESTORE_FOLDER";
@@ -28,7 +28,7 @@ pub(crate) const PROJECT: &str = "demo";
 /// Starts it as a process of its own: this test program again, told to run only the test of this name, which calls
 /// [`serve_firestore_if_asked`].
 pub fn firestore_stand_in(test: &str) -> Server {
-    let (port, folder) = (free_port(), Server::folder_for("root"));
+    let (port, folder) = (free_port(), Server::temporary_folder());
     tokens::make_keys(folder.path());
     let spec = Spec::new(std::env::current_exe().unwrap(), port)
         .args([test, "--exact", "--nocapture"])
@@ -84,7 +84,7 @@ async fn answer(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    let mut stand_in = shared.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut stand_in = shared.lock().unwrap();
     match stand_in.call(&method, &uri, &headers, &body) {
         Ok(value) => ([(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response(),
         Err(Refusal(status, code, message)) => {

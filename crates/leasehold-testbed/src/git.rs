@@ -1,5 +1,6 @@
 //! Git remotes behind real servers: sshd, lighttpd with git's own CGI program, and JGit's daemon.
 
+use crate::programs::output_of;
 use crate::{Server, Spec, free_port, jar, program};
 use std::path::Path;
 use std::process::Command;
@@ -27,7 +28,7 @@ impl GitServer {
 
 /// sshd with a key of its own, for the user who runs the tests.
 pub fn git_ssh() -> GitServer {
-    let folder = tempfile::Builder::new().prefix("leasehold-server-").tempdir().unwrap();
+    let folder = Server::temporary_folder();
     let at = |name: &str| folder.path().join(name).display().to_string();
     for key in ["host", "key"] {
         Spec::new(program("ssh-keygen"), 0).args(["-q", "-t", "ed25519", "-N", "", "-f", &at(key)]).run_to_end();
@@ -43,7 +44,7 @@ pub fn git_ssh() -> GitServer {
         at("key.pub")
     );
     std::fs::write(at("config"), config).unwrap();
-    let user = String::from_utf8(Command::new("id").arg("-un").output().unwrap().stdout).unwrap();
+    let user = output_of(Command::new("id").arg("-un"));
     let command = format!(
         "ssh -F /dev/null -i {} -o IdentitiesOnly=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null \
          -o LogLevel=ERROR -o KexAlgorithms=curve25519-sha256 -o GSSAPIAuthentication=no",
@@ -56,9 +57,8 @@ pub fn git_ssh() -> GitServer {
 
 /// lighttpd with `git http-backend`; anybody may push.
 pub fn git_http() -> GitServer {
-    let folder = tempfile::Builder::new().prefix("leasehold-server-").tempdir().unwrap();
-    let output = Command::new("git").arg("--exec-path").output().unwrap();
-    let backend = format!("{}/git-http-backend", String::from_utf8(output.stdout).unwrap().trim());
+    let folder = Server::temporary_folder();
+    let backend = format!("{}/git-http-backend", output_of(Command::new("git").arg("--exec-path")).trim());
     assert!(Path::new(&backend).is_file(), "{backend} is missing: it is a part of git");
     let port = free_port();
     let path = std::env::var("PATH").unwrap_or_default();
@@ -97,7 +97,7 @@ const JARS: [&str; 7] = [
 /// # Panics
 /// If one of its jars is missing; the message says how to install it.
 pub fn git_jgit() -> GitServer {
-    let folder = tempfile::Builder::new().prefix("leasehold-server-").tempdir().unwrap();
+    let folder = Server::temporary_folder();
     let jars = JARS.map(|name| jar(name).display().to_string()).join(":");
     let port = free_port();
     let spec = Spec::new(program("java"), port)

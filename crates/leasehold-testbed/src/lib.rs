@@ -11,6 +11,7 @@ mod etcd;
 mod fake_time;
 mod firestore;
 mod git;
+mod loopback;
 mod mariadb;
 mod nats;
 mod postgres;

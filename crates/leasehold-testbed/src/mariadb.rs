@@ -1,6 +1,6 @@
 //! MariaDB.
 
-use crate::programs::program;
+use crate::programs::{output_of, program};
 use crate::server::{Server, Spec, free_port};
 use std::process::Command;
 
@@ -44,12 +44,10 @@ pub fn mariadb_with(args: &[&str], env: &[(&str, &str)]) -> Server {
 /// # Panics
 /// If one fails; the message has what the server said.
 pub fn mariadb_run(server: &Server, sql: &str) -> String {
-    let output = Command::new(program("mariadb"))
-        .args(["--no-defaults", "--user=root", "--batch", "--skip-column-names"])
-        .arg(format!("--socket={}/socket", server.folder().display()))
-        .args(["--execute", sql])
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    output_of(
+        Command::new(program("mariadb"))
+            .args(["--no-defaults", "--user=root", "--batch", "--skip-column-names"])
+            .arg(format!("--socket={}/socket", server.folder().display()))
+            .args(["--execute", sql]),
+    )
 }

@@ -1,15 +1,10 @@
 //! NATS servers: one alone, one with a configuration file, and a cluster.
 
 use crate::{Server, Spec, free_port, python_program};
-use tempfile::TempDir;
-
-fn folder() -> TempDir {
-    tempfile::Builder::new().prefix("leasehold-server-").tempdir().unwrap()
-}
 
 /// A server with JetStream that lets everybody in.
 pub fn nats() -> Server {
-    let (folder, port) = (folder(), free_port());
+    let (folder, port) = (Server::temporary_folder(), free_port());
     let disk = folder.path().display().to_string();
     let port_text = port.to_string();
     let args = ["-js", "-a", "127.0.0.1", "-p", port_text.as_str(), "-sd", disk.as_str()];
@@ -19,7 +14,7 @@ pub fn nats() -> Server {
 /// A server with these lines in its configuration file, `nats.conf` in its folder. Every `$FOLDER` there is its folder;
 /// `files` are put there first.
 pub fn nats_with(config: &str, files: &[(&str, &str)]) -> Server {
-    let (folder, port) = (folder(), free_port());
+    let (folder, port) = (Server::temporary_folder(), free_port());
     for (name, content) in files {
         std::fs::write(folder.path().join(name), content).unwrap();
     }
@@ -37,7 +32,7 @@ pub fn nats_cluster() -> Vec<Server> {
     let known: Vec<String> = routes.iter().map(|port| format!("nats://127.0.0.1:{port}")).collect();
     let known = known.join(",");
     let start = |(at, route): (usize, &u16)| {
-        let (folder, port) = (folder(), free_port());
+        let (folder, port) = (Server::temporary_folder(), free_port());
         let disk = folder.path().display().to_string();
         let (port_text, route) = (port.to_string(), format!("nats://127.0.0.1:{route}"));
         let name = format!("node-{at}");

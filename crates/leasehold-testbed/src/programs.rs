@@ -1,6 +1,7 @@
 //! Where the servers' programs are: Debian's packages, and a folder with those from PyPI and npm.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The folder into which `cargo xtask servers` puts what does not come from Debian's packages.
 fn folder() -> PathBuf {
@@ -52,4 +53,15 @@ pub fn node_module(file: &str) -> PathBuf {
 pub fn jar(name: &str) -> PathBuf {
     let path = Path::new("/usr/share/java").join(format!("{name}.jar"));
     if path.is_file() { path } else { missing(name) }
+}
+
+/// Runs a command to its end; gives what it printed.
+///
+/// # Panics
+/// If it fails; the message has its output.
+pub(crate) fn output_of(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let [printed, errors] = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(output.status.success(), "{command:?} failed: {printed}{errors}");
+    printed
 }

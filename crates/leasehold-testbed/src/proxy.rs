@@ -3,10 +3,10 @@
 //! An exchange is a request and its answer: the client speaks after the server did, or first on a connection. What a
 //! client sends in one go counts once, however many packets it is.
 
+use crate::loopback::Loopback;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
@@ -25,13 +25,11 @@ pub enum Fault {
 /// A proxy on a port of its own.
 #[derive(Debug)]
 pub struct Proxy {
-    port: u16,
     control: Arc<Control>,
-    stop: watch::Sender<bool>,
-    thread: Option<JoinHandle<()>>,
+    serving: Loopback,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Control {
     target: Mutex<u16>,
     exchanges: AtomicU64,
@@ -56,38 +54,20 @@ struct Armed {
 impl Proxy {
     /// A proxy in front of this loopback port.
     pub fn start(target: u16) -> Self {
-        let control = Arc::new(Control {
-            target: Mutex::new(target),
-            exchanges: AtomicU64::new(0),
-            connections: AtomicU64::new(0),
-            frozen: AtomicBool::new(false),
-            refusing: AtomicBool::new(false),
-            refused: AtomicU64::new(0),
-            thawed: Notify::new(),
-            cut_all: watch::Sender::new(0),
-            armed: Mutex::new(None),
-        });
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let (stop, stopped) = watch::channel(false);
+        let control = Arc::new(Control { target: Mutex::new(target), ..Control::default() });
         let shared = control.clone();
-        // A thread of its own: a test that blocks must not stop its own proxy.
-        let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(serve(listener, shared, stopped));
-        });
-        Proxy { port, control, stop, thread: Some(thread) }
+        let serving = Loopback::start(move |listener| serve(listener, shared));
+        Proxy { control, serving }
     }
 
     /// The port to connect to.
     pub const fn port(&self) -> u16 {
-        self.port
+        self.serving.port()
     }
 
     /// Leads new connections to another port.
     pub fn retarget(&self, port: u16) {
-        *lock(&self.control.target) = port;
+        *self.control.target.lock().unwrap() = port;
     }
 
     /// How many exchanges there were.
@@ -112,12 +92,12 @@ impl Proxy {
 
     /// The same, counting only exchanges whose request holds these bytes.
     pub fn arm_on(&self, fault: Fault, spared: u64, needle: &[u8]) {
-        *lock(&self.control.armed) = Some(Armed { fault, spared, needle: needle.to_vec() });
+        *self.control.armed.lock().unwrap() = Some(Armed { fault, spared, needle: needle.to_vec() });
     }
 
     /// Whether the fault has not happened yet. Takes it back.
     pub fn disarm(&self) -> bool {
-        lock(&self.control.armed).take().is_some()
+        self.control.armed.lock().unwrap().take().is_some()
     }
 
     /// Holds everything back, both ways; connections stay open and new ones are accepted.
@@ -148,30 +128,9 @@ impl Proxy {
     }
 }
 
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        let _ = self.stop.send(true);
-        self.control.thawed.notify_waiters();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-async fn serve(listener: std::net::TcpListener, control: Arc<Control>, mut stop: watch::Receiver<bool>) {
-    let listener = TcpListener::from_std(listener).unwrap();
+async fn serve(listener: TcpListener, control: Arc<Control>) {
     loop {
-        let client = tokio::select! {
-            _ = stop.changed() => return,
-            accepted = listener.accept() => match accepted {
-                Ok((client, _)) => client,
-                Err(_) => continue,
-            },
-        };
+        let Ok((client, _)) = listener.accept().await else { continue };
         if control.refusing.load(Ordering::SeqCst) {
             control.refused.fetch_add(1, Ordering::SeqCst);
             reset(client);
@@ -189,7 +148,7 @@ fn reset(stream: TcpStream) {
 
 async fn carry(client: TcpStream, control: Arc<Control>) {
     let mut cut = control.cut_all.subscribe();
-    let target = SocketAddr::from(([127, 0, 0, 1], *lock(&control.target)));
+    let target = SocketAddr::from(([127, 0, 0, 1], *control.target.lock().unwrap()));
     let Ok(server) = TcpStream::connect(target).await else { return reset(client) };
     let (_, _) = (client.set_nodelay(true), server.set_nodelay(true));
     let mut pair = Pair { client, server, server_spoke_last: true, fault: None };
@@ -265,7 +224,7 @@ impl Control {
 
     /// The fault that this part of a request meets. Without a needle only an exchange's first part counts.
     fn strike(&self, request: &[u8], begins: bool) -> Option<Fault> {
-        let mut armed = lock(&self.armed);
+        let mut armed = self.armed.lock().unwrap();
         let found = armed.as_mut()?;
         let is_meant = match found.needle.as_slice() {
             [] => begins,

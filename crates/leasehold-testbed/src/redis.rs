@@ -49,7 +49,7 @@ pub fn redis_cluster() -> Vec<Server> {
 /// A sentinel that looks after the primary on this port and calls it `mymaster`.
 pub fn redis_sentinel(primary: u16) -> Server {
     let port = free_port();
-    let folder = Server::folder_for("root");
+    let folder = Server::temporary_folder();
     let file = folder.path().join("sentinel.conf");
     let settings = format!(
         "port {port}\nbind 127.0.0.1\nsentinel monitor mymaster 127.0.0.1 {primary} 1\n\
@@ -82,7 +82,7 @@ pub fn redis_tls(port: u16, settings: &[&str]) -> Server {
 }
 
 fn redis_on(port: u16, settings: &[&str]) -> Server {
-    let folder = Server::folder_for("root");
+    let folder = Server::temporary_folder();
     let (number, at) = (port.to_string(), folder.path().display().to_string());
     let spec = Spec::new(program("redis-server"), port)
         .args(["--port", &number, "--bind", "127.0.0.1", "--dir", &at])

@@ -1,9 +1,10 @@
 //! One real server process: started, paused, killed and started again.
 
+use crate::programs::output_of;
 use leasehold_core::Nonce;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashSet;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,8 @@ use tempfile::TempDir;
 
 /// How long a server may take until it answers.
 const READY: Duration = Duration::from_secs(60);
+/// How long one answer may take while it comes up.
+const ANSWER: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(20);
 /// Starts the server, says its pid, and ends it when the test process lets go of the other end of the pipe. If that is
 /// because it is gone (a server that is kept in a static, a kill, Ctrl-C, which it hears itself), it removes the server's
@@ -60,7 +63,17 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
         }
         sleep(PAUSE);
     }
-    panic!("waited in vain until {what}");
+    panic!("gave up waiting until {what}");
+}
+
+/// What a server on this port answers to a request as it stands, until it closes the connection.
+pub(crate) fn answer_to(port: u16, request: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.set_read_timeout(Some(ANSWER)).ok()?;
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).ok()?;
+    Some(String::from_utf8_lossy(&answer).into_owned())
 }
 
 /// How to start a server.
@@ -137,9 +150,7 @@ impl Spec {
     /// If it fails; the message has its output.
     pub fn run_to_end(&self) {
         let words = self.words();
-        let output = Command::new(&words[0]).args(&words[1..]).envs(self.env.clone()).output().unwrap();
-        let text = [output.stdout, output.stderr].concat();
-        assert!(output.status.success(), "{} failed: {}", words.join(" "), String::from_utf8_lossy(&text));
+        output_of(Command::new(&words[0]).args(&words[1..]).envs(self.env.clone()));
     }
 }
 
@@ -160,12 +171,16 @@ struct Running {
 }
 
 impl Server {
-    /// A temporary folder that the user whom a server runs as can use.
+    /// A temporary folder for its files.
+    pub fn temporary_folder() -> TempDir {
+        tempfile::Builder::new().prefix("leasehold-server-").tempdir().unwrap()
+    }
+
+    /// The same for a server that runs as this user.
     pub fn folder_for(user: &str) -> TempDir {
-        let folder = tempfile::Builder::new().prefix("leasehold-server-").tempdir().unwrap();
+        let folder = Server::temporary_folder();
         if rustix::process::geteuid().is_root() {
-            let done = Command::new("chown").arg(user).arg(folder.path()).status().unwrap();
-            assert!(done.success(), "cannot give {} to {user}", folder.path().display());
+            output_of(Command::new("chown").arg(user).arg(folder.path()));
         }
         folder
     }

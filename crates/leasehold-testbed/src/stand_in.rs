@@ -4,6 +4,7 @@
 //! `If-Match` as S3 does them, `x-goog-if-generation-match` as Google's XML interface does it. With a flaw it is a negative
 //! control that a store must refuse. Non-promise: it checks no signature, and knows only what the store asks of it.
 
+use crate::loopback::Loopback;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{RawQuery, State};
@@ -12,10 +13,8 @@ use axum::response::{IntoResponse, Response};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
-use tokio::sync::watch;
 
 /// Between looking and acting, in the flaw that loses races.
 const DITHER: Duration = Duration::from_millis(5);
@@ -49,10 +48,8 @@ enum Dialect {
 /// A stand-in on a port of its own. It has every bucket that it is asked for.
 #[derive(Debug)]
 pub struct StandIn {
-    port: u16,
     state: Arc<Shared>,
-    stop: watch::Sender<bool>,
-    thread: Option<JoinHandle<()>>,
+    serving: Loopback,
 }
 
 #[derive(Debug)]
@@ -97,28 +94,14 @@ impl StandIn {
             conflicts: AtomicUsize::new(0),
             authorization: Mutex::default(),
         });
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let (stop, mut stopped) = watch::channel(false);
         let app = Router::new().fallback(answer).with_state(state.clone());
-        // A thread of its own: a test that blocks must not stop its own server.
-        let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-                tokio::select! {
-                    served = async { axum::serve(listener, app).await } => served.unwrap(),
-                    _ = stopped.changed() => {}
-                }
-            });
-        });
-        StandIn { port, state, stop, thread: Some(thread) }
+        let serving = Loopback::start(async move |listener| axum::serve(listener, app).await.unwrap());
+        StandIn { state, serving }
     }
 
     /// The port to connect to.
     pub const fn port(&self) -> u16 {
-        self.port
+        self.serving.port()
     }
 
     /// From now on every request is denied, as after credentials were revoked; or no more.
@@ -138,21 +121,12 @@ impl StandIn {
 
     /// The `Authorization` of the last request.
     pub fn authorization(&self) -> String {
-        self.state.authorization.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.state.authorization.lock().unwrap().clone()
     }
 
     /// The keys that it has, in order.
     pub fn keys(&self) -> Vec<String> {
         self.state.objects().keys().cloned().collect()
-    }
-}
-
-impl Drop for StandIn {
-    fn drop(&mut self) {
-        let _ = self.stop.send(true);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 
@@ -174,12 +148,12 @@ async fn answer(
 
 impl Shared {
     fn objects(&self) -> MutexGuard<'_, BTreeMap<String, Object>> {
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+        self.objects.lock().unwrap()
     }
 
     async fn answer(&self, method: &Method, uri: &Uri, query: &str, headers: &HeaderMap, body: Bytes) -> Response {
         let given = headers.get("authorization").and_then(|value| value.to_str().ok()).unwrap_or_default();
-        given.clone_into(&mut self.authorization.lock().unwrap_or_else(PoisonError::into_inner));
+        given.clone_into(&mut self.authorization.lock().unwrap());
         if self.is_locked_out.load(Ordering::SeqCst) {
             return refusal(StatusCode::FORBIDDEN, "AccessDenied");
         }

@@ -1,5 +1,6 @@
 //! The Durable Object worker, compiled as users deploy it, in the runtime behind Cloudflare's Workers.
 
+use crate::programs::output_of;
 use crate::{Server, Spec, free_port, node_module, program};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,7 +36,7 @@ pub enum Transport {
 
 /// Starts the worker with this token; without one it must refuse everything.
 pub fn durable_worker(token: Option<&str>, transport: Transport) -> Server {
-    let (port, folder) = (free_port(), Server::folder_for("root"));
+    let (port, folder) = (free_port(), Server::temporary_folder());
     std::fs::write(folder.path().join("leasehold.js"), compiled()).unwrap();
     std::fs::create_dir(folder.path().join("disk")).unwrap();
     if transport == Transport::Tls {
@@ -71,7 +72,7 @@ fn compiled() -> &'static str {
     COMPILED.get_or_init(|| {
         let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workers/durable-object");
         let folder = TempDir::new().unwrap();
-        run(Command::new(program("node")).arg(node_module("typescript/bin/tsc")).args([
+        output_of(Command::new(program("node")).arg(node_module("typescript/bin/tsc")).args([
             Path::new("-p"),
             &project,
             Path::new("--outDir"),
@@ -85,7 +86,7 @@ fn compiled() -> &'static str {
 fn make_certificates(folder: &Path) {
     let openssl = |args: &str| {
         let words = args.split_whitespace().map(|word| word.replace("@", &folder.display().to_string()));
-        run(Command::new(program("openssl")).args(words));
+        output_of(Command::new(program("openssl")).args(words));
     };
     let file: PathBuf = folder.join("san");
     std::fs::write(file, "subjectAltName=IP:127.0.0.1\nbasicConstraints=CA:FALSE\nextendedKeyUsage=serverAuth\n")
@@ -94,10 +95,4 @@ fn make_certificates(folder: &Path) {
     openssl(&format!("req -x509 {key} -keyout @/ca.key -out @/ca.pem -days 2 -subj /CN=leasehold-test-authority"));
     openssl(&format!("req {key} -keyout @/key.pem -out @/request.pem -subj /CN=127.0.0.1"));
     openssl("x509 -req -in @/request.pem -CA @/ca.pem -CAkey @/ca.key -days 2 -extfile @/san -out @/cert.pem");
-}
-
-fn run(command: &mut Command) {
-    let output = command.output().unwrap();
-    let text = [output.stdout, output.stderr].concat();
-    assert!(output.status.success(), "{command:?} failed: {}", String::from_utf8_lossy(&text));
 }

@@ -108,7 +108,7 @@ impl Cast {
 
     /// Tells everybody to end, and says how they did.
     pub(crate) fn end(mut self, site: &Site, stalled_ms: impl Fn() -> u64) -> Vec<Actor> {
-        let processes = processes::of(&site.bin());
+        let processes = processes::of(&site.at("bin"));
         let lanes = |pid| processes.iter().filter(|p| p.role == Role::Lane && p.parent == pid).count();
         let counts: Vec<Option<(usize, usize)>> = self
             .0

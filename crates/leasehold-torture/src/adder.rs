@@ -1,13 +1,12 @@
 //! Adds items to every queue, each until it is acknowledged.
 
+use crate::background::{Background, Stop};
 use crate::command::{BITTER, HEAVY, POISON};
 use crate::facts::Added;
 use crate::log::now_ms;
 use crate::random::Random;
 use crate::site::{EMBEDDED_QUEUE, SERVER_QUEUE, SPOOL, Site};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const PAUSE: Duration = Duration::from_millis(500);
@@ -18,9 +17,8 @@ const POISON_BYTES: usize = 48 * 1024;
 /// Adds until it is stopped.
 #[derive(Debug)]
 pub(crate) struct Adder {
-    stop: Arc<AtomicBool>,
     added: Arc<Mutex<Vec<Added>>>,
-    thread: Option<JoinHandle<()>>,
+    adding: Background,
 }
 
 /// How items are added: to the server past the proxy.
@@ -32,52 +30,38 @@ pub(crate) struct Way {
 
 impl Adder {
     pub(crate) fn start(way: Way, seed: u64) -> Self {
-        let (stop, added) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
-        let (told, list) = (stop.clone(), added.clone());
-        let thread = std::thread::spawn(move || {
+        let added = Arc::new(Mutex::new(Vec::new()));
+        let list = added.clone();
+        let adding = Background::start(move |stop| {
             let mut random = Random::new(seed);
             for number in 0.. {
-                if told.load(Ordering::SeqCst) {
+                if stop.is_told() {
                     return;
                 }
                 let queue = QUEUES[number % QUEUES.len()];
                 let (text, attempts) = kind(&mut random);
                 let words = ["--text", &text, "--attempts", &attempts.to_string()];
                 // As either user in turn, one of whom is the first to use the spool.
-                let id = way.add(queue, &format!("k{number}"), &words, number / QUEUES.len(), &told);
+                let id = way.add(queue, &format!("k{number}"), &words, number / QUEUES.len(), &stop);
                 let has_child = !text.starts_with("never");
                 if let Some((id, at)) = id {
-                    let one = Added { work: queue.into(), id, at, has_child };
-                    list.lock().unwrap_or_else(PoisonError::into_inner).push(one);
+                    list.lock().unwrap().push(Added { work: queue.into(), id, at, has_child });
                 }
                 std::thread::sleep(PAUSE);
             }
         });
-        Adder { stop, added, thread: Some(thread) }
+        Adder { added, adding }
     }
 
     /// One that was added elsewhere.
     pub(crate) fn note(&self, added: Added) {
-        self.added.lock().unwrap_or_else(PoisonError::into_inner).push(added);
+        self.added.lock().unwrap().push(added);
     }
 
     /// Stops it, and gives what was acknowledged.
     pub(crate) fn stop(&mut self) -> Vec<Added> {
-        self.stop.store(true, Ordering::SeqCst);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-        self.so_far()
-    }
-
-    pub(crate) fn so_far(&self) -> Vec<Added> {
-        self.added.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-impl Drop for Adder {
-    fn drop(&mut self) {
-        self.stop();
+        self.adding.stop();
+        self.added.lock().unwrap().clone()
     }
 }
 
@@ -96,14 +80,7 @@ fn kind(random: &mut Random) -> (String, u32) {
 impl Way {
     /// Adds an item of this key until that is acknowledged; gives its id, and when. None if it was told to stop, or if it
     /// was refused: then it is no item.
-    pub(crate) fn add(
-        &self,
-        queue: &str,
-        key: &str,
-        words: &[&str],
-        user: usize,
-        told: &AtomicBool,
-    ) -> Option<(String, u64)> {
+    fn add(&self, queue: &str, key: &str, words: &[&str], user: usize, stop: &Stop) -> Option<(String, u64)> {
         let name = self.site.queue(queue);
         let store = if queue == SERVER_QUEUE { self.server.clone() } else { self.site.embedded() };
         let mut all = vec!["queue", "add", &name, "--key", key, "--json"];
@@ -121,15 +98,21 @@ impl Way {
                     println!("torture: `{queue}` refuses {key}: {}", String::from_utf8_lossy(&output.stderr).trim());
                     return None;
                 }
-                _ if told.load(Ordering::SeqCst) => return None,
+                _ if stop.is_told() => return None,
                 _ => std::thread::sleep(PAUSE),
             }
         }
     }
 
+    /// The same, tried once; its completion adds another if it `has_child`.
+    pub(crate) fn add_once(&self, queue: &str, key: &str, words: &[&str], has_child: bool) -> Option<Added> {
+        let (id, at) = self.add(queue, key, words, 0, &Stop::at_once())?;
+        Some(Added { work: queue.into(), id, at, has_child })
+    }
+
     /// Adds the worst payload that is allowed, of one of the two kinds.
     pub(crate) fn poison(&self, queue: &str, key: &str, pick: u64) -> Option<Added> {
-        let file = self.site.root().join("poison");
+        let file = self.site.at("poison");
         let (kind, attempts) = if pick.is_multiple_of(2) { (HEAVY, "6") } else { (BITTER, "12") };
         let mut payload = vec![POISON; POISON_BYTES];
         payload[1] = kind;
@@ -137,7 +120,6 @@ impl Way {
         let from = file.display().to_string();
         // It doubles with each of so many attempts.
         let words = ["--from", &from, "--attempts", attempts, "--backoff", "50ms"];
-        let (id, at) = self.add(queue, key, &words, 0, &AtomicBool::new(true))?;
-        Some(Added { work: queue.into(), id, at, has_child: true })
+        self.add_once(queue, key, &words, true)
     }
 }

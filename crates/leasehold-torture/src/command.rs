@@ -56,7 +56,7 @@ pub(crate) fn main() -> ExitCode {
 
 fn work() -> std::io::Result<u8> {
     let site = Site::of_command()?;
-    let mut log = Log::open(&site.log())?;
+    let mut log = Log::open(&site.at("log"))?;
     let Task { line, run_ms, code, child, poison, bitter } = task()?;
     let mut tell = |step, code| log.put(&Line { at: now_ms(), step, code, ..line.clone() });
     tell(Step::Start, None)?;
@@ -68,19 +68,17 @@ fn work() -> std::io::Result<u8> {
     }
     let until = now_ms() + run_ms;
     if !variable(TELLS).is_empty() {
-        std::fs::write(site.next_end(), until.to_string())?;
+        std::fs::write(site.at("next-end"), until.to_string())?;
     }
     while now_ms() < until {
         std::thread::sleep(TICK.min(Duration::from_millis(until - now_ms().min(until))));
         tell(Step::Tick, None)?;
     }
     if std::env::var_os("LEASEHOLD_QUEUE").is_none() {
-        let out = site.out(&line.work);
-        let text = format!("{} {}", line.id, line.epoch);
-        std::fs::write(site.out(&format!("{}.{}", line.work, line.pids[0])), text)?;
+        let out = site.at(format!("out/{}", line.work)).display().to_string();
+        let from = format!("{out}.{}", line.pids[0]);
+        std::fs::write(&from, format!("{} {}", line.id, line.epoch))?;
         tell(Step::Writing, None)?;
-        let from = site.out(&format!("{}.{}", line.work, line.pids[0]));
-        let (out, from) = (out.display().to_string(), from.display().to_string());
         let wrote = quiet(&site, &["write", &out, "--from", &from]).status()?;
         let _ = std::fs::remove_file(from);
         tell(Step::Wrote, wrote.code().or(Some(-1)))?;
@@ -162,19 +160,7 @@ fn ancestors() -> [i32; 4] {
 
 /// `2026-11-15T03:00:00Z`, with or without a fraction, in milliseconds since 1970.
 pub(crate) fn slot_ms(text: &str) -> Option<u64> {
-    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
-    let mut date = date.split('-').map(|part| part.parse::<i64>().ok());
-    let (year, month, day) = (date.next()??, date.next()??, date.next()??);
-    let (time, fraction) = time.split_once('.').unwrap_or((time, "0"));
-    let mut time = time.split(':').map(|part| part.parse::<i64>().ok());
-    let (hour, minute, second) = (time.next()??, time.next()??, time.next()??);
-    // Days since 1970 in the civil calendar, counted from March.
-    let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let era = y.div_euclid(400);
-    let of_era = y.rem_euclid(400);
-    let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + (153 * m + 2) / 5 + day - 1 - 719_468;
-    let millis = format!("{fraction:0<3}").get(..3)?.parse::<i64>().ok()?;
-    u64::try_from(((days * 24 + hour) * 60 + minute) * 60_000 + second * 1_000 + millis).ok()
+    u64::try_from(text.parse::<jiff::Timestamp>().ok()?.as_millisecond()).ok()
 }
 
 #[cfg(test)]

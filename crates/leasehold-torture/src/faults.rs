@@ -133,9 +133,7 @@ impl<'a> World<'a> {
             }
             Fault::Poison { pick } => {
                 let queue = [SERVER_QUEUE, EMBEDDED_QUEUE][pick as usize / 2 % 2];
-                if let Some(added) = self.way.poison(queue, &format!("poison-{}", self.count), pick) {
-                    adder.note(added);
-                }
+                self.way.poison(queue, &format!("poison-{}", self.count), pick).map(|added| adder.note(added));
             }
             Fault::DamageJournal { pick } => self.damage_journal(pick, cast),
             Fault::DamageItem { pick } => self.damage_item(pick, adder),
@@ -215,7 +213,7 @@ impl<'a> World<'a> {
     }
 
     fn victim(&self, pick: u64, is_meant: impl Fn(&Process) -> bool) -> Option<Process> {
-        let mut found = processes::of(&self.site.bin());
+        let mut found = processes::of(&self.site.at("bin"));
         found.retain(is_meant);
         let at = pick as usize % found.len().max(1);
         found.into_iter().nth(at)
@@ -231,7 +229,7 @@ impl<'a> World<'a> {
     }
 
     fn kill_a_lane(&mut self, cast: &mut Cast) {
-        let all = processes::of(&self.site.bin());
+        let all = processes::of(&self.site.at("bin"));
         let parent = |process: &Process| all.iter().find(|other| other.pid == process.parent);
         let is_meant = |process: &&Process| process.role == Role::Lane && process.owner == SERVER_QUEUE;
         // Whose command, which its dead-man has started, has been there for the longest: it was renewed.
@@ -243,7 +241,7 @@ impl<'a> World<'a> {
     /// Cuts everybody off just before the end of a run, if one is known.
     fn aim(&mut self, ms: u64, since: u64) {
         let now = now_ms();
-        let end = std::fs::read_to_string(self.site.next_end()).ok().and_then(|text| text.parse::<u64>().ok());
+        let end = std::fs::read_to_string(self.site.at("next-end")).ok().and_then(|text| text.parse::<u64>().ok());
         match end.filter(|end| *end > now + BEFORE_MS) {
             Some(end) => self.later.push((end - BEFORE_MS, now, Later::SeverNow(ms))),
             None if now > since + AIMING_MS => {}
@@ -257,10 +255,7 @@ impl<'a> World<'a> {
             let text = if number < 2 * LANES { "plain 9000" } else { "plain 200" };
             let key = format!("burst-{}-{number}", self.count);
             let words = ["--text", text, "--attempts", "20"];
-            let told = std::sync::atomic::AtomicBool::new(true);
-            if let Some((id, at)) = self.way.add(SERVER_QUEUE, &key, &words, 0, &told) {
-                adder.note(Added { work: SERVER_QUEUE.into(), id, at, has_child: true });
-            }
+            self.way.add_once(SERVER_QUEUE, &key, &words, true).map(|added| adder.note(added));
         }
     }
 
@@ -282,11 +277,11 @@ impl<'a> World<'a> {
             let key = format!("damaged-{}-{pick}", self.count);
             // One that nobody has begun.
             let words = ["--text", "plain 100", "--delay", "3s"];
-            let told = std::sync::atomic::AtomicBool::new(true);
-            let Some((id, at)) = self.way.add(queue, &key, &words, 0, &told) else { continue };
-            self.overwrite("item", &format!("{queue}/{id}"));
-            self.damaged.push(format!("{queue}/{id}"));
-            adder.note(Added { work: queue.into(), id, at, has_child: false });
+            let Some(added) = self.way.add_once(queue, &key, &words, false) else { continue };
+            let name = format!("{queue}/{}", added.id);
+            self.overwrite("item", &name);
+            self.damaged.push(name);
+            adder.note(added);
         }
     }
 
@@ -297,7 +292,7 @@ impl<'a> World<'a> {
         let _ = self
             .server
             .try_sql(&format!("UPDATE leasehold_record SET value = 'garbage'::bytea, revision = revision + 1 {by}"));
-        let embedded = rusqlite::Connection::open(self.site.database()).and_then(|database| {
+        let embedded = rusqlite::Connection::open(self.site.at("leases.db")).and_then(|database| {
             database.busy_timeout(std::time::Duration::from_secs(5))?;
             database.execute(
                 &format!("UPDATE record SET value = CAST('garbage' AS BLOB), revision = revision + 1 {by}"),
@@ -312,15 +307,14 @@ impl<'a> World<'a> {
     /// For an item that nobody has begun, in each of its epochs.
     fn bad_note(&self, pick: u64, adder: &Adder) {
         let (key, words) = (format!("noted-{}", self.count), ["--text", "plain 100", "--delay", "2s"]);
-        let told = std::sync::atomic::AtomicBool::new(true);
-        let Some((id, at)) = self.way.add(SPOOL, &key, &words, 0, &told) else { return };
+        let Some(added) = self.way.add_once(SPOOL, &key, &words, true) else { return };
         for epoch in 0..4 {
-            let path = self.site.spool().join(format!("notes/{id}.e{epoch}.checkpoint"));
+            let path = self.site.spool().join(format!("notes/{}.e{epoch}.checkpoint", added.id));
             if std::fs::write(&path, [0xFF, 0xFE, pick as u8, 0x80]).is_ok() {
                 open_to_all(&path, 0o664);
             }
         }
-        adder.note(Added { work: SPOOL.into(), id, at: at + 2_000, has_child: true });
+        adder.note(Added { at: added.at + 2_000, ..added });
     }
 
     /// As somebody would put it there with `mv`.
@@ -346,7 +340,7 @@ impl<'a> World<'a> {
     }
 
     fn clean_temporary(&self) {
-        for folder in std::fs::read_dir(self.site.temporary()).unwrap().flatten() {
+        for folder in std::fs::read_dir(self.site.at("tmp")).unwrap().flatten() {
             let _ = std::fs::remove_dir_all(folder.path());
         }
     }

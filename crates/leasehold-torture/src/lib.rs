@@ -8,6 +8,7 @@
 
 mod actors;
 mod adder;
+mod background;
 mod check;
 mod command;
 mod facts;

@@ -1,13 +1,12 @@
 //! Looks at what the stores say of jobs and queues, again and again: a journal forgets.
 
+use crate::background::Background;
 use crate::command::slot_ms;
 use crate::facts::{Item, Location, Seen, Slots, Work};
 use crate::site::Site;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const PAUSE: Duration = Duration::from_secs(4);
@@ -19,41 +18,32 @@ pub(crate) struct Eyes {
     pub server: String,
 }
 
-/// Looks until it is stopped.
+/// Looks until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Looker {
     eyes: Eyes,
     works: Vec<Work>,
-    stop: Arc<AtomicBool>,
     slots: Arc<Mutex<BTreeMap<String, Slots>>>,
-    thread: Option<JoinHandle<()>>,
+    _looking: Background,
 }
 
 impl Looker {
     pub(crate) fn start(eyes: Eyes, works: Vec<Work>) -> Self {
-        let (stop, slots) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(BTreeMap::new())));
-        let (told, found, sight, jobs) = (stop.clone(), slots.clone(), eyes.clone(), works.clone());
-        let thread = std::thread::spawn(move || {
-            while !told.load(Ordering::SeqCst) {
-                for work in jobs.iter().filter(|work| work.is_job()) {
-                    sight.slots(work, &found);
-                }
-                for _ in 0..40 {
-                    if !told.load(Ordering::SeqCst) {
-                        std::thread::sleep(PAUSE / 40);
-                    }
-                }
+        let slots = Arc::new(Mutex::new(BTreeMap::new()));
+        let (found, sight, jobs) = (slots.clone(), eyes.clone(), works.clone());
+        let looking = Background::start(move |stop| {
+            while !stop.is_told() {
+                jobs.iter().filter(|work| work.is_job()).for_each(|work| sight.slots(work, &found));
+                stop.pause(PAUSE);
             }
         });
-        Looker { eyes, works, stop, slots, thread: Some(thread) }
+        Looker { eyes, works, slots, _looking: looking }
     }
 
     /// All slots as they were last seen, after one more look.
     pub(crate) fn slots(&self) -> BTreeMap<String, Slots> {
-        for work in self.works.iter().filter(|work| work.is_job()) {
-            self.eyes.slots(work, &self.slots);
-        }
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.works.iter().filter(|work| work.is_job()).for_each(|work| self.eyes.slots(work, &self.slots));
+        self.slots.lock().unwrap().clone()
     }
 
     /// All items, and when the last of those that wait may be run, in store time.
@@ -74,15 +64,6 @@ impl Looker {
     }
 }
 
-impl Drop for Looker {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::SeqCst);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
 impl Eyes {
     fn ask(&self, place: Location, words: &[&str]) -> Option<Value> {
         let store = if place == Location::Server { self.server.clone() } else { self.site.embedded() };
@@ -95,7 +76,7 @@ impl Eyes {
     fn slots(&self, work: &Work, found: &Mutex<BTreeMap<String, Slots>>) {
         let runs = self.ask(work.place, &["runs", &work.name, "--json"]);
         let history = self.ask(work.place, &["history", &work.name, "--json"]);
-        let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = found.lock().unwrap();
         let slots = found.entry(work.name.clone()).or_default();
         for run in runs.as_ref().and_then(Value::as_array).into_iter().flatten() {
             note_run(slots, run, work.period_ms);

@@ -99,7 +99,7 @@ fn torment(root: &Path, leasehold: &Path, options: &Options) -> History {
         slots.entry(work.name.clone()).or_default().due_to = until;
     }
     let (items, _) = looker.items();
-    let lines = log::parse(&std::fs::read_to_string(site.log()).unwrap()).unwrap();
+    let lines = log::parse(&std::fs::read_to_string(site.at("log")).unwrap()).unwrap();
     let happened = [std::mem::take(&mut world.happened), pulse.stalls()].concat();
     let damaged = std::mem::take(&mut world.damaged);
     drop(world);
@@ -160,7 +160,7 @@ fn settle(
 fn leave_nobody(site: &Site) {
     let begun = now_ms();
     loop {
-        let left = processes::of(&site.bin());
+        let left = processes::of(&site.at("bin"));
         let verbs = left.iter().all(|process| process.role == processes::Role::Verb);
         if verbs {
             return;

@@ -110,8 +110,8 @@ impl Site {
             std::fs::create_dir(root.join(folder)).unwrap();
             open_to_all(&root.join(folder), 0o1777);
         }
-        std::fs::write(site.log(), "").unwrap();
-        open_to_all(&site.log(), 0o666);
+        std::fs::write(site.at("log"), "").unwrap();
+        open_to_all(&site.at("log"), 0o666);
         let spool = root.join(SPOOL);
         std::fs::create_dir(&spool).unwrap();
         if is_root() {
@@ -128,53 +128,29 @@ impl Site {
         Ok(Site { root: root.to_owned() })
     }
 
-    pub(crate) fn root(&self) -> &Path {
-        &self.root
-    }
-
-    pub(crate) fn bin(&self) -> PathBuf {
-        self.root.join("bin")
+    /// A path in it: `log` of the commands, `next-end` of the next run that says when it ends, `tmp`, `bin`, `leases.db`.
+    pub(crate) fn at(&self, below: impl AsRef<Path>) -> PathBuf {
+        self.root.join(below)
     }
 
     pub(crate) fn leasehold(&self) -> PathBuf {
-        self.root.join("bin/leasehold")
+        self.at("bin/leasehold")
     }
 
     fn command(&self) -> PathBuf {
-        self.root.join("bin/torture")
-    }
-
-    pub(crate) fn log(&self) -> PathBuf {
-        self.root.join("log")
-    }
-
-    pub(crate) fn out(&self, name: &str) -> PathBuf {
-        self.root.join("out").join(name)
-    }
-
-    /// When the next run ends that says so, in milliseconds since boot.
-    pub(crate) fn next_end(&self) -> PathBuf {
-        self.root.join("out/next-end")
-    }
-
-    pub(crate) fn temporary(&self) -> PathBuf {
-        self.root.join("tmp")
+        self.at("bin/torture")
     }
 
     pub(crate) fn actor_log(&self, name: &str) -> PathBuf {
-        self.root.join("logs").join(name)
-    }
-
-    pub(crate) fn database(&self) -> PathBuf {
-        self.root.join("leases.db")
-    }
-
-    pub(crate) fn embedded(&self) -> String {
-        format!("sqlite:{}", self.database().display())
+        self.at("logs").join(name)
     }
 
     pub(crate) fn spool(&self) -> PathBuf {
-        self.root.join(SPOOL)
+        self.at(SPOOL)
+    }
+
+    pub(crate) fn embedded(&self) -> String {
+        format!("sqlite:{}", self.at("leases.db").display())
     }
 
     pub(crate) fn queue(&self, work: &str) -> String {
@@ -203,8 +179,8 @@ impl Site {
             .current_dir(&self.root)
             .env_clear()
             .env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
-            .env("HOME", self.root.join("home"))
-            .env("TMPDIR", self.temporary())
+            .env("HOME", self.at("home"))
+            .env("TMPDIR", self.at("tmp"))
             .env("LEASEHOLD_STORE", store)
             .stdin(Stdio::null());
         if let Ok(undone) = std::env::var(leasehold_system::undo::VARIABLE) {

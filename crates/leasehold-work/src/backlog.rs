@@ -103,6 +103,15 @@ pub struct Ordered {
     pub order: Order,
 }
 
+/// The refusal of an order that was decided on another epoch.
+pub(crate) fn changed_since(what: &str, expected: Epoch, seen: Epoch) -> Error {
+    let message = format!(
+        "{what} has changed: the order was decided on epoch {expected}, and it is at epoch {seen} now; nothing was changed, look \
+         again"
+    );
+    Error::new(Kind::Fenced, message)
+}
+
 /// What a janitor or a purge did.
 #[derive(Debug)]
 pub struct Tended {
@@ -478,26 +487,7 @@ impl Backlog for Spool {
     }
 
     async fn operate(&self, id: &ItemId, order: Ordered) -> Result<(ItemView, Option<Token>)> {
-        let Ordered { by, why, if_epoch, order } = order;
-        let seen = self.find(id)?.name.epoch;
-        if let Some(expected) = if_epoch.filter(|expected| *expected != seen) {
-            let message = format!(
-                "item `{id}` has changed: the order was decided on epoch {expected}, and it is at epoch {seen} now; nothing was \
-                 changed, look again"
-            );
-            return Err(Error::new(Kind::Fenced, message));
-        }
-        let (item, token) = match order {
-            Order::Retry { past } => (self.retry(id, &by, &why, past)?, None),
-            Order::Cancel => (self.cancel(id, &by, &why)?, None),
-            Order::HandOff { to, ttl } => {
-                let (item, token) = self.hand_off(id, &by, &why, &to.label, ttl)?;
-                (item, Some(token))
-            }
-            Order::Relocate { .. } | Order::Arrive { .. } => {
-                return Err(Error::new(Kind::Unsupported, "a spool is moved as a folder; nothing was changed"));
-            }
-        };
+        let (item, token) = self.operate(id, &order)?;
         Ok((ItemView::File(item), token))
     }
 

@@ -91,21 +91,18 @@ impl Tokens {
             Right::Lease => {
                 let coordinator = self.coordinator(token)?;
                 let mut grant = coordinator.adopt(token).await?;
-                coordinator.renew(&mut grant, None).await?;
-                Ok(Live { ttl: grant.ttl(), trust_until: grant.trust_until() })
+                coordinator.renew(&mut grant, None).await.map(|()| grant.live())
             }
             Right::Item => {
                 let queue = self.queue(token)?;
                 let mut grant = queue.adopt(token).await?;
-                queue.renew(&mut grant).await?;
-                Ok(Live { ttl: grant.ttl(), trust_until: grant.trust_until() })
+                queue.renew(&mut grant).await.map(|()| grant.live())
             }
             Right::SpoolFile => {
                 let (spool, token) = (self.spool(token)?, token.clone());
                 beside(move || {
                     let mut grant = spool.adopt(&token).map_err(as_lost)?;
-                    spool.renew(&mut grant)?;
-                    Ok(Live { ttl: grant.ttl(), trust_until: grant.trust_until() })
+                    spool.renew(&mut grant).map(|()| grant.live())
                 })
                 .await
             }

@@ -1,8 +1,10 @@
 //! Spools in a temporary folder: order, fences, attempts, follow-ups, the janitor, and workers that only know `mv`.
 #![allow(clippy::unwrap_used)]
 
-use leasehold_core::{Checkpoint, Kind, Label, Ttl, Who, Why};
+use leasehold_core::{Checkpoint, HolderId, Kind, Label, Ttl};
 use leasehold_testbed::wait_until;
+use leasehold_work::backlog::Ordered;
+use leasehold_work::queue::protocol::Order;
 use leasehold_work::queue::{Attempts, Chores, ItemId, NewItem, Payload};
 use leasehold_work::spool::{Spool, SpoolClaimer, SpoolGrant, Where};
 use std::collections::HashSet;
@@ -44,6 +46,10 @@ fn text(grant: &SpoolGrant) -> String {
 fn sh(script: &str, root: &Path) -> (bool, String) {
     let output = Command::new("sh").arg("-ec").arg(script).current_dir(root).output().unwrap();
     (output.status.success(), String::from_utf8(output.stdout).unwrap())
+}
+
+fn ordered(order: Order) -> Ordered {
+    Ordered { by: "ada".parse().unwrap(), why: "mended".parse().unwrap(), if_epoch: None, order }
 }
 
 #[test]
@@ -143,13 +149,16 @@ fn failures_back_off_and_end_as_a_dead_letter_that_says_why() {
     let shown = spool.show(&id).unwrap();
     assert_eq!(shown.item.place, Where::Failed);
     assert!(shown.notes.iter().any(|note| note.kind == "failed" && note.text == "no again\n"));
-    let (by, why): (Who, Why) = ("ada".parse().unwrap(), "mended".parse().unwrap());
     let last = shown.item.name.epoch;
-    assert!(spool.retry(&id, &by, &why, None).unwrap().name.epoch > last);
+    assert!(spool.operate(&id, &ordered(Order::Retry { past: None })).unwrap().0.name.epoch > last);
     let grant = worker.claim().unwrap().unwrap();
-    let (_, token) = spool.hand_off(&id, &by, &why, &"grace".parse().unwrap(), "10s".parse().unwrap()).unwrap();
+    let to = HolderId::new(Some("grace".parse().unwrap()));
+    let (_, token) = spool.operate(&id, &ordered(Order::HandOff { to, ttl: "10s".parse().unwrap() })).unwrap();
+    let token = token.unwrap();
     assert_eq!(spool.complete(&grant, None, &[]).unwrap_err().kind(), Kind::Fenced);
-    spool.cancel(&id, &by, &why).unwrap();
+    let late = Ordered { if_epoch: Some(last), ..ordered(Order::Cancel) };
+    assert_eq!(spool.operate(&id, &late).unwrap_err().kind(), Kind::Fenced, "it was decided on another epoch");
+    spool.operate(&id, &ordered(Order::Cancel)).unwrap();
     assert_eq!(spool.adopt(&token).unwrap_err().kind(), Kind::Fenced);
     let kinds: Vec<_> = spool.show(&id).unwrap().notes.into_iter().map(|n| n.kind).collect();
     for kind in ["retried", "handed_off", "cancelled"] {

@@ -5,6 +5,8 @@
 use leasehold_core::observe::Observer;
 use leasehold_core::{Checkpoint, Epoch, Label, Ttl};
 use leasehold_testbed::wait_until;
+use leasehold_work::backlog::Ordered;
+use leasehold_work::queue::protocol::Order;
 use leasehold_work::queue::{NewItem, Payload};
 use leasehold_work::spool::{Spool, SpoolClaimer, SpoolGrant, SpoolStep, Where};
 use std::fs;
@@ -137,17 +139,17 @@ fn a_follow_up_waits_while_its_key_is_not_settled() {
 
 /// The item of a key, worked on with a checkpoint and a result, and ended in one of several ways. Gives its last epoch.
 fn live_and_end(spool: &Spool, how: usize) -> Epoch {
-    let (by, why) = ("ada".parse().unwrap(), "test".parse().unwrap());
+    let ordered = |order| Ordered { by: "ada".parse().unwrap(), why: "test".parse().unwrap(), if_epoch: None, order };
     spool.add_bytes(&keyed("page"), b"old").unwrap();
     let grant = claim(spool);
     spool.checkpoint(&grant, &Checkpoint::new("page 300 of the OLD item").unwrap()).unwrap();
     let id = grant.name().id.clone();
     match how {
         0 => drop(spool.complete(&grant, Some(&payload("OLD")), &[]).unwrap()),
-        1 => drop(spool.cancel(&id, &by, &why).unwrap()),
+        1 => drop(spool.operate(&id, &ordered(Order::Cancel)).unwrap()),
         2 => drop(spool.fail(&grant, &"broken".parse().unwrap(), None, true).unwrap()),
         _ => {
-            spool.retry(&id, &by, &why, Some(Epoch::new(1_000).unwrap())).unwrap();
+            spool.operate(&id, &ordered(Order::Retry { past: Some(Epoch::new(1_000).unwrap()) })).unwrap();
             spool.complete(&claim(spool), None, &[]).unwrap();
         }
     }
@@ -342,7 +344,8 @@ fn an_operators_order_finds_an_item_whole_or_not_at_all() {
         fn reach(&self, step: SpoolStep) -> std::io::Result<()> {
             let id = "k.page".parse().unwrap();
             if step == SpoolStep::Collect && self.0.find(&id).is_ok_and(|item| item.place == Where::Failed) {
-                self.0.retry(&id, &"ada".parse().unwrap(), &"test".parse().unwrap(), None).unwrap();
+                let (by, why, order) = ("ada".parse().unwrap(), "test".parse().unwrap(), Order::Retry { past: None });
+                self.0.operate(&id, &Ordered { by, why, if_epoch: None, order }).unwrap();
             }
             Ok(())
         }

@@ -5,7 +5,9 @@ use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::observe::Observer;
 use leasehold_core::{Label, Ttl};
 use leasehold_testbed::wait_until;
+use leasehold_work::backlog::Ordered;
 use leasehold_work::queue::NewItem;
+use leasehold_work::queue::protocol::Order;
 use leasehold_work::spool::{Spool, SpoolClaimer, SpoolStep, Where};
 use std::ffi::OsString;
 use std::fs;
@@ -50,7 +52,8 @@ fn one_worker_claims_in_order_whatever_is_added_meanwhile() {
     }
     // What an operator takes out of the line moves nobody else.
     let first = spool.items(&Where::Ready).unwrap();
-    spool.cancel(&first[0].id, &"ada".parse().unwrap(), &"test".parse().unwrap()).unwrap();
+    let (by, why) = ("ada".parse().unwrap(), "test".parse().unwrap());
+    spool.operate(&first[0].id, &Ordered { by, why, if_epoch: None, order: Order::Cancel }).unwrap();
     assert_eq!(worker.claim().unwrap().unwrap().name().id, first[1].id);
 }
 

@@ -179,20 +179,7 @@ fn shown(path: &str, document: &Document) -> Value {
 
 /// Microseconds since 1970 as the service writes them.
 fn time(micros: u64) -> String {
-    let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // The civil calendar, in which the year begins in March.
-    let shifted = days + 719_468;
-    let era = shifted / 146_097;
-    let day_of_era = shifted % 146_097;
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
+    format!("{:.6}", jiff::Timestamp::from_microsecond(micros.cast_signed()).unwrap())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! A service account's self-signed token (AIP-4111), checked by openssl.
 
-use crate::program;
+use crate::programs::{output_of, program};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use serde_json::{Value, json};
@@ -13,17 +13,9 @@ const SCOPE: &str = "https://www.googleapis.com/auth/cloud-platform";
 
 pub(super) fn make_keys(folder: &Path) {
     let (key, public) = (folder.join("key.pem"), folder.join("public.pem"));
-    let made = [
-        Command::new(program("openssl"))
-            .args(["genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-out"])
-            .arg(&key)
-            .output(),
-        Command::new(program("openssl")).args(["pkey", "-pubout", "-in"]).arg(&key).arg("-out").arg(public).output(),
-    ];
-    for output in made {
-        let output = output.unwrap();
-        assert!(output.status.success(), "openssl: {}", String::from_utf8_lossy(&output.stderr));
-    }
+    let make = ["genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-out"];
+    output_of(Command::new(program("openssl")).args(make).arg(&key));
+    output_of(Command::new(program("openssl")).args(["pkey", "-pubout", "-in"]).arg(&key).arg("-out").arg(public));
 }
 
 /// Whether the real service would take this token.

@@ -65,12 +65,12 @@ pub async fn a_killed_server_never_reissues_an_epoch(server: &mut Server, opener
         warm_up(&leases).await;
         clients.push(tokio::spawn(contend(leases, lease.clone(), contest.clone())));
     }
-    contest.wait_for(GRANTS).await;
+    contest.wait_for("grants", &contest.grants, GRANTS).await;
     server.kill();
-    contest.wait_for_an_error().await;
+    contest.wait_for("errors", &contest.errors, 1).await;
     let before = contest.grants.load(Ordering::SeqCst);
     server.restart();
-    contest.wait_for(before + GRANTS).await;
+    contest.wait_for("grants", &contest.grants, before + GRANTS).await;
     contest.over.store(true, Ordering::SeqCst);
     for client in clients {
         client.await.unwrap();
@@ -89,24 +89,14 @@ struct Contest {
 }
 
 impl Contest {
-    async fn wait_for(&self, grants: u64) {
+    async fn wait_for(&self, what: &str, count: &AtomicU64, least: u64) {
         let reached = async {
-            while self.grants.load(Ordering::SeqCst) < grants {
+            while count.load(Ordering::SeqCst) < least {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        timeout(RECOVERY, reached).await.unwrap_or_else(|_| {
-            panic!("{} grants instead of {grants} within {RECOVERY:?}", self.grants.load(Ordering::SeqCst))
-        });
-    }
-
-    async fn wait_for_an_error(&self) {
-        let reached = async {
-            while self.errors.load(Ordering::SeqCst) == 0 {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        timeout(RECOVERY, reached).await.expect("a killed server is noticed");
+        let reached = timeout(RECOVERY, reached).await;
+        assert!(reached.is_ok(), "{count:?} {what} instead of {least} within {RECOVERY:?}");
     }
 }
 

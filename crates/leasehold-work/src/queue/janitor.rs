@@ -97,17 +97,18 @@ impl Queue {
         let entries = page
             .items
             .into_iter()
-            .filter(|(_, _, item)| !item.as_ref().is_ok_and(|item| matches!(item.state, State::Purged { .. })))
-            .map(|(name, _, item)| (name, item))
+            .map(|(name, seen)| (name, seen.map(|seen| seen.record)))
+            .filter(|(_, item)| !item.as_ref().is_ok_and(|item| matches!(item.state, State::Purged { .. })))
             .collect();
         Ok(Items { entries, next, now })
     }
 
-    async fn page(&self, after: Option<&LeaseName>, limit: usize) -> Result<(RawPage, Option<LeaseName>)> {
+    async fn page(&self, after: Option<&LeaseName>, limit: usize) -> Result<(Page, Option<LeaseName>)> {
         // `-` is the least character that a name may have, and no item's begins with it.
         let start = LeaseName::new(format!("{}/-", self.name))?;
         let asked = self.clock().now();
         let page = self.store().list(Shelf::Item, Range::new(Some(after.unwrap_or(&start)), limit)).await?;
+        let anchor = Anchor { now: page.now, asked };
         let mut next = page.entries.last().map(|(name, _)| name.clone()).filter(|_| page.more);
         let mut items = Vec::with_capacity(page.entries.len());
         for (record, value) in page.entries {
@@ -119,9 +120,9 @@ impl Queue {
             // What is not the name of an item must not hide those behind it.
             let Some(name) = ItemName::from_record(&record) else { continue };
             let item = Item::decode(&value.bytes, &name.to_string());
-            items.push((name, value.revision, item));
+            items.push((name, item.map(|item| Seen::new(item, Some(value.revision), anchor))));
         }
-        Ok((RawPage { items, now: page.now, asked }, next))
+        Ok((Page { items, now: page.now }, next))
     }
 
     /// Looks after every item of the queue, once.
@@ -138,23 +139,16 @@ impl Queue {
         }
     }
 
-    async fn clean_page(&self, page: RawPage, thorough: Thorough, chores: &mut Chores) -> Result<()> {
-        let anchor = Anchor { now: page.now, asked: page.asked };
+    async fn clean_page(&self, page: Page, thorough: Thorough, chores: &mut Chores) -> Result<()> {
         // What somebody is at, or what is not due, need not be found yet.
         let is_wanted = |item: &Item| match thorough {
             Thorough::Yes => item.is_open(),
-            Thorough::No => item.state == State::Ready && item.is_due(anchor.now),
+            Thorough::No => item.state == State::Ready && item.is_due(page.now),
         };
         let mut patience = Patience::default();
-        for (name, revision, item) in page.items {
-            let item = match item {
-                Ok(item) => item,
-                Err(error) => {
-                    chores.troubles.push(error);
-                    continue;
-                }
-            };
-            let expired = item.tenure().is_some_and(|t| page.now >= t.deadline);
+        for (name, seen) in readable(page.items, &mut chores.troubles) {
+            let item = &seen.record;
+            let expired = seen.has_run_out();
             let misdated = item.relocation.is_none() && item.is_misdated(page.now);
             if misdated || (expired && thorough == Thorough::Yes) {
                 match patience.hear(&name, self.reap(&name).await, &mut chores.troubles)? {
@@ -163,11 +157,11 @@ impl Queue {
                     Some(State::Dead { .. }) => chores.buried += 1,
                     _ => {}
                 }
-            } else if expired || is_wanted(&item) {
-                let entered = self.see_in_line(&name, &Seen::new(item, Some(revision), anchor)).await;
+            } else if expired || is_wanted(item) {
+                let entered = self.see_in_line(&name, &seen).await;
                 chores.lined_up += usize::from(patience.hear(&name, entered, &mut chores.troubles)?);
             } else if !item.outbox.is_empty() {
-                let settled = self.settle(&name, &Seen::new(item, Some(revision), anchor)).await.map(|()| true);
+                let settled = self.settle(&name, &seen).await.map(|()| true);
                 chores.settled += usize::from(patience.hear(&name, settled, &mut chores.troubles)?);
             }
         }
@@ -312,17 +306,10 @@ impl Queue {
         let (mut after, mut patience) = (None, Patience::default());
         loop {
             let (page, next) = self.page(after.as_ref(), PAGE).await?;
-            for (name, revision, item) in page.items {
-                let item = match item {
-                    Ok(item) => item,
-                    Err(error) => {
-                        purged.troubles.push(error);
-                        continue;
-                    }
-                };
-                let old = item.state.finished_at().is_some_and(|at| page.now >= at.plus(older_than));
-                if old && which(&item.state) {
-                    let erased = self.erase(&name, &revision, &item, page.now).await;
+            for (name, seen) in readable(page.items, &mut purged.troubles) {
+                let old = seen.record.state.finished_at().is_some_and(|at| page.now >= at.plus(older_than));
+                if old && which(&seen.record.state) {
+                    let erased = self.erase(&name, &seen).await;
                     purged.items += usize::from(patience.hear(&name, erased, &mut purged.troubles)?);
                 }
             }
@@ -333,14 +320,15 @@ impl Queue {
         }
     }
 
-    async fn erase(&self, name: &ItemName, revision: &Revision, item: &Item, now: Timestamp) -> Result<bool> {
+    async fn erase(&self, name: &ItemName, seen: &Seen) -> Result<bool> {
+        let Seen { record: item, revision: Some(revision), anchor, .. } = seen else { return Ok(false) };
         if !item.outbox.is_empty() || item.relocation.is_some() || self.may_come_again(item).await? {
             return Ok(false);
         }
         self.line.leave(&item.place(name), None).await?;
         if name.id.is_keyed() {
             // Its key may be used again: then a worker of old must still be told from the new one's.
-            let left = item.tombstone(now).encode()?;
+            let left = item.tombstone(anchor.now).encode()?;
             let swap = self.store().swap(&name.key()?, Some(revision), &left).await?;
             return Ok(matches!(swap, Swap::Done { .. }));
         }
@@ -367,10 +355,15 @@ impl Queue {
 /// The least age at which an item is purged.
 const MIN_PURGE_AGE: Duration = Duration::from_secs(60);
 
-struct RawPage {
-    items: Vec<(ItemName, Revision, Result<Item>)>,
+struct Page {
+    items: Vec<(ItemName, Result<Seen>)>,
     now: Timestamp,
-    asked: Moment,
+}
+
+/// The items whose records can be read; what is wrong with the others is added to the troubles.
+fn readable(items: Vec<(ItemName, Result<Seen>)>, troubles: &mut Vec<Error>) -> Vec<(ItemName, Seen)> {
+    let read = |(name, seen): (ItemName, Result<Seen>)| Some((name, seen.map_err(|e| troubles.push(e)).ok()?));
+    items.into_iter().filter_map(read).collect()
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

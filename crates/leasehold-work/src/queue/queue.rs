@@ -7,6 +7,7 @@
 use super::apply::Applied;
 use super::grant::{ItemGrant, Seen};
 use super::line::Line;
+use crate::backlog::changed_since;
 use leasehold_core::cell::Start;
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::item::name::{DedupeKey, ItemId, ItemName, LinePosition, Priority, QueueName};
@@ -314,11 +315,7 @@ impl Queue {
                 Err(Error::new(Kind::Invalid, message))
             }
             Applied::No { refusal: Refusal::Changed { expected, seen }, .. } => {
-                let message = format!(
-                    "item `{name}` has changed: the order was decided on epoch {expected}, and it is at epoch {seen} now; \
-                     nothing was changed, look again"
-                );
-                Err(Error::new(Kind::Fenced, message))
+                Err(changed_since(&format!("item `{name}`"), expected, seen))
             }
             Applied::No { refusal: Refusal::Busy { holder, .. }, .. } => {
                 let message = format!("item `{name}` is claimed by {holder}; nothing was changed");

@@ -14,7 +14,8 @@ use async_trait::async_trait;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::hints::Opening;
 use leasehold_core::{
-    Epoch, Error, Jitter, Kind, Label, LeaseName, Nonce, Result, Tenancy, Token, Ttl, format_duration, parse_duration,
+    Epoch, Error, Jitter, Kind, Label, LeaseName, Live, Nonce, Result, Tenancy, Token, Ttl, format_duration,
+    parse_duration,
 };
 use leasehold_system::undo::{Mend, undone};
 use leasehold_system::watch::PathWatch;
@@ -79,6 +80,11 @@ impl SpoolGrant {
     /// The moment of this machine's clock from which on somebody may have put it back.
     pub fn trust_until(&self) -> Moment {
         self.trust_until
+    }
+
+    /// What it allows while it is in force.
+    pub fn live(&self) -> Live {
+        Live { ttl: self.ttl, trust_until: self.trust_until }
     }
 
     /// The file with the payload.

@@ -8,7 +8,6 @@ use super::claiming::SpoolGrant;
 use super::folder::{Spool, SpoolItem, Where, failed, is_folder, make, same_file, sync};
 use super::listing::names;
 use super::name::FileName;
-use super::signs::sign_of;
 use super::steps::SpoolStep;
 use crate::queue::{Attempts, ItemId, NewItem, Payload, Reason};
 use leasehold_core::{Checkpoint, Error, Kind, Result};
@@ -70,7 +69,7 @@ impl Spool {
     /// Completes an item: the result, and what it adds, count if and only if this succeeds. Whoever is not sure whether it
     /// did may ask again.
     pub fn complete(&self, grant: &SpoolGrant, result: Option<&Payload>, add: &[NewItem]) -> Result<SpoolItem> {
-        let (outbox, done) = (self.outbox(&grant.name), self.path("done").join(grant.name.to_string()));
+        let (outbox, done) = (self.outbox(&grant.name), self.at(&Where::Done, &grant.name));
         let exists = |path: &Path| path.symlink_metadata().is_ok();
         // Once it is done, what was laid out then counts: nothing is laid out again, since some of it may have been added.
         let again = !exists(grant.path()) && exists(&done);
@@ -82,11 +81,10 @@ impl Spool {
                 self.lay_out(&outbox, add)?;
             }
         }
-        if !self.shift(grant.path(), &done, SpoolStep::End, SpoolStep::SyncEnded)? {
+        if !self.end(grant.path(), &Where::Done, &grant.name)? {
             let _ = fs::remove_dir_all(&outbox);
             return Err(self.stale(&grant.name.id, &grant.token));
         }
-        let _ = fs::remove_file(sign_of(grant.path()));
         self.fan_out(&outbox)?;
         // What the first try added, and could not sync.
         let lines = if again && !add.is_empty() { &["ready", "later"][..] } else { &[] };
@@ -135,7 +133,7 @@ impl Spool {
                     }
                 }
             }
-            let to = self.path(self.line_of(&next)?.folder()).join(next.to_string());
+            let to = self.at(&self.line_of(&next)?, &next);
             self.shift(&from, &to, SpoolStep::FanOut, SpoolStep::SyncEntered)?;
         }
         self.reach(SpoolStep::Collect);
@@ -170,9 +168,7 @@ impl Spool {
     ) -> Result<SpoolItem> {
         self.note(&grant.name, "failed", format!("{why}\n").as_bytes())?;
         let (place, name) = self.after_failure(&grant.name, is_final, retry_in)?;
-        let to = self.path(place.folder()).join(name.to_string());
-        if self.shift(grant.path(), &to, SpoolStep::End, SpoolStep::SyncEnded)? {
-            let _ = fs::remove_file(sign_of(grant.path()));
+        if self.end(grant.path(), &place, &name)? {
             return Ok(SpoolItem { name, place });
         }
         // Told before, and perhaps not synced: then it has another due time.
@@ -186,12 +182,8 @@ impl Spool {
 
     /// Gives an item back untried.
     pub fn give_back(&self, grant: &SpoolGrant) -> Result<()> {
-        let to = self.path("ready").join(grant.name.raised().to_string());
-        if self.shift(grant.path(), &to, SpoolStep::End, SpoolStep::SyncEnded)? {
-            let _ = fs::remove_file(sign_of(grant.path()));
-            return Ok(());
-        }
-        Err(self.stale(&grant.name.id, &grant.token))
+        let is_back = self.end(grant.path(), &Where::Ready, &grant.name.raised())?;
+        if is_back { Ok(()) } else { Err(self.stale(&grant.name.id, &grant.token)) }
     }
 
     /// Where an item goes, and under which name, when an attempt has failed or run out.

@@ -99,14 +99,22 @@ pub fn examine_empty(root: &Path) -> Result<Vec<SpoolCheck>> {
     checks.extend(rights_of(root, &[root.to_owned()]));
     if super::rights::is_sticky(root) {
         let detail = format!("it has no use for the sticky bit: chmod -t {}", root.display());
-        checks.push(check(Fitness::Note, "sticky bit", detail));
+        checks.push(note("sticky bit", detail));
     }
-    checks.push(check(Fitness::Good, "items", "none: the folder is empty, and its first use makes a spool of it"));
+    checks.push(good("items", "none: the folder is empty, and its first use makes a spool of it"));
     Ok(checks)
 }
 
-fn check(fitness: Fitness, what: &'static str, detail: impl Into<String>) -> SpoolCheck {
-    SpoolCheck { what, fitness, detail: detail.into() }
+fn good(what: &'static str, detail: impl Into<String>) -> SpoolCheck {
+    SpoolCheck { what, fitness: Fitness::Good, detail: detail.into() }
+}
+
+fn note(what: &'static str, detail: impl Into<String>) -> SpoolCheck {
+    SpoolCheck { fitness: Fitness::Note, ..good(what, detail) }
+}
+
+fn bad(what: &'static str, detail: impl Into<String>) -> SpoolCheck {
+    SpoolCheck { fitness: Fitness::Bad, ..good(what, detail) }
 }
 
 impl Spool {
@@ -124,7 +132,7 @@ impl Spool {
             let strange = own.files.iter().chain(&own.folders).chain(&own.others).filter(|name| !is_known(name));
             odd.extend(strange.map(|name| odd_entry(self.root(), name, "it is no part of a spool; move it elsewhere")));
         }
-        checks.extend(odd.iter().take(NAMED).map(|odd| check(Fitness::Note, "entries", odd.to_string())));
+        checks.extend(odd.iter().take(NAMED).map(|odd| note("entries", odd.to_string())));
         checks
     }
 
@@ -141,7 +149,7 @@ impl Spool {
                     "what its worker leaves when it dies cannot be put back by this user from {shown}: as its owner or root, chmod g+rwx,-t \
                      {shown}, and give shell workers `umask 002`"
                 );
-                check(Fitness::Bad, "workers", detail)
+                bad("workers", detail)
             })
             .collect()
     }
@@ -160,7 +168,7 @@ impl Spool {
             }
         }
         let Some((name, path)) = closed.first() else {
-            return check(Fitness::Good, "payloads", format!("{looked} wait, and this user can read them"));
+            return good("payloads", format!("{looked} wait, and this user can read them"));
         };
         let id = FileName::parse(name).map_or_else(|| printable(name), |name| name.id.to_string());
         let detail = format!(
@@ -168,7 +176,7 @@ impl Spool {
             closed.len(),
             path.display()
         );
-        check(Fitness::Bad, "payloads", detail)
+        bad("payloads", detail)
     }
 
     /// One file made, linked, moved and removed, as an item is.
@@ -190,14 +198,12 @@ impl Spool {
             let _ = fs::remove_file(path);
         }
         match outcome {
-            Err(error) => check(Fitness::Bad, "trial", format!("a file cannot be made and moved in tmp/: {error}")),
-            Ok(()) if !links => check(
-                Fitness::Note,
+            Err(error) => bad("trial", format!("a file cannot be made and moved in tmp/: {error}")),
+            Ok(()) if !links => note(
                 "trial",
                 "a file can be made and moved, but hard links cannot be made: `queue add --key` does not work here",
             ),
-            Ok(()) => check(
-                Fitness::Good,
+            Ok(()) => good(
                 "trial",
                 format!("a file was made, linked and moved; a sign of life is exact to {}", format_duration(grain)),
             ),
@@ -207,16 +213,14 @@ impl Spool {
 
 fn volume_check(volume: Volume) -> SpoolCheck {
     match volume {
-        Volume::Local => check(Fitness::Good, "volume", "a disk of this machine"),
-        Volume::Network(name) => check(
-            Fitness::Good,
+        Volume::Local => good("volume", "a disk of this machine"),
+        Volume::Network(name) => good(
             "volume",
             format!(
                 "shared over the network ({name}); its server's clock counts; all workers must be on this one share"
             ),
         ),
-        Volume::Unknown => check(
-            Fitness::Note,
+        Volume::Unknown => note(
             "volume",
             "of a kind that is not known: see that it is no folder that a program copies between machines",
         ),
@@ -227,12 +231,12 @@ fn volume_check(volume: Volume) -> SpoolCheck {
 fn sharing(root: &Path) -> SpoolCheck {
     let shown = root.display();
     let Ok(root) = fs::metadata(root) else {
-        return check(Fitness::Bad, "sharing", "the spool's folder cannot be looked at");
+        return bad("sharing", "the spool's folder cannot be looked at");
     };
     let (mode, group) = (root.mode(), accounts::group(root.gid()));
     if mode & OTHERS_WRITE != 0 {
         let detail = format!("everybody on this machine may use it (mode {:04o})", mode & 0o7777);
-        return check(Fitness::Note, "sharing", detail);
+        return note("sharing", detail);
     }
     if mode & GROUP_WRITES == 0 {
         let detail = format!(
@@ -240,13 +244,13 @@ fn sharing(root: &Path) -> SpoolCheck {
              chmod g+s {{}} +; see docs/queues.md",
             accounts::user(root.uid())
         );
-        return check(Fitness::Good, "sharing", detail);
+        return good("sharing", detail);
     }
     let detail = format!(
         "shared by group {group}: leasehold opens what it makes to that group, whatever the umask; shell workers and \
          producers need `umask 002`; see docs/queues.md"
     );
-    check(Fitness::Good, "sharing", detail)
+    good("sharing", detail)
 }
 
 /// What this user, and the others who share it, may do in its folders.
@@ -254,11 +258,11 @@ fn rights_of(root: &Path, folders: &[PathBuf]) -> Vec<SpoolCheck> {
     let mut wrong = Vec::new();
     let Ok(own) = fs::metadata(root) else { return wrong };
     let shared = own.mode() & GROUP_WRITES != 0;
-    let mut bad = |what, detail: String| wrong.push(check(Fitness::Bad, what, detail));
+    let mut complain = |what, detail: String| wrong.push(bad(what, detail));
     for folder in folders {
         let shown = folder.display();
         let Ok(metadata) = fs::symlink_metadata(folder) else {
-            bad("folders", format!("{shown} cannot be looked at; is it there?"));
+            complain("folders", format!("{shown} cannot be looked at; is it there?"));
             continue;
         };
         let mode = metadata.mode();
@@ -269,10 +273,10 @@ fn rights_of(root: &Path, folders: &[PathBuf]) -> Vec<SpoolCheck> {
                 let joining = format!("join group `{group}`");
                 advice = if mode & 0o070 == 0o070 { joining } else { format!("{joining}, and {advice}") };
             }
-            bad("rights", format!("this user may not read and write {shown} ({}): {advice}", describe(&metadata)));
+            complain("rights", format!("this user may not read and write {shown} ({}): {advice}", describe(&metadata)));
         }
         if mode & STICKY != 0 && folder != root {
-            bad(
+            complain(
                 "sticky bit",
                 format!(
                     "in {shown} a file may be moved only by its owner, so nobody else can claim it: as its owner or root, chmod -t {shown}"
@@ -285,22 +289,22 @@ fn rights_of(root: &Path, folders: &[PathBuf]) -> Vec<SpoolCheck> {
         if metadata.gid() != own.gid() {
             let (group, wanted) = (accounts::group(metadata.gid()), accounts::group(own.gid()));
             let mending = format!("as its owner or root, chgrp {wanted} {shown} && chmod g+rwxs {shown}");
-            bad("group", format!("{shown} belongs to group {group}: {mending}"));
+            complain("group", format!("{shown} belongs to group {group}: {mending}"));
         } else if mode & 0o070 != 0o070 {
             let mode = mode & 0o7777;
-            bad(
+            complain(
                 "group",
                 format!("the group may not use {shown} ({mode:04o}): as its owner or root, chmod g+rwx {shown}"),
             );
         }
         if mode & SETGID == 0 {
             let mending = format!("as its owner or root, chmod g+s {shown}");
-            bad("setgid", format!("what is made in {shown} belongs to its maker's group: {mending}"));
+            complain("setgid", format!("what is made in {shown} belongs to its maker's group: {mending}"));
         }
     }
     if wrong.is_empty() {
         let what = if shared { "this user and the group may use all folders" } else { "this user may use all folders" };
-        wrong.push(check(Fitness::Good, "rights", what));
+        wrong.push(good("rights", what));
     }
     wrong
 }

@@ -5,7 +5,7 @@
 
 use super::name::FileName;
 use super::rights::{Rights, is_sticky};
-use super::signs::changed;
+use super::signs::{changed, sign_of};
 use super::staging::{ABANDONED, Staged};
 use super::steps::SpoolStep;
 use crate::queue::{DedupeKey, ItemId, NewItem};
@@ -365,6 +365,20 @@ impl Spool {
             Err(_) if !left.exists() => Ok(true),
             other => other.map(|()| true),
         }
+    }
+
+    /// The path of an item that is there.
+    pub(super) fn at(&self, place: &Where, name: &FileName) -> PathBuf {
+        self.path(place.folder()).join(name.to_string())
+    }
+
+    /// Ends a claim, by one rename. False if the item was not there any more.
+    pub(super) fn end(&self, from: &Path, to: &Where, name: &FileName) -> Result<bool> {
+        let is_moved = self.shift(from, &self.at(to, name), SpoolStep::End, SpoolStep::SyncEnded)?;
+        if is_moved {
+            let _ = fs::remove_file(sign_of(from));
+        }
+        Ok(is_moved)
     }
 
     /// Where an item is. It may have moved on when this is answered.

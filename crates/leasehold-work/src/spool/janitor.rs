@@ -124,8 +124,7 @@ impl Spool {
     /// Puts back what ran out; gives where it is then, unless somebody was faster.
     fn put_back(&self, worker: &str, from: &Path, name: &FileName, silent: Duration) -> Result<Option<Where>> {
         let (to, next) = self.after_failure(name, false, Some(Duration::ZERO))?;
-        let target = self.path(to.folder()).join(next.to_string());
-        if !self.shift(from, &target, SpoolStep::Requeue, SpoolStep::SyncEnded)? {
+        if !self.shift(from, &self.at(&to, &next), SpoolStep::Requeue, SpoolStep::SyncEnded)? {
             return Ok(None);
         }
         let _ = fs::remove_file(sign_of(from));

@@ -8,10 +8,11 @@ use super::ending::read_at_most;
 use super::folder::{Spool, SpoolItem, Where, failed, make};
 use super::listing::names;
 use super::name::FileName;
-use super::signs::{changed, sign_of};
-use super::steps::SpoolStep;
+use super::signs::changed;
+use crate::backlog::{Ordered, changed_since};
 use crate::queue::ItemId;
-use leasehold_core::{Epoch, Error, Kind, Label, Nonce, Result, Timestamp, Token, Ttl, Who, Why};
+use crate::queue::protocol::Order;
+use leasehold_core::{Epoch, Error, Kind, Nonce, Result, Timestamp, Token};
 use std::fs;
 
 /// The longest note that is shown.
@@ -49,7 +50,7 @@ impl Spool {
     /// Looks at an item without changing anything.
     pub fn show(&self, id: &ItemId) -> Result<Shown> {
         let item = self.find(id)?;
-        let path = self.path(item.place.folder()).join(item.name.to_string());
+        let path = self.at(&item.place, &item.name);
         let now = self.now()?;
         let stamp = self.last_sign(&path).unwrap_or(now);
         let bytes = fs::symlink_metadata(&path).map_or(0, |m| m.len());
@@ -68,65 +69,65 @@ impl Spool {
         Ok(Shown { item, changed: stamp, bytes, notes, now })
     }
 
-    /// Puts an item back in line, with all its attempts, and past an epoch that a guard has seen if one is given.
-    pub fn retry(&self, id: &ItemId, by: &Who, why: &Why, past: Option<Epoch>) -> Result<SpoolItem> {
-        if past.is_some_and(|past| past > Epoch::HIGHEST_ADVANCE) {
-            let message =
-                format!("item `{id}` can be put past epoch {} at most; nothing was changed", Epoch::HIGHEST_ADVANCE);
-            return Err(Error::new(Kind::Invalid, message));
-        }
-        let last = |name: &FileName| past.map_or(name.epoch, |past| name.epoch.max(past));
-        let fresh = |name: &FileName| FileName { tried: 0, ..FileName { epoch: last(name), ..name.clone() }.raised() };
-        let allowed = |place: &Where| !matches!(place, Where::Done);
-        self.order(id, allowed, |name| Ok((Where::Ready, fresh(name))), ("retried", by, why))
-    }
-
-    /// Takes an item out of the line for good.
-    pub fn cancel(&self, id: &ItemId, by: &Who, why: &Why) -> Result<SpoolItem> {
-        let allowed = |place: &Where| !matches!(place, Where::Done | Where::Cancelled);
-        self.order(id, allowed, |name| Ok((Where::Cancelled, name.raised())), ("cancelled", by, why))
-    }
-
-    /// Puts an item into somebody's hands; gives it, and the token to complete it by.
-    pub fn hand_off(&self, id: &ItemId, by: &Who, why: &Why, to: &Label, ttl: Ttl) -> Result<(SpoolItem, Token)> {
-        let nonce = Nonce::random();
-        let worker = worker_name(to, nonce, ttl);
-        let folder = self.path("claimed").join(&worker);
-        let allowed = |place: &Where| matches!(place, Where::Ready | Where::Later | Where::Claimed(_));
-        let moved = self.order(
-            id,
-            allowed,
-            |name| {
+    /// Carries out an operator's order; gives the item, and the token for a hand-off.
+    pub fn operate(&self, id: &ItemId, ordered: &Ordered) -> Result<(SpoolItem, Option<Token>)> {
+        match &ordered.order {
+            Order::Retry { past: Some(past) } if *past > Epoch::HIGHEST_ADVANCE => {
+                let most = Epoch::HIGHEST_ADVANCE;
+                let message = format!("item `{id}` can be put past epoch {most} at most; nothing was changed");
+                Err(Error::new(Kind::Invalid, message))
+            }
+            Order::Retry { past } => {
+                let allowed = |place: &Where| *place != Where::Done;
+                let last = |name: &FileName| past.map_or(name.epoch, |past| name.epoch.max(past));
+                let next = |name: &FileName| FileName { epoch: last(name), tried: 0, ..name.clone() }.raised();
+                Ok((self.order(id, ordered, "retried", allowed, &Where::Ready, next)?, None))
+            }
+            Order::Cancel => {
+                let allowed = |place: &Where| !matches!(place, Where::Done | Where::Cancelled);
+                Ok((self.order(id, ordered, "cancelled", allowed, &Where::Cancelled, FileName::raised)?, None))
+            }
+            Order::HandOff { to, ttl } => {
+                let nonce = Nonce::random();
+                let worker = worker_name(&to.label, nonce, *ttl);
+                let folder = self.path("claimed").join(&worker);
+                let allowed = |place: &Where| matches!(place, Where::Ready | Where::Later | Where::Claimed(_));
                 make(&folder, self.rights())?;
-                Ok((Where::Claimed(worker.clone()), name.raised()))
-            },
-            ("handed_off", by, why),
-        );
-        let _ = fs::remove_dir(&folder);
-        let item = moved?;
-        let epoch = item.name.epoch;
-        Ok((item, Token { lease: lease_of(id)?, lineage: self.lineage(), epoch, nonce, seq: 0 }))
+                let moved = self.order(id, ordered, "handed_off", allowed, &Where::Claimed(worker), FileName::raised);
+                // Only if it is empty: it was not moved.
+                let _ = fs::remove_dir(&folder);
+                let item = moved?;
+                let (lease, epoch) = (lease_of(id)?, item.name.epoch);
+                Ok((item, Some(Token { lease, lineage: self.lineage(), epoch, nonce, seq: 0 })))
+            }
+            Order::Relocate { .. } | Order::Arrive { .. } => {
+                Err(Error::new(Kind::Unsupported, "a spool is moved as a folder; nothing was changed"))
+            }
+        }
     }
 
     fn order(
         &self,
         id: &ItemId,
+        Ordered { by, why, if_epoch, .. }: &Ordered,
+        kind: &str,
         allowed: impl Fn(&Where) -> bool,
-        target: impl Fn(&FileName) -> Result<(Where, FileName)>,
-        (kind, by, why): (&str, &Who, &Why),
+        to: &Where,
+        next: impl Fn(&FileName) -> FileName,
     ) -> Result<SpoolItem> {
         const TRIES: u32 = 20;
         for _ in 0..TRIES {
             let item = self.find(id)?;
+            let seen = item.name.epoch;
+            if let Some(expected) = if_epoch.filter(|expected| *expected != seen) {
+                return Err(changed_since(&format!("item `{id}`"), expected, seen));
+            }
             if !allowed(&item.place) {
                 let message = format!("item `{id}` is {}; nothing was changed", item.place.as_str());
                 return Err(Error::new(Kind::Invalid, message));
             }
-            let (place, next) = target(&item.name)?;
-            let from = self.path(item.place.folder()).join(item.name.to_string());
-            let to = self.path(place.folder()).join(next.to_string());
-            if self.shift(&from, &to, SpoolStep::End, SpoolStep::SyncEnded)? {
-                let _ = fs::remove_file(sign_of(&from));
+            let next = next(&item.name);
+            if self.end(&self.at(&item.place, &item.name), to, &next)? {
                 let noted = self.note(&next, kind, format!("{by}: {why}\n").as_bytes());
                 noted.map_err(|error| {
                     let message = format!(
@@ -137,7 +138,7 @@ impl Spool {
                     );
                     Error::new(Kind::Indeterminate, message).with_source(error)
                 })?;
-                return Ok(SpoolItem { name: next, place });
+                return Ok(SpoolItem { name: next, place: to.clone() });
             }
         }
         Err(Error::new(Kind::Contended, format!("item `{id}` moves too fast; try again")))
@@ -145,7 +146,7 @@ impl Spool {
 
     /// The payload of an item, if it is not longer than this.
     pub fn payload(&self, item: &SpoolItem, most: usize) -> Result<Option<Vec<u8>>> {
-        let path = self.path(item.place.folder()).join(item.name.to_string());
+        let path = self.at(&item.place, &item.name);
         let bytes = read_at_most(&path, most).map_err(|e| failed(e, "read", &path))?;
         Ok((bytes.len() <= most).then_some(bytes))
     }

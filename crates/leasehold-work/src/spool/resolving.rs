@@ -3,7 +3,7 @@
 use super::claiming::id_of;
 use super::folder::{Spool, SpoolItem, Where};
 use leasehold_core::clock::{Clock, SystemClock};
-use leasehold_core::{Epoch, Kind, Live, Resolved, Result, Right, Token, TokenState};
+use leasehold_core::{Epoch, Kind, Resolved, Result, Right, Token, TokenState};
 use std::fs;
 
 /// The longest note that is shown.
@@ -26,8 +26,7 @@ impl Spool {
         for _ in 0..LOOKS {
             match self.adopt(token) {
                 Ok(grant) if SystemClock.now() < grant.trust_until() => {
-                    let live = Live { ttl: grant.ttl(), trust_until: grant.trust_until() };
-                    return found(token.epoch, TokenState::Live(live));
+                    return found(token.epoch, TokenState::Live(grant.live()));
                 }
                 Ok(_) => return found(token.epoch, TokenState::Expired),
                 Err(error) if error.kind() == Kind::Fenced => {}
