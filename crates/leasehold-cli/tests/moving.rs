@@ -329,6 +329,16 @@ fn a_scheduler_that_was_forgotten_in_the_old_store_ends() {
     assert!(ended.stderr.contains(&new.store), "{ended:?}");
 }
 
+/// Whether the tracer holds a thread of this process up: it stops every call, but only the delayed one for several looks.
+fn is_held_up(pid: i32) -> bool {
+    let is_stopped = |stat: String| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('t'));
+    (0..5).all(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok()).any(is_stopped)
+    })
+}
+
 /// A process looks at both stores before a migration begins, and acts on that while it runs: that undoes none of it.
 #[test]
 fn a_look_from_before_a_migration_takes_none_of_it_back() {
@@ -340,7 +350,7 @@ fn a_look_from_before_a_migration_takes_none_of_it_back() {
         let mark = new.path("leases/namespace/namespace");
         let mark = mark.to_str().unwrap();
         let late = traced(&old, &["-P", mark, "-e", "inject=openat:delay_exit=1500000:when=1"], "openat", &command);
-        std::thread::sleep(std::time::Duration::from_millis(400));
+        eventually("it is held up in its look", || is_held_up(late.pid()));
         let migrated = slowly(&old, &["migrate", &old.store, &new.store]).end();
         let late = late.end();
         assert!(migrated.code == 0 || late.code == 0, "{migrated:?} {late:?}");

@@ -20,7 +20,7 @@ const KIND: &str = "counters";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// The lease was had.
+    /// The lease was acquired.
     Granted,
     /// Somebody else held it.
     SkippedOverlap,

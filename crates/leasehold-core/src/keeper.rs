@@ -4,9 +4,9 @@
 //! A holder may believe in its lease only while nobody else can have been granted it. The keeper renews at a third of
 //! the TTL, so two renewals in a row may fail. It never asks "did a renewal fail?" but "has the trust window passed?":
 //! the window ends at [`Grant::trust_until`], counted from the instant the last successful renewal was *sent*, on a
-//! clock that goes on while the machine sleeps.
+//! clock that also counts while the machine sleeps.
 //!
-//! - *The store does not answer*: attempts go on, each bounded by the window; when it ends, the lease is lost, whatever
+//! - *The store does not answer*: it keeps trying, each attempt bounded by the window; when it ends, the lease is lost, whatever
 //!   the store would have said.
 //! - *The store says that the lease has moved*, to another holder or to another store: lost at once. Where the store can
 //!   push, the keeper hears of it when it happens; elsewhere, with the next renewal.

@@ -87,7 +87,7 @@ enum Attempt {
 }
 
 impl Coordinator {
-    /// Tries each name in turn and takes the first that can be had.
+    /// Tries each name in turn and acquires the first that is free.
     pub async fn acquire_any(&self, leases: &[LeaseName], ask: &Ask) -> Result<Acquired> {
         let mut soonest: Option<Acquired> = None;
         for (index, lease) in leases.iter().enumerate() {
@@ -104,7 +104,7 @@ impl Coordinator {
         soonest.ok_or_else(|| Error::new(Kind::Invalid, "no lease name was given"))
     }
 
-    /// Tries until one of the names is had or `limit` has passed. Woken by the store where it can push; otherwise
+    /// Tries until one of the names is acquired or `limit` has passed. Woken by the store where it can push; otherwise
     /// looks once a second and when a deadline comes.
     ///
     /// A refusal that waiting does not end, such as a slot that has been run, is given at once. A store that is away in
@@ -246,7 +246,7 @@ impl Coordinator {
                     full.reset();
                 }
                 Ok(Attempt::GivenBack(paused)) => return Ok(paused),
-                // The store may be back before the limit; the first look above has shown that the set-up is right.
+                // The store may be back before the limit; the first look above has shown that the configuration works.
                 Err(error) if passes(error.kind()) && self.clock().now() < give_up => {
                     if error.kind() == Kind::Contended {
                         // A watch is one connection more.

@@ -79,7 +79,7 @@ impl Process {
         assert!(status.stopped(), "the process ended: {status:?}");
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     pub fn resume(&self) {
         kill_process(self.pid(), Signal::CONT).unwrap();
     }

@@ -269,12 +269,12 @@ impl Server {
         let _ = running.guardian.wait();
     }
 
-    /// Stops it in its tracks: connections stay open, nothing answers.
+    /// Stops it: connections stay open, nothing answers.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }

@@ -105,7 +105,7 @@ fn granted(acquired: Acquired) -> Option<Grant> {
 /// One whole tenure, which makes the connections and whatever the first write makes.
 async fn warm_up(leases: &Coordinator) {
     let lease = fresh_lease("warm-up");
-    let grant = granted(leases.acquire(&lease, &ask(Ttl::MAX)).await.unwrap()).expect("a fresh lease can be had");
+    let grant = granted(leases.acquire(&lease, &ask(Ttl::MAX)).await.unwrap()).expect("a fresh lease is free");
     leases.release(&grant, Outcome::Succeeded).await.unwrap();
 }
 
@@ -123,5 +123,5 @@ async fn acquire_in_the_end(leases: &Coordinator, lease: &LeaseName) -> Grant {
         }
         tokio::time::sleep(PAUSE).await;
     }
-    panic!("`{lease}` could not be had again within {RECOVERY:?}: {last}");
+    panic!("`{lease}` could not be acquired again within {RECOVERY:?}: {last}");
 }

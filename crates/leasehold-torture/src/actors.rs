@@ -24,7 +24,7 @@ pub(crate) const PAGING: &str = "scheduler-3";
 
 /// One of them.
 #[derive(Debug)]
-pub(crate) struct Player {
+pub(crate) struct Member {
     pub name: String,
     pub place: Location,
     words: Vec<String>,
@@ -41,12 +41,12 @@ pub(crate) struct Player {
 
 /// All of them.
 #[derive(Debug)]
-pub(crate) struct Cast(pub Vec<Player>);
+pub(crate) struct Fleet(pub Vec<Member>);
 
-impl Cast {
+impl Fleet {
     pub(crate) fn new(site: &Site, server: &str) -> Self {
         let words = |text: &str| text.split(' ').map(String::from).collect::<Vec<_>>();
-        let player = |name: &str, place, words: Vec<String>, store: &str, user| Player {
+        let member = |name: &str, place, words: Vec<String>, store: &str, user| Member {
             name: name.into(),
             place,
             has_lanes: words[0] == "work",
@@ -66,44 +66,44 @@ impl Cast {
             [words(&text), site.command_words().to_vec()].concat()
         };
         let (server_jobs, local_jobs) = (schedule(Location::Server), schedule(Location::Embedded));
-        Cast(vec![
-            player("scheduler-1", Location::Server, server_jobs.clone(), server, None),
-            player("scheduler-2", Location::Server, server_jobs, server, None),
-            player(PAGING, Location::Embedded, local_jobs, &embedded, None),
-            player("worker-1", Location::Server, work(SERVER_QUEUE, SERVER_TTL_S), server, None),
-            player("worker-2", Location::Server, work(SERVER_QUEUE, SERVER_TTL_S), server, None),
-            player("worker-3", Location::Embedded, work(EMBEDDED_QUEUE, LOCAL_TTL_S), &embedded, None),
-            player("spool-worker-1", Location::Spool, work(SPOOL, LOCAL_TTL_S), &embedded, Some(0)),
-            player("spool-worker-2", Location::Spool, work(SPOOL, LOCAL_TTL_S), &embedded, Some(1)),
+        Fleet(vec![
+            member("scheduler-1", Location::Server, server_jobs.clone(), server, None),
+            member("scheduler-2", Location::Server, server_jobs, server, None),
+            member(PAGING, Location::Embedded, local_jobs, &embedded, None),
+            member("worker-1", Location::Server, work(SERVER_QUEUE, SERVER_TTL_S), server, None),
+            member("worker-2", Location::Server, work(SERVER_QUEUE, SERVER_TTL_S), server, None),
+            member("worker-3", Location::Embedded, work(EMBEDDED_QUEUE, LOCAL_TTL_S), &embedded, None),
+            member("spool-worker-1", Location::Spool, work(SPOOL, LOCAL_TTL_S), &embedded, Some(0)),
+            member("spool-worker-2", Location::Spool, work(SPOOL, LOCAL_TTL_S), &embedded, Some(1)),
         ])
     }
 
     /// Starts who is not there and should be; notes who ended. The server can be reached if `server_is_there`.
     pub(crate) fn tend(&mut self, site: &Site, server_is_there: bool, was_away: impl Fn(u64, u64) -> bool) {
-        for player in &mut self.0 {
-            player.notice_end(&was_away);
-            let can = player.place != Location::Server || server_is_there;
-            if player.child.is_none() && can && now_ms() >= player.again_at {
-                player.start(site);
+        for member in &mut self.0 {
+            member.notice_end(&was_away);
+            let can = member.place != Location::Server || server_is_there;
+            if member.child.is_none() && can && now_ms() >= member.again_at {
+                member.start(site);
             }
         }
     }
 
     pub(crate) fn pid_of(&self, name: &str) -> Option<i32> {
-        self.0.iter().find(|player| player.name == name).and_then(Player::pid)
+        self.0.iter().find(|member| member.name == name).and_then(Member::pid)
     }
 
     /// That one was killed: it is started again.
     pub(crate) fn killed(&mut self, pid: i32) {
-        for player in &mut self.0 {
-            if player.pid() == Some(pid) {
-                player.killed = true;
+        for member in &mut self.0 {
+            if member.pid() == Some(pid) {
+                member.killed = true;
             }
         }
     }
 
     pub(crate) fn is_complete(&self) -> bool {
-        self.0.iter().all(|player| player.child.is_some())
+        self.0.iter().all(|member| member.child.is_some())
     }
 
     /// Tells everybody to end, and says how they did.
@@ -113,17 +113,17 @@ impl Cast {
         let counts: Vec<Option<(usize, usize)>> = self
             .0
             .iter()
-            .map(|player| Some((LANES, player.pid().map_or(0, lanes))).filter(|_| player.has_lanes))
+            .map(|member| Some((LANES, member.pid().map_or(0, lanes))).filter(|_| member.has_lanes))
             .collect();
-        for player in &mut self.0 {
-            player.notice_end(&|_, _| false);
-            player.pid().map(|pid| processes::signal(pid, Signal::TERM));
+        for member in &mut self.0 {
+            member.notice_end(&|_, _| false);
+            member.pid().map(|pid| processes::signal(pid, Signal::TERM));
         }
         let (begun, before) = (now_ms(), stalled_ms());
         let mut actors = Vec::new();
-        for (mut player, lanes) in self.0.into_iter().zip(counts) {
+        for (mut member, lanes) in self.0.into_iter().zip(counts) {
             let mut told = None;
-            while let Some(child) = &mut player.child {
+            while let Some(child) = &mut member.child {
                 if let Ok(Some(status)) = child.try_wait() {
                     told = Some(code(status));
                     break;
@@ -135,17 +135,17 @@ impl Cast {
                 }
                 std::thread::sleep(Duration::from_millis(50));
             }
-            let said = std::fs::read_to_string(site.actor_log(&player.name)).unwrap_or_default();
+            let said = std::fs::read_to_string(site.actor_log(&member.name)).unwrap_or_default();
             let mut lost_lanes = lane_codes(&said);
             // A store that is away at the start is most likely misspelt, and said to be.
-            lost_lanes.retain(|code| player.place != Location::Server || !NO_STORE.contains(code));
-            actors.push(Actor { name: player.name, ended: player.ended, told, lanes, lost_lanes });
+            lost_lanes.retain(|code| member.place != Location::Server || !NO_STORE.contains(code));
+            actors.push(Actor { name: member.name, ended: member.ended, told, lanes, lost_lanes });
         }
         actors
     }
 }
 
-impl Player {
+impl Member {
     pub(crate) fn pid(&self) -> Option<i32> {
         self.child.as_ref().map(|child| child.id().cast_signed())
     }

@@ -23,13 +23,13 @@ pub(crate) struct Adder {
 
 /// How items are added: to the server past the proxy.
 #[derive(Debug, Clone)]
-pub(crate) struct Way {
+pub(crate) struct Producer {
     pub site: Site,
     pub server: String,
 }
 
 impl Adder {
-    pub(crate) fn start(way: Way, seed: u64) -> Self {
+    pub(crate) fn start(producer: Producer, seed: u64) -> Self {
         let added = Arc::new(Mutex::new(Vec::new()));
         let list = added.clone();
         let adding = Background::start(move |stop| {
@@ -42,7 +42,7 @@ impl Adder {
                 let (text, attempts) = kind(&mut random);
                 let words = ["--text", &text, "--attempts", &attempts.to_string()];
                 // As either user in turn, one of whom is the first to use the spool.
-                let id = way.add(queue, &format!("k{number}"), &words, number / QUEUES.len(), &stop);
+                let id = producer.add(queue, &format!("k{number}"), &words, number / QUEUES.len(), &stop);
                 let has_child = !text.starts_with("never");
                 if let Some((id, at)) = id {
                     list.lock().unwrap().push(Added { work: queue.into(), id, at, has_child });
@@ -77,7 +77,7 @@ fn kind(random: &mut Random) -> (String, u32) {
     }
 }
 
-impl Way {
+impl Producer {
     /// Adds an item of this key until that is acknowledged; gives its id, and when. None if it was told to stop, or if it
     /// was refused: then it is no item.
     fn add(&self, queue: &str, key: &str, words: &[&str], user: usize, stop: &Stop) -> Option<(String, u64)> {

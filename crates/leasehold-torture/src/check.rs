@@ -39,7 +39,7 @@ pub(crate) enum Promise {
     OneFollowUp,
     /// Once a fence has seen an epoch, no lower one writes.
     NoStaleWrite,
-    /// A command is dead before its lease can be had again.
+    /// A command is dead before its lease can be acquired again.
     NoOverlap,
     /// What ended while the store could be told in time is recorded as ended.
     TheEndIsTold,

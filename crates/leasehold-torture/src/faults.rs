@@ -1,7 +1,7 @@
 //! Doing what the plan says, and writing down what was done and when.
 
-use crate::actors::{Cast, PAGING};
-use crate::adder::{Adder, Way};
+use crate::actors::{Fleet, PAGING};
+use crate::adder::{Adder, Producer};
 use crate::facts::{Added, Happened, What};
 use crate::log::now_ms;
 use crate::plan::Fault;
@@ -43,7 +43,7 @@ pub(crate) struct World<'a> {
     pub server: Postgres,
     pub proxy: Proxy,
     pub clock_file: &'a Path,
-    pub way: Way,
+    pub producer: Producer,
     /// What the server's clock is off by now, and was at most.
     pub offset_ms: i64,
     pub most_ms: i64,
@@ -56,13 +56,19 @@ pub(crate) struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    pub(crate) fn new(site: &'a Site, server: Postgres, proxy: Proxy, clock_file: &'a Path, way: Way) -> Self {
+    pub(crate) fn new(
+        site: &'a Site,
+        server: Postgres,
+        proxy: Proxy,
+        clock_file: &'a Path,
+        producer: Producer,
+    ) -> Self {
         World {
             site,
             server,
             proxy,
             clock_file,
-            way,
+            producer,
             offset_ms: 0,
             most_ms: 0,
             happened: Vec::new(),
@@ -85,20 +91,20 @@ impl<'a> World<'a> {
         !self.server_is_there() || self.happened.iter().any(|h| is_meant(&h))
     }
 
-    pub(crate) fn strike(&mut self, fault: Fault, cast: &mut Cast, adder: &Adder) {
+    pub(crate) fn inject(&mut self, fault: Fault, fleet: &mut Fleet, adder: &Adder) {
         let now = now_ms();
         self.count += 1;
         let mut put_off = |ms, later| self.later.push((now + ms, now, later));
         match fault {
-            Fault::Kill { role, pick } => self.kill(pick, cast, |process| process.role == role),
-            Fault::Stop { role, pick, ms } => {
+            Fault::Kill(role, pick) => self.kill(pick, fleet, |process| process.role == role),
+            Fault::Stop(role, pick, ms) => {
                 let victim = self.victim(pick, |process| process.role == role);
                 if let Some(victim) = victim.filter(|victim| processes::signal(victim.pid, Signal::STOP)) {
                     self.later.push((now + ms, now, Later::Continue(self.stopped.len())));
                     self.stopped.push(victim);
                 }
             }
-            Fault::ServerDown { ms } => {
+            Fault::ServerDown(ms) => {
                 // Killed by another fault already, it is only down for longer.
                 self.server.kill();
                 self.later.push((now + ms, now, Later::ServerUp));
@@ -107,45 +113,45 @@ impl<'a> World<'a> {
                 self.proxy.cut();
                 self.note(now, now_ms(), What::Away);
             }
-            Fault::Sever { ms } => {
+            Fault::Sever(ms) => {
                 put_off(ms, Later::Heal);
                 self.proxy.sever();
             }
-            Fault::SeverAtAnEnd { ms } => put_off(0, Later::SeverAtAnEnd(ms)),
-            Fault::Freeze { ms } => {
+            Fault::SeverAtAnEnd(ms) => put_off(0, Later::SeverAtAnEnd(ms)),
+            Fault::Freeze(ms) => {
                 put_off(ms, Later::Thaw);
                 self.proxy.freeze();
             }
-            Fault::LoseReply { after } => {
+            Fault::LoseReply(after) => {
                 self.proxy.arm(testbed::Fault::CutReply, after);
                 self.note(now, now + LOST_WITHIN_MS, What::Away);
             }
-            Fault::ClockAhead { ms, for_ms } => {
+            Fault::ClockAhead(ms, for_ms) => {
                 put_off(for_ms, Later::Step(-ms.cast_signed()));
                 self.step(ms.cast_signed());
             }
-            Fault::ClockBehind { ms, for_ms } => {
+            Fault::ClockBehind(ms, for_ms) => {
                 self.burst(adder);
                 let now = now_ms();
                 self.later.push((now + for_ms, now, Later::Step(ms.cast_signed())));
                 self.later.push((now + RENEWED_MS.min(for_ms / 2), now, Later::KillALane));
                 self.step(-ms.cast_signed());
             }
-            Fault::Poison { pick } => {
+            Fault::Poison(pick) => {
                 let queue = [SERVER_QUEUE, EMBEDDED_QUEUE][pick as usize / 2 % 2];
-                self.way.poison(queue, &format!("poison-{}", self.count), pick).map(|added| adder.note(added));
+                self.producer.poison(queue, &format!("poison-{}", self.count), pick).map(|added| adder.note(added));
             }
-            Fault::DamageJournal { pick } => self.damage_journal(pick, cast),
-            Fault::DamageItem { pick } => self.damage_item(pick, adder),
-            Fault::BadNote { pick } => self.bad_note(pick, adder),
-            Fault::SecretFile { pick } => self.secret_file(pick),
+            Fault::DamageJournal(pick) => self.damage_journal(pick, fleet),
+            Fault::DamageItem(pick) => self.damage_item(pick, adder),
+            Fault::BadNote(pick) => self.bad_note(pick, adder),
+            Fault::SecretFile(pick) => self.secret_file(pick),
             Fault::ClosedFolder => self.closed_folder(),
             Fault::CleanTemporary => self.clean_temporary(),
         }
     }
 
     /// Takes back what is due to be.
-    pub(crate) fn take_back(&mut self, all: bool, cast: &mut Cast) {
+    pub(crate) fn take_back(&mut self, all: bool, fleet: &mut Fleet) {
         let now = now_ms();
         let (due, rest): (Vec<_>, Vec<_>) = self.later.drain(..).partition(|(at, ..)| all || *at <= now);
         self.later = rest;
@@ -178,14 +184,14 @@ impl<'a> World<'a> {
                     self.later.push((now + ms, now, Later::Heal));
                     self.proxy.sever();
                 }
-                Later::KillALane => self.kill_a_lane(cast),
+                Later::KillALane => self.kill_a_lane(fleet),
             }
         }
     }
 
-    /// Heals everything. The clock goes on from the most that it ever showed: what is due by then is to have a fate.
-    pub(crate) fn heal(&mut self, cast: &mut Cast) {
-        self.take_back(true, cast);
+    /// Heals everything. The clock continues from the latest time that it ever showed: what is due by then must have a fate.
+    pub(crate) fn heal(&mut self, fleet: &mut Fleet) {
+        self.take_back(true, fleet);
         self.proxy.disarm();
         // Or nobody but root can remove them with the rest.
         self.closed.drain(..).for_each(|folder| open_to_all(&folder, 0o755));
@@ -219,23 +225,23 @@ impl<'a> World<'a> {
         found.into_iter().nth(at)
     }
 
-    fn kill(&mut self, pick: u64, cast: &mut Cast, is_meant: impl Fn(&Process) -> bool) {
+    fn kill(&mut self, pick: u64, fleet: &mut Fleet, is_meant: impl Fn(&Process) -> bool) {
         let Some(Process { pid, owner, role, .. }) = self.victim(pick, is_meant) else { return };
         let now = now_ms();
         // First, for it may be seen to have ended at once.
-        cast.killed(pid);
+        fleet.killed(pid);
         processes::signal(pid, Signal::KILL);
         self.note(now, now_ms(), What::Killed(pid, owner, lanes_of(role)));
     }
 
-    fn kill_a_lane(&mut self, cast: &mut Cast) {
+    fn kill_a_lane(&mut self, fleet: &mut Fleet) {
         let all = processes::of(&self.site.at("bin"));
         let parent = |process: &Process| all.iter().find(|other| other.pid == process.parent);
         let is_meant = |process: &&Process| process.role == Role::Lane && process.owner == SERVER_QUEUE;
         // Whose command, which its dead-man has started, has been there for the longest: it was renewed.
         let commands = all.iter().filter(|process| process.role == Role::Command);
         let lane = commands.filter_map(|command| parent(parent(command)?)).find(is_meant).map(|lane| lane.pid);
-        self.kill(0, cast, |process| Some(process.pid) == lane);
+        self.kill(0, fleet, |process| Some(process.pid) == lane);
     }
 
     /// Cuts everybody off just before the end of a run, if one is known.
@@ -255,11 +261,11 @@ impl<'a> World<'a> {
             let text = if number < 2 * LANES { "plain 9000" } else { "plain 200" };
             let key = format!("burst-{}-{number}", self.count);
             let words = ["--text", text, "--attempts", "20"];
-            self.way.add_once(SERVER_QUEUE, &key, &words, true).map(|added| adder.note(added));
+            self.producer.add_once(SERVER_QUEUE, &key, &words, true).map(|added| adder.note(added));
         }
     }
 
-    fn damage_journal(&mut self, pick: u64, cast: &mut Cast) {
+    fn damage_journal(&mut self, pick: u64, fleet: &mut Fleet) {
         let name = HURT[(pick / 60_000) as usize % HURT.len()];
         let names: Vec<&str> = if pick == 0 { HURT.to_vec() } else { vec![name] };
         for name in names {
@@ -267,8 +273,8 @@ impl<'a> World<'a> {
             self.damaged.push(name.to_owned());
         }
         // Journals are read page by page at the start.
-        let paging = cast.pid_of(PAGING);
-        self.kill(0, cast, |process| Some(process.pid) == paging);
+        let paging = fleet.pid_of(PAGING);
+        self.kill(0, fleet, |process| Some(process.pid) == paging);
     }
 
     /// One item that waits, of each store.
@@ -277,7 +283,7 @@ impl<'a> World<'a> {
             let key = format!("damaged-{}-{pick}", self.count);
             // One that nobody has begun.
             let words = ["--text", "plain 100", "--delay", "3s"];
-            let Some(added) = self.way.add_once(queue, &key, &words, false) else { continue };
+            let Some(added) = self.producer.add_once(queue, &key, &words, false) else { continue };
             let name = format!("{queue}/{}", added.id);
             self.overwrite("item", &name);
             self.damaged.push(name);
@@ -307,7 +313,7 @@ impl<'a> World<'a> {
     /// For an item that nobody has begun, in each of its epochs.
     fn bad_note(&self, pick: u64, adder: &Adder) {
         let (key, words) = (format!("noted-{}", self.count), ["--text", "plain 100", "--delay", "2s"]);
-        let Some(added) = self.way.add_once(SPOOL, &key, &words, true) else { return };
+        let Some(added) = self.producer.add_once(SPOOL, &key, &words, true) else { return };
         for epoch in 0..4 {
             let path = self.site.spool().join(format!("notes/{}.e{epoch}.checkpoint", added.id));
             if std::fs::write(&path, [0xFF, 0xFE, pick as u8, 0x80]).is_ok() {

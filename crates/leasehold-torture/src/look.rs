@@ -13,36 +13,36 @@ const PAUSE: Duration = Duration::from_secs(4);
 
 /// Who looks, past the proxy.
 #[derive(Debug, Clone)]
-pub(crate) struct Eyes {
+pub(crate) struct Client {
     pub site: Site,
     pub server: String,
 }
 
 /// Looks until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Looker {
-    eyes: Eyes,
+pub(crate) struct Watcher {
+    client: Client,
     works: Vec<Work>,
     slots: Arc<Mutex<BTreeMap<String, Slots>>>,
     _looking: Background,
 }
 
-impl Looker {
-    pub(crate) fn start(eyes: Eyes, works: Vec<Work>) -> Self {
+impl Watcher {
+    pub(crate) fn start(client: Client, works: Vec<Work>) -> Self {
         let slots = Arc::new(Mutex::new(BTreeMap::new()));
-        let (found, sight, jobs) = (slots.clone(), eyes.clone(), works.clone());
+        let (found, asker, jobs) = (slots.clone(), client.clone(), works.clone());
         let looking = Background::start(move |stop| {
             while !stop.is_told() {
-                jobs.iter().filter(|work| work.is_job()).for_each(|work| sight.slots(work, &found));
+                jobs.iter().filter(|work| work.is_job()).for_each(|work| asker.slots(work, &found));
                 stop.pause(PAUSE);
             }
         });
-        Looker { eyes, works, slots, _looking: looking }
+        Watcher { client, works, slots, _looking: looking }
     }
 
     /// All slots as they were last seen, after one more look.
     pub(crate) fn slots(&self) -> BTreeMap<String, Slots> {
-        self.works.iter().filter(|work| work.is_job()).for_each(|work| self.eyes.slots(work, &self.slots));
+        self.works.iter().filter(|work| work.is_job()).for_each(|work| self.client.slots(work, &self.slots));
         self.slots.lock().unwrap().clone()
     }
 
@@ -50,7 +50,7 @@ impl Looker {
     pub(crate) fn items(&self) -> (Vec<Item>, u64) {
         let (mut items, mut due) = (Vec::new(), 0);
         for work in self.works.iter().filter(|work| !work.is_job()) {
-            let listed = self.eyes.ask(work.place, &["queue", "ls", &self.eyes.site.queue(&work.name), "--json"]);
+            let listed = self.client.ask(work.place, &["queue", "ls", &self.client.site.queue(&work.name), "--json"]);
             for value in listed.as_ref().and_then(Value::as_array).into_iter().flatten() {
                 let text = |key: &str| value[key].as_str().unwrap_or_default().to_owned();
                 let (state, epoch) = (text("state"), value["epoch"].as_u64().unwrap_or(0));
@@ -64,7 +64,7 @@ impl Looker {
     }
 }
 
-impl Eyes {
+impl Client {
     fn ask(&self, place: Location, words: &[&str]) -> Option<Value> {
         let store = if place == Location::Server { self.server.clone() } else { self.site.embedded() };
         let output = self.site.verb(words, &store, None).output().unwrap();

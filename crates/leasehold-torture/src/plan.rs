@@ -5,70 +5,42 @@
 use crate::processes::Role;
 use crate::random::Random;
 
-/// A fault. A `pick` chooses among those who are there when its time comes.
+/// Chooses among those who are there when its time comes.
+pub(crate) type Pick = u64;
+/// Milliseconds.
+pub(crate) type Ms = u64;
+
+/// A fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    Kill {
-        role: Role,
-        pick: u64,
-    },
-    Stop {
-        role: Role,
-        pick: u64,
-        ms: u64,
-    },
+    Kill(Role, Pick),
+    Stop(Role, Pick, Ms),
     /// The server is killed, and started again after so long.
-    ServerDown {
-        ms: u64,
-    },
+    ServerDown(Ms),
     /// Every connection is cut, once.
     Cut,
     /// No connection can be made for so long.
-    Sever {
-        ms: u64,
-    },
+    Sever(Ms),
     /// The same, from just before the end of a longer run on.
-    SeverAtAnEnd {
-        ms: u64,
-    },
+    SeverAtAnEnd(Ms),
     /// Nothing passes for so long, and nothing is closed.
-    Freeze {
-        ms: u64,
-    },
+    Freeze(Ms),
     /// The server does what it is asked, and one answer, after so many others, does not arrive.
-    LoseReply {
-        after: u64,
-    },
+    LoseReply(u64),
     /// The server's clock is set forward by so much, and after a while back by as much.
-    ClockAhead {
-        ms: u64,
-        for_ms: u64,
-    },
+    ClockAhead(Ms, Ms),
     /// And the other way round.
-    ClockBehind {
-        ms: u64,
-        for_ms: u64,
-    },
-    /// An item with the worst payload that is allowed: of which kind, and in which store, says `pick`.
-    Poison {
-        pick: u64,
-    },
+    ClockBehind(Ms, Ms),
+    /// An item with the worst payload that is allowed: of which kind, and in which store, is picked.
+    Poison(Pick),
     /// A job's journal is overwritten with garbage.
-    DamageJournal {
-        pick: u64,
-    },
+    DamageJournal(Pick),
     /// An item's record is overwritten with garbage.
-    DamageItem {
-        pick: u64,
-    },
+    DamageItem(Pick),
     /// A checkpoint that is not text appears in the spool.
-    BadNote {
-        pick: u64,
-    },
+    BadNote(Pick),
     /// A file that only its owner can read appears in the spool.
-    SecretFile {
-        pick: u64,
-    },
+    SecretFile(Pick),
     /// A folder that is closed to others appears among the workers' folders of the spool.
     ClosedFolder,
     /// A cleaner of temporary files removes every lane's folder.
@@ -120,37 +92,37 @@ fn minute(random: &mut Random, begin: u64, end: u64, orders: &mut Vec<Order>) {
     let times = if is_calm { 1 } else { 2 };
     for _ in 0..times {
         let ms = random.between(300, 2_500);
-        place(random, orders, Fault::ServerDown { ms });
+        place(random, orders, Fault::ServerDown(ms));
     }
     for _ in 0..times {
         let ms = random.between(500, 4_000);
-        place(random, orders, Fault::Sever { ms });
+        place(random, orders, Fault::Sever(ms));
     }
     for number in 1..4 {
         let ms = random.between(800, 2_000);
         let at = if is_calm { from + length * number / 16 } else { random.between(from, end) };
-        orders.push(Order { at, fault: Fault::SeverAtAnEnd { ms } });
+        orders.push(Order { at, fault: Fault::SeverAtAnEnd(ms) });
     }
     let ms = random.between(500, 3_000);
-    place(random, orders, Fault::Freeze { ms });
+    place(random, orders, Fault::Freeze(ms));
     for _ in 0..=times {
         place(random, orders, Fault::Cut);
         let after = random.between(0, 12);
-        place(random, orders, Fault::LoseReply { after });
+        place(random, orders, Fault::LoseReply(after));
     }
     clock(random, from, length, orders);
     // What is damaged early has the longest time to do harm.
     let early = from + length / 3;
     for fault in [
         // Both kinds in both stores.
-        Fault::Poison { pick: 0 },
-        Fault::Poison { pick: 1 },
-        Fault::Poison { pick: 2 },
-        Fault::Poison { pick: 3 },
-        Fault::DamageJournal { pick: begin },
-        Fault::DamageItem { pick: random.next() },
-        Fault::BadNote { pick: random.next() },
-        Fault::SecretFile { pick: random.next() },
+        Fault::Poison(0),
+        Fault::Poison(1),
+        Fault::Poison(2),
+        Fault::Poison(3),
+        Fault::DamageJournal(begin),
+        Fault::DamageItem(random.next()),
+        Fault::BadNote(random.next()),
+        Fault::SecretFile(random.next()),
         Fault::ClosedFolder,
         Fault::CleanTemporary,
     ] {
@@ -158,15 +130,15 @@ fn minute(random: &mut Random, begin: u64, end: u64, orders: &mut Vec<Order>) {
     }
     let (pick, ms) = (random.next(), random.between(500, 9_000));
     let until = if is_calm { from + length * SPELL.0 / 200 } else { end };
-    orders.push(Order { at: random.between(from, until + 1), fault: Fault::Stop { role: Role::Lane, pick, ms } });
+    orders.push(Order { at: random.between(from, until + 1), fault: Fault::Stop(Role::Lane, pick, ms) });
     let mut at = from;
     while at < end {
         let is_spell = is_calm && (from + length * SPELL.0 / 100..from + length * SPELL.1 / 100).contains(&at);
         let roles = if is_spell { &OF_JOBS[..] } else { &ROLES[..] };
         let (role, pick) = (roles[random.between(0, roles.len() as u64) as usize], random.next());
         let fault = match random.between(0, 4) {
-            0 => Fault::Stop { role, pick, ms: random.between(500, 9_000) },
-            _ => Fault::Kill { role, pick },
+            0 => Fault::Stop(role, pick, random.between(500, 9_000)),
+            _ => Fault::Kill(role, pick),
         };
         orders.push(Order { at, fault });
         at += random.between(800, 3_500);
@@ -176,10 +148,10 @@ fn minute(random: &mut Random, begin: u64, end: u64, orders: &mut Vec<Order>) {
 /// Steps of the clock, one after the other: each is taken back, so that most of a minute is not spent waiting for the
 /// clock to reach again what it had shown.
 fn clock(random: &mut Random, from: u64, length: u64, orders: &mut Vec<Order>) {
-    let small = Fault::ClockAhead { ms: random.between(1_000, 8_000), for_ms: random.between(500, 3_000) };
+    let small = Fault::ClockAhead(random.between(1_000, 8_000), random.between(500, 3_000));
     // For long enough to see who waits for the clock instead of for a lane.
-    let back = Fault::ClockBehind { ms: random.between(30_000, 60_000), for_ms: length / 2 };
-    let large = Fault::ClockAhead { ms: random.between(10_000, 90_000), for_ms: random.between(1_000, 5_000) };
+    let back = Fault::ClockBehind(random.between(30_000, 60_000), length / 2);
+    let large = Fault::ClockAhead(random.between(10_000, 90_000), random.between(1_000, 5_000));
     for (hundredths, fault) in [(0, small), (SPELL.0, back), (86, large)] {
         let begin = from + length * hundredths / 100;
         orders.push(Order { at: random.between(begin, begin + length / 20 + 1), fault });

@@ -1,12 +1,12 @@
 //! One run: set up, storm, heal, look until all is settled, tell everybody to end, judge.
 
-use crate::actors::Cast;
-use crate::adder::{Adder, Way};
+use crate::actors::Fleet;
+use crate::adder::{Adder, Producer};
 use crate::check::{Verdict, check};
 use crate::facts::{Added, History, Location, Work};
 use crate::faults::{World, set_clock};
 use crate::log::{self, now_ms};
-use crate::look::{Eyes, Looker};
+use crate::look::{Client, Watcher};
 use crate::options::Options;
 use crate::plan::plan;
 use crate::processes;
@@ -47,7 +47,7 @@ fn once(leasehold: &Path, kept: &Path, options: &Options) -> Vec<Verdict> {
         println!("torture: not root: the spool is used by ONE user, so nothing is shown about two");
     }
     let folder = tempfile::Builder::new().prefix("leasehold-torture-").tempdir().unwrap();
-    let history = torment(folder.path(), leasehold, options);
+    let history = storm(folder.path(), leasehold, options);
     let verdicts = check(&history);
     report(&history, &verdicts);
     // Also of one that should have found something.
@@ -60,7 +60,7 @@ fn once(leasehold: &Path, kept: &Path, options: &Options) -> Vec<Verdict> {
     verdicts
 }
 
-fn torment(root: &Path, leasehold: &Path, options: &Options) -> History {
+fn storm(root: &Path, leasehold: &Path, options: &Options) -> History {
     let site = Site::new(root, leasehold);
     let clock_file = root.join("clock");
     set_clock(&clock_file, 0);
@@ -70,35 +70,35 @@ fn torment(root: &Path, leasehold: &Path, options: &Options) -> History {
     let (direct, far) = (Postgres::url(server.port()), Postgres::url(proxy.port()));
     let pulse = Pulse::start();
     let works = site::works();
-    let way = Way { site: site.clone(), server: direct.clone() };
-    let mut cast = Cast::new(&site, &far);
-    let mut world = World::new(&site, server, proxy, &clock_file, way.clone());
-    let looker = Looker::start(Eyes { site: site.clone(), server: direct }, works.clone());
-    let mut adder = Adder::start(way, options.seed ^ 1);
+    let producer = Producer { site: site.clone(), server: direct.clone() };
+    let mut fleet = Fleet::new(&site, &far);
+    let mut world = World::new(&site, server, proxy, &clock_file, producer.clone());
+    let watcher = Watcher::start(Client { site: site.clone(), server: direct }, works.clone());
+    let mut adder = Adder::start(producer, options.seed ^ 1);
     let begun = now_ms();
     let mut orders = plan(options.seed, options.storm_ms).into_iter().peekable();
     while now_ms() < begun + options.storm_ms {
-        world.take_back(false, &mut cast);
+        world.take_back(false, &mut fleet);
         while let Some(order) = orders.next_if(|order| begun + order.at <= now_ms()) {
-            world.strike(order.fault, &mut cast, &adder);
+            world.inject(order.fault, &mut fleet, &adder);
         }
-        cast.tend(&site, world.server_is_there(), |from, to| world.was_away(from, to));
+        fleet.tend(&site, world.server_is_there(), |from, to| world.was_away(from, to));
         std::thread::sleep(STEP);
     }
-    world.heal(&mut cast);
+    world.heal(&mut fleet);
     let added = adder.stop();
     let healed = now_ms();
     let due_to = (world.server_ms(), leasehold_system::clock::wall_ms());
-    settle(&site, &mut cast, &world, &looker, &works, &added, due_to, &pulse);
+    settle(&site, &mut fleet, &world, &watcher, &works, &added, due_to, &pulse);
     let looked = now_ms();
-    let actors = cast.end(&site, || pulse.stalled_ms());
+    let actors = fleet.end(&site, || pulse.stalled_ms());
     leave_nobody(&site);
-    let mut slots = looker.slots();
+    let mut slots = watcher.slots();
     for work in works.iter().filter(|work| work.is_job()) {
         let until = if work.place == Location::Server { due_to.0 } else { due_to.1 };
         slots.entry(work.name.clone()).or_default().due_to = until;
     }
-    let (items, _) = looker.items();
+    let (items, _) = watcher.items();
     let lines = log::parse(&std::fs::read_to_string(site.at("log")).unwrap()).unwrap();
     let happened = [std::mem::take(&mut world.happened), pulse.stalls()].concat();
     let damaged = std::mem::take(&mut world.damaged);
@@ -110,9 +110,9 @@ fn torment(root: &Path, leasehold: &Path, options: &Options) -> History {
 #[allow(clippy::too_many_arguments)]
 fn settle(
     site: &Site,
-    cast: &mut Cast,
+    fleet: &mut Fleet,
     world: &World<'_>,
-    looker: &Looker,
+    watcher: &Watcher,
     works: &[Work],
     added: &[Added],
     due_to: (u64, u64),
@@ -120,9 +120,9 @@ fn settle(
 ) {
     let (begun, before) = (now_ms(), pulse.stalled_ms());
     loop {
-        cast.tend(site, true, |from, to| world.was_away(from, to));
-        let (items, due) = looker.items();
-        let slots = looker.slots();
+        fleet.tend(site, true, |from, to| world.was_away(from, to));
+        let (items, due) = watcher.items();
+        let slots = watcher.slots();
         let is_damaged = |work: &str, id: &str| world.damaged.contains(&format!("{work}/{id}"));
         let is_waiting = |item: &crate::facts::Item| {
             matches!(item.state.as_str(), "ready" | "later" | "claimed") && !is_damaged(&item.work, &item.id)
@@ -142,7 +142,7 @@ fn settle(
                 Some(missing + seen.filter(|(slot, seen)| known.is_open(**slot, seen)).count())
             })
             .sum();
-        if open_items == 0 && open_slots == 0 && there && cast.is_complete() {
+        if open_items == 0 && open_slots == 0 && there && fleet.is_complete() {
             return;
         }
         // What is to wait waits.

@@ -26,7 +26,7 @@ use std::time::Duration;
 const SHOWN_PAYLOAD: usize = 1 << 20;
 
 /// Who is told of what is passed over.
-pub type Tell = fn(&Error);
+pub type Warn = fn(&Error);
 
 /// What a worker is to know of an item that it has claimed.
 #[derive(Debug)]
@@ -114,7 +114,7 @@ pub(crate) fn changed_since(what: &str, expected: Epoch, seen: Epoch) -> Error {
 
 /// What a janitor or a purge did.
 #[derive(Debug)]
-pub struct Tended {
+pub struct JanitorReport {
     /// How many items of each kind, in the order in which people are told.
     pub counts: Vec<(&'static str, usize)>,
     /// The first trouble that kept an item from being looked after.
@@ -156,7 +156,7 @@ pub trait Backlog: Clone + Debug + Send + Sync + 'static {
     async fn add_lines(&self, like: &NewItem, lines: Vec<String>, added: &mut Vec<(ItemId, bool)>) -> Result<()>;
 
     /// Claims for this long at a time, as a holder of this label. `warn` is told, once each, of what is passed over.
-    fn claimer(&self, label: Option<Label>, ttl: Ttl, warn: Tell) -> Result<Self::Claimer>;
+    fn claimer(&self, label: Option<Label>, ttl: Ttl, warn: Warn) -> Result<Self::Claimer>;
 
     /// Claims the first item that may be claimed; none if there was none in that time.
     async fn claim(claimer: &mut Self::Claimer, wait: Wait) -> Result<Option<Self::Grant>>;
@@ -201,33 +201,33 @@ pub trait Backlog: Clone + Debug + Send + Sync + 'static {
     async fn operate(&self, id: &ItemId, order: Ordered) -> Result<(ItemView, Option<Token>)>;
 
     /// Puts back what ran out, and finishes what was cut off.
-    async fn clean(&self, tell: Tell) -> Result<Tended>;
+    async fn clean(&self, warn: Warn) -> Result<JanitorReport>;
 
     /// Removes what was finished so long ago, dead letters only if they are asked for.
-    async fn purge(&self, older_than: Duration, with_dead: bool, tell: Tell) -> Result<Tended>;
+    async fn purge(&self, older_than: Duration, with_dead: bool, warn: Warn) -> Result<JanitorReport>;
 }
 
-impl Tended {
+impl JanitorReport {
     /// What is no item is told; only what is one, and could not be looked after, is a trouble.
-    fn cleaned(done: Chores, tell: Tell) -> Self {
-        done.odd.iter().for_each(tell);
+    fn cleaned(done: Chores, warn: Warn) -> Self {
+        done.odd.iter().for_each(warn);
         let counts = vec![
             ("requeued", done.requeued),
             ("buried", done.buried),
             ("lined_up", done.lined_up),
             ("settled", done.settled),
         ];
-        Tended::telling(counts, done.troubles, tell)
+        JanitorReport::telling(counts, done.troubles, warn)
     }
 
-    fn purged(done: Purged, tell: Tell) -> Self {
-        Tended::telling(vec![("purged", done.items)], done.troubles, tell)
+    fn purged(done: Purged, warn: Warn) -> Self {
+        JanitorReport::telling(vec![("purged", done.items)], done.troubles, warn)
     }
 
-    fn telling(mut counts: Vec<(&'static str, usize)>, troubles: Vec<Error>, tell: Tell) -> Self {
+    fn telling(mut counts: Vec<(&'static str, usize)>, troubles: Vec<Error>, warn: Warn) -> Self {
         counts.push(("set_aside", troubles.len()));
-        troubles.iter().for_each(tell);
-        Tended { counts, trouble: troubles.into_iter().next() }
+        troubles.iter().for_each(warn);
+        JanitorReport { counts, trouble: troubles.into_iter().next() }
     }
 }
 
@@ -244,7 +244,7 @@ pub fn read_bounded(from: impl Read, most: usize, what: &str) -> Result<Vec<u8>>
 impl Backlog for Queue {
     type Grant = ItemGrant;
     type Tenancy = ItemTenancy;
-    type Claimer = (Claimer, Tell);
+    type Claimer = (Claimer, Warn);
     const BATCH: usize = 500;
 
     async fn is_known(&self) -> Result<bool> {
@@ -265,7 +265,7 @@ impl Backlog for Queue {
         outcome
     }
 
-    fn claimer(&self, label: Option<Label>, ttl: Ttl, warn: Tell) -> Result<Self::Claimer> {
+    fn claimer(&self, label: Option<Label>, ttl: Ttl, warn: Warn) -> Result<Self::Claimer> {
         Ok((Claimer::new(self.clone(), label, ttl)?, warn))
     }
 
@@ -357,17 +357,17 @@ impl Backlog for Queue {
         Ok((ItemView::Item(self.item(id.clone()), Box::new(item)), token))
     }
 
-    async fn clean(&self, tell: Tell) -> Result<Tended> {
+    async fn clean(&self, warn: Warn) -> Result<JanitorReport> {
         let done = self.clean().await?;
         let redated = done.redated;
-        let mut tended = Tended::cleaned(done, tell);
+        let mut tended = JanitorReport::cleaned(done, warn);
         tended.counts.insert(4, ("redated", redated));
         Ok(tended)
     }
 
-    async fn purge(&self, older_than: Duration, with_dead: bool, tell: Tell) -> Result<Tended> {
+    async fn purge(&self, older_than: Duration, with_dead: bool, warn: Warn) -> Result<JanitorReport> {
         let done = self.purge(older_than, |state| with_dead || !matches!(state, State::Dead { .. })).await?;
-        Ok(Tended::purged(done, tell))
+        Ok(JanitorReport::purged(done, warn))
     }
 }
 
@@ -398,7 +398,7 @@ impl Backlog for Spool {
         })
     }
 
-    fn claimer(&self, label: Option<Label>, ttl: Ttl, warn: Tell) -> Result<SpoolClaimer> {
+    fn claimer(&self, label: Option<Label>, ttl: Ttl, warn: Warn) -> Result<SpoolClaimer> {
         let label = label.unwrap_or_else(|| HolderId::new(None).label);
         Ok(SpoolClaimer::new(self.clone(), &label, ttl)?.warning(warn))
     }
@@ -491,13 +491,13 @@ impl Backlog for Spool {
         Ok((ItemView::File(item), token))
     }
 
-    async fn clean(&self, tell: Tell) -> Result<Tended> {
-        Ok(Tended::cleaned(self.clean()?, tell))
+    async fn clean(&self, warn: Warn) -> Result<JanitorReport> {
+        Ok(JanitorReport::cleaned(self.clean()?, warn))
     }
 
-    async fn purge(&self, older_than: Duration, with_dead: bool, tell: Tell) -> Result<Tended> {
+    async fn purge(&self, older_than: Duration, with_dead: bool, warn: Warn) -> Result<JanitorReport> {
         let places = [Where::Done, Where::Cancelled, Where::Failed];
         let done = self.purge(older_than, &places[..if with_dead { 3 } else { 2 }])?;
-        Ok(Tended::purged(done, tell))
+        Ok(JanitorReport::purged(done, warn))
     }
 }

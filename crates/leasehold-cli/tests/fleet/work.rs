@@ -3,10 +3,9 @@
 use crate::Engine;
 use crate::common::{Running, descendants, eventually, signal};
 use leasehold_testbed::Proxy;
-use std::time::Duration;
 
-/// Longer than the first three pauses between two attempts: what is told of each would have been told by then.
-const A_WHILE: Duration = Duration::from_secs(4);
+/// So many connections that are refused are several attempts: what is told of each would have been told by then.
+const ATTEMPTS: u64 = 6;
 
 fn a_worker_outlives_its_store(engine: &Engine) {
     let proxy = Proxy::start(engine.port());
@@ -22,7 +21,8 @@ fn a_worker_outlives_its_store(engine: &Engine) {
     });
     proxy.sever();
     eventually("it is told", || !far.read("log").is_empty());
-    std::thread::sleep(A_WHILE);
+    let before = proxy.refused();
+    eventually("it has tried several times more", || proxy.refused() >= before + ATTEMPTS);
     let told = far.read("log");
     assert!(told.starts_with("leasehold: cannot claim, trying again until it works: "), "{told}");
     assert_eq!(told.lines().count(), 1, "{told}");

@@ -237,7 +237,7 @@ pub struct LinePosition {
     pub item: ItemName,
     /// Where.
     pub stand: Stand,
-    /// The time that it sorts by: since when it waits, from when on it may be claimed, or until when somebody is at it.
+    /// The time that it sorts by: since when it waits, from when on it may be claimed, or until when it is claimed.
     pub at: Timestamp,
     /// The item's epoch when it came to stand there: never the same twice.
     pub turn: Epoch,
@@ -255,7 +255,7 @@ pub enum Stand {
 }
 
 impl Stand {
-    /// How urgent the item is; none while somebody is at it.
+    /// How urgent the item is; none while it is claimed.
     pub const fn priority(self) -> Option<Priority> {
         match self {
             Stand::Aside => None,
@@ -307,7 +307,7 @@ impl LinePosition {
 
     /// A name just before every such place in this queue's line.
     pub fn before(queue: &QueueName, stand: Stand) -> Result<LeaseName> {
-        // `-` is the least character that a name may have, and a place goes on with a digit.
+        // `-` is the least character that a name may have, and a place continues with a digit.
         LeaseName::new(format!("{queue}/{stand}/-"))
     }
 }

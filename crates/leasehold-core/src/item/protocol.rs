@@ -114,7 +114,7 @@ pub enum Order {
         migration: Nonce,
         /// Which step.
         step: Step,
-        /// What [`Step::Leave`] does about somebody who is at it.
+        /// What [`Step::Leave`] does about somebody who has claimed it.
         holder: Holder,
     },
     /// Over what is here, take in the item of this name in another store.
@@ -134,7 +134,7 @@ pub type Decision = crate::cell::Decision<Item, Refusal>;
 /// Why a request is refused. Nothing changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// Somebody is at it.
+    /// Somebody has claimed it.
     Busy {
         /// Who.
         holder: HolderId,

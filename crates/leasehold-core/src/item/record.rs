@@ -30,7 +30,7 @@ pub type Reason = Line<500>;
 pub enum State {
     /// In line.
     Ready,
-    /// Somebody is at it, until the deadline unless renewed.
+    /// Somebody works on it, until the deadline unless renewed.
     Claimed(Tenure),
     /// Completed, once.
     Done {
@@ -49,7 +49,7 @@ pub enum State {
         /// When.
         at: Timestamp,
     },
-    /// Purged: what is left of an item that was added under a key, so that the key's epochs go on when it is used again.
+    /// Purged: what is left of an item that was added under a key, so that the key's epochs continue when it is used again.
     Purged {
         /// When.
         at: Timestamp,
@@ -178,7 +178,7 @@ pub enum What {
     Cancelled,
     /// An operator gave it to somebody.
     HandedOff,
-    /// An operator took it from whoever was at it, to move it to another store.
+    /// An operator took it from whoever had claimed it, to move it to another store.
     Evicted,
     /// It left for another store, or came from one.
     Moved,
@@ -352,7 +352,7 @@ impl Item {
         left
     }
 
-    /// A new item under the key of a purged one: its epochs go on where those ended.
+    /// A new item under the key of a purged one: its epochs continue where those ended.
     pub fn after(&self, purged: &Item) -> Self {
         Item { lineage: purged.lineage, epoch: purged.epoch, turn: purged.epoch, ..self.clone() }
     }

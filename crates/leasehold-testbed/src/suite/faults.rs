@@ -5,7 +5,7 @@ use crate::{Fault, Proxy};
 use leasehold_core::{Acquired, Coordinator, Epoch, Error, Grant, LeaseName, Outcome};
 
 /// Whichever exchange of a tenure is cut, and wherever: nobody else is let in, no epoch is given twice, a lost answer is
-/// found again by its nonce, and the client goes on without being opened anew.
+/// found again by its nonce, and the client works on without being opened again.
 ///
 /// # Panics
 /// If harm was done.

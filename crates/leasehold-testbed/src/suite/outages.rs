@@ -39,7 +39,7 @@ pub async fn a_server_that_is_away_is_an_error(server: &mut Server, opener: &Ope
 /// The holders die with the server and are waited out; see [`a_killed_server_never_reissues_an_epoch`].
 ///
 /// # Panics
-/// If the lease of a holder that is gone cannot be had after its TTL, or can be before.
+/// If the lease of a holder that is gone cannot be acquired after its TTL, or can be before.
 pub async fn a_dead_server_is_waited_out(server: &mut Server, opener: &Opener) {
     let leases = opener.leases(server.port()).await;
     let lease = fresh_lease("waited-out");
@@ -52,7 +52,7 @@ pub async fn a_dead_server_is_waited_out(server: &mut Server, opener: &Opener) {
     assert!(now >= first.trust_until(), "granted while the first holder still trusted its lease");
 }
 
-/// Clients contend while the server is killed and comes back: every epoch is given once, and all go on by themselves.
+/// Clients contend while the server is killed and comes back: every epoch is given once, and all clients recover by themselves.
 ///
 /// # Panics
 /// If an epoch was given twice, or the clients did not recover.

@@ -41,7 +41,7 @@ fn overlap(history: &History, lease: &str, run: &Run<'_>, later: &Run<'_>, verdi
     let stalls = history.stalls(later.start.saturating_sub(ttl), run.last);
     if together > GRAIN_MS + learns + away + stalls {
         let what = format!(
-            "epoch {} was still at it {together} ms after epoch {} had begun (allowed: {} ms)",
+            "epoch {} was still running {together} ms after epoch {} had begun (allowed: {} ms)",
             run.epoch,
             later.epoch,
             GRAIN_MS + learns + away + stalls
@@ -50,7 +50,7 @@ fn overlap(history: &History, lease: &str, run: &Run<'_>, later: &Run<'_>, verdi
     }
 }
 
-/// A command that went without a word was hit, or its store or its clock was.
+/// A command that ended without logging it was hit, or its store or its clock was.
 fn stopped(history: &History, run: &Run<'_>, verdicts: &mut Vec<Verdict>) {
     if run.code.is_some() || run.last >= history.looked || history.is_damaged(&run.work.name, run.id) {
         return;

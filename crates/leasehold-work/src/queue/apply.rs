@@ -95,7 +95,7 @@ impl Queue {
                 }
                 let is_ours = is_first || record.lineage == item.lineage;
                 let known = Seen::new(record, revision, anchor);
-                self.stands(&name, &known, if is_ours { Added::New } else { Added::Duplicate }).await
+                self.ensure_in_line(&name, &known, if is_ours { Added::New } else { Added::Duplicate }).await
             }
             ChangeApplied::No { refusal: Obstacle::Relocation(state), .. } => {
                 Err(migration::elsewhere(self.store().as_ref(), &format!("item `{name}`"), &state).await)
@@ -105,7 +105,7 @@ impl Queue {
     }
 
     /// Sees that an item which is stored stands in line: whoever added it may have died before that.
-    async fn stands(&self, name: &ItemName, known: &Seen, added: fn(ItemName) -> Added) -> Result<Added> {
+    async fn ensure_in_line(&self, name: &ItemName, known: &Seen, added: fn(ItemName) -> Added) -> Result<Added> {
         let place = self.line.place(name, &known.record);
         if known.record.is_open()
             && let Err(error) = self.line.enter(&place, known).await
@@ -120,7 +120,7 @@ impl Queue {
         Ok(added(name.clone()))
     }
 
-    /// Refuses to go on in a namespace that is on its way to another store, or has gone there, or in which another store's
+    /// Refuses to continue in a namespace that is on its way to another store, or has gone there, or in which another store's
     /// records arrive. A migration is not in its own way.
     pub(super) async fn check_migration(&self) -> Result<()> {
         let what = format!("queue `{}`", self.name);
@@ -154,7 +154,7 @@ impl Queue {
         if gone { Err(refused) } else { Ok(()) }
     }
 
-    /// Erases an item that was just added, unless a migration has it on its way or somebody was at it.
+    /// Erases an item that was just added, unless a migration has it on its way or somebody has claimed it.
     async fn take_back(&self, name: &ItemName) -> Result<TakenBack> {
         match self.change(name, &Change::TakeBack, Start::Read).await? {
             ChangeApplied::Yes { before, .. } => {
@@ -196,9 +196,9 @@ enum Change<'a> {
 enum Obstacle {
     /// A migration has it on its way.
     Relocation(Relocation),
-    /// Somebody was at it.
+    /// Somebody has claimed it.
     InUse,
-    /// It goes on from the epochs of an earlier item, which must not be forgotten.
+    /// It continues the epochs of an earlier item, which must not be forgotten.
     EarlierEpochs,
 }
 

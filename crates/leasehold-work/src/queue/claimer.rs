@@ -10,7 +10,7 @@
 use super::apply::Applied;
 use super::grant::{ItemGrant, Seen};
 use super::janitor::Sweep;
-use super::line::Standing;
+use super::line::Listed;
 use super::queue::{Queue, too_large};
 use super::view::View;
 use leasehold_core::cell::Start;
@@ -118,7 +118,7 @@ impl Claimer {
         loop {
             match self.claim().await? {
                 Claimed::Item(grant) => return Ok(*grant),
-                Claimed::Nothing { look_again, .. } => self.rest(look_again).await,
+                Claimed::Nothing { look_again, .. } => self.wait(look_again).await,
             }
         }
     }
@@ -145,12 +145,12 @@ impl Claimer {
             if clock.now() >= until {
                 return Ok(None);
             }
-            self.rest(look_again.min(until)).await;
+            self.wait(look_again.min(until)).await;
         }
     }
 
     /// Until this moment, or until the bell is rung.
-    async fn rest(&mut self, look_again: Moment) {
+    async fn wait(&mut self, look_again: Moment) {
         let clock = self.queue.clock().clone();
         let Some(watch) = &mut self.watch else {
             // What came before the watch was in place hinted nobody: look once more.
@@ -178,9 +178,9 @@ impl Claimer {
                 return self.nothing(due).await;
             }
             has_looked = true;
-            let Some(standing) = self.view.next(self.queue.line.is_one_step()) else { continue };
-            let place = standing.place.clone();
-            match self.try_claim(standing).await {
+            let Some(listed) = self.view.next(self.queue.line.is_one_step()) else { continue };
+            let place = listed.place.clone();
+            match self.try_claim(listed).await {
                 Ok(Some(grant)) => {
                     self.troubled.remove(&place);
                     self.named.remove(&place.item);
@@ -199,7 +199,7 @@ impl Claimer {
     }
 
     async fn nothing(&mut self, due: Moment) -> Result<Claimed> {
-        self.stay().await?;
+        self.check_not_moved().await?;
         self.sweep.idle().await;
         let poll = match self.queue.store().capabilities().watch {
             Watching::Hints => POLL_WITH_HINTS,
@@ -215,7 +215,7 @@ impl Claimer {
         Ok(Claimed::Nothing { look_again, held_up })
     }
 
-    /// Leaves an item alone for a while that could not be claimed, or put back in line, and goes on with the others. An error
+    /// Leaves an item alone for a while that could not be claimed, or put back in line, and continues with the others. An error
     /// that is not its own goes to the caller.
     pub(super) async fn set_aside(&mut self, place: LinePosition, error: Error) -> Result<()> {
         let now = self.queue.clock().now();
@@ -261,7 +261,7 @@ impl Claimer {
     }
 
     /// Ends the claiming if the queue was moved: an empty line says nothing about where its items went.
-    async fn stay(&mut self) -> Result<()> {
+    async fn check_not_moved(&mut self) -> Result<()> {
         let now = self.queue.clock().now();
         if now < self.next_migration_check {
             return Ok(());
@@ -270,11 +270,11 @@ impl Claimer {
         self.queue.check_migration().await
     }
 
-    async fn try_claim(&mut self, standing: Standing) -> Result<Option<ItemGrant>> {
-        let name = standing.place.item.clone();
+    async fn try_claim(&mut self, listed: Listed) -> Result<Option<ItemGrant>> {
+        let name = listed.place.item.clone();
         let holder = HolderId::new(self.label.clone());
         let request = Request::Claim { holder: holder.clone(), ttl: self.ttl };
-        let copy = if standing.is_suspect { None } else { self.view.anchor.zip(standing.copy()) };
+        let copy = if listed.is_suspect { None } else { self.view.anchor.zip(listed.copy()) };
         let copy = copy.map(|(anchor, (item, revision))| Seen::new(item, Some(revision), anchor));
         // If it has changed since, there are others.
         let start = copy.as_ref().map_or(Start::Read, Start::OnlyOn);
@@ -282,13 +282,13 @@ impl Claimer {
         let is_one_step = self.queue.line.is_one_step();
         match applied {
             Applied::Yes { written, .. } => {
-                self.view.had(is_one_step);
+                self.view.claimed(is_one_step);
                 self.sweep.put_off();
                 // Where the item stands now, if that was a place it had left before.
-                let entry = (written.record.place(&name) == standing.place).then(|| standing.tag().clone());
+                let entry = (written.record.place(&name) == listed.place).then(|| listed.tag().clone());
                 if !is_one_step {
                     // Its entry stays in line while it is worked on.
-                    self.view.busy.insert(standing.place, written.anchor.asked + self.ttl.get());
+                    self.view.busy.insert(listed.place, written.anchor.asked + self.ttl.get());
                 }
                 match self.queue.granted(name, &holder, self.ttl, *written, entry) {
                     // The exchange took longer than the claim lasts: it is as if another had it.
@@ -297,22 +297,22 @@ impl Claimer {
                 }
             }
             Applied::Overtaken => {
-                self.view.missed(standing.place, is_one_step);
+                self.view.lost_race(listed.place, is_one_step);
                 Ok(None)
             }
-            Applied::No { refusal: Refusal::Busy { .. }, .. } if is_one_step && !standing.is_suspect => {
-                self.view.missed(standing.place, is_one_step);
+            Applied::No { refusal: Refusal::Busy { .. }, .. } if is_one_step && !listed.is_suspect => {
+                self.view.lost_race(listed.place, is_one_step);
                 Ok(None)
             }
             Applied::No { refusal: Refusal::Busy { until, .. }, seen } if !is_one_step => {
                 let anchor = seen.anchor;
-                self.view.busy.insert(standing.place, anchor.asked + until.saturating_since(anchor.now));
+                self.view.busy.insert(listed.place, anchor.asked + until.saturating_since(anchor.now));
                 Ok(None)
             }
-            Applied::No { refusal: Refusal::NotDue { due }, seen } if seen.record.place(&name) == standing.place => {
+            Applied::No { refusal: Refusal::NotDue { due }, seen } if seen.record.place(&name) == listed.place => {
                 // The store's clock was set back since the line was listed.
                 let anchor = seen.anchor;
-                self.view.busy.insert(standing.place, anchor.asked + due.saturating_since(anchor.now).min(POLL));
+                self.view.busy.insert(listed.place, anchor.asked + due.saturating_since(anchor.now).min(POLL));
                 Ok(None)
             }
             Applied::No { refusal: Refusal::TooLarge { bytes, most }, .. } => Err(too_large(&name, bytes, most)),
@@ -324,14 +324,14 @@ impl Claimer {
                 Ok(None)
             }
             Applied::No { seen, .. } => {
-                let tag = standing.tag().clone();
-                self.queue.mend(&name, &seen, standing.place, Some(tag)).await?;
+                let tag = listed.tag().clone();
+                self.queue.repair_entry(&name, &seen, listed.place, Some(tag)).await?;
                 Ok(None)
             }
             // Purged.
             Applied::Missing => {
-                let tag = standing.tag().clone();
-                self.queue.line.leave(&standing.place, Some(tag)).await?;
+                let tag = listed.tag().clone();
+                self.queue.line.leave(&listed.place, Some(tag)).await?;
                 Ok(None)
             }
         }

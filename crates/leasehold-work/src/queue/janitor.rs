@@ -2,7 +2,7 @@
 //!
 //! Promise: any number of janitors at any time are safe, because each of their steps is a swap on the item's own record,
 //! or only concerns hints. Every worker does its share of it, so none need be run. The trouble of one item is told, and the
-//! others are looked after. A purged item's key may be used again, and its epochs go on. Non-promise: purging is final.
+//! others are looked after. A purged item's key may be used again, and its epochs continue. Non-promise: purging is final.
 
 use super::apply::Applied;
 use super::claimer::{MOST_TROUBLED, is_passing};
@@ -158,7 +158,7 @@ impl Queue {
                     _ => {}
                 }
             } else if expired || is_wanted(item) {
-                let entered = self.see_in_line(&name, &seen).await;
+                let entered = self.enter_if_missing(&name, &seen).await;
                 chores.lined_up += usize::from(patience.hear(&name, entered, &mut chores.troubles)?);
             } else if !item.outbox.is_empty() {
                 let settled = self.settle(&name, &seen).await.map(|()| true);
@@ -169,7 +169,7 @@ impl Queue {
     }
 
     /// Puts an item in line that is in none; gives whether it was in none.
-    async fn see_in_line(&self, name: &ItemName, seen: &Seen) -> Result<bool> {
+    async fn enter_if_missing(&self, name: &ItemName, seen: &Seen) -> Result<bool> {
         let place = self.line.place(name, &seen.record);
         if self.store().read(&place.key()?).await?.value.is_some() {
             return Ok(false);
@@ -193,7 +193,7 @@ impl Queue {
         let place = self.line.place(name, &before.record);
         match self.apply(name, &Request::Reap, Start::Remembered(&before)).await? {
             Applied::Yes { written, .. } => {
-                self.follow(name, &written, place, None).await?;
+                self.update_line(name, &written, place, None).await?;
                 Ok(Some(written.record.state))
             }
             Applied::No { .. } | Applied::Missing | Applied::Overtaken => Ok(None),
@@ -201,7 +201,7 @@ impl Queue {
     }
 
     /// Takes an entry out of the line that its item has left, after seeing to it that nothing is lost by that.
-    pub(super) async fn mend(
+    pub(super) async fn repair_entry(
         &self,
         name: &ItemName,
         known: &Seen,
@@ -245,7 +245,7 @@ impl Queue {
             }
         }
         for queue in queues {
-            queue.line.ring().await;
+            queue.line.wake_workers().await;
         }
         self.confirm(&mut added).await?;
         self.apply(name, &Request::Settle, Start::Remembered(known)).await?;
@@ -254,7 +254,7 @@ impl Queue {
 
     /// Makes the queue known where it was not, and wakes whoever waits for work.
     pub async fn announce(&self) {
-        self.line.ring().await;
+        self.line.wake_workers().await;
     }
 
     /// Takes in an item of another store; nobody gets it before the migration is settled.

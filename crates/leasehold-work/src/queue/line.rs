@@ -32,14 +32,14 @@ pub(super) struct Entry {
 
 /// One place in line, as listed.
 #[derive(Debug, Clone)]
-pub(super) struct Standing {
+pub(super) struct Listed {
     pub(super) place: LinePosition,
     value: Versioned,
     /// Whether a claim by its copy has failed before, so that the record must be read.
     pub(super) is_suspect: bool,
 }
 
-impl Standing {
+impl Listed {
     /// The entry's own tag.
     pub(super) fn tag(&self) -> &Revision {
         &self.value.revision
@@ -55,8 +55,8 @@ impl Standing {
 /// The front of a line, as listed.
 #[derive(Debug)]
 pub(super) struct Front {
-    pub(super) line: Vec<Standing>,
-    /// The last name that was listed, after which to go on.
+    pub(super) line: Vec<Listed>,
+    /// The last name that was listed, after which to continue.
     pub(super) last: Option<LeaseName>,
     /// Whether there is no more of this line behind it.
     pub(super) is_all: bool,
@@ -80,13 +80,13 @@ impl Line {
         Line { store, queue }
     }
 
-    fn bell(&self) -> Result<Key> {
+    fn wake_key(&self) -> Result<Key> {
         Ok(Key::new(Shelf::Queue, &LeaseName::new(self.queue.as_str())?))
     }
 
     /// The store's time.
     pub(super) async fn now(&self) -> Result<Timestamp> {
-        Ok(self.store.read(&self.bell()?).await?.now)
+        Ok(self.store.read(&self.wake_key()?).await?.now)
     }
 
     /// Whether what happens to an item and what that does to its place in line are one step.
@@ -172,7 +172,7 @@ impl Line {
             }
             // What is no place must not hide those behind it.
             if let Some(place) = LinePosition::parse(&self.queue, &name) {
-                front.line.push(Standing { place, value, is_suspect: false });
+                front.line.push(Listed { place, value, is_suspect: false });
             }
             front.last = Some(name);
         }
@@ -184,9 +184,9 @@ impl Line {
     }
 
     /// Wakes whoever waits for work. Best effort: they look by themselves once a second.
-    pub(super) async fn ring(&self) {
+    pub(super) async fn wake_workers(&self) {
         let ring = async {
-            let key = self.bell()?;
+            let key = self.wake_key()?;
             let found = self.store.read(&key).await?.value.map(|value| value.revision);
             // Where nobody hears it, it only stands for the queue.
             if found.is_some() && self.store.capabilities().watch == Watching::None {
@@ -201,7 +201,7 @@ impl Line {
 
     /// Listens for the bell.
     pub(super) async fn listen(&self) -> Watch {
-        match self.bell() {
+        match self.wake_key() {
             Ok(key) => self.store.watch(&key).await.unwrap_or_else(|_| Watch::silent()),
             Err(_) => Watch::silent(),
         }

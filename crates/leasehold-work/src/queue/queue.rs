@@ -1,7 +1,7 @@
 //! A queue: adds items, and carries out what [`leasehold_core::item::protocol`] decides, in one swap each.
 //!
 //! Promise: an item's record is the truth; its place in line is a hint that may be stale, doubled or lost, and is mended
-//! by whoever trips over it. No answer means *unknown* and is resolved by the request's nonce. Non-promise: it does not
+//! by whoever finds it so. No answer means *unknown* and is resolved by the request's nonce. Non-promise: it does not
 //! renew by itself (see [`super::ItemTenancy`]), and it starts no command.
 
 use super::apply::Applied;
@@ -152,7 +152,7 @@ impl Queue {
             let item = Item::new(Lineage::random(), new.payload, new.priority, new.attempts, now, due);
             added.push(self.put(self.item(id), &item).await?);
         }
-        self.line.ring().await;
+        self.line.wake_workers().await;
         self.confirm(added).await
     }
 
@@ -227,7 +227,7 @@ impl Queue {
         let request = Request::Complete { claim: grant.token().claim(), result, follow_ups };
         let known = self.decided(grant, &request).await?;
         let was = self.line.place(&grant.name, grant.item());
-        // Before the item leaves the line: if this process dies here, whoever finds its entry there goes on with it.
+        // Before the item leaves the line: if this process dies here, whoever finds its entry there finishes it.
         if !known.record.outbox.is_empty() {
             self.settle(&grant.name, &known).await.map_err(|e| {
                 let message =
@@ -241,7 +241,7 @@ impl Queue {
             let _ = self.line.leave(&was, tag).await;
             return Ok(known.record);
         }
-        self.follow(&grant.name, &known, was, grant.entry.clone()).await?;
+        self.update_line(&grant.name, &known, was, grant.entry.clone()).await?;
         Ok(known.record)
     }
 
@@ -306,7 +306,7 @@ impl Queue {
         let request = Request::Operate { nonce: Nonce::random(), by, why, expected, order };
         match self.apply(&name, &request, Start::Remembered(&before)).await? {
             Applied::Yes { written, .. } => {
-                self.follow(&name, &written, place, None).await?;
+                self.update_line(&name, &written, place, None).await?;
                 let (lineage, epoch) = (written.record.lineage, written.record.epoch);
                 Ok((written.record, to.map(|(nonce, lease)| Token { lease, lineage, epoch, nonce, seq: 0 })))
             }
@@ -339,7 +339,7 @@ impl Queue {
     async fn end(&self, grant: &ItemGrant, request: &Request) -> Result<Seen> {
         let known = self.decided(grant, request).await?;
         let was = self.line.place(&grant.name, grant.item());
-        self.follow(&grant.name, &known, was, grant.entry.clone()).await?;
+        self.update_line(&grant.name, &known, was, grant.entry.clone()).await?;
         Ok(known)
     }
 
@@ -353,8 +353,8 @@ impl Queue {
     }
 
     /// Lets the line follow what an item has become. The record counts; what cannot be done here is mended by whoever
-    /// trips over it, so a line that does not answer is no failure of what was decided.
-    pub(super) async fn follow(
+    /// finds it so, so a line that does not answer is no failure of what was decided.
+    pub(super) async fn update_line(
         &self,
         name: &ItemName,
         known: &Seen,
@@ -369,7 +369,7 @@ impl Queue {
                 return Ok(());
             }
             if known.record.tenure().is_none() && known.record.is_due(known.anchor.now) {
-                self.line.ring().await;
+                self.line.wake_workers().await;
             }
         }
         if !is_one_step && (!known.record.is_open() || is != was) {

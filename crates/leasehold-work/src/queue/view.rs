@@ -6,7 +6,7 @@
 //! Non-promise: what is seen may be stale; only the claim tells.
 
 use super::claimer::{Claimer, POLL_WITH_HINTS};
-use super::line::{Front, Standing};
+use super::line::{Front, Listed};
 use leasehold_core::clock::Moment;
 use leasehold_core::item::name::{LinePosition, Priority, Stand};
 use leasehold_core::item::record::SKEW;
@@ -24,21 +24,21 @@ const MAX_SPREAD: usize = 64;
 const MAX_FAR_SPREAD: usize = 1024;
 /// How many of the items that others took are remembered.
 const MAX_TAKEN: usize = 1024;
-/// How many of those that stand aside, or were to come later, are looked at at once, at first.
+/// How many claimed or delayed items one listing reads, at first.
 const ASIDE_BATCH: usize = 4;
-/// How often the items that stand aside are looked at, at least: claims may be shorter than those seen.
+/// How often claimed items are listed, at least: claims may be shorter than those seen.
 const ASIDE: Duration = Duration::from_secs(1);
-/// How often those that were to come later are looked at, at least: some may have come that are due sooner than those seen.
+/// How often delayed items are listed, at least: some may have come that are due sooner than those seen.
 const LATER: Duration = Duration::from_secs(1);
-/// How many places of items that others are at are looked past for the one at the front.
+/// How many places of items that others work on are passed over for the one at the front.
 const PEEKED: usize = 16;
 
 /// What a worker has seen of the line.
 #[derive(Debug)]
 pub(super) struct View {
-    pub(super) candidates: VecDeque<Standing>,
+    pub(super) candidates: VecDeque<Listed>,
     pub(super) anchor: Option<Anchor>,
-    /// Places whose items others are at, and until when.
+    /// Places whose items others work on, and until when.
     pub(super) busy: HashMap<LinePosition, Moment>,
     /// Places whose items were taken, or changed, while we looked.
     taken: HashSet<LinePosition>,
@@ -72,21 +72,21 @@ impl View {
     }
 
     /// The next candidate.
-    pub(super) fn next(&mut self, is_one_step: bool) -> Option<Standing> {
+    pub(super) fn next(&mut self, is_one_step: bool) -> Option<Listed> {
         // Where what is taken stays in line, the free ones are anywhere among them.
         let among = if is_one_step { 1 } else { self.spread.min(self.candidates.len()).max(1) };
         let at = self.below(among);
         self.candidates.remove(at)
     }
 
-    /// An item was had.
-    pub(super) fn had(&mut self, is_one_step: bool) {
+    /// A claim succeeded.
+    pub(super) fn claimed(&mut self, is_one_step: bool) {
         let slower = self.spread * 15 / 16;
         self.spread = if is_one_step { slower } else { self.spread / 2 }.max(1);
     }
 
     /// Another was faster.
-    pub(super) fn missed(&mut self, place: LinePosition, is_one_step: bool) {
+    pub(super) fn lost_race(&mut self, place: LinePosition, is_one_step: bool) {
         self.taken.insert(place);
         if !is_one_step {
             self.spread = (self.spread * 2).min(MAX_SPREAD);
@@ -108,14 +108,14 @@ impl View {
     }
 
     /// Takes what is listed as candidates, up to the first that is due later; gives that.
-    fn take_in(&mut self, front: Front) -> Option<Standing> {
-        for mut standing in front.line {
-            if matches!(standing.place.stand, Stand::Later(_)) && standing.place.at > front.now {
-                return Some(standing);
+    fn take_in(&mut self, front: Front) -> Option<Listed> {
+        for mut listed in front.line {
+            if matches!(listed.place.stand, Stand::Later(_)) && listed.place.at > front.now {
+                return Some(listed);
             }
-            standing.is_suspect = self.taken.contains(&standing.place);
-            if !self.busy.contains_key(&standing.place) {
-                self.candidates.push_back(standing);
+            listed.is_suspect = self.taken.contains(&listed.place);
+            if !self.busy.contains_key(&listed.place) {
+                self.candidates.push_back(listed);
             }
         }
         None
@@ -172,7 +172,7 @@ impl Claimer {
         }
         let limit = 1 + self.view.busy.len().min(PEEKED);
         let front = self.queue.line.front(Stand::Waiting(Priority::HIGHEST), None, 0, limit).await?;
-        let first = front.line.iter().find(|standing| !self.view.busy.contains_key(&standing.place));
+        let first = front.line.iter().find(|listed| !self.view.busy.contains_key(&listed.place));
         Ok(first.is_some_and(|first| first.place.rank() < next.place.rank()))
     }
 
@@ -203,7 +203,7 @@ impl Claimer {
             let (now, listed) = (front.now, front.line.len());
             self.saw(Anchor { now, asked });
             after.clone_from(&front.last);
-            front.line.retain(|standing| matches!(standing.place.stand, Stand::Later(_)));
+            front.line.retain(|listed| matches!(listed.place.stand, Stand::Later(_)));
             let is_all = front.is_all || front.line.len() < listed || after.is_none();
             let first = self.view.take_in(front);
             let wait = first.as_ref().map_or(LATER, |first| first.place.at.saturating_since(now).min(LATER));
@@ -237,7 +237,7 @@ impl Claimer {
         Ok(self.view.candidates.len() > known)
     }
 
-    /// Looks at the items that others are at, and puts those back in line whose claims have run out.
+    /// Looks at claimed items, and puts those back in line whose claims have expired.
     async fn look_aside(&mut self) -> Result<()> {
         let mut after = None;
         loop {
@@ -245,18 +245,18 @@ impl Claimer {
             let Front { line, last, is_all, now } =
                 self.queue.line.front(Stand::Aside, after.as_ref(), 0, ASIDE_BATCH).await?;
             after = last;
-            for standing in line {
-                if standing.place.stand != Stand::Aside {
+            for listed in line {
+                if listed.place.stand != Stand::Aside {
                     self.view.aside = asked + ASIDE;
                     return Ok(());
                 }
-                if standing.place.at > now {
-                    self.view.aside = asked + standing.place.at.saturating_since(now).min(ASIDE);
+                if listed.place.at > now {
+                    self.view.aside = asked + listed.place.at.saturating_since(now).min(ASIDE);
                     return Ok(());
                 }
-                if !self.view.busy.contains_key(&standing.place) {
-                    let place = standing.place.clone();
-                    if let Err(error) = self.requeue_expired(standing).await {
+                if !self.view.busy.contains_key(&listed.place) {
+                    let place = listed.place.clone();
+                    if let Err(error) = self.requeue_expired(listed).await {
                         self.set_aside(place, error).await?;
                     }
                 }
@@ -268,13 +268,13 @@ impl Claimer {
         }
     }
 
-    async fn requeue_expired(&mut self, standing: Standing) -> Result<()> {
-        let name = standing.place.item.clone();
-        let tag = Some(standing.tag().clone());
+    async fn requeue_expired(&mut self, listed: Listed) -> Result<()> {
+        let name = listed.place.item.clone();
+        let tag = Some(listed.tag().clone());
         match self.queue.look(&name).await? {
-            None => self.queue.line.leave(&standing.place, tag).await,
+            None => self.queue.line.leave(&listed.place, tag).await,
             Some(known) if known.has_run_out() => self.queue.reap_known(&name, known).await.map(|_| ()),
-            Some(known) => self.queue.mend(&name, &known, standing.place, tag).await,
+            Some(known) => self.queue.repair_entry(&name, &known, listed.place, tag).await,
         }
     }
 }

@@ -48,7 +48,7 @@ enum OneOrMany {
     Many(Vec<String>),
 }
 
-/// What to do when an earlier run still goes on.
+/// What to do while an earlier run is still running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Busy {
     /// Leave the slot out.
@@ -72,7 +72,7 @@ pub struct Job {
     pub ttl: Option<Ttl>,
     /// Between SIGTERM and SIGKILL.
     pub grace: Option<Duration>,
-    /// What to do when an earlier run still goes on.
+    /// What to do while an earlier run is still running.
     pub busy: Busy,
     /// How much is caught up on.
     pub catch_up: CatchUp,
@@ -205,7 +205,7 @@ fn check_jitter(jitter: Duration, schedule: &Schedule) -> Result<()> {
     if jitter.is_zero() {
         return Ok(());
     }
-    // The same on every machine and on every day: a file that is right stays right.
+    // The same on every machine and on every day: a file that is accepted stays so.
     let from = Timestamp::from_millis(1_767_225_600_000);
     let slots: Vec<Slot> = schedule.between(from, Timestamp::from_millis(u64::MAX)).take(LOOKED_AT).collect();
     let distance = slots.windows(2).map(|pair| pair[1].0.saturating_since(pair[0].0)).min().unwrap_or(Duration::MAX);

@@ -16,7 +16,7 @@ pub(super) const KIND: &str = "runs";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fate {
-    /// It is being run, or its run died without a word.
+    /// It is running, or its run died and nobody has noticed yet.
     Running,
     /// It ran to its end.
     Succeeded,

@@ -72,7 +72,7 @@ impl SpoolGrant {
         &self.token
     }
 
-    /// How long a sign of life lasts.
+    /// How long a heartbeat lasts.
     pub fn ttl(&self) -> Ttl {
         self.ttl
     }
@@ -130,7 +130,7 @@ impl Spool {
                 let ttl = Ttl::new(ttl_of(&worker))?;
                 let path = self.path(place.folder()).join(name.to_string());
                 let asked = SystemClock.now();
-                let silent = self.now()?.saturating_since(self.last_sign(&path)?);
+                let silent = self.now()?.saturating_since(self.last_heartbeat(&path)?);
                 let trust_until = asked + ttl.get().saturating_sub(silent) - self.grain();
                 return Ok(SpoolGrant { name, worker, token: token.clone(), ttl, trust_until, path });
             }
@@ -248,7 +248,7 @@ impl SpoolClaimer {
         }
     }
 
-    /// Claims the first item that may be claimed, if there is one. It goes on only while others claim what it saw.
+    /// Claims the first item that may be claimed, if there is one. It continues only while others claim what it saw.
     pub fn claim(&mut self) -> Result<Option<SpoolGrant>> {
         self.clean()?;
         let mut looks = 0;
@@ -391,7 +391,7 @@ impl SpoolClaimer {
             fs::hard_link(path, &taken).is_ok() || same_file(path, &taken)
         });
         let id = keyed.as_ref().map_or_else(|| ItemId::fresh(now), ItemId::keyed);
-        let epoch = if keyed.is_some() { self.spool.floor()? } else { Epoch::ZERO };
+        let epoch = if keyed.is_some() { self.spool.first_epoch()? } else { Epoch::ZERO };
         let (priority, most) = (Priority::default(), crate::queue::Attempts::default().most);
         Ok(Some(FileName { priority, due: now, id, tried: 0, most, epoch }))
     }

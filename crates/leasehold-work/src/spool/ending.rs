@@ -33,10 +33,10 @@ enum Key {
 impl Spool {
     /// Publishes a note under the item's id and epoch.
     pub(super) fn note(&self, name: &FileName, kind: &str, content: &[u8]) -> Result<()> {
-        let staged = self.stage(content)?;
+        let temporary = self.write_temporary(content)?;
         self.reach(SpoolStep::Note);
         let path = self.path("notes").join(name.note(kind));
-        fs::rename(staged.path(), &path).map_err(|e| failed(e, "publish", &path))?;
+        fs::rename(temporary.path(), &path).map_err(|e| failed(e, "publish", &path))?;
         sync(&self.path("notes"))
     }
 
@@ -106,9 +106,9 @@ impl Spool {
         }
         make(outbox, self.rights())?;
         for follow_up in add {
-            let staged = self.stage(follow_up.payload.bytes())?;
+            let temporary = self.write_temporary(follow_up.payload.bytes())?;
             let path = outbox.join(self.name_for(follow_up)?.to_string());
-            fs::rename(staged.path(), &path).map_err(|e| failed(e, "lay out", &path))?;
+            fs::rename(temporary.path(), &path).map_err(|e| failed(e, "lay out", &path))?;
         }
         sync(outbox)?;
         sync(&self.path("outbox"))
@@ -125,7 +125,7 @@ impl Spool {
             let mut next = self.redated(&from, &name).unwrap_or(name);
             if let Some(key) = next.id.as_str().strip_prefix("k.") {
                 match self.take_key_of(&from, &self.path("keys").join(key), &next.id)? {
-                    Key::Ours => next.epoch = next.epoch.max(self.floor()?),
+                    Key::Ours => next.epoch = next.epoch.max(self.first_epoch()?),
                     Key::Unsettled => continue,
                     Key::Taken => {
                         let _ = fs::remove_file(&from);

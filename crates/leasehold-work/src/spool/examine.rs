@@ -205,7 +205,7 @@ impl Spool {
             ),
             Ok(()) => good(
                 "trial",
-                format!("a file was made, linked and moved; a sign of life is exact to {}", format_duration(grain)),
+                format!("a file was made, linked and moved; a heartbeat is exact to {}", format_duration(grain)),
             ),
         }
     }

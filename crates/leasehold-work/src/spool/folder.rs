@@ -3,11 +3,11 @@
 //! Promise: what was added is synced before the answer; a name in it never climbs out of it. Non-promise: it is only as
 //! durable as its volume's fsync.
 
+use super::heartbeat::{changed, heartbeat_file};
 use super::name::FileName;
 use super::rights::{Rights, is_sticky};
-use super::signs::{changed, sign_of};
-use super::staging::{ABANDONED, Staged};
 use super::steps::SpoolStep;
+use super::temporary::{ABANDONED, Temporary};
 use crate::queue::{DedupeKey, ItemId, NewItem};
 use leasehold_core::observe::{Observed, Observer};
 use leasehold_core::{Epoch, Error, Kind, Lineage, Nonce, Result, Timestamp};
@@ -24,7 +24,7 @@ use std::time::Duration;
 pub(super) const LINEAGE: &str = ".lineage";
 /// The folders of a spool.
 pub(super) const FOLDERS: [&str; 11] =
-    ["ready", "later", "claimed", "done", "failed", "cancelled", "notes", "outbox", "keys", "floor", "tmp"];
+    ["ready", "later", "claimed", "done", "failed", "cancelled", "notes", "outbox", "keys", "epochs", "tmp"];
 /// How far behind the true time a stamp of a local volume may lie, and one of a file server.
 const LOCAL_GRAIN: Duration = Duration::from_millis(20);
 const REMOTE_GRAIN: Duration = Duration::from_millis(1_100);
@@ -127,19 +127,19 @@ fn lineage(root: &Path, rights: Rights) -> Result<Lineage> {
     if let Some(lineage) = read()? {
         return Ok(lineage);
     }
-    let staged = root.join("tmp").join(format!("lineage-{}", Nonce::random()));
+    let temporary = root.join("tmp").join(format!("lineage-{}", Nonce::random()));
     let made = || {
-        let mut file = File::create_new(&staged)?;
+        let mut file = File::create_new(&temporary)?;
         rights.share(&file)?;
         file.write_all(format!("{}\n", Lineage::random()).as_bytes())?;
         file.sync_all()?;
-        match fs::hard_link(&staged, &path) {
+        match fs::hard_link(&temporary, &path) {
             Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(e),
             _ => Ok(()),
         }
     };
     let linked = made();
-    let _ = fs::remove_file(&staged);
+    let _ = fs::remove_file(&temporary);
     linked.map_err(|e| failed(e, "write", &path))?;
     sync(root)?;
     read()?.ok_or_else(|| Error::new(Kind::Corrupt, format!("`{}` was removed while it was written", path.display())))
@@ -242,34 +242,34 @@ impl Spool {
 
     /// Adds an item with what comes from `input` as its payload, which may take its time; gives its name, and whether it is new.
     pub fn add(&self, new: &NewItem, input: &mut dyn io::Read) -> Result<(ItemId, bool)> {
-        self.add_staged(new, self.stage_from(input)?)
+        self.add_temporary(new, self.copy_to_temporary(input)?)
     }
 
     /// The same with what is at hand.
     pub fn add_bytes(&self, new: &NewItem, payload: &[u8]) -> Result<(ItemId, bool)> {
-        self.add_staged(new, self.stage(payload)?)
+        self.add_temporary(new, self.write_temporary(payload)?)
     }
 
-    fn add_staged(&self, new: &NewItem, staged: Staged) -> Result<(ItemId, bool)> {
+    fn add_temporary(&self, new: &NewItem, temporary: Temporary) -> Result<(ItemId, bool)> {
         let mut name = self.name_for(new)?;
         if let Some(key) = &new.key {
-            if !self.take_key(key, staged.path(), &name)? {
-                staged.remove();
+            if !self.take_key(key, temporary.path(), &name)? {
+                temporary.remove();
                 return Ok((name.id, false));
             }
-            // Read when the key is ours: a purge that frees it has raised the floor before.
-            match self.floor() {
-                Ok(floor) => name.epoch = floor,
+            // Read when the key is ours: a purge that frees it has raised the first epoch before.
+            match self.first_epoch() {
+                Ok(first) => name.epoch = first,
                 Err(error) => {
                     let _ = fs::remove_file(self.path("keys").join(key.as_str()));
-                    staged.remove();
+                    temporary.remove();
                     return Err(error);
                 }
             }
         }
         // What need not wait does not, whatever the clock says by now.
         let folder = if new.delay.is_zero() { Where::Ready } else { self.line_of(&name)? };
-        self.enter(staged.path(), &name, &folder)?;
+        self.enter(temporary.path(), &name, &folder)?;
         Ok((name.id, true))
     }
 
@@ -285,17 +285,17 @@ impl Spool {
         Ok(FileName { priority, due: now.plus(new.delay), id, tried: 0, most, epoch: Epoch::ZERO })
     }
 
-    /// Takes a key for a staged file. False if it was taken before.
-    fn take_key(&self, key: &DedupeKey, staged: &Path, name: &FileName) -> Result<bool> {
+    /// Takes a key for a temporary file. False if it was taken before.
+    fn take_key(&self, key: &DedupeKey, temporary: &Path, name: &FileName) -> Result<bool> {
         self.reach(SpoolStep::LinkKey);
         let path = self.path("keys").join(key.as_str());
-        match fs::hard_link(staged, &path) {
+        match fs::hard_link(temporary, &path) {
             Ok(()) => {
                 sync(&self.path("keys")).inspect_err(|_| drop(fs::remove_file(&path)))?;
                 Ok(true)
             }
             // Linked and answered late, as a file server may: it is ours.
-            Err(_) if same_file(staged, &path) => Ok(true),
+            Err(_) if same_file(temporary, &path) => Ok(true),
             Err(e) if e.kind() == ErrorKind::AlreadyExists && self.has_item(&path, &name.id) => {
                 // Whoever added it may have died before it was synced; one whose sync failed has taken it back.
                 for folder in ["keys", "ready", "later"] {
@@ -304,7 +304,7 @@ impl Spool {
                 Ok(false)
             }
             Err(e) if e.kind() == ErrorKind::AlreadyExists => {
-                let _ = fs::remove_file(staged);
+                let _ = fs::remove_file(temporary);
                 let message =
                     format!("item `{}` is being added, or its addition was cut off; try again in a minute", name.id);
                 Err(Error::new(Kind::Contended, message))
@@ -316,23 +316,23 @@ impl Spool {
     /// Whether a key that is taken has its item. Mostly they are one file with two names; a command may have replaced its
     /// file, or somebody may have copied the spool. A key alone is of an addition, or a purge, that is under way or was cut off.
     pub(super) fn has_item(&self, key: &Path, id: &ItemId) -> bool {
-        fs::metadata(key).is_ok_and(|m| m.nlink() > 1 && !self.is_staged(m.ino())) || self.find(id).is_ok()
+        fs::metadata(key).is_ok_and(|m| m.nlink() > 1 && !self.is_temporary(m.ino())) || self.find(id).is_ok()
     }
 
-    fn enter(&self, staged: &Path, name: &FileName, to: &Where) -> Result<()> {
+    fn enter(&self, temporary: &Path, name: &FileName, to: &Where) -> Result<()> {
         let folder = to.folder();
         self.reach(SpoolStep::Enter);
         let path = self.path(&folder).join(name.to_string());
-        match fs::rename(staged, &path) {
+        match fs::rename(temporary, &path) {
             Ok(()) => {}
             // A file server's second answer to a request that it has heard before.
             Err(e) if e.kind() == ErrorKind::NotFound && path.symlink_metadata().is_ok() => {}
             Err(e) if e.kind() == ErrorKind::NotFound && self.path(&folder).is_dir() => {
                 let message = format!(
-                    "nothing was added: a janitor took this process for dead, after {} without a sign of life, and removed \
+                    "nothing was added: a janitor took this process for dead, after {} without a heartbeat, and removed \
                      {} (was it stopped, or the machine asleep?); add it again",
                     leasehold_core::format_duration(self.abandoned),
-                    staged.display()
+                    temporary.display()
                 );
                 return Err(Error::new(Kind::Unavailable, message));
             }
@@ -341,8 +341,8 @@ impl Spool {
         self.reach(SpoolStep::SyncEntered);
         sync(&self.path(&folder)).inspect_err(|_| {
             // Taken back, unless a worker has it: a producer who asks again by the same key must not find what may not last.
-            if fs::rename(&path, staged).is_ok() {
-                let _ = fs::remove_file(staged);
+            if fs::rename(&path, temporary).is_ok() {
+                let _ = fs::remove_file(temporary);
             }
         })
     }
@@ -376,7 +376,7 @@ impl Spool {
     pub(super) fn end(&self, from: &Path, to: &Where, name: &FileName) -> Result<bool> {
         let is_moved = self.shift(from, &self.at(to, name), SpoolStep::End, SpoolStep::SyncEnded)?;
         if is_moved {
-            let _ = fs::remove_file(sign_of(from));
+            let _ = fs::remove_file(heartbeat_file(from));
         }
         Ok(is_moved)
     }

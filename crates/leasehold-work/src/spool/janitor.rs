@@ -2,13 +2,13 @@
 //!
 //! Promise: any number at once are safe, because each step is a rename of which one succeeds; what cannot be done for one
 //! file is told, and everything else is done. Non-promise: it does not judge whether a worker lives, only when it last gave
-//! a sign of life.
+//! a heartbeat.
 
 use super::claiming::{SHORT, ttl_of};
 use super::folder::{Spool, Where, sync};
+use super::heartbeat::heartbeat_file;
 use super::listing::{folders, listing, odd_entry};
 use super::name::FileName;
-use super::signs::sign_of;
 use super::steps::SpoolStep;
 use crate::queue::Chores;
 use leasehold_core::{Result, Timestamp, format_duration};
@@ -95,7 +95,7 @@ impl Spool {
         round.chores.odd.extend(found.odd(&folder));
         for text in &found.files {
             let Some(name) = FileName::parse(text) else {
-                let why = "it has no item's name; if nobody is at it, move it back to ready/";
+                let why = "it has no item's name; if nobody works on it, move it back to ready/";
                 round.chores.odd.push(odd_entry(&folder, text, why));
                 continue;
             };
@@ -108,9 +108,11 @@ impl Spool {
             }
         }
         let old = |path: &Path, age| fs::symlink_metadata(path).is_ok_and(|m| self.age(path, &m, round.now) > age);
-        // Signs of what was moved by somebody who did not know of them.
-        for sign in found.hidden.iter().filter(|sign| !found.files.iter().any(|file| sign.get(1..) == Some(file))) {
-            let path = folder.join(sign);
+        // Heartbeats of what was moved by somebody who did not know of them.
+        for heartbeat in
+            found.hidden.iter().filter(|heartbeat| !found.files.iter().any(|file| heartbeat.get(1..) == Some(file)))
+        {
+            let path = folder.join(heartbeat);
             if old(&path, EMPTY_FOLDER + ttl) {
                 let _ = fs::remove_file(path);
             }
@@ -127,7 +129,7 @@ impl Spool {
         if !self.shift(from, &self.at(&to, &next), SpoolStep::Requeue, SpoolStep::SyncEnded)? {
             return Ok(None);
         }
-        let _ = fs::remove_file(sign_of(from));
+        let _ = fs::remove_file(heartbeat_file(from));
         let why = format!("worker {worker} was silent for {}", format_duration(silent));
         let _ = self.note(name, "expired", format!("{why}\n").as_bytes());
         Ok(Some(to))

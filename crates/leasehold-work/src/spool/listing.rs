@@ -12,7 +12,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// How many different things one worker names before it goes on in silence.
+/// How many different things one worker names before it says no more.
 const MOST_TOLD: usize = 1_000;
 
 /// What is in a folder.

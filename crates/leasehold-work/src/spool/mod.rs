@@ -12,10 +12,10 @@
 //! | `notes/` | results, checkpoints, reasons: one file per item, epoch and kind |
 //! | `outbox/` | what a completion is to add |
 //! | `keys/` | the keys that were added |
-//! | `floor/` | the epoch that items with a key begin with |
+//! | `epochs/` | the epoch that items with a key begin with |
 //!
 //! Promise: an item is never copied, only renamed, so it is in one worker's hands at most; a worker that lost it finds
-//! that the source of its completion is gone. A sign of life is a change time, which the file server's own clock gives, and
+//! that the source of its completion is gone. A heartbeat is a change time, which the file server's own clock gives, and
 //! takes no right but those of the worker's folder, so several users can share a spool. The trouble of one entry stops
 //! nobody: it is named and passed over. Non-promise: the folder must be on one volume with atomic rename (not a synced
 //! folder); listing it takes time in proportion to what is in it.
@@ -23,8 +23,9 @@
 mod claiming;
 mod ending;
 mod examine;
-mod floor;
+mod first_epoch;
 mod folder;
+mod heartbeat;
 mod janitor;
 mod listing;
 mod name;
@@ -32,9 +33,8 @@ mod operating;
 mod purging;
 mod resolving;
 mod rights;
-mod signs;
-mod staging;
 mod steps;
+mod temporary;
 
 pub use claiming::{SpoolClaimer, SpoolGrant, SpoolTenancy};
 pub use examine::{Fitness, Presence, SpoolCheck, examine_empty};

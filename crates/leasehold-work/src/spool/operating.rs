@@ -6,9 +6,9 @@
 use super::claiming::{lease_of, worker_name};
 use super::ending::read_at_most;
 use super::folder::{Spool, SpoolItem, Where, failed, make};
+use super::heartbeat::changed;
 use super::listing::names;
 use super::name::FileName;
-use super::signs::changed;
 use crate::backlog::{Ordered, changed_since};
 use crate::queue::ItemId;
 use crate::queue::protocol::Order;
@@ -36,7 +36,7 @@ pub struct Note {
 pub struct Shown {
     /// Its name and place.
     pub item: SpoolItem,
-    /// When it last gave a sign of life.
+    /// When it last gave a heartbeat.
     pub changed: Timestamp,
     /// How long its payload is.
     pub bytes: u64,
@@ -52,7 +52,7 @@ impl Spool {
         let item = self.find(id)?;
         let path = self.at(&item.place, &item.name);
         let now = self.now()?;
-        let stamp = self.last_sign(&path).unwrap_or(now);
+        let stamp = self.last_heartbeat(&path).unwrap_or(now);
         let bytes = fs::symlink_metadata(&path).map_or(0, |m| m.len());
         let mut notes = Vec::new();
         for note in names(&self.path("notes"))? {

@@ -5,7 +5,7 @@
 //! and last its key. So whatever ends a purge in between, a new item of the key finds no notes of the old one, and the next
 //! purge takes away what was left. Non-promise: purging is final.
 
-use super::floor::floor_after;
+use super::first_epoch::first_epoch_after;
 use super::folder::{Spool, Where, failed, sync};
 use super::listing::{listing, names};
 use super::name::FileName;
@@ -55,10 +55,10 @@ impl Spool {
                 Err(error) => purged.troubles.push(error),
             }
         }
-        let mut floor = Epoch::ZERO;
-        leaving.retain(|item| match floor_after(&item.name) {
+        let mut first = Epoch::ZERO;
+        leaving.retain(|item| match first_epoch_after(&item.name) {
             Ok(after) => {
-                floor = floor.max(after);
+                first = first.max(after);
                 true
             }
             Err(error) => {
@@ -66,7 +66,7 @@ impl Spool {
                 false
             }
         });
-        self.raise_floor(floor)?;
+        self.raise_first_epoch(first)?;
         let mut notes = self.noted()?;
         let mut taken = Vec::new();
         for item in leaving {

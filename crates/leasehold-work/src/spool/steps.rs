@@ -18,7 +18,7 @@ pub enum SpoolStep {
     Claim,
     /// Both folders are synced.
     SyncClaimed,
-    /// A sign of life is given.
+    /// A heartbeat is given.
     Touch,
     /// What the completion leaves is published under the worker's own epoch.
     Note,

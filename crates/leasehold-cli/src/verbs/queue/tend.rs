@@ -7,7 +7,7 @@ use crate::exit::Exit;
 use crate::output;
 use leasehold_core::Result;
 use leasehold_work::Backlog;
-use leasehold_work::backlog::Tended;
+use leasehold_work::backlog::JanitorReport;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub async fn janitor(common: &Common, args: &QueueArg) -> Result<Exit> {
 }
 
 /// The exit code is that of the first trouble, which was named already.
-fn tell(common: &Common, done: Tended) -> Result<Exit> {
+fn tell(common: &Common, done: JanitorReport) -> Result<Exit> {
     if common.json {
         let counts: Map<_, _> = done.counts.iter().map(|(what, count)| ((*what).to_owned(), json!(count))).collect();
         output::json(&Value::Object(counts))?;

@@ -1,4 +1,4 @@
-//! The scheduler: looks at each job when a slot of it comes due, and runs what is its to run.
+//! The scheduler: checks each job when a slot of it comes due, and runs what is its to run.
 //!
 //! Promise: it decides by the store's clock and the store's records only, so any number of schedulers, on machines whose
 //! clocks agree or not, run each slot once between them; it holds no state that a crash could lose. Non-promise: a slot
@@ -27,19 +27,19 @@ const RESYNC: Duration = Duration::from_secs(30);
 /// From so many jobs on, the store is read shelf by shelf at the start instead of job by job.
 const MANY: usize = 256;
 const PAGE: usize = 500;
-/// How many jobs are looked at at once: a look is a few kilobytes, and there may be 100,000 jobs.
-const LOOKING: usize = 256;
+/// How many jobs are checked at once: a check is a few kilobytes, and there may be 100,000 jobs.
+const CHECKING: usize = 256;
 
-/// One that looks at jobs, one after the other, for as long as the scheduler runs.
+/// A task that checks jobs, one after the other, for as long as the scheduler runs.
 ///
-/// A look of its own for each job would be made and dropped 100,000 times, and what is kept of each job would come to lie
-/// in the gaps: that took three times the memory.
+/// A task for each check would be made and dropped 100,000 times, and what is kept of each job would come to lie in the gaps:
+/// that took three times the memory.
 #[derive(Debug)]
-struct Looker(mpsc::UnboundedSender<Look>);
+struct Checker(mpsc::UnboundedSender<Check>);
 
-/// A job to look at.
+/// A job to check.
 #[derive(Debug)]
-struct Look {
+struct Check {
     job: Arc<Job>,
     generation: u64,
     index: u32,
@@ -76,7 +76,7 @@ enum Order {
 pub struct Steering(mpsc::UnboundedSender<Order>);
 
 impl Steering {
-    /// Goes on with these jobs. Runs that are under way go on.
+    /// Continues with these jobs. Runs that are under way are not touched.
     pub fn replace(&self, jobs: Vec<Arc<Job>>) {
         let _ = self.0.send(Order::Replace(jobs));
     }
@@ -90,7 +90,7 @@ impl Steering {
 /// What a task that looked at a job, or ran it, has to say.
 pub(crate) enum News {
     /// Looked at; again at this time.
-    Looked { looker: usize, generation: u64, index: u32, again: Option<Timestamp> },
+    Looked { checker: usize, generation: u64, index: u32, again: Option<Timestamp> },
     /// A run of it began.
     Began,
     /// A run of it is over.
@@ -107,9 +107,9 @@ pub struct Scheduler {
     places: HashMap<LeaseName, u32>,
     agenda: Agenda,
     generation: u64,
-    lookers: Vec<Looker>,
-    /// Those that look at nothing.
-    resting: Vec<usize>,
+    checkers: Vec<Checker>,
+    /// Those that check nothing now.
+    idle: Vec<usize>,
     running: usize,
     draining: bool,
 }
@@ -136,8 +136,8 @@ impl Scheduler {
             places: HashMap::new(),
             agenda: Agenda::default(),
             generation: 0,
-            lookers: Vec::new(),
-            resting: Vec::new(),
+            checkers: Vec::new(),
+            idle: Vec::new(),
             running: 0,
             draining: false,
         };
@@ -160,8 +160,8 @@ impl Scheduler {
         let clock = self.desk.clock();
         let mut resync = clock.now() + RESYNC;
         loop {
-            // Who is looking may be about to start one.
-            if self.draining && self.running == 0 && self.looking() == 0 {
+            // Who is checking may be about to start one.
+            if self.draining && self.running == 0 && self.checking() == 0 {
                 return Ok(());
             }
             if self.desk.was_set_back() {
@@ -196,41 +196,41 @@ impl Scheduler {
         }
     }
 
-    fn looking(&self) -> usize {
-        self.lookers.len() - self.resting.len()
+    fn checking(&self) -> usize {
+        self.checkers.len() - self.idle.len()
     }
 
-    /// What is due by now is looked at, so many at once.
+    /// Checks what is due by now, so many at once.
     fn start_due(&mut self) {
         let now = self.desk.now();
-        while self.looking() < LOOKING {
+        while self.checking() < CHECKING {
             let Some(index) = self.agenda.pop_due(now) else { return };
             let Some(job) = self.jobs.get(index as usize).cloned() else { continue };
-            let looker = self.resting.pop().unwrap_or_else(|| self.hire());
-            let look = Look { job, generation: self.generation, index };
-            if let Some(Looker(tell)) = self.lookers.get(looker) {
-                let _ = tell.send(look);
+            let checker = self.idle.pop().unwrap_or_else(|| self.add_checker());
+            let check = Check { job, generation: self.generation, index };
+            if let Some(Checker(tell)) = self.checkers.get(checker) {
+                let _ = tell.send(check);
             }
         }
     }
 
-    /// One looker more.
-    fn hire(&mut self) -> usize {
-        let (tell, mut looks) = mpsc::unbounded_channel::<Look>();
-        let (desk, looker) = (self.desk.clone(), self.lookers.len());
+    /// Starts one more checker.
+    fn add_checker(&mut self) -> usize {
+        let (tell, mut checks) = mpsc::unbounded_channel::<Check>();
+        let (desk, checker) = (self.desk.clone(), self.checkers.len());
         tokio::spawn(async move {
-            while let Some(Look { job, generation, index }) = looks.recv().await {
+            while let Some(Check { job, generation, index }) = checks.recv().await {
                 let again = desk.attend(&job).await;
-                desk.tell(News::Looked { looker, generation, index, again });
+                desk.tell(News::Looked { checker, generation, index, again });
             }
         });
-        self.lookers.push(Looker(tell));
-        looker
+        self.checkers.push(Checker(tell));
+        checker
     }
 
     fn hear(&mut self, news: News) {
-        if let News::Looked { looker, .. } = news {
-            self.resting.push(looker);
+        if let News::Looked { checker, .. } = news {
+            self.idle.push(checker);
         }
         match news {
             News::Looked { generation, index, again, .. } if generation == self.generation => {
@@ -251,7 +251,7 @@ impl Scheduler {
 
     fn wake_at(&self) -> Option<Moment> {
         // When all hands are full, the first that is free makes itself heard.
-        let next = self.agenda.next().filter(|_| !self.draining && self.looking() < LOOKING)?;
+        let next = self.agenda.next().filter(|_| !self.draining && self.checking() < CHECKING)?;
         Some(self.desk.moment_of(next))
     }
 

@@ -1,10 +1,10 @@
-//! Signs of life: how a worker says that it is still at an item, and how anybody tells since when it is silent.
+//! heartbeats: how a worker says that it is still at an item, and how anybody tells since when it is silent.
 //!
-//! Promise: a sign needs no right but those of the worker's own folder, so an item of another user is kept as well as
+//! Promise: a heartbeat needs no right but those of the worker's own folder, so an item of another user is kept as well as
 //! one's own. It is the change time of the item's file, where the worker may touch that, or of a hidden file beside it,
 //! which is called `.` and the item's name; the later one counts. Both are stamped by the clock of the file server.
-//! A sign that lies in the future was given before that clock was set back, and is not believed: whoever looks gives one in
-//! its stead, from which on the silence is counted. Non-promise: whoever may write in the folder can give a sign for another; epochs decide what counts, not signs.
+//! A heartbeat that lies in the future was given before that clock was set back, and is not believed: whoever looks gives one in
+//! its stead, from which on the silence is counted. Non-promise: whoever may write in the folder can give a heartbeat for another; epochs decide what counts, not heartbeats.
 
 use super::claiming::SpoolGrant;
 use super::folder::{Spool, failed};
@@ -29,7 +29,7 @@ pub(super) fn changed(metadata: &fs::Metadata) -> Timestamp {
 }
 
 /// The hidden file beside an item.
-pub(super) fn sign_of(item: &Path) -> PathBuf {
+pub(super) fn heartbeat_file(item: &Path) -> PathBuf {
     let name = item.file_name().unwrap_or_default().to_string_lossy();
     item.with_file_name(format!(".{name}"))
 }
@@ -44,13 +44,13 @@ fn touch_item(item: &Path) -> Result<(), Errno> {
     utimensat(CWD, item, &times, AtFlags::SYMLINK_NOFOLLOW)
 }
 
-fn touch_sign(sign: &Path) -> Result<(), Errno> {
+fn touch_heartbeat(heartbeat: &Path) -> Result<(), Errno> {
     let times = Timestamps { last_access: stamp(UTIME_NOW), last_modification: stamp(UTIME_NOW) };
-    utimensat(CWD, sign, &times, AtFlags::SYMLINK_NOFOLLOW)
+    utimensat(CWD, heartbeat, &times, AtFlags::SYMLINK_NOFOLLOW)
 }
 
 impl Spool {
-    /// Gives a sign of life. An error of kind [`Kind::Lost`] is final.
+    /// Gives a heartbeat. An error of kind [`Kind::Lost`] is final.
     pub fn renew(&self, grant: &mut SpoolGrant) -> Result<()> {
         let asked = SystemClock.now();
         let lost = |how: &str| Err(Error::new(Kind::Lost, format!("item `{}` {how}", grant.name.id)));
@@ -63,17 +63,17 @@ impl Spool {
             Err(Errno::NOENT) => return lost("was lost: somebody moved it"),
             // Only a file's owner may set its times, and the folder is ours to write in.
             Err(Errno::PERM | Errno::ACCESS) if !undone(Mend::SignOfLifeNeedsTheOwner) => {
-                let sign = sign_of(grant.path());
-                self.give_sign(&sign).map_err(|e| failed(e, "give a sign of life by", &sign))?;
+                let heartbeat = heartbeat_file(grant.path());
+                self.give_heartbeat(&heartbeat).map_err(|e| failed(e, "write the heartbeat", &heartbeat))?;
                 // An operator may have moved it, or whoever found it silent.
                 if grant.path().symlink_metadata().is_err_and(|e| e.kind() == io::ErrorKind::NotFound) {
-                    let _ = fs::remove_file(&sign);
+                    let _ = fs::remove_file(&heartbeat);
                     return lost("was lost: somebody moved it");
                 }
             }
             Err(e) => return Err(failed(e.into(), "touch", grant.path())),
         }
-        // A sign that came after the last one had run out may have been overlooked by whoever puts the item back.
+        // A heartbeat that came after the last one had run out may have been overlooked by whoever puts the item back.
         if SystemClock.now() >= grant.trust_until {
             return lost("was renewed too late: the folder answered after its time had run out");
         }
@@ -81,17 +81,17 @@ impl Spool {
         Ok(())
     }
 
-    fn give_sign(&self, sign: &Path) -> io::Result<()> {
-        match touch_sign(sign) {
+    fn give_heartbeat(&self, heartbeat: &Path) -> io::Result<()> {
+        match touch_heartbeat(heartbeat) {
             Ok(()) => return Ok(()),
             Err(Errno::NOENT | Errno::PERM | Errno::ACCESS) => {}
             Err(e) => return Err(e.into()),
         }
         // There is none, or it is another user's: a new file takes its place.
-        let fresh = sign.with_file_name(format!(".{}", Nonce::random()));
+        let fresh = heartbeat.with_file_name(format!(".{}", Nonce::random()));
         let placed = File::create_new(&fresh)
             .and_then(|file| self.rights().share(&file))
-            .and_then(|()| fs::rename(&fresh, sign));
+            .and_then(|()| fs::rename(&fresh, heartbeat));
         if placed.is_err() {
             let _ = fs::remove_file(&fresh);
         }
@@ -104,7 +104,7 @@ impl Spool {
         let at = changed(metadata);
         if at > now.plus(self.skew()) && touch_item(path).is_err() {
             // Whoever may write in a file, and does not own it, can set both of its times only.
-            let _ = touch_sign(path);
+            let _ = touch_heartbeat(path);
         }
         now.saturating_since(at)
     }
@@ -137,23 +137,23 @@ impl Spool {
         }
         // Asked of the file server itself before anything is moved: a client may remember what was true a minute ago. What
         // cannot be told is left to the next look.
-        let times = match latest(&sign_of(item)) {
-            Ok(sign) => vec![latest(item).ok()?, sign],
+        let times = match latest(&heartbeat_file(item)) {
+            Ok(heartbeat) => vec![latest(item).ok()?, heartbeat],
             Err(e) if e.kind() == io::ErrorKind::NotFound => vec![latest(item).ok()?],
             Err(_) => return None,
         };
         let Some(last) = self.believed(&times, now).ok()? else {
             // As if its claim had begun now. Whoever has claimed it trusts that for a TTL from asking at most.
-            let _ = self.give_sign(&sign_of(item));
+            let _ = self.give_heartbeat(&heartbeat_file(item));
             return None;
         };
         silent(last)
     }
 
-    /// When the last sign of life was given; now, if that cannot be told.
-    pub(super) fn last_sign(&self, item: &Path) -> Result<Timestamp> {
+    /// When the last heartbeat was given; now, if that cannot be told.
+    pub(super) fn last_heartbeat(&self, item: &Path) -> Result<Timestamp> {
         let at = changed(&fs::symlink_metadata(item).map_err(|e| failed(e, "look at", item))?);
-        let times = latest(&sign_of(item)).map_or_else(|_| vec![at], |sign| vec![at, sign]);
+        let times = latest(&heartbeat_file(item)).map_or_else(|_| vec![at], |heartbeat| vec![at, heartbeat]);
         let now = self.now()?;
         Ok(self.believed(&times, now)?.unwrap_or(now))
     }

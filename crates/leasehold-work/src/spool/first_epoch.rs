@@ -1,10 +1,9 @@
-//! The epoch that an item with a key begins with, and the lock of those who free keys.
+//! The first epoch of an item with a key, and the lock of those who free keys.
 //!
-//! Promise: no epoch of a key is given twice, though a purged key may be used again. A purge raises the floor past every
-//! epoch that it is about to forget, durably and before it removes anything, and whoever takes a key reads the floor after
-//! that. The floor is the highest number among the names in `floor/`: files are added before lower ones are removed, so it
-//! never falls, whoever raises it at the same time or dies in between. Non-promise: what is removed by hand is forgotten with
-//! its epochs.
+//! Promise: no epoch of a key is given twice, though a purged key may be used again. A purge raises the first epoch past every
+//! epoch that it is about to forget, durably and before it removes anything. Whoever takes a key reads it after that. It is the
+//! highest number among the names in `epochs/`: files are added before lower ones are removed, so it never falls, whoever
+//! raises it at the same time or dies in between. Non-promise: what is removed by hand is forgotten with its epochs.
 
 use super::ending::REMEMBERED;
 use super::folder::{LINEAGE, Spool, failed, sync};
@@ -19,53 +18,53 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// The highest floor: 2^39 epochs are left above it, and as many for purges above what an operator may advance an item to.
+/// The highest first epoch: 2^39 epochs are left above it, and as many for purges above what an operator may advance an item to.
 const HIGHEST: u64 = Epoch::MAX.get() - (1 << 39);
 
-/// The floor that forgetting this item takes. It lies so far above the item's epoch that a new item of its key never looks
+/// The first epoch of later items, once this item is forgotten. It lies so far above the item's epoch that a new item of its key never looks
 /// back to a checkpoint of the old one, whatever a worker of old may still write.
-pub(super) fn floor_after(name: &FileName) -> Result<Epoch> {
-    let floor = name.epoch.get().saturating_add(REMEMBERED as u64);
+pub(super) fn first_epoch_after(name: &FileName) -> Result<Epoch> {
+    let epoch = name.epoch.get().saturating_add(REMEMBERED as u64);
     if !name.id.is_keyed() {
         return Ok(Epoch::ZERO);
     }
-    if floor > HIGHEST {
+    if epoch > HIGHEST {
         let message = format!(
             "item `{}` is kept: its epoch {} is so high that none could be told from it if its key was used again",
             name.id, name.epoch
         );
         return Err(Error::new(Kind::Invalid, message));
     }
-    Epoch::new(floor)
+    Epoch::new(epoch)
 }
 
 impl Spool {
-    /// The epoch that an item begins with whose key was just taken.
-    pub(super) fn floor(&self) -> Result<Epoch> {
-        Ok(self.floors()?.into_iter().max().unwrap_or(Epoch::ZERO))
+    /// The epoch of an item whose key was just taken, before its first claim.
+    pub(super) fn first_epoch(&self) -> Result<Epoch> {
+        Ok(self.first_epochs()?.into_iter().max().unwrap_or(Epoch::ZERO))
     }
 
-    fn floors(&self) -> Result<Vec<Epoch>> {
-        let folder = self.path("floor");
+    fn first_epochs(&self) -> Result<Vec<Epoch>> {
+        let folder = self.path("epochs");
         // A file server is asked whether the folder has changed: otherwise a listing of a minute ago may be remembered.
         volume::changed_ms(&folder).map_err(|e| failed(e, "look at", &folder))?;
-        let floors = names(&folder)?.into_iter().filter_map(|name| name.parse().ok());
-        Ok(floors.filter(|floor: &Epoch| floor.get() <= HIGHEST).collect())
+        let known = names(&folder)?.into_iter().filter_map(|name| name.parse().ok());
+        Ok(known.filter(|epoch: &Epoch| epoch.get() <= HIGHEST).collect())
     }
 
     /// Sees to it that no item begins below this from now on.
-    pub(super) fn raise_floor(&self, to: Epoch) -> Result<()> {
+    pub(super) fn raise_first_epoch(&self, to: Epoch) -> Result<()> {
         if to == Epoch::ZERO {
             return Ok(());
         }
-        let (folder, floors) = (self.path("floor"), self.floors()?);
-        let path = |floor: Epoch| folder.join(floor.to_string());
-        if floors.iter().all(|floor| *floor < to) {
+        let (folder, known) = (self.path("epochs"), self.first_epochs()?);
+        let path = |epoch: Epoch| folder.join(epoch.to_string());
+        if known.iter().all(|epoch| *epoch < to) {
             self.reach(SpoolStep::Collect);
             match File::create_new(path(to)) {
                 Ok(file) => self.rights().share(&file).map_err(|e| failed(e, "open to others", &path(to)))?,
                 Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
-                Err(e) => return Err(failed(e, "raise the floor by", &path(to))),
+                Err(e) => return Err(failed(e, "raise the first epoch by", &path(to))),
             }
             // Taken back: the next purge must not find what may not last.
             sync(&folder).inspect_err(|_| drop(fs::remove_file(path(to))))?;
@@ -74,8 +73,8 @@ impl Spool {
             sync(&folder)?;
         }
         self.reach(SpoolStep::Collect);
-        let highest = floors.iter().copied().max().unwrap_or(Epoch::ZERO).max(to);
-        floors.into_iter().filter(|floor| *floor < highest).for_each(|floor| drop(fs::remove_file(path(floor))));
+        let highest = known.iter().copied().max().unwrap_or(Epoch::ZERO).max(to);
+        known.into_iter().filter(|epoch| *epoch < highest).for_each(|epoch| drop(fs::remove_file(path(epoch))));
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Files that are being written, under names that nobody looks at.
 //!
 //! Promise: the file of a producer that lives is not removed, however long its input is silent; a dead one's is, a minute
-//! after its last sign of life. A producer holds a lock on its file for as long as it writes, which ends with the process,
+//! after its last heartbeat. A producer holds a lock on its file for as long as it writes, which ends with the process,
 //! and touches the file four times a minute, for janitors that cannot see the lock (on another machine whose share is
 //! mounted without locks). Non-promise: a producer that is stopped for a minute loses its file to such a janitor; it is
 //! told so, and nothing was added.
@@ -28,12 +28,12 @@ const SHELLS: Duration = Duration::from_secs(86_400);
 
 /// A file that is written and synced. Its lock lasts until this is dropped.
 #[derive(Debug)]
-pub(super) struct Staged {
+pub(super) struct Temporary {
     path: PathBuf,
     _locked: File,
 }
 
-impl Staged {
+impl Temporary {
     /// Where it is, until it is moved.
     pub fn path(&self) -> &Path {
         &self.path
@@ -47,13 +47,13 @@ impl Staged {
 
 impl Spool {
     /// Writes what is at hand to a file, and syncs it.
-    pub(super) fn stage(&self, content: &[u8]) -> Result<Staged> {
-        self.stage_with(|file| file.write_all(content))
+    pub(super) fn write_temporary(&self, content: &[u8]) -> Result<Temporary> {
+        self.temporary_with(|file| file.write_all(content))
     }
 
     /// Writes what comes, whenever it comes, to a file, and syncs it.
-    pub(super) fn stage_from(&self, input: &mut dyn io::Read) -> Result<Staged> {
-        self.stage_with(|file| {
+    pub(super) fn copy_to_temporary(&self, input: &mut dyn io::Read) -> Result<Temporary> {
+        self.temporary_with(|file| {
             let beating = beat(file, self.abandoned() / BEATS);
             io::copy(input, file)?;
             drop(beating);
@@ -61,10 +61,10 @@ impl Spool {
         })
     }
 
-    fn stage_with(&self, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<Staged> {
+    fn temporary_with(&self, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<Temporary> {
         self.reach(SpoolStep::Stage);
         let path = self.path("tmp").join(Nonce::random().to_string());
-        let staged = || {
+        let temporary = || {
             let mut file = File::create_new(&path)?;
             // Where there are no locks, the beats alone tell.
             let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
@@ -73,8 +73,8 @@ impl Spool {
             file.sync_all()?;
             Ok(file)
         };
-        match staged() {
-            Ok(locked) => Ok(Staged { path, _locked: locked }),
+        match temporary() {
+            Ok(locked) => Ok(Temporary { path, _locked: locked }),
             Err(e) => {
                 let _ = fs::remove_file(&path);
                 Err(failed(e, "write", &path))
@@ -83,12 +83,12 @@ impl Spool {
     }
 
     /// Whether this file is still among those that nobody looks at.
-    pub(super) fn is_staged(&self, inode: u64) -> bool {
-        let staged = fs::read_dir(self.path("tmp")).into_iter().flatten().flatten();
-        staged.filter_map(|entry| entry.metadata().ok()).any(|found| found.ino() == inode)
+    pub(super) fn is_temporary(&self, inode: u64) -> bool {
+        let temporary = fs::read_dir(self.path("tmp")).into_iter().flatten().flatten();
+        temporary.filter_map(|entry| entry.metadata().ok()).any(|found| found.ino() == inode)
     }
 
-    /// Removes what dead processes left: staged files, and keys of additions that were cut off.
+    /// Removes what dead processes left: temporary files, and keys of additions that were cut off.
     pub(super) fn sweep(&self, now: Timestamp) {
         for entry in fs::read_dir(self.path("tmp")).into_iter().flatten().flatten() {
             let Ok(metadata) = entry.metadata() else { continue };
@@ -134,7 +134,7 @@ fn is_locked(path: &Path) -> bool {
 fn beat(file: &File, every: Duration) -> io::Result<Sender<()>> {
     let (beating, over) = channel::<()>();
     let file = file.try_clone()?;
-    std::thread::Builder::new().name("leasehold-staging".into()).spawn(move || {
+    std::thread::Builder::new().name("leasehold-heartbeat".into()).spawn(move || {
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         while over.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
             let _ = futimens(&file, &Timestamps { last_access: now, last_modification: now });
