@@ -25,6 +25,7 @@
 //! ```
 
 mod apply;
+mod backlog;
 mod claimer;
 mod grant;
 mod janitor;
@@ -35,8 +36,8 @@ mod resolving;
 mod view;
 
 pub use claimer::{Claimed, Claimer};
+pub use grant::ItemGrant;
 pub(crate) use grant::watch_item;
-pub use grant::{ItemGrant, ItemTenancy};
 pub use janitor::{Chores, Items, Purged};
 pub use leasehold_core::item::{
     Attempts, DedupeKey, Event, FollowUp, Item, ItemId, ItemName, LinePosition, Payload, Priority, QueueName, Reason,

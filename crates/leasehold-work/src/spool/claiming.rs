@@ -8,22 +8,16 @@ use super::folder::{Spool, Where, make, same_file, sync};
 use super::listing::{Told, folders, listing};
 use super::name::FileName;
 use super::steps::SpoolStep;
-use crate::backlog::Backlog;
 use crate::queue::{Chores, DedupeKey, ItemId, Priority};
-use async_trait::async_trait;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
-use leasehold_core::hints::Opening;
 use leasehold_core::{
-    Epoch, Error, Jitter, Kind, Label, LeaseName, Live, Nonce, Result, Tenancy, Token, Ttl, format_duration,
-    parse_duration,
+    Epoch, Error, Jitter, Kind, Label, LeaseName, Live, Nonce, Result, Token, Ttl, format_duration, parse_duration,
 };
 use leasehold_system::undo::{Mend, undone};
 use leasehold_system::watch::PathWatch;
 use std::collections::{HashMap, VecDeque};
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a worker may be silent whose folder's name does not say.
@@ -401,61 +395,5 @@ impl Drop for SpoolClaimer {
     fn drop(&mut self) {
         // Only if it is empty: what is in it runs out, and is put back.
         let _ = fs::remove_dir(self.spool.path("claimed").join(&self.worker));
-    }
-}
-
-/// What a keeper keeps of a spool.
-#[derive(Debug)]
-pub struct SpoolTenancy {
-    /// The spool.
-    pub spool: Spool,
-    /// The claim.
-    pub grant: SpoolGrant,
-    clock: Arc<dyn Clock>,
-}
-
-impl SpoolTenancy {
-    /// Keeps this claim.
-    pub fn new(spool: Spool, grant: SpoolGrant) -> Self {
-        SpoolTenancy { spool, grant, clock: Arc::new(SystemClock) }
-    }
-}
-
-#[async_trait]
-impl Tenancy for SpoolTenancy {
-    type Grant = SpoolGrant;
-
-    fn clock(&self) -> &Arc<dyn Clock> {
-        &self.clock
-    }
-
-    fn watch(&self) -> Opening {
-        Box::pin(std::future::ready(None))
-    }
-
-    fn ttl(&self) -> Ttl {
-        self.grant.ttl
-    }
-
-    fn trust_until(&self) -> Moment {
-        self.grant.trust_until
-    }
-
-    async fn renew(&mut self) -> Result<()> {
-        Backlog::renew(&self.spool, &mut [&mut self.grant]).await.into_iter().collect()
-    }
-
-    async fn has_moved(&self) -> Result<bool> {
-        Ok(fs::symlink_metadata(&self.grant.path).is_err_and(|e| e.kind() == ErrorKind::NotFound))
-    }
-
-    async fn progress_age(&self) -> Result<Option<Duration>> {
-        let note = self.spool.path("notes").join(self.grant.name.note("checkpoint"));
-        let Ok(metadata) = fs::metadata(&note) else { return Ok(None) };
-        Ok(Some(self.spool.age(&note, &metadata, self.spool.now()?).saturating_sub(self.spool.grain())))
-    }
-
-    fn into_grant(self) -> SpoolGrant {
-        self.grant
     }
 }

@@ -20,6 +20,7 @@
 //! nobody: it is named and passed over. Non-promise: the folder must be on one volume with atomic rename (not a synced
 //! folder); listing it takes time in proportion to what is in it.
 
+mod backlog;
 mod claiming;
 mod ending;
 mod examine;
@@ -36,7 +37,7 @@ mod rights;
 mod steps;
 mod temporary;
 
-pub use claiming::{SpoolClaimer, SpoolGrant, SpoolTenancy};
+pub use claiming::{SpoolClaimer, SpoolGrant};
 pub use examine::{Fitness, Presence, SpoolCheck, examine_empty};
 pub use folder::{Spool, SpoolItem, Where};
 pub use listing::{PlainFile, SpoolSurvey};

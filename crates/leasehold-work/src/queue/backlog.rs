@@ -1,0 +1,174 @@
+//! What a queue in a store does as a [`Backlog`].
+
+use super::claimer::{Claimed, Claimer};
+use super::grant::{ItemGrant, watch_item};
+use super::queue::{Added, NewItem, Queue};
+use crate::backlog::{Addition, Attempt, Backlog, Content, ItemView, JanitorReport, Ordered, Wait, Warn, read_bounded};
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use leasehold_core::cell::Start;
+use leasehold_core::clock::Clock;
+use leasehold_core::hints::Opening;
+use leasehold_core::item::{FollowUp, Item, ItemId, ItemName, Payload, Reason, State};
+use leasehold_core::lease::protocol::Report;
+use leasehold_core::{Key, Label, LeaseName, Live, Result, Shelf, Timestamp, Token, Ttl, progress_age};
+use std::io::Read;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[async_trait]
+impl Backlog for Queue {
+    type Grant = ItemGrant;
+    type Claimer = (Claimer, Warn);
+    const BATCH: usize = 500;
+
+    async fn is_known(&self) -> Result<bool> {
+        let name = LeaseName::new(self.name().as_str())?;
+        Ok(self.store().read(&Key::new(Shelf::Queue, &name)).await?.value.is_some())
+    }
+
+    async fn add(&self, new: NewItem, payload: Box<dyn Read + Send>) -> Result<(ItemId, bool)> {
+        let payload = Payload::new(read_bounded(payload, Payload::MAX_BYTES, "the payload")?)?;
+        Ok(id_of(self.add(NewItem { payload, ..new }).await?))
+    }
+
+    async fn add_lines(&self, like: &NewItem, lines: Vec<String>, added: &mut Vec<(ItemId, bool)>) -> Result<()> {
+        let of = |line| Ok(NewItem { payload: Payload::new(line)?, ..like.clone() });
+        let (items, mut done) = (lines.into_iter().map(of).collect::<Result<_>>()?, Vec::new());
+        let outcome = self.add_each(items, &mut done).await;
+        added.extend(done.into_iter().map(id_of));
+        outcome
+    }
+
+    fn claimer(&self, label: Option<Label>, ttl: Ttl, warn: Warn) -> Result<Self::Claimer> {
+        Ok((Claimer::new(self.clone(), label, ttl)?, warn))
+    }
+
+    async fn claim((claimer, warn): &mut Self::Claimer, wait: Wait) -> Result<Option<ItemGrant>> {
+        let claimed = match wait {
+            Wait::Forever => claimer.next().await.map(Some),
+            Wait::For(limit) => claimer.next_within(limit).await,
+            Wait::Not => claimer.claim().await.and_then(|claimed| match claimed {
+                Claimed::Item(grant) => Ok(Some(*grant)),
+                // Something waits: the line is not as empty as it looks.
+                Claimed::Nothing { held_up, .. } => held_up.map_or(Ok(None), Err),
+            }),
+        };
+        claimer.troubles().iter().for_each(*warn);
+        claimed
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.clock().clone()
+    }
+
+    fn live(grant: &ItemGrant) -> Live {
+        grant.live()
+    }
+
+    fn watch(&self, grant: &ItemGrant) -> Opening {
+        watch_item(self.store(), &grant.name)
+    }
+
+    async fn has_moved(&self, grant: &ItemGrant) -> Result<bool> {
+        Ok(!self.read(&grant.name).await?.record.is_held_by(grant.token().claim()))
+    }
+
+    async fn progress_age(&self, grant: &ItemGrant) -> Result<Option<Duration>> {
+        let seen = self.read(&grant.name).await?;
+        Ok(progress_age(seen.record.progress.as_ref(), grant.token().claim(), seen.anchor.now, self.grain()))
+    }
+
+    fn attempt(&self, grant: &ItemGrant) -> Attempt {
+        let item = grant.item();
+        let checkpoint = item.progress.as_ref().and_then(|progress| progress.checkpoint.as_ref());
+        Attempt {
+            id: grant.name().id.clone(),
+            token: grant.token().clone(),
+            number: item.tried,
+            checkpoint: checkpoint.map(|checkpoint| checkpoint.as_str().to_owned()),
+            payload: Content::Bytes(item.payload.bytes().to_vec()),
+        }
+    }
+
+    async fn by_token(&self, token: &Token) -> Result<ItemGrant> {
+        self.by_token(token).await
+    }
+
+    async fn renew(&self, grants: &mut [&mut ItemGrant]) -> Vec<Result<()>> {
+        join_all(grants.iter_mut().map(|grant| Queue::renew(self, grant))).await
+    }
+
+    async fn report(&self, token: &Token, report: Report) -> Result<()> {
+        let mut grant = self.adopt(token).await?;
+        Queue::renew(self, &mut grant).await?;
+        self.progress_from(token, report, Start::Remembered(grant.seen())).await
+    }
+
+    async fn complete(&self, grant: &ItemGrant, result: Option<Payload>, add: Vec<Addition>) -> Result<ItemView> {
+        let now = Timestamp::from_millis(leasehold_system::clock::wall_ms());
+        let of = |Addition { queue, item }: Addition| FollowUp {
+            name: ItemName {
+                queue: queue.unwrap_or_else(|| self.name().clone()),
+                id: item.key.as_ref().map_or_else(|| ItemId::fresh(now), ItemId::keyed),
+            },
+            priority: item.priority,
+            delay_ms: u64::try_from(item.delay.as_millis()).unwrap_or(u64::MAX),
+            attempts: item.attempts,
+            payload: item.payload,
+        };
+        Ok(seen(grant, self.complete(grant, result, add.into_iter().map(of).collect()).await?))
+    }
+
+    async fn fail(
+        &self,
+        grant: &ItemGrant,
+        why: Reason,
+        retry_in: Option<Duration>,
+        is_final: bool,
+    ) -> Result<ItemView> {
+        Ok(seen(grant, self.fail(grant, why, retry_in, is_final).await?))
+    }
+
+    async fn give_back(&self, grant: &ItemGrant) -> Result<()> {
+        self.give_back(grant).await.map(|_| ())
+    }
+
+    async fn claimed(&self, grant: &ItemGrant) -> Result<ItemView> {
+        Ok(seen(grant, grant.item().clone()))
+    }
+
+    async fn show(&self, id: &ItemId) -> Result<ItemView> {
+        let seen = self.inspect(id).await?;
+        Ok(ItemView::Item(seen.name, Box::new(seen.item)))
+    }
+
+    async fn operate(&self, id: &ItemId, order: Ordered) -> Result<(ItemView, Option<Token>)> {
+        let Ordered { by, why, if_epoch, order } = order;
+        let (item, token) = self.operate_on(id, by, why, |seen| if_epoch.or(Some(seen)), order).await?;
+        Ok((ItemView::Item(self.item(id.clone()), Box::new(item)), token))
+    }
+
+    async fn clean(&self, warn: Warn) -> Result<JanitorReport> {
+        let done = self.clean().await?;
+        let redated = done.redated;
+        let mut tended = JanitorReport::cleaned(done, warn);
+        tended.counts.insert(4, ("redated", redated));
+        Ok(tended)
+    }
+
+    async fn purge(&self, older_than: Duration, with_dead: bool, warn: Warn) -> Result<JanitorReport> {
+        let done = self.purge(older_than, |state| with_dead || !matches!(state, State::Dead { .. })).await?;
+        Ok(JanitorReport::purged(done, warn))
+    }
+}
+
+fn id_of(added: Added) -> (ItemId, bool) {
+    let is_new = matches!(added, Added::New(_));
+    let (Added::New(name) | Added::Duplicate(name)) = added;
+    (name.id, is_new)
+}
+
+fn seen(grant: &ItemGrant, item: Item) -> ItemView {
+    ItemView::Item(grant.name().clone(), Box::new(item))
+}
