@@ -5,7 +5,6 @@
 
 use super::commit::Oid;
 use super::names::Refspec;
-use super::program::QUIET_FETCH;
 use super::site::Site;
 use leasehold_core::{Error, Kind, Result};
 use std::collections::HashMap;
@@ -16,7 +15,7 @@ const LOOKS: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The first branch that does not have what was pushed to it, if there is one.
-pub(super) async fn fates(site: &Site, refspecs: &[Refspec]) -> Result<Option<String>> {
+pub(super) async fn first_missing(site: &Site, refspecs: &[Refspec]) -> Result<Option<String>> {
     let mut wanted = Vec::new();
     for refspec in refspecs {
         wanted.push((names(site, refspec).await?, pushed(site, refspec).await?));
@@ -24,7 +23,8 @@ pub(super) async fn fates(site: &Site, refspecs: &[Refspec]) -> Result<Option<St
     let mut missing = None;
     for attempt in 0..LOOKS {
         tokio::time::sleep(PAUSE * attempt).await;
-        let tips = tips(site, wanted.iter().flat_map(|(names, _)| names)).await?;
+        let tips =
+            site.refs("the branches", &wanted.iter().flat_map(|(names, _)| names.clone()).collect::<Vec<_>>()).await?;
         missing = None;
         for (names, oid) in &wanted {
             if !has(site, &tips, names, oid.as_ref()).await? {
@@ -65,27 +65,13 @@ async fn pushed(site: &Site, refspec: &Refspec) -> Result<Option<Oid>> {
     Oid::parse(answer.text().trim()).map(Some).ok_or_else(unreadable)
 }
 
-/// Where the remote has these refs.
-async fn tips<'a>(site: &Site, names: impl Iterator<Item = &'a String>) -> Result<HashMap<String, Oid>> {
-    let words = ["ls-remote", "--refs", "--", site.address()].map(str::to_owned);
-    let answer = site.git.run(words.into_iter().chain(names.cloned())).await?;
-    if !answer.succeeded {
-        return Err(Error::new(Kind::Unavailable, format!("cannot read the branches: {}", answer.complaint())));
-    }
-    let text = answer.text();
-    let lines = text.lines().filter_map(|line| line.split_once('\t'));
-    Ok(lines.filter_map(|(oid, name)| Some((name.to_owned(), Oid::parse(oid)?))).collect())
-}
-
 async fn has(site: &Site, tips: &HashMap<String, Oid>, names: &[String], oid: Option<&Oid>) -> Result<bool> {
     let Some(oid) = oid else { return Ok(!names.iter().any(|name| tips.contains_key(name))) };
     for (name, tip) in names.iter().filter_map(|name| tips.get_key_value(name)) {
         if tip == oid {
             return Ok(true);
         }
-        let quiet = (site.version >= QUIET_FETCH).then_some("--no-write-fetch-head");
-        let words = ["fetch", "--quiet", "--no-tags", "--no-auto-gc", "--no-recurse-submodules", "--refmap="];
-        site.git.run(words.into_iter().chain(quiet).chain(["--", site.address(), name])).await?;
+        site.fetch(name).await?;
         if site.git.run(["merge-base", "--is-ancestor", oid.as_str(), tip.as_str()]).await?.succeeded {
             return Ok(true);
         }

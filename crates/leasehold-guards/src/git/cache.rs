@@ -3,7 +3,7 @@
 //! Promise: a note that is damaged, foreign or missing only costs a question; the remote compares in any case.
 //! Non-promise: it is not synced to disk, and it is no proof of anything.
 
-use super::commit::{Inscription, Oid, TRAIL};
+use super::commit::{FenceMessage, Oid, TRAIL};
 use crate::succession::Former;
 use leasehold_core::guard::HighWater;
 use leasehold_core::{Result, Token, codec};
@@ -29,7 +29,7 @@ pub(crate) struct Fence {
 impl Fence {
     /// As the remote has it.
     pub(crate) fn read(oid: Oid, commit: &str, name: &str) -> Result<Self> {
-        let Inscription { high, after, former, .. } = Inscription::read(commit, name)?;
+        let FenceMessage { high, after, former, .. } = FenceMessage::read(commit, name)?;
         Ok(Fence { oid, high, after, former })
     }
 

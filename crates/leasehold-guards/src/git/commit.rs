@@ -43,7 +43,7 @@ pub(crate) struct Adopted {
 
 /// What a fence commit says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Inscription {
+pub(crate) struct FenceMessage {
     pub(crate) high: HighWater,
     /// The commits that the fence pointed at before, the latest first; tells whether a push whose answer was lost had
     /// landed.
@@ -56,9 +56,9 @@ pub(crate) struct Inscription {
     pub(crate) push: Nonce,
 }
 
-impl Inscription {
+impl FenceMessage {
     pub(crate) fn new(high: HighWater, after: Vec<Oid>, former: Former) -> Self {
-        Inscription { high, after, adopted: None, former, push: Nonce::random() }
+        FenceMessage { high, after, adopted: None, former, push: Nonce::random() }
     }
 
     pub(crate) fn adopted(mut self, adopted: Option<Adopted>) -> Self {
@@ -134,7 +134,7 @@ impl Inscription {
             "-" => Former::default(),
             text => Former::parse(text).ok_or_else(|| wrong("former"))?,
         };
-        Ok(Inscription { high, after, adopted, former, push: field("push")?.parse().map_err(|_| wrong("push"))? })
+        Ok(FenceMessage { high, after, adopted, former, push: field("push")?.parse().map_err(|_| wrong("push"))? })
     }
 }
 
@@ -159,25 +159,25 @@ mod tests {
         let oids = [Oid::parse(&"a1".repeat(20)), Oid::parse(&"0f".repeat(32))].map(Option::unwrap);
         let adopted = Adopted { from: high().token(), note: "by ops: moved to another store".into() };
         for (after, adopted) in [(&oids[..0], None), (&oids[..1], Some(adopted)), (&oids, None)] {
-            let inscription = Inscription::new(high(), after.to_vec(), Former::default()).adopted(adopted);
-            let commit = format!("tree x\nauthor y\n\n{}", inscription.message());
-            assert_eq!(Inscription::read(&commit, "refs/fence/x").unwrap(), inscription);
+            let fence_message = FenceMessage::new(high(), after.to_vec(), Former::default()).adopted(adopted);
+            let commit = format!("tree x\nauthor y\n\n{}", fence_message.message());
+            assert_eq!(FenceMessage::read(&commit, "refs/fence/x").unwrap(), fence_message);
             for at in 0..commit.len() {
                 // Whatever is cut off, it is an error or, of the last line's end only, nothing.
-                let cut = Inscription::read(&commit[..at], "refs/fence/x");
+                let cut = FenceMessage::read(&commit[..at], "refs/fence/x");
                 assert!(cut.is_err() || at + 1 == commit.len(), "{at}");
             }
         }
         for bad in ["", "tree x\n\nhello\n", "tree x\n\nleasehold fence 1\n\nlease: a b\n"] {
-            assert_eq!(Inscription::read(bad, "f").unwrap_err().kind(), Kind::Corrupt, "{bad}");
+            assert_eq!(FenceMessage::read(bad, "f").unwrap_err().kind(), Kind::Corrupt, "{bad}");
         }
-        let newer = Inscription::read("tree x\n\nleasehold fence 2\n\n", "f").unwrap_err();
+        let newer = FenceMessage::read("tree x\n\nleasehold fence 2\n\n", "f").unwrap_err();
         assert_eq!(newer.kind(), Kind::Unsupported);
     }
 
     #[test]
     fn two_commits_of_one_high_water_differ() {
-        let made = || Inscription::new(high(), Vec::new(), Former::default()).message();
+        let made = || FenceMessage::new(high(), Vec::new(), Former::default()).message();
         assert_ne!(made(), made());
     }
 }

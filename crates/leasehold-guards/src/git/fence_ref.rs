@@ -4,8 +4,8 @@
 //! answer comes; the push compares.
 
 use super::cache::Fence;
-use super::commit::{Inscription, Oid};
-use super::program::{Answer, Git, QUIET_FETCH};
+use super::commit::{FenceMessage, Oid};
+use super::program::Git;
 use super::site::{EMPTY_TREE, Site};
 use crate::observe::git::{GitStep, reach};
 use leasehold_core::observe::Observed;
@@ -37,14 +37,14 @@ impl CommitDraft {
 pub(super) async fn make_commit(
     site: &Site,
     resource: &str,
-    inscription: &Inscription,
+    fence_message: &FenceMessage,
     draft: Option<CommitDraft>,
 ) -> Result<Oid> {
     let draft = match draft.filter(|_| site.author.is_empty() && site.empty_tree == EMPTY_TREE) {
         Some(draft) => draft,
         None => CommitDraft::start_with(&site.git, site.empty_tree, &site.author)?,
     };
-    let answer = site.git.feed(draft.0, &inscription.message()).await?;
+    let answer = site.git.feed(draft.0, &fence_message.message()).await?;
     Oid::parse(&answer.text()).filter(|_| answer.succeeded).ok_or_else(|| {
         Error::new(
             Kind::Unavailable,
@@ -60,34 +60,21 @@ pub(super) async fn read_fence(
     fence: &str,
     steps: &Observed<GitStep>,
 ) -> Result<Option<Fence>> {
-    let failed = |answer: &Answer| {
-        let message = format!("cannot read the fence: resource=`{resource}`: {}", answer.complaint());
-        Error::new(Kind::Unavailable, message)
-    };
     for _ in 0..TRIES {
         reach(steps, GitStep::ReadFence, resource)?;
-        let answer = site.git.run(["ls-remote", "--refs", "--", site.address(), fence]).await?;
-        if !answer.succeeded {
-            return Err(failed(&answer));
-        }
-        // The name is matched from its end: `x/refs/fence/job` would be too.
-        let text = answer.text();
-        let line = text.lines().filter_map(|line| line.split_once('\t')).find(|(_, name)| *name == fence);
-        let Some((oid, _)) = line else {
+        let what = format!("the fence: resource=`{resource}`");
+        // By its whole name: git matches from the end, so `x/refs/fence/job` would be found too.
+        let Some(oid) = site.refs(&what, &[fence.to_owned()]).await?.remove(fence) else {
             // The empty tree goes with the first fence; git knows it without having it, other servers may not.
             site.git.run(["hash-object", "-w", "-t", "tree", "--stdin"]).await?;
             return Ok(None);
         };
-        let oid = Oid::parse(oid).ok_or_else(|| failed(&answer))?;
         if let Some(commit) = read_commit(site, &oid).await? {
             return Fence::read(oid, &commit, fence).map(Some);
         }
-        let quiet = (site.version >= QUIET_FETCH).then_some("--no-write-fetch-head");
-        let words = ["fetch", "--quiet", "--no-tags", "--no-auto-gc", "--no-recurse-submodules", "--refmap="];
-        let words = words.into_iter().chain(quiet).chain(["--", site.address(), fence]);
-        let fetched = site.git.run(words).await?;
+        let fetched = site.fetch(fence).await?;
         if !fetched.succeeded && !fetched.said.contains("couldn't find remote ref") {
-            return Err(failed(&fetched));
+            return Err(Error::new(Kind::Unavailable, format!("cannot read {what}: {}", fetched.complaint())));
         }
         match read_commit(site, &oid).await? {
             Some(commit) => return Fence::read(oid, &commit, fence).map(Some),

@@ -4,7 +4,7 @@
 //! forward; that is judged while git holds the locks of both, so there is no window, whatever the pusher's git did or
 //! did not ask for. Non-promise: who can write the repository's files, or turn its hooks off, is not held back.
 
-use super::commit::{Inscription, Oid};
+use super::commit::{FenceMessage, Oid};
 use super::names::{FenceNamespace, Refspec};
 use super::program::{Git, HOOKABLE};
 use crate::succession::{self, Former, MAX_FORMER_BYTES};
@@ -199,8 +199,7 @@ impl Hooks {
         commands.push(vec!["config".into(), "leasehold.fenceNamespace".into(), namespace.to_string()]);
         for command in commands {
             let answer = self.git.run(&command).await?;
-            // 5: there was nothing to unset.
-            if !answer.succeeded && answer.code != Some(5) {
+            if !answer.succeeded {
                 let message = format!("cannot write the repository's settings: {}", answer.complaint());
                 return Err(Error::new(Kind::Unavailable, message));
             }
@@ -273,7 +272,7 @@ impl Hooks {
         protections: &[Protection],
     ) -> Result<bool> {
         let (Some(old), None) = (&change.old, &change.new) else { return Ok(false) };
-        let Ok(Inscription { high, .. }) = self.inscription(old, &change.name).await else { return Ok(false) };
+        let Ok(FenceMessage { high, .. }) = self.fence_message(old, &change.name).await else { return Ok(false) };
         let is_used = protections.iter().any(|protection| protection.lease == high.lease);
         let is_scratch = high.lease.as_str().starts_with(SCRATCH) && !is_used;
         Ok(is_scratch && namespace.fence_of(&high.lease)? == change.name)
@@ -285,13 +284,13 @@ impl Hooks {
         let Some(new) = &change.new else {
             return Err(Error::new(Kind::Fenced, format!("refused: fence `{}` is never deleted", change.name)));
         };
-        let Inscription { high: new, adopted, former, .. } = self.inscription(new, &change.name).await?;
+        let FenceMessage { high: new, adopted, former, .. } = self.fence_message(new, &change.name).await?;
         if namespace.fence_of(&new.lease)? != change.name {
             let message = format!("refused: `{}` is not the fence of lease `{}`", change.name, new.lease);
             return Err(Error::new(Kind::Invalid, message));
         }
         let old = match &change.old {
-            Some(oid) => Some(self.inscription(oid, &change.name).await?),
+            Some(oid) => Some(self.fence_message(oid, &change.name).await?),
             None => None,
         };
         let known = old.as_ref().map(|old| old.former.clone()).unwrap_or_default();
@@ -326,10 +325,10 @@ impl Hooks {
         Ok(answer.succeeded && is_packed && !path.with_file_name("packed-refs.lock").exists())
     }
 
-    async fn inscription(&self, oid: &Oid, fence: &str) -> Result<Inscription> {
+    async fn fence_message(&self, oid: &Oid, fence: &str) -> Result<FenceMessage> {
         let answer = self.git.run(["cat-file", "commit", oid.as_str()]).await?;
         let commit = if answer.succeeded { answer.text() } else { String::new() };
-        Inscription::read(&commit, fence)
+        FenceMessage::read(&commit, fence)
     }
 
     /// What is protected here.

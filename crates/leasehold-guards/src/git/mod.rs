@@ -10,9 +10,9 @@ mod cache;
 mod commit;
 mod fence_ref;
 mod hook;
-mod landing;
 mod names;
 mod program;
+mod push;
 mod rebase;
 mod report;
 mod site;
@@ -28,11 +28,11 @@ use crate::succession;
 use async_trait::async_trait;
 use commit::Adopted;
 use fence_ref::CommitDraft;
-use landing::{Failure, Landing};
 use leasehold_core::guard::{Adopt, Guard, HighWater, Policy, Strength};
 use leasehold_core::observe::{Observed, Observer};
 use leasehold_core::{Error, Kind, LeaseName, Result, Token, Who, Why};
 use program::Git;
+use push::{Failure, FencedPush};
 use site::Site;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -144,10 +144,10 @@ impl GitGuard {
         });
         held?;
         let site = site?;
-        let landing = self.landing(&site, token)?.with_draft(draft);
+        let fenced = self.fenced_push(&site, token)?.with_draft(draft);
         let mut rebases = 0;
         loop {
-            match landing.push(refspecs).await {
+            match fenced.push(refspecs).await {
                 Err(Failure::Behind { error, .. }) if options.rebases == 0 => return Err(error),
                 Err(Failure::Behind { error, .. }) if rebases == options.rebases => {
                     let message = format!("given up after {rebases} rebases, others are quicker");
@@ -170,9 +170,9 @@ impl GitGuard {
         Site::find(&self.git, &self.remote).await
     }
 
-    fn landing<'a>(&'a self, site: &'a Site, token: &'a Token) -> Result<Landing<'a>> {
+    fn fenced_push<'a>(&'a self, site: &'a Site, token: &'a Token) -> Result<FencedPush<'a>> {
         let fence = self.namespace.fence_of(&token.lease)?;
-        Ok(Landing::new(site, self.resource(), fence, token, self.policy, &self.steps))
+        Ok(FencedPush::new(site, self.resource(), fence, token, self.policy, &self.steps))
     }
 
     fn remember(&self, lease: &LeaseName) {
@@ -192,7 +192,7 @@ impl Guard for GitGuard {
 
     async fn seal(&self, token: &Token) -> Result<HighWater> {
         let site = self.arrive(token).await?;
-        self.landing(&site, token)?.seal().await
+        self.fenced_push(&site, token)?.seal().await
     }
 
     /// Every lease has a fence of its own on a remote: until the guard was told of a lease, or saw a token, only the
@@ -225,6 +225,6 @@ impl Adopt for GitGuard {
         succession::adopt(&self.resource(), Some(from), from, token)?;
         let site = self.arrive(token).await?;
         let adopted = Adopted { from: from.token(), note: format!("by {by}: {why}") };
-        self.landing(&site, token)?.adopt(from, adopted).await
+        self.fenced_push(&site, token)?.adopt(from, adopted).await
     }
 }

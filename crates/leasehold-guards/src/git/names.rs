@@ -210,11 +210,6 @@ impl Refspec {
         self.destination.as_deref().unwrap_or(&self.source)
     }
 
-    /// Whether the destination may be moved to what does not descend from it.
-    pub const fn is_forced(&self) -> bool {
-        self.force
-    }
-
     /// Whether it would move a fence.
     pub(crate) fn touches(&self, namespace: &FenceNamespace) -> bool {
         namespace.covers(self.destination())

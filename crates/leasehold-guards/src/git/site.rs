@@ -3,10 +3,12 @@
 //! Promise: everything is asked once, before anything is changed; a remote that has two addresses, or one that git's own
 //! settings do not allow, is refused. Non-promise: the remote itself is not asked.
 
+use super::commit::Oid;
 use super::names::{Remote, helper};
-use super::program::{Git, OLDEST, Version};
+use super::program::{Answer, Git, OLDEST, QUIET_FETCH, Version};
 use leasehold_core::secret::redacted;
 use leasehold_core::{Error, Kind, Result};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 /// The empty tree of repositories with SHA-1 names, as most are.
@@ -87,6 +89,25 @@ impl Site {
     /// Where the fence is read: always where pushes go.
     pub(crate) fn address(&self) -> &str {
         if self.fetches_there { self.remote.as_str() } else { &self.url }
+    }
+
+    /// The refs of these names that the remote has now. `what` is being read, for messages.
+    pub(crate) async fn refs(&self, what: &str, names: &[String]) -> Result<HashMap<String, Oid>> {
+        let words = ["ls-remote", "--refs", "--", self.address()].map(str::to_owned);
+        let answer = self.git.run(words.iter().chain(names)).await?;
+        if !answer.succeeded {
+            return Err(Error::new(Kind::Unavailable, format!("cannot read {what}: {}", answer.complaint())));
+        }
+        let text = answer.text();
+        let lines = text.lines().filter_map(|line| line.split_once('\t'));
+        Ok(lines.filter_map(|(oid, name)| Some((name.to_owned(), Oid::parse(oid)?))).collect())
+    }
+
+    /// Fetches what one ref of the remote points at, and changes nothing else here.
+    pub(crate) async fn fetch(&self, name: &str) -> Result<Answer> {
+        let quiet = (self.version >= QUIET_FETCH).then_some("--no-write-fetch-head");
+        let words = ["fetch", "--quiet", "--no-tags", "--no-auto-gc", "--no-recurse-submodules", "--refmap="];
+        self.git.run(words.into_iter().chain(quiet).chain(["--", self.address(), name])).await
     }
 
     /// The remote's address as it may be shown and kept.

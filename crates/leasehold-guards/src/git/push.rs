@@ -9,7 +9,7 @@
 use super::Pushed;
 use super::branches;
 use super::cache::{Fence, Note};
-use super::commit::{Adopted, Inscription, Oid};
+use super::commit::{Adopted, FenceMessage, Oid};
 use super::fence_ref::{self, CommitDraft};
 use super::names::Refspec;
 use super::program::{Answer, NOTHING_ELSE, plain};
@@ -50,7 +50,7 @@ impl From<Error> for Failure {
 }
 
 /// One token at one remote.
-pub(super) struct Landing<'a> {
+pub(super) struct FencedPush<'a> {
     site: &'a Site,
     resource: String,
     fence: String,
@@ -69,7 +69,7 @@ enum Outcome {
     Behind(Vec<String>),
 }
 
-impl<'a> Landing<'a> {
+impl<'a> FencedPush<'a> {
     pub(super) fn new(
         site: &'a Site,
         resource: String,
@@ -79,48 +79,42 @@ impl<'a> Landing<'a> {
         steps: &'a Observed<GitStep>,
     ) -> Self {
         let note = Note::new(&site.folder, &site.shown(), &fence);
-        Landing { site, resource, fence, token, policy, steps, note, draft: Mutex::default() }
+        FencedPush { site, resource, fence, token, policy, steps, note, draft: Mutex::default() }
     }
 
     /// With a commit that was begun beforehand.
     pub(super) fn with_draft(self, draft: Option<CommitDraft>) -> Self {
-        Landing { draft: Mutex::new(draft), ..self }
+        FencedPush { draft: Mutex::new(draft), ..self }
     }
 
     /// Moves the fence without anything else, unless it is ours already.
     pub(super) async fn seal(&self) -> Result<HighWater> {
-        for attempt in 0..TRIES {
-            pause(attempt).await;
-            let found = self.read().await?;
-            let high = found.as_ref().map(|fence| &fence.high);
-            let next = guard::seal(high, self.token).map_err(|why| why.into_error(&self.resource))?;
-            if high == Some(&next) {
-                return Ok(next);
-            }
-            match self.send(&[], found.as_ref(), next.clone(), None).await {
-                Ok(Outcome::Landed(_)) => return Ok(next),
-                Ok(Outcome::Moved | Outcome::Behind(_)) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Err(self.contended())
+        let sealed = |found: Option<&Fence>| guard::seal(found.map(|fence| &fence.high), self.token);
+        self.move_alone(|found| Ok((sealed(found).map_err(|why| why.into_error(&self.resource))?, None))).await
     }
 
     /// Gives the fence to another lease of its name, unless it has moved.
     pub(super) async fn adopt(&self, from: &HighWater, adopted: Adopted) -> Result<HighWater> {
+        self.move_alone(|found| {
+            let next = succession::adopt(&self.resource, found.map(|fence| &fence.high), from, self.token)?;
+            let former = Fence::former(found).given(&self.resource, from, self.token, MAX_FORMER_BYTES)?;
+            Ok((next, Some((adopted.clone(), former))))
+        })
+        .await
+    }
+
+    async fn move_alone(
+        &self,
+        decide: impl Fn(Option<&Fence>) -> Result<(HighWater, Option<(Adopted, Former)>)>,
+    ) -> Result<HighWater> {
         for attempt in 0..TRIES {
             pause(attempt).await;
             let found = self.read().await?;
-            let high = found.as_ref().map(|fence| &fence.high);
-            let next = succession::adopt(&self.resource, high, from, self.token)?;
-            let former = Fence::former(found.as_ref());
-            let former = former.given(&self.resource, from, self.token, MAX_FORMER_BYTES)?;
-            if high == Some(&next) {
+            let (next, given) = decide(found.as_ref())?;
+            if found.as_ref().is_some_and(|fence| fence.high == next)
+                || matches!(self.send(&[], found.as_ref(), next.clone(), given).await?, Outcome::Landed(_))
+            {
                 return Ok(next);
-            }
-            match self.send(&[], found.as_ref(), next.clone(), Some((adopted.clone(), former))).await? {
-                Outcome::Landed(_) => return Ok(next),
-                Outcome::Moved | Outcome::Behind(_) => {}
             }
         }
         Err(self.contended())
@@ -144,7 +138,7 @@ impl<'a> Landing<'a> {
                 Err(_) if !is_fresh => continue,
                 Err(why) => return Err(why.into_error(&self.resource).into()),
             };
-            if self.goes_first(found.as_ref(), refspecs) {
+            if self.needs_a_seal_first(found.as_ref(), refspecs) {
                 self.seal().await?;
                 known = self.read().await?;
                 is_fresh = true;
@@ -163,7 +157,7 @@ impl<'a> Landing<'a> {
     /// Whether the fence is to be moved alone before the branches go with it. Where there is none yet, the remote may not
     /// take it: git applies the rest of an atomic push if one of its refs is hidden from pushers. And where it sorts
     /// after a branch, a crash of the remote could leave the branch moved and the fence not, which a sealed one bears.
-    fn goes_first(&self, found: Option<&Fence>, refspecs: &[Refspec]) -> bool {
+    fn needs_a_seal_first(&self, found: Option<&Fence>, refspecs: &[Refspec]) -> bool {
         let Some(fence) = found else { return true };
         fence.high.epoch != self.token.epoch && refspecs.iter().any(|refspec| refspec.sorts_before(&self.fence))
     }
@@ -182,7 +176,7 @@ impl<'a> Landing<'a> {
         };
         let expected = found.map(|fence| &fence.oid);
         let oid =
-            self.make(Inscription::new(next.clone(), Fence::trail(found), former.clone()).adopted(adopted)).await?;
+            self.make(FenceMessage::new(next.clone(), Fence::trail(found), former.clone()).adopted(adopted)).await?;
         let trace = Trace::new();
         let answer = self.run_push(&oid, expected, refspecs, &trace).await?;
         let stdout = String::from_utf8_lossy(&answer.stdout).into_owned();
@@ -255,7 +249,7 @@ impl<'a> Landing<'a> {
             match &now {
                 // It is ours, or somebody moved it on from ours. A remote that crashed in the middle has moved the fence alone.
                 Some(fence) if fence.oid == oid || fence.after.contains(&oid) => {
-                    let theirs = branches::fates(self.site, refspecs).await;
+                    let theirs = branches::first_missing(self.site, refspecs).await;
                     if let Some(name) = theirs.map_err(|e| unknown("it cannot be asked").with_source(e))? {
                         let why = format!(
                             "the fence has moved, but `{name}` is neither what was pushed nor built upon it: the remote broke \
@@ -275,12 +269,13 @@ impl<'a> Landing<'a> {
                 // A seal may simply be sent again: whichever lands, the other cannot.
                 _ if refspecs.is_empty() => return Ok(Outcome::Moved),
                 // It may still be on its way. Once the fence has moved, it cannot land.
-                _ => match self.bar(found).await {
+                _ => match self.shut_out_late_push(found).await {
                     Some(true) => {
                         // Where the fence sorts last, a crash in the middle leaves it behind.
                         let first: Vec<Refspec> =
                             refspecs.iter().filter(|refspec| refspec.sorts_before(&self.fence)).cloned().collect();
-                        if !first.is_empty() && !matches!(branches::fates(self.site, &first).await, Ok(Some(_))) {
+                        if !first.is_empty() && !matches!(branches::first_missing(self.site, &first).await, Ok(Some(_)))
+                        {
                             return Err(unknown("the fence did not move, but the branches are as they were pushed"));
                         }
                         return Err(self.not_applied(answer));
@@ -295,10 +290,10 @@ impl<'a> Landing<'a> {
 
     /// Moves the fence alone, so that a push that is on its way from the same place fails. Whether it was moved; none if
     /// that is unknown too.
-    async fn bar(&self, found: Option<&Fence>) -> Option<bool> {
+    async fn shut_out_late_push(&self, found: Option<&Fence>) -> Option<bool> {
         let next = guard::seal(found.map(|fence| &fence.high), self.token).ok()?;
         let expected = found.map(|fence| &fence.oid);
-        let oid = self.make(Inscription::new(next.clone(), Fence::trail(found), Fence::former(found))).await.ok()?;
+        let oid = self.make(FenceMessage::new(next.clone(), Fence::trail(found), Fence::former(found))).await.ok()?;
         let answer = self.run_push(&oid, expected, &[], &Trace::default()).await.ok()?;
         match judge(&String::from_utf8_lossy(&answer.stdout), answer.succeeded, &self.fence) {
             Verdict::Landed => {
@@ -419,10 +414,10 @@ impl<'a> Landing<'a> {
         fence_ref::read_fence(self.site, &self.resource, &self.fence, self.steps).await
     }
 
-    async fn make(&self, inscription: Inscription) -> Result<Oid> {
+    async fn make(&self, fence_message: FenceMessage) -> Result<Oid> {
         self.reach(GitStep::MakeFence)?;
         let draft = self.draft.lock().unwrap_or_else(PoisonError::into_inner).take();
-        fence_ref::make_commit(self.site, &self.resource, &inscription, draft).await
+        fence_ref::make_commit(self.site, &self.resource, &fence_message, draft).await
     }
 
     /// A note that cannot be written costs the next push a question, and nothing else.
