@@ -18,7 +18,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// How much of the payload is moved at a time.
+/// How much of the payload is copied at a time.
 const CHUNK_BYTES: usize = 128 * 1024;
 
 /// Guards one file by a permit directory beside it.
@@ -47,15 +47,16 @@ impl ArtifactGuard<WholeFile> {
     }
 
     /// Replaces the file with everything that `payload` gives. The token is checked before the first byte is read, and
-    /// decides again when the last was.
+    /// again after the last.
     ///
-    /// With [`Policy::OncePerEpoch`] a crash in the middle of publishing counts as the one write: it may have landed.
+    /// With [`Policy::OncePerEpoch`] a crash in the middle of publishing counts as the one write, because it may have
+    /// been published.
     pub fn write_from(&self, token: &Token, mut payload: impl Read) -> Result<HighWater> {
         let scene = self.scene();
         let place = self.locate()?;
         let permits = Permits::open(scene, &place, token)?;
         permits.drop_abandoned();
-        // While it is staged, a file that few may read is read by nobody else.
+        // The old file may be readable by few. The staged one must not be readable by more.
         let mode = if place.found.is_some() { 0o600 } else { 0o666 };
         let (stage, file) = permits.anchored(self.policy, |stage| {
             let file = permits.create(stage, mode)?;
@@ -70,7 +71,7 @@ impl ArtifactGuard<WholeFile> {
         if written.is_err() {
             permits.drop_stage(&stage);
         }
-        // Open until here: that is how others of our tenure know that the stage is in use.
+        // Kept open until here: this tells other processes of our tenure that the stage is in use.
         drop(file);
         written
     }
@@ -105,8 +106,8 @@ fn fill(scene: &Scene<'_>, mut file: &File, payload: &mut impl Read, old: Option
 
 fn keep_looks(file: &File, old: &Stat) -> io::Result<()> {
     let new = rustix::fs::fstat(file)?;
-    // Only root may give a file away, and a group must be one of ours: not being permitted is no failure. Apart, for
-    // the group may be permitted when the user is not.
+    // Only root may change the owner, and the group must be one of ours, so a refusal is not an error. Two calls,
+    // because the group may be permitted when the owner is not.
     if new.st_uid != old.st_uid {
         let _ = rustix::fs::fchown(file, Some(Uid::from_raw(old.st_uid)), None);
     }

@@ -1,7 +1,8 @@
-//! Guards: the places that are written to, and that refuse stale writers.
+//! Guards: they stand at the place that is written to, and refuse stale writers.
 //!
-//! Promise: a token that a guard has seen outrun is refused, with no window where the guard's strength says *atomic*.
-//! Non-promise: a writer that goes past the guard is not stopped, and there is no order between different guards.
+//! Promise: once a guard has seen a newer token, it refuses the older one. There is no window where its strength says
+//! *atomic*.
+//! Non-promise: a writer that bypasses the guard is not stopped, and there is no order between different guards.
 //!
 //! ```
 //! use leasehold_core::{Epoch, Lineage, Nonce, Token, guard::Policy};

@@ -1,7 +1,7 @@
-//! What it takes to give a resource to another lease.
+//! The rules for giving a resource to another lease.
 //!
-//! Promise: only from the very fence that the operator saw, and never to an older epoch of the lease that has it.
-//! Non-promise: the guard makes the step atomic, and shuts the former lease's writers out.
+//! Promise: the fence must be exactly what the operator saw, and a lease that returns needs a higher epoch than
+//! before. Non-promise: to change the fence in one step, and to stop the former lease's writers, is up to the guard.
 
 use leasehold_core::guard::HighWater;
 use leasehold_core::{Epoch, Error, Kind, LeaseName, Lineage, Remedy, Result, Token, Who, Why};
@@ -12,7 +12,8 @@ pub(crate) const MAX_FORMER_BYTES: usize = 2000;
 
 /// The leases that a resource belonged to before, each with the highest epoch that the resource has seen of it.
 ///
-/// It is kept with the fence, and never shortened: a lease that comes back must not begin below what it had reached.
+/// It is stored with the fence and never shortened, so that a lease that returns cannot start below the epoch it had
+/// reached.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Former(Vec<(LeaseName, Lineage, Epoch)>);
 
@@ -31,7 +32,7 @@ impl Former {
         Some(former)
     }
 
-    /// The same for a resource that is told about in the error.
+    /// The same; the error names the resource.
     pub(crate) fn read(resource: &str, text: &str) -> Result<Self> {
         Former::parse(text).ok_or_else(|| {
             let message = format!("corrupt fence: resource=`{resource}`: its list of former leases cannot be read");
@@ -53,11 +54,11 @@ impl Former {
         self.0.iter().find(of).map(|(_, _, epoch)| *epoch)
     }
 
-    /// The list once the resource went from `from` to the token's lease, in at most `limit` bytes.
+    /// The list after the resource went from `from` to the token's lease, in at most `limit` bytes.
     pub(crate) fn given(&self, resource: &str, from: &HighWater, token: &Token, limit: usize) -> Result<Self> {
         returning(resource, self.seen(token), token)?;
         let mut next = self.clone();
-        // A fence that was founded and never entered has seen nothing.
+        // A fence that no writer has used yet has seen nothing.
         let is_seen = from.epoch > Epoch::ZERO;
         if is_seen && (&from.lease, from.lineage) != (&token.lease, token.lineage) {
             next.add(from.lease.clone(), from.lineage, from.epoch);
@@ -84,11 +85,12 @@ impl fmt::Display for Former {
     }
 }
 
-/// Refuses a lease that comes back to a resource without a higher epoch than the resource has seen of it.
+/// Refuses a lease that returns to a resource, unless its epoch is higher than any that the resource has seen of it.
 pub(crate) fn returning(resource: &str, seen: Option<Epoch>, token: &Token) -> Result<()> {
     let Some(seen) = seen.filter(|seen| token.epoch <= *seen) else { return Ok(()) };
     let lease = &token.lease;
-    // The very epoch may have been given away and wanted back; a lower one that is live was granted by a store that forgot.
+    // The same epoch may be one that was given away and is wanted back. A lower one was granted by a store that went
+    // back in time.
     let (kind, what) = match token.epoch == seen {
         true => (Kind::Fenced, "stale epoch refused"),
         false => (Kind::Regressed, "store regressed"),
@@ -102,7 +104,7 @@ pub(crate) fn returning(resource: &str, seen: Option<Epoch>, token: &Token) -> R
     Err(Error::new(kind, message).with_remedy(Remedy::restored(lease, seen)))
 }
 
-/// What the fence should become; also if it is so already, for the answer to a first attempt may have been lost.
+/// What the fence should become. It may be so already: the answer to a first attempt may have been lost.
 pub(crate) fn adopt(resource: &str, high: Option<&HighWater>, from: &HighWater, token: &Token) -> Result<HighWater> {
     if from.lease == token.lease && from.lineage == token.lineage {
         let message = format!(
@@ -125,7 +127,7 @@ pub(crate) fn adopt(resource: &str, high: Option<&HighWater>, from: &HighWater, 
     Err(Error::new(Kind::Contended, message))
 }
 
-/// The words that are kept with the fence. Nothing reads them but people.
+/// Who adopted it and why. It is stored with the fence, for people only.
 pub(crate) fn note(from: &HighWater, by: &Who, why: &Why) -> String {
     format!("from {} by {by}: {why}", from.token().wire())
 }

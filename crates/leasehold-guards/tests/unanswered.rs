@@ -130,7 +130,7 @@ fn a_commit_that_the_disk_did_not_confirm_is_confirmed_by_another_or_unknown() {
             failing(99).seal(&token(3, 0)).await.unwrap_err(),
         ] {
             assert_eq!(error.kind(), Kind::Indeterminate, "{error}");
-            assert!(error.to_string().contains("look at the data"), "{error}");
+            assert!(error.to_string().contains("check the data"), "{error}");
         }
         assert_eq!(db.ask("SELECT count(*) FROM applied").await, "2");
     });

@@ -1,7 +1,7 @@
 //! The generations beside a published folder: `.NAME.generations/<epoch>-<nonce>-<n>`, one of which is live.
 //!
-//! Promise: the live one is never removed, nor one of a higher epoch, which may be in the making. Non-promise: a reader
-//! that goes on reading an old one finds it gone after as many publishes as are kept.
+//! Promise: the live one is never removed, nor one of a higher epoch, which somebody may be about to publish.
+//! Non-promise: an old one is removed under its readers after as many publishes as the guard keeps.
 
 use crate::observe::file::FileStep;
 use crate::permit::error::{Scene, exists, vanished};
@@ -62,7 +62,7 @@ impl<'a> Generations<'a> {
         format!("{prefix}{}", last.saturating_add(1))
     }
 
-    /// What the symlink at the artifact's place says when this generation is live.
+    /// What the symlink points to when this generation is live.
     pub(crate) fn link_to(&self, generation: &str) -> PathBuf {
         Path::new(&self.name).join(generation)
     }
@@ -79,7 +79,7 @@ impl<'a> Generations<'a> {
         }
     }
 
-    /// Removes one that was not published, unless it was after all.
+    /// Removes one whose publish failed, unless it is live.
     pub(crate) fn withdraw(&self, scene: &Scene<'_>, fence: &OwnedFd, name: &str) {
         if self.live().is_none_or(|live| live != OsStr::new(name)) {
             self.remove(scene, fence, name);
@@ -90,7 +90,7 @@ impl<'a> Generations<'a> {
         discard_aside(scene, &self.folder, name, fence);
     }
 
-    /// The live generation; none if that cannot be told. An empty name if there is no symlink of ours.
+    /// The live generation; none if that is not known. An empty name if there is no symlink of ours.
     fn live(&self) -> Option<OsString> {
         match self.place.link("") {
             Ok(to) => Some(to.file_name().unwrap_or_default().to_os_string()),
@@ -112,7 +112,7 @@ impl<'a> Generations<'a> {
     }
 }
 
-/// True if this is what a symlink of ours says.
+/// Whether a symlink that points here is one of ours.
 pub(crate) fn is_ours(place: &ArtifactPath, to: &Path) -> bool {
     let Ok(folder) = place.beside(".generations") else { return false };
     let name = to.file_name().and_then(OsStr::to_str);

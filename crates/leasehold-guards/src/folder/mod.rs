@@ -1,11 +1,11 @@
-//! The folder guard: replaces a whole folder at one stroke, and only for the newest holder.
+//! The folder guard: replaces a whole folder in one step, and only for the newest holder.
 //!
-//! Promise: a reader that opens the folder once sees one publish whole, never a mixture; a stale publisher changes
-//! nothing. Non-promise: a reader that resolves the path anew for every file may meet two publishes.
+//! Promise: a reader that opens the folder once sees one whole publish, never a mixture. A stale publisher changes
+//! nothing. Non-promise: a reader that resolves the path again for every file may see two publishes.
 //!
-//! Two ways, chosen by what is there. Nothing, or a symlink of ours: the tree joins `.NAME.generations/` and a symlink is
-//! renamed into place. A real folder: it changes places with the staged tree. In both the rename that publishes has its
-//! source in the permit, so a stale one finds none.
+//! There are two ways, chosen by what is there. If there is nothing, or a symlink of ours, the tree is moved to
+//! `.NAME.generations/` and a symlink is renamed into place. A real folder is exchanged with the staged tree. In both
+//! cases the rename that publishes has its source in the permit, so a stale publisher's rename fails.
 
 mod generations;
 mod tree;
@@ -26,7 +26,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// How many old generations stay, so that a reader who has just opened one can finish.
+/// How many old generations stay, so that a reader that has just opened one can finish.
 const KEEP: usize = 1;
 
 /// Guards one folder by a permit directory beside it.
@@ -161,10 +161,10 @@ impl ArtifactGuard<WholeFolder> {
         published
     }
 
-    /// What was there before joins the generations: it may be the only copy of what somebody made by hand. Failing to
-    /// keep it does not undo the publish.
+    /// The old tree is moved to the generations: it may be the only copy of what somebody made by hand. If that fails,
+    /// the publish is still done.
     fn keep_displaced(&self, permits: &Permits<'_>, place: &ArtifactPath, token: &Token, tree: &str) {
-        // Not one of the steps that decide: those are behind us.
+        // The publish is done, so this is not observed.
         let scene = self.scene().quiet();
         if self.artifact.keep == 0 {
             return;
@@ -179,8 +179,8 @@ impl ArtifactGuard<WholeFolder> {
         }
     }
 
-    /// What publishers that died have displaced joins the generations too, after the old ones were collected: nobody was
-    /// told of it yet, so it stays for one publish more.
+    /// What publishers that died have displaced is moved to the generations too, after the old ones were removed. So
+    /// it stays for one publish more.
     fn keep_rescued(&self, permits: &Permits<'_>, place: &ArtifactPath, token: &Token) {
         let scene = self.scene().quiet();
         let Ok(found) = fence::names(permits.fence()) else { return };
@@ -218,7 +218,7 @@ impl ArtifactGuard<WholeFolder> {
     }
 }
 
-/// Names the staged tree by its inode, durably: whoever finds another folder under that name knows that it was displaced.
+/// Names the staged tree by its inode, durably: another folder under that name is one that was displaced.
 fn name_by_inode(permits: &Permits<'_>, stage: &str, held: &OwnedFd) -> io::Result<String> {
     let staged = format!("{stage}/tree");
     let inode = rustix::fs::statat(permits.fence(), staged.as_str(), AtFlags::SYMLINK_NOFOLLOW)?.st_ino;

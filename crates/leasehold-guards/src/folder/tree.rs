@@ -1,7 +1,8 @@
 //! A whole tree, copied into a permit.
 //!
-//! Promise: files are synced, symlinks stay symlinks, modes are kept, the source is only read. Non-promise: times, users,
-//! extended attributes and hard links within the tree are not kept, fences in it stay where they are; devices, pipes and sockets are refused.
+//! Promise: files are synced, symlinks stay symlinks, modes are kept, the source is only read. Non-promise: times,
+//! users, extended attributes and hard links are not kept, and fences in the tree are not copied. Devices, pipes and
+//! sockets are refused.
 
 use crate::observe::file::FileStep;
 use crate::permit::Permits;
@@ -16,9 +17,9 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Deeper than any path that the system takes.
+/// No path that the system accepts is deeper.
 const MAX_DEPTH: usize = 2048;
-/// Who a folder belongs to must be able to move and to empty it, or nobody could replace it later.
+/// The owner must be able to move and to empty a folder, or nobody could replace it later.
 const OWN_FOLDER: u32 = 0o700;
 
 /// Copies `source` to `into`, a path from the fence folder that must not exist.
@@ -50,7 +51,7 @@ impl Copier<'_> {
             let stat = path.symlink_metadata().map_err(|e| unreadable(self.scene, &path, e))?;
             let into = into.join(entry.file_name());
             if stat.is_dir() && nesting::is_fence(&path) {
-                // It fences a file of the source, and would fence one of the target.
+                // It is the fence of a file in the source, not in the target.
                 continue;
             }
             if stat.is_dir() {
@@ -72,7 +73,7 @@ impl Copier<'_> {
     }
 
     fn file(&self, source: &Path, stat: &Metadata, into: &Path) -> Result<()> {
-        // Not followed, not waited on: it may have been replaced by a symlink or a pipe since it was looked at.
+        // It may have been replaced by a symlink or a pipe since its type was read.
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
         let mut from = fs::OpenOptions::new()
             .read(true)

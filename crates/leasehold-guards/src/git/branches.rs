@@ -1,7 +1,8 @@
-//! Whether a remote's branches are as a push without an answer would have left them.
+//! Whether a remote's branches have what a push without an answer would have put there.
 //!
-//! Promise: a branch that is at what was pushed, or descends from it, has it. Non-promise: where others have overwritten it
-//! since, nobody can tell, and it counts as missing; so does what was pushed from a branch that has moved here meanwhile.
+//! Promise: a branch has it if it points at what was pushed, or at a descendant. Non-promise: a branch that others
+//! have overwritten since counts as missing, because nobody can know. So does one whose source has moved here
+//! meanwhile.
 
 use super::commit::Oid;
 use super::names::Refspec;
@@ -10,7 +11,7 @@ use leasehold_core::{Error, Kind, Result};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// A push may be half done when it is looked at: how often, and how far apart, it is looked again.
+/// A push may be half done when the branches are read: how often, and how far apart, they are read.
 const LOOKS: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -39,7 +40,7 @@ pub(super) async fn first_missing(site: &Site, refspecs: &[Refspec]) -> Result<O
     Ok(missing)
 }
 
-/// What the destination may be called on the remote: git finds the one that is there.
+/// The full names that a short destination may have on the remote.
 async fn names(site: &Site, refspec: &Refspec) -> Result<Vec<String>> {
     let name = refspec.destination();
     if name.starts_with("refs/") {
@@ -61,7 +62,7 @@ async fn pushed(site: &Site, refspec: &Refspec) -> Result<Option<Oid>> {
         return Ok(None);
     }
     let answer = site.git.run(["rev-parse", "--verify", "--quiet", "--end-of-options", refspec.source()]).await?;
-    let unreadable = || Error::new(Kind::Unavailable, format!("cannot tell what `{}` is", refspec.source()));
+    let unreadable = || Error::new(Kind::Unavailable, format!("cannot resolve `{}`", refspec.source()));
     Oid::parse(answer.text().trim()).map(Some).ok_or_else(unreadable)
 }
 

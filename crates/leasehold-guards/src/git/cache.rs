@@ -1,7 +1,7 @@
-//! What the fence was when we last saw it, so that the next push need not ask first.
+//! The fence as we last saw it, in a file, so that the next push need not read it first.
 //!
-//! Promise: a note that is damaged, foreign or missing only costs a question; the remote compares in any case.
-//! Non-promise: it is not synced to disk, and it is no proof of anything.
+//! Promise: if the file is damaged, foreign or missing, the fence is read from the remote. The remote compares in any
+//! case. Non-promise: it is not synced to disk, and nothing is decided by it alone.
 
 use super::commit::{FenceMessage, Oid, TRAIL};
 use crate::succession::Former;
@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 const KIND: &str = "git-fence";
-/// More would be no note of ours.
+/// A longer file is not ours.
 const MOST_BYTES: u64 = 16 * 1024;
 
 /// The fence of one lease on one remote.
@@ -27,34 +27,34 @@ pub(crate) struct Fence {
 }
 
 impl Fence {
-    /// As the remote has it.
+    /// From the commit that the remote has.
     pub(crate) fn read(oid: Oid, commit: &str, name: &str) -> Result<Self> {
         let FenceMessage { high, after, former, .. } = FenceMessage::read(commit, name)?;
         Ok(Fence { oid, high, after, former })
     }
 
-    /// Whether its trail goes back to this place, or to the beginning.
+    /// Whether its trail goes back to this commit, or to the first one.
     pub(crate) fn passed(&self, place: Option<&Oid>) -> bool {
         place.is_some_and(|oid| self.after.contains(oid)) || self.after.len() < TRAIL
     }
 
-    /// What comes next has to say which leases had it before.
+    /// The leases that the next commit has to name.
     pub(crate) fn former(found: Option<&Fence>) -> Former {
         found.map(|fence| fence.former.clone()).unwrap_or_default()
     }
 
-    /// The trail of what comes next.
+    /// The trail of the next commit.
     pub(crate) fn trail(found: Option<&Fence>) -> Vec<Oid> {
         let Some(fence) = found else { return Vec::new() };
         std::iter::once(&fence.oid).chain(&fence.after).take(TRAIL).cloned().collect()
     }
 }
 
-/// Where it is noted.
+/// The file that remembers one fence.
 #[derive(Debug)]
 pub(crate) struct Note {
     path: PathBuf,
-    /// The remote, without its password, and the ref: a note of another pair with the same short name is no note.
+    /// The remote, without its password, and the ref. The file's name is only a hash of both, so they are compared.
     subject: String,
 }
 
@@ -64,7 +64,7 @@ impl Note {
         Note { path: folder.join(format!("fence-{:016x}", fingerprint(&subject))), subject }
     }
 
-    /// What was noted, if that can be trusted.
+    /// The fence in the file, if it is whole and of this remote.
     pub(crate) fn read(&self) -> Option<Fence> {
         if fs::symlink_metadata(&self.path).ok().filter(|stat| stat.is_file())?.len() > MOST_BYTES {
             return None;
@@ -89,8 +89,8 @@ impl Note {
         if fs::symlink_metadata(&self.path).is_ok_and(|stat| !stat.is_file()) {
             fs::remove_file(&self.path)?;
         }
-        // Over what was there: a file that replaces another is flushed to disk by some file systems, which would cost a push
-        // more than all the rest. Torn, it is no note.
+        // Written in place: some file systems flush a file that replaces another, which would cost more than the rest
+        // of the push. If the write is torn, the checksum tells.
         let open = || OpenOptions::new().write(true).create(true).truncate(false).open(&self.path);
         let mut file = open().or_else(|error| match self.path.parent() {
             Some(folder) if error.kind() == io::ErrorKind::NotFound => fs::create_dir_all(folder).and_then(|()| open()),

@@ -1,7 +1,7 @@
 //! The fence as an object of git: a commit with an empty tree, whose message carries the high water.
 //!
-//! Promise: no two fence commits are the same, so that a ref which points at one says which push moved it there; what
-//! was written is read back, and anything else is told apart. Non-promise: the commits have no history of their own.
+//! Promise: no two fence commits are equal, so the commit that a ref points at tells which push moved it there. What
+//! was written is read back; anything else is an error. Non-promise: the commits have no parents.
 
 use crate::succession::Former;
 use leasehold_core::guard::HighWater;
@@ -32,7 +32,7 @@ impl Oid {
     }
 }
 
-/// That a fence was given to another lease of its name.
+/// A fence was given to another lease of the same name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Adopted {
     /// What the fence was.
@@ -45,14 +45,14 @@ pub(crate) struct Adopted {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FenceMessage {
     pub(crate) high: HighWater,
-    /// The commits that the fence pointed at before, the latest first; tells whether a push whose answer was lost had
-    /// landed.
+    /// The commits that the fence pointed at before, the latest first. They tell whether a push without an answer was
+    /// applied.
     pub(crate) after: Vec<Oid>,
-    /// Said by the commit that gives the fence away, and by no later one.
+    /// Only in the commit that gives the fence away.
     pub(crate) adopted: Option<Adopted>,
-    /// The leases of this name that had the fence before; said by every commit from then on.
+    /// The leases of this name that had the fence before: in every commit from then on.
     pub(crate) former: Former,
-    /// Makes the commit its own.
+    /// Makes the commit unique.
     pub(crate) push: Nonce,
 }
 
@@ -88,8 +88,8 @@ impl FenceMessage {
     pub(crate) fn read(commit: &str, fence: &str) -> Result<Self> {
         let corrupt = |what: &str| {
             let message = format!(
-                "corrupt fence: `{fence}` on the remote {what}; nothing of ours put it there, look at it with `git \
-                 ls-remote` and call whoever did"
+                "corrupt fence: `{fence}` on the remote {what}; leasehold did not write it. Look at it with `git \
+                 ls-remote`, and ask who did"
             );
             Error::new(Kind::Corrupt, message)
         };
@@ -102,7 +102,7 @@ impl FenceMessage {
                     format!("fence `{fence}` was written by a newer leasehold (`{title}`); upgrade leasehold");
                 return Err(Error::new(Kind::Unsupported, message));
             }
-            _ => return Err(corrupt("is no fence of leasehold's")),
+            _ => return Err(corrupt("is not a fence of leasehold")),
         }
         if lines.next() != Some("") {
             return Err(corrupt("is damaged after its title"));

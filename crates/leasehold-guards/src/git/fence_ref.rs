@@ -1,7 +1,7 @@
-//! The fence on the remote, read and made: a ref, and the commit that it points at.
+//! The fence on the remote: a ref, and the commit that it points at.
 //!
-//! Promise: what is read is what the remote has now, fetched if it is not here yet. Non-promise: it may have moved when the
-//! answer comes; the push compares.
+//! Promise: it is read as the remote has it now, and fetched if it is not here yet. Non-promise: it may have moved
+//! when the answer comes. The push compares.
 
 use super::cache::Fence;
 use super::commit::{FenceMessage, Oid};
@@ -12,7 +12,7 @@ use leasehold_core::observe::Observed;
 use leasehold_core::{Error, Kind, Result};
 use tokio::process::Child;
 
-/// How often a fence that moves while it is read is read again.
+/// How often the fence is read if it moves meanwhile.
 const TRIES: u32 = 24;
 
 /// A `git commit-tree` that waits for its message. A push starts it while the settings are read, so that it costs no time
@@ -21,7 +21,7 @@ const TRIES: u32 = 24;
 pub(super) struct CommitDraft(Child);
 
 impl CommitDraft {
-    /// For a repository as most are; [`Site`] tells whether this one is.
+    /// For a repository with SHA-1 names and an author. [`make_commit`] does not use it elsewhere.
     pub(super) fn start(git: &Git) -> Result<Self> {
         CommitDraft::start_with(git, EMPTY_TREE, &[])
     }
@@ -65,7 +65,7 @@ pub(super) async fn read_fence(
         let what = format!("the fence: resource=`{resource}`");
         // By its whole name: git matches from the end, so `x/refs/fence/job` would be found too.
         let Some(oid) = site.refs(&what, &[fence.to_owned()]).await?.remove(fence) else {
-            // The empty tree goes with the first fence; git knows it without having it, other servers may not.
+            // The first fence has to bring the empty tree: git knows it without having it, other servers may not.
             site.git.run(["hash-object", "-w", "-t", "tree", "--stdin"]).await?;
             return Ok(None);
         };
@@ -87,14 +87,14 @@ pub(super) async fn read_fence(
         }
     }
     let message =
-        format!("given up after {TRIES} tries: resource=`{resource}`: the fence moves faster than it can be read");
+        format!("gave up after {TRIES} tries: resource=`{resource}`: the fence moves faster than it can be read");
     Err(Error::new(Kind::Contended, message))
 }
 
 /// A commit that is here already; none if it is not, or is no commit.
 async fn read_commit(site: &Site, oid: &Oid) -> Result<Option<String>> {
     let mut command = site.git.command(["cat-file", "commit", oid.as_str()]);
-    // In a partial clone git would go and ask for it.
+    // In a partial clone git would fetch it.
     command.env("GIT_NO_LAZY_FETCH", "1");
     let answer = site.git.finish(command).await?;
     Ok(answer.succeeded.then(|| String::from_utf8_lossy(&answer.stdout).into_owned()))

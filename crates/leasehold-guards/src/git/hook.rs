@@ -1,8 +1,8 @@
 //! The hooks of a server that enforce the fence for every pusher.
 //!
-//! Promise: no transaction of the repository changes a protected ref unless the same transaction moves its lease's fence
-//! forward; that is judged while git holds the locks of both, so there is no window, whatever the pusher's git did or
-//! did not ask for. Non-promise: who can write the repository's files, or turn its hooks off, is not held back.
+//! Promise: no transaction changes a protected ref unless the same transaction moves its lease's fence forward. That
+//! is decided while git holds the locks of both, so there is no window, whatever the pusher's git asked for.
+//! Non-promise: nobody is stopped who can write the repository's files or turn its hooks off.
 
 use super::commit::{FenceMessage, Oid};
 use super::names::{FenceNamespace, Refspec};
@@ -17,10 +17,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// By which a hook is known to be ours.
+/// A hook with this line is ours.
 const MARK: &str = "# leasehold git-hook";
 
-/// With which the leases of `leasehold drill` begin. They are made for one drill, and their fences go with it.
+/// How the leases of `leasehold drill` begin. They are made for one drill, and their fences are removed after it.
 pub const SCRATCH: &str = "leasehold-drill-";
 
 /// A ref, or all below a folder of refs, that only the holder of a lease may change: `refs/heads/main=daily-publish`.
@@ -70,7 +70,7 @@ impl FromStr for Protection {
 /// Which hook runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HookState {
-    /// `pre-receive`: refuses early, with words that reach the pusher. Enforces nothing by itself.
+    /// `pre-receive`: refuses early, with a message that reaches the pusher. Enforces nothing by itself.
     PreReceive,
     /// `reference-transaction` in its state `prepared`: the refs are locked, and nothing is changed yet.
     Transaction,
@@ -109,7 +109,7 @@ pub struct Hooks {
 pub struct InstalledHook {
     /// Its file.
     pub path: PathBuf,
-    /// Whether it is somebody else's, which runs ours, and was left as it is.
+    /// Whether it is somebody else's, runs ours, and was left as it is.
     pub is_kept: bool,
 }
 
@@ -121,12 +121,13 @@ struct Change {
 }
 
 impl Hooks {
-    /// Of the repository at this folder, or of the one that we are in (or that git runs us for).
+    /// The hooks of the repository at this folder, or of the one that we are in.
     pub const fn of(folder: Option<PathBuf>) -> Self {
         Hooks { git: Git::new(folder) }
     }
 
-    /// Installs both, to call `program`, and writes down what is protected. A hook of somebody else stays, if it runs ours.
+    /// Installs both, and saves in git's settings what is protected. They call `program`. Somebody else's hook stays,
+    /// if it runs ours.
     pub async fn install(
         &self,
         program: &Path,
@@ -163,10 +164,10 @@ impl Hooks {
         let text = answer.text();
         let lines: Vec<&str> = text.lines().collect();
         let [bare, git_folder, hooks] = lines[..] else {
-            return Err(Error::new(Kind::Unsupported, "cannot tell where git keeps the hooks"));
+            return Err(Error::new(Kind::Unsupported, "cannot find out where git has the hooks"));
         };
         if bare != "true" {
-            let why = "it is not bare: hooks there would hold back work, not pushes; name the server's repository";
+            let why = "it is not bare: hooks there would refuse local work, not pushes; name the server's repository";
             return Err(Error::invalid("repository", self.git.folder().display(), why));
         }
         let hooks = self.git.folder().join(hooks);
@@ -176,7 +177,7 @@ impl Hooks {
             (Ok(real), Ok(within)) if real.starts_with(&within) => Ok(real),
             _ => {
                 let message = format!(
-                    "the hooks of this repository are elsewhere (core.hooksPath: `{}`), shared with others perhaps; \
+                    "the hooks of this repository are elsewhere (core.hooksPath: `{}`), perhaps shared with others; \
                      install them there by hand, see docs/guards/git.md",
                     hooks.display()
                 );
@@ -207,19 +208,19 @@ impl Hooks {
         Ok(())
     }
 
-    /// Judges what git gave the hook on its standard input.
+    /// Decides on the changes that git gave the hook on its standard input.
     ///
     /// # Errors
     /// If the change must not be made; the message is for the pusher.
     pub async fn run(&self, state: HookState, input: &str) -> Result<()> {
         let (protections, namespace) = self.settings().await?.ok_or_else(|| {
-            let message = "refused: leasehold's hook runs here, but nothing says what it protects; whoever runs this \
-                           repository sets it up with `leasehold git-hook install`";
+            let message = "refused: leasehold's hook runs here, but nothing says what it protects; the owner of this \
+                           repository has to run `leasehold git-hook install`";
             Error::new(Kind::Unsupported, message)
         })?;
         if state == HookState::PreReceive && input.trim().is_empty() {
-            let message = "refused: nothing is left of what git gives the pre-receive hook; a hook that reads it before \
-                           leasehold's has to hand it on";
+            let message = "refused: the pre-receive hook got no input; a hook that reads it before \
+                           leasehold's has to pass it on";
             return Err(Error::new(Kind::Unsupported, message));
         }
         let mut changes: Vec<Change> = input.lines().filter_map(parse_change).collect();
@@ -230,13 +231,13 @@ impl Hooks {
             return Ok(());
         }
         if state == HookState::Transaction {
-            // What a transaction says was there may be left open; under the locks, what is there is what was.
+            // A transaction need not say what the old value is. The refs are locked, so it is read.
             let current = self.current(&changes).await?;
             for change in &mut changes {
                 change.old = current.get(&change.name).cloned();
             }
         }
-        // Repacking says every ref anew, as it is.
+        // Repacking writes every ref again, unchanged.
         changes.retain(|change| change.old != change.new);
         if state == HookState::Transaction && input.lines().count() == 1 && self.is_repacked(&changes).await? {
             return Ok(());
@@ -264,7 +265,7 @@ impl Hooks {
         Ok(())
     }
 
-    /// Whether this removes the fence of a drill, which guards nothing that anybody keeps.
+    /// Whether this removes the fence of a drill, which guards nothing that stays.
     async fn is_scratch(
         &self,
         change: &Change,
@@ -278,7 +279,7 @@ impl Hooks {
         Ok(is_scratch && namespace.fence_of(&high.lease)? == change.name)
     }
 
-    /// Refuses a fence that is removed or set back. Gives its lease, and whether it counts as a write.
+    /// Refuses to remove a fence or to move it back. Gives its lease, and whether it counts as a write.
     async fn forward(&self, change: &Change, namespace: &FenceNamespace) -> Result<(LeaseName, bool)> {
         let resource = format!("git:{}", change.name);
         let Some(new) = &change.new else {
@@ -296,7 +297,7 @@ impl Hooks {
         let known = old.as_ref().map(|old| old.former.clone()).unwrap_or_default();
         let old = old.map(|old| old.high);
         let (seq, token) = (new.seq, new.token());
-        // Given to another lease of this name, on purpose and by somebody who saw this very fence.
+        // An operator who saw this fence gave it to another lease of this name.
         if let (Some(adopted), Some(old)) = (&adopted, &old)
             && succession::adopt(&resource, Some(old), old, &token).is_ok_and(|next| next == new)
             && adopted.from == old.token()
@@ -306,7 +307,7 @@ impl Hooks {
         }
         let sealed = guard::seal(old.as_ref(), &token).map_err(|why| why.into_error(&resource))?;
         forgets_nothing(&resource, &known, &former)?;
-        // Of one tenure the count stays, for a fence that only bars an older push, or rises, for one with branches.
+        // Within a tenure the count rises with every push of branches. It stays the same if only the fence moves.
         if seq < sealed.seq {
             let why = guard::Rejection::Replayed { held: seq, seen: sealed.seq };
             return Err(why.into_error(&resource));
@@ -314,8 +315,8 @@ impl Hooks {
         Ok((token.lease, seq > sealed.seq))
     }
 
-    /// Whether a deletion removes no more than the loose copy of a ref that was packed as it is. In a real one, git has the
-    /// packed refs locked by now, if the ref is among them at all.
+    /// Whether a deletion only removes the loose copy of a ref that was packed with the same value. In a real deletion
+    /// of a packed ref, git has locked the packed refs by now.
     async fn is_repacked(&self, changes: &[Change]) -> Result<bool> {
         let [Change { name, old: Some(old), new: None }] = changes else { return Ok(false) };
         let answer = self.git.run(["rev-parse", "--git-path", "packed-refs"]).await?;
@@ -336,7 +337,7 @@ impl Hooks {
         Ok(self.settings().await?.unwrap_or_default().0)
     }
 
-    /// None if nothing of ours is set here.
+    /// None if none of our settings is set here.
     async fn settings(&self) -> Result<Option<(Vec<Protection>, FenceNamespace)>> {
         let answer = self.git.run(["config", "--null", "--get-regexp", r"^leasehold\."]).await?;
         // 1: there is none.
@@ -372,7 +373,7 @@ impl Hooks {
 fn parse_change(line: &str) -> Option<Change> {
     let mut words = line.splitn(3, ' ');
     let (old, new, name) = (words.next()?, words.next()?, words.next()?);
-    // `ref:...` is a symbolic ref: as good as deleted, for what it was.
+    // `ref:...` is a symbolic ref: what was there is as good as deleted.
     let oid = |word: &str| Oid::parse(word).filter(|oid| !oid.is_null());
     Some(Change { name: name.to_owned(), old: oid(old), new: oid(new) })
 }
@@ -386,7 +387,7 @@ fn script(state: HookState, program: &Path) -> String {
     )
 }
 
-/// Whether there is a hook of somebody else, which runs ours. Refuses one that does not.
+/// Whether there is somebody else's hook that runs ours. Refuses one that does not.
 fn is_kept(path: &Path, state: HookState) -> Result<bool> {
     if fs::symlink_metadata(path).is_err() {
         return Ok(false);
@@ -404,7 +405,7 @@ fn is_kept(path: &Path, state: HookState) -> Result<bool> {
             state.as_str()
         ));
     }
-    // Git passes over such a hook, with no more than a hint.
+    // Git ignores such a hook and prints only a hint.
     if fs::metadata(path).map_or(0, |stat| stat.permissions().mode()) & 0o111 == 0 {
         return refuse(format!(
             "the hook at `{0}` cannot be executed, so git does not run it: chmod +x {0}",

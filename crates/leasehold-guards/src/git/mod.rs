@@ -1,8 +1,8 @@
 //! The git guard: pushes to a remote, and only for the newest holder.
 //!
-//! Promise: every push moves the fence `refs/fence/<lease>` in the same atomic push as the branches, from an expected
-//! value that is always explicit, and the remote itself compares: a stale push changes nothing, wherever it slept, and
-//! the remote needs no code of ours. Non-promise: who pushes without the guard is not stopped (for that there is a hook),
+//! Promise: every push moves the fence `refs/fence/<lease>` together with the branches, atomically and from an
+//! explicit expected value. The remote itself compares, so a stale push changes nothing, wherever it was paused, and
+//! the remote needs no code of ours. Non-promise: a push without the guard is not stopped (for that there is a hook),
 //! and two leases that push to one branch do not fence each other.
 
 mod branches;
@@ -44,7 +44,7 @@ pub struct GitGuard {
     remote: Remote,
     namespace: FenceNamespace,
     policy: Policy,
-    /// The lease whose fence it is: told, or that of the last token.
+    /// The lease whose fence is read: set by the caller, or that of the last token.
     lease: Arc<Mutex<Option<LeaseName>>>,
     steps: Observed<GitStep>,
 }
@@ -54,7 +54,7 @@ pub struct GitGuard {
 pub struct Pushed {
     /// What the fence says now.
     pub high: HighWater,
-    /// What git and the remote's hooks said, for people.
+    /// What git and the remote's hooks printed, for people.
     pub said: String,
 }
 
@@ -88,21 +88,21 @@ impl GitGuard {
         })
     }
 
-    /// In the repository at this folder, instead.
+    /// Uses the repository at this folder, not the one that we are in.
     #[must_use]
     pub fn in_repository(mut self, folder: impl Into<PathBuf>) -> Self {
         self.git = Git::new(Some(folder.into()));
         self
     }
 
-    /// With the fences in another namespace, for forges that refuse `refs/fence`.
+    /// Uses another namespace for the fences, for forges that refuse `refs/fence`.
     #[must_use]
     pub fn with_namespace(mut self, namespace: FenceNamespace) -> Self {
         self.namespace = namespace;
         self
     }
 
-    /// With the lease whose fence [`Guard::high_water`] reads before any token was seen.
+    /// Sets the lease whose fence [`Guard::high_water`] reads before any token was seen.
     #[must_use]
     pub fn of_lease(self, lease: LeaseName) -> Self {
         self.remember(&lease);
@@ -134,7 +134,7 @@ impl GitGuard {
             return Err(Error::new(Kind::Invalid, "nothing to push: name a branch"));
         }
         if let Some(refspec) = refspecs.iter().find(|refspec| refspec.touches(&self.namespace)) {
-            let why = format!("the refs below `{}` are fences, and moved by the guard alone", self.namespace);
+            let why = format!("the refs below `{}` are fences; only the guard moves them", self.namespace);
             return Err(Error::invalid("refspec", refspec, why));
         }
         self.remember(&token.lease);
@@ -150,7 +150,7 @@ impl GitGuard {
             match fenced.push(refspecs).await {
                 Err(Failure::Behind { error, .. }) if options.rebases == 0 => return Err(error),
                 Err(Failure::Behind { error, .. }) if rebases == options.rebases => {
-                    let message = format!("given up after {rebases} rebases, others are quicker");
+                    let message = format!("gave up after {rebases} rebases: others keep pushing");
                     return Err(Error::new(Kind::Contended, message).with_source(error));
                 }
                 Err(Failure::Behind { names, .. }) => {
@@ -195,8 +195,8 @@ impl Guard for GitGuard {
         self.fenced_push(&site, token)?.seal().await
     }
 
-    /// Every lease has a fence of its own on a remote: until the guard was told of a lease, or saw a token, only the
-    /// remote's name is checked, and there is no high water.
+    /// Every lease has its own fence on a remote. Before the guard knows a lease, only the remote's name is checked,
+    /// and there is no high water.
     async fn high_water(&self) -> Result<Option<HighWater>> {
         let lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let site = Site::find(&self.git, &self.remote).await?;
@@ -208,8 +208,8 @@ impl Guard for GitGuard {
 
 #[async_trait]
 impl Adopt for GitGuard {
-    /// From another lease of the same name only. Leases of different names have fences of their own, and no branch belongs to
-    /// one of them: nothing could be taken from the former.
+    /// Only from another lease of the same name. Leases of different names have their own fences, and no branch
+    /// belongs to one of them.
     async fn adopt(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
         if from.lease != token.lease {
             let message = format!(

@@ -1,13 +1,13 @@
-//! What a user may name: a remote, a namespace for fences, a refspec; and the fence ref of a lease.
+//! Names that a user gives: a remote, a namespace for fences, a refspec. And the fence ref of a lease.
 //!
-//! Promise: what parsed cannot be taken for an option by git, touches no fence, and is shown without its password.
-//! Non-promise: whether a remote or a ref exists is for git to say.
+//! Promise: git cannot take a parsed name for an option, and it is shown without its password. Non-promise: whether a
+//! remote or a ref exists is for git to say.
 
 use leasehold_core::{Error, LeaseName, Result, printable};
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest name of a file that servers can be relied upon to take, less what git itself appends.
+/// The longest file name that servers can be expected to accept, less what git itself appends.
 const MAX_COMPONENT_BYTES: usize = 240;
 
 /// A remote as git takes it: the name of a configured one, a URL, or a path.
@@ -75,7 +75,8 @@ pub(crate) fn helper(url: &str) -> Option<&str> {
 pub struct FenceNamespace(String);
 
 impl Default for FenceNamespace {
-    /// `refs/fence`: before `refs/heads`, in the order in which a crash on the remote would tear a push.
+    /// `refs/fence` sorts before `refs/heads`: if the remote crashes in the middle of a push, the fence has moved
+    /// first.
     fn default() -> Self {
         FenceNamespace("refs/fence".into())
     }
@@ -141,7 +142,7 @@ impl FromStr for FenceNamespace {
         match parts[..] {
             ["refs", "heads" | "tags", _, ..] => Ok(FenceNamespace(name.to_owned())),
             ["refs", "heads" | "tags" | "remotes" | "notes" | "replace" | "bisect" | "worktree" | "stash", ..] => {
-                refuse("that is git's own")
+                refuse("git uses it itself")
             }
             ["refs", _, ..] => Ok(FenceNamespace(name.to_owned())),
             ["refs"] => refuse("it names nothing below `refs/`"),
@@ -166,7 +167,7 @@ fn escaped(segment: &str) -> String {
     component
 }
 
-/// What git demands of a ref's full name.
+/// Whether git accepts this as a ref's full name; if not, why.
 fn ref_name(name: &str) -> Result<(), String> {
     let bad = |c: char| c.is_control() || c.is_whitespace() || "~^:?*[\\".contains(c);
     if let Some(c) = name.chars().find(|c| bad(*c)) {
@@ -215,7 +216,7 @@ impl Refspec {
         namespace.covers(self.destination())
     }
 
-    /// Whether the remote, if it crashed in the middle of a push, could have moved the destination and not the fence.
+    /// Whether a remote that crashes in the middle of a push could have moved the destination and not the fence.
     pub(crate) fn sorts_before(&self, fence: &str) -> bool {
         let name = self.destination();
         if name.starts_with("refs/") { name < fence } else { "refs/heads/" < fence }
@@ -248,10 +249,10 @@ impl FromStr for Refspec {
             return refuse("it would be taken for an option");
         }
         if plain.starts_with('^') {
-            return refuse("exclusions are not taken");
+            return refuse("exclusions are not supported");
         }
         if plain.contains('*') {
-            return refuse("patterns are not taken, for they could reach the fence: name each ref");
+            return refuse("patterns are not supported, because they could match the fence: name each ref");
         }
         if let Some(c) = plain.chars().find(|c| c.is_control() || *c == ' ') {
             return refuse(&format!("character `{}` is not allowed", c.escape_debug()));

@@ -1,7 +1,7 @@
-//! The `git` program: how it is started, and which one is fit.
+//! The `git` program: how it is started, and which versions will do.
 //!
-//! Promise: git speaks plain English without questions of its own making, finds the user's configuration, credentials and
-//! hooks, and is killed when nobody waits for it any more. Non-promise: what git runs in turn (ssh, helpers) ends by itself.
+//! Promise: git's messages are in English. It finds the user's configuration, credentials and hooks, and is killed
+//! when nobody waits for it any more. Non-promise: what git starts in turn (ssh, helpers) is left to end by itself.
 
 use leasehold_core::secret::redacted;
 use leasehold_core::{Error, Kind, Result, printable};
@@ -18,7 +18,7 @@ pub(crate) const QUIET_FETCH: Version = Version(2, 29);
 /// From here on `reference-transaction` is not run for refs that are only repacked away.
 pub(crate) const HOOKABLE: Version = Version(2, 36);
 
-/// What would make git look at another repository than the one that was named.
+/// Variables that make git use another repository than the one that was named.
 const REPOSITORY_VARIABLES: [&str; 8] = [
     "GIT_DIR",
     "GIT_WORK_TREE",
@@ -32,7 +32,7 @@ const REPOSITORY_VARIABLES: [&str; 8] = [
 
 /// The last line of a push that failed, whatever the reason.
 pub(crate) const NOTHING_ELSE: &str = "error: failed to push some refs";
-/// With which git, and what it runs, begins a message.
+/// How messages of git, and of what it starts, begin.
 const STARTS: [&str; 7] = ["error:", "fatal:", "warning:", "remote:", "hint:", "ssh:", "To "];
 
 /// Major and minor version.
@@ -40,13 +40,13 @@ const STARTS: [&str; 7] = ["error:", "fatal:", "warning:", "remote:", "hint:", "
 pub(crate) struct Version(pub(crate) u32, pub(crate) u32);
 
 impl Version {
-    /// This one, if it is fit.
+    /// This one, if it is new enough.
     pub(crate) fn at_least(self, oldest: Version) -> Result<Self> {
         let found = self;
         if found < oldest {
             let message = format!(
-                "git {}.{} is too old: {}.{} or newer is needed, for only then is an atomic push all or nothing; \
-                 upgrade git",
+                "git {}.{} is too old: {}.{} or newer is needed, because older ones may apply a part of an \
+                 atomic push; upgrade git",
                 found.0, found.1, oldest.0, oldest.1
             );
             return Err(Error::new(Kind::Unsupported, message));
@@ -99,7 +99,7 @@ impl Answer {
         let about = |word: &str| {
             let at = lines.iter().position(|line| line.contains(word))?;
             let first = lines[at].split_once(word).map_or(lines[at], |(_, rest)| rest.trim());
-            // Git wraps what is long; what is somebody else's line begins with a word of its own.
+            // Git wraps long messages. A line with one of these starts is another message.
             let rest = lines[at + 1..].iter().take_while(|line| !STARTS.iter().any(|start| line.starts_with(start)));
             Some(plain(&[&[first], &rest.copied().collect::<Vec<_>>()[..]].concat().join(" ")))
         };
@@ -111,7 +111,7 @@ impl Answer {
         found.or_else(|| self.said.contains(NOTHING_ELSE).then(|| plain(self.said.trim()))).unwrap_or_else(ended)
     }
 
-    /// What was said, without hints and without the line that says no more than that something failed.
+    /// What git printed, without hints and without the line that only says that something failed.
     pub(crate) fn telling_lines(&self) -> Vec<&str> {
         let is_telling = |line: &&str| !line.is_empty() && !line.starts_with("hint:") && !line.contains(NOTHING_ELSE);
         self.said.lines().map(str::trim).filter(is_telling).collect()
@@ -119,7 +119,7 @@ impl Answer {
 }
 
 impl Git {
-    /// In this folder, whatever the environment says; or where we are, with what it says.
+    /// Runs in this folder and ignores variables that name another repository; or in ours, with those variables.
     pub(crate) const fn new(folder: Option<PathBuf>) -> Self {
         Git { folder }
     }
@@ -177,18 +177,18 @@ impl Git {
         }
     }
 
-    /// The version on the PATH, if it is fit.
+    /// The version on the PATH, if it is new enough.
     pub(crate) async fn version(&self, oldest: Version) -> Result<Version> {
         let answer = self.run(["version"]).await?;
         let text = answer.text();
         let found = parse_version(&text).ok_or_else(|| {
-            Error::new(Kind::Unsupported, format!("cannot tell the version of git from `{}`", printable(&text)))
+            Error::new(Kind::Unsupported, format!("cannot read the version of git from `{}`", printable(&text)))
         })?;
         found.at_least(oldest)
     }
 }
 
-/// Words of others in one line of ours.
+/// A foreign text as part of one line.
 pub(crate) fn plain(text: &str) -> String {
     const MOST: usize = 300;
     text.chars().take(MOST).map(|c| if c.is_control() { ' ' } else { c }).collect()

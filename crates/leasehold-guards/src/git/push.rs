@@ -1,10 +1,9 @@
 //! One fenced push: the fence and the branches move together, or nothing does.
 //!
-//! Promise: a push is sent with the fence's expected value, known from before or read; the remote's comparison is the only
-//! one that decides. An answer that was lost is resolved by the refs themselves: the fence points at our commit, or past it,
-//! and the branches at what was pushed, or past that; or the fence is moved so that our push can never land any more. A git
-//! server syncs a ref before it shows it, and answers after that: an answer promises no more than the sight. Non-promise: after that, no retry with the branches; that is asked for
-//! anew.
+//! Promise: a push names the value that the fence must have, from the cache or read before. Only the remote's
+//! comparison decides. If no answer comes, the refs tell. Either the fence points at our commit, or past it, and so do
+//! the branches. Or the fence is moved, so that our push can never be applied. A git server syncs a ref before it
+//! shows it, so what is seen is durable. Non-promise: then the branches are not pushed again; the caller decides that.
 
 use super::Pushed;
 use super::branches;
@@ -26,15 +25,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// How often a fence that moves under our hands is read again. Every miss means that somebody of our own tenure landed.
+/// How often a push is tried while the fence moves. Each time, somebody of our own tenure has pushed.
 const TRIES: u32 = 24;
-/// Between two tries, times the number of tries so far.
+/// The pause between two tries, times the number of tries so far.
 const PAUSE: Duration = Duration::from_millis(15);
 
-/// With which git says why the remote could not keep what was sent.
+/// How git begins the reason why the remote could not store what was sent.
 const UNPACK: &str = "remote unpack failed:";
 
-/// Why a push did not land.
+/// Why a push was not applied.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// These branches have commits that ours do not.
@@ -82,7 +81,7 @@ impl<'a> FencedPush<'a> {
         FencedPush { site, resource, fence, token, policy, steps, note, draft: Mutex::default() }
     }
 
-    /// With a commit that was begun beforehand.
+    /// Uses a commit that was begun beforehand.
     pub(super) fn with_draft(self, draft: Option<CommitDraft>) -> Self {
         FencedPush { draft: Mutex::new(draft), ..self }
     }
@@ -134,7 +133,7 @@ impl<'a> FencedPush<'a> {
             let high = found.as_ref().map(|fence| &fence.high);
             let next = match guard::admit(high, self.token, self.policy) {
                 Ok(next) => next,
-                // What was noted may be of another life of the remote: only what it says itself refuses.
+                // The cache may be about a remote that was replaced since. Only the remote itself refuses a token.
                 Err(_) if !is_fresh => continue,
                 Err(why) => return Err(why.into_error(&self.resource).into()),
             };
@@ -154,9 +153,9 @@ impl<'a> FencedPush<'a> {
         Err(self.contended().into())
     }
 
-    /// Whether the fence is to be moved alone before the branches go with it. Where there is none yet, the remote may not
-    /// take it: git applies the rest of an atomic push if one of its refs is hidden from pushers. And where it sorts
-    /// after a branch, a crash of the remote could leave the branch moved and the fence not, which a sealed one bears.
+    /// Whether the fence has to be moved alone first. If there is none yet, the remote may refuse it, and git applies
+    /// the rest of an atomic push if one of its refs is hidden from pushers. If it sorts after a branch, a remote that
+    /// crashes may have moved the branch and not the fence. A sealed fence makes that harmless.
     fn needs_a_seal_first(&self, found: Option<&Fence>, refspecs: &[Refspec]) -> bool {
         let Some(fence) = found else { return true };
         fence.high.epoch != self.token.epoch && refspecs.iter().any(|refspec| refspec.sorts_before(&self.fence))
@@ -189,7 +188,7 @@ impl<'a> FencedPush<'a> {
                 self.write_down(oid, next, found, former);
                 Ok(Outcome::Landed(told(&answer)))
             }
-            // Told like a lost race, but it would be lost for ever.
+            // Git reports it like a lost race, but another try would fail too.
             Verdict::Moved if answer.said.contains("non-commit object") => {
                 let why = format!("nothing was pushed: resource=`{}`: {}", self.resource, answer.complaint());
                 Err(Error::new(Kind::Invalid, why))
@@ -222,7 +221,7 @@ impl<'a> FencedPush<'a> {
         self.site.git.finish(command).await
     }
 
-    /// The remote gave no answer: the fence says what became of the push.
+    /// The remote gave no answer: the fence tells whether the push was applied.
     async fn resolve(
         &self,
         oid: Oid,
@@ -234,7 +233,7 @@ impl<'a> FencedPush<'a> {
         self.note.forget();
         let unknown = |why: &str| {
             let message = format!(
-                "no answer: resource=`{}` may or may not have taken the push ({}), and {why}; read it back before \
+                "no answer: resource=`{}` may or may not have applied the push ({}), and {why}; read it back before \
                  anything else: git ls-remote {} {}",
                 self.resource,
                 answer.complaint(),
@@ -244,13 +243,14 @@ impl<'a> FencedPush<'a> {
             Error::new(Kind::Indeterminate, message)
         };
         for _ in 0..3 {
-            let now = self.read().await.map_err(|e| unknown("it cannot be asked").with_source(e))?;
+            let now = self.read().await.map_err(|e| unknown("the remote cannot be asked").with_source(e))?;
             let was = found.map(|fence| &fence.oid);
             match &now {
-                // It is ours, or somebody moved it on from ours. A remote that crashed in the middle has moved the fence alone.
+                // It is ours, or somebody moved it on from ours. If the remote crashed in the middle, only the fence
+                // has moved.
                 Some(fence) if fence.oid == oid || fence.after.contains(&oid) => {
                     let theirs = branches::first_missing(self.site, refspecs).await;
-                    if let Some(name) = theirs.map_err(|e| unknown("it cannot be asked").with_source(e))? {
+                    if let Some(name) = theirs.map_err(|e| unknown("the remote cannot be asked").with_source(e))? {
                         let why = format!(
                             "the fence has moved, but `{name}` is neither what was pushed nor built upon it: the remote broke \
                              off in between, or others have overwritten it since"
@@ -262,13 +262,13 @@ impl<'a> FencedPush<'a> {
                     }
                     return Ok(Outcome::Landed(told(answer)));
                 }
-                // Somebody moved it on from where it was, and not by ours: that can land no more.
+                // Somebody else moved it on from where it was: our push cannot be applied any more.
                 Some(fence) if Some(&fence.oid) != was && fence.passed(was) => return Ok(Outcome::Moved),
                 Some(fence) if Some(&fence.oid) != was => return Err(unknown("the fence was moved many times since")),
-                None if was.is_some() => return Err(unknown("its fence is gone")),
-                // A seal may simply be sent again: whichever lands, the other cannot.
+                None if was.is_some() => return Err(unknown("the fence is gone")),
+                // A seal can be sent again: at most one of the two is applied.
                 _ if refspecs.is_empty() => return Ok(Outcome::Moved),
-                // It may still be on its way. Once the fence has moved, it cannot land.
+                // It may still be on its way. Once the fence has moved, it cannot be applied.
                 _ => match self.shut_out_late_push(found).await {
                     Some(true) => {
                         // Where the fence sorts last, a crash in the middle leaves it behind.
@@ -281,15 +281,15 @@ impl<'a> FencedPush<'a> {
                         return Err(self.not_applied(answer));
                     }
                     Some(false) => {}
-                    None => return Err(unknown("it does not answer any more")),
+                    None => return Err(unknown("the remote does not answer any more")),
                 },
             }
         }
         Err(unknown("the fence keeps moving"))
     }
 
-    /// Moves the fence alone, so that a push that is on its way from the same place fails. Whether it was moved; none if
-    /// that is unknown too.
+    /// Moves the fence alone, so that a push that is still on its way fails. Whether it was moved; none if that is
+    /// unknown too.
     async fn shut_out_late_push(&self, found: Option<&Fence>) -> Option<bool> {
         let next = guard::seal(found.map(|fence| &fence.high), self.token).ok()?;
         let expected = found.map(|fence| &fence.oid);
@@ -306,7 +306,7 @@ impl<'a> FencedPush<'a> {
     }
 
     async fn refused(&self, found: Option<&Fence>, name: &str, reason: &str, answer: &Answer) -> Result<Outcome> {
-        // A hook's refusal may be its way to say that somebody was quicker.
+        // A hook may refuse because somebody else was quicker.
         let now = self.read().await?;
         if now.as_ref().map(|fence| &fence.oid) != found.map(|fence| &fence.oid) {
             return Ok(Outcome::Moved);
@@ -328,13 +328,13 @@ impl<'a> FencedPush<'a> {
         Err(Error::new(Kind::Unsupported, message))
     }
 
-    /// The remote had no room, or no right, to keep it; whatever the refs are called.
+    /// The remote had no space, or no permission, to store the objects.
     fn not_stored(&self, answer: &Answer, words: &[&str]) -> Error {
         let reason = answer.said.lines().find_map(|line| line.split_once(UNPACK)).map(|(_, reason)| reason.trim());
         let said: Vec<&str> = reason.into_iter().chain(words.iter().copied()).filter(|word| !word.is_empty()).collect();
         let message = format!(
-            "the remote could not store what was sent: resource=`{}`: {}; nothing was applied: see that you may write there, \
-             and that it has room",
+            "the remote could not store what was sent: resource=`{}`: {}; nothing was applied: check that you may write there, \
+             and that its disk has space",
             self.resource,
             plain(&said.join(": "))
         );
@@ -350,9 +350,9 @@ impl<'a> FencedPush<'a> {
         } else if answer.said.contains("does not support --atomic") {
             Kind::Unsupported
         } else if answer.said.contains(NOTHING_ELSE) && self.has_a_hook().await {
-            // Git itself would have said more than that.
+            // Git itself would have printed more.
             let words = plain(&answer.telling_lines().join(" "));
-            let words = if words.is_empty() { "it gives no reason" } else { &words };
+            let words = if words.is_empty() { "it printed no reason" } else { &words };
             let message =
                 format!("refused by the pre-push hook: resource=`{}`: {words}; nothing was pushed", self.resource);
             return Error::new(Kind::Unsupported, message);
@@ -370,11 +370,12 @@ impl<'a> FencedPush<'a> {
         answer.succeeded && found.is_ok_and(|stat| stat.is_file() && stat.permissions().mode() & 0o111 != 0)
     }
 
-    /// Not seen since the fence goes first where there is none; if it is seen after all, people have to know.
+    /// Should not happen, because a fence that is not there yet is pushed alone first. If it does, people have to
+    /// know.
     fn torn(&self, names: &[String]) -> Error {
         let message = format!(
-            "the remote took a part of an atomic push: resource=`{}` has moved `{}` without the fence `{}`, so it is not \
-             fit to be guarded; look at what is there",
+            "the remote applied only a part of an atomic push: resource=`{}` has moved `{}` without the fence `{}`, so it \
+             cannot be guarded; check what is there",
             self.resource,
             names.join("`, `"),
             self.fence
@@ -384,7 +385,7 @@ impl<'a> FencedPush<'a> {
 
     fn not_applied(&self, answer: &Answer) -> Error {
         let message = format!(
-            "the remote broke off: resource=`{}`: {}; nothing was applied, and cannot be any more: try again",
+            "the remote ended the connection: resource=`{}`: {}; nothing was applied, and will not be: try again",
             self.resource,
             answer.complaint()
         );
@@ -403,7 +404,7 @@ impl<'a> FencedPush<'a> {
 
     fn contended(&self) -> Error {
         let message = format!(
-            "given up after {TRIES} tries: resource=`{}`: the fence `{}` kept moving, or the remote kept it locked; try \
+            "gave up after {TRIES} tries: resource=`{}`: the fence `{}` kept moving, or the remote kept it locked; try \
              again",
             self.resource, self.fence
         );
@@ -420,7 +421,7 @@ impl<'a> FencedPush<'a> {
         fence_ref::make_commit(self.site, &self.resource, &fence_message, draft).await
     }
 
-    /// A note that cannot be written costs the next push a question, and nothing else.
+    /// If the cache cannot be written, the next push reads the fence first. That is all.
     fn write_down(&self, oid: Oid, high: HighWater, before: Option<&Fence>, former: Former) {
         if self.steps.reach(GitStep::WriteCache).is_ok() {
             let _ = self.note.write(&Fence { oid, high, after: Fence::trail(before), former });
@@ -438,7 +439,7 @@ async fn pause(attempt: u32) {
     }
 }
 
-/// What git and the remote said, without what concerns only us.
+/// What git and the remote printed, without git's hints.
 fn told(answer: &Answer) -> String {
     let is_ours = |line: &&str| !line.starts_with("hint:");
     answer.said.lines().filter(is_ours).map(|line| format!("{line}\n")).collect()

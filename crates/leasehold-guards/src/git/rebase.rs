@@ -1,7 +1,7 @@
-//! What others pushed meanwhile, put below what we have.
+//! Rebases the current branch onto what others have pushed meanwhile.
 //!
-//! Promise: only the current branch is rebased, and a rebase that does not work out is undone. Non-promise: nothing is
-//! resolved for anybody; a conflict is for people.
+//! Promise: only the current branch is rebased, and a rebase that fails is undone. Non-promise: conflicts are not
+//! resolved; they are for people.
 
 use super::names::Refspec;
 use super::site::Site;
@@ -55,7 +55,7 @@ async fn rebase(site: &Site, name: &str) -> Result<()> {
     let rebased = git.run(["rebase", "--quiet", &theirs]).await;
     let is_stuck = !rebased.as_ref().is_ok_and(|answer| answer.succeeded);
     if is_stuck {
-        // If it refused to begin, there is nothing to undo, and this says so to nobody.
+        // If it did not start, there is nothing to undo, and this failure does not matter.
         let _ = git.run(["rebase", "--abort"]).await;
     }
     let _ = git.run(["update-ref", "-d", &theirs]).await;

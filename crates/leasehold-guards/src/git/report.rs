@@ -1,7 +1,7 @@
 //! What `git push --porcelain` answered, and what that means for the fence.
 //!
-//! Promise: *landed* only if the remote said so of the fence itself; a missing answer is *unknown*, never a refusal.
-//! Non-promise: why the remote refused is in the remote's words.
+//! Promise: *landed* only if the remote reported so for the fence itself. A missing answer is *unknown*, never a
+//! refusal. Non-promise: the reason of a refusal is in the remote's own words.
 
 /// One ref's line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,13 +16,13 @@ struct Line {
 pub(crate) enum Verdict {
     /// The remote applied all of it.
     Landed,
-    /// Surely nothing was applied: the fence is not where we thought, or somebody was quicker. Read again.
+    /// Nothing was applied: the fence is not where we thought, or somebody was quicker. Read it again.
     Moved,
-    /// Surely nothing was applied: these refs have what ours do not descend from.
+    /// Nothing was applied: these refs have commits that ours do not.
     Behind(Vec<String>),
-    /// Surely nothing was applied: the remote, or git for it, refuses this ref, for this reason.
+    /// Nothing was applied: the remote, or git for it, refuses this ref, for this reason.
     Refused { name: String, reason: String },
-    /// The fence was refused, and these refs were moved all the same: the remote is not atomic.
+    /// The fence was refused, but these refs were moved: the remote is not atomic.
     Torn(Vec<String>),
     /// No answer: it may or may not have been applied.
     Unknown,

@@ -1,7 +1,7 @@
-//! Where a push goes from and to: the repository, the remote's address, and what git is allowed to do there.
+//! Where a push comes from and goes to: the repository, the remote's address, and what git may do there.
 //!
-//! Promise: everything is asked once, before anything is changed; a remote that has two addresses, or one that git's own
-//! settings do not allow, is refused. Non-promise: the remote itself is not asked.
+//! Promise: git's settings are read once, before anything is changed. A remote with two addresses, or with one that
+//! the settings do not allow, is refused. Non-promise: the remote itself is not asked.
 
 use super::commit::Oid;
 use super::names::{Remote, helper};
@@ -22,20 +22,20 @@ pub(crate) struct Site {
     pub(crate) remote: Remote,
     /// Where pushes go, as git takes it; it may hold a password.
     pub(crate) url: String,
-    /// Whether fetches go to the same place; then the remote's name will do, with all of its settings.
+    /// Whether fetches go to the same address. Then the remote's name is used, with all of its settings.
     pub(crate) fetches_there: bool,
     /// A folder of ours inside the repository's.
     pub(crate) folder: PathBuf,
     /// The empty tree, in the repository's object format.
     pub(crate) empty_tree: &'static str,
-    /// Variables for git that name an author where nobody has told it who they are, as on CI machines: a fence needs none.
+    /// Variables that give git an author where it knows none, as on CI machines.
     pub(crate) author: Vec<(String, &'static str)>,
 }
 
 impl Site {
     pub(crate) async fn find(git: &Git, remote: &Remote) -> Result<Self> {
         let mut ask = git.command(["config", "--null", "--list", "--show-origin"]);
-        // Its trace says which git this is, and saves asking for that: a push is to cost few processes.
+        // Its trace tells the version of git, which saves a process.
         if std::env::var_os("GIT_TRACE2_EVENT").is_none() {
             ask.env("GIT_TRACE2_EVENT", "2");
         }
@@ -45,7 +45,7 @@ impl Site {
             None => git.version(OLDEST).await?,
         };
         let settings = Settings::parse(&answer.stdout);
-        // Settings that git cannot read to their end are no answer; asked again, it says why in plain words.
+        // If git could not read all settings, the second command says why.
         let common = match settings.common_folder(git.folder()).filter(|_| answer.succeeded) {
             Some(common) => common,
             None => common_folder(git).await?,
@@ -136,7 +136,7 @@ async fn common_folder(git: &Git) -> Result<PathBuf> {
     Ok(git.folder().join(answer.text()))
 }
 
-/// Git's settings, from all of their files; the last of a name counts.
+/// Git's settings, from all of their files; of one name the last counts.
 struct Settings(Vec<Setting>);
 
 struct Setting {
@@ -158,8 +158,8 @@ impl Settings {
         Settings(settings)
     }
 
-    /// The folder that the worktrees of a repository share, by the file with the repository's own settings: that saves
-    /// asking git. None in a folder below the top of a worktree, and where the file cannot be told.
+    /// The folder that the worktrees of a repository share: where the repository's own settings are. That saves a
+    /// process. None below the top of a worktree, and where that file is not known.
     fn common_folder(&self, folder: &Path) -> Option<PathBuf> {
         let own = self.0.iter().rev().find(|setting| setting.key == "core.repositoryformatversion")?;
         let file = folder.join(own.origin.strip_prefix("file:")?);
@@ -167,7 +167,7 @@ impl Settings {
         file.parent().filter(|_| is_it).map(Path::to_owned)
     }
 
-    /// What to tell git of an author where neither its variables nor its settings do.
+    /// The author, as far as neither variables nor settings name one.
     fn missing_author(&self) -> Vec<(String, &'static str)> {
         let mut missing = Vec::new();
         for who in ["author", "committer"] {
@@ -195,7 +195,7 @@ impl Settings {
         if !is_rewritten && !found.is_empty() && found.iter().all(|url| !url.is_empty()) {
             return Ok(found);
         }
-        // Rewritten, unset or kept in a file of old: git knows best.
+        // Rewritten by a setting, unset, or in one of git's old files: git itself is asked.
         let answer = git.run(["remote", "get-url", "--push", "--all", remote.as_str()]).await?;
         let text = if answer.succeeded { answer.text() } else { String::new() };
         Ok(text.lines().map(str::to_owned).collect())
@@ -217,8 +217,8 @@ impl Settings {
             .any(|key| key.eq_ignore_ascii_case(&own) || key.to_ascii_lowercase().ends_with(".pushinsteadof"))
     }
 
-    /// A helper is a program that the URL chooses: only one that the user has allowed by name is run. Git's own check,
-    /// which is laxer, comes after this one.
+    /// A helper is a program that the URL chooses. It is run only if the user has allowed it by name. Git's own check
+    /// is less strict.
     fn permit(&self, url: &str) -> Result<()> {
         let Some(name) = helper(url) else { return Ok(()) };
         let listed = std::env::var("GIT_ALLOW_PROTOCOL").is_ok_and(|list| list.split(':').any(|one| one == name));

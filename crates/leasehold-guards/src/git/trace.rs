@@ -1,8 +1,8 @@
-//! What git did on its way, by its own trace.
+//! Git's own trace of a push: whether it began to send anything.
 //!
-//! Promise: a push that is said not to have begun to pack has not been applied, for the fence's new commit is in the pack;
-//! in doubt it is said to have begun. The trace names the remote with its password, so nobody else can read it and nothing
-//! stays of it. Non-promise: a trace of git's that the user asked for is left to them, and then all is in doubt.
+//! Promise: if the trace shows no pack, nothing was applied, because the fence's new commit is in the pack. In doubt
+//! there was one. The trace has the remote's password in it, so nobody else can read it, and it is removed.
+//! Non-promise: if the user has set `GIT_TRACE`, the trace is theirs, and every push counts as begun.
 
 use leasehold_system::scratch::Scratch;
 use std::path::Path;
@@ -17,7 +17,7 @@ impl Trace {
         Trace(if is_taken { None } else { Scratch::new().ok() })
     }
 
-    /// Where git is to write it.
+    /// Where git writes it.
     pub(super) fn path(&self) -> Option<&Path> {
         self.0.as_ref().map(Scratch::path)
     }

@@ -1,15 +1,15 @@
-//! Where `git push` without words would go.
+//! Where `git push` without arguments would go.
 //!
-//! Promise: the branch's push remote and ref, as git's own settings have it. Non-promise: `push.default=matching` and
-//! the push refspecs of a remote name many refs at once, and are not taken.
+//! Promise: the branch's push remote and ref, from git's own settings. Non-promise: `push.default=matching` and a
+//! remote's push refspecs name many refs at once, and are not supported.
 
 use super::names::{Refspec, Remote};
 use super::program::Git;
 use leasehold_core::{Error, Kind, Result};
 use std::path::PathBuf;
 
-/// The remote and the refspec for the current branch of the repository at `folder` (or where we are); a remote that was
-/// named stays.
+/// The remote and the refspec for the current branch of the repository at `folder`, or of the one that we are in. A
+/// remote that was named stays.
 pub async fn default_push(
     folder: Option<PathBuf>,
     remote: Option<&str>,
@@ -45,7 +45,7 @@ pub async fn default_push(
         (_, "current", _) => Some(branch.as_str()),
         (_, "upstream" | "tracking", upstream) => upstream,
         (_, "" | "simple", Some(upstream)) => Some(upstream).filter(|upstream| *upstream == branch),
-        // To a remote other than the usual one, or one that was named: under the same name.
+        // Another remote than the usual one, or one that was named: the branch has the same name there.
         (_, "" | "simple", None) => Some(branch.as_str()).filter(|_| given.is_some() || field(2).is_some()),
         _ => None,
     };

@@ -1,7 +1,8 @@
 //! One line from a client: passed on as it came, or answered here.
 //!
-//! Promise: a line that passes is passed byte for byte; one that two readers could read differently (not JSON, a key
-//! twice, a carriage return inside, a null byte) does not pass. Non-promise: what a tool does; only whether it is called.
+//! Promise: a line that passes is passed on byte for byte. A line that two parsers could read differently (not JSON, a
+//! key twice, a carriage return inside, a null byte) does not pass. Non-promise: what a tool does is not controlled,
+//! only whether it is called.
 
 use super::Closed;
 use serde::Deserialize;
@@ -25,7 +26,7 @@ pub struct Judge {
 /// What becomes of a line.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
-    /// It goes on as it came.
+    /// It is passed on as it came.
     Pass,
     /// It does not; this is the answer, if one is due.
     Answer(Option<Value>),
@@ -74,7 +75,7 @@ impl Judge {
         }
     }
 
-    /// A batch passes whole or not at all: its answer is one, and comes from one side.
+    /// A batch passes as a whole or not at all: it has one answer, and that comes from one side.
     fn judge_batch(&self, batch: &[Message], check: impl Fn() -> Result<(), Closed>) -> Verdict {
         if !batch.iter().any(|message| self.is_gated(message)) {
             return Verdict::Pass;
@@ -126,7 +127,7 @@ enum Line {
     Batch(Vec<Message>),
 }
 
-/// What is read of a message; everything else is not looked at.
+/// The parts of a message that matter here.
 #[derive(Default)]
 struct Message {
     id: Option<Value>,

@@ -1,10 +1,10 @@
 //! The MCP gate: a tool call passes only while its caller holds the lease.
 //!
-//! What is believed is what the store last said, and only until the local deadline that follows from it, as a keeper does;
-//! a call is judged without any exchange. Promise: no call passes at or after that deadline, nor after a look at the store
-//! has shown that the lease has moved or that a newer epoch sealed the resource. Non-promise: it is check-then-act: a call
-//! that has passed may still run when the lease is lost; and when an operator takes the lease away before its time, calls
-//! pass until the gate hears of it: at once where the store can push, with the next heartbeat elsewhere.
+//! The gate trusts the store's last answer until the local deadline that follows from it, as a keeper does. A call is
+//! checked without asking the store. Promise: no call passes at or after that deadline, nor after the store has shown
+//! that the lease has moved or that a newer epoch has sealed the resource. Non-promise: it is check-then-act: a call
+//! that has passed may still run when the lease is lost. If an operator takes the lease away early, calls pass until
+//! the gate hears of it: at once where the store can push, with the next heartbeat elsewhere.
 
 mod judge;
 
@@ -30,14 +30,14 @@ pub const STRENGTH: Strength = Strength::CheckThenAct {
 };
 
 const MAX_ATTEMPTS: u32 = 16;
-/// How long lies between two looks, however many hints come.
+/// The shortest time between two reads of the store, however many hints come.
 const DEAF: Duration = Duration::from_millis(50);
 const SHORTEST: Duration = Duration::from_millis(100);
 
 /// Why calls are refused.
 #[derive(Debug, Clone)]
 pub struct Closed {
-    /// What to do about it.
+    /// What the caller can do about it.
     pub kind: Kind,
     /// One line.
     pub message: String,
@@ -49,9 +49,9 @@ pub struct Closed {
 
 #[derive(Debug, Clone)]
 enum View {
-    /// Nothing is known yet, or what was known has run out.
+    /// Trusted until then; none before the first answer. With the last error of the store.
     Until(Option<Moment>, Option<String>),
-    /// For good: a lease that was lost does not come back under its epoch.
+    /// Final: a lost lease does not come back under the same epoch.
     Closed(Closed),
 }
 
@@ -72,9 +72,9 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// A gate that is closed until the first look at the store. The fence is kept in the coordinator's store; `tokens`
-    /// finds the record that the token is of. It keeps its high water in the folder `state` too, so that it does not forget
-    /// together with its store; without one it relies on a store that never goes back.
+    /// A gate that is closed until it has first read the store. The fence is in the coordinator's store; `tokens`
+    /// finds the token's record. The high water is also kept in the folder `state`, in case the store is lost or
+    /// restored from an old copy; without that folder the gate relies on a store that never goes back.
     pub fn new(
         coordinator: Coordinator,
         tokens: Arc<dyn Resolver>,
@@ -133,8 +133,8 @@ impl Gate {
         }
     }
 
-    /// Looks at the store: whether the lease is ours, until when that can be relied on, and that no newer epoch has sealed
-    /// the resource; seals it if ours is the newest.
+    /// Reads the store: whether the lease is ours, until when that can be trusted, and whether a newer epoch has
+    /// sealed the resource. Seals it if ours is the newest.
     pub async fn refresh(&self) {
         let view = match self.look().await {
             Ok(live) => {
@@ -143,7 +143,7 @@ impl Gate {
             }
             Err(error) => match error {
                 Failure::Final(closed) => View::Closed(closed),
-                // What was confirmed stays so until its time.
+                // What was confirmed stays trusted until its deadline.
                 Failure::Passing(error) => match &*self.view.lock().unwrap_or_else(PoisonError::into_inner) {
                     View::Until(until, _) => View::Until(*until, Some(error.to_string())),
                     closed @ View::Closed(_) => closed.clone(),
@@ -151,7 +151,7 @@ impl Gate {
             },
         };
         let mut now = self.view.lock().unwrap_or_else(PoisonError::into_inner);
-        // Two looks may end in another order than they began.
+        // Two reads may end in another order than they began.
         if !matches!(*now, View::Closed(_)) {
             *now = view;
         }
@@ -178,7 +178,7 @@ impl Gate {
         Err(Failure::Passing(Error::new(Kind::Contended, format!("fence of `{}` keeps changing", self.resource))))
     }
 
-    /// Takes what was sealed over into the files, once.
+    /// Writes what was sealed to the files, once.
     async fn file(&self, next: HighWater, is_adopted: bool) -> Result<(), Failure> {
         if self.filed.lock().unwrap_or_else(PoisonError::into_inner).as_ref() == Some(&next) {
             return Ok(());
@@ -237,7 +237,8 @@ impl Gate {
         Ok(self.fence.look().await?.record.high)
     }
 
-    /// Looks every third of the TTL, and when the store hints, until dropped. `said` is told of every change for the worse.
+    /// Reads the store every third of the TTL, and when the store hints, until dropped. `said` is called whenever the
+    /// gate closes.
     pub async fn keep(self: Arc<Self>, said: impl Fn(&Closed) + Send) {
         let hint = Arc::new(Notify::new());
         let fence = hints::watch(self.coordinator.store().clone(), self.fence.key().clone());

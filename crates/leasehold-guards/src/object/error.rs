@@ -1,11 +1,11 @@
 //! What the service's refusals and failures mean for a guarded object.
 //!
-//! Promise: nothing of the driver's own words gets out but the last cause. Non-promise: what became of a put without an answer is
-//! for the caller to find out.
+//! Promise: of the driver's own words only the last cause is shown. Non-promise: whether a put without an answer was
+//! applied is for the caller to find out.
 
 use leasehold_core::{Error, Kind};
 
-/// The driver's error in one line. Its own words hold addresses and bodies, so only the last cause is told.
+/// The driver's error in one line. Its own words contain addresses and bodies, so only the last cause is shown.
 pub(super) fn failure(error: &object_store::Error, resource: &str, unknown: Kind) -> Error {
     let (kind, what) = match error {
         object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
@@ -15,11 +15,11 @@ pub(super) fn failure(error: &object_store::Error, resource: &str, unknown: Kind
             (Kind::Unsupported, "the service cannot do it")
         }
         object_store::Error::NotFound { .. } => (Kind::Unsupported, "there is no such bucket; create it first"),
-        // An answer, unlike other failures of a server: it took nothing.
+        // Unlike other server errors, this one is an answer: nothing was stored.
         _ if is_full(error) => {
             (Kind::Unavailable, "the server has no room, nothing was changed; make room there and try again")
         }
-        _ => (unknown, "the service did not answer as it should"),
+        _ => (unknown, "the service gave an unexpected answer"),
     };
     let mut cause: &dyn std::error::Error = error;
     while let Some(deeper) = cause.source() {
@@ -29,7 +29,7 @@ pub(super) fn failure(error: &object_store::Error, resource: &str, unknown: Kind
     Error::new(kind, format!("{what}: resource=`{resource}`: {}", leasehold_core::printable(&why.join(" "))))
 }
 
-/// Whether the answer was 507, by the words of the driver, which has no other sign for it.
+/// Whether the answer was 507. The driver tells it only in its message.
 fn is_full(error: &object_store::Error) -> bool {
     let causes = std::iter::successors(Some(error as &dyn std::error::Error), |cause| cause.source());
     causes.into_iter().any(|cause| cause.to_string().contains("507 Insufficient Storage"))

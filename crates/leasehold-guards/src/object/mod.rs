@@ -1,18 +1,21 @@
 //! The guard of one object in a bucket: the fence is in its metadata, and every put is under a condition.
 //!
-//! Promise: one look and one conditional put, or the put alone where the guard itself wrote last; the service decides, so
-//! there is no window where its tags are unique to a write (Azure's ETags, Google's generations) or made so by a salt; a put
-//! without an answer counts once its number was read back and a new put in its place was answered; a server that ignores conditions is refused before an object gets its first fence. Non-promise: S3's
-//! ETag is that of the content, and comes back with it. Without a salt a stale writer can land while the content is
-//! byte for byte what it last saw, and the guard says *check-then-act*. Whoever puts without the guard drops the fence.
+//! Promise: a write is one read and one conditional put, or only the put if this guard wrote last. The service
+//! decides, so there is no window if every write has its own tag (Azure's ETags, Google's generations) or gets one by
+//! a salt. A put without an answer counts once its number was read back and a new put in its place was answered. A
+//! server that ignores conditions is refused before an object gets its first fence. Non-promise: S3's ETag is that of
+//! the content, and the same content has the same ETag. Without a salt a stale put succeeds while the content is byte
+//! for byte what its writer last saw, and the guard says *check-then-act*. A put without the guard removes the fence.
 
 mod error;
 mod proof;
 mod salt;
+mod unanswered;
 
 pub use salt::{Salt, content_type_of};
 
 use self::error::failure;
+use self::unanswered::Unanswered;
 use crate::observe::write::{WriteStep, reach};
 use crate::succession::{self, Former};
 use async_trait::async_trait;
@@ -45,12 +48,12 @@ const FORMER: &str = "leaseholdformer";
 const FORMER_CHARS: usize = 700;
 /// Services allow 2 KiB for all of it.
 const ADOPTED_CHARS: usize = 800;
-/// What a sealed object that nobody has written yet says that it is.
+/// The content type of a sealed object that nobody has written yet.
 const SEALED: &str = "application/x-leasehold-sealed";
 
 const LOOK: Duration = Duration::from_secs(15);
 const PUT: Duration = Duration::from_secs(120);
-/// How often a put is tried that others were faster with, or that was not answered, and how long after.
+/// The pauses before each try of a put, in milliseconds.
 const PAUSES: [u64; 6] = [0, 10, 30, 80, 200, 400];
 
 /// The key that a URL's path names.
@@ -73,7 +76,7 @@ pub fn key(path: &str) -> Result<Path> {
 pub enum Tags {
     /// Each write has a tag of its own: Azure, Google.
     OfTheWrite,
-    /// Equal contents have equal tags: S3, and most that speak like it.
+    /// Equal contents have equal tags: S3, and most services with its API.
     OfTheContent,
 }
 
@@ -120,27 +123,6 @@ enum Intent {
     Adopt,
 }
 
-/// Puts that were not answered.
-#[derive(Debug, Default)]
-struct Unanswered {
-    writes: Vec<Nonce>,
-    high: Option<HighWater>,
-    /// The tag under which the last one may still land.
-    at: Option<UpdateVersion>,
-}
-
-impl Unanswered {
-    fn add(&mut self, write: Nonce, high: HighWater, at: UpdateVersion) {
-        self.writes.push(write);
-        (self.high, self.at) = (Some(high), Some(at));
-    }
-
-    /// Whether the object has another tag now, so that one of others has landed.
-    fn is_overtaken_at(&self, version: &UpdateVersion) -> bool {
-        self.at.as_ref().is_some_and(|expected| !is_same(expected, version))
-    }
-}
-
 /// What is to be put.
 struct Payload {
     body: Bytes,
@@ -153,14 +135,7 @@ fn condition(e_tag: Option<String>, version: Option<String>) -> UpdateVersion {
     UpdateVersion { e_tag, version }
 }
 
-/// Whether two tags are of one write; a put's answer may tell less than a look.
-fn is_same(one: &UpdateVersion, other: &UpdateVersion) -> bool {
-    let agree = |a: &Option<String>, b: &Option<String>| a.is_none() || b.is_none() || a == b;
-    let has_none = |tag: &UpdateVersion| tag.e_tag.is_none() && tag.version.is_none();
-    has_none(one) == has_none(other) && agree(&one.e_tag, &other.e_tag) && agree(&one.version, &other.version)
-}
-
-/// A text as a header may have it: what is not plain is `%` and two digits, and there is an end to it.
+/// A text for a header: special characters are `%` and two digits, and its length is limited.
 fn plain(text: &str) -> String {
     let mut plain = String::new();
     for byte in text.bytes() {
@@ -264,7 +239,7 @@ impl ObjectGuard {
                 None => self.look_again(intent != Intent::Put, unanswered.high.is_some()).await?,
             };
             let version = found.as_ref().map_or_else(|| condition(None, None), |found| found.version.clone());
-            // Ours is there to be seen. It counts when a new put in its place was answered.
+            // Ours is visible. It counts when a new put in its place was answered.
             let seen = found.as_ref().and_then(|found| found.write).filter(|write| unanswered.writes.contains(write));
             if seen.is_none() && intent != Intent::Seal && unanswered.is_overtaken_at(&version) {
                 let why = "no answer to a put; others have written since, so whether it was applied is not known";
@@ -275,7 +250,7 @@ impl ObjectGuard {
                 (Some(_), Some(high)) => high.clone(),
                 _ => match judge(high) {
                     Ok(next) => next,
-                    // Others may have been there since: only what the service says refuses.
+                    // What we remember may be old. Only what the service has refuses a token.
                     Err(_) if !is_looked_up => continue,
                     Err(refused) => return Err(refused),
                 },
@@ -296,7 +271,7 @@ impl ObjectGuard {
             let call = self.store.put_opts(&self.key, body.into(), options);
             match in_time(PUT, &self.resource, Kind::Indeterminate, call).await {
                 Ok(Ok(done)) => return Ok(self.leave(condition(done.e_tag, done.version), next, former)),
-                // 412 says that somebody was faster, 409 that nothing was decided: looking again tells.
+                // 412 means that somebody was faster, 409 that nothing was decided: read again.
                 Ok(Err(
                     object_store::Error::AlreadyExists { .. }
                     | object_store::Error::Precondition { .. }
@@ -308,7 +283,7 @@ impl ObjectGuard {
                     match (error.kind(), &unanswered.high) {
                         (Kind::Indeterminate, _) => unanswered.add(write, next, version),
                         (_, None) => return Err(error),
-                        // Refused, but what became of the one before stays open.
+                        // Refused, but it is still unknown whether the one before was applied.
                         _ => {}
                     }
                 }
@@ -319,7 +294,7 @@ impl ObjectGuard {
             Some(_) => {
                 self.given_up(Kind::Indeterminate, "the service did not answer; whether it was applied is not known")
             }
-            None => self.given_up(Kind::Contended, "others were faster again and again; try again"),
+            None => self.given_up(Kind::Contended, "others kept writing first; try again"),
         })
     }
 
@@ -327,8 +302,8 @@ impl ObjectGuard {
         Error::new(kind, format!("{what}: resource=`{}`", self.resource))
     }
 
-    /// What is there, as far as this guard knows. Where equal contents have equal tags, a tag of a while ago is worth less
-    /// than one that was just seen.
+    /// The object as this guard left it. Not used where equal contents have equal tags: there an old tag proves less
+    /// than a fresh one.
     fn left(&self) -> Option<StoredObject> {
         let left = self.left.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (version, high, former) = left.filter(|_| matches!(self.strength(), Strength::Atomic))?;
@@ -341,7 +316,7 @@ impl ObjectGuard {
         high
     }
 
-    /// Looks; if it is to find out what became of a put, a failure leaves that open.
+    /// Reads the object. If a put is pending, a failure leaves its outcome unknown.
     async fn look_again(&self, with_body: bool, is_pending: bool) -> Result<Option<StoredObject>> {
         if !is_pending {
             reach(&self.steps, WriteStep::Look, &self.resource)?;
@@ -445,7 +420,7 @@ impl ObjectGuard {
         };
         if self.tags == Tags::OfTheContent && self.salt == Salt::None {
             let message = format!(
-                "cannot seal resource=`{}`: its ETag is that of the content, so sealing would not shut a stale writer out; \
+                "cannot seal resource=`{}`: its ETag is that of the content, so sealing would not stop a stale writer; \
                  allow a salt (`?salt=blank`) if blanks at the end of the content do no harm",
                 self.resource
             );
@@ -486,7 +461,7 @@ impl Guard for ObjectGuard {
 
 #[async_trait]
 impl Adopt for ObjectGuard {
-    /// Only where sealing shuts a stale writer out: not with tags of the content and no salt.
+    /// Only where sealing stops a stale writer: not with tags of the content and no salt.
     async fn adopt(&self, from: &HighWater, token: &Token, by: &Who, why: &Why) -> Result<HighWater> {
         let judge = |high: Option<&HighWater>| succession::adopt(&self.resource, high, from, token);
         judge(Some(from))?;

@@ -1,7 +1,8 @@
 //! The proof that a server enforces conditions, made before an object gets its first fence.
 //!
-//! Promise: a server that ignores a condition, one by one or in a race, is refused, and nothing is written but scratch
-//! beside the object. Non-promise: a server that loses one race in a thousand may pass; `leasehold doctor` tries longer.
+//! Promise: a server that ignores a condition, in sequence or in a race, is refused. Only scratch objects beside the
+//! object are written. Non-promise: a server that fails one race in a thousand may pass; `leasehold doctor` tries
+//! longer.
 
 use super::{ObjectGuard, condition};
 use leasehold_core::guard::Guard;
@@ -24,7 +25,7 @@ impl ObjectGuard {
         };
         let verdict = verdict.await;
         for scratch in [&one, &raced] {
-            // Scratch that cannot be deleted, for want of a permission say, does no harm.
+            // Scratch that cannot be deleted, for example for lack of permission, does no harm.
             let _ = self.store.delete(scratch).await;
         }
         verdict
@@ -32,7 +33,7 @@ impl ObjectGuard {
 
     /// Writes a body of its own; none if the server refused.
     async fn scribble(&self, key: &Path, mode: PutMode) -> Result<Option<PutResult>> {
-        // To create needs no object: what is not found is the bucket.
+        // Creating needs no object, so then the bucket was not found.
         let needs_object = matches!(mode, PutMode::Update(_));
         let options = PutOptions { mode, ..PutOptions::default() };
         match self.store.put_opts(key, Nonce::random().to_string().into(), options).await {
@@ -68,11 +69,11 @@ impl ObjectGuard {
         }
         let mut winners = 0;
         while let Some(done) = racers.join_next().await {
-            // One that was not answered may have won; it is no proof against the server.
+            // One without an answer may have won; that proves nothing against the server.
             winners += usize::from(matches!(done, Ok(Ok(Some(_)))));
         }
         if winners > 1 {
-            return Err(self.unfit(&format!("of {RACERS} simultaneous creations {winners} were done instead of one")));
+            return Err(self.unfit(&format!("of {RACERS} simultaneous creations {winners} succeeded instead of one")));
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
-//! What makes two equal contents different bodies, where a service's tags are those of the content.
+//! The salt: it makes every body unique where a service's tags are those of the content.
 //!
-//! Promise: a body with a salt never comes back, so neither does its tag; the salt is told in the metadata and can be taken
-//! off again. Non-promise: it is part of what readers get, so it is for contents in which blanks at the end mean nothing.
+//! Promise: no two salted bodies are equal, so no tag comes back. The metadata say that there is a salt, and it can be
+//! removed. Non-promise: readers get it too, so it is for contents in which trailing blanks mean nothing.
 
 use bytes::{Bytes, BytesMut};
 use leasehold_core::{Error, Nonce, Result};
@@ -20,7 +20,7 @@ pub enum Salt {
 }
 
 impl Salt {
-    /// What fits this kind of content without harm, if anything does.
+    /// The salt that does this content type no harm, if there is one.
     pub fn fitting(content_type: &str) -> Option<Self> {
         let kind = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         let known =

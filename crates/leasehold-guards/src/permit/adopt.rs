@@ -1,13 +1,13 @@
-//! Adoption: a fence folder that changes hands, for an operator who gives an artifact to another lease.
+//! Adoption: an operator gives an artifact to another lease.
 //!
-//! A whole new fence folder is made under `.NAME.adopt/` and changes places with `.NAME.fence` in one rename. The former
-//! one moves into the new one, as `former-*`, and is *retired*: a permit of the last epoch of all shuts everybody out who
-//! still has it open, by the same rules by which any higher epoch does. It is never removed: in a folder that is being
-//! removed a sleeper of the former lease would find no fence.
+//! A whole new fence folder is made under `.NAME.adopt/` and exchanged with `.NAME.fence` in one rename. The former
+//! one moves into the new one, as `former-*`, and is *retired*: a permit of the highest possible epoch shuts out
+//! everybody who still has it open, by the same rules as any higher epoch. It is never removed, because a paused
+//! writer of the former lease must find a fence that refuses it.
 //!
-//! Promise: at every moment there is one whole fence at its place. A permit of the new lease is marked as sealed only
-//! after the former fence was retired, so whoever writes first after a crash retires it. Non-promise: none of it works
-//! where two folders cannot change places (NFS).
+//! Promise: at every moment there is one whole fence in place. A permit of the new lease is marked as sealed only
+//! after the former fence was retired, so the first writer after a crash retires it. Non-promise: it does not work
+//! where two folders cannot be exchanged (NFS).
 
 use crate::observe::file::FileStep;
 use crate::permit::Permits;
@@ -29,17 +29,18 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// What fence folders of former leases are called in the present one, before the name they were staged under.
+/// Prefix of former leases' fence folders in the present one; the name they were staged under follows.
 pub(crate) const FORMER: &str = "former-";
-/// What a fence folder is called while it is filled.
+/// Prefix of a fence folder that is being filled.
 const NEW: &str = "new-";
 /// Who adopted it, and why: for people.
 const ADOPTED: &str = "adopted";
-/// The leases that had the artifact before, with the highest epoch of each: the fence folder of one that comes back is new.
+/// The leases that had the artifact before, with the highest epoch of each. A lease that returns gets a new fence
+/// folder, so its epochs must be remembered here.
 const EARLIER: &str = "earlier";
 
-/// True for `<nonce>-<inode>`. The inode is that of the folder which was staged under this name: whoever finds another one
-/// there knows that the two have changed places.
+/// True for `<nonce>-<inode>`. The inode is that of the folder that was staged under this name: if another one is
+/// there, the two were exchanged.
 pub(crate) fn is_staged_name(name: &str) -> bool {
     inode_in(name).is_some()
 }
@@ -87,7 +88,7 @@ pub(crate) fn adopt(
     unchanged()?;
     nesting::refuse(&scene, place)?;
     if (&from.lease, from.lineage) == (&token.lease, token.lineage) {
-        // It is this lease's already, perhaps by an adoption that was cut short: sealing ends it.
+        // It is this lease's already, perhaps by an adoption that was interrupted: sealing completes it.
         return Permits::open(scene, place, token)?.seal();
     }
     let earlier = read_earlier(&scene, &former)?.given(scene.resource, from, token, MAX_FORMER_BYTES)?;
@@ -101,7 +102,7 @@ pub(crate) fn adopt(
         }
     };
     let staged = stage(&scene, &beside, &earlier, token, &note(from, token, by, why)).inspect_err(|_| undo(None))?;
-    // Staged, then looked at: a newer epoch of the former lease either is seen here, or takes away what was staged.
+    // Checked after staging: a newer epoch of the former lease is either seen here, or removes what was staged.
     let exchanged = unchanged().and_then(|()| {
         scene
             .attempt(FileStep::ExchangeFence, || {
@@ -120,25 +121,25 @@ pub(crate) fn adopt(
     sealed.map_err(|e| unfinished(&scene, from, token, e))
 }
 
-/// Keeps other adoptions out. No writer ever looks at this lock.
+/// Excludes other adoptions. Writers do not use this lock.
 fn lock(scene: &Scene<'_>, former: &OwnedFd) -> Result<()> {
     match rustix::fs::flock(former, FlockOperation::NonBlockingLockExclusive) {
         Err(Errno::WOULDBLOCK) => {
             let message =
-                format!("another adoption is under way: resource=`{}`; look again when it is done", scene.resource);
+                format!("another adoption is under way: resource=`{}`; try again when it is done", scene.resource);
             Err(Error::new(Kind::Contended, message))
         }
         answer => answer.map_err(|e| scene.failed(FileStep::StageFence, e.into())),
     }
 }
 
-/// The new fence is in place, so *surely not applied* would be wrong.
+/// The new fence is in place, so *not applied* would be wrong.
 fn unfinished(scene: &Scene<'_>, from: &HighWater, token: &Token, cause: Error) -> Error {
     if !cause.is_retryable() {
         return cause;
     }
     let message = format!(
-        "resource=`{}` has the fence of {} now, but that of {} could not be shut: a writer that was there may still land; run \
+        "resource=`{}` has the fence of {} now, but that of {} could not be shut: a writer that was there may still publish; run \
          the same command again",
         scene.resource,
         described(&HighWater::of(token, 0)),
@@ -212,7 +213,7 @@ fn read_earlier(scene: &Scene<'_>, fence: &OwnedFd) -> Result<Former> {
 fn no_exchange(scene: &Scene<'_>, fence: &OsStr) -> Error {
     let message = format!(
         "this file system cannot exchange two folders, so resource=`{}` cannot be adopted here; stop every job of the former \
-         lease, then remove the folder `{}` by hand: the next write founds a new fence",
+         lease, then remove the folder `{}` by hand: the next write makes a new fence",
         scene.resource,
         leasehold_core::printable(&fence.to_string_lossy())
     );
@@ -220,8 +221,8 @@ fn no_exchange(scene: &Scene<'_>, fence: &OsStr) -> Error {
 }
 
 impl Permits<'_> {
-    /// Ends what adoptions have begun. Those that have not changed anything yet are undone: the fence that their operator
-    /// saw is another one now. Fences that were displaced are retired.
+    /// Completes adoptions that were interrupted. Those that have not changed anything yet are undone, because the
+    /// fence is no longer what their operator saw. Fences that were displaced are retired.
     pub(crate) fn settle(&self) -> Result<()> {
         let name = self.place.beside(".adopt")?;
         match open_folder(&self.place.parent, &name) {
@@ -255,7 +256,7 @@ impl Permits<'_> {
         Ok(())
     }
 
-    /// Moves what lies beside into our own fence, where nobody can exchange it any more.
+    /// Moves the contents of `.NAME.adopt` into our own fence, where nobody can exchange them any more.
     fn move_in(&self, beside: &OwnedFd) -> Result<()> {
         let found = self.scene.take(FileStep::Retire, || names(beside))?;
         for (name, kind) in found {
@@ -267,7 +268,7 @@ impl Permits<'_> {
             } else if is_staged_name(&name) {
                 match rustix::fs::renameat(beside, name.as_str(), &self.fence, format!("{FORMER}{name}")) {
                     Ok(()) | Err(Errno::NOENT) => {}
-                    // A folder does not go into itself: it is our own fence that was displaced.
+                    // A folder cannot be moved into itself: our own fence was displaced.
                     Err(Errno::INVAL) => return Err(self.adopted()),
                     Err(e) => return Err(self.scene.failed(FileStep::Retire, e.into())),
                 }
@@ -276,7 +277,7 @@ impl Permits<'_> {
         Ok(())
     }
 
-    /// Shuts a former fence for good, by a permit that is higher than any.
+    /// Shuts a former fence for ever, by a permit of the highest possible epoch.
     fn retire(&self, former: OwnedFd) -> Result<()> {
         let last = Token { epoch: Epoch::MAX, nonce: NOBODY, ..self.token.clone() };
         let mark = format!("{}/{SEALED}", permit_name(last.epoch, last.nonce));

@@ -1,7 +1,7 @@
 //! What the guards of files and folders have in common: a path, its permits, and the calls that only move the fence.
 //!
-//! Promise: nothing blocks the runtime; whoever may block calls the methods that end in `_now`. Non-promise: how the artifact
-//! is replaced is for each guard to say.
+//! Promise: the runtime is never blocked. Callers that may block use the methods that end in `_now`. Non-promise: how
+//! the artifact is replaced is in the module of each guard.
 
 use crate::blocking::blocking;
 use crate::observe::file::FileStep;

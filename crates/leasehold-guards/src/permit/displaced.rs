@@ -1,10 +1,10 @@
 //! Trees that a publish has displaced by exchange: perhaps the only copy of what somebody made by hand.
 //!
-//! While a staged tree may be exchanged, its name says its inode: `tree-<inode>`. Whoever clears the stage of a publisher
-//! that died finds that very folder there, which nobody misses, or another one, which was displaced.
+//! While a staged tree may be exchanged, its name has its inode: `tree-<inode>`. If the publisher dies, the next one
+//! finds either that folder there, which nobody needs, or another one, which was displaced.
 //!
-//! Promise: a displaced tree is in the fence folder or among the generations until a publish that succeeded has put it
-//! there; a stale exchange that is under way finds its whole source or none. Non-promise: with `--keep 0` it goes.
+//! Promise: a displaced tree stays in the fence folder until a publish that succeeded has moved it to the generations.
+//! A stale exchange finds its whole source or none. Non-promise: with `--keep 0` it is removed.
 
 use crate::observe::file::FileStep;
 use crate::permit::STAGE;
@@ -17,9 +17,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 const TREE: &str = "tree-";
-/// What may have been displaced, in the fence folder: before a random number and the inode of what was staged.
+/// Prefix, in the fence folder, of what may have been displaced; a random number and the inode of what was staged
+/// follow.
 pub(crate) const SWAPPED: &str = "swapped-";
-/// What was displaced, in the fence folder: before a random number.
+/// Prefix, in the fence folder, of what was displaced; a random number follows.
 pub(crate) const DISPLACED: &str = "displaced-";
 
 /// What a tree of this inode is called while it may be exchanged.
@@ -28,7 +29,7 @@ pub(crate) fn tree_name(inode: u64) -> String {
     format!("{TREE}{inode}")
 }
 
-/// Takes out of a permit that was set aside what its publishers may have displaced.
+/// Moves out of a permit what its publishers may have displaced.
 pub(crate) fn rescue_from_permit(scene: &Scene<'_>, fence: &OwnedFd, permit: &str) -> Result<()> {
     for (name, kind) in entries(scene, fence, permit)? {
         let is_stage = name.strip_prefix(STAGE).is_some_and(|nonce| nonce.parse::<Nonce>().is_ok());
@@ -39,7 +40,7 @@ pub(crate) fn rescue_from_permit(scene: &Scene<'_>, fence: &OwnedFd, permit: &st
     Ok(())
 }
 
-/// The same for one stage. Moved first, then judged: once it has moved, nobody can exchange it any more.
+/// The same for one stage. It is moved first and judged then, because once it has moved nobody can exchange it.
 pub(crate) fn rescue_from_stage(scene: &Scene<'_>, fence: &OwnedFd, stage: &str) -> Result<()> {
     for (name, kind) in entries(scene, fence, stage)? {
         let Some(inode) = name.strip_prefix(TREE).and_then(|inode| inode.parse::<u64>().ok()) else { continue };
@@ -56,7 +57,7 @@ pub(crate) fn rescue_from_stage(scene: &Scene<'_>, fence: &OwnedFd, stage: &str)
     Ok(())
 }
 
-/// True for what [`judge`] judges.
+/// Whether [`judge`] has to decide about it.
 pub(crate) fn is_swapped(name: &str) -> bool {
     staged_inode(name).is_some()
 }

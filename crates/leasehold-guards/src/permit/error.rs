@@ -1,7 +1,7 @@
-//! What the file system answered, as an error that says what to do.
+//! Errors of the file system, as errors that say what to do.
 //!
-//! Promise: one line that names the resource and the step, and the kind that fits the cause. Non-promise: it does not
-//! decide whether a missing file means *fenced*; the caller lists the permits to learn that.
+//! Promise: one line that names the resource and the step, and a kind that fits the cause. Non-promise: whether a
+//! missing file means *fenced* is not decided here; the caller lists the permits.
 
 use crate::observe::file::FileStep;
 use leasehold_core::observe::Observed;
@@ -9,7 +9,7 @@ use leasehold_core::{Error, Kind, Result};
 use rustix::io::Errno;
 use std::io;
 
-/// The resource and its observer: what every step needs in order to be announced and to be blamed.
+/// The resource and its observer: every step is announced to it, and every error names the resource.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scene<'a> {
     pub(crate) resource: &'a str,
@@ -22,7 +22,7 @@ impl<'a> Scene<'a> {
         Scene { resource: self.resource, steps: &Observed::NOBODY }
     }
 
-    /// Takes a step; the cause is left to the caller to judge.
+    /// Takes a step; the caller handles its error.
     pub(crate) fn attempt<T>(&self, step: FileStep, mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         self.steps.reach(step)?;
         loop {
@@ -33,12 +33,12 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Takes a step whose failure means nothing but failure.
+    /// Takes a step; its error is final.
     pub(crate) fn take<T>(&self, step: FileStep, act: impl FnMut() -> io::Result<T>) -> Result<T> {
         self.attempt(step, act).map_err(|e| self.failed(step, e))
     }
 
-    /// The error for a step that failed while the content is as it was.
+    /// The error for a step that failed; the old content is in place.
     pub(crate) fn failed(&self, step: FileStep, cause: io::Error) -> Error {
         let (kind, advice) = advise(&cause);
         Error::new(kind, format!("cannot {step}: resource=`{}`: {advice}", self.resource)).with_source(cause)
@@ -54,7 +54,7 @@ impl<'a> Scene<'a> {
         Error::new(Kind::Indeterminate, message).with_source(cause)
     }
 
-    /// The error for what people put where only this guard should.
+    /// The error for a fence folder that something else has changed.
     pub(crate) fn corrupt(&self, what: &str) -> Error {
         Error::new(Kind::Corrupt, format!("corrupt fence: resource=`{}`: {what}", self.resource))
     }

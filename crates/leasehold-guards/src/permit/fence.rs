@@ -1,7 +1,7 @@
 //! The fence folder as it is read: which lease, which permits, what was left behind.
 //!
-//! Promise: damage is told apart from absence, and what is not ours is neither trusted nor touched. Non-promise: a
-//! listing is no snapshot; permit.rs says how that is lived with.
+//! Promise: damage is not taken for absence, and what is not ours is neither trusted nor touched. Non-promise: a
+//! listing is not a snapshot; `permit/mod.rs` explains what follows from that.
 
 use crate::observe::file::FileStep;
 use crate::permit::adopt::{FORMER, is_staged_name};
@@ -23,14 +23,14 @@ pub(crate) const LEASE: &str = "lease";
 pub(crate) const SEALED: &str = "sealed";
 pub(crate) const WROTE: &str = "wrote";
 
-/// The nonce of what no grant made.
+/// The nonce of permits that no grant made.
 pub(crate) const NOBODY: Nonce = Nonce::from_u128(0);
 
 /// What a fence folder holds, lowest permit first.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
     pub(crate) permits: Vec<(Epoch, Nonce)>,
-    /// Set-aside permits and lease staging files that somebody did not live to remove.
+    /// Permits and lease staging files whose removal was interrupted.
     pub(crate) leftovers: Vec<String>,
     /// Trees of publishers that died, which displaced.rs judges.
     pub(crate) swapped: Vec<String>,
@@ -39,7 +39,8 @@ pub(crate) struct Listing {
 }
 
 impl Listing {
-    /// Whether an operator has given the artifact to another lease: adopt.rs puts a permit of the last epoch of all here.
+    /// Whether an operator has given the artifact to another lease: then adopt.rs has put a permit of the highest
+    /// possible epoch here.
     pub(crate) fn is_retired(&self) -> bool {
         self.permits.last().is_some_and(|(epoch, _)| *epoch == Epoch::MAX)
     }
@@ -59,7 +60,7 @@ pub(crate) fn high_in(scene: &Scene<'_>, fence: &OwnedFd) -> Result<Option<HighW
     let listing = list(scene, fence)?;
     let lease = read_lease(scene, fence)?;
     let Some(&(epoch, nonce)) = listing.permits.last() else {
-        // Founded by a lease that has not entered yet: it refuses every other, so it can be asked for.
+        // The lease that made the fence has no permit yet. The fence refuses every other lease, so it counts.
         let founded = |(lease, lineage)| HighWater { lease, lineage, epoch: Epoch::ZERO, nonce: NOBODY, seq: 0 };
         return Ok(lease.map(founded));
     };

@@ -1,7 +1,7 @@
 //! Where an artifact really is: the folder around it, opened, and its name in there.
 //!
-//! Promise: a symlink is followed to the file that people mean, also when that does not exist yet. Non-promise: hard
-//! links are not: replacing a file by rename gives it an inode of its own, as every atomic write does.
+//! Promise: a symlink is followed to its target, even if that does not exist yet. Non-promise: hard links are not
+//! kept: a file that is replaced by a rename has a new inode.
 
 use crate::permit::error::{errno, vanished};
 use leasehold_core::{Error, Kind, Result, printable};
@@ -15,7 +15,7 @@ use std::path::{Component, Path, PathBuf};
 
 /// As many as Linux follows itself.
 const MAX_SYMLINKS: usize = 40;
-/// The longest name that the file systems we promise anything about can hold.
+/// The longest name that common file systems accept.
 const MAX_NAME_BYTES: usize = 255;
 
 /// The folder that holds an artifact, and the artifact's name in it.
@@ -41,7 +41,7 @@ impl ArtifactPath {
         ArtifactPath::look(path, resource)?.outside_of_guards(path, resource)
     }
 
-    /// Refuses what guards keep for themselves.
+    /// Refuses the files of guards.
     fn outside_of_guards(self, path: &Path, resource: &str) -> Result<ArtifactPath> {
         let real = self.folder.canonicalize();
         let real = real.map_err(|e| Error::unavailable(format!("cannot look at resource=`{resource}`"), e))?;

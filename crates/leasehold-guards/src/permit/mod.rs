@@ -1,13 +1,14 @@
 //! The permit directory: the right to write, as a directory that a newer epoch removes.
 //!
-//! For `out.json` the fence lives beside it: `.out.json.fence/<epoch>-<nonce>/`. A writer stages inside its own permit
-//! and publishes by a rename out of it; whoever is newer has removed that permit, so the rename of a stale writer fails
-//! for want of a source. Nobody waits for anybody.
+//! The fence of `out.json` is beside it: `.out.json.fence/<epoch>-<nonce>/`. A writer stages inside its own permit and
+//! publishes by a rename out of it. A newer writer has removed that permit, so a stale writer's rename has no source
+//! and fails. Nobody waits for anybody.
 //!
-//! Promise: once [`Permits::seal`] returned, nothing staged under a lower epoch is ever published, however long its
-//! writer slept and at whatever point. Non-promise: who may write to the folder may also remove the fence by hand.
+//! Promise: once [`Permits::seal`] has returned, nothing that was staged under a lower epoch is ever published,
+//! wherever and for however long its writer was paused. Non-promise: whoever may write to the folder may also remove
+//! the fence by hand.
 //!
-//! The permits of the highest epoch are the memory of the fence: they stay until a higher epoch clears them, also where
+//! The permits of the highest epoch are the memory of the fence. They stay until a higher epoch removes them, even if
 //! one epoch was granted twice and both are refused.
 //!
 //! Three rules carry the proof, and each was a hole once:
@@ -44,11 +45,11 @@ use std::os::fd::{AsFd, OwnedFd};
 
 const ANCHOR: &str = "anchor-";
 pub(crate) const STAGE: &str = "stage-";
-/// How often our own permit may vanish under us before we say so.
+/// How often our own permit may vanish before we give up.
 const MAX_ENTRIES: usize = 64;
 /// How many listings a seal takes to see no lower permit: others may create theirs meanwhile, and withdraw them.
 const MAX_LISTINGS: usize = 1024;
-/// Permits of the artifact's own folder's making: whoever may write there may fence there.
+/// Permissions are those of the artifact's folder: whoever may write there may fence there.
 const FOLDER_MODE: u32 = 0o777;
 
 /// The fence folder of one artifact, opened on behalf of one token.
@@ -70,7 +71,7 @@ impl<'a> Permits<'a> {
         let fence = match open_fence(&scene, place, &name)? {
             Some(fence) => fence,
             None => {
-                // Before anything is made, and once more when it is there.
+                // Checked before the folder is made, and again after.
                 nesting::refuse(&scene, place)?;
                 let made = scene.attempt(FileStep::MakeFence, || {
                     Ok(rustix::fs::mkdirat(&place.parent, &name, Mode::from_raw_mode(FOLDER_MODE as _))?)
@@ -80,7 +81,8 @@ impl<'a> Permits<'a> {
                     answer => made_here = answer.is_ok(),
                 }
                 if made_here && let Err(e) = scene.attempt(FileStep::SyncFence, || sync(&place.parent)) {
-                    // While it is empty: then the next one makes it anew, for a second sync proves nothing.
+                    // Removed while it is empty, so that the next writer makes a new one: a second sync would prove
+                    // nothing.
                     let _ = rustix::fs::unlinkat(&place.parent, &name, AtFlags::REMOVEDIR);
                     return Err(scene.failed(FileStep::SyncFence, e));
                 }
@@ -90,7 +92,7 @@ impl<'a> Permits<'a> {
         };
         if let Err(refused) = nesting::refuse(&scene, place) {
             if made_here {
-                // Only an empty one goes.
+                // Removes it only if it is empty.
                 let _ = rustix::fs::unlinkat(&place.parent, &name, AtFlags::REMOVEDIR);
             }
             return Err(refused);
@@ -119,7 +121,7 @@ impl<'a> Permits<'a> {
         self.refuse_or(guard::seal(Some(&high), self.token)).map(|_| ())
     }
 
-    /// Writes down which lease fences this artifact. Whoever links first decides.
+    /// Writes the lease file, which says whose fence it is. The first to link it wins.
     fn found_lease(&self) -> Result<(LeaseName, Lineage)> {
         let listing = list(&self.scene, &self.fence)?;
         if !listing.permits.is_empty() {
@@ -143,7 +145,7 @@ impl<'a> Permits<'a> {
         });
         let _ = rustix::fs::unlinkat(&self.fence, staged.as_str(), AtFlags::empty());
         match linked {
-            // Gone means that a seal took our staging file for remains: somebody else's lease file is there.
+            // If it is gone, a seal has cleaned up our staging file, so somebody else's lease file is there.
             Err(e) if !exists(&e) && !vanished(&e) => Err(self.scene.failed(FileStep::LinkLease, e)),
             _ => read_lease(&self.scene, &self.fence)?
                 .ok_or_else(|| self.scene.corrupt("the lease file was removed while it was written; try again")),
@@ -152,17 +154,17 @@ impl<'a> Permits<'a> {
 
     /// Shuts every lower epoch out; durable when it returns.
     pub(crate) fn seal(&self) -> Result<HighWater> {
-        // A look comes first, so that whoever is refused leaves nothing behind.
+        // Listed first, so that a refused token leaves nothing behind.
         let listing = list(&self.scene, &self.fence)?;
         let high = self.judge(&listing)?;
-        // A mount may still show the mark of a permit that is gone; what it lists is fresh.
+        // Over NFS a stat may still find the mark of a permit that is gone. A listing is fresh.
         if listing.permits.contains(&(self.token.epoch, self.token.nonce)) && self.marked(SEALED)? {
             return Ok(high);
         }
         self.seal_anew(&|| self.settle())
     }
 
-    /// The same when no mark is trusted. `last` is done when every lower epoch is gone, before the permit is marked.
+    /// Seals without trusting any mark. `last` runs when every lower epoch is gone, before the permit is marked.
     pub(crate) fn seal_anew(&self, last: &dyn Fn() -> Result<()>) -> Result<HighWater> {
         for _ in 0..MAX_ENTRIES {
             let made = self.make_own()?;
@@ -207,9 +209,9 @@ impl<'a> Permits<'a> {
         Err(self.contended("our own permit keeps vanishing"))
     }
 
-    /// Refuses if a newer epoch is why our permit has vanished. Over NFS it also makes the mount forget the names that
-    /// it remembers: a stat of what another machine has removed is answered from memory for up to a minute, a listing
-    /// asks the server.
+    /// Refuses if our permit vanished because of a newer epoch. Over NFS it also refreshes the mount's cache of names:
+    /// a stat of what another machine has removed may be answered from it for up to a minute, but a listing asks the
+    /// server.
     fn look_again(&self) -> Result<()> {
         self.judge(&list(&self.scene, &self.fence)?).map(|_| ())
     }
@@ -222,9 +224,9 @@ impl<'a> Permits<'a> {
         })
     }
 
-    /// Puts a new folder in the place of our permit, which is not sealed. Whoever made it may have failed to sync it, and a
-    /// second sync proves nothing: only a new entry can be made durable. At no moment is there no permit. One that is not
-    /// empty stays: another process of our tenure is in the middle of its seal.
+    /// Replaces our permit, which is not sealed, by a new folder. Its maker may have failed to sync it, and a second
+    /// sync would prove nothing: only a new entry can be made durable. There is a permit at every moment. One that is
+    /// not empty stays, because another process of our tenure is sealing.
     fn make_own_anew(&self, mode: Mode) -> io::Result<bool> {
         let fresh = gone_name();
         rustix::fs::mkdirat(&self.fence, fresh.as_str(), mode)?;
@@ -235,8 +237,8 @@ impl<'a> Permits<'a> {
         Ok(placed.is_ok())
     }
 
-    /// Lists and tears down until two listings in a row show nothing lower. One is not enough: a permit that is being
-    /// renamed aside by somebody else during a listing can be missed under both its names.
+    /// Lists and removes until two listings in a row show nothing lower. One is not enough: a permit that somebody
+    /// renames during a listing can be missed under both names.
     fn clear_lower(&self) -> Result<HighWater> {
         let mut durable = false;
         let mut clean = 0;
@@ -287,8 +289,8 @@ impl<'a> Permits<'a> {
         }
     }
 
-    /// A file or folder of ours, in our own permit, with everything checked that must be checked after it exists.
-    /// `make` creates what it is given the name of.
+    /// Makes a stage in our own permit, and then checks everything that must be checked after it exists. `make`
+    /// creates the file or folder of the name that it is given.
     pub(crate) fn anchored<T>(&self, policy: Policy, make: impl Fn(&str) -> io::Result<T>) -> Result<(String, T)> {
         let mut trusted = true;
         for _ in 0..MAX_ENTRIES {
@@ -324,13 +326,13 @@ impl<'a> Permits<'a> {
         Ok(())
     }
 
-    /// Marks the tenure as having written, publishes by `rename`, and says what the fence remembers now.
+    /// Marks that this tenure has written, publishes by `rename`, and gives the new high water.
     pub(crate) fn publish(&self, policy: Policy, mut rename: impl FnMut() -> io::Result<()>) -> Result<HighWater> {
         let first = self.mark_wrote()?;
         if !first && policy == Policy::OncePerEpoch {
             return self.refuse_or(Err(guard::Rejection::Spent { epoch: self.token.epoch }));
         }
-        // Before what it marks: a machine that crashes must not come up with the one write and without its mark.
+        // Synced before the write: after a crash there must not be the one write without its mark.
         let marked = match policy {
             Policy::OncePerEpoch => self.scene.attempt(FileStep::SyncMark, || self.sync_own()),
             _ => Ok(()),
@@ -340,8 +342,8 @@ impl<'a> Permits<'a> {
             Ok(()) => self.scene.attempt(FileStep::Publish, &mut rename).err().map(|e| self.why(FileStep::Publish, e)),
         };
         if let Some(why) = failed {
-            // A source that is gone though nobody newer was here may have been renamed by a call whose answer was lost
-            // (NFS): then the one write of this epoch may have been made, and the mark must stay.
+            // If the source is gone and nobody newer was here, the rename may have been done and its answer lost
+            // (NFS). Then the one write of this epoch may have been made, and the mark must stay.
             if first && why.kind() != Kind::Indeterminate {
                 let _ = rustix::fs::unlinkat(&self.fence, format!("{}/{WROTE}", self.own), AtFlags::empty());
             }
@@ -351,7 +353,7 @@ impl<'a> Permits<'a> {
         Ok(self.high_now(1))
     }
 
-    /// True if nobody of this tenure had written before. Only the exclusive creation decides.
+    /// True if nobody of this tenure has written before: only one process can create the mark.
     fn mark_wrote(&self) -> Result<bool> {
         match self.scene.attempt(FileStep::MarkWrote, || self.create(&format!("{}/{WROTE}", self.own), 0o666)) {
             Ok(_) => Ok(true),
@@ -365,7 +367,7 @@ impl<'a> Permits<'a> {
         sync(&open_folder(&self.fence, self.own.as_str())?)
     }
 
-    /// Why a step inside our own permit failed: a newer epoch has removed it, if one is there.
+    /// Why a step inside our own permit failed: if there is a newer epoch, it has removed the permit.
     pub(crate) fn why(&self, step: FileStep, cause: io::Error) -> Error {
         if !vanished(&cause) {
             return self.scene.failed(step, cause);
@@ -438,7 +440,7 @@ impl<'a> Permits<'a> {
         &self.fence
     }
 
-    /// Others of our tenure find the permit sealed when their anchor is gone.
+    /// If another process of our tenure loses its anchor by this, it finds the permit sealed.
     fn remove_anchors(&self) {
         for name in self.own_entries(ANCHOR) {
             let _ = rustix::fs::unlinkat(&self.fence, format!("{}/{name}", self.own), AtFlags::empty());

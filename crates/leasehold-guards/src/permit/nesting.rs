@@ -1,12 +1,11 @@
 //! Guards inside guards: a folder is guarded as a whole, or its parts are.
 //!
-//! A publish replaces a folder together with the fences that lie in it, and they would forget for everybody whose files are
-//! in there. So whoever guards the whole refuses a tree with fences, and whoever guards a part refuses a place in a tree
-//! with a fence.
+//! A publish replaces a folder together with the fences in it, and what they remember would be lost. So a guard of the
+//! whole refuses a tree with fences, and a guard of a part refuses a place in a tree with a fence.
 //!
-//! Promise: each makes its own fence folder and then looks for the other's, so of two that begin at the same moment at
-//! least one is refused, before anything is written. Non-promise: a folder that is reached under two names (bind mounts)
-//! is two folders here.
+//! Promise: each makes its own fence folder and then looks for the other's. So of two that start at the same moment at
+//! least one is refused, before anything is written. Non-promise: a folder with two names (bind mounts) counts as two
+//! folders.
 
 use crate::observe::file::FileStep;
 use crate::permit::error::{Scene, vanished};

@@ -19,8 +19,8 @@ use std::os::fd::OwnedFd;
 const TURN: &str = "turn";
 
 impl Permits<'_> {
-    /// Waits until no other process of our tenure is publishing. A higher epoch waits for nobody: it removes the file
-    /// that is waited on.
+    /// Waits until no other process of our tenure is publishing. A higher epoch does not wait: it removes the locked
+    /// file.
     #[cfg(feature = "folder")]
     pub(crate) fn turn(&self) -> Result<OwnedFd> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -36,7 +36,7 @@ impl Permits<'_> {
     pub(crate) fn drop_stage(&self, stage: &str) {
         if rustix::fs::unlinkat(&self.fence, stage, AtFlags::empty()).is_err() {
             let quiet = self.scene.quiet();
-            // What may have displaced something is left to the next seal if that cannot be saved now.
+            // If what it may have displaced cannot be saved now, it is left to the next seal.
             if displaced::rescue_from_stage(&quiet, &self.fence, stage).is_ok() {
                 discard_aside(&quiet, &self.fence, stage, &self.fence);
             }
@@ -57,8 +57,8 @@ impl Permits<'_> {
     }
 }
 
-/// Marks a stage as in use by a live process, as far as the file system can. A stage that somebody cleaned up in the
-/// moment before counts as vanished.
+/// Marks a stage as in use by a live process, as far as the file system can. A stage that somebody has just cleaned up
+/// counts as vanished.
 pub(crate) fn hold(stage: &OwnedFd) -> io::Result<()> {
     let held = rustix::fs::flock(stage, FlockOperation::NonBlockingLockExclusive);
     if held == Err(Errno::WOULDBLOCK) || rustix::fs::fstat(stage)?.st_nlink == 0 {

@@ -1,4 +1,4 @@
-//! Torn-down permits: how a directory that others may still be using is made to vanish.
+//! How a permit is removed while others may still be using it.
 //!
 //! Promise: when [`discard`] returns, no handle that anybody holds to the directory can publish from it. Non-promise:
 //! what was staged in there is gone; it was refused anyway.
@@ -14,12 +14,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-/// How often a directory is emptied before somebody else is thought to be filling it on purpose. A writer has at most
-/// one call in flight when its directory is renamed, so two rounds are enough for each process that shares it.
+/// How often a directory is emptied before we give up. A writer has at most one call in flight when its directory is
+/// renamed, so two rounds are enough for each process that shares it.
 const MAX_ROUNDS: usize = 256;
 /// A staged tree is no deeper than a path can be long.
 const MAX_DEPTH: usize = 2048;
-/// What set-aside permits are called, before a random number.
+/// Prefix of permits that are being removed; a random number follows.
 pub(crate) const GONE: &str = "gone-";
 
 /// A fresh name for what is being removed.
@@ -29,7 +29,7 @@ pub(crate) fn gone_name() -> String {
 
 /// Empties and removes the directory `name`, or removes the file of that name.
 ///
-/// Removing matters: a handle to a directory that was merely renamed still publishes, to a removed one it cannot.
+/// It must be removed: a handle to a directory that was only renamed can still publish from it.
 pub(crate) fn discard(scene: &Scene<'_>, fence: BorrowedFd<'_>, name: &OsStr) -> Result<()> {
     for _ in 0..MAX_ROUNDS {
         scene.take(FileStep::Empty, || empty(fence, fence, name, 0))?;
@@ -118,7 +118,7 @@ fn empty_entry(fence: BorrowedFd<'_>, at: BorrowedFd<'_>, name: &CStr, kind: Fil
         let name = OsStr::from_bytes(name.to_bytes());
         empty(fence, at, name, depth + 1)?;
         return match remove(at, name) {
-            // Filled again meanwhile: the next round has it.
+            // Filled again meanwhile: the next round empties it.
             Err(e) if matches!(errno(&e), Some(Errno::NOTEMPTY | Errno::EXIST)) => Ok(()),
             answer => answer,
         };

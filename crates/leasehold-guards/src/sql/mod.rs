@@ -1,8 +1,8 @@
 //! Guards of databases: one row per resource is the fence, and it is checked and moved inside the user's transaction.
 //!
-//! Promise: a write and the fence commit together or not at all, so a stale writer changes nothing at any isolation
-//! level; a refusal rolls everything back. Non-promise: a session that never admits is stopped only where a table is
-//! protected, and statements that a database commits by itself cannot be guarded.
+//! Promise: a write and the fence commit together or not at all, so a stale writer changes nothing, at any isolation
+//! level. A refusal rolls everything back. Non-promise: a session that never calls admit is stopped only where a table
+//! is protected. Statements that the database commits by itself cannot be guarded.
 
 #[cfg(feature = "mysql")]
 pub mod mysql;
@@ -38,10 +38,10 @@ pub enum Dialect {
     Sqlite,
 }
 
-/// Makes a connection, each time it is called.
+/// Opens a new connection with every call.
 pub type Connect<T> = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<T>> + Send>> + Send + Sync>;
 
-/// What a fence row is about: a database as a whole, or the part of it that one lease is for.
+/// What a fence row guards: a whole database, or the part of it that one lease is for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Resource(String);
 
@@ -100,7 +100,7 @@ impl Name {
         }
     }
 
-    /// An identifier that goes with this one: for its triggers. Longer ones are told apart by a sum of their bytes.
+    /// An identifier derived from this one, for its triggers. A checksum tells long names apart.
     #[cfg(any(feature = "mysql", feature = "sqlite"))]
     pub(crate) fn derived(&self, prefix: &str, dialect: Dialect) -> String {
         let sum = self
@@ -178,14 +178,14 @@ pub trait SqlGuard: Adopt {
     /// The statements that set it up, for those who want to run them by hand.
     fn statements(&self, setup: &Setup) -> String;
 
-    /// Sets it up; any number of times, by any number at once.
+    /// Sets it up. It may be called any number of times, also concurrently.
     async fn init(&self, setup: &Setup) -> Result<()>;
 
     /// Admits the token and runs the script, in one transaction.
     async fn run(&self, token: &Token, script: &Script) -> Result<Outcome>;
 
-    /// Removes this resource's fence; with `whole` also the table and the functions, if nobody else has a fence there. Only
-    /// for scratch names: a stale writer that comes later finds nothing that refuses it.
+    /// Removes this resource's fence; with `whole` also the table and the functions, if there is no other fence. Only
+    /// for scratch names: a stale writer that comes later is not refused.
     async fn remove(&self, whole: bool) -> Result<()>;
 }
 
@@ -221,7 +221,7 @@ pub(crate) const fn mode(policy: Option<Policy>) -> &'static str {
 /// A row of the fence table: lease, lineage, epoch, nonce, sequence.
 pub(crate) type FenceRow = (String, String, i64, String, i64);
 
-/// A row as it was found, or nothing if nobody was there yet.
+/// The high water in a row; none if no token was admitted yet.
 pub(crate) fn high_water(resource: &str, row: Option<FenceRow>) -> Result<Option<HighWater>> {
     let Some((lease, lineage, epoch, nonce, seq)) = row.filter(|(_, _, epoch, ..)| *epoch != 0) else {
         return Ok(None);
@@ -266,8 +266,8 @@ const TRAIL: usize = 8;
 /// How long the column `trail` is then: 32 digits each, a blank in between.
 pub(crate) const TRAIL_CHARS: usize = 33 * TRAIL - 1;
 
-/// What became of a write, by the trail of the row that was read under its lock when nothing of ours was under way any more:
-/// whether the write is in there, or the trail goes back to where it was `before` and shows that it is not.
+/// Whether a write was applied, by the trail of the row, read under its lock when the write could not be under way any
+/// more. It was, if its number is in the trail. It was not, if the trail goes back to the one `before`.
 pub(crate) fn outcome(resource: &str, trail: &str, write: Nonce, before: &str, cause: &str) -> Result<()> {
     let write = write.to_string();
     let last = before.split(' ').next().filter(|last| !last.is_empty());
@@ -289,7 +289,7 @@ pub(crate) struct Settling {
 }
 
 impl Settling {
-    /// What the attempts have come to, once they have.
+    /// The result, if this attempt decides it.
     pub(crate) fn add<T>(&mut self, tried: Result<(T, Option<String>)>) -> Option<Result<T>> {
         match (tried, &self.lost) {
             (Ok((high, None)), _) => Some(Ok(high)),
@@ -297,7 +297,7 @@ impl Settling {
                 self.lost = Some(cause);
                 None
             }
-            // What became of the first attempt stays open.
+            // It is still unknown whether the first attempt was applied.
             (Err(e), Some(_)) if matches!(e.kind(), Kind::Contended | Kind::Unavailable) => None,
             (Err(e), _) => Some(Err(e)),
         }
@@ -311,7 +311,7 @@ impl Settling {
 /// The error for a write that may or may not have been applied.
 pub(crate) fn unknown(resource: &str, what: &str, why: impl fmt::Display) -> Error {
     let message = format!(
-        "no answer to the commit: resource=`{resource}`: {what}, so whether it was applied is not known; look at the data \
+        "no answer to the commit: resource=`{resource}`: {what}, so it is unknown whether it was applied; check the data \
          before you try again"
     );
     Error::new(Kind::Indeterminate, message).with_source(one_line(&why.to_string()))
@@ -342,7 +342,7 @@ pub(crate) fn not_removed(resource: &str, why: impl fmt::Display) -> Error {
 pub(crate) fn escaped(resource: &str) -> Error {
     let message = format!(
         "the script left its transaction: resource=`{resource}`: a statement, or a procedure that it called, committed or \
-         rolled back by itself, so a part may be written without the guard; nothing more was done, look at the data"
+         rolled back by itself, so a part may be written without the guard; nothing more was done, check the data"
     );
     Error::new(Kind::Corrupt, message)
 }
@@ -361,12 +361,12 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// A text; its bytes if it is none.
+/// The text, or the bytes in hexadecimal if it is not UTF-8.
 pub(crate) fn shown(bytes: &[u8]) -> String {
     std::str::from_utf8(bytes).map_or_else(|_| hex(bytes), ToOwned::to_owned)
 }
 
-/// The error for one that the server has no room for: not the statement's fault.
+/// The error for a statement that failed because the server's disk is full.
 pub(crate) fn no_room(resource: &str, statement: &Statement, why: impl fmt::Display) -> Error {
     let message = format!(
         "the database's disk is full, all was rolled back: resource=`{resource}`: make room there and try again; \

@@ -1,8 +1,8 @@
-//! A script of statements that are to run in one transaction: taken apart as the server would, and looked at first.
+//! A script of statements that run in one transaction: split as the server would do it, and checked first.
 //!
 //! Promise: a statement that would end the transaction, or that this lexer and the server could read differently, is
-//! refused before anything is sent. Non-promise: what a called procedure does is not seen here; whoever runs the script
-//! checks at its end that the transaction is still the same.
+//! refused before anything is sent. Non-promise: what a procedure does is not known here; after the script the guard
+//! checks that the transaction is still the same.
 
 use super::Dialect;
 use leasehold_core::{Error, Kind, Result, printable};
@@ -26,7 +26,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// Takes a script apart and refuses what may not be in it.
+    /// Splits a script and refuses what may not be in it.
     pub fn parse(dialect: Dialect, text: &str) -> Result<Self> {
         if text.len() > MAX_SCRIPT_BYTES {
             let allowed = format!("at most {} MiB", MAX_SCRIPT_BYTES >> 20);

@@ -1,9 +1,9 @@
 //! The guard of a SQLite database: the fence row is checked and moved inside the one write transaction.
 //!
-//! Promise: no window; everything is ready before the transaction begins, so it lasts as long as the statements do; a
-//! killed writer leaves nothing behind. Non-promise: SQLite lets one process write at a time, and nobody can take that from
-//! a process that is *stopped* in the middle: the next one is told so after a while. `leasehold run` ends the processes of
-//! a lost lease before anybody else can have it, stopped ones too, so under it nobody waits.
+//! Promise: no window. Everything is prepared before the transaction begins, so it lasts only as long as the
+//! statements do. A killed writer leaves nothing behind. Non-promise: SQLite lets one process write at a time, and a
+//! process that is *stopped* in the middle keeps the lock: the next one gets an error after a while. `leasehold run`
+//! ends the processes of a lost lease, stopped ones too, before anybody else can acquire it, so under it nobody waits.
 
 use crate::blocking::blocking;
 use crate::observe::write::{WriteStep, reach};
@@ -26,7 +26,7 @@ use std::time::Duration;
 
 /// How long a call waits for other processes' writes, unless told otherwise.
 const BUSY: Duration = Duration::from_secs(5);
-/// How often a seal, or the question what became of a commit, is tried when the disk fails.
+/// How often a seal, or a write that tells whether a commit was applied, is tried when the disk fails.
 const TRIES: u32 = 3;
 
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS leasehold_fence (
@@ -40,7 +40,7 @@ const MOVE: &str = "INSERT INTO main.leasehold_fence (resource, lease, lineage, 
 /// The number of a write, at the head of the trail.
 const MARK: &str =
     "UPDATE main.leasehold_fence SET trail = rtrim(substr(?2 || ' ' || trail, 1, ?3)) WHERE resource = ?1";
-/// A change without a meaning: when its commit was answered, what was seen with it is sure.
+/// Writes the row without changing its meaning: when this commit was answered, what it read is durable.
 const CONFIRM: &str = "INSERT INTO main.leasehold_fence (resource, lease, lineage, epoch, nonce, seq, confirmed)
     VALUES (?1, '', '', 0, '', 0, ?2) ON CONFLICT (resource) DO UPDATE SET confirmed = ?2 RETURNING trail";
 const NOTE: &str = "UPDATE main.leasehold_fence SET adopted = ?2, former = ?3 WHERE resource = ?1";
@@ -124,7 +124,7 @@ fn column(db: &Connection, resource: &Resource, name: &str) -> rusqlite::Result<
     Ok(found.unwrap_or_default())
 }
 
-/// Whether a commit failed before anything could be taken for done.
+/// Whether a commit failed before anything was written.
 fn is_refused(error: &rusqlite::Error) -> bool {
     let code = error.sqlite_error_code();
     matches!(code, Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::DiskFull))
@@ -139,7 +139,7 @@ fn failed(error: rusqlite::Error, place: &str, resource: &str) -> Error {
     let error_ = match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed) => fail(
             Kind::Contended,
-            "another process is in the middle of a write, or stopped there; continue or end it, and try again",
+            "another process is in the middle of a write, or was stopped there; continue or end it, and try again",
         ),
         Some(ErrorCode::DiskFull) => fail(Kind::Unavailable, "the disk is full, nothing was changed"),
         Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => fail(Kind::Corrupt, "the database is damaged"),
@@ -157,7 +157,7 @@ impl SqliteGuard {
         SqliteGuard { path: path.into(), resource, policy, busy: BUSY, steps: Observed::NOBODY }
     }
 
-    /// The same guard, that waits so long for other processes' writes.
+    /// The same guard; it waits this long for other processes' writes.
     #[must_use]
     pub const fn waiting(mut self, busy: Duration) -> Self {
         self.busy = busy;
@@ -186,14 +186,14 @@ impl SqliteGuard {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | create;
         let fail = |e| failed(e, &self.place(), &self.resource());
         if let Ok(Some(second)) = SecondName::of(&self.path) {
-            // Under another name there is another log, and in it another fence.
+            // A file with a second name has a second log, and so a second fence.
             let message =
                 format!("refused, nothing was written: resource=`{}`: {}", self.resource(), second.advice(&self.path));
             return Err(Error::new(Kind::Unsupported, message));
         }
         let db = Connection::open_with_flags(&self.path, flags).map_err(fail)?;
         db.busy_timeout(self.busy).map_err(fail)?;
-        // What was admitted and answered is there after a crash of the machine.
+        // What was answered must survive a crash of the machine.
         db.pragma_update(None, "synchronous", "FULL").map_err(fail)?;
         Ok(db)
     }
@@ -239,7 +239,7 @@ impl SqliteGuard {
         let ((high, counts, rows), lost) = self.within(&db, || {
             before = column(&db, &self.resource, "trail").map_err(fail)?;
             let high = move_fence(&db, &self.resource, token, Some(self.policy), write, &place, &shown)?;
-            // A savepoint goes with its transaction: that is how we know that it is still the same.
+            // A savepoint ends with its transaction, so it tells whether the transaction is still the same.
             db.execute_batch(&format!("SAVEPOINT leasehold_{write}")).map_err(fail)?;
             let (counts, rows) = self.apply(&db, script)?;
             db.execute_batch(&format!("RELEASE leasehold_{write}")).map_err(|_| escaped(&shown))?;
@@ -253,8 +253,8 @@ impl SqliteGuard {
         Ok(Outcome { high, counts, rows })
     }
 
-    /// Acts in one transaction. Whatever fails on the way is rolled back; if the commit may or may not have been done, that
-    /// is told, with the reason.
+    /// Acts in one transaction. If anything fails, it is rolled back. If it is unknown whether the commit was done,
+    /// the reason is given.
     fn within<T>(&self, db: &Connection, act: impl FnOnce() -> Result<T>) -> Result<(T, Option<String>)> {
         let (place, shown) = (self.place(), self.resource());
         let fail = |e| failed(e, &place, &shown);
@@ -267,7 +267,7 @@ impl SqliteGuard {
                 Ok(()) => Ok((done, reach(&self.steps, WriteStep::Reply, &shown).err().map(|lost| lost.to_string()))),
                 // Not begun, or given up before the end was written.
                 Err(e) if is_refused(&e) || !db.is_autocommit() => Err(fail(e)),
-                // It failed on the way to the disk, and may be found there after a crash all the same.
+                // It failed while it was written, and may still be found on disk after a crash.
                 Err(e) => Ok((done, Some(e.to_string()))),
             }
         });
@@ -285,10 +285,10 @@ impl SqliteGuard {
                 return settled;
             }
         }
-        Err(settling.given_up(&self.resource(), "the disk does not take it"))
+        Err(settling.given_up(&self.resource(), "the disk accepts no write"))
     }
 
-    /// A new write takes the place of what was left in the log, and when it was answered, what the row says is sure.
+    /// A new write replaces what was left in the log. When it was answered, what the row says is durable.
     fn resolve(&self, write: Nonce, before: &str, cause: &str) -> Result<()> {
         for _ in 0..TRIES {
             if reach(&self.steps, WriteStep::ReadBack, &self.resource()).is_err() {
@@ -306,7 +306,7 @@ impl SqliteGuard {
                 return outcome(&self.resource(), &trail, write, before, cause);
             }
         }
-        Err(unknown(&self.resource(), "the disk does not take a new write", cause))
+        Err(unknown(&self.resource(), "the disk accepts no new write", cause))
     }
 
     fn apply(&self, db: &Connection, script: &Script) -> Result<(Vec<u64>, Rows)> {

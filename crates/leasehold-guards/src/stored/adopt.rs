@@ -1,9 +1,9 @@
 //! A resource whose fence is kept in the store, as an operator sees it: `http:NAME` and `mcp:NAME`.
 //!
-//! Promise: given to another lease, the resource is so in the store, and in the files of this machine, when the call
-//! returns. A proxy that answers for it finds its tenure gone from the fence, and can send nothing past the horizon; the
-//! call waits for that. Files of other machines follow by what the fence says about it. Non-promise: an MCP gate of the
-//! former lease hears of it with its next look at the store.
+//! Promise: when an adoption returns, the store and the files of this machine have it. A proxy that answers for the
+//! resource finds its tenure gone from the fence, and can send nothing after the horizon; the call waits for that.
+//! Other machines' files are updated when they read the fence. Non-promise: an MCP gate of the former lease learns of
+//! it when it next reads the store.
 
 use super::high_water::LocalCopy;
 use super::{Adoption, FenceDocument, FenceRecord, MAX_ADOPTIONS, SeenFence, named};
@@ -63,7 +63,7 @@ impl StoreFence {
         Ok(StoreFence { coordinator, known, resource, strength, document, files })
     }
 
-    /// What the resource has seen. Where store and files are of two leases, the files count: they outlive stores.
+    /// The high water. If store and files name different leases, the files count: a store may have been lost.
     async fn current(&self, seen: &FenceRecord) -> Result<(Option<HighWater>, Option<HighWater>)> {
         let filed = self.files.high().await?;
         let high = match seen.merged(&self.resource, filed.as_ref()) {
@@ -73,7 +73,7 @@ impl StoreFence {
         Ok((high, filed))
     }
 
-    /// A client's word moves no fence: the token's record has to show it as granted, and no other since.
+    /// The fence is not moved on a client's word alone: the store must have granted the token, and no newer one.
     async fn confirm(&self, token: &Token) -> Result<()> {
         let found = self.known.resolve(token).await?;
         if found.is_newest() {
@@ -83,7 +83,7 @@ impl StoreFence {
         Err(Error::new(refusal.kind(), format!("resource=`{}` was left as it is: {refusal}", self.resource)))
     }
 
-    /// Puts a new high water into the store and into the files, and waits until nothing older can be at work.
+    /// Puts a new high water into the store and the files, and waits until no older request can be running.
     async fn place(&self, seen: &SeenFence, filed: Option<HighWater>, next: FenceRecord) -> Result<bool> {
         let answered = self.coordinator.clock().now();
         let Some(high) = next.high.clone() else { return Ok(false) };
@@ -148,7 +148,7 @@ impl Adopt for StoreFence {
         }
         let next = HighWater::of(token, 0);
         let mut adopted = seen.record.adopted.clone();
-        // The store may have been restored, and then the files know what it has forgotten.
+        // If the store was restored from an old copy, the files know more.
         let before = adopted.iter().filter_map(|adoption| adoption.seen(token)).max();
         succession::returning(&self.resource, before.max(self.files.seen(token).await?), token)?;
         let latest = Adoption::new(from, by, why);
@@ -162,7 +162,7 @@ impl Adopt for StoreFence {
             );
             return Err(Error::new(Kind::Unsupported, message));
         }
-        // Without a tenure in it: a proxy that answers for the resource finds out before it sends anything more.
+        // The proxy's tenure is removed: the proxy notices before it sends anything more.
         let record = FenceRecord { high: Some(next.clone()), by: None, adopted, ..seen.record.clone() };
         if self.place(&seen, filed, record).await? { Ok(next) } else { Err(self.contended()) }
     }

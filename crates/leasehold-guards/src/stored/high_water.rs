@@ -1,12 +1,11 @@
 //! The high water of one resource in files of this machine, for a fence that is kept in the store.
 //!
-//! The fence in the store decides. These files remember it for the day on which the store is restored from an old copy,
-//! or lost: a guard must not forget together with the store that it guards against.
+//! The fence in the store decides. These files remember it in case the store is lost, or restored from an old copy.
 //!
-//! Promise: what was raised is on disk when the call returns. A lower token never displaces a higher one, whoever else
-//! writes and however long a writer sleeps, and nobody holds a lock: every token has a file of its own, and the highest
-//! counts. Damage is told, never taken for empty. Non-promise: what other machines remember is not seen here; and a file
-//! has the grant's nonce in it, so only this user can read it.
+//! Promise: what was raised is on disk when the call returns. A lower token never replaces a higher one, whoever else
+//! writes and however long a writer is paused, and nobody holds a lock: every token has its own file, and the highest
+//! counts. Damage is an error, never taken for empty. Non-promise: other machines' files are not read. A file contains
+//! the grant's nonce, so only this user can read it.
 
 use crate::blocking::blocking;
 use crate::succession;
@@ -90,11 +89,11 @@ impl StateFolder {
 
     fn prepare(&self, parent: &Path) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
-        // Whoever made them may not have come to sync them.
+        // Their maker may have died before it synced them.
         let subfolder = parent.join(SUBFOLDER);
         for folder in [&self.folder, &subfolder, parent] {
             sync_folder(folder).inspect_err(|_| {
-                // Those that are empty go, so that the next one makes them anew: a second sync proves nothing.
+                // Empty ones are removed, so that the next process makes new ones: a second sync would prove nothing.
                 let _ = fs::remove_dir(&self.folder).and_then(|()| fs::remove_dir(&subfolder));
             })?;
         }
@@ -133,7 +132,7 @@ impl StateFolder {
             return Ok(Err(rejection));
         }
         let entry = self.entry(known.last().map_or(0, |last| last.generation), next);
-        // Also if it is there: whoever wrote it may have failed to sync it, and only a new write tells.
+        // Even if it is there: its writer may have failed to sync it, and only a new write makes sure.
         self.put(&entry)?;
         let known = self.list()?;
         if let Err(rejection) = admits(&known, next) {
@@ -232,8 +231,8 @@ impl StateFolder {
         file.sync_all()
     }
 
-    /// Removes what is below the newest, but for the highest of each lease that had the resource before: one that comes
-    /// back is measured by it. Best effort, for more files only make the list longer.
+    /// Removes files below the newest, except the highest of each lease that had the resource before: a lease that
+    /// returns needs a higher epoch. Best effort: more files only make the list longer.
     fn tidy(&self, known: &[Entry], own: &Entry) {
         let doomed = known.len().saturating_sub(FILES_KEPT);
         let is_highest = |entry: &Entry| {
@@ -318,7 +317,7 @@ impl LocalCopy {
     }
 }
 
-/// Whether what is remembered leaves room for this token. Of two grants of the highest epoch neither has it.
+/// Whether the files admit this token. If the highest epoch was granted twice, neither grant is admitted.
 fn admits(known: &[Entry], next: &HighWater) -> Result<(), Rejection> {
     let Some(last) = known.last() else { return Ok(()) };
     let token = next.token();

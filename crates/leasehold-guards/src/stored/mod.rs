@@ -1,8 +1,8 @@
-//! A fence that is kept in the store, for resources that cannot keep one beside themselves.
+//! A fence that is kept in the store, for resources that cannot have one beside them.
 //!
-//! Promise: a fence that was put is durable, and of two who put over the same reading at most one succeeds. A write whose
-//! answer was lost is read back, and confirmed by a second, answered write before anything is built on it: what is
-//! visible need not be durable. Non-promise: it says nothing about the moment between a look and what is done upon it.
+//! Promise: a fence that was put is durable, and of two puts over the same revision at most one succeeds. A write
+//! without an answer is read back and confirmed by a second write that was answered, because what is visible need not
+//! be durable. Non-promise: between reading the fence and acting on it, it may move.
 
 mod adopt;
 pub mod high_water;
@@ -32,13 +32,13 @@ pub const MAX_ADOPTIONS: usize = 32;
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FenceRecord {
-    /// The highest token that was let in.
+    /// The highest token that was admitted.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "as_token")]
     pub high: Option<HighWater>,
     /// The tenure of the proxy that answers for it.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "as_pair")]
     pub by: Option<Claim>,
-    /// Until when what was let in may be at work.
+    /// Until when admitted requests may still be running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub horizon: Option<Horizon>,
     /// The leases that had the resource before, each once, with the highest epoch that was seen of it.
@@ -82,7 +82,7 @@ mod as_pair {
     }
 }
 
-/// Until when requests of one epoch may be at work behind a proxy, whatever became of it and its connections.
+/// Until when requests of one epoch may still be running behind a proxy, whatever happened to it and its connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Horizon {
@@ -90,7 +90,7 @@ pub struct Horizon {
     pub epoch: Epoch,
     /// By the store's clock.
     pub until: Timestamp,
-    /// How far ahead that was when it was written: nobody waits for longer, should the store's clock have been wrong.
+    /// How far ahead that was when it was written. Nobody waits longer than this, even if the store's clock was wrong.
     pub length_ms: u64,
 }
 
@@ -116,12 +116,12 @@ impl Adoption {
         ((&self.lease, self.lineage) == (&token.lease, token.lineage)).then_some(self.epoch)
     }
 
-    /// Whether this one remembers all that an epoch of this lease has to be measured by.
+    /// Whether this one remembers this epoch of this lease, or a higher one.
     pub fn covers(&self, lease: &LeaseName, lineage: Lineage, epoch: Epoch) -> bool {
         (&self.lease, self.lineage) == (lease, lineage) && self.epoch >= epoch
     }
 
-    /// Whether a later adoption from the same lease says all that this one does, but for its words.
+    /// Whether a later adoption from the same lease makes this one superfluous.
     pub fn is_covered_by(&self, later: &Adoption) -> bool {
         later.covers(&self.lease, self.lineage, self.epoch)
     }
@@ -165,7 +165,7 @@ impl FenceDocument {
         &self.key
     }
 
-    /// How far a told store time may be from the true one.
+    /// How far the time in a store's answer may be from the true one.
     pub fn grain(&self) -> Duration {
         self.store.capabilities().clock.grain()
     }
@@ -174,10 +174,10 @@ impl FenceDocument {
         self.document().look(self.clock.now()).await
     }
 
-    /// Puts what is remembered next over what was seen; none if somebody else was faster.
+    /// Replaces what was seen; none if somebody else was faster.
     ///
-    /// Without an answer the write may have become visible only, and be gone after a crash. So it is written again until a
-    /// write is answered; if none is, the error is [`Kind::Indeterminate`].
+    /// A write without an answer may be visible and yet be gone after a crash. So it is written again until a write is
+    /// answered. If none is, the error is [`Kind::Indeterminate`].
     pub async fn put(&self, seen: &SeenFence, next: FenceRecord) -> Result<Option<SeenFence>> {
         let record = FenceRecord { tag: Some(Nonce::random()), ..next };
         let is_ours = |found: &FenceRecord| found.tag == record.tag;
@@ -197,16 +197,16 @@ impl FenceDocument {
 }
 
 impl FenceRecord {
-    /// How long after this moment of the store's clock requests may be at work behind a proxy.
+    /// How long after this moment of the store's clock requests may still be running behind a proxy.
     pub fn horizon_left(&self, now: Timestamp) -> Duration {
         let Some(horizon) = self.horizon else { return Duration::ZERO };
         horizon.until.saturating_since(now).min(Duration::from_millis(horizon.length_ms))
     }
 
-    /// What the resource remembers, by the fence in the store and by the files of this machine.
+    /// The high water, by the fence in the store and the files of this machine.
     ///
-    /// The files follow an operator who gave the resource to another lease. Otherwise what they know and the store does
-    /// not is kept: the store is the one that forgot.
+    /// If an operator gave the resource to another lease, the store counts. Otherwise the higher one counts: a store
+    /// that knows less has lost something.
     pub fn merged(&self, resource: &str, filed: Option<&HighWater>) -> Result<Merged> {
         let (Some(stored), Some(filed)) = (&self.high, filed) else {
             let is_behind = self.high.is_none() && filed.is_some();
@@ -221,7 +221,7 @@ impl FenceRecord {
             let high = if is_behind { filed } else { stored };
             return Ok(Merged { high: Some(high.clone()), is_behind, is_adopted: false });
         }
-        // Another lease that nobody gave it to, or two grants of one epoch.
+        // Another lease without an adoption, or two grants of one epoch.
         guard::seal(Some(filed), &stored.token()).map_err(|rejection| rejection.into_error(resource))?;
         Ok(Merged { high: Some(stored.clone()), is_behind: false, is_adopted: false })
     }
@@ -233,7 +233,7 @@ pub struct Merged {
     pub high: Option<HighWater>,
     /// The files know more than the store.
     pub is_behind: bool,
-    /// The files are of the lease before.
+    /// The files are still about the former lease.
     pub is_adopted: bool,
 }
 
@@ -260,7 +260,7 @@ pub fn behind(resource: &str, high: &HighWater, record: &Ownership) -> Option<Er
     is_behind.then(|| guard::regressed(resource, &high.lease, high.epoch))
 }
 
-/// The refusal of a name that would not fit on the shelf under its prefix.
+/// A resource's name under a prefix; refused if it is too long for a key.
 pub fn named(prefix: &str, resource: &LeaseName) -> Result<LeaseName> {
     LeaseName::new(format!("{prefix}/{resource}"))
         .map_err(|_| Error::invalid("resource", resource, format!("use at most {} bytes", 199 - prefix.len())))

@@ -440,7 +440,7 @@ fn stopped_sqlite() {
     assert_eq!(victim.run(&order("guard", 5).with("stop", 3)), "at");
     victim.wait_stopped();
     let told = newer.run(&order("seal", 6));
-    assert!(told.starts_with("contended") && told.contains("or stopped there; continue or end it"), "{told}");
+    assert!(told.starts_with("contended") && told.contains("or was stopped there; continue or end it"), "{told}");
     drop(victim);
     assert_eq!(newer.run(&order("seal", 6)), "written");
     assert_eq!(applied(&db, "held"), 0, "what a killed writer did is gone");

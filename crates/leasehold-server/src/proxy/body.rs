@@ -1,7 +1,7 @@
 //! Bodies as they pass through: a request's, which can be cut, and a response's.
 //!
-//! Promise: streamed piece by piece, bounded in length and in idleness, and never whole at the upstream once it was cut.
-//! Non-promise: trailers of requests are not passed on.
+//! Promise: they are streamed piece by piece, with limits on length and idle time. A request that was cut is never
+//! complete at the upstream. Non-promise: trailers of requests are not passed on.
 
 use super::fence::Ticket;
 use super::flight::Fault;
@@ -26,7 +26,7 @@ pub(crate) struct Outgoing {
     idle_limit: Duration,
     idle: Option<Pin<Box<Sleep>>>,
     hash: Option<(Digest, HashSlot)>,
-    /// What makes the request whole, while the horizon has to be moved for it.
+    /// The last piece, while the horizon has to be moved for it.
     held: Option<Held>,
     done: bool,
 }
@@ -47,8 +47,8 @@ impl Outgoing {
         self
     }
 
-    /// Before the head is sent: a request without a body is whole with its head. False if the horizon has to be moved
-    /// for it first.
+    /// Called before the head is sent: a request without a body is complete with its head. False if the horizon has to
+    /// be moved first.
     pub(crate) fn begin(&mut self) -> Result<bool, Fault> {
         let whole = self.inner.is_end_stream();
         match self.may_pass(whole) {
@@ -65,7 +65,7 @@ impl Outgoing {
         Ok(true)
     }
 
-    /// Hands on what makes the request whole, or keeps it until the horizon has moved.
+    /// Sends the last piece, or keeps it until the horizon has moved.
     fn hand_last(&mut self, held: Held) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
         match self.may_pass(true) {
             Err(fault) => self.fail(fault),
@@ -88,15 +88,14 @@ impl Outgoing {
         Poll::Ready(Some(Err(fault)))
     }
 
-    /// Whether a piece may be handed on; `last` if it makes the request whole, which has to wait while nobody after this
-    /// proxy would know that it may be at work.
+    /// Whether a piece may be sent. The last one has to wait until the horizon covers it.
     fn may_pass(&self, last: bool) -> Result<bool, Fault> {
         let Some(ticket) = &self.ticket else { return Ok(true) };
         let flight = ticket.flight();
         if flight.is_cut() {
             return Err(flight.fault().unwrap_or(Fault::Deposed));
         }
-        // At each piece: a proxy that slept past its deadline must not go on where it was.
+        // Checked at each piece: a proxy that was paused past its deadline must not continue.
         let now = ticket.still_trusted().ok_or(Fault::Deposed)?;
         if last && !ticket.is_covered(now) {
             return Ok(false);
@@ -160,7 +159,7 @@ impl Body for Outgoing {
                     if let Some((digest, _)) = &mut this.hash {
                         digest.update(&data);
                     }
-                    // With a stated length the last piece makes it whole, without any further sign.
+                    // With a stated length the body is complete with its last piece.
                     if this.inner.is_end_stream() {
                         return this.hand_last(Some(data));
                     }

@@ -1,7 +1,7 @@
 //! A guard behind a proxy, as `run` seals it.
 //!
-//! Promise: a seal that returns is in the proxy's store. Non-promise: the high water has no nonce; the proxy tells it to
-//! nobody.
+//! Promise: a seal that returns is in the proxy's store. Non-promise: the high water has no nonce, because the proxy
+//! tells it to nobody.
 
 use super::config::Upstream;
 use super::request::{OWN, TOKEN};
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 /// How long one exchange may take.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a proxy is asked again that is being taken over, or drains.
+/// How long to retry while the proxy is being replaced, or waits for older requests.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(250);
 const MAX_ANSWER: usize = 64 * 1024;
@@ -73,7 +73,7 @@ impl HttpGuard {
                     tokio::time::sleep(PAUSE).await;
                 }
                 Ok(answer) => return answer.map_err(|(_, error)| error),
-                // To seal again under the same grant changes nothing: there is nothing to be unsure about.
+                // A seal can be repeated, so there is no unknown outcome.
                 Err(_) => {
                     let message = format!("proxy `{}` did not answer within {TIMEOUT:?}", self.proxy);
                     return Err(Error::new(Kind::Unavailable, message));
@@ -102,7 +102,8 @@ impl HttpGuard {
         let response = self.client.request(request).await.map_err(away)?;
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
-        let body = body.map_err(|e| (None, Error::unavailable(format!("proxy `{}` broke off", self.proxy), e)))?;
+        let body =
+            body.map_err(|e| (None, Error::unavailable(format!("proxy `{}` ended the connection", self.proxy), e)))?;
         let body = body.to_bytes();
         if status == StatusCode::OK
             && let Ok(told) = serde_json::from_slice::<Told>(&body)
@@ -161,7 +162,7 @@ impl Guard for HttpGuard {
     }
 }
 
-/// What a server says is data: one line of it, without orders to a terminal.
+/// A server's text in one line, without control characters.
 fn one_line(text: &str) -> String {
     text.chars().take(600).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

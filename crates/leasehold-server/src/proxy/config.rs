@@ -1,4 +1,4 @@
-//! What a proxy is told at its start, parsed once.
+//! The settings of a proxy, parsed once.
 
 use super::problem::Problem;
 use hyper::Uri;
@@ -74,7 +74,7 @@ impl FromStr for Upstream {
         }
         let base = uri.path().trim_end_matches('/').to_owned();
         if base.split('/').any(|segment| matches!(segment, "." | "..")) {
-            return Err(refuse("its path climbs"));
+            return Err(refuse("its path has a `.` or `..` segment"));
         }
         let host = HeaderValue::from_str(authority.as_str()).map_err(|_| refuse("its host is no name"))?;
         Ok(Upstream { scheme, authority, base, host })
@@ -102,7 +102,7 @@ pub struct Limits {
     pub max_connections: usize,
     /// How long a client may take to send a request's head, or between two pieces of its body.
     pub client_timeout: Duration,
-    /// How long the upstream may take to answer a request that was sent whole. After that it counts as not at work there.
+    /// How long the upstream may take to answer a complete request. After that it counts as no longer running there.
     pub upstream_timeout: Duration,
     /// How long a newer epoch waits for older requests in flight before they are cut.
     pub drain: Duration,
@@ -125,13 +125,13 @@ impl Default for Limits {
 /// How many answers are kept for clients that ask again with the same `Idempotency-Key`, and for how long.
 #[derive(Debug, Clone)]
 pub struct Replay {
-    /// At most so many.
+    /// The largest number of answers.
     pub entries: usize,
-    /// At most so long.
+    /// The age at which an answer is dropped.
     pub age: Duration,
 }
 
-/// All of it.
+/// Everything that a proxy needs to know.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The resource, as the fence and messages name it.
@@ -148,12 +148,12 @@ pub struct Settings {
     pub replay: Option<Replay>,
     /// Bounds.
     pub limits: Limits,
-    /// How long the proxy's own lease lasts unless renewed: so long after its death another takes over.
+    /// How long the proxy's own lease lasts unless renewed. If it dies, another takes over after that time.
     pub ttl: Ttl,
     /// What the proxy calls itself in its lease.
     pub label: Option<Label>,
-    /// The folder in which the proxy keeps its high water, so that it does not forget together with its store. Without one
-    /// it relies on a store that never goes back (class A, and never restored from an old copy).
+    /// The folder in which the proxy keeps a copy of its high water, in case the store is lost. Without one it relies
+    /// on a store that never goes back (class A, and never restored from an old copy).
     pub state: Option<PathBuf>,
 }
 

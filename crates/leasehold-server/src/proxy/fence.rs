@@ -4,9 +4,9 @@
 //! tenure is in the fence. A request of the epoch that was let in last costs no exchange with the store. A newer one is
 //! looked up in the store, waits for older requests in flight, and is let in when the fence has moved, durably.
 //!
-//! Promise: once a newer epoch was let in, no older request becomes whole at the upstream through this proxy, and none is
-//! at work there that had not been answered. Nothing passes before its epoch is in the files of this machine, too, where
-//! the proxy has such. Non-promise: what an upstream does with a request later than [`super::Limits::upstream_timeout`]
+//! Promise: once a newer epoch was admitted, no complete older request reaches the upstream through this proxy, and no
+//! unanswered one is still running there. Nothing passes before its epoch is also in the files of this machine, if the
+//! proxy has any. Non-promise: what an upstream does with a request later than [`super::Limits::upstream_timeout`]
 //! after it was sent.
 
 use super::ProxyStep;
@@ -39,13 +39,13 @@ pub(crate) struct Fence {
     pub(crate) policy: Policy,
     pub(crate) lease: Option<LeaseName>,
     pub(crate) drain: Duration,
-    /// How long a request that was sent whole may be at work upstream.
+    /// How long a complete request may run upstream.
     pub(crate) upstream_timeout: Duration,
     pub(crate) steps: Observed<ProxyStep>,
     pub(crate) state: Mutex<State>,
     /// One newer epoch at a time.
     pub(crate) turn: tokio::sync::Mutex<()>,
-    /// One write to the fence at a time, from the look in memory to the answer.
+    /// One write to the fence at a time, from the check in memory to the answer.
     pub(crate) writing: tokio::sync::Mutex<()>,
     pub(crate) settled: Notify,
     pub(crate) horizon_wanted: Notify,
@@ -62,12 +62,12 @@ impl fmt::Debug for Fence {
 pub(crate) struct State {
     /// This proxy's tenure, while it answers for the resource.
     pub(crate) active: Option<Active>,
-    /// Why it does not, for those who ask.
+    /// Why it does not: the answer to clients.
     standby: (Kind, String),
     /// The newer epoch that the store has confirmed and that older requests are drained for.
     closing: Option<Epoch>,
     pub(crate) flights: HashMap<u64, Arc<Flight>>,
-    /// Until when requests may be at work that were sent and never answered.
+    /// Until when requests that were sent and never answered may still be running.
     pub(crate) unanswered: HashMap<LineEpoch, Moment>,
     next_flight: u64,
     pub(crate) counted: Option<Epoch>,
@@ -80,9 +80,9 @@ pub(crate) struct Active {
     pub(crate) seen: SeenFence,
     /// What is surely in the files of this machine.
     pub(crate) filed: Option<HighWater>,
-    /// Until when requests may be made whole, by the horizon in the fence.
+    /// Until when requests may be completed, by the horizon in the fence.
     pub(crate) send_until: Moment,
-    /// What others have sent.
+    /// What other proxies have sent.
     pub(crate) inherited: Option<Inherited>,
 }
 
@@ -103,7 +103,7 @@ impl Ticket {
         &self.fence
     }
 
-    /// The present moment, if this proxy may still let anything pass at it.
+    /// The present moment, if this proxy may still let requests pass.
     pub(crate) fn still_trusted(&self) -> Option<Moment> {
         let now = self.fence.coordinator.clock().now();
         self.fence.state().active.as_ref().filter(|active| now < active.trust_until).map(|_| now)
@@ -147,14 +147,14 @@ impl State {
     }
 }
 
-/// What a token is shown for.
+/// What a token is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Write,
     Seal,
 }
 
-/// What becomes of a token by what is in memory.
+/// The decision about a token by what is in memory.
 enum Look {
     Pass(Ticket),
     Refused(Rejection),
@@ -179,8 +179,7 @@ impl Fence {
         self.steps.announce(step);
     }
 
-    /// Lets a request pass, or says why not. Runs to its end even if nobody waits for it any more: a fence that was
-    /// moved half-way helps nobody.
+    /// Admits a request, or says why not. Once begun, it runs to its end even if nobody waits for it any more.
     pub(crate) async fn admit(self: &Arc<Self>, token: &Token, purpose: Purpose) -> Result<Ticket, Problem> {
         if let Look::Pass(ticket) = self.look(token, purpose) {
             return Ok(ticket);
@@ -238,7 +237,7 @@ impl Fence {
         if seen.record.high.as_ref() != Some(next) {
             self.at(ProxyStep::Swap);
             let ahead = self.ahead(seen, token.into());
-            // The tenure in the fence is this proxy's, or the fence is not this proxy's to move.
+            // The put fails unless the tenure in the fence is this proxy's.
             let record = FenceRecord { high: Some(next.clone()), horizon: Some(ahead.horizon), ..seen.record.clone() };
             let Some(written) = self.document.put(seen, record).await? else { return Ok(false) };
             self.take_over(seen, written, &ahead)?;
@@ -331,7 +330,8 @@ impl Fence {
         Ok(())
     }
 
-    /// Somebody else moved the fence: an older one is a store that went back, another watcher's ends this proxy's say.
+    /// Somebody else moved the fence. If it went back, the store was restored. If it names another proxy, this one
+    /// stands down.
     pub(crate) async fn read_again(&self, seen: &SeenFence) -> Result<(), Problem> {
         let found = self.document.look().await?;
         let mut state = self.state();
@@ -354,8 +354,8 @@ impl Fence {
         Ok(())
     }
 
-    /// Waits until no request of another epoch is in flight or may be at work. At the limit those are cut that were not
-    /// sent whole, which is always safe; one that was is at work upstream, and is waited for as long as the upstream may
+    /// Waits until no request of another epoch is in flight or may be running upstream. At the limit those that were
+    /// not sent completely are cut, which is always safe. A complete one is waited for as long as the upstream may
     /// take.
     async fn drain(&self, own: LineEpoch) -> Result<(), Problem> {
         let clock = self.coordinator.clock().clone();
@@ -409,12 +409,12 @@ impl Fence {
         (waiting, wake)
     }
 
-    /// Ends this proxy's say: nothing more is let in, and what is not whole is cut.
+    /// Stands down: nothing more is admitted, and requests that are not complete are cut.
     pub(crate) fn stand_down(&self, state: &mut State, why: &str) {
         self.depose(state, (Kind::Unavailable, format!("resource=`{}` {why}; try again", self.resource)));
     }
 
-    /// The same, because this proxy cannot answer for the resource. What a person has to mend is told to every client.
+    /// The same, because of an error. One that a person has to fix is told to every client.
     pub(crate) fn fail(&self, error: &Error) {
         let mut state = self.state();
         match error.kind() {

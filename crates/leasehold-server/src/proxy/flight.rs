@@ -1,8 +1,8 @@
 //! A request in flight: what the proxy still has to answer for before a newer epoch may come in.
 //!
-//! Promise: a flight that was cut never becomes a whole request at the upstream, for the piece that would make it whole
-//! is not handed on; one that was sent whole is over when the upstream has answered it, or after as long as the upstream
-//! may take, whatever became of its connection. Non-promise: what the upstream does after its answer.
+//! Promise: a request that was cut never becomes complete at the upstream, because its last piece is not sent. A
+//! complete one is over when the upstream has answered it, or after as long as the upstream may take, whatever
+//! happened to its connection. Non-promise: what the upstream does after its answer.
 
 use futures_util::task::AtomicWaker;
 use leasehold_core::guard::HighWater;
@@ -16,7 +16,7 @@ const SENDING: u8 = 0;
 const SENT: u8 = 1;
 const CUT: u8 = 2;
 
-/// An epoch and the line that it is counted in: numbers of two lines say nothing about each other.
+/// An epoch and its lineage: epochs of two lineages cannot be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct LineEpoch {
     pub(crate) lineage: Lineage,
@@ -35,12 +35,12 @@ impl From<&HighWater> for LineEpoch {
     }
 }
 
-/// Why a request was not sent on whole.
+/// Why a request was not sent completely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// A newer epoch came.
     Overtaken(Epoch),
-    /// This proxy may no longer let anybody in.
+    /// This proxy may no longer admit anything.
     Deposed,
     /// It is longer than allowed.
     TooLarge,
@@ -57,7 +57,7 @@ impl fmt::Display for Fault {
             Fault::Deposed => f.write_str("this proxy no longer answers for the resource"),
             Fault::TooLarge => f.write_str("the body is longer than allowed"),
             Fault::Idle => f.write_str("the body did not come in time"),
-            Fault::Client => f.write_str("the client broke off"),
+            Fault::Client => f.write_str("the client ended the connection"),
         }
     }
 }
@@ -87,7 +87,7 @@ impl Flight {
         }
     }
 
-    /// Before the piece is handed on that makes the request whole. False if it was cut: then it must not be.
+    /// Called before the last piece is sent. False if the request was cut: then it must not be sent.
     pub(crate) fn send_last(&self, now: Moment) -> bool {
         let _ = self.sent_at.set(now);
         match self.phase.compare_exchange(SENDING, SENT, Ordering::AcqRel, Ordering::Acquire) {
@@ -96,7 +96,7 @@ impl Flight {
         }
     }
 
-    /// Cuts it unless it was sent whole.
+    /// Cuts it unless it was sent completely.
     pub(crate) fn cut(&self, why: Fault) {
         let _ = self.fault.set(why);
         if self.phase.compare_exchange(SENDING, CUT, Ordering::AcqRel, Ordering::Acquire).is_ok() {
@@ -112,18 +112,18 @@ impl Flight {
         self.phase.load(Ordering::Acquire) == SENT
     }
 
-    /// The upstream has answered it, or surely never saw it.
+    /// The upstream has answered it, or never saw it.
     pub(crate) fn settle(&self) {
         self.is_over.store(true, Ordering::Release);
     }
 
-    /// When it was sent, if it was sent whole and never answered: then it may be at work upstream.
+    /// When it was sent, if it was sent completely and never answered: then it may still be running upstream.
     pub(crate) fn unanswered_since(&self) -> Option<Moment> {
         let is_open = self.is_sent() && !self.is_over.load(Ordering::Acquire);
         self.sent_at.get().copied().filter(|_| is_open)
     }
 
-    /// Why it was not sent on whole, if it was not.
+    /// Why it was not sent completely, if it was not.
     pub(crate) fn fault(&self) -> Option<Fault> {
         if self.is_sent() { None } else { self.fault.get().copied() }
     }

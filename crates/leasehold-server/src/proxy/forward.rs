@@ -1,8 +1,8 @@
 //! One request, from its head to the upstream's answer.
 //!
-//! Promise: an exchange that was begun is followed to its end even if the client goes away, so that a newer epoch waits
-//! for it; nothing is sent to the upstream twice, and no redirect is followed. Non-promise: a response that breaks off in
-//! its middle breaks off at the client.
+//! Promise: an exchange that has begun is followed to its end even if the client goes away, so that a newer epoch
+//! waits for it. Nothing is sent to the upstream twice, and no redirect is followed. Non-promise: a response that
+//! breaks off at the upstream breaks off at the client.
 
 use super::body::{HashSlot, Outgoing, Reply};
 use super::fence::{Purpose, Ticket};
@@ -72,7 +72,8 @@ impl Shared {
         name: Option<Name>,
     ) -> Result<Response<Reply>, Problem> {
         if let (Some(cache), Some(name)) = (&self.replays, &name) {
-            // A replay tells what was applied; only the holder of then may hear it, and only while it is the holder.
+            // A replay tells what was applied. Only the holder that sent the request may learn it, and only while it
+            // is the holder.
             let sealed = self.fence.admit(&token, Purpose::Seal).await?;
             drop(sealed);
             match cache.begin(name) {
@@ -96,7 +97,7 @@ impl Shared {
         self.spawned(head, body.take(), Some((token, ticket)), name).await
     }
 
-    /// In a task of its own: a client that goes away must not take an exchange out of sight.
+    /// In a task of its own: if the client goes away, the exchange must still be tracked.
     async fn spawned(
         self: Arc<Self>,
         head: Parts,
@@ -133,7 +134,7 @@ impl Shared {
         };
         if let Some(ticket) = &ticket {
             ticket.at(ProxyStep::Respond);
-            // Otherwise it may be at work, and is counted so for as long as the upstream may take.
+            // Otherwise it may still be running, and counts as such for as long as the upstream may take.
             if sent.as_ref().map_or_else(|e| e.as_ref().is_some_and(|e| e.is_connect()), |_| true) {
                 ticket.flight().settle();
             }
@@ -150,7 +151,7 @@ impl Shared {
         }
     }
 
-    /// Sends it on; after it was sent whole, the upstream has so long to begin its answer.
+    /// Sends the request. The upstream's time for an answer begins when the request is complete.
     async fn send(
         &self,
         request: Request<Outgoing>,
@@ -213,7 +214,7 @@ impl Shared {
             (Some(Fault::Idle), _) => {
                 Problem::new(StatusCode::REQUEST_TIMEOUT, Kind::Unavailable, "the body did not come in time")
             }
-            (Some(Fault::Client), _) => Problem::bad("the body broke off"),
+            (Some(Fault::Client), _) => Problem::bad("the body ended early"),
             _ => upstream_failed(ticket.is_none_or(|ticket| ticket.flight().is_sent()), error),
         }
     }
@@ -224,15 +225,15 @@ impl Shared {
         let slot = HashSlot::default();
         let mut body =
             Outgoing::new(body, None, limits.max_body, limits.client_timeout).hashed(&describe(head), slot.clone());
-        begin(&mut body, None).await.map_err(|_| Problem::bad("the body broke off"))?;
+        begin(&mut body, None).await.map_err(|_| Problem::bad("the body ended early"))?;
         while let Some(frame) = body.frame().await {
             frame.map_err(|fault| match fault {
                 Fault::TooLarge => too_large(limits.max_body),
-                _ => Problem::bad("the body broke off"),
+                _ => Problem::bad("the body ended early"),
             })?;
         }
         let hash = *slot.lock().unwrap_or_else(PoisonError::into_inner);
-        hash.ok_or_else(|| Problem::bad("the body broke off"))
+        hash.ok_or_else(|| Problem::bad("the body ended early"))
     }
 
     async fn own(&self, page: Page) -> Result<Response<Reply>, Problem> {
@@ -267,7 +268,7 @@ impl Shared {
     }
 }
 
-/// Waits until the request may be sent: whoever comes after this proxy knows by then how long it may be at work.
+/// Waits until the request may be sent: by then the fence in the store says how long it may run.
 async fn begin(outgoing: &mut Outgoing, ticket: Option<&Ticket>) -> Result<(), Fault> {
     loop {
         if let Some(ticket) = ticket {
@@ -283,7 +284,7 @@ fn gone() -> Problem {
     Problem::bad("the body was read before")
 }
 
-/// Reads a little of what is refused: a connection that is closed over unread bytes may take the answer along.
+/// Reads a little of a refused body: closing a connection with unread bytes may discard the answer.
 async fn discard(mut body: Incoming) {
     let mut left = DISCARD;
     while let Some(Ok(frame)) = body.frame().await {
@@ -331,11 +332,11 @@ fn upstream_failed(sent: bool, error: Option<hyper_util::client::legacy::Error>)
             Problem::new(StatusCode::GATEWAY_TIMEOUT, Kind::Indeterminate, detail)
         }
         _ if sent => {
-            let detail = "the upstream broke off; it may or may not have applied the request";
+            let detail = "the upstream ended the connection; it may or may not have applied the request";
             Problem::new(StatusCode::BAD_GATEWAY, Kind::Indeterminate, detail)
         }
         _ => {
-            let detail = "the upstream broke off before the whole request was sent";
+            let detail = "the upstream ended the connection before the whole request was sent";
             Problem::new(StatusCode::BAD_GATEWAY, Kind::Unavailable, detail)
         }
     }

@@ -1,12 +1,12 @@
-//! The horizon: until when requests that were sent may be at work upstream, kept with the fence.
+//! The horizon: until when requests that were sent may still be running upstream. It is stored in the fence.
 //!
-//! A request that was sent is over when it is answered, or when the upstream's time has passed since, whatever happened
-//! to connections and proxies. A proxy knows that of its own requests. Whoever comes after it knows it by the horizon: a
-//! proxy makes no request whole unless the fence in the store says that one may be at work until then. The horizon
-//! reaches half of [`super::Limits::upstream_timeout`] further than that time itself, and is moved on when a third of it
-//! has been used up. So a busy proxy writes to the store every third of the timeout, and an idle one never.
+//! A request is over when it is answered, or when the upstream's time has passed, whatever happened to connections and
+//! proxies. A proxy knows that of its own requests. The next proxy knows it by the horizon: a proxy completes no
+//! request unless the fence in the store says that one may be running until then. The horizon is half of
+//! [`super::Limits::upstream_timeout`] later than needed, and is moved on when two thirds of that are used up. So a
+//! busy proxy writes to the store every third of the timeout, and an idle one never.
 //!
-//! Promise: when the horizon has passed, nothing that was sent before is at work upstream, if the upstream keeps its
+//! Promise: when the horizon has passed, nothing that was sent before is running upstream, if the upstream keeps its
 //! time. Non-promise: it is in the store's clock; if that is set forward meanwhile, the horizon passes too early.
 
 use super::fence::{Fence, Ticket};
@@ -21,14 +21,14 @@ use std::time::Duration;
 /// The pause after a store that did not take the horizon.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What requests of another proxy, or another lease, may be at work, and until when.
+/// Whose requests, sent by another proxy or under another lease, may still be running, and until when.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Inherited {
     pub(crate) of: LineEpoch,
     pub(crate) until: Moment,
 }
 
-/// A horizon that is to be written, and what it is worth once it is.
+/// A horizon that is about to be written, and when.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ahead {
     pub(crate) horizon: Horizon,
@@ -36,7 +36,7 @@ pub(crate) struct Ahead {
 }
 
 impl Ticket {
-    /// Whether the request may be made whole now. If it is about time, the horizon is moved on.
+    /// Whether the request may be completed now. If little time is left, the horizon is moved on.
     pub(crate) fn is_covered(&self, now: Moment) -> bool {
         let fence = self.fence();
         let send_until = fence.state().active.as_ref().map_or(now, |active| active.send_until);
@@ -46,7 +46,7 @@ impl Ticket {
         now < send_until
     }
 
-    /// Waits until the request may be made whole.
+    /// Waits until the request may be completed.
     pub(crate) async fn covered(&self) -> Result<(), Fault> {
         loop {
             let moved = self.fence().horizon_moved.notified();
@@ -90,14 +90,14 @@ impl Fence {
         Ahead { horizon: Horizon { lineage: of.lineage, epoch: of.epoch, until, length_ms }, asked: now }
     }
 
-    /// Until when requests may be made whole under a horizon that was written.
+    /// Until when requests may be completed under a horizon that was written.
     pub(crate) fn send_until(&self, ahead: &Ahead, written: &SeenFence) -> Moment {
         // By the time in the answer too: the store's clock may have been set forward since it was last seen.
         let surely = written.anchor.trust(ahead.horizon.until, self.document.grain());
         (surely - self.upstream_timeout).min(ahead.asked + self.window())
     }
 
-    /// Until when what other proxies have sent may be at work, if it may.
+    /// Until when what other proxies have sent may still be running, if it may.
     pub(crate) fn inherited(&self, seen: &SeenFence) -> Option<Inherited> {
         let (horizon, left) = (seen.record.horizon?, seen.record.horizon_left(seen.anchor.now));
         let of = LineEpoch { lineage: horizon.lineage, epoch: horizon.epoch };
@@ -146,8 +146,8 @@ impl Fence {
         Ok(())
     }
 
-    /// Takes the horizon back when nothing that this proxy or one before it has sent may be at work, so that whoever
-    /// comes next need not wait.
+    /// Removes the horizon when nothing that this proxy or an earlier one has sent can be running, so that the next
+    /// one need not wait.
     pub(crate) async fn withdraw_horizon(&self) -> Result<()> {
         let _writing = self.writing.lock().await;
         let now = self.coordinator.clock().now();

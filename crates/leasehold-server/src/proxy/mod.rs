@@ -1,11 +1,12 @@
 //! The HTTP guard: a reverse proxy that lets a request pass only under the newest epoch.
 //!
-//! Promise: once a newer epoch was let in or sealed, no request of an older one becomes whole at the upstream through the
-//! proxy, and none that did is still unanswered there; a client that is stopped in the middle of a request delays the next
-//! holder by [`Limits::drain`] at most. Non-promise: requests that go around the proxy; what the upstream does after its
-//! answer, or later than [`Limits::upstream_timeout`] after a request that it never answered; and a *proxy* that is
-//! stopped in the microseconds between its last check and the send, stays so until its lease has expired and another has
-//! taken over, and is then resumed: the piece in its hand goes out. `Leasehold-Epoch` lets an upstream refuse that too.
+//! Promise: once a newer epoch was admitted or sealed, no complete request of an older one reaches the upstream
+//! through the proxy, and none that did is still unanswered there. A client that is stopped in the middle of a request
+//! delays the next holder by [`Limits::drain`] at most. Non-promise: requests that bypass the proxy, and what the
+//! upstream does after its answer, or later than [`Limits::upstream_timeout`] after a request that it never answered.
+//! Nor this: the *proxy* is stopped in the microseconds between its last check and the send, its lease expires,
+//! another proxy takes over, and it is resumed. Then it sends what it was about to send. By `Leasehold-Epoch` an
+//! upstream can refuse that too.
 
 mod body;
 mod client;

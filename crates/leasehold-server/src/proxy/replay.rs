@@ -1,8 +1,8 @@
 //! Answers kept for clients that ask again: by epoch, grant and `Idempotency-Key`, bounded in number, size and age.
 //!
-//! Promise: while it is remembered, a key's request is sent on once; asked again it gets the same answer, and with another
-//! body or target it is refused. A request of which nobody knows whether it was applied is not sent again. Non-promise:
-//! what was forgotten (number, age, a restart of the proxy) is a new request.
+//! Promise: while a key is remembered, its request is sent once. Asked again, it gets the same answer; with another
+//! body or target it is refused. A request that may or may not have been applied is not sent again. Non-promise: a key
+//! that was dropped (number, age, a restart of the proxy) is a new request.
 
 use super::body::Reply;
 use super::config::Replay;
@@ -87,8 +87,8 @@ impl Cache {
                 conflict("a request with this Idempotency-Key is under way; wait for its answer", Kind::Contended)
             }
             Some((_, Entry::Unknown)) => conflict(
-                "a request with this Idempotency-Key was sent on and never answered: it may have been applied; look \
-                 before you ask again under another key",
+                "a request with this Idempotency-Key was sent on and never answered: it may have been applied; check \
+                 before you try again with another key",
                 Kind::Indeterminate,
             ),
             None => {
@@ -145,7 +145,7 @@ pub(crate) fn again(kept: [u8; 32], asked: [u8; 32], answer: Option<&Answer>) ->
         return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, Kind::Invalid, detail));
     }
     let Some(answer) = answer else {
-        let detail = "the request with this Idempotency-Key was answered, with more than is kept; it was applied once";
+        let detail = "the request with this Idempotency-Key was answered, but the answer was too long to keep; it was applied once";
         return Err(Problem::new(StatusCode::CONFLICT, Kind::Invalid, detail));
     };
     let mut response = Response::new(Reply::full(answer.body.clone()));

@@ -175,7 +175,7 @@ impl ProxyLease {
                 return Ok(Signed { seen, filed, inherited });
             }
         }
-        Err(Error::new(Kind::Contended, format!("fence of `{}` keeps changing", fence.resource)))
+        Err(Error::new(Kind::Contended, format!("the fence of `{}` keeps changing", fence.resource)))
     }
 
     /// Takes the fence over into the files.

@@ -1,7 +1,7 @@
-//! What the store says about a token that the fence does not simply let pass.
+//! What the store says about a token that the fence in memory does not admit.
 //!
-//! Promise: a client's word moves no fence: the store confirms every newer epoch. A refusal says whether the token is old,
-//! foreign, made up, or whether the store went back in time. Non-promise: nothing here lets a request pass.
+//! Promise: the store confirms every newer epoch before the fence moves. A refusal says whether the token is old,
+//! foreign or made up, or whether the store went back in time. Non-promise: nothing here lets a request pass.
 
 use super::fence::Fence;
 use super::problem::Problem;
@@ -69,7 +69,7 @@ impl Fence {
         Problem::rejection(rejection, &self.resource)
     }
 
-    /// Counts a refusal, once for each stale epoch: a zombie that knocks all day is one event.
+    /// Counts a refusal, once for each stale epoch: a stale client that keeps trying is one event.
     fn count(&self, token: &Token) {
         if Right::of(&token.lease) == Right::Lease && self.state().counted.replace(token.epoch) != Some(token.epoch) {
             let (coordinator, lease) = (self.coordinator.clone(), token.lease.clone());

@@ -73,7 +73,7 @@ impl Fenced {
             Ok(_) => Ok(self.over()),
             Err(e) if is_plain(&e) => Err(refused(&e, self.resource.as_str(), "this database")),
             Err(e) => {
-                let message = format!("no answer to the commit: resource=`{}`; look at the data", self.resource);
+                let message = format!("no answer to the commit: resource=`{}`; check the data", self.resource);
                 Err(Error::new(Kind::Indeterminate, message).with_source(one_line(&e.to_string())))
             }
         }

@@ -1,9 +1,10 @@
 //! The guard of a MariaDB or MySQL database: the fence row is locked, checked and moved in one exchange.
 //!
-//! Promise: no window, at any isolation level; an older holder's session that has stopped inside its transaction is ended
-//! by the server when a newer holder comes; a commit without an answer is found by the number that it left in the row, once a
-//! new write there was answered. Non-promise: the tables must be InnoDB, for others keep no transactions; `TRUNCATE` passes by triggers; a session of another user,
-//! which this one may not end, can hold a newer holder up, and that is reported.
+//! Promise: no window, at any isolation level. If an older holder's session has stopped inside its transaction, the
+//! server ends it when a newer holder comes. A commit without an answer is found by the number that it left in the
+//! row, once a new write there was answered. Non-promise: the tables must be InnoDB, because others have no
+//! transactions. `TRUNCATE` bypasses triggers. A session of another user, which this one may not end, can delay a
+//! newer holder; that is reported.
 
 mod fenced;
 mod statements;
@@ -27,9 +28,9 @@ use statements::literal;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
-/// How long a newer holder waits before it looks who is in the way.
+/// How long a newer holder waits before it looks for the session that blocks it.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// How often an admit is tried again that the server gave up for the sake of others.
+/// How often an admit is tried that the server rolled back because of others.
 const TRIES: u32 = 3;
 
 /// Guards a MariaDB or MySQL database, or a part of it.
@@ -58,8 +59,8 @@ pub async fn close(transaction: &mut impl Queryable, resource: &Resource) -> Res
     closed.map(drop).map_err(|e| refused(&e, resource.as_str(), "this database"))
 }
 
-/// Ends the session that has the fence row and is to give way, if one does: for those who wait in [`admit`]. That is an
-/// older holder's, or one of another lease where the fence is this one's.
+/// Ends the session that has the fence row locked, if it must give way: for those who wait in [`admit`]. It must if it
+/// is an older holder's, or another lease's where the fence belongs to this one.
 pub async fn evict(connection: &mut Conn, resource: &Resource, token: &Token) -> Result<()> {
     evict_if(connection, resource, |inside| inside.gives_way_to(token)).await
 }
@@ -112,7 +113,7 @@ async fn exchange(connection: &mut impl Queryable, sql: &str) -> mysql_async::Re
             None => {
                 sets.push(std::mem::take(&mut rows));
                 if result.is_empty() {
-                    // The driver keeps the refusal of a later statement for the next question.
+                    // The driver reports the error of a later statement with the next call.
                     result.next().await?;
                     return Ok(sets);
                 }
@@ -121,7 +122,7 @@ async fn exchange(connection: &mut impl Queryable, sql: &str) -> mysql_async::Re
     }
 }
 
-/// Gives the row back at once. A connection that is only dropped is closed when the program has nothing better to do.
+/// Releases the row at once. A connection that is only dropped is closed some time later.
 async fn undo(mut conn: Conn) {
     let _ = timeout(ASK, exchange(&mut conn, "ROLLBACK")).await;
     let _ = timeout(ASK, conn.disconnect()).await;
@@ -176,7 +177,7 @@ fn decide(resource: &str, sets: &[Vec<Row>], token: &Token, policy: Option<Polic
     Ok(Admitted { high: next, session: number(seen, 6).ok_or_else(strange)?, trail })
 }
 
-/// What a refusal of an admit, or of a question, means: nothing was applied.
+/// The server's refusal of an admit or of a query, as an error: nothing was applied.
 fn refused(error: &mysql_async::Error, resource: &str, place: &str) -> Error {
     let mysql_async::Error::Server(told) = error else {
         return Error::new(Kind::Unavailable, format!("no answer from {place}: resource=`{resource}`"))
@@ -199,7 +200,7 @@ fn is_full(error: &mysql_async::Error) -> bool {
     matches!(error, mysql_async::Error::Server(told) if matches!(told.code, 1021 | 1114))
 }
 
-/// Whether the server answered and stays with us. One that was killed says so once, and is gone.
+/// Whether the server answered and kept the connection. A killed session reports that once, and is gone.
 fn is_plain(error: &mysql_async::Error) -> bool {
     matches!(error, mysql_async::Error::Server(told) if !matches!(told.code, 1053 | 1317 | 1927 | 4031))
 }
@@ -241,7 +242,7 @@ impl ServerGuard<Conn> {
         Err(last.unwrap_or_else(|| Error::new(Kind::Contended, format!("gave way too often: resource=`{resource}`"))))
     }
 
-    /// Waits for an exchange, and ends a session that holds it up, if it is to give way.
+    /// Waits for an exchange, and ends a session that blocks it, if that must give way.
     async fn patiently<T>(
         &self,
         exchange: impl Future<Output = mysql_async::Result<T>>,
@@ -256,7 +257,7 @@ impl ServerGuard<Conn> {
                         let mut other = (self.connect)().await?;
                         evict_if(&mut other, &self.resource, &gives_way).await
                     };
-                    // If it fails, the exchange itself says why it went no further.
+                    // If this fails, the error of the exchange itself tells why.
                     let _ = timeout(ASK, eviction).await;
                 }
             }
@@ -294,7 +295,7 @@ impl ServerGuard<Conn> {
                 Err(e) if is_full(&e) => return Err(no_room(&self.resource(), statement, e)),
                 Err(e) if is_plain(&e) => return Err(failed_statement(&self.resource(), statement, e)),
                 Err(e) => {
-                    // Nothing was committed, for nobody asked for it yet.
+                    // The commit was not sent yet, so nothing was committed.
                     let message =
                         format!("the connection broke and all was rolled back: resource=`{}`", self.resource());
                     let error = Error::new(Kind::Unavailable, message).with_source(one_line(&e.to_string()));
@@ -431,7 +432,7 @@ impl SqlGuard for ServerGuard<Conn> {
         if !setup.unprotect.is_empty() {
             let found = exchange(&mut conn, &statements::triggers(&self.resource)).await.map_err(fail)?;
             if found.iter().flatten().next().and_then(|row| number(row, 0)) == Some(0) {
-                // The last of its tables was set free.
+                // It was the last protected table.
                 exchange(&mut conn, &statements::protected(&self.resource, false)).await.map_err(fail)?;
             }
         }

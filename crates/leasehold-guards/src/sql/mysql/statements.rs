@@ -1,7 +1,7 @@
 //! The statements of the MariaDB and MySQL guard, as text: every name and value is a hexadecimal literal.
 //!
-//! Promise: one exchange admits, one commits; there is nothing to escape. Non-promise: they decide nothing that the one
-//! predicate does not decide again.
+//! Promise: one exchange admits, one commits, and nothing has to be escaped. Non-promise: they do not decide alone:
+//! `guard::admit` decides again.
 
 use crate::sql::{Dialect, Name, Resource, Setup, TRAIL_CHARS, sequence};
 use crate::succession::Former;
@@ -32,9 +32,8 @@ pub(super) fn literal(text: &str) -> String {
     format!("x'{digits}'")
 }
 
-/// Enters: the row is locked, and there if it was not. `claim` and `session` are for a newer holder, who reads them
-/// uncommitted when this session has stopped; `admitted` is never 0 in what is committed, so that one who is in here is told
-/// from one who was.
+/// Locks the row, and makes it if it is not there. `claim` and `session` are for a newer holder, which reads them
+/// uncommitted if this session has stopped. `admitted` tells a session that is inside from one that has committed.
 fn enter(resource: &Resource, token: &Token) -> String {
     let (r, lease, lineage, claim) =
         (literal(resource.as_str()), literal(token.lease.as_str()), token.lineage, claim(token));
@@ -46,7 +45,7 @@ fn enter(resource: &Resource, token: &Token) -> String {
     )
 }
 
-/// What a session says of itself while it is in here: its lineage and epoch.
+/// What a session writes about itself while it has the row: its lineage and epoch.
 fn claim(token: &Token) -> String {
     format!("'{}:{}'", token.lineage, token.epoch)
 }
@@ -125,8 +124,8 @@ pub(super) fn adopt(resource: &Resource, token: &Token, note: &str, former: &For
     )
 }
 
-/// Changes the row without any meaning, as soon as nobody is in here, and says what its trail is. InnoDB lets others see a
-/// commit before it is flushed; when this one was answered, so were all that it saw.
+/// Writes the row without changing its meaning, as soon as nobody has it locked, and gives its trail. InnoDB shows a
+/// commit before it is flushed; when this write was answered, everything that it read is flushed.
 pub(super) fn confirm(resource: &Resource, write: Nonce) -> String {
     let r = literal(resource.as_str());
     format!(
@@ -136,8 +135,8 @@ pub(super) fn confirm(resource: &Resource, write: Nonce) -> String {
     )
 }
 
-/// Asks who is in the way: the row as it is being written, as it was committed, and as it is being written again. If the
-/// first and the last agree and the second does not, somebody is in here.
+/// Finds the session that has the row locked: reads the row uncommitted, committed, and uncommitted again. If the
+/// first and the last agree and the second differs, a session is inside.
 pub(super) fn in_the_way(resource: &Resource) -> String {
     let look = |level: &str| {
         let r = literal(resource.as_str());
@@ -167,7 +166,7 @@ pub(super) fn triggers(resource: &Resource) -> String {
     )
 }
 
-/// Nobody is in here any more: the last act of a transaction.
+/// The session is no longer inside: the last statement of a transaction.
 pub(super) fn close(resource: &Resource) -> String {
     let r = literal(resource.as_str());
     format!("UPDATE leasehold_fence SET claim = NULL, session = NULL, admitted = NULL WHERE resource = {r}")
@@ -179,7 +178,7 @@ const EVENTS: [&str; 3] = ["INSERT", "UPDATE", "DELETE"];
 pub(super) fn set_up(resource: &Resource, setup: &Setup) -> Vec<String> {
     let mut lines = vec![TABLE.to_owned()];
     if !setup.protect.is_empty() {
-        // Before the triggers: no transaction that does not know of them is left when they come.
+        // Before the triggers: then no transaction that does not know of them is still running when they are made.
         lines.push(protected(resource, true));
     }
     let name =

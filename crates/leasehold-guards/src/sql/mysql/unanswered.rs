@@ -1,8 +1,8 @@
 //! Commits without an answer, and what moves the fence alone.
 //!
-//! Promise: InnoDB lets others see a commit before it is flushed, so nothing counts by being seen: a new write that was
-//! answered makes it sure, or the answer is *unknown*. Non-promise: a server that does not flush
-//! (`innodb_flush_log_at_trx_commit` other than 1) forgets in a crash what it has answered.
+//! Promise: InnoDB shows a commit before it is flushed, so seeing it proves nothing. A new write that was answered
+//! does; without one the answer is *unknown*. Non-promise: a server that does not flush
+//! (`innodb_flush_log_at_trx_commit` other than 1) loses in a crash what it has answered.
 
 use super::{Admitted, Inside, exchange, fence_of, refused, statements, text, undo};
 use crate::observe::write::WriteStep;
@@ -21,7 +21,7 @@ const LOOKS: u32 = 5;
 impl ServerGuard<Conn> {
     /// Finds out what became of a write whose commit was not answered.
     pub(super) async fn find_out(&self, token: &Token, write: Nonce, admitted: &Admitted, cause: &str) -> Result<()> {
-        // Only what is seen to be ours is ended: after a restart the number of our session may be another's.
+        // Only a session that is seen to be ours is ended: after a restart its number may be another's.
         let is_ours = &|inside: &Inside| {
             inside.session == admitted.session
                 && inside.epoch == token.epoch.get()
@@ -57,7 +57,7 @@ impl ServerGuard<Conn> {
         self.reach(WriteStep::Admit)?;
         let look =
             format!("START TRANSACTION; SAVEPOINT leasehold_{write}; {}", statements::look(&self.resource, token));
-        // Nobody of the former lease goes on, whatever the epoch.
+        // Every session of the former lease is ended, whatever its epoch.
         let found = self.patiently(exchange(&mut conn, &look), |_| true).await;
         let sets = found.map_err(|e| refused(&e, &resource, &self.place))?;
         let row = sets.last().and_then(|rows| rows.first());

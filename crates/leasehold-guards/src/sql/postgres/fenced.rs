@@ -73,7 +73,7 @@ impl Fenced<'_> {
             if is_plain(&e) {
                 return refused(&e, self.resource.as_str(), "this database");
             }
-            let message = format!("no answer to the commit: resource=`{}`; look at the data", self.resource);
+            let message = format!("no answer to the commit: resource=`{}`; check the data", self.resource);
             Error::new(Kind::Indeterminate, message).with_source(cause(&e))
         })?;
         Ok(self.high.clone())

@@ -1,9 +1,10 @@
 //! The guard of a PostgreSQL database: the fence row is locked, checked and moved by one function call.
 //!
-//! Promise: no window, at any isolation level; the admit is one exchange, sent together with `BEGIN`; an older holder's
-//! session that has stopped inside its transaction is ended by the server when a newer holder comes; a commit without an
-//! answer is found by the number that it left in the row, once a new write there was answered. Non-promise: a session of another role, which this one may not end, can
-//! hold a newer holder up for as long as it lasts; that is reported, and docs/guards/sql.md says which grant is missing.
+//! Promise: no window, at any isolation level. The admit is one exchange, sent together with `BEGIN`. If an older
+//! holder's session has stopped inside its transaction, the server ends it when a newer holder comes. A commit without
+//! an answer is found by the number that it left in the row, once a new write there was answered. Non-promise: a
+//! session of another role, which this one may not end, can delay a newer holder for as long as it lasts. That is
+//! reported, and docs/guards/sql.md says which grant is missing.
 
 mod fenced;
 
@@ -25,7 +26,7 @@ use tokio_postgres::{Client, GenericClient, SimpleQueryMessage, SimpleQueryRow};
 
 /// The fence table and its functions.
 const FENCE: &str = include_str!("fence.sql");
-/// How our own transactions begin. Strings are read as the script was; a session that is cut off does not linger.
+/// How our own transactions begin: strings are parsed as the script was, and a session that lost its client ends soon.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL standard_conforming_strings = on; \
                      SET LOCAL idle_in_transaction_session_timeout = '30s'; ";
 /// How often the server is asked what became of a transaction.
@@ -52,7 +53,7 @@ pub async fn admit(
     Ok(decide(resource.as_str(), &messages, judge)?.high)
 }
 
-/// Calls the function; what an adoption gives besides can be put before the last bracket.
+/// The call of the function. An adoption adds arguments before the last bracket.
 fn call(resource: &Resource, token: &Token, mode: &str, write: Nonce) -> Result<String> {
     Ok(format!(
         "SELECT * FROM leasehold_admit({}, {}, '{}', {}, '{}', {}, '{mode}', '{write}')",
@@ -65,9 +66,9 @@ fn call(resource: &Resource, token: &Token, mode: &str, write: Nonce) -> Result<
     ))
 }
 
-/// A text as SQL: what is not plain is sent as digits, so there is nothing to escape, whatever the settings.
+/// A text as SQL. What is not plain is sent in hexadecimal, so nothing has to be escaped, whatever the settings.
 fn literal(text: &str) -> String {
-    // Plain ones are most, and cost the server less.
+    // Most are plain, and cost the server less.
     if text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte)) {
         return format!("'{text}'");
     }
@@ -100,7 +101,7 @@ fn decide(
     let transaction = text("in_transaction").and_then(|text| text.parse().ok()).ok_or_else(strange)?;
     let trail = text("seen_trail").ok_or_else(strange)?;
     let seen = fence_of(resource, row, ["seen_lease", "seen_lineage", "seen_epoch", "seen_nonce", "seen_seq"])?;
-    // Only an adoption asks for it, and the shortest way through the function leaves it out.
+    // Only an adoption needs it, and the function's fast path leaves it out.
     let high = judge(seen.as_ref(), &text("seen_former").unwrap_or_default())?;
     if verdict != "admitted" {
         return Err(strange());
@@ -122,7 +123,7 @@ fn fence_of(resource: &str, row: &SimpleQueryRow, names: [&str; 5]) -> Result<Op
     high_water(resource, (|| Some((text(lease)?, text(lineage)?, number(epoch)?, text(nonce)?, number(seq)?)))())
 }
 
-/// What the server's refusal of an admit, or of a question, means: nothing was applied.
+/// The server's refusal of an admit or of a query, as an error: nothing was applied.
 fn refused(error: &tokio_postgres::Error, resource: &str, place: &str) -> Error {
     let Some(told) = error.as_db_error() else {
         return Error::new(Kind::Unavailable, format!("no answer from {place}: resource=`{resource}`"))
@@ -144,12 +145,12 @@ fn cause(error: &tokio_postgres::Error) -> String {
     one_line(&std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string))
 }
 
-/// Gives the row back at once. A client that is only dropped is closed when the program has nothing better to do.
+/// Releases the row at once. A client that is only dropped is closed some time later.
 async fn undo(client: &Client) {
     let _ = timeout(ASK, client.batch_execute("ROLLBACK")).await;
 }
 
-/// Whether the server answered a statement with an error and stayed with us, so that the transaction is surely undone.
+/// Whether the server answered a statement with an error and kept the connection: then the transaction is rolled back.
 fn is_plain(error: &tokio_postgres::Error) -> bool {
     error.as_db_error().is_some_and(|told| {
         matches!(told.parsed_severity(), Some(Severity::Error) | None) && !told.code().code().starts_with("08")
@@ -237,7 +238,7 @@ impl ServerGuard<Client> {
                 Err(e) => {
                     let resource = self.resource();
                     if !is_plain(&e) {
-                        // Nothing was committed, for nobody asked for it yet.
+                        // The commit was not sent yet, so nothing was committed.
                         let message = format!("the connection broke and all was rolled back: resource=`{resource}`");
                         let error = Error::new(Kind::Unavailable, message).with_source(cause(&e));
                         return Err(self.overtaken(token, error).await);
@@ -388,7 +389,7 @@ impl SqlGuard for ServerGuard<Client> {
     }
 }
 
-/// What takes the fence table and its functions away, if it is empty and no trigger uses them.
+/// Removes the fence table and its functions, if the table is empty and no trigger uses them.
 const REMOVE: &str = "BEGIN; LOCK TABLE leasehold_fence IN ACCESS EXCLUSIVE MODE; \
      DO $leasehold$ BEGIN IF NOT EXISTS (SELECT 1 FROM leasehold_fence) AND NOT EXISTS (SELECT 1 FROM pg_trigger t JOIN pg_proc \
      p ON p.oid = t.tgfoid WHERE p.proname = 'leasehold_protect') THEN DROP FUNCTION leasehold_protect; DROP FUNCTION \
