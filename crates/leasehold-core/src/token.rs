@@ -50,6 +50,13 @@ impl Token {
     }
 }
 
+/// So that whatever carries a token can be shown to a guard as it is.
+impl AsRef<Token> for Token {
+    fn as_ref(&self) -> &Token {
+        self
+    }
+}
+
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.lease, self.epoch)

@@ -125,11 +125,12 @@ impl GitGuard {
     /// remote cannot be asked what became of it.
     pub async fn push(
         &self,
-        token: &Token,
+        token: impl AsRef<Token>,
         refspecs: &[Refspec],
         options: PushOptions,
         still_held: impl AsyncFn() -> Result<()>,
     ) -> Result<Pushed> {
+        let token = token.as_ref();
         if refspecs.is_empty() {
             return Err(Error::new(Kind::Invalid, "nothing to push: name a branch"));
         }

@@ -63,7 +63,13 @@ pub struct SqliteGuard {
 /// # Errors
 /// [`Kind::Fenced`] and the other refusals of [`leasehold_core::guard::admit`]: roll back. [`Kind::Contended`] when others
 /// write: begin again.
-pub fn admit(transaction: &Connection, resource: &Resource, token: &Token, policy: Policy) -> Result<HighWater> {
+pub fn admit(
+    transaction: &Connection,
+    resource: &Resource,
+    token: impl AsRef<Token>,
+    policy: Policy,
+) -> Result<HighWater> {
+    let token = token.as_ref();
     move_fence(transaction, resource, token, Some(policy), Nonce::random(), "this database", resource.as_str())
 }
 

@@ -45,9 +45,10 @@ pub type MysqlGuard = ServerGuard<Conn>;
 pub async fn admit(
     transaction: &mut impl Queryable,
     resource: &Resource,
-    token: &Token,
+    token: impl AsRef<Token>,
     policy: Policy,
 ) -> Result<HighWater> {
+    let token = token.as_ref();
     let sql = statements::admit(resource, token, Some(policy), Nonce::random())?;
     let sets = exchange(transaction, &sql).await.map_err(|e| refused(&e, resource.as_str(), "this database"))?;
     Ok(decide(resource.as_str(), &sets, token, Some(policy))?.high)

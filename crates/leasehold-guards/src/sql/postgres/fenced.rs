@@ -35,9 +35,10 @@ impl fmt::Debug for Fenced<'_> {
 pub async fn begin<'a>(
     client: &'a mut Client,
     resource: &'a Resource,
-    token: &Token,
+    token: impl AsRef<Token>,
     policy: Policy,
 ) -> Result<Fenced<'a>> {
+    let token = token.as_ref();
     let sql = format!("BEGIN; {}", call(resource, token, mode(Some(policy)), Nonce::random())?);
     let high = HighWater::of(token, token.seq);
     // From here on whatever goes wrong, or is given up, is rolled back.

@@ -44,9 +44,10 @@ pub type PostgresGuard = ServerGuard<Client>;
 pub async fn admit(
     transaction: &impl GenericClient,
     resource: &Resource,
-    token: &Token,
+    token: impl AsRef<Token>,
     policy: Policy,
 ) -> Result<HighWater> {
+    let token = token.as_ref();
     let asked = transaction.simple_query(&call(resource, token, mode(Some(policy)), Nonce::random())?).await;
     let messages = asked.map_err(|e| refused(&e, resource.as_str(), "this database"))?;
     let judge = |high: Option<&HighWater>, _: &str| judge(resource.as_str(), high, token, Some(policy));
