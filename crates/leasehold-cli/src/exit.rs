@@ -98,7 +98,7 @@ impl Exit {
 
 impl From<&Error> for Exit {
     fn from(error: &Error) -> Exit {
-        if error.cause().is_some_and(|cause| cause.is::<Unheard>()) {
+        if std::error::Error::source(error).is_some_and(|cause| cause.is::<Unheard>()) {
             return Exit::Untold;
         }
         match error.kind() {

@@ -7,6 +7,7 @@ mod guards;
 mod interrupt;
 mod output;
 mod patience;
+mod remedy;
 mod stopping;
 mod supervise;
 mod targets;
@@ -19,6 +20,7 @@ use exit::Exit;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    leasehold_core::put_into_words(remedy::words);
     let words: Vec<_> = std::env::args_os().collect();
     if words.get(1).is_some_and(|word| word == supervise::deadman::ARGUMENT) {
         return supervise::deadman::main(&words[2..]);

@@ -204,7 +204,7 @@ fn the_leases_of_proxies_are_not_taken_by_hand() {
     ] {
         let done = home.done(words);
         assert!([64, 78].contains(&done.code), "{words:?}: {done:?}");
-        assert!(done.stderr.contains("`leasehold proxy` itself; use another name"), "{words:?}: {done:?}");
+        assert!(done.stderr.contains("the reverse proxy itself; use another name"), "{words:?}: {done:?}");
     }
     std::fs::remove_file(home.path("leasehold.toml")).unwrap();
     assert_eq!(home.show("proxy/api")["state"], "held");

@@ -1,9 +1,13 @@
 //! One opaque error whose kind says what the caller should do next.
 //!
-//! Promise: a message is one lower-case line that names the thing, its value and the allowed form or the next step.
-//! Non-promise: that somebody else holds a lease is not an error; it is an outcome (see [`crate::Acquired`]).
+//! Promise: a message is one lower-case line that names the thing, its value and the allowed form, and never a command; what
+//! programs decide by is data: the kind, the epochs, the holder, the reason, the cause. Non-promise: that somebody else holds a
+//! lease is not an error; it is an outcome (see [`crate::Acquired`]).
 
-use crate::remedy::Remedy;
+use crate::epoch::Epoch;
+use crate::holder::HolderId;
+use crate::lease::transfer::Reason;
+use crate::remedy::{Remedy, words};
 use crate::secret::redacted;
 use std::error::Error as StdError;
 use std::fmt;
@@ -34,7 +38,7 @@ pub enum Kind {
     /// What was read back is damaged. Call a person.
     Corrupt,
     /// A guard knows a newer epoch than the store that granted ours: the store went back in time. Call a person; the
-    /// message has the command that heals it.
+    /// [remedy](Error::remedy) says what heals it.
     Regressed,
 }
 
@@ -57,19 +61,32 @@ impl Kind {
 }
 
 /// The error of every fallible call.
+///
+/// Its text is one line with every cause in it. [`source`](StdError::source) gives the cause itself, to be looked at or
+/// downcast; whoever prints a whole chain of causes prints it twice.
 #[derive(Debug)]
 pub struct Error {
     kind: Kind,
     message: String,
     source: Option<Box<dyn StdError + Send + Sync>>,
-    remedy: Option<Box<Remedy>>,
+    details: Option<Box<Details>>,
     origin: Option<String>,
+}
+
+/// What an error is about, as far as it is known.
+#[derive(Debug, Default)]
+struct Details {
+    epochs: Option<(Epoch, Epoch)>,
+    holder: Option<HolderId>,
+    reason: Option<Reason>,
+    remedy: Option<Remedy>,
+    store: Option<String>,
 }
 
 impl Error {
     /// An error of this kind with a one-line message.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Error { kind, message: message.into(), source: None, remedy: None, origin: None }
+        Error { kind, message: message.into(), source: None, details: None, origin: None }
     }
 
     /// Shorthand for [`Kind::Invalid`]: ``invalid FIELD `VALUE`: ALLOWED``.
@@ -89,14 +106,35 @@ impl Error {
         self
     }
 
-    /// Attaches the command that heals it; it is printed after the message, which leads up to it.
+    /// Attaches what would help.
     #[must_use]
     pub fn with_remedy(mut self, remedy: Remedy) -> Self {
-        self.remedy = Some(Box::new(remedy));
+        self.details().remedy = Some(remedy);
         self
     }
 
-    /// Fills the store's address into the command that heals this, if there is one.
+    /// Attaches the epoch of the token, and the one that was seen instead.
+    #[must_use]
+    pub fn with_epochs(mut self, held: Epoch, seen: Epoch) -> Self {
+        self.details().epochs = Some((held, seen));
+        self
+    }
+
+    /// Attaches who has it, if anybody.
+    #[must_use]
+    pub fn with_holder(mut self, holder: Option<HolderId>) -> Self {
+        self.details().holder = holder;
+        self
+    }
+
+    /// Attaches why the epoch moved on, if that is known.
+    #[must_use]
+    pub fn with_reason(mut self, reason: Option<Reason>) -> Self {
+        self.details().reason = reason;
+        self
+    }
+
+    /// Says in which store what would help is to be done.
     #[must_use]
     pub fn in_store(mut self, address: &str) -> Self {
         self.fill_in(address);
@@ -104,12 +142,44 @@ impl Error {
     }
 
     fn fill_in(&mut self, address: &str) {
-        if let Some(remedy) = self.remedy.take() {
-            self.remedy = Some(Box::new(remedy.in_store(address)));
+        if let Some(details) = &mut self.details
+            && details.remedy.as_ref().is_some_and(|remedy| remedy.is_for(address))
+        {
+            details.store = Some(redacted(address));
         }
         if let Some(cause) = self.source.as_mut().and_then(|source| source.downcast_mut::<Error>()) {
             cause.fill_in(address);
         }
+    }
+
+    fn details(&mut self) -> &mut Details {
+        self.details.get_or_insert_default()
+    }
+
+    /// A detail of this error, or else of its cause.
+    fn detail<'a, T>(&'a self, of: fn(&'a Details) -> Option<T>) -> Option<T> {
+        let own = self.details.as_deref().and_then(of);
+        own.or_else(|| self.source.as_ref()?.downcast_ref::<Error>()?.detail(of))
+    }
+
+    /// The epoch that was held, and the one that was seen instead, if it is about two epochs.
+    pub fn epochs(&self) -> Option<(Epoch, Epoch)> {
+        self.detail(|details| details.epochs)
+    }
+
+    /// Who has the lease or the item, if it is about that and anybody does.
+    pub fn holder(&self) -> Option<&HolderId> {
+        self.detail(|details| details.holder.as_ref())
+    }
+
+    /// Why the epoch moved on, if it is about that and the record says why.
+    pub fn reason(&self) -> Option<Reason> {
+        self.detail(|details| details.reason)
+    }
+
+    /// What would help, if anybody knows.
+    pub fn remedy(&self) -> Option<&Remedy> {
+        self.detail(|details| details.remedy.as_ref())
     }
 
     /// Names where a wrong value came from, as in `--tz`; it is printed last. What is closest to the value counts, so an
@@ -118,11 +188,6 @@ impl Error {
     pub fn with_origin(mut self, origin: impl Into<String>) -> Self {
         self.origin.get_or_insert_with(|| origin.into());
         self
-    }
-
-    /// What caused it, for whoever looks for an error of their own. Its text is part of this one's.
-    pub fn cause(&self) -> Option<&(dyn StdError + 'static)> {
-        self.source.as_ref().map(|source| source.as_ref() as _)
     }
 
     /// What the caller should do.
@@ -139,10 +204,12 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = self.message.clone();
-        if let Some(remedy) = &self.remedy {
-            text.push_str(&format!(": {remedy}"));
+        if let Some(details) = &self.details
+            && let Some(remedy) = &details.remedy
+        {
+            text.push_str(&words(remedy, details.store.as_deref()));
         }
-        let mut source = self.cause();
+        let mut source = self.source();
         while let Some(cause) = source {
             // Many drivers' errors print their own causes, which then come once more.
             let cause_text = cause.to_string();
@@ -157,8 +224,11 @@ impl fmt::Display for Error {
     }
 }
 
-// The causes are part of the message already; giving them again through `source` would print them twice.
-impl StdError for Error {}
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_ref().map(|source| source.as_ref() as _)
+    }
+}
 
 /// Input as it may be shown back: control characters escaped, length bounded, the secrets of URLs left out.
 pub fn printable(value: &str) -> String {
@@ -189,8 +259,21 @@ mod tests {
     fn the_origin_of_a_wrong_value_is_printed_last_and_once() {
         let error = Error::invalid("ttl", "x", "use 90s").with_source("no digit").with_origin("from --ttl");
         assert_eq!(error.to_string(), "invalid ttl `x`: use 90s: no digit (from --ttl)");
-        assert!(error.cause().is_some() && error.kind() == Kind::Invalid);
+        assert!(error.source().is_some() && error.kind() == Kind::Invalid);
         assert_eq!(error.with_origin("from a file").to_string(), "invalid ttl `x`: use 90s: no digit (from --ttl)");
+    }
+
+    #[test]
+    fn what_programs_decide_by_is_found_through_every_cause() {
+        let (held, seen) = (Epoch::new(1).unwrap(), Epoch::new(2).unwrap());
+        let holder = HolderId::new(None);
+        let lost = Error::new(Kind::Lost, "gone").with_epochs(held, seen).with_holder(Some(holder.clone()));
+        let error = Error::new(Kind::Unavailable, "cannot go on").with_source(lost.with_reason(Some(Reason::Revoked)));
+        assert_eq!(error.to_string(), "cannot go on: gone");
+        assert_eq!((error.epochs(), error.reason()), (Some((held, seen)), Some(Reason::Revoked)));
+        assert_eq!((error.holder(), error.remedy()), (Some(&holder), None));
+        let cause = error.source().and_then(|cause| cause.downcast_ref::<Error>());
+        assert_eq!(cause.map(Error::kind), Some(Kind::Lost));
     }
 
     #[test]

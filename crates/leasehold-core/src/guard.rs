@@ -110,32 +110,31 @@ impl Rejection {
     pub fn into_error(self, resource: &str) -> Error {
         match self {
             Rejection::Stale { held, seen } => {
-                Error::new(Kind::Fenced, format!("stale epoch refused: resource=`{resource}` held={held} seen={seen}"))
+                let message = format!("stale epoch refused: resource=`{resource}` held={held} seen={seen}");
+                Error::new(Kind::Fenced, message).with_epochs(held, seen)
             }
             Rejection::Foreign { held, seen } => {
                 let what = format!(
                     "token of another lease refused: resource=`{resource}` is fenced by lease `{seen}`, the token is of \
                      `{held}`"
                 );
-                let next = match Right::of(&seen) {
-                    Right::Lease => format!(
-                        "write with a token of `{seen}`, or give the resource to `{held}` with `leasehold adopt`"
-                    ),
+                let (next, remedy) = match Right::of(&seen) {
+                    Right::Lease => {
+                        (format!("write with a token of `{seen}`, or give the resource to `{held}`"), Remedy::GiveAway)
+                    }
                     // Each item is a lease of its own, and is over when its work is.
                     Right::Item | Right::SpoolFile => {
-                        "what several items write to needs a lease of its own: run the write \
-                        with `leasehold run NAME --wait 1m -- leasehold write ...`"
-                            .into()
+                        ("what several items write to needs a lease of its own".into(), Remedy::LeaseTheWrite)
                     }
                 };
-                Error::new(Kind::Invalid, format!("{what}; {next}"))
+                Error::new(Kind::Invalid, format!("{what}; {next}")).with_remedy(remedy)
             }
             Rejection::OtherLineage { lease, held, seen, high } => {
                 let message = format!(
                     "not this lease: resource=`{resource}` is fenced by a lease `{lease}` of lineage {seen} (epoch {high}), \
                      the token is of a lease `{lease}` of lineage {held}, from another store or namespace; nothing was \
-                     written. Use the store that the resource belongs to, or give the resource to this lease with \
-                     `leasehold adopt`. If its store was lost and begun anew, stop the job, then heal with"
+                     written. Use the store that the resource belongs to, or give the resource to this lease. If its store \
+                     was lost and begun anew, stop the job first, then take its lineage back"
                 );
                 let found = StoredLineage::Lineage(held);
                 Error::new(Kind::Invalid, message).with_remedy(Remedy::lost(resource, &lease, high, seen, found))
@@ -153,12 +152,12 @@ impl Rejection {
     }
 }
 
-/// The error for a guard that knows a newer epoch than the store: loud, and with the command that heals it.
+/// The error for a guard that knows a newer epoch than the store: loud, and with what heals it.
 pub fn regressed(resource: &str, lease: &LeaseName, seen: Epoch) -> Error {
     let message = format!(
         "store regressed: resource=`{resource}` has seen epoch {seen} of lease `{lease}`, which the store does not know: it \
-         was restored from an old copy, or it is not the store that this token is of. If it was restored, stop the job, then \
-         heal with"
+         was restored from an old copy, or it is not the store that this token is of. If it was restored, stop the job first, \
+         then move it past that epoch"
     );
     Error::new(Kind::Regressed, message).with_remedy(Remedy::restored(lease, seen))
 }
@@ -309,7 +308,9 @@ mod tests {
         let high = seal(None, &token(5, 1, 0)).unwrap();
         let error = admit(Some(&high), &token(5, 2, 0), Policy::Reentrant).unwrap_err().into_error("file:out");
         assert_eq!(error.kind(), Kind::Regressed);
-        assert!(error.to_string().contains("leasehold advance x --past 5 --store STORE"));
+        let lease = "x".parse().unwrap();
+        let past = Epoch::new(5).unwrap();
+        assert_eq!(error.remedy(), Some(&Remedy::Advance { lease, past, back_to: None }));
     }
 
     #[test]

@@ -55,6 +55,7 @@ pub enum Standing {
 
 /// How a lease was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Loss {
     /// The store says that it has moved or run out.
     Moved(String),

@@ -82,7 +82,7 @@ pub use lease::transfer::{Outcome, Reason, Transfer};
 pub use memory::MemoryStore;
 pub use name::{Key, LeaseName, MAX_NAME_BYTES, PROXY_FOLDER, Shelf};
 pub use nonce::{Jitter, Lineage, Nonce};
-pub use remedy::{Remedy, StoredLineage};
+pub use remedy::{Remedy, StoredLineage, Words, put_into_words};
 pub use resolve::{Live, Resolved, Resolver, Right, TokenState};
 pub use store::{Capabilities, Revision, Store};
 pub use tenancy::{Held, Tenancy, progress_age};

@@ -13,9 +13,10 @@ use crate::document::{Document, Edit};
 use crate::error::{Error, Kind, Result};
 use crate::name::{Key, LeaseName, Shelf};
 use crate::nonce::Nonce;
-use crate::relocation::{self, Address, Relocated, Relocation, Step, commands, relocate};
+use crate::relocation::{self, Address, Relocated, Relocation, Step, relocate};
+use crate::remedy::Remedy;
 use crate::store::Store;
-use crate::text::{Who, shell_word};
+use crate::text::Who;
 use crate::time::{Timestamp, format_duration};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -58,22 +59,21 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// The commands that finish the migration and that give it up.
-    pub fn commands(&self) -> (String, String) {
+    /// The store that it goes from, and the one that it goes to.
+    pub const fn ends(&self) -> (&Address, &Address) {
         match &self.state {
-            Relocation::Arriving { from, .. } => commands(from, &self.here),
-            Relocation::Moving { to, .. } | Relocation::Moved { to, .. } => commands(&self.here, to),
+            Relocation::Arriving { from, .. } => (from, &self.here),
+            Relocation::Moving { to, .. } | Relocation::Moved { to, .. } => (&self.here, to),
         }
     }
 
     /// The error of a migration that somebody else is giving up.
     pub fn given_up(&self) -> Error {
-        let message = format!(
-            "somebody is giving this migration up, or began to; nothing more is moved. If that was broken off, finish it with \
-             `{}`, and then begin anew",
-            self.commands().1
-        );
-        Error::new(Kind::Invalid, message)
+        let message = "somebody is giving this migration up, or began to; nothing more is moved. If that was broken off, give \
+                       it up again, and then begin anew";
+        let (from, to) = self.ends();
+        let remedy = Remedy::AbortMigration { from: Some(from.clone()), to: Some(to.clone()) };
+        Error::new(Kind::Invalid, message).with_remedy(remedy)
     }
 
     /// Who began it, and how long ago.
@@ -89,12 +89,13 @@ impl Mark {
             Relocation::Moving { to, .. } => format!("{what} is being moved to `{to}`"),
             Relocation::Arriving { from, .. } => format!("{what} has to wait for what arrives from `{from}`"),
         };
-        let (begun, (finish, give_up)) = (self.begun(now), self.commands());
+        let (begun, (from, to)) = (self.begun(now), self.ends());
         let message = format!(
-            "{under_way}, by a migration {begun}; nothing was changed. Try again when it is over. If it was broken off: finish \
-             with `{finish}`, or give it up with `{give_up}`"
+            "{under_way}, by a migration {begun}; nothing was changed. Try again when it is over. If it was broken off, it has \
+             to be finished or given up"
         );
-        Error::new(Kind::Unavailable, message)
+        let remedy = Remedy::FinishMigration { from: from.clone(), to: to.clone() };
+        Error::new(Kind::Unavailable, message).with_remedy(remedy)
     }
 }
 
@@ -215,25 +216,30 @@ impl Migration {
 }
 
 fn in_the_way(which: &str, mark: Option<&Mark>) -> Error {
-    let message = match mark {
-        Some(Mark { state: state @ Relocation::Moved { .. }, finished: true, .. }) => {
-            format!("{which} has {state} already; nothing was changed. Its leases live there now")
-        }
-        Some(mark @ Mark { state: state @ Relocation::Moved { .. }, by, .. }) => format!(
-            "{which} has {state}, by a migration of {by} that is not finished; nothing was changed. Finish it with `{}`",
-            mark.commands().0
-        ),
-        Some(mark) => {
-            let (finish, give_up) = mark.commands();
-            format!(
-                "another migration is under way: {which} is {}, begun by {}; nothing was changed. Finish that one with \
-                 `{finish}`, or give it up with `{give_up}`",
-                mark.state, mark.by
-            )
-        }
-        None => format!("{which} is not being moved; nothing was changed"),
+    let Some(mark) = mark else {
+        return Error::new(Kind::Invalid, format!("{which} is not being moved; nothing was changed"));
     };
-    Error::new(Kind::Invalid, message)
+    let (state, by, (from, to)) = (&mark.state, &mark.by, mark.ends());
+    let (from, to) = (from.clone(), to.clone());
+    match state {
+        Relocation::Moved { .. } if mark.finished => {
+            let message = format!("{which} has {state} already; nothing was changed. Its leases live there now");
+            Error::new(Kind::Invalid, message)
+        }
+        Relocation::Moved { .. } => {
+            let message = format!(
+                "{which} has {state}, by a migration of {by} that is not finished; nothing was changed. Finish that one first"
+            );
+            Error::new(Kind::Invalid, message).with_remedy(Remedy::CompleteMigration { from, to })
+        }
+        _ => {
+            let message = format!(
+                "another migration is under way: {which} is {state}, begun by {by}; nothing was changed. That one has to be \
+                 finished or given up first"
+            );
+            Error::new(Kind::Invalid, message).with_remedy(Remedy::FinishMigration { from, to })
+        }
+    }
 }
 
 fn document(store: &dyn Store) -> Result<Document<'_, Marks>> {
@@ -261,15 +267,12 @@ pub async fn elsewhere(store: &dyn Store, what: &str, state: &Relocation) -> Err
 
 /// The error of what was marked by a process that slept while its migration was given up.
 fn left_behind(what: &str, state: &Relocation) -> Error {
-    let command = match state {
-        Relocation::Arriving { from, .. } => format!("leasehold migrate {} STORE --abort", shell_word(from.as_str())),
-        other => format!("leasehold migrate STORE {} --abort", shell_word(other.address().as_str())),
+    let (from, to) = match state {
+        Relocation::Arriving { from, .. } => (Some(from.clone()), None),
+        other => (None, Some(other.address().clone())),
     };
-    let message = format!(
-        "{what} is {state}, by a migration that was given up; nothing was changed. Take that back with `{command}`, where STORE \
-         is this store's address"
-    );
-    Error::new(Kind::Unavailable, message)
+    let message = format!("{what} is {state}, by a migration that was given up; nothing was changed");
+    Error::new(Kind::Unavailable, message).with_remedy(Remedy::AbortMigration { from, to })
 }
 
 /// Makes a step of a departure: [`Step::Leave`], [`Step::Stay`] or [`Step::Depart`].

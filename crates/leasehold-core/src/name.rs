@@ -73,7 +73,7 @@ impl LeaseName {
     pub fn to_hold(name: impl Into<String>) -> Result<Self> {
         let name = LeaseName::new(name)?.of_a_lease()?;
         if name.folder() == Some(PROXY_FOLDER) {
-            let why = "names that begin with `proxy/` are the leases of `leasehold proxy` itself; use another name";
+            let why = "names that begin with `proxy/` are the leases of the reverse proxy itself; use another name";
             return Err(Error::invalid("lease name", &name, why));
         }
         Ok(name)
@@ -87,15 +87,11 @@ impl LeaseName {
     /// Refuses the names that tokens of items have.
     pub fn check_lease(&self) -> Result<()> {
         let what = match self.folder() {
-            Some(LeaseName::ITEMS) => {
-                "names that begin with `queue/` are items of queues; see `leasehold queue --help`"
-            }
-            Some(LeaseName::SPOOL_ITEMS) => {
-                "names that begin with `spool/` are items of spools; see `leasehold queue --help`"
-            }
+            Some(LeaseName::ITEMS) => "names that begin with `queue/` are items of queues",
+            Some(LeaseName::SPOOL_ITEMS) => "names that begin with `spool/` are items of spools",
             _ => return Ok(()),
         };
-        Err(Error::invalid("lease name", self, format!("{what}, or use another name for a lease")))
+        Err(Error::invalid("lease name", self, format!("{what}; use another name for a lease")))
     }
 
     /// The first segment, if there are others.

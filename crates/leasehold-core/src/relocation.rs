@@ -13,7 +13,8 @@
 
 use crate::error::{Error, Kind};
 use crate::nonce::Nonce;
-use crate::text::{Line, shell_word};
+use crate::remedy::Remedy;
+use crate::text::Line;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -97,11 +98,8 @@ pub fn elsewhere(what: &str, state: &Relocation) -> Error {
         Relocation::Moving { to, .. } => format!("{what} is being moved to `{to}`"),
         Relocation::Arriving { from, .. } => format!("{what} is still arriving from `{from}`"),
     };
-    let message = format!(
-        "{under_way}; nothing was changed. Try again when that migration is over; `leasehold doctor` on this store says who \
-         began it and how to finish it or to give it up"
-    );
-    Error::new(Kind::Unavailable, message)
+    let message = format!("{under_way}; nothing was changed. Try again when that migration is over");
+    Error::new(Kind::Unavailable, message).with_remedy(Remedy::Examine)
 }
 
 /// The error of a holder whose lease or item left under it: the step that made it leave has ended its tenure, and a migration
@@ -111,13 +109,6 @@ pub fn taken_away(what: &str, state: &Relocation) -> Error {
         Relocation::Moved { .. } => elsewhere(what, state),
         other => Error::new(Kind::Lost, format!("{what} was lost: it is {other}, and nobody holds it meanwhile")),
     }
-}
-
-/// The commands that finish a migration and that give it up, as a shell takes them.
-pub fn commands(from: &Address, to: &Address) -> (String, String) {
-    let finish = format!("leasehold migrate {} {}", shell_word(from.as_str()), shell_word(to.as_str()));
-    let give_up = format!("{finish} --abort");
-    (finish, give_up)
 }
 
 /// One step of a migration, for one record.
@@ -221,13 +212,6 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn a_shell_takes_the_commands_as_they_are_shown() {
-        let (finish, give_up) = commands(&address("dir:/a"), &address("redis://h?namespace=a&x='"));
-        assert_eq!(finish, "leasehold migrate dir:/a 'redis://h?namespace=a&x='\\'''");
-        assert_eq!(give_up, format!("{finish} --abort"));
     }
 
     #[test]

@@ -1,27 +1,104 @@
-//! The command by which a person heals what an error is about.
+//! What would help about an error, as data.
 //!
-//! Promise: it says which record of which store it is for, so that pasted elsewhere it changes nothing. Non-promise: the
-//! library does not know how its caller came by the store; until [`crate::Error::in_store`] says so, its place is held by a
-//! word that is no store's address.
+//! Promise: the library names no command; whoever meets people [puts it into words](put_into_words), and those go on where the
+//! message ends, wherever the error is shown. Non-promise: the library does not know how its caller came by the store; until
+//! [`crate::Error::in_store`] says so, the words have to do without its address.
 
+use crate::relocation::Address;
 use crate::resolve::Right;
-use crate::secret::redacted;
-use crate::text::shell_word;
 use crate::{Epoch, LeaseName, Lineage};
 use std::fmt;
+use std::path::PathBuf;
+use std::sync::OnceLock;
 
-/// What to do, and in which store.
+/// What to do about an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Remedy {
-    step: Step,
-    store: Option<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Step {
-    Advance { lease: LeaseName, past: Epoch, back_to: Option<(Lineage, StoredLineage)> },
-    Retry { lease: LeaseName, past: Epoch },
-    Adopt { resource: String },
+#[non_exhaustive]
+pub enum Remedy {
+    /// Move a lease past an epoch that the store forgot.
+    Advance {
+        /// The lease.
+        lease: LeaseName,
+        /// The highest epoch that was seen of it.
+        past: Epoch,
+        /// The lineage that it had, and what the store has of it now, if the store was lost.
+        back_to: Option<(Lineage, StoredLineage)>,
+    },
+    /// Try an item again, past an epoch that the store forgot.
+    Retry {
+        /// The item, as its tokens name it.
+        lease: LeaseName,
+        /// The highest epoch that was seen of it.
+        past: Epoch,
+    },
+    /// Give this resource to the lease of the token that was refused.
+    Adopt {
+        /// The resource.
+        resource: String,
+    },
+    /// Give the resource to another lease, if it is to have it.
+    GiveAway,
+    /// Hold a lease for the write itself.
+    LeaseTheWrite,
+    /// Look at the store: it knows who began the migration.
+    Examine,
+    /// Look at the spool: it says whose rights to change.
+    ExamineSpool {
+        /// Where it is, if that is known.
+        path: Option<PathBuf>,
+    },
+    /// Finish a migration that was broken off, or give it up.
+    FinishMigration {
+        /// The old store.
+        from: Address,
+        /// The new one.
+        to: Address,
+    },
+    /// Finish a migration that can no longer be given up.
+    CompleteMigration {
+        /// The old store.
+        from: Address,
+        /// The new one.
+        to: Address,
+    },
+    /// Give a migration up; the end that is none is the store at hand.
+    AbortMigration {
+        /// The old store.
+        from: Option<Address>,
+        /// The new one.
+        to: Option<Address>,
+    },
+    /// Look at the items of this queue, or of any.
+    ListItems {
+        /// The queue.
+        queue: Option<String>,
+    },
+    /// Let a janitor put the items of this queue in line.
+    CleanQueue {
+        /// The queue.
+        queue: String,
+    },
+    /// Say where the spool is that the token came from.
+    NameSpool,
+    /// Start it from a unit of the machine's own.
+    StartWithTheMachine,
+    /// Install the fence in the database.
+    SetUpSql,
+    /// Install the hook in the repository.
+    InstallHook,
+    /// Push in a way that moves the fence.
+    PushThroughTheGuard,
+    /// Name the branch to push to.
+    NameBranch {
+        /// The remote.
+        remote: String,
+        /// The branch.
+        branch: String,
+    },
+    /// Replace the folder as a whole.
+    PublishTheFolder,
+    /// Write it as a single file.
+    WriteTheFile,
 }
 
 /// The lineage of the record that the store has, as far as it is known.
@@ -45,109 +122,40 @@ impl fmt::Display for StoredLineage {
 impl Remedy {
     /// A guard has seen an epoch that the store, which was restored from an old copy, does not know.
     pub fn restored(lease: &LeaseName, seen: Epoch) -> Self {
-        let step = match Right::of(lease) {
-            Right::Lease => Step::Advance { lease: lease.clone(), past: seen, back_to: None },
-            Right::Item | Right::SpoolFile => Step::Retry { lease: lease.clone(), past: seen },
-        };
-        Remedy { step, store: None }
+        match Right::of(lease) {
+            Right::Lease => Remedy::Advance { lease: lease.clone(), past: seen, back_to: None },
+            Right::Item | Right::SpoolFile => Remedy::Retry { lease: lease.clone(), past: seen },
+        }
     }
 
     /// A guard has seen an epoch of a lineage that the store, which was lost and begun anew, does not have.
     pub fn lost(resource: &str, lease: &LeaseName, seen: Epoch, lineage: Lineage, found: StoredLineage) -> Self {
-        let step = match Right::of(lease) {
-            Right::Lease => Step::Advance { lease: lease.clone(), past: seen, back_to: Some((lineage, found)) },
+        match Right::of(lease) {
+            Right::Lease => Remedy::Advance { lease: lease.clone(), past: seen, back_to: Some((lineage, found)) },
             // An item has a short life: its work is added anew, and what it wrote goes to the new one.
-            Right::Item | Right::SpoolFile => Step::Adopt { resource: resource.to_owned() },
-        };
-        Remedy { step, store: None }
+            Right::Item | Right::SpoolFile => Remedy::Adopt { resource: resource.to_owned() },
+        }
     }
 
     /// A spool is no store, and a store no spool: an address of the wrong kind is left out.
-    pub(crate) fn in_store(self, address: &str) -> Self {
-        let is_spool = address.starts_with("spool:");
-        if is_spool == self.is_for_a_spool() { Remedy { store: Some(redacted(address)), ..self } } else { self }
-    }
-
-    fn is_for_a_spool(&self) -> bool {
-        matches!(&self.step, Step::Retry { lease, .. } if Right::of(lease) == Right::SpoolFile)
+    pub(crate) fn is_for(&self, address: &str) -> bool {
+        let of_spool = matches!(self, Remedy::Retry { lease, .. } if Right::of(lease) == Right::SpoolFile);
+        address.starts_with("spool:") == of_spool
     }
 }
 
-impl fmt::Display for Remedy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let store = |unknown: &str| shell_word(self.store.as_deref().unwrap_or(unknown));
-        match &self.step {
-            Step::Advance { lease, past, back_to } => {
-                write!(f, "leasehold advance {lease} --past {past}")?;
-                if let Some((lineage, found)) = back_to {
-                    write!(f, " --lineage {lineage} --if-lineage {found}")?;
-                }
-                let why = if back_to.is_some() { "lost" } else { "restored from an old copy" };
-                write!(f, " --store {} --why 'the store was {why}'", store("STORE"))
-            }
-            Step::Retry { lease, past } => {
-                let parts: Vec<&str> = lease.as_str().split('/').collect();
-                let end = "--why 'the store was restored from an old copy'";
-                match &parts[..] {
-                    ["queue", queue, id] => {
-                        write!(f, "leasehold queue retry {queue} {id} --past {past} --store {} {end}", store("STORE"))
-                    }
-                    parts => {
-                        let id = parts.last().copied().unwrap_or_default();
-                        write!(f, "leasehold queue retry {} {id} --past {past} {end}", store("spool:PATH"))
-                    }
-                }
-            }
-            Step::Adopt { resource } => {
-                let resource = shell_word(resource);
-                write!(f, "leasehold adopt {resource} --token \"$LEASEHOLD_TOKEN\" --why 'the store was lost'")
-            }
-        }
-    }
+/// What to say about a remedy, if the address of the store is known with it. It follows the message: `; heal with: ...`.
+pub type Words = fn(&Remedy, Option<&str>) -> String;
+
+static WORDS: OnceLock<Words> = OnceLock::new();
+
+/// Shows every error of this process with these words for what would help. For a program that has commands to name; the first
+/// words stay.
+pub fn put_into_words(words: Words) {
+    let _ = WORDS.set(words);
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Error, Kind};
-
-    fn told(remedy: Remedy) -> String {
-        Error::new(Kind::Regressed, "gone back; heal with").with_remedy(remedy).in_store("dir:/mnt/a b").to_string()
-    }
-
-    #[test]
-    fn a_command_that_heals_names_the_store_and_what_is_there() {
-        let (lineage, other) = (Lineage::from_u128(10), Lineage::from_u128(11));
-        let lease = LeaseName::new("daily").unwrap();
-        let restored = Remedy::restored(&lease, Epoch::new(5).unwrap());
-        assert_eq!(
-            told(restored),
-            "gone back; heal with: leasehold advance daily --past 5 --store 'dir:/mnt/a b' --why 'the store was restored from \
-             an old copy'"
-        );
-        let lost = Remedy::lost("file:x", &lease, Epoch::new(5).unwrap(), lineage, StoredLineage::Lineage(other));
-        assert!(told(lost).contains(&format!(
-            "--lineage {lineage} --if-lineage {other} --store 'dir:/mnt/a b' --why 'the store was lost'"
-        )));
-        let item = LeaseName::new("queue/mail/k.one").unwrap();
-        let retried = Remedy::restored(&item, Epoch::new(5).unwrap());
-        assert!(told(retried).contains("leasehold queue retry mail k.one --past 5 --store 'dir:/mnt/a b' --why"));
-        let file = LeaseName::new("spool/k.one").unwrap();
-        let in_spool = Remedy::restored(&file, Epoch::new(5).unwrap());
-        assert!(told(in_spool.clone()).contains("leasehold queue retry spool:PATH k.one --past 5 --why"));
-        let told_of_spool = in_spool.in_store("spool:/p").in_store("sqlite:/db").to_string();
-        assert!(told_of_spool.contains("leasehold queue retry spool:/p k.one --past 5 --why"));
-        let adopted = Remedy::lost("file:it's", &item, Epoch::new(5).unwrap(), lineage, StoredLineage::Nothing);
-        assert!(told(adopted).contains(r"leasehold adopt 'file:it'\''s' --token"));
-    }
-
-    #[test]
-    fn no_store_is_named_that_is_not_known_and_no_password() {
-        let lease = LeaseName::new("daily").unwrap();
-        let remedy = Remedy::restored(&lease, Epoch::new(5).unwrap());
-        let error = Error::new(Kind::Regressed, "heal with").with_remedy(remedy);
-        assert!(error.to_string().contains("--store STORE "));
-        let error = error.in_store("postgres://u:hunter2@h/d");
-        assert!(error.to_string().contains("postgres://u:***@h/d") && !error.to_string().contains("hunter2"));
-    }
+/// The words for it, if anybody has given any.
+pub(crate) fn words(remedy: &Remedy, store: Option<&str>) -> String {
+    WORDS.get().map_or_else(String::new, |words| words(remedy, store))
 }

@@ -199,7 +199,7 @@ impl Resolved {
                     self.right.noun(),
                     token.lease
                 );
-                Err(Error::new(Kind::Fenced, message))
+                Err(Error::new(Kind::Fenced, message).with_epochs(token.epoch, self.epoch))
             }
             _ => {
                 let refusal = self.refusal(token);
@@ -221,7 +221,7 @@ impl Resolved {
             TokenState::Live(_) => lost(format!("epoch {held} ran out meanwhile")),
             TokenState::Expired => lost(format!("epoch {held} ran out before it was renewed")),
             TokenState::Ended { how } => lost(format!("epoch {held} was {how} before")),
-            TokenState::Superseded { by } => lost(format!("held={held} seen={seen}, {by}")),
+            TokenState::Superseded { by } => lost(format!("held={held} seen={seen}, {by}")).with_epochs(held, seen),
             TokenState::NeverGranted => {
                 let what = if held > seen {
                     format!("where the newest epoch is {seen}")
@@ -230,7 +230,7 @@ impl Resolved {
                 };
                 let message = format!(
                     "store regressed: token `{token}` was never granted by {}, {what}, and yet it is of its lineage: the store \
-                     was restored from an old copy. Stop the job, then heal with",
+                     was restored from an old copy. Stop the job first, then move it past that epoch",
                     self.place
                 );
                 Error::new(Kind::Regressed, message).with_remedy(Remedy::restored(lease, held))

@@ -64,15 +64,6 @@ impl<const MAX: usize> Line<MAX> {
     }
 }
 
-/// As a shell takes it for one word.
-pub(crate) fn shell_word(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
-    if !text.is_empty() && text.chars().all(is_plain) {
-        return text.to_owned();
-    }
-    format!("'{}'", text.replace('\'', r"'\''"))
-}
-
 /// Unicode's own line and paragraph separators are not control characters, and break lines all the same.
 fn breaks_a_line(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}' | '\u{2029}')

@@ -98,7 +98,7 @@ pub(crate) fn returning(resource: &str, seen: Option<Epoch>, token: &Token) -> R
     let message = format!(
         "{what}: resource=`{resource}` has seen epoch {seen} of lease `{lease}` before it was given to another lease, and a \
          lease that comes back needs a higher epoch; the token has {}. Nothing was changed. Acquire `{lease}` anew and adopt \
-         with that token. If the store was restored from an old copy, stop the job, then heal with",
+         with that token. If the store was restored from an old copy, stop the job first, then move it past that epoch",
         token.epoch
     );
     Err(Error::new(kind, message).with_remedy(Remedy::restored(lease, seen)))
@@ -150,7 +150,8 @@ mod tests {
         for (epoch, kind) in [(1, Kind::Regressed), (3, Kind::Fenced)] {
             let error = given.given("r", &second, &token(1, epoch), MAX_FORMER_BYTES).unwrap_err();
             assert_eq!(error.kind(), kind, "{error}");
-            assert!(error.to_string().contains("leasehold advance job --past 3"), "{error}");
+            let (lease, past) = ("job".parse().unwrap(), Epoch::new(3).unwrap());
+            assert_eq!(error.remedy(), Some(&Remedy::Advance { lease, past, back_to: None }), "{error}");
         }
         let back = given.given("r", &second, &token(1, 4), MAX_FORMER_BYTES).unwrap();
         // Said again, for the answer may have been lost.

@@ -5,7 +5,7 @@ mod common;
 
 use common::{scratch, theirs, token, token_of, tree};
 use leasehold_core::guard::{Adopt, HighWater, Policy};
-use leasehold_core::{Error, Kind, Lineage, Token, Who, Why};
+use leasehold_core::{Error, Kind, Lineage, Remedy, Token, Who, Why};
 use leasehold_guards::{FileGuard, FolderGuard};
 use std::fs;
 use std::path::Path;
@@ -29,8 +29,11 @@ fn is_not_this_lease(refused: &Error, held: &Token, seen: &Token) {
     let text = refused.to_string();
     assert!(text.starts_with("not this lease: "), "{text}");
     assert!(text.contains(&held.lineage.to_string()) && text.contains(&seen.lineage.to_string()), "{text}");
-    let heal = format!("leasehold advance job --past {} --lineage {}", seen.epoch, seen.lineage);
-    assert!(text.contains(&heal), "{text}");
+    let back = |remedy: &Remedy| {
+        matches!(remedy, Remedy::Advance { past, back_to: Some((lineage, _)), .. }
+            if (*past, *lineage) == (seen.epoch, seen.lineage))
+    };
+    assert!(refused.remedy().is_some_and(back), "{text}");
 }
 
 #[test]

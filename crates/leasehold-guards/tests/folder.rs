@@ -231,7 +231,7 @@ fn what_cannot_be_published_is_refused_and_nothing_is_created() {
     symlink("from", folder.path().join("theirs")).unwrap();
     let before = tree(folder.path());
     for (site, from, expected) in [
-        ("plain", "from", "leasehold write"),
+        ("plain", "from", "it is not a folder"),
         ("theirs", "from", "no publish made"),
         ("missing/site", "from", "does not exist; create it first"),
         ("from/site", "from", "holds"),

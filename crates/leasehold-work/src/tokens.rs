@@ -8,7 +8,7 @@ use crate::spool::Spool;
 use async_trait::async_trait;
 use leasehold_core::hints::Opening;
 use leasehold_core::lease::protocol::Report;
-use leasehold_core::{Coordinator, Error, Kind, Live, Resolved, Resolver, Result, Right, Token};
+use leasehold_core::{Coordinator, Error, Kind, Live, Remedy, Resolved, Resolver, Result, Right, Token};
 
 /// Where records may be: a store, and spools.
 ///
@@ -76,11 +76,8 @@ impl Tokens {
     fn spool(&self, token: &Token) -> Result<Spool> {
         let own = self.spools.iter().find(|spool| spool.lineage() == token.lineage);
         own.or(self.spools.first()).cloned().ok_or_else(|| {
-            let message = format!(
-                "token `{token}` is of a spool's item, and no spool is named here; give --store spool:/path, or set \
-                 LEASEHOLD_QUEUE to it, as `leasehold work` does"
-            );
-            Error::new(Kind::Invalid, message)
+            let message = format!("token `{token}` is of a spool's item, and no spool is named here");
+            Error::new(Kind::Invalid, message).with_remedy(Remedy::NameSpool)
         })
     }
 

@@ -117,7 +117,7 @@ pub async fn overtaken(common: &Common, guard: &dyn Guard, token: &Token) -> Res
     {
         let message = format!(
             "store regressed: resource=`{}` has seen epoch {epoch} of {}, which {} does not know at all: name the store that \
-             the token came from; if that is this one and it was lost, stop the job, then heal with",
+             the token came from; if that is this one and it was lost, stop the job first",
             guard.resource(),
             token.lease,
             found.place,

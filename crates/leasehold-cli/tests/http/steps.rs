@@ -138,7 +138,7 @@ pub fn a_rolled_back_store() {
         let log: Vec<String> = upstream.applied().iter().map(crate::upstream::Applied::author).collect();
         if caught {
             assert_eq!(answer.status, 409, "{answer:?}");
-            assert!(answer.body.contains("leasehold advance job --past 2"), "{answer:?}");
+            assert!(answer.body.contains("has seen epoch 2 of lease `job`"), "{answer:?}");
             assert_eq!(log, [author(&first)]);
             // And one that is below: the store says it is the holder's, the fence has seen more.
             let now = store.run(store.leases.store().read(&key)).unwrap().value.unwrap();

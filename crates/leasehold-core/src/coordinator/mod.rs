@@ -404,7 +404,14 @@ fn lost_error(token: &Token, refusal: &Refusal) -> Error {
             let message = format!("slot of lease `{}` was completed before, as {}", token.lease, mark.state.as_str());
             return Error::new(Kind::Invalid, message);
         }
-        other => format!("lease `{}` was lost: {other:?}", token.lease),
+        other => format!("lease `{}` was lost: {other}", token.lease),
     };
-    Error::new(Kind::Lost, message)
+    let error = Error::new(Kind::Lost, message);
+    match refusal {
+        Refusal::Lost { seen, holder, last } => {
+            let reason = last.as_ref().map(|transfer| transfer.reason);
+            error.with_epochs(token.epoch, *seen).with_holder(holder.clone()).with_reason(reason)
+        }
+        _ => error,
+    }
 }

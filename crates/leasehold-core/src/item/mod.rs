@@ -9,6 +9,7 @@ pub mod name;
 pub mod payload;
 pub mod protocol;
 pub mod record;
+mod refusal;
 
 pub use name::{DedupeKey, ItemId, ItemName, LinePosition, Priority, QueueName, Stand};
 pub use payload::Payload;

@@ -5,7 +5,7 @@
 //! of one item. Non-promise: between items of one millisecond, added by two
 //! processes, there is no order.
 
-use crate::{Epoch, Error, Key, LeaseName, Nonce, Result, Shelf, Timestamp, Token};
+use crate::{Epoch, Error, Key, LeaseName, Nonce, Remedy, Result, Shelf, Timestamp, Token};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::fmt;
@@ -118,7 +118,8 @@ impl FromStr for ItemId {
         if plain(text) || text.strip_prefix("k.").is_some_and(is_segment) {
             return Ok(ItemId(text.into()));
         }
-        Err(Error::invalid("item", text, "use an id as `leasehold queue ls` shows it: 23 hexadecimal digits or k.KEY"))
+        let error = Error::invalid("item", text, "use an item's id: 23 hexadecimal digits or k.KEY");
+        Err(error.with_remedy(Remedy::ListItems { queue: None }))
     }
 }
 

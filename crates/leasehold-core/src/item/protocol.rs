@@ -9,6 +9,7 @@ use super::budget::{self, Excess};
 pub use super::fate::fate;
 use super::payload::Payload;
 use super::record::{EVENTS_KEPT, Ended, Event, FollowUp, How, Item, Reason, State, What};
+pub use super::refusal::Refusal;
 use crate::lease::protocol::{Holder, Report};
 use crate::relocation::{Address, Relocated, Relocation, Step, relocate};
 use crate::{Claim, Epoch, HolderId, Nonce, Progress, Tenure, Timestamp, Ttl, Who, Why};
@@ -130,59 +131,6 @@ pub enum Order {
 
 /// The answer of [`decide`].
 pub type Decision = crate::cell::Decision<Item, Refusal>;
-
-/// Why a request is refused. Nothing changes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refusal {
-    /// Somebody has claimed it.
-    Busy {
-        /// Who.
-        holder: HolderId,
-        /// Until when, unless renewed.
-        until: Timestamp,
-    },
-    /// It may be claimed only from then on.
-    NotDue {
-        /// When.
-        due: Timestamp,
-    },
-    /// Its last claim ran out, and it was tried often enough.
-    Exhausted,
-    /// It is finished: `done`, `dead` or `cancelled`.
-    Finished {
-        /// Which.
-        state: &'static str,
-    },
-    /// The claim is no longer the one in force.
-    Stale {
-        /// The item's epoch now.
-        seen: Epoch,
-        /// Where it is in its life now.
-        state: &'static str,
-    },
-    /// The item has another epoch than the order was decided on.
-    Changed {
-        /// The epoch that was expected.
-        expected: Epoch,
-        /// The item's epoch.
-        seen: Epoch,
-    },
-    /// It is on its way to another store, has gone there, or has not quite come from there.
-    Elsewhere(Relocation),
-    /// It is simply here, and no migration has it on its way.
-    NotMoving,
-    /// Its claim has not run out.
-    NotExpired,
-    /// There are no more epochs.
-    OutOfEpochs,
-    /// With what was to be added to it, the record would be too large.
-    TooLarge {
-        /// How many bytes it would have.
-        bytes: usize,
-        /// How many it may have.
-        most: usize,
-    },
-}
 
 /// Decides what a request makes of an item at this time of the store's clock. What is to be written fits into a record.
 pub fn decide(item: &Item, request: &Request, now: Timestamp) -> Decision {

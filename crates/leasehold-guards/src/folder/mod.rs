@@ -20,7 +20,7 @@ use crate::permit::location::{ArtifactPath, shown};
 use crate::permit::stage::hold;
 use crate::permit::teardown::discard_aside;
 use leasehold_core::guard::{HighWater, Policy};
-use leasehold_core::{Error, Kind, Result, Token};
+use leasehold_core::{Error, Kind, Remedy, Result, Token};
 use rustix::fs::{AtFlags, FileType, Mode};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -204,7 +204,10 @@ impl ArtifactGuard<WholeFolder> {
                 return Ok(Replacement::Symlink);
             }
             Some(FileType::Symlink) => "it is a symlink that no publish made; publish to where it leads, or remove it",
-            Some(_) => "it is not a folder; single files are for `leasehold write`",
+            Some(_) => {
+                let error = Error::invalid("path", shown(self.path()), "it is not a folder");
+                return Err(error.with_remedy(Remedy::WriteTheFile));
+            }
         };
         Err(Error::invalid("path", shown(self.path()), allowed))
     }

@@ -10,7 +10,7 @@ use crate::permit::error::{Scene, vanished};
 use crate::permit::fence::open_folder;
 use crate::permit::location::shown;
 use crate::permit::nesting;
-use leasehold_core::{Error, Kind, Result};
+use leasehold_core::{Error, Kind, Remedy, Result};
 use rustix::fs::{Mode, OFlags};
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -29,7 +29,7 @@ const OWN_FOLDER: u32 = 0o700;
 pub(crate) fn copy(scene: &Scene<'_>, permits: &Permits<'_>, source: &Path, into: &Path) -> Result<()> {
     let stat = fs::metadata(source).map_err(|e| unreadable(scene, source, e))?;
     if !stat.is_dir() {
-        return Err(Error::invalid("source", shown(source), "use a folder; single files are for `leasehold write`"));
+        return Err(Error::invalid("source", shown(source), "use a folder").with_remedy(Remedy::WriteTheFile));
     }
     Copier { scene, permits }.folder(source, &stat, into, 0)
 }

@@ -9,7 +9,7 @@ use super::names::{FenceNamespace, Refspec};
 use super::program::{Git, HOOKABLE};
 use crate::succession::{self, Former, MAX_FORMER_BYTES};
 use leasehold_core::guard;
-use leasehold_core::{Error, Kind, LeaseName, Result};
+use leasehold_core::{Error, Kind, LeaseName, Remedy, Result};
 use std::collections::HashMap;
 use std::fmt;
 use std::fs;
@@ -215,8 +215,8 @@ impl Hooks {
     pub async fn run(&self, state: HookState, input: &str) -> Result<()> {
         let (protections, namespace) = self.settings().await?.ok_or_else(|| {
             let message = "refused: leasehold's hook runs here, but nothing says what it protects; the owner of this \
-                           repository has to run `leasehold git-hook install`";
-            Error::new(Kind::Unsupported, message)
+                           repository has to set it up";
+            Error::new(Kind::Unsupported, message).with_remedy(Remedy::InstallHook)
         })?;
         if state == HookState::PreReceive && input.trim().is_empty() {
             let message = "refused: the pre-receive hook got no input; a hook that reads it before \
@@ -255,10 +255,10 @@ impl Hooks {
                 if moved.get(&protection.lease) != Some(&true) {
                     let message = format!(
                         "refused: ref `{}` is fenced by lease `{}`, and this push does not move its fence in the same \
-                         transaction; push with `leasehold push`",
+                         transaction",
                         change.name, protection.lease
                     );
-                    return Err(Error::new(Kind::Fenced, message));
+                    return Err(Error::new(Kind::Fenced, message).with_remedy(Remedy::PushThroughTheGuard));
                 }
             }
         }

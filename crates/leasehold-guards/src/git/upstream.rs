@@ -5,7 +5,7 @@
 
 use super::names::{Refspec, Remote};
 use super::program::Git;
-use leasehold_core::{Error, Kind, Result};
+use leasehold_core::{Error, Kind, Remedy, Result};
 use std::path::PathBuf;
 
 /// The remote and the refspec for the current branch of the repository at `folder`, or of the one that we are in. A
@@ -51,10 +51,9 @@ pub async fn default_push(
     };
     let destination = destination.ok_or_else(|| {
         let short = branch.trim_start_matches("refs/heads/");
-        let message = format!(
-            "git's settings do not say where branch `{short}` is pushed to; name it: leasehold push {remote} {short}"
-        );
-        Error::new(Kind::Invalid, message)
+        let message = format!("git's settings do not say where branch `{short}` is pushed to; name it");
+        let remedy = Remedy::NameBranch { remote: remote.to_string(), branch: short.to_owned() };
+        Error::new(Kind::Invalid, message).with_remedy(remedy)
     })?;
     Ok((remote, Some(format!("{branch}:{destination}").parse()?)))
 }

@@ -4,7 +4,7 @@
 //! kept: a file that is replaced by a rename has a new inode.
 
 use crate::permit::error::{errno, vanished};
-use leasehold_core::{Error, Kind, Result, printable};
+use leasehold_core::{Error, Kind, Remedy, Result, printable};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -145,12 +145,8 @@ fn names_a_folder(path: &Path) -> bool {
 }
 
 fn is_a_folder(resource: &str) -> Error {
-    Error::new(
-        Kind::Invalid,
-        format!(
-            "resource=`{resource}` is a folder and a file was to be written; replace whole folders with `leasehold publish`"
-        ),
-    )
+    let message = format!("resource=`{resource}` is a folder and a file was to be written");
+    Error::new(Kind::Invalid, message).with_remedy(Remedy::PublishTheFolder)
 }
 
 fn too_long(name: &OsStr) -> Error {

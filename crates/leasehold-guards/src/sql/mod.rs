@@ -20,7 +20,7 @@ pub use server::ServerGuard;
 
 use async_trait::async_trait;
 use leasehold_core::guard::{self, Adopt, HighWater, Policy};
-use leasehold_core::{Epoch, Error, Kind, LeaseName, Nonce, Result, Token};
+use leasehold_core::{Epoch, Error, Kind, LeaseName, Nonce, Remedy, Result, Token};
 use std::fmt::{self, Write as _};
 use std::future::Future;
 use std::pin::Pin;
@@ -325,11 +325,9 @@ pub(crate) fn undone(resource: &str, why: impl fmt::Display) -> Error {
 
 /// The error for a database that was never set up.
 pub(crate) fn not_set_up(resource: &str, place: &str) -> Error {
-    let message = format!(
-        "resource=`{resource}` has no fence yet: {place} has no table leasehold_fence; set it up once with: leasehold sql \
-         URL --init"
-    );
-    Error::new(Kind::Unsupported, message)
+    let message =
+        format!("resource=`{resource}` has no fence yet: {place} has no table leasehold_fence; set it up once");
+    Error::new(Kind::Unsupported, message).with_remedy(Remedy::SetUpSql)
 }
 
 /// The error for a fence that could not be removed.

@@ -249,7 +249,7 @@ pub fn behind(resource: &str, high: &HighWater, record: &Ownership) -> Option<Er
         let message = format!(
             "store regressed: resource=`{resource}` has seen epoch {epoch} of lease `{lease}` with lineage {lineage}, and \
              the store {found}: it was lost and begun anew, or it is another store. Use the store that the resource \
-             belongs to; if that was lost, stop the job, then heal with"
+             belongs to; if that was lost, stop the job first, then take the lineage back"
         );
         let found = record.lineage.map_or(StoredLineage::Nothing, StoredLineage::Lineage);
         let remedy = Remedy::lost(resource, lease, *epoch, *lineage, found);

@@ -12,7 +12,7 @@ use leasehold_core::item::record::{Item, State};
 use leasehold_core::migration;
 use leasehold_core::relocation::{Relocation, taken_away};
 use leasehold_core::store::Versioned;
-use leasehold_core::{Anchor, Error, Kind, Result, Timestamp};
+use leasehold_core::{Anchor, Error, Kind, Remedy, Result, Timestamp};
 
 /// The outcome of a request.
 pub(super) type Applied<'a> = leasehold_core::cell::Applied<'a, Item, Refusal>;
@@ -110,12 +110,10 @@ impl Queue {
         if known.record.is_open()
             && let Err(error) = self.line.enter(&place, known).await
         {
-            let message = format!(
-                "item `{name}` was added, but could not be put in line; workers find it within 10 minutes, and `leasehold queue \
-                 janitor {}` at once",
-                self.name
-            );
-            return Err(Error::new(Kind::Indeterminate, message).with_source(error));
+            let message =
+                format!("item `{name}` was added, but could not be put in line; workers find it within 10 minutes");
+            let remedy = Remedy::CleanQueue { queue: self.name.to_string() };
+            return Err(Error::new(Kind::Indeterminate, message).with_source(error).with_remedy(remedy));
         }
         Ok(added(name.clone()))
     }

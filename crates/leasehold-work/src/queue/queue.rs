@@ -16,8 +16,8 @@ use leasehold_core::item::protocol::{Order, Refusal, Request};
 use leasehold_core::item::record::{Attempts, FollowUp, Item, Reason, State};
 use leasehold_core::lease::protocol::Report;
 use leasehold_core::{
-    Anchor, Epoch, Error, Grant, HolderId, Kind, Lineage, Nonce, Result, Revision, Store, Timestamp, Token, Ttl, Who,
-    Why,
+    Anchor, Epoch, Error, Grant, HolderId, Kind, Lineage, Nonce, Remedy, Result, Revision, Store, Timestamp, Token,
+    Ttl, Who, Why,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -329,7 +329,7 @@ impl Queue {
                 Err(Error::new(Kind::Invalid, message))
             }
             Applied::No { refusal, .. } => {
-                Err(Error::new(Kind::Invalid, format!("item `{name}` was not changed: {refusal:?}")))
+                Err(Error::new(Kind::Invalid, format!("item `{name}` was not changed: {refusal}")))
             }
             Applied::Missing | Applied::Overtaken => Err(missing(&name)),
         }
@@ -402,14 +402,16 @@ impl Queue {
 }
 
 pub(super) fn missing(name: &ItemName) -> Error {
-    let message = format!("there is no item `{name}`; see `leasehold queue ls {}`", name.queue);
-    Error::new(Kind::Invalid, message)
+    let remedy = Remedy::ListItems { queue: Some(name.queue.to_string()) };
+    Error::new(Kind::Invalid, format!("there is no item `{name}`")).with_remedy(remedy)
 }
 
 fn lost(name: &ItemName, token: &Token, item: &Item) -> Error {
     let (held, seen, state) = (token.epoch, item.epoch, item.state.as_str());
     let what = if seen == held { format!("epoch {held} ran out") } else { format!("held={held} seen={seen}") };
-    Error::new(Kind::Lost, format!("item `{name}` was lost: {what}, it is {state} now"))
+    let holder = item.tenure().filter(|_| seen != held).map(|tenure| tenure.holder.clone());
+    let error = Error::new(Kind::Lost, format!("item `{name}` was lost: {what}, it is {state} now"));
+    error.with_epochs(held, seen).with_holder(holder)
 }
 
 pub(super) fn too_large(name: &ItemName, bytes: usize, most: usize) -> Error {
@@ -426,5 +428,7 @@ fn fenced(name: &ItemName, token: &Token, item: &Item) -> Error {
         State::Claimed(tenure) => format!("now held by {}", tenure.holder),
         other => format!("it is {} now", other.as_str()),
     };
-    Error::new(Kind::Fenced, format!("stale epoch refused: resource=`queue:{name}` held={held} seen={seen}, {what}"))
+    let message = format!("stale epoch refused: resource=`queue:{name}` held={held} seen={seen}, {what}");
+    let holder = item.tenure().map(|tenure| tenure.holder.clone());
+    Error::new(Kind::Fenced, message).with_epochs(held, seen).with_holder(holder)
 }

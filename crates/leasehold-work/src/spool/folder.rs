@@ -10,7 +10,7 @@ use super::steps::SpoolStep;
 use super::temporary::{ABANDONED, Temporary};
 use crate::queue::{DedupeKey, ItemId, NewItem};
 use leasehold_core::observe::{Observed, Observer};
-use leasehold_core::{Epoch, Error, Kind, Lineage, Nonce, Result, Timestamp};
+use leasehold_core::{Epoch, Error, Kind, Lineage, Nonce, Remedy, Result, Timestamp};
 use leasehold_system::clock;
 use leasehold_system::volume::{self, Volume};
 use std::fs::{self, File};
@@ -446,7 +446,10 @@ fn unmoved(error: io::Error, from: &Path, to: &Path) -> Error {
             (Kind::Unsupported, format!("{} {why} {}", folder.display(), folder.display()))
         }
         ErrorKind::PermissionDenied => {
-            (Kind::Unsupported, "this user may not; what to change: leasehold doctor spool:PATH".to_owned())
+            let message =
+                format!("cannot move {} to {}: this user may not", from.display(), to.parent().unwrap_or(to).display());
+            let remedy = Remedy::ExamineSpool { path: None };
+            return Error::new(Kind::Unsupported, message).with_source(error).with_remedy(remedy);
         }
         ErrorKind::InvalidFilename => (Kind::Unsupported, "this volume has no room for the name".to_owned()),
         ErrorKind::CrossesDevices => (Kind::Unsupported, "a spool must be on one volume".to_owned()),

@@ -6,7 +6,7 @@
 //! have the modes that their umask gave them; access control lists are not looked at, but the system heeds them.
 
 use super::folder::{FOLDERS, Spool};
-use leasehold_core::{Error, Kind, Result};
+use leasehold_core::{Error, Kind, Remedy, Result};
 use rustix::fs::{Access, access};
 use std::fs::{self, File};
 use std::io;
@@ -74,12 +74,11 @@ impl Spool {
             let path = self.path(folder);
             if !may_use(&path) {
                 let message = format!(
-                    "a worker must be able to read and write {}, and this user may not; nothing was claimed; what to change: \
-                     leasehold doctor spool:{}",
-                    path.display(),
-                    self.root().display()
+                    "a worker must be able to read and write {}, and this user may not; nothing was claimed",
+                    path.display()
                 );
-                return Err(Error::new(Kind::Unsupported, message));
+                let remedy = Remedy::ExamineSpool { path: Some(self.root().to_owned()) };
+                return Err(Error::new(Kind::Unsupported, message).with_remedy(remedy));
             }
         }
         Ok(())

@@ -2,10 +2,11 @@
 
 use super::scratch::Scratch;
 use super::{Finding, Verdict, finding};
+use crate::remedy;
 use leasehold_conformance::{Bench, Effort, PROMISES, exercise};
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::migration::{self, Seen};
-use leasehold_core::relocation::{Address, Relocation, commands};
+use leasehold_core::relocation::{Address, Relocation};
 use leasehold_core::store::{Class, ClockSource, Reach, Store, Swap, Watching};
 use leasehold_core::{Coordinator, Key, LeaseName, Nonce, Result, Shelf, Timestamp, format_duration};
 use std::collections::BTreeMap;
@@ -56,7 +57,8 @@ pub async fn migration(store: &dyn Store) -> Result<Vec<Finding>> {
     let Seen { marks, now } = migration::look(store).await?;
     let marks = [marks.leaving, marks.arriving].into_iter().flatten();
     let findings = marks.map(|mark| {
-        let (begun, (finish, give_up)) = (mark.begun(now), mark.commands());
+        let (from, to) = mark.ends();
+        let (begun, (finish, give_up)) = (mark.begun(now), remedy::migration(from, to));
         if let Relocation::Moved { to, .. } = &mark.state {
             let detail = format!("moved to `{to}`, {begun}: nothing is granted here any more");
             if mark.finished {
@@ -174,8 +176,8 @@ pub async fn records(coordinator: &Coordinator, here: &Address) -> Result<Vec<Fi
         .into_values()
         .map(|(name, state)| {
             let give_up = match &state {
-                Relocation::Arriving { from, .. } => commands(from, here).1,
-                Relocation::Moving { to, .. } | Relocation::Moved { to, .. } => commands(here, to).1,
+                Relocation::Arriving { from, .. } => remedy::migration(from, here).1,
+                Relocation::Moving { to, .. } | Relocation::Moved { to, .. } => remedy::migration(here, to).1,
             };
             let detail =
                 format!("`{name}` is {state}, by a migration that was given up: take that back with `{give_up}`");

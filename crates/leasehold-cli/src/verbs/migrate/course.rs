@@ -3,7 +3,8 @@
 //! Promise: from before the first write of a phase until after its last, the account names that phase and the commands that end
 //! the state in between. Non-promise: the numbers are those of this run.
 
-use leasehold_core::relocation::{Address, commands};
+use crate::remedy;
+use leasehold_core::relocation::Address;
 use leasehold_core::{Error, Kind};
 use std::sync::{Mutex, PoisonError};
 
@@ -48,7 +49,7 @@ impl Course {
     /// Where it stands when it is broken off here, and what to do about it.
     pub fn account(&self) -> String {
         let (phase, done) = *self.at.lock().unwrap_or_else(PoisonError::into_inner);
-        let (finish, give_up) = commands(&self.from, &self.to);
+        let (finish, give_up) = remedy::migration(&self.from, &self.to);
         let Course { from, to, .. } = self;
         let frozen = "nothing is lost, and every lease and queue of it is frozen until that is over";
         let either = format!("finish with `{finish}`, or give it up with `{give_up}`");

@@ -19,6 +19,7 @@ use crate::exit::Exit;
 use crate::interrupt::exit_by;
 use crate::output;
 use crate::patience::Patience;
+use crate::remedy;
 use crate::supervise::Signals;
 use course::{Course, Phase};
 use items::Items;
@@ -236,7 +237,8 @@ fn stage(here: &Marks, there: &Marks, course: &Course, is_abort: bool) -> Result
         if let (Some(number), true) = (begun.filter(|number| *number != mark.state.migration()), is_abort) {
             return Ok(Some(Stage::Stranded(number)));
         }
-        let (finish, give_up) = mark.commands();
+        let (from, to) = mark.ends();
+        let (finish, give_up) = remedy::migration(from, to);
         let (kind, message) = match &mark.state {
             state @ Relocation::Moved { .. } => (Kind::Moved, format!("FROM is {state}; nothing changed")),
             state => {

@@ -10,6 +10,7 @@ use crate::relocation::{self, Address, Relocation};
 use crate::text::{Checkpoint, Marker, Who, Why};
 use crate::time::Ttl;
 use crate::token::Claim;
+use std::fmt;
 use std::sync::Arc;
 
 /// What somebody asks of a lease.
@@ -247,4 +248,35 @@ pub enum Refusal {
         /// The highest epoch that an advance may go past.
         most: Epoch,
     },
+}
+
+impl fmt::Display for Refusal {
+    /// What is in the way, to follow the name of the lease: `held by box-1 (pid 4711) under epoch 3`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Held { tenure, epoch } => write!(f, "held by {} under epoch {epoch}", tenure.holder),
+            Refusal::Paused(mark) | Refusal::OtherPause(mark) => write!(f, "paused by {}: {}", mark.by, mark.why),
+            Refusal::AlreadyRun(mark) => write!(f, "its slot was run already, under epoch {}", mark.epoch),
+            Refusal::Interrupted(mark) => {
+                write!(f, "its slot was interrupted under epoch {}, and comes before a newer one", mark.epoch)
+            }
+            Refusal::Lost { seen, holder: Some(holder), .. } => write!(f, "now held by {holder} under epoch {seen}"),
+            Refusal::Lost { seen, holder: None, .. } => write!(f, "free since epoch {seen}"),
+            Refusal::AlreadyReleased { outcome } => write!(f, "released before, as {}", outcome.as_str()),
+            Refusal::NeverHeld => f.write_str("nobody ever held it"),
+            Refusal::NotPaused => f.write_str("it is not paused"),
+            Refusal::NoSlot => f.write_str("it has no slot to complete"),
+            Refusal::Changed { expected, seen } => {
+                write!(f, "decided on epoch {expected}, and it is at epoch {seen} now")
+            }
+            Refusal::Elsewhere(state) => write!(f, "{state}"),
+            Refusal::NotMoving { epoch, .. } => {
+                write!(f, "not on its way to another store; its epoch is {epoch}")
+            }
+            Refusal::OtherLineage { .. } => f.write_str("the lease of this name in the other store is another one"),
+            Refusal::LineageFixed { .. } => f.write_str("an operator gave it a lineage before"),
+            Refusal::Exhausted => f.write_str("it has no epochs left"),
+            Refusal::TooFar { most } => write!(f, "an advance may go past {most} at most"),
+        }
+    }
 }

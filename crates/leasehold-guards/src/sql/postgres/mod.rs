@@ -19,7 +19,7 @@ use crate::sql::{
 use crate::succession::{self, Former, MAX_FORMER_BYTES};
 use async_trait::async_trait;
 use leasehold_core::guard::{Adopt, Guard, HighWater, Policy, Strength};
-use leasehold_core::{Error, Kind, Nonce, Result, Token, Who, Why};
+use leasehold_core::{Error, Kind, Nonce, Remedy, Result, Token, Who, Why};
 use tokio::time::timeout;
 use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::{Client, GenericClient, SimpleQueryMessage, SimpleQueryRow};
@@ -93,8 +93,9 @@ fn decide(
     judge: impl FnOnce(Option<&HighWater>, &str) -> Result<HighWater>,
 ) -> Result<Admitted> {
     let strange = || {
-        let message = format!("resource=`{resource}`: leasehold_admit is not the function that `--init` installs");
-        Error::new(Kind::Unsupported, format!("{message}; run: leasehold sql URL --init"))
+        let message =
+            format!("resource=`{resource}`: leasehold_admit is not the function that we install; set it up anew");
+        Error::new(Kind::Unsupported, message).with_remedy(Remedy::SetUpSql)
     };
     let row = last_row(messages).ok_or_else(strange)?;
     let text = |name: &str| row.try_get(name).ok().flatten().map(ToOwned::to_owned);

@@ -6,7 +6,7 @@
 mod advice;
 
 use jiff::civil::DateTime;
-use leasehold_core::{Error, Result};
+use leasehold_core::{Error, Remedy, Result};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
@@ -159,12 +159,11 @@ fn parse(text: &str) -> Result<croner::Cron> {
     let line = expand(text);
     if line.starts_with('@') {
         let known: Vec<&str> = NICKNAMES.iter().map(|(name, _)| *name).collect();
-        let allowed = if text.eq_ignore_ascii_case("@reboot") {
-            "it names no time; for a run at each start of a machine use a systemd unit with `leasehold run NAME -- COMMAND`"
-                .to_owned()
-        } else {
-            format!("this nickname is not known; use one of {}, or @every 45m", known.join(", "))
-        };
+        if text.eq_ignore_ascii_case("@reboot") {
+            let allowed = "it names no time; for a run at each start of a machine use a systemd unit";
+            return Err(Error::invalid("cron", text, allowed).with_remedy(Remedy::StartWithTheMachine));
+        }
+        let allowed = format!("this nickname is not known; use one of {}, or @every 45m", known.join(", "));
         return Err(Error::invalid("cron", text, allowed));
     }
     let fields: Vec<&str> = line.split_whitespace().collect();
@@ -351,7 +350,7 @@ mod tests {
             ("0 0 3 * * * 2026", "it has 7 fields; drop the year `2026`"),
             ("", "it has 0 fields"),
             ("@fortnightly", "this nickname is not known"),
-            ("@reboot", "use a systemd unit with `leasehold run NAME -- COMMAND`"),
+            ("@reboot", "use a systemd unit"),
             ("0 0 30 2 *", "this day never comes"),
             ("0 0 31 4 *", "this day never comes"),
             ("0 0 31 2,4,6,9,11 *", "this day never comes"),

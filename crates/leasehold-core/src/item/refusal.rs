@@ -1,0 +1,81 @@
+//! Why a request about an item is refused: data, and words for people.
+
+use crate::epoch::Epoch;
+use crate::holder::HolderId;
+use crate::relocation::Relocation;
+use crate::time::Timestamp;
+use std::fmt;
+
+/// Why a request is refused. Nothing changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// Somebody has claimed it.
+    Busy {
+        /// Who claimed it.
+        holder: HolderId,
+        /// Until when, unless renewed.
+        until: Timestamp,
+    },
+    /// It may be claimed only from then on.
+    NotDue {
+        /// When.
+        due: Timestamp,
+    },
+    /// Its last claim ran out, and it was tried often enough.
+    Exhausted,
+    /// It is finished: `done`, `dead` or `cancelled`.
+    Finished {
+        /// Which.
+        state: &'static str,
+    },
+    /// The claim is no longer the one in force.
+    Stale {
+        /// The item's epoch now.
+        seen: Epoch,
+        /// Where it is in its life now.
+        state: &'static str,
+    },
+    /// The item has another epoch than the order was decided on.
+    Changed {
+        /// The epoch that was expected.
+        expected: Epoch,
+        /// The item's epoch.
+        seen: Epoch,
+    },
+    /// It is on its way to another store, has gone there, or has not quite come from there.
+    Elsewhere(Relocation),
+    /// It is simply here, and no migration has it on its way.
+    NotMoving,
+    /// Its claim has not run out.
+    NotExpired,
+    /// There are no more epochs.
+    OutOfEpochs,
+    /// With what was to be added to it, the record would be too large.
+    TooLarge {
+        /// How many bytes it would have.
+        bytes: usize,
+        /// How many it may have.
+        most: usize,
+    },
+}
+
+impl fmt::Display for Refusal {
+    /// What is in the way, to follow the name of the item: `claimed by box-1 (pid 4711)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Busy { holder, .. } => write!(f, "claimed by {holder}"),
+            Refusal::NotDue { .. } => f.write_str("it is not due yet"),
+            Refusal::Exhausted => f.write_str("it was tried often enough"),
+            Refusal::Finished { state } => write!(f, "it is {state}"),
+            Refusal::Stale { seen, state } => write!(f, "it is {state} now, at epoch {seen}"),
+            Refusal::Changed { expected, seen } => {
+                write!(f, "decided on epoch {expected}, and it is at epoch {seen} now")
+            }
+            Refusal::Elsewhere(state) => write!(f, "{state}"),
+            Refusal::NotMoving => f.write_str("no migration has it on its way"),
+            Refusal::NotExpired => f.write_str("its claim has not run out"),
+            Refusal::OutOfEpochs => f.write_str("it has no epochs left"),
+            Refusal::TooLarge { bytes, most } => write!(f, "its record would have {bytes} bytes, and {most} fit"),
+        }
+    }
+}
