@@ -20,6 +20,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("crates/leasehold-guards", &["leasehold-core", "leasehold-system"]),
     ("crates/leasehold-work", &["leasehold-core", "leasehold-system"]),
     ("crates/leasehold-conformance", &["leasehold-core"]),
+    ("crates/leasehold", &["leasehold-core", "leasehold-guards", "leasehold-stores", "leasehold-work"]),
     ("crates/leasehold-server", &["leasehold-core", "leasehold-guards", "leasehold-system"]),
     (
         "crates/leasehold-cli",
@@ -187,6 +188,7 @@ fn checklist(root: &Path, what: &str, complaints: &mut Vec<String>) {
     let features = section(&manifest, "features");
     let guarantees = read(&root.join("docs/guarantees.md"));
     let command = read(&root.join("crates/leasehold-cli/Cargo.toml"));
+    let front = read(&root.join("crates/leasehold/Cargo.toml"));
     let tests: String = files(&folder, &["tests"], "rs").iter().map(|path| read(path)).collect();
     for feature in features.lines().filter_map(|line| line.split_once(" = ")).map(|(name, _)| name) {
         if feature == "default" || feature.is_empty() {
@@ -211,6 +213,9 @@ fn checklist(root: &Path, what: &str, complaints: &mut Vec<String>) {
             turned_on.iter().any(|line| command.contains(line)),
             "turn the feature on in crates/leasehold-cli/Cargo.toml",
         );
+        // What the SQL guards share is turned on by each of them.
+        let passed_on = feature == "sql" || front.contains(&turned_on[1]);
+        need(passed_on, "pass the feature on in crates/leasehold/Cargo.toml");
         if what == "stores" {
             let open = read(&folder.join("src/open.rs"));
             need(open.contains(&format!("\"{feature}\"")), "give it a URL arm in open.rs");

@@ -1,0 +1,252 @@
+//! A lease that is held, and renewed in the background.
+//!
+//! Promise: [`Held::lost`] resolves before anybody else can be granted the lease, if this process runs. Non-promise: a
+//! process that does not run is told nothing; that is what guards are for.
+
+use leasehold_core::clock::{Clock, Moment};
+use leasehold_core::guard::Guard;
+use leasehold_core::lease::protocol::{Refusal, Report};
+use leasehold_core::{
+    Checkpoint, Coordinator, Epoch, Error, Grant, Keeper, Kind, Line, Loss, Outcome, ProgressGate, Released, Result,
+    Slot, Standing, Token,
+};
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// How long lies between two attempts to tell a store that is away.
+const RETRY: Duration = Duration::from_millis(250);
+
+/// A lease that is held. Dropped, it is no longer renewed, and runs out after its TTL: nobody else is granted it before.
+/// [`Held::release`] makes it free at once.
+///
+/// A guard takes `&held` where it wants a token.
+#[derive(Debug)]
+#[must_use = "dropped, it is no longer renewed, and runs out after its TTL"]
+pub struct Held {
+    tenure: Tenure,
+    keeper: Keeper,
+}
+
+/// The time from one grant of a lease to its end, as seen by the work that is done in it. It can be cloned and passed on; it
+/// does not keep the lease, whoever made it does.
+///
+/// A guard takes `&tenure` where it wants a token.
+#[derive(Debug, Clone)]
+pub struct Tenure {
+    coordinator: Coordinator,
+    token: Token,
+    checkpoint: Option<Checkpoint>,
+    slot: Option<Slot>,
+    reported: Reported,
+    standing: watch::Receiver<Standing>,
+}
+
+/// When progress was last reported here.
+type Reported = Arc<Mutex<Option<Moment>>>;
+
+impl Held {
+    /// Starts renewing a grant, for as long as there is progress if a limit is given.
+    pub(crate) fn keep(coordinator: Coordinator, grant: Grant, stalls_after: Option<Duration>) -> Self {
+        let token = grant.token().clone();
+        let record = grant.record();
+        let checkpoint = record.progress.as_ref().and_then(|progress| progress.checkpoint.clone());
+        let slot = record.slot.filter(|mark| mark.epoch == token.epoch).map(|mark| mark.slot);
+        let reported = Reported::default();
+        let evidence = reported.clone();
+        let gate = stalls_after.map(|timeout| ProgressGate {
+            timeout,
+            evidence: Arc::new(move || *evidence.lock().unwrap_or_else(PoisonError::into_inner)),
+        });
+        let keeper = Keeper::start_gated(coordinator.clone(), grant, gate);
+        let standing = keeper.standing();
+        Held { tenure: Tenure { coordinator, token, checkpoint, slot, reported, standing }, keeper }
+    }
+
+    /// What the work is given.
+    pub(crate) fn tenure(&self) -> Tenure {
+        self.tenure.clone()
+    }
+
+    /// Releases the lease, and says how the work went. While the store is away, it retries for as long as the lease lasts.
+    ///
+    /// # Errors
+    /// [`Kind::Lost`] if it was no longer ours: nothing was changed then. Otherwise what the store said last; the lease runs
+    /// out by itself.
+    pub async fn release(self, outcome: Outcome) -> Result<()> {
+        let token = self.token.clone();
+        match self.end(outcome).await? {
+            Released::Now | Released::Already(_) => Ok(()),
+            Released::Lost(refusal) => {
+                let message = format!("lease `{}` was lost before it was released: {refusal}", token.lease);
+                let error = Error::new(Kind::Lost, message);
+                Err(match refusal {
+                    Refusal::Lost { seen, holder, last } => {
+                        let reason = last.map(|transfer| transfer.reason);
+                        error.with_epochs(token.epoch, seen).with_holder(holder).with_reason(reason)
+                    }
+                    _ => error,
+                })
+            }
+        }
+    }
+
+    /// Stops renewing, and releases for as long as the grant is trusted.
+    pub(crate) async fn end(self, outcome: Outcome) -> Result<Released> {
+        let Held { tenure: Tenure { coordinator, .. }, keeper } = self;
+        let grant = keeper.stop().await;
+        let mut releasing = coordinator.releasing(&grant, outcome);
+        let mut patience = Patience::new(coordinator.clock(), grant.trust_until());
+        loop {
+            if let Some(answer) = patience.attempt(releasing.attempt()).await {
+                return answer;
+            }
+        }
+    }
+
+    /// Seals each guard. Whatever goes wrong, nothing was begun, and the lease is given back.
+    pub(crate) async fn seal(self, guards: &[&dyn Guard]) -> Result<Result<Self, Loss>> {
+        let sealing = async {
+            for guard in guards {
+                guard.seal(&self.token).await?;
+            }
+            Ok(())
+        };
+        let sealed = tokio::select! {
+            biased;
+            loss = self.lost() => return Ok(Err(loss)),
+            sealed = sealing => sealed,
+        };
+        match sealed {
+            Ok(()) => Ok(Ok(self)),
+            Err(error) => {
+                // Best effort: what cannot be released runs out.
+                let _ = self.end(Outcome::NotStarted).await;
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Tenure {
+    /// The proof to show to guards, and to pass on to whoever works under this lease.
+    pub fn token(&self) -> &Token {
+        &self.token
+    }
+
+    /// The number of this acquisition: larger than every one before it.
+    pub fn epoch(&self) -> Epoch {
+        self.token.epoch
+    }
+
+    /// What the last one to set a checkpoint left for whoever comes next.
+    pub fn previous_checkpoint(&self) -> Option<&str> {
+        self.checkpoint.as_ref().map(Checkpoint::as_str)
+    }
+
+    /// The slot that this run is for, as RFC 3339 in UTC, if it is a schedule's.
+    #[cfg(feature = "work")]
+    pub fn slot(&self) -> Option<String> {
+        self.slot.map(leasehold_work::schedule::slot_text)
+    }
+
+    /// A key that is the same for each attempt to do this work: that of the slot, or of this acquisition if there is none.
+    #[cfg(feature = "work")]
+    pub fn idempotency_key(&self) -> String {
+        match self.slot {
+            Some(slot) => leasehold_work::schedule::idempotency_key(&self.token.lease, slot),
+            None => self.token.to_string(),
+        }
+    }
+
+    /// Says how far the work has come: one line of at most 200 bytes.
+    ///
+    /// # Errors
+    /// [`Kind::Lost`] if the lease is no longer ours.
+    pub async fn progress(&self, marker: &str) -> Result<()> {
+        let report = Report { marker: Some(Line::named("progress", marker)?), checkpoint: None };
+        self.report(report).await
+    }
+
+    /// Leaves what the next holder needs to carry on from here: any text of at most 4096 bytes. It counts as progress.
+    ///
+    /// # Errors
+    /// [`Kind::Lost`] if the lease is no longer ours.
+    pub async fn checkpoint(&self, text: &str) -> Result<()> {
+        let report = Report { marker: None, checkpoint: Some(Checkpoint::new(text)?) };
+        self.report(report).await
+    }
+
+    async fn report(&self, report: Report) -> Result<()> {
+        self.coordinator.checkpoint_by_token(&self.token, report).await?;
+        *self.reported.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.coordinator.clock().now());
+        Ok(())
+    }
+
+    /// Resolves when the lease is lost: stop the work then. Until then nobody else can have been granted it.
+    pub async fn lost(&self) -> Loss {
+        lost(&self.standing).await
+    }
+}
+
+/// How the one who renews lost it, when that has happened.
+pub(crate) async fn lost(standing: &watch::Receiver<Standing>) -> Loss {
+    let mut standing = standing.clone();
+    loop {
+        if let Standing::Lost(loss) = &*standing.borrow_and_update() {
+            return loss.clone();
+        }
+        if standing.changed().await.is_err() {
+            return Loss::OutOfTime("it is no longer renewed".into());
+        }
+    }
+}
+
+impl Deref for Held {
+    type Target = Tenure;
+
+    fn deref(&self) -> &Tenure {
+        &self.tenure
+    }
+}
+
+impl AsRef<Token> for Held {
+    fn as_ref(&self) -> &Token {
+        &self.token
+    }
+}
+
+impl AsRef<Token> for Tenure {
+    fn as_ref(&self) -> &Token {
+        &self.token
+    }
+}
+
+/// How long a store that is away is told something: as long as the grant is trusted.
+pub(crate) struct Patience {
+    clock: Arc<dyn Clock>,
+    until: Moment,
+    said: Option<Error>,
+}
+
+impl Patience {
+    pub(crate) fn new(clock: &Arc<dyn Clock>, until: Moment) -> Self {
+        Patience { clock: clock.clone(), until, said: None }
+    }
+
+    /// What this attempt came to; none if it is worth another.
+    pub(crate) async fn attempt<T>(&mut self, attempt: impl Future<Output = Result<T>>) -> Option<Result<T>> {
+        let silent = || Error::new(Kind::Indeterminate, "the store did not answer while the lease lasted");
+        tokio::select! {
+            biased;
+            tried = attempt => match tried {
+                Err(error) if error.is_retryable() || error.kind() == Kind::Indeterminate => self.said = Some(error),
+                answered => return Some(answered),
+            },
+            () = self.clock.sleep_until(self.until) => return Some(Err(self.said.take().unwrap_or_else(silent))),
+        }
+        self.clock.sleep_until((self.clock.now() + RETRY).min(self.until)).await;
+        None
+    }
+}

@@ -1,0 +1,198 @@
+//! Asking for a lease: once, or waiting for it; for one future, or by hand.
+//!
+//! Promise: [`Lease::run`] starts the work only while the lease is held and every guard is sealed, and drops it when the
+//! lease is lost. Non-promise: what the work started elsewhere is not stopped.
+
+use crate::busy::Busy;
+use crate::held::{Held, Tenure};
+use leasehold_core::guard::Guard;
+use leasehold_core::{
+    Acquired, Ask, Coordinator, Error, HolderId, Kind, Label, LeaseName, Loss, Outcome, Released, Result, Ttl,
+    parse_duration,
+};
+use std::pin::{Pin, pin};
+use std::time::Duration;
+
+/// How long a lease lasts unless renewed, where nobody says: as with the command.
+pub(crate) const TTL: &str = "90s";
+
+/// How a run went.
+#[derive(Debug)]
+#[must_use = "the work may have been skipped, or stopped in the middle"]
+pub enum Run<T> {
+    /// The work is done, and this is what it gave.
+    Ran(T),
+    /// Nothing was begun: somebody else is at it.
+    Skipped(Busy),
+    /// The lease was lost, and the work was stopped, or was over before that was known. What it wrote through guards after
+    /// somebody else was granted the lease was refused.
+    Lost(Loss),
+}
+
+impl<T> Run<T> {
+    /// What the work gave, if it was done.
+    pub fn ran(self) -> Option<T> {
+        match self {
+            Run::Ran(value) => Some(value),
+            Run::Skipped(_) | Run::Lost(_) => None,
+        }
+    }
+}
+
+/// A lease that is asked for. It is acquired by [`run`](Lease::run) or [`acquire`](Lease::acquire), which also give the first
+/// thing that was wrong with what was set before.
+#[derive(Debug)]
+#[must_use = "nothing happens before `run` or `acquire`"]
+pub struct Lease<'a> {
+    coordinator: Coordinator,
+    asked: Result<Asked>,
+    guards: Vec<&'a dyn Guard>,
+}
+
+#[derive(Debug)]
+struct Asked {
+    name: LeaseName,
+    ttl: Ttl,
+    wait: Duration,
+    label: Option<Label>,
+    stalls_after: Option<Duration>,
+}
+
+impl<'a> Lease<'a> {
+    pub(crate) fn new(coordinator: Coordinator, name: &str) -> Self {
+        let asked = || {
+            let (name, ttl) = (name.parse()?, TTL.parse()?);
+            Ok(Asked { name, ttl, wait: Duration::ZERO, label: None, stalls_after: None })
+        };
+        Lease { coordinator, asked: asked(), guards: Vec::new() }
+    }
+
+    /// How long the lease lasts unless renewed: `90s` if nobody says, and from `1s` to `24h`. It is renewed every third of
+    /// that. If this process dies, nobody else can start before it is over.
+    pub fn ttl(self, ttl: &str) -> Self {
+        self.set(|asked| Ok(asked.ttl = lifetime(ttl)?))
+    }
+
+    /// How long to wait for whoever has it: not at all if nobody says. `10m`, `1h30m`.
+    pub fn wait(self, limit: &str) -> Self {
+        self.set(|asked| Ok(asked.wait = duration("wait", limit)?))
+    }
+
+    /// What the holder calls itself; the machine's name if nobody says. At most 64 bytes; need not be unique.
+    pub fn label(self, label: &str) -> Self {
+        self.set(|asked| Ok(asked.label = Some(Label::named("label", label)?)))
+    }
+
+    /// Gives the lease up when there was no [`Held::progress`] for so long. Without this, work that hangs holds it as long as
+    /// the process lives.
+    pub fn progress_timeout(self, limit: &str) -> Self {
+        self.set(|asked| Ok(asked.stalls_after = Some(duration("progress_timeout", limit)?)))
+    }
+
+    /// Shuts every earlier holder out of this resource before the work begins. Any number of them.
+    pub fn guard(mut self, guard: &'a dyn Guard) -> Self {
+        self.guards.push(guard);
+        self
+    }
+
+    /// Runs this work under the lease, and releases the lease with its outcome: succeeded, or failed if it gave an error.
+    ///
+    /// If the lease is lost, the work is dropped at its next await. If the store cannot be told that the work is over, the
+    /// value is given all the same, and the lease runs out by itself. Work that panics leaves it to run out too.
+    ///
+    /// # Errors
+    /// The work's own, or ours turned into it: what was set is wrong, the store could not be asked, or a guard refused.
+    pub async fn run<T, E, F>(self, work: impl FnOnce(Tenure) -> F) -> Result<Run<T>, E>
+    where
+        F: Future<Output = Result<T, E>>,
+        E: From<Error>,
+    {
+        match self.attempt().await? {
+            Run::Ran(held) => {
+                let work = work(held.tenure());
+                under(held, work).await
+            }
+            Run::Skipped(busy) => Ok(Run::Skipped(busy)),
+            Run::Lost(loss) => Ok(Run::Lost(loss)),
+        }
+    }
+
+    /// Acquires the lease, to be released by hand.
+    ///
+    /// # Errors
+    /// [`Kind::Contended`] if somebody else had it for as long as we waited; its [`Error::holder`] says who. Otherwise those of
+    /// [`run`](Lease::run).
+    pub async fn acquire(self) -> Result<Held> {
+        match self.attempt().await? {
+            Run::Ran(held) => Ok(held),
+            Run::Skipped(busy) => Err(busy.into_error()),
+            Run::Lost(loss) => Err(Error::new(Kind::Lost, format!("the lease was lost before it was used: {loss}"))),
+        }
+    }
+
+    /// Acquires and seals. From the first answer of the store on, the grant is kept.
+    ///
+    /// Boxed, for the compiler could not tell that it can be sent to another thread.
+    fn attempt(self) -> Pin<Box<dyn Future<Output = Result<Run<Held>>> + Send + 'a>> {
+        Box::pin(self.attempted())
+    }
+
+    async fn attempted(self) -> Result<Run<Held>> {
+        let Asked { name, ttl, wait, label, stalls_after } = self.asked?;
+        let ask = Ask::new(HolderId::new(label), ttl);
+        let held = match self.coordinator.acquire_within(&[name], &ask, wait).await? {
+            Acquired::Granted(grant) => Held::keep(self.coordinator, *grant, stalls_after),
+            Acquired::Refused { lease, refusal, now } => return Ok(Run::Skipped(Busy::new(lease, *refusal, now)?)),
+        };
+        Ok(match held.seal(&self.guards).await? {
+            Ok(held) => Run::Ran(held),
+            Err(loss) => Run::Lost(loss),
+        })
+    }
+
+    /// The first thing that is wrong is remembered; what comes after it makes no difference.
+    fn set(mut self, set: impl FnOnce(&mut Asked) -> Result<()>) -> Self {
+        self.asked = self.asked.and_then(|mut asked| set(&mut asked).map(|()| asked));
+        self
+    }
+}
+
+/// Runs work under a lease that is held, and releases it.
+pub(crate) async fn under<T, E>(held: Held, work: impl Future<Output = Result<T, E>>) -> Result<Run<T>, E> {
+    let ended = {
+        // Dropped with this block: before the lease is released, and, if we are dropped, before it is no longer renewed.
+        let mut work = pin!(work);
+        tokio::select! {
+            biased;
+            loss = held.lost() => Err(loss),
+            ended = &mut work => Ok(ended),
+        }
+    };
+    match ended {
+        Err(loss) => {
+            // Only work that stalled still has it; what has moved on needs no word of ours.
+            if let Loss::Stalled { .. } = loss {
+                let _ = held.end(Outcome::Lost).await;
+            }
+            Ok(Run::Lost(loss))
+        }
+        Ok(Err(error)) => {
+            let _ = held.end(Outcome::Failed).await;
+            Err(error)
+        }
+        Ok(Ok(value)) => match held.end(Outcome::Succeeded).await {
+            Ok(Released::Lost(_)) => Ok(Run::Lost(Loss::Moved("it was taken away while the work ran".into()))),
+            Ok(_) | Err(_) => Ok(Run::Ran(value)),
+        },
+    }
+}
+
+/// Reads a duration, for messages that name the field.
+pub(crate) fn duration(field: &str, text: &str) -> Result<Duration> {
+    parse_duration(text).map_err(|error| error.with_origin(format!("in `{field}`")))
+}
+
+/// Reads a TTL, for messages that name the field.
+pub(crate) fn lifetime(text: &str) -> Result<Ttl> {
+    text.parse().map_err(|error: Error| error.with_origin("in `ttl`"))
+}

@@ -1,0 +1,402 @@
+//! Queues: items that wait in a store, and are completed once each.
+//!
+//! Promise: at most one accepted completion per item, and what a completion adds is added if and only if it counts.
+//! Non-promise: work may be done more than once, if a worker dies or stalls. The item's token tells guards which attempt
+//! counts, and its [idempotency key](Attempt::idempotency_key) is the same for each.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+//! # let leases = leasehold::Leases::on(leasehold::store::memory());
+//! let emails = leases.queue("emails")?;
+//! emails.add("to: ada").await?;
+//!
+//! let mut worker = emails.worker()?;
+//! let _ran = worker.run(async |item| -> leasehold::Result<()> {
+//!     println!("sending {}", String::from_utf8_lossy(item.payload()));
+//!     Ok(())
+//! }).await?;
+//! # Ok(()) }
+//! ```
+
+use crate::held::{Patience, lost};
+use crate::lease::{Run, TTL, duration, lifetime};
+use leasehold_core::lease::protocol::Report;
+use leasehold_core::{Checkpoint, Coordinator, Error, Keeper, Kind, Label, Line, Loss, Result, Standing, Token, Ttl};
+use leasehold_work::Backlog;
+use leasehold_work::backlog::Addition;
+use leasehold_work::queue::{self as work, Claimer, ItemGrant, ItemTenancy, Payload, Reason};
+use std::ops::Deref;
+use std::pin::pin;
+use tokio::sync::watch;
+
+/// A queue of one store. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Queue {
+    queue: work::Queue,
+    ttl: Ttl,
+    label: Option<Label>,
+}
+
+/// What [`Queue::add`] came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Added {
+    /// The item's id.
+    pub id: String,
+    /// False if there is an item with this key already; nothing was added then.
+    pub is_new: bool,
+}
+
+impl Queue {
+    pub(crate) fn new(coordinator: &Coordinator, name: &str) -> Result<Self> {
+        let (store, clock) = (coordinator.store().clone(), coordinator.clock().clone());
+        let queue = work::Queue::with_clock(store, name.parse()?, clock);
+        Ok(Queue { queue, ttl: TTL.parse()?, label: None })
+    }
+
+    /// The same queue, claiming for so long unless renewed: `90s` if nobody says.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] if that is not from `1s` to `24h`.
+    pub fn with_ttl(self, ttl: &str) -> Result<Self> {
+        Ok(Queue { ttl: lifetime(ttl)?, ..self })
+    }
+
+    /// The same queue, claiming under this name; the machine's if nobody says.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] if that is not one line of at most 64 bytes.
+    pub fn with_label(self, label: &str) -> Result<Self> {
+        Ok(Queue { label: Some(Label::named("label", label)?), ..self })
+    }
+
+    /// Adds an item: a payload of at most 48 KiB, or a [`NewItem`].
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] for a wrong item; otherwise what the store said.
+    pub async fn add(&self, item: impl Into<NewItem>) -> Result<Added> {
+        let added = self.queue.add(item.into().item?).await?;
+        Ok(Added { id: added.name().id.to_string(), is_new: matches!(added, work::Added::New(_)) })
+    }
+
+    /// One who claims items, one after the other.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] if the store's clock cannot tell a TTL so short.
+    pub fn worker(&self) -> Result<Worker> {
+        let claimer = Claimer::new(self.queue.clone(), self.label.clone(), self.ttl)?;
+        Ok(Worker { claimer })
+    }
+
+    /// Claims the next item, if one can be claimed now. A [`Worker`] does it at less cost, and can wait.
+    ///
+    /// # Errors
+    /// What the store said.
+    pub async fn claim(&self) -> Result<Option<Claimed>> {
+        self.worker()?.claim_within("0s").await
+    }
+}
+
+/// An item that is to be added. What was wrong with what it was given is said when it is added.
+#[derive(Debug)]
+pub struct NewItem {
+    item: Result<work::NewItem>,
+}
+
+impl NewItem {
+    /// An item with this payload: at most 48 KiB.
+    pub fn new(payload: impl Into<Vec<u8>>) -> Self {
+        let item = Payload::new(payload).map(|payload| work::NewItem { payload, ..Default::default() });
+        NewItem { item }
+    }
+
+    /// Not to be claimed for so long.
+    #[must_use]
+    pub fn delay(self, delay: &str) -> Self {
+        self.set(|item| Ok(item.delay = duration("delay", delay)?))
+    }
+
+    /// How urgent it is: 0 to 9, higher first; 5 if nobody says.
+    #[must_use]
+    pub fn priority(self, priority: u8) -> Self {
+        self.set(|item| Ok(item.priority = priority.try_into()?))
+    }
+
+    /// How often it is tried at most: 5 times if nobody says.
+    #[must_use]
+    pub fn attempts(self, most: u32) -> Self {
+        self.set(|item| Ok(item.attempts.most = most))
+    }
+
+    /// Added only if no item of the queue has this key.
+    #[must_use]
+    pub fn key(self, key: &str) -> Self {
+        self.set(|item| Ok(item.key = Some(key.parse()?)))
+    }
+
+    fn set(self, set: impl FnOnce(&mut work::NewItem) -> Result<()>) -> Self {
+        NewItem { item: self.item.and_then(|mut item| set(&mut item).map(|()| item)) }
+    }
+}
+
+impl From<&str> for NewItem {
+    fn from(payload: &str) -> Self {
+        NewItem::new(payload)
+    }
+}
+
+impl From<String> for NewItem {
+    fn from(payload: String) -> Self {
+        NewItem::new(payload)
+    }
+}
+
+impl From<Vec<u8>> for NewItem {
+    fn from(payload: Vec<u8>) -> Self {
+        NewItem::new(payload)
+    }
+}
+
+/// Claims items, one after the other. It remembers what it has seen of the line, so keep it.
+#[derive(Debug)]
+pub struct Worker {
+    claimer: Claimer,
+}
+
+impl Worker {
+    /// Waits for the next item. Dropping the future claims nothing, or what runs out after its TTL.
+    ///
+    /// # Errors
+    /// What the store said.
+    pub async fn claim(&mut self) -> Result<Claimed> {
+        let grant = self.claimer.next().await?;
+        Ok(self.keep(grant))
+    }
+
+    /// The same for so long at most: `10s`; `0s` does not wait.
+    ///
+    /// # Errors
+    /// What the store said.
+    pub async fn claim_within(&mut self, limit: &str) -> Result<Option<Claimed>> {
+        let limit = duration("limit", limit)?;
+        let grant = self.claimer.next_within(limit).await?;
+        Ok(grant.map(|grant| self.keep(grant)))
+    }
+
+    /// Waits for the next item, does this work for it, and completes it; or fails the attempt, if the work gave an error.
+    ///
+    /// If the item is lost, the work is dropped at its next await. It is never [`Run::Skipped`].
+    ///
+    /// # Errors
+    /// The work's own, or ours turned into it. If the store could not be told that the work is done, the item is tried again.
+    pub async fn run<T, E, F>(&mut self, work: impl FnOnce(Attempt) -> F) -> Result<Run<T>, E>
+    where
+        F: Future<Output = Result<T, E>>,
+        E: From<Error> + std::fmt::Display,
+    {
+        let item = self.claim().await?;
+        let ended = {
+            // Dropped with this block: before the item is completed, and, if we are dropped, before it is no longer renewed.
+            let mut work = pin!(work(item.attempt.clone()));
+            tokio::select! {
+                biased;
+                loss = item.lost() => return Ok(Run::Lost(loss)),
+                ended = &mut work => ended,
+            }
+        };
+        let (settled, given) = match ended {
+            Ok(value) => (item.complete().await, Ok(value)),
+            Err(error) => (item.fail(&error.to_string()).await, Err(error)),
+        };
+        match settled {
+            Err(refused) if matches!(refused.kind(), Kind::Fenced | Kind::Lost) => {
+                Ok(Run::Lost(Loss::Moved(refused.to_string())))
+            }
+            Err(untold) if given.is_ok() => Err(untold.into()),
+            _ => given.map(Run::Ran),
+        }
+    }
+
+    fn keep(&self, grant: ItemGrant) -> Claimed {
+        let queue = self.claimer.queue().clone();
+        let keeper = Keeper::keep(ItemTenancy { queue: queue.clone(), grant: grant.clone() }, None);
+        let standing = keeper.standing();
+        Claimed { attempt: Attempt { queue, grant, standing }, keeper }
+    }
+}
+
+/// An item that is claimed, and renewed in the background. Dropped, it is no longer renewed, and goes back to the queue after
+/// its TTL.
+///
+/// A guard takes `&item` where it wants a token.
+#[derive(Debug)]
+#[must_use = "dropped, it is no longer renewed, and goes back to the queue after its TTL"]
+pub struct Claimed {
+    attempt: Attempt,
+    keeper: Keeper<ItemTenancy>,
+}
+
+/// One attempt at an item, as seen by the work that is done in it. It can be cloned and passed on; it does not keep the item,
+/// whoever claimed it does.
+///
+/// A guard takes `&attempt` where it wants a token.
+#[derive(Debug, Clone)]
+pub struct Attempt {
+    queue: work::Queue,
+    grant: ItemGrant,
+    standing: watch::Receiver<Standing>,
+}
+
+impl Attempt {
+    /// The item's id.
+    pub fn id(&self) -> String {
+        self.grant.name().id.to_string()
+    }
+
+    /// What it carries.
+    pub fn payload(&self) -> &[u8] {
+        self.grant.item().payload.bytes()
+    }
+
+    /// The proof to show to guards.
+    pub fn token(&self) -> &Token {
+        self.grant.token()
+    }
+
+    /// Which attempt this is, from 1.
+    pub fn number(&self) -> u32 {
+        self.grant.item().tried
+    }
+
+    /// A key that is the same for each attempt.
+    pub fn idempotency_key(&self) -> String {
+        self.token().lease.to_string()
+    }
+
+    /// What an earlier attempt left for this one.
+    pub fn previous_checkpoint(&self) -> Option<&str> {
+        self.grant.item().progress.as_ref()?.checkpoint.as_ref().map(Checkpoint::as_str)
+    }
+
+    /// Says how far the work has come: one line of at most 200 bytes.
+    ///
+    /// # Errors
+    /// [`Kind::Lost`] if the item is no longer ours.
+    pub async fn progress(&self, marker: &str) -> Result<()> {
+        let report = Report { marker: Some(Line::named("progress", marker)?), checkpoint: None };
+        self.queue.progress(self.token(), report).await
+    }
+
+    /// Leaves what the next attempt needs: any text of at most 4096 bytes.
+    ///
+    /// # Errors
+    /// [`Kind::Lost`] if the item is no longer ours.
+    pub async fn checkpoint(&self, text: &str) -> Result<()> {
+        let report = Report { marker: None, checkpoint: Some(Checkpoint::new(text)?) };
+        self.queue.progress(self.token(), report).await
+    }
+
+    /// Resolves when the item is lost: stop the work then.
+    pub async fn lost(&self) -> Loss {
+        lost(&self.standing).await
+    }
+}
+
+impl Claimed {
+    /// Completes it.
+    ///
+    /// # Errors
+    /// [`Kind::Fenced`] if it was no longer ours: it is not completed then. Otherwise what the store said last; the item is
+    /// tried again after its TTL.
+    pub async fn complete(self) -> Result<()> {
+        self.complete_with(None::<Vec<u8>>, Vec::new()).await
+    }
+
+    /// Completes it with a result of at most 16 KiB, and adds these items to the queue in the same step.
+    ///
+    /// # Errors
+    /// Those of [`complete`](Claimed::complete), and [`Kind::Invalid`] for a wrong result or item.
+    pub async fn complete_with(self, result: Option<impl Into<Vec<u8>>>, follow_ups: Vec<NewItem>) -> Result<()> {
+        let result = result.map(Payload::result).transpose()?;
+        let items: Vec<work::NewItem> = follow_ups.into_iter().map(|new| new.item).collect::<Result<_>>()?;
+        self.end(Ending::Completed(result, items)).await
+    }
+
+    /// Gives the attempt up, and says why. The item is tried again after a pause, or becomes a dead letter.
+    ///
+    /// # Errors
+    /// Those of [`complete`](Claimed::complete).
+    pub async fn fail(self, why: &str) -> Result<()> {
+        self.end(Ending::Failed(Reason::lossy(why, "failed"), false)).await
+    }
+
+    /// Gives it up for good: it becomes a dead letter.
+    ///
+    /// # Errors
+    /// Those of [`complete`](Claimed::complete).
+    pub async fn bury(self, why: &str) -> Result<()> {
+        self.end(Ending::Failed(Reason::lossy(why, "failed"), true)).await
+    }
+
+    /// Gives it back untried, for another to claim.
+    ///
+    /// # Errors
+    /// Those of [`complete`](Claimed::complete).
+    pub async fn give_back(self) -> Result<()> {
+        self.end(Ending::GivenBack).await
+    }
+
+    /// Stops renewing, and tells the queue for as long as the claim is trusted.
+    async fn end(self, ending: Ending) -> Result<()> {
+        let Claimed { attempt: Attempt { queue, .. }, keeper } = self;
+        let grant = keeper.stop().await;
+        let mut patience = Patience::new(queue.clock(), grant.trust_until());
+        loop {
+            if let Some(answer) = patience.attempt(ending.tell(&queue, &grant)).await {
+                return answer;
+            }
+        }
+    }
+}
+
+/// How an attempt ends.
+enum Ending {
+    /// With a result, and what follows from it.
+    Completed(Option<Payload>, Vec<work::NewItem>),
+    /// Why, and whether for good.
+    Failed(Reason, bool),
+    GivenBack,
+}
+
+impl Ending {
+    async fn tell(&self, queue: &work::Queue, grant: &ItemGrant) -> Result<()> {
+        match self {
+            Ending::Completed(result, items) => {
+                let add = items.iter().map(|item| Addition { queue: None, item: item.clone() }).collect();
+                Backlog::complete(queue, grant, result.clone(), add).await.map(drop)
+            }
+            Ending::Failed(why, is_final) => queue.fail(grant, why.clone(), None, *is_final).await.map(drop),
+            Ending::GivenBack => queue.give_back(grant).await.map(drop),
+        }
+    }
+}
+
+impl Deref for Claimed {
+    type Target = Attempt;
+
+    fn deref(&self) -> &Attempt {
+        &self.attempt
+    }
+}
+
+impl AsRef<Token> for Claimed {
+    fn as_ref(&self) -> &Token {
+        self.token()
+    }
+}
+
+impl AsRef<Token> for Attempt {
+    fn as_ref(&self) -> &Token {
+        self.token()
+    }
+}

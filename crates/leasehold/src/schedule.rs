@@ -1,0 +1,268 @@
+//! Schedules: a job that is due at certain times, and each of its slots run once in the whole fleet.
+//!
+//! Promise: a slot is claimed in the same write as the lease, so two machines can never both run it; it is the store's clock
+//! that says what is due. Non-promise: a slot starts when a machine is there to start it, and one whose machine died is run
+//! again.
+//!
+//! ```no_run
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold::Result<()> {
+//! # async fn back_up() -> leasehold::Result<()> { Ok(()) }
+//! let leases = leasehold::connect("sqlite:").await?;
+//! leases
+//!     .schedule("backup", "30 3 * * *")
+//!     .zone("Europe/Berlin")
+//!     .each(async |held| {
+//!         println!("slot {} under {}", held.slot().unwrap_or_default(), held.token());
+//!         back_up().await
+//!     })
+//!     .await
+//! # }
+//! ```
+
+use crate::held::{Held, Tenure};
+use crate::lease::{Run, TTL, duration, lifetime, under};
+use async_trait::async_trait;
+use leasehold_core::guard::Guard;
+use leasehold_core::{Coordinator, Error, Event, Kind, Label, LeaseName, Result, Ttl};
+use leasehold_work::schedule::{
+    self as work, Busy, CatchUp, Decided, Fate, Job, Journals, Launcher, RunEnd, Scheduler, Settings, Start, Watcher,
+    Zone,
+};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+
+/// A job that is due at certain times. It is run by [`each`](Schedule::each), which also gives the first thing that was wrong
+/// with what was set before.
+#[derive(Debug)]
+#[must_use = "nothing happens before `each`"]
+pub struct Schedule<'a> {
+    coordinator: Coordinator,
+    asked: Result<Asked>,
+    guards: Vec<&'a dyn Guard>,
+}
+
+#[derive(Debug)]
+struct Asked {
+    name: LeaseName,
+    line: String,
+    zone: Zone,
+    ttl: Ttl,
+    label: Option<Label>,
+    catch_up: CatchUp,
+}
+
+impl<'a> Schedule<'a> {
+    pub(crate) fn new(coordinator: Coordinator, name: &str, line: &str) -> Self {
+        let asked = || {
+            let (name, ttl) = (name.parse()?, TTL.parse()?);
+            let catch_up = CatchUp::default();
+            Ok(Asked { name, line: line.to_owned(), zone: Zone::UTC, ttl, label: None, catch_up })
+        };
+        Schedule { coordinator, asked: asked(), guards: Vec::new() }
+    }
+
+    /// The time zone of the cron line, by its IANA name; UTC if nobody says.
+    pub fn zone(self, zone: &str) -> Self {
+        self.set(|asked| Ok(asked.zone = zone.parse()?))
+    }
+
+    /// How long the lease lasts unless renewed: `90s` if nobody says, and from `1s` to `24h`.
+    pub fn ttl(self, ttl: &str) -> Self {
+        self.set(|asked| Ok(asked.ttl = lifetime(ttl)?))
+    }
+
+    /// What the holder calls itself; the machine's name if nobody says.
+    pub fn label(self, label: &str) -> Self {
+        self.set(|asked| Ok(asked.label = Some(Label::named("label", label)?)))
+    }
+
+    /// After an outage, the newest `count` slots that are no older than this are run; the newest of one day if nobody says.
+    /// What is dropped is recorded.
+    pub fn catch_up(self, count: u32, max_age: &str) -> Self {
+        self.set(|asked| Ok(asked.catch_up = CatchUp::new(count, duration("max_age", max_age)?)?))
+    }
+
+    /// Shuts every earlier run out of this resource before the work begins. Any number of them.
+    pub fn guard(mut self, guard: &'a dyn Guard) -> Self {
+        self.guards.push(guard);
+        self
+    }
+
+    /// Does this work for each slot that is due and that nobody else runs. An error of the work means that the slot failed, and
+    /// the schedule goes on. It ends only with an error: what was set is wrong, or needs a person; a store that is away is
+    /// waited for.
+    ///
+    /// Dropping the future drops the work; the slot is run again after the TTL, here or elsewhere. To end it without that,
+    /// see [`each_until`](Schedule::each_until).
+    ///
+    /// # Errors
+    /// As said.
+    pub async fn each<E, F>(self, work: impl Fn(Tenure) -> F) -> Result<()>
+    where
+        F: Future<Output = Result<(), E>>,
+    {
+        self.each_until(std::future::pending(), work).await
+    }
+
+    /// The same until `stop` resolves: then it finishes what it is at, and begins nothing new.
+    ///
+    /// # Errors
+    /// Those of [`each`](Schedule::each).
+    pub async fn each_until<E, F>(self, stop: impl Future<Output = ()>, work: impl Fn(Tenure) -> F) -> Result<()>
+    where
+        F: Future<Output = Result<(), E>>,
+    {
+        let Asked { name, line, zone, ttl, label, catch_up } = self.asked?;
+        let job = Arc::new(job(name, work::Schedule::new(&line, zone, None, None)?, catch_up));
+        let (begin, mut starts) = mpsc::unbounded_channel();
+        let (tell, mut troubles) = mpsc::unbounded_channel();
+        let settings = Settings { ttl, label, max_running: 1 };
+        let (scheduler, steering) = Scheduler::new(
+            self.coordinator.clone(),
+            vec![job],
+            Arc::new(Here(begin)),
+            Arc::new(Troubles(tell)),
+            settings,
+        );
+        let (mut scheduling, mut stop, mut is_stopping) = (pin!(scheduler.run()), pin!(stop), false);
+        let mut running = pin!(None);
+        loop {
+            tokio::select! {
+                biased;
+                Some(ran) = poll_some(running.as_mut()) => {
+                    running.set(None);
+                    ran?;
+                }
+                ended = &mut scheduling => return ended,
+                Some(trouble) = troubles.recv() => return Err(trouble),
+                () = &mut stop, if !is_stopping => {
+                    is_stopping = true;
+                    steering.drain();
+                }
+                Some((start, done)) = starts.recv() => {
+                    running.set(Some(run_slot(&self.coordinator, &self.guards, start, done, &work)));
+                }
+            }
+        }
+    }
+
+    fn set(mut self, set: impl FnOnce(&mut Asked) -> Result<()>) -> Self {
+        self.asked = self.asked.and_then(|mut asked| set(&mut asked).map(|()| asked));
+        self
+    }
+}
+
+/// What a future gives, if there is one.
+async fn poll_some<F: Future>(mut future: std::pin::Pin<&mut Option<F>>) -> Option<F::Output> {
+    match future.as_mut().as_pin_mut() {
+        Some(future) => Some(future.await),
+        None => None,
+    }
+}
+
+/// One run of the work, and what is written down about it. An error needs a person.
+async fn run_slot<E, F>(
+    coordinator: &Coordinator,
+    guards: &[&dyn Guard],
+    start: Start,
+    done: oneshot::Sender<()>,
+    work: &impl Fn(Tenure) -> F,
+) -> Result<()>
+where
+    F: Future<Output = Result<(), E>>,
+{
+    let (clock, journals) = (coordinator.clock().clone(), Journals::new(coordinator.clone()));
+    let (lease, epoch, began) = (start.job.name.clone(), start.grant.token().epoch, clock.now());
+    let held = Held::keep(coordinator.clone(), start.grant, None);
+    // The journal is for people, and best effort: what counts is in the lease's record.
+    let _ = journals.begin(&lease, start.slot, epoch).await;
+    let mut refused = None;
+    let fate = match held.seal(guards).await {
+        Err(error) => {
+            refused = Some(error).filter(needs_a_person);
+            Fate::NotStarted
+        }
+        Ok(Err(_)) => Fate::Lost,
+        Ok(Ok(held)) => {
+            let work = work(held.tenure());
+            match under(held, work).await {
+                Ok(Run::Ran(())) => Fate::Succeeded,
+                Ok(Run::Lost(_) | Run::Skipped(_)) => Fate::Lost,
+                Err(_) => Fate::Failed,
+            }
+        }
+    };
+    let ran_for = clock.now().saturating_since(began);
+    let ran_for_ms = u64::try_from(ran_for.as_millis()).unwrap_or(u64::MAX);
+    let _ = journals.end(&lease, start.slot, epoch, RunEnd { fate, exit: None, ran_for_ms, tries: 1 }).await;
+    let event = match fate {
+        Fate::Lost => Some(Event::Lost),
+        Fate::Failed => Some(Event::Failed),
+        _ => None,
+    };
+    if let Some(event) = event {
+        let _ = coordinator.count(&lease, event).await;
+    }
+    let _ = done.send(());
+    refused.map_or(Ok(()), Err)
+}
+
+/// Whether trying again cannot help.
+fn needs_a_person(error: &Error) -> bool {
+    !matches!(error.kind(), Kind::Unavailable | Kind::Contended | Kind::Indeterminate | Kind::Lost)
+}
+
+/// A job without a command.
+fn job(name: LeaseName, schedule: work::Schedule, catch_up: CatchUp) -> Job {
+    Job {
+        name,
+        schedule,
+        argv: Vec::new(),
+        ttl: None,
+        grace: None,
+        busy: Busy::Skip,
+        catch_up,
+        jitter: Duration::ZERO,
+        env: Default::default(),
+        cwd: None,
+        guards: Vec::new(),
+        retries: 0,
+        backoff: Duration::ZERO,
+        timeout: None,
+        progress_timeout: None,
+        on: Vec::new(),
+    }
+}
+
+/// Hands what is to be run to the future that does the work, so that it is dropped with it.
+#[derive(Debug)]
+struct Here(mpsc::UnboundedSender<(Start, oneshot::Sender<()>)>);
+
+#[async_trait]
+impl Launcher for Here {
+    async fn launch(&self, start: &Start) -> Result<()> {
+        let (done, over) = oneshot::channel();
+        let start = Start { job: start.job.clone(), slot: start.slot, grant: start.grant.clone() };
+        let gone = |_| Error::new(Kind::Unavailable, "the schedule was dropped");
+        self.0.send((start, done)).map_err(gone)?;
+        // Dropped in the middle, it is not over: nobody renews it, and it is found to have died.
+        let _ = over.await;
+        Ok(())
+    }
+}
+
+/// Passes on what needs a person.
+#[derive(Debug)]
+struct Troubles(mpsc::UnboundedSender<Error>);
+
+impl Watcher for Troubles {
+    fn decided(&self, _job: &Job, decided: Decided) {
+        if let Decided::Trouble(error) = decided
+            && needs_a_person(&error)
+        {
+            let _ = self.0.send(error);
+        }
+    }
+}
