@@ -1,8 +1,10 @@
-//! Chores: `cargo xtask test [--quick]`, `cargo xtask torture`, `cargo xtask servers`, `cargo xtask tidy`, `cargo xtask lines`.
+//! Chores: `cargo xtask test [--quick]`, `cargo xtask torture`, `cargo xtask servers`, `cargo xtask tidy`, `cargo xtask features`,
+//! `cargo xtask lines`.
 //!
 //! Promise: `test` runs every check that CI runs, in one command. It stops at the first check that fails, but of the tests
 //! it shows every one that does.
 
+mod features;
 mod lanes;
 mod licences;
 mod lines;
@@ -24,6 +26,7 @@ const USAGE: &str = "usage:
   cargo xtask nfs            the directory store and the file guard on a real NFS server; `test` does so too
   cargo xtask servers        install the servers that the tests start; `test` does so too
   cargo xtask tidy           layers, sizes, checklists
+  cargo xtask features       the library with each feature alone, and with the oldest compiler that it names; minutes
   cargo xtask lines          how many lines of code each crate has
   cargo xtask watch COMMAND  run a command as `test` runs the tests: red if it leaves processes or files behind";
 
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         [watch::INNER, "nfs"] => nfs::test(&root()),
         ["servers"] => servers::install(&root()),
         ["tidy"] => tidied(),
+        ["features"] => features::check(&root()),
         ["lines"] => lines::print(&root()),
         ["watch", program, ref args @ ..] => {
             let mut command = with_signals(program);
