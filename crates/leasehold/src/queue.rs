@@ -23,8 +23,8 @@ use crate::lease::{Run, TTL, duration, lifetime};
 use leasehold_core::lease::protocol::Report;
 use leasehold_core::{Checkpoint, Coordinator, Error, Keeper, Kind, Label, Line, Loss, Result, Standing, Token, Ttl};
 use leasehold_work::Backlog;
-use leasehold_work::backlog::Addition;
-use leasehold_work::queue::{self as work, Claimer, ItemGrant, ItemTenancy, Payload, Reason};
+use leasehold_work::backlog::{Addition, Kept};
+use leasehold_work::queue::{self as work, Claimer, ItemGrant, Payload, Reason};
 use std::ops::Deref;
 use std::pin::pin;
 use tokio::sync::watch;
@@ -219,7 +219,7 @@ impl Worker {
 
     fn keep(&self, grant: ItemGrant) -> Claimed {
         let queue = self.claimer.queue().clone();
-        let keeper = Keeper::keep(ItemTenancy { queue: queue.clone(), grant: grant.clone() }, None);
+        let keeper = Keeper::keep(queue.tenancy(grant.clone()), None);
         let standing = keeper.standing();
         Claimed { attempt: Attempt { queue, grant, standing }, keeper }
     }
@@ -233,7 +233,7 @@ impl Worker {
 #[must_use = "dropped, it is no longer renewed, and goes back to the queue after its TTL"]
 pub struct Claimed {
     attempt: Attempt,
-    keeper: Keeper<ItemTenancy>,
+    keeper: Keeper<Kept<work::Queue>>,
 }
 
 /// One attempt at an item, as seen by the work that is done in it. It can be cloned and passed on; it does not keep the item,
