@@ -1,6 +1,6 @@
 //! A guarded resource as a flag names it: one row per kind of guard.
 
-use crate::config::{Source, blame, blame_flag};
+use crate::config::{blame_flag, variable};
 use crate::targets;
 use leasehold_core::guard::{Adopt, Guard, Policy};
 use leasehold_core::{Error, Kind, LeaseName, Result};
@@ -21,16 +21,7 @@ pub fn fence_namespace(flag: Option<&str>) -> Result<Option<FenceNamespace>> {
     if let Some(text) = flag {
         return text.parse().map(Some).map_err(|e| blame_flag(e, "--fence-namespace"));
     }
-    match std::env::var(FENCE_NAMESPACE) {
-        Ok(text) if !text.is_empty() => {
-            let blamed = |e| blame(e, "fence_namespace", &Source::Environment(FENCE_NAMESPACE));
-            text.parse().map(Some).map_err(blamed)
-        }
-        Err(std::env::VarError::NotUnicode(_)) => {
-            Err(Error::new(Kind::Invalid, format!("environment variable {FENCE_NAMESPACE} is not text")))
-        }
-        _ => Ok(None),
-    }
+    variable(FENCE_NAMESPACE, "fence_namespace", str::parse)
 }
 
 /// The guard of the resource that `text` names. Nothing is touched.

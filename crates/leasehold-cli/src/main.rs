@@ -2,6 +2,7 @@
 
 mod args;
 mod config;
+mod context;
 mod exit;
 mod guards;
 mod interrupt;

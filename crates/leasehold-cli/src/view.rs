@@ -102,9 +102,7 @@ pub fn token_json(token: &Token) -> Value {
 }
 
 /// The header of [`lease_row`].
-pub fn lease_header() -> Vec<String> {
-    ["NAME", "STATE", "EPOCH", "HOLDER", "SINCE", "UNTIL"].map(String::from).to_vec()
-}
+pub const LEASE_HEADER: [&str; 6] = ["NAME", "STATE", "EPOCH", "HOLDER", "SINCE", "UNTIL"];
 
 /// A lease as a row.
 pub fn lease_row(lease: &Inspection) -> Vec<String> {

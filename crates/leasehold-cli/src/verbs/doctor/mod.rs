@@ -11,9 +11,8 @@ mod store;
 
 pub use race::{CONTENDER, contend};
 
-use super::coordinator;
-use crate::args::{Common, Doctor as Args};
-use crate::config::{Setting, Settings, Source};
+use crate::args::Doctor as Args;
+use crate::context::{Context, open_store};
 use crate::exit::Exit;
 use crate::interrupt::{Cut, Watch, exit_by};
 use crate::output;
@@ -50,24 +49,24 @@ fn finding(verdict: Verdict, what: impl Into<String>, detail: impl Into<String>)
     Finding { verdict, what: what.into(), detail: detail.into() }
 }
 
-pub async fn doctor(common: &Common, args: &Args) -> Result<Exit> {
-    let mut settings = Settings::gather(common)?;
+pub async fn doctor(context: &Context, args: &Args) -> Result<Exit> {
     if let Some(url) = args.url.as_deref().filter(|url| url.starts_with("spool:")) {
-        return report(common, &spool::examine(&settings, url).await?, "work on this spool");
+        return report(context, &spool::examine(context, url).await?, "work on this spool");
     }
-    if let Some(url) = &args.url {
-        settings.store = Setting { value: url.parse()?, source: Source::Flag };
-    }
+    let url: StoreUrl = match &args.url {
+        Some(url) => url.parse()?,
+        None => context.settings()?.store.value.clone(),
+    };
     if let Some(folder) = args.folder.as_ref().filter(|folder| !folder.is_dir()) {
         return Err(Error::invalid("--folder", folder.display(), "it is not a folder"));
     }
-    let patience = Patience::from_flag(args.timeout.as_deref(), TIMEOUT, format!("`{}`", settings.store.value))?;
+    let patience = Patience::from_flag(args.timeout.as_deref(), TIMEOUT, format!("`{url}`"))?;
     // Where processes cannot be watched over is one of the findings; those of the race end with their handles.
     let (mut watch, room) = (Watch::begin_anyway()?, Room::default());
-    let examined = watch.over(&patience, examine(&settings, args, &patience, &room)).await;
+    let examined = watch.over(&patience, examine(&url, args, &patience, &room)).await;
     let left = clear(&mut watch, &room).await;
     match examined {
-        Ok(findings) => report(common, &[findings?, left].concat(), "leases"),
+        Ok(findings) => report(context, &[findings?, left].concat(), "leases"),
         Err(cut) => {
             left.iter().for_each(|left| output::say(&left.detail));
             match cut {
@@ -82,9 +81,8 @@ pub async fn doctor(common: &Common, args: &Args) -> Result<Exit> {
 type Room = Arc<Mutex<Option<Scratch>>>;
 
 /// Everything that is looked at and tried. The scratch room is left in `room`.
-async fn examine(settings: &Settings, args: &Args, patience: &Patience, room: &Room) -> Result<Vec<Finding>> {
-    let url = &settings.store.value;
-    let coordinator = coordinator(settings).await?;
+async fn examine(url: &StoreUrl, args: &Args, patience: &Patience, room: &Room) -> Result<Vec<Finding>> {
+    let coordinator = open_store(url).await?;
     let mut findings = vec![finding(Verdict::Good, "store", url.to_string())];
     findings.extend(store::describe(&**coordinator.store()).await?);
     findings.push(store::clock(&**coordinator.store()).await?);
@@ -133,24 +131,19 @@ async fn clear(watch: &mut Watch, room: &Room) -> Vec<Finding> {
     vec![finding(Verdict::Note, "scratch", format!("not everything could be taken away: {why}"))]
 }
 
-fn report(common: &Common, findings: &[Finding], purpose: &str) -> Result<Exit> {
+fn report(context: &Context, findings: &[Finding], purpose: &str) -> Result<Exit> {
     let word = |verdict| match verdict {
         Verdict::Good => "ok",
         Verdict::Note => "note",
         Verdict::Bad => "bad",
     };
     let sound = findings.iter().all(|f| f.verdict != Verdict::Bad);
-    if common.json {
-        let checks: Vec<Value> = findings
-            .iter()
-            .map(|f| json!({ "check": f.what, "verdict": word(f.verdict), "detail": f.detail }))
-            .collect();
-        output::json(&json!({ "sound": sound, "checks": checks }))?;
-    } else {
-        let rows: Vec<Vec<String>> =
-            findings.iter().map(|f| vec![word(f.verdict).into(), f.what.clone(), f.detail.clone()]).collect();
-        output::print(&output::table(&rows))?;
-    }
+    let check = |f: &Finding| json!({ "check": f.what, "verdict": word(f.verdict), "detail": f.detail });
+    let row = |f: &Finding| vec![word(f.verdict).into(), f.what.clone(), f.detail.clone()];
+    context.print(
+        || json!({ "sound": sound, "checks": findings.iter().map(check).collect::<Vec<Value>>() }),
+        || output::table(&[], findings.iter().map(row)),
+    )?;
     if sound {
         return Ok(Exit::Done);
     }

@@ -7,7 +7,8 @@
 
 mod place;
 
-use crate::args::{Common, Drill as Args};
+use crate::args::Drill as Args;
+use crate::context::Context;
 use crate::exit::Exit;
 use crate::interrupt::{Cut, Stop, Watch, exit_by};
 use crate::patience::Patience;
@@ -52,13 +53,13 @@ struct Attempt {
     took: Duration,
 }
 
-pub async fn drill(common: &Common, args: Args) -> Result<Exit> {
+pub async fn drill(context: &Context, args: &Args) -> Result<Exit> {
     let number = Nonce::random().to_string();
     let lease: LeaseName = format!("{SCRATCH}{}", &number[..8]).parse()?;
     let namespace = guards::fence_namespace(args.fence_namespace.as_deref())?.unwrap_or_default();
     let place = Place::parse(&args.guard, &number[..8], namespace)?;
     let patience = Patience::from_flag(args.timeout.as_deref(), TIMEOUT, format!("{place} (the drill is set up)"))?;
-    if !common.json {
+    if !context.common.json {
         output::say(&format!("drill on {place}"));
     }
     let mut watch = Watch::begin()?;
@@ -76,7 +77,7 @@ pub async fn drill(common: &Common, args: Args) -> Result<Exit> {
     }
     let (strength, attempts) = held?;
     let is_safe = attempts.iter().all(|attempt| attempt.is_right);
-    if common.json {
+    if context.common.json {
         let rows: Vec<_> = attempts.iter().map(Attempt::json).collect();
         output::json(&json!({ "resource": place.to_string(), "strength": strength.to_string(), "safe": is_safe,
                               "attempts": rows }))?;

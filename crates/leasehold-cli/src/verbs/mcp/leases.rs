@@ -47,7 +47,7 @@ impl Tool for Acquire {
             let message = format!("lease `{token}` is held here already; release it first, or use its token");
             return Err(Error::new(Kind::Invalid, message));
         }
-        let settings = &session.settings;
+        let settings = session.context.settings()?;
         let ttl: Ttl = text(arguments, "ttl").map_or(Ok(settings.ttl.value), str::parse)?;
         let label = match text(arguments, "label") {
             Some(label) => Some(Label::named("label", label)?),

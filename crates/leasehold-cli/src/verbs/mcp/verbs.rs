@@ -6,6 +6,7 @@
 use super::session::Session;
 use super::tools::{Tool, text};
 use crate::args::Cli;
+use crate::context::Target;
 use async_trait::async_trait;
 use clap::CommandFactory;
 use leasehold_core::{Error, Kind, Result};
@@ -126,14 +127,14 @@ impl Tool for Verb {
         let this = std::env::current_exe().map_err(|e| Error::unavailable("cannot find this command", e))?;
         let mut command = Command::new(this);
         command.arg("--json").args(self.verb).args(words).current_dir(&session.root);
-        command.env("LEASEHOLD_STORE", session.settings.store.value.portable());
+        command.env("LEASEHOLD_STORE", session.context.settings()?.store.value.portable());
         let mut shown = None;
         if self.fenced {
             let token = session.token(text(arguments, "token"), text(arguments, "lease"))?;
             shown = Some(token.clone());
             command.env("LEASEHOLD_TOKEN", token.wire());
             if let Some(spool) = session.spool_of(&token) {
-                command.env(crate::verbs::tokens::QUEUE, crate::verbs::queue::Target::Spool(spool).portable());
+                command.env(crate::context::QUEUE, Target::Spool(spool).portable());
             }
         }
         command.stdin(Stdio::null()).env("GIT_TERMINAL_PROMPT", "0");

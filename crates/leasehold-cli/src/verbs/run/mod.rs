@@ -4,9 +4,9 @@ mod ending;
 mod slot;
 mod take;
 
-use super::{coordinator, of_token};
-use crate::args::{Common, Run as Args};
-use crate::config::{Flags, Settings, blame, duration_of};
+use crate::args::Run as Args;
+use crate::config::{Settings, duration_of};
+use crate::context::{Context, token};
 use crate::exit::Exit;
 use crate::supervise::telling::passes;
 use crate::supervise::windows::Windows;
@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const MAX_BACKOFF: Duration = Duration::from_secs(3_600);
 
 /// The validated arguments.
-struct Plan {
+struct Plan<'a> {
     leases: Vec<LeaseName>,
     seats: Seats,
     busy: Busy,
@@ -48,24 +48,14 @@ struct Plan {
     slot: SlotPlan,
     retries: u32,
     backoff: Duration,
-    settings: Settings,
+    settings: &'a Settings,
     quiet: bool,
     command: Vec<OsString>,
 }
 
-impl Plan {
-    fn new(common: &Common, args: Args) -> Result<Self> {
-        let settings = Settings::gather_with(
-            common,
-            Flags {
-                ttl: args.ttl.as_deref(),
-                label: args.label.as_deref(),
-                grace: args.grace.as_deref(),
-                held_exit_code: args.held_exit_code.as_deref(),
-                state: None,
-                no_files: args.slot.adopt,
-            },
-        )?;
+impl<'a> Plan<'a> {
+    fn new(context: &'a Context, args: Args) -> Result<Self> {
+        let settings = context.settings()?;
         let name = LeaseName::to_hold(&args.name)?;
         let mut leases = vec![name.clone()];
         for other in &args.or {
@@ -85,7 +75,7 @@ impl Plan {
         let output = if args.progress_output { Output::Counts } else { Output::Ignored };
         let evidence = Evidence::new(output, args.progress_file);
         let adopt = if args.slot.adopt {
-            Some(super::token(None)?)
+            Some(token(None)?)
         } else {
             args.token.as_deref().map(str::parse::<Token>).transpose()?
         };
@@ -99,8 +89,7 @@ impl Plan {
         let fences = guards::fence_namespace(args.fence_namespace.as_deref())?;
         let namespace = fences.clone().unwrap_or_default();
         if adopt.is_none() {
-            Windows::new(settings.ttl.value, settings.grace.value)
-                .map_err(|e| blame(e, "grace", &settings.grace.source))?;
+            settings.windows(settings.ttl.value)?;
         }
         Ok(Plan {
             leases,
@@ -133,15 +122,15 @@ impl Plan {
     }
 }
 
-pub async fn run(common: &Common, args: Args) -> Result<Exit> {
+pub async fn run(context: &Context, args: Args) -> Result<Exit> {
     let (unrecorded, unless_succeeded) = (args.slot.unrecorded, args.slot.unless_succeeded);
-    let plan = Plan::new(common, args)?;
+    let plan = Plan::new(context, args)?;
     supervise::check()?;
     check(&plan.guards, &plan.leases[0]).await?;
     let opening = async {
         match &plan.adopt {
-            Some(_) => of_token(&plan.settings).await,
-            None => coordinator(&plan.settings).await,
+            Some(_) => context.granting().await,
+            None => context.coordinator().await,
         }
     };
     // The dead-man starts while the store is opened.
@@ -151,11 +140,11 @@ pub async fn run(common: &Common, args: Args) -> Result<Exit> {
     let mut signals = Signals::listen()?;
     let (mut early, mut before) = (early, None);
     loop {
-        let chosen = match plan.slot.find(&coordinator, &plan.leases[0], &mut signals).await? {
+        let chosen = match plan.slot.find(coordinator, &plan.leases[0], &mut signals).await? {
             Found::Go(chosen) => chosen,
             Found::Signal(number) => return Ok(by_signal(number)),
             Found::Nothing(why, event) => match before {
-                None => return Ok(report_skipped(&coordinator, &plan, &why, Some(event)).await),
+                None => return Ok(report_skipped(coordinator, &plan, &why, Some(event)).await),
                 Some(exit) => return Ok(exit),
             },
         };
@@ -163,7 +152,7 @@ pub async fn run(common: &Common, args: Args) -> Result<Exit> {
         let mut ask = Ask::new(HolderId::new(plan.settings.label.value.clone()), plan.settings.ttl.value);
         ask.slot = plan.slot.claim(chosen);
         let taken = tokio::select! {
-            taken = take(&coordinator, &plan, &mut ask) => taken?,
+            taken = take(coordinator, &plan, &mut ask) => taken?,
             number = signals.next_ending() => {
                 // The request may have been on its way: give back what it may have been granted.
                 let _ = tokio::time::timeout(PATIENCE, coordinator.withdraw(&plan.leases, &ask)).await;
@@ -175,11 +164,11 @@ pub async fn run(common: &Common, args: Args) -> Result<Exit> {
             // A run died while this one waited: that slot comes first.
             Taken::Refused(_, refusal, _) if plan.slot.finds(&refusal) => continue,
             busy => {
-                let skipped = skip(&coordinator, &plan, slot, busy).await;
+                let skipped = skip(coordinator, &plan, slot, busy).await;
                 return Ok(before.unwrap_or(skipped));
             }
         };
-        if unless_succeeded && slot::is_over(&coordinator, &plan.leases[0], slot).await? {
+        if unless_succeeded && slot::is_over(coordinator, &plan.leases[0], slot).await? {
             coordinator.release(&grant, Outcome::Succeeded).await?;
             return Ok(Exit::Code(0));
         }
@@ -201,7 +190,7 @@ pub async fn run(common: &Common, args: Args) -> Result<Exit> {
 /// A run under a lease that is held.
 struct Run<'a> {
     coordinator: Coordinator,
-    plan: &'a Plan,
+    plan: &'a Plan<'a>,
     slot: Option<Slot>,
     recorded: bool,
     signals: &'a mut Signals,
@@ -230,8 +219,7 @@ enum Paused {
 impl Run<'_> {
     /// Tries as often as it may.
     async fn under(mut self, grant: Grant, early: Option<Standby>) -> Result<Exit> {
-        let windows = Windows::new(grant.ttl(), self.plan.settings.grace.value)
-            .map_err(|e| blame(e, "grace", &self.plan.settings.grace.source))?;
+        let windows = self.plan.settings.windows(grant.ttl())?;
         // The count is written while the command runs, not before.
         let counting = tokio::spawn({
             let (coordinator, lease) = (self.coordinator.clone(), self.plan.leases[0].clone());
@@ -388,7 +376,7 @@ fn by_signal(number: i32) -> Exit {
 }
 
 /// Skipped: one quiet line and a count.
-async fn skip(coordinator: &Coordinator, plan: &Plan, slot: Option<Slot>, busy: Taken) -> Exit {
+async fn skip(coordinator: &Coordinator, plan: &Plan<'_>, slot: Option<Slot>, busy: Taken) -> Exit {
     let (why, event) = match &busy {
         Taken::Refused(lease, refusal, now) => {
             let event = match slot.filter(|_| !matches!(plan.slot, SlotPlan::Named(_))) {
@@ -405,7 +393,7 @@ async fn skip(coordinator: &Coordinator, plan: &Plan, slot: Option<Slot>, busy: 
     report_skipped(coordinator, plan, &why, event).await
 }
 
-async fn report_skipped(coordinator: &Coordinator, plan: &Plan, why: &str, event: Option<Event>) -> Exit {
+async fn report_skipped(coordinator: &Coordinator, plan: &Plan<'_>, why: &str, event: Option<Event>) -> Exit {
     if !plan.quiet {
         let waited = match plan.busy {
             Busy::Wait(limit) => format!(" after waiting for {}", leasehold_core::format_duration(limit)),

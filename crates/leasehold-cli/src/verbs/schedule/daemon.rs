@@ -3,11 +3,11 @@
 //! Promise: it ends when told to, after its last run; a file that is wrong leaves the old jobs in force and says so.
 //! Non-promise: it is not needed for anything that it started; those runs end by themselves.
 
-use super::coordinator;
 use super::launch::Processes;
 use super::table::Jobs;
-use crate::args::{Common, ScheduleRun};
-use crate::config::{Flags, Settings};
+use crate::args::ScheduleRun;
+use crate::config::Settings;
+use crate::context::Context;
 use crate::exit::Exit;
 use crate::output;
 use crate::verbs::run::ahead_line;
@@ -83,12 +83,12 @@ fn look(path: &Path) -> Option<(std::time::SystemTime, u64, u64)> {
     Some((metadata.modified().ok()?, metadata.len(), metadata.ino()))
 }
 
-pub async fn run(common: &Common, settings: Settings, jobs: Jobs, args: ScheduleRun) -> Result<Exit> {
+pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exit> {
     let labels = labels(args.on)?;
     // Every run would refuse, and use up its slot.
     crate::supervise::check()?;
-    let coordinator = coordinator(&settings).await?;
-    let processes = Arc::new(Processes::new(coordinator.clone(), &settings));
+    let (settings, coordinator) = (context.settings()?, context.coordinator().await?);
+    let processes = Arc::new(Processes::new(coordinator.clone(), settings));
     let label: Option<Label> = settings.label.value.clone();
     let ours = leasehold_work::schedule::Settings {
         ttl: settings.ttl.value,
@@ -114,13 +114,13 @@ pub async fn run(common: &Common, settings: Settings, jobs: Jobs, args: Schedule
             }
             _ = hangup.recv() => {
                 seen = look(&jobs.path);
-                reload(common, &settings, &jobs.path, &labels, &steering);
+                reload(context, settings, &jobs.path, &labels, &steering);
                 false
             }
             () = SystemClock.sleep_until(SystemClock.now() + LOOK) => {
                 let before = std::mem::replace(&mut seen, look(&jobs.path));
                 match &seen {
-                    Some(_) if seen != before => reload(common, &settings, &jobs.path, &labels, &steering),
+                    Some(_) if seen != before => reload(context, settings, &jobs.path, &labels, &steering),
                     None if before.is_some() => {
                         output::say(&format!("the old jobs stay in force: `{}` is gone", jobs.path.display()));
                     }
@@ -128,7 +128,7 @@ pub async fn run(common: &Common, settings: Settings, jobs: Jobs, args: Schedule
                 }
                 // Nothing here can ever run again: a scheduler that was forgotten must not go on in silence.
                 if moved.is_none() && voice.moved.swap(false, Ordering::Relaxed) {
-                    moved = has_left(&coordinator).await;
+                    moved = has_left(coordinator).await;
                 }
                 moved.is_some() && told == 0
             }
@@ -161,8 +161,8 @@ fn announce(jobs: &Jobs, labels: &[String]) {
 }
 
 /// The new jobs, or the old ones if the new are wrong.
-fn reload(common: &Common, in_force: &Settings, path: &Path, labels: &[String], steering: &Steering) {
-    let read = Settings::gather_near(common, Flags::default(), Some(path)).and_then(|changed| {
+fn reload(context: &Context, in_force: &Settings, path: &Path, labels: &[String], steering: &Steering) {
+    let read = context.read_settings().and_then(|changed| {
         // Checked with what they are run under.
         let jobs = Jobs::read(path, in_force)?;
         Ok((jobs, changed))
@@ -177,22 +177,19 @@ fn reload(common: &Common, in_force: &Settings, path: &Path, labels: &[String], 
     }
 }
 
-/// What was changed in the file and is not taken up: runs that go on are under it.
+/// What was changed in the file and is not taken up: runs that are still running are under it.
 fn kept(in_force: &Settings, changed: &Settings) -> Vec<String> {
-    let shown = |is_same: bool, name: &str, old: String, new: String| {
-        let line = format!("setting `{name}` is now `{new}` in the file, and stays `{old}` until a restart");
-        (!is_same).then_some(line)
-    };
-    let text = |value: Option<String>| value.unwrap_or_else(|| "unset".into());
-    let label = |settings: &Settings| text(settings.label.value.as_ref().map(ToString::to_string));
-    let grace = |settings: &Settings| text(settings.grace.value.map(leasehold_core::format_duration));
-    let (old, new) = (in_force, changed);
-    let is_same_store = old.store.value.portable() == new.store.value.portable();
-    let lines = [
-        shown(is_same_store, "store", old.store.value.to_string(), new.store.value.to_string()),
-        shown(old.ttl.value == new.ttl.value, "ttl", old.ttl.value.to_string(), new.ttl.value.to_string()),
-        shown(old.label.value == new.label.value, "label", label(old), label(new)),
-        shown(old.grace.value == new.grace.value, "grace", grace(old), grace(new)),
-    ];
-    lines.into_iter().flatten().collect()
+    let is_same_store = in_force.store.value.portable() == changed.store.value.portable();
+    let both = in_force.rows().into_iter().zip(changed.rows());
+    both.filter(|((name, old, _), (_, new, _))| match *name {
+        // What is hidden from people may have changed too.
+        "store" => !is_same_store,
+        "ttl" | "label" | "grace" => old != new,
+        _ => false,
+    })
+    .map(|((name, old, _), (_, new, _))| {
+        let [old, new] = [old, new].map(|value| value.unwrap_or_else(|| "unset".into()));
+        format!("setting `{name}` is now `{new}` in the file, and stays `{old}` until a restart")
+    })
+    .collect()
 }

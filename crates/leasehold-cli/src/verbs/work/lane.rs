@@ -209,7 +209,7 @@ fn stand_by(plan: &Plan, bench: &Bench, attempt: &Attempt, payload: PathBuf, inp
         plan.command.iter().map(|word| if word == TEMPLATE { payload.clone().into() } else { word.clone() }).collect();
     let token = &attempt.token;
     let mut environment: Vec<(&'static str, OsString)> = vec![
-        (crate::verbs::tokens::QUEUE, plan.queue.clone().into()),
+        (crate::context::QUEUE, plan.queue.clone().into()),
         ("LEASEHOLD_NAME", token.lease.to_string().into()),
         ("LEASEHOLD_ITEM", attempt.id.to_string().into()),
         ("LEASEHOLD_EPOCH", token.epoch.to_string().into()),
