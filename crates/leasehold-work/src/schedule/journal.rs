@@ -4,7 +4,7 @@
 //! written once, by whoever is first. Non-promise: it decides no ownership. Whether a slot may run is decided by the
 //! lease's record alone, in the same swap as the lease; a journal that could not be written loses history, not safety.
 
-use crate::schedule::due::{DropReason, Dropped};
+use crate::schedule::due::{DropReason, Dropped, Interrupted, Plan};
 use leasehold_core::cell::{Fate as Written, MAX_ATTEMPTS};
 use leasehold_core::codec;
 use leasehold_core::document::{Document, Edit};
@@ -413,6 +413,16 @@ impl Journals {
             self.coordinator.count(job, event).await?;
         }
         Ok(new)
+    }
+
+    /// Writes down what a plan gives up and drops, and counts it; gives what is new.
+    pub async fn settle(&self, job: &LeaseName, plan: &Plan) -> Result<(Option<(Slot, Fate)>, Vec<Dropped>)> {
+        let mut given_up = None;
+        if let Some(Interrupted::Died(slot)) = plan.interrupted {
+            given_up = self.give_up(job, slot).await?.map(|fate| (slot, fate));
+        }
+        let dropped = &plan.due.dropped;
+        Ok((given_up, if dropped.is_empty() { Vec::new() } else { self.drop_slots(job, dropped).await? }))
     }
 
     /// See [`Journal::rewind`].

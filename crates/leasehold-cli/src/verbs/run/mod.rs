@@ -21,8 +21,8 @@ use leasehold_core::{
 };
 use leasehold_guards::git::FenceNamespace;
 use leasehold_work::schedule::{Fate, RunEnd, idempotency_key, slot_text};
-pub use slot::ahead_line;
 use slot::{Found, SlotPlan};
+pub use slot::{ahead_line, dropped_line, passed_line};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -15,7 +15,7 @@ use crate::exit::Exit;
 use crate::output;
 use crate::verbs::relay::{Relay, exit_of};
 use leasehold_core::{Coordinator, Error, Inspection, Kind, LeaseName, Result, Slot, SlotState, Timestamp};
-use leasehold_work::schedule::{Busy, Job, Journals, has_succeeded, slot_text};
+use leasehold_work::schedule::{Busy, Job, Journals, Owed, has_succeeded, slot_text};
 use std::io::{BufRead, IsTerminal, Write};
 use std::process::Command;
 
@@ -144,12 +144,12 @@ async fn find(coordinator: &Coordinator, job: &Job, from: Slot, to: Slot, max: u
     let mut found = SlotsLeft { slots: Vec::new(), forgotten: Vec::new() };
     let after = Timestamp::from_millis(from.0.as_millis().saturating_sub(1));
     for slot in job.schedule.between(after, to.0).filter(|slot| !has_succeeded(&record, &journal, *slot)) {
-        match claimed(coordinator, &claims(job, slot)?).await? {
-            Some(SlotState::Done) => {}
-            // A backfill was at it before, and did not succeed.
-            Some(_) => found.slots.push(slot),
-            None if journal.has_forgotten(slot) => found.forgotten.push(slot),
-            None => found.slots.push(slot),
+        // A backfill may have been at it before.
+        let backfilled = claimed(coordinator, &claims(job, slot)?).await?;
+        match Owed::of(&record, &journal, backfilled, slot) {
+            Owed::Nothing => {}
+            Owed::Run => found.slots.push(slot),
+            Owed::Forgotten => found.forgotten.push(slot),
         }
         if found.slots.len() > max {
             break;

@@ -10,10 +10,10 @@ use crate::config::Settings;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output;
-use crate::verbs::run::ahead_line;
+use crate::verbs::run::{ahead_line, dropped_line, passed_line};
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Coordinator, Error, Kind, Label, Result, migration};
-use leasehold_work::schedule::{Decided, Fate, Job, Scheduler, Steering, Watcher, slot_text};
+use leasehold_work::schedule::{Decided, Job, Scheduler, Steering, Watcher, slot_text};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,14 +49,9 @@ impl Watcher for Voice {
                 output::say(&format!("started `{name}` for slot {} under epoch {epoch}", slot_text(slot)));
             }
             Decided::PassedOver(slot, fate) => {
-                output::say(&format!("{}: slot {} of `{name}`", fate.as_str(), slot_text(slot)));
+                output::say(&passed_line(name, slot, fate));
             }
-            Decided::Dropped(dropped) => {
-                let fate = Fate::from(dropped.reason).as_str();
-                let (count, last) = (dropped.count, slot_text(dropped.last));
-                let more = if dropped.more { " or more" } else { "" };
-                output::say(&format!("{fate}: {count}{more} slots of `{name}` up to {last}"));
-            }
+            Decided::Dropped(dropped) => output::say(&dropped_line(name, &dropped)),
         }
     }
 }

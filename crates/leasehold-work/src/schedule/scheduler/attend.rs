@@ -4,15 +4,14 @@
 //! lease in whose record it was claimed in the same swap. Non-promise: skips are judged by whoever looks first.
 
 use super::{Launcher, News, Settings, Start};
-use crate::schedule::due::{Dropped, Last, due};
+use crate::schedule::due::{Candidate, Dropped, Plan};
 use crate::schedule::job::{Busy, Job};
 use crate::schedule::journal::{Fate, Journals, RunEnd};
-use crate::schedule::standing::{Interrupted, Standing};
 use leasehold_core::clock::{Clock, Moment};
 use leasehold_core::lease::protocol::{AfterFailure, SlotClaim};
 use leasehold_core::{
     Acquired, Ask, Coordinator, Epoch, Error, HolderId, Inspection, Kind, LeaseName, Outcome, Ownership, Result, Slot,
-    SlotMark, SlotState, Timestamp, Transfer,
+    SlotState, Timestamp, Transfer,
 };
 use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
@@ -38,8 +37,6 @@ const POLL: Duration = Duration::from_secs(2);
 const FOR_A_SEAT: Duration = Duration::from_millis(500);
 /// A store clock that is behind what it should show by more than this, and more than an answer may take, was set back.
 const SET_BACK: Duration = Duration::from_secs(60);
-/// A slot that is so fresh cannot have been passed over by another machine and be free again.
-const FRESH: Duration = Duration::from_millis(500);
 
 /// What was decided about a job.
 #[derive(Debug)]
@@ -112,7 +109,7 @@ enum Readiness {
 
 /// The first slot with nothing in its way.
 enum First {
-    Clear(Slot),
+    Clear(Candidate),
     /// None; look again at this time, if at any.
     Later(Option<Timestamp>),
     /// What was passed over is written down: look again.
@@ -235,33 +232,27 @@ impl Desk {
             let asked = self.clock().now();
             let seen = self.coordinator.inspect(&job.name).await?;
             self.learn(seen.now, asked);
-            let standing = self.decide(job, &seen).await?;
-            self.tell_ahead(job, standing.ahead, seen.now);
-            if let Some(Interrupted::Died(slot)) = standing.interrupted {
-                if let Some(fate) = self.journals.give_up(&job.name, slot).await? {
-                    self.watcher.decided(job, Decided::PassedOver(slot, fate));
-                }
-                continue;
+            let plan = self.plan(job, &seen).await?;
+            self.tell_ahead(job, plan.ahead, seen.now);
+            let (given_up, dropped) = self.journals.settle(&job.name, &plan).await?;
+            if let Some((slot, fate)) = given_up {
+                self.watcher.decided(job, Decided::PassedOver(slot, fate));
             }
-            let dropped = &standing.due.dropped;
-            if !dropped.is_empty() {
-                let new = self.journals.drop_slots(&job.name, dropped).await?;
-                new.iter().for_each(|d| self.watcher.decided(job, Decided::Dropped(*d)));
-                if new != *dropped {
-                    // Another was at it too: what is left is decided on what it wrote.
-                    continue;
-                }
+            dropped.iter().for_each(|d| self.watcher.decided(job, Decided::Dropped(*d)));
+            if dropped != plan.due.dropped {
+                // Another was at it too: what is left is decided on what it wrote.
+                continue;
             }
             let next = job.schedule.next_after(seen.now).map(|slot| slot.0.plus(job.delay(slot)));
             let next = next.into_iter().chain(recheck(&seen)).min();
-            let slot = match self.first_clear(job, &standing, &seen).await? {
-                First::Clear(slot) => slot,
+            let Candidate { slot, gives_up, .. } = match self.first_clear(job, &plan, &seen).await? {
+                First::Clear(candidate) => candidate,
                 First::Later(at) => return Ok(next.into_iter().chain(at).min()),
                 First::Written => continue,
             };
             self.watcher.decided(job, Decided::Due(slot));
             drop(asking);
-            match self.claim(job, SlotClaim { gives_up: standing.gives_up(), ..claim_on(slot) }).await? {
+            match self.claim(job, SlotClaim { slot, after_failure: AfterFailure::Leave, gives_up }).await? {
                 Claimed::Ours => return Ok(next),
                 Claimed::NoSeat => return Ok(Some(self.now().plus(FOR_A_SEAT))),
                 Claimed::NotOurs => {}
@@ -270,49 +261,42 @@ impl Desk {
         Ok(Some(self.now().plus(POLL)))
     }
 
-    /// Where the job stands by what was seen.
-    async fn decide(&self, job: &Job, seen: &Inspection) -> Result<Standing> {
-        // The usual case needs no journal: the slot before is settled, and this one has just come.
-        let is_usual = |mark: &SlotMark| {
-            let is_settled = mark.state != SlotState::Running && mark.slot.0 <= seen.now;
-            is_settled && !self.told().unread.contains(&job.name)
-        };
-        if let Some(mark) = seen.record.slot.filter(is_usual) {
-            let due = due(&job.schedule, seen.now, Last::Settled(mark.slot.0), job.catch_up, |_| false);
-            let fresh = |slot: &Slot| seen.now.saturating_since(slot.0) < FRESH;
-            if due.dropped.is_empty() && due.run.iter().all(fresh) {
-                return Ok(Standing { interrupted: None, due, ahead: None });
-            }
+    /// What is to be done by what was seen.
+    async fn plan(&self, job: &Job, seen: &Inspection) -> Result<Plan> {
+        let usual = Plan::without_journal(&job.schedule, &seen.record, job.catch_up, seen.now);
+        if let Some(plan) = usual.filter(|_| !self.told().unread.contains(&job.name)) {
+            return Ok(plan);
         }
         let mut journal = self.journals.read(&job.name).await?.0;
         self.told().unread.remove(&job.name);
         if journal.since.is_none_or(|since| since > seen.now) {
             journal.since = Some(self.journals.register(&job.name).await?);
         }
-        Ok(Standing::of(&job.schedule, &seen.record, &journal, job.catch_up, seen.now))
+        Ok(Plan::of(&job.schedule, &seen.record, &journal, job.catch_up, seen.now))
     }
 
     /// The first slot with nothing in the way; the slot whose run died is the first of all. Those that are passed over
     /// because of what is in the way are written down.
-    async fn first_clear(&self, job: &Job, standing: &Standing, seen: &Inspection) -> Result<First> {
-        let mut later = None;
-        if let (Some(Interrupted::Again(slot)), None) = (standing.interrupted, &seen.record.paused) {
-            match (seen.record.live_tenure(seen.now), try_again_at(&seen.record, slot)) {
-                (Some(tenure), _) => later = Some(seen.now.plus(POLL).min(tenure.deadline)),
-                // Newer ones wait for it.
-                (None, Some(at)) if at > seen.now => return Ok(First::Later(Some(at))),
-                (None, _) => return Ok(First::Clear(slot)),
+    async fn first_clear(&self, job: &Job, plan: &Plan, seen: &Inspection) -> Result<First> {
+        let (mut later, mut written) = (None, false);
+        for candidate in plan.candidates(&seen.record) {
+            let slot = candidate.slot;
+            if candidate.is_recovery {
+                match (seen.record.live_tenure(seen.now), try_again_at(&seen.record, slot)) {
+                    (Some(tenure), _) => later = Some(seen.now.plus(POLL).min(tenure.deadline)),
+                    // Newer ones wait for it.
+                    (None, Some(at)) if at > seen.now => return Ok(First::Later(Some(at))),
+                    (None, _) => return Ok(First::Clear(candidate)),
+                }
+                continue;
             }
-        }
-        let mut written = false;
-        for slot in standing.due.run.iter().copied() {
             let start = slot.0.plus(job.delay(slot));
             if start > seen.now {
                 later = later.into_iter().chain([start]).min();
                 break;
             }
             match readiness(job, slot, seen) {
-                Readiness::Clear => return Ok(First::Clear(slot)),
+                Readiness::Clear => return Ok(First::Clear(candidate)),
                 Readiness::Later(at) => later = later.into_iter().chain([at]).min(),
                 Readiness::Over(fate) => {
                     if self.journals.pass_over(&job.name, slot, job.schedule.before(slot), fate).await? {
@@ -359,10 +343,6 @@ impl Desk {
         });
         Ok(Claimed::Ours)
     }
-}
-
-const fn claim_on(slot: Slot) -> SlotClaim {
-    SlotClaim::new(slot, AfterFailure::Leave)
 }
 
 /// When a slot that could not be started is tried again, by us or by another: the pause grows with each time in a row. It is
