@@ -76,6 +76,11 @@ pub const TABLE: &[(Exit, &str)] = &[
 ];
 
 impl Exit {
+    /// As a shell shows a command that this signal ended.
+    pub fn by_signal(number: i32) -> Self {
+        Exit::Code(128_u8.saturating_add(u8::try_from(number).unwrap_or(0)))
+    }
+
     /// The number.
     pub const fn code(self) -> u8 {
         match self {

@@ -10,9 +10,9 @@
 pub mod deadman;
 mod evidence;
 pub mod rescue;
+pub mod settlement;
 mod signals;
 mod standby;
-pub mod telling;
 pub mod trial;
 mod trouble;
 pub mod windows;
@@ -68,6 +68,16 @@ impl Ended {
     /// Whether nothing was run, for a reason that passes.
     pub fn passes(&self) -> bool {
         matches!(self, Ended::NotStarted(trouble) if trouble.passes())
+    }
+}
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Ended::Exited(code) => write!(f, "exit code {code}"),
+            Ended::Killed(signal) => write!(f, "signal {signal}"),
+            Ended::NotStarted(trouble) => trouble.fmt(f),
+        }
     }
 }
 

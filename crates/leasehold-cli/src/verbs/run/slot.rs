@@ -3,7 +3,6 @@
 //! Promise: which slot is due is told by the store's clock alone, and the slot is claimed in the same swap as the lease.
 //! Non-promise: the journal is best effort; a store that is slow to write it delays no command.
 
-use super::PATIENCE;
 use crate::args::RunSlot;
 use crate::config::{blame_flag, duration_of};
 use crate::output;
@@ -14,7 +13,7 @@ use leasehold_core::{
     Coordinator, Epoch, Event, Inspection, Kind, LeaseName, Result, Slot, SlotState, Timestamp, migration,
 };
 use leasehold_work::schedule::{
-    Candidate, CatchUp, Dropped, Fate, Journals, Plan, RunEnd, Schedule, Zone, has_succeeded, parse_instant, slot_text,
+    Candidate, CatchUp, Dropped, Fate, Journals, Plan, Schedule, Zone, has_succeeded, parse_instant, slot_text,
 };
 use std::time::Duration;
 
@@ -205,13 +204,5 @@ pub async fn note_begin(coordinator: &Coordinator, lease: &LeaseName, slot: Opti
         && error.kind() == Kind::Corrupt
     {
         output::say(&format!("slot {} of `{lease}` is not written down: {error}", slot_text(slot)));
-    }
-}
-
-/// Writes down how it ended.
-pub async fn note_end(coordinator: &Coordinator, lease: &LeaseName, slot: Option<Slot>, epoch: Epoch, end: RunEnd) {
-    if let Some(slot) = slot {
-        let journals = Journals::new(coordinator.clone());
-        let _ = tokio::time::timeout(PATIENCE, journals.end(lease, slot, epoch, end)).await;
     }
 }

@@ -7,7 +7,7 @@
 use super::bench::{Bench, cannot};
 use crate::exit::Exit;
 use crate::output;
-use crate::supervise::telling::{self, Telling, Untold};
+use crate::supervise::settlement::{Settlement, Verdict, passes as may_pass, settle};
 use crate::supervise::windows::Windows;
 use crate::supervise::{Course, Ended, Feed, Finished, Signals, Standby, Task, supervise};
 use crate::verbs::queue::follow_ups;
@@ -107,13 +107,15 @@ pub async fn run<B: Backlog>(backlog: B, mut claimer: B::Claimer, plan: Plan) ->
             store: plan.store.clone(),
         };
         let finished = supervise(keeper, standby, task, &mut signals).await;
-        match settle(&backlog, &plan, &bench, &attempt, finished, &asked).await? {
-            Settled::Over => pauses = 0,
-            Settled::Lost => exit = Exit::LostInRun,
-            Settled::Unrecorded if exit == Exit::Done => exit = Exit::Untold,
-            Settled::Unrecorded => {}
-            Settled::NotNow => rest(&asked, &mut pauses).await,
-            Settled::CannotRun(exit) => return Ok(exit),
+        let settled = end(&backlog, &plan, &bench, &attempt, finished, &asked).await;
+        match (settled.verdict, settled.ended) {
+            // Given back, and the queue may not know it: it expires by itself, and is tried again.
+            (Verdict::NotStarted, _) => rest(&asked, &mut pauses).await,
+            (Verdict::Failed, Ended::NotStarted(_)) => return Ok(settled.exit),
+            (Verdict::Lost | Verdict::LostUnstarted, _) => exit = Exit::LostInRun,
+            _ if settled.is_recorded => pauses = 0,
+            _ if exit == Exit::Done => exit = Exit::Untold,
+            _ => {}
         }
     }
     Ok(if plan.items.is_some() { exit } else { Exit::Done })
@@ -135,7 +137,7 @@ async fn rest(asked: &watch::Sender<u32>, failures: &mut usize) {
 }
 
 const fn passes(kind: Kind) -> bool {
-    matches!(kind, Kind::Unavailable | Kind::Contended | Kind::Indeterminate | Kind::Lost)
+    may_pass(kind) || matches!(kind, Kind::Lost)
 }
 
 /// Whether this is a lane of several. A worker that a lane's command starts is not: it finds the variable empty.
@@ -227,89 +229,46 @@ fn stand_by(plan: &Plan, bench: &Bench, attempt: &Attempt, payload: PathBuf, inp
     Standby::start_with(command, &plan.store.portable(), None, Feed { input: Some(input), environment })
 }
 
-enum Settled {
-    Over,
-    Lost,
-    /// It was worked on, and the queue could not be told.
-    Unrecorded,
-    /// The command could not be started, and may be later.
-    NotNow,
-    CannotRun(Exit),
-}
-
-/// Says what became of the item, and tells the queue, as long as it takes while the item is trusted.
-async fn settle<B: Backlog>(
+/// Says what became of the item, and tells the queue.
+async fn end<B: Backlog>(
     backlog: &B,
     plan: &Plan,
     bench: &Bench,
     attempt: &Attempt,
     finished: Finished<B::Grant>,
     asked: &watch::Sender<u32>,
-) -> Result<Settled> {
-    let Finished { ended, course, lost, survivors, grant, trust_until, notes, mut dead_man, .. } = finished;
-    notes.iter().for_each(|note| output::say(note));
-    let id = &attempt.id;
-    if !survivors.is_empty() {
-        output::say(&format!("these processes of `{id}` could not be ended: {survivors:?}; it expires by itself"));
-        return Ok(Settled::Lost);
-    }
-    if let Some(lost) = lost {
-        output::say(&format!("lost `{id}`, epoch {}, the command was stopped: {lost}", attempt.token.epoch));
-        let _ = dead_man.wait();
-        return Ok(Settled::Lost);
-    }
-    let ended_by_us = *asked.borrow() > 1;
-    let failure = match (&ended, course) {
-        (Ended::NotStarted(trouble), _) => {
-            output::say(&format!("cannot run `{}`: {trouble}", plan.command[0].to_string_lossy()));
-            let _ = backlog.give_back(&grant).await;
-            if trouble.passes() {
-                return Ok(Settled::NotNow);
-            }
-            return Ok(Settled::CannotRun(Exit::Code(trouble.code())));
-        }
-        (Ended::Exited(0), Course::Whole) => None,
+) -> Settlement {
+    let Attempt { id, token, .. } = attempt;
+    let goes_back = *asked.borrow() > 1 || matches!(finished.ended, Ended::NotStarted(_));
+    let why = match (&finished.ended, finished.course) {
         (_, Course::CutOff) => {
-            let limit = plan.max_runtime.map(format_duration).unwrap_or_default();
-            Some(format!("it ran for longer than {limit}"))
+            format!("it ran for longer than {}", plan.max_runtime.map(format_duration).unwrap_or_default())
         }
-        (Ended::Exited(code), _) => Some(format!("exit code {code}")),
-        (Ended::Killed(signal), _) => Some(format!("killed by signal {signal}")),
+        (Ended::Killed(signal), _) => format!("killed by signal {signal}"),
+        (ended, _) => ended.to_string(),
     };
-    let telling = Telling { what: format!("the end of `{id}`"), trust_until };
-    let told = telling::tell(&telling, asked_again(asked), async || match &failure {
-        None => match complete(backlog, &grant, bench).await {
-            // What the command left cannot be kept: that attempt has failed.
-            Err(error) if error.kind() == Kind::Invalid => {
-                attempt_failed(backlog, &grant, id, &error.to_string()).await
+    let name = format!("`{id}`, epoch {}", token.epoch);
+    settle(finished, &name, &plan.command[0], asked_again(asked), async |grant, verdict| {
+        let told = match verdict {
+            Verdict::Lost | Verdict::LostUnstarted => Ok(()),
+            Verdict::Succeeded => match complete(backlog, grant, bench).await {
+                // What the command left cannot be kept: that attempt has failed.
+                Err(error) if error.kind() == Kind::Invalid => {
+                    attempt_failed(backlog, grant, id, &error.to_string()).await
+                }
+                completed => completed,
+            },
+            Verdict::Failed | Verdict::NotStarted if goes_back => backlog.give_back(grant).await,
+            Verdict::Failed | Verdict::NotStarted => attempt_failed(backlog, grant, id, &why).await,
+        };
+        match told {
+            Err(error) if matches!(error.kind(), Kind::Fenced | Kind::Lost | Kind::Moved) => {
+                Ok(Some(error.to_string()))
             }
-            completed => completed,
-        },
-        Some(_) if ended_by_us => backlog.give_back(&grant).await,
-        Some(why) => attempt_failed(backlog, &grant, id, why).await,
-    });
-    let told = told.await;
-    let _ = dead_man.wait();
-    match told {
-        Ok(()) => Ok(Settled::Over),
-        Err(Untold::Refused(error)) if matches!(error.kind(), Kind::Fenced | Kind::Lost | Kind::Moved) => {
-            output::say(&error.to_string());
-            Ok(Settled::Lost)
+            told => told.map(|()| None),
         }
-        // It expires by itself, and is tried again.
-        Err(untold) => {
-            let why = match untold {
-                Untold::Refused(error) => error.to_string(),
-                Untold::Unrecorded(why) => why,
-            };
-            let how = failure.map_or_else(|| "is done".to_owned(), |why| format!("failed ({why})"));
-            output::say(&format!(
-                "not recorded: `{id}`, epoch {}, {how}, but the queue could not be told; it is tried again when its time is up: {why}",
-                attempt.token.epoch
-            ));
-            Ok(Settled::Unrecorded)
-        }
-    }
+    })
+    .await
 }
 
 /// Waits until this worker is asked to end once more than it has been.
