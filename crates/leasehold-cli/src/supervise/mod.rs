@@ -14,14 +14,12 @@ pub mod settlement;
 mod signals;
 mod standby;
 pub mod trial;
-mod trouble;
 pub mod windows;
 mod wire;
 
 pub use evidence::{Copying, Evidence, Output};
 pub use signals::Signals;
 pub use standby::{Feed, Standby, check, unwatchable};
-pub use trouble::Trouble;
 
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::{Grant, Keeper, Loss, Standing, Tenancy};
@@ -29,6 +27,7 @@ use leasehold_stores::StoreUrl;
 use leasehold_system::process::{Signal, Tree};
 use leasehold_system::terminal::Terminal;
 use rescue::Rescue;
+use rustix::io::Errno;
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions};
 use std::process::Child;
 use std::time::Duration;
@@ -78,6 +77,39 @@ impl std::fmt::Display for Ended {
             Ended::Killed(signal) => write!(f, "signal {signal}"),
             Ended::NotStarted(trouble) => trouble.fmt(f),
         }
+    }
+}
+
+/// Why a command could not be started: the system's error number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Trouble(i32);
+
+impl Trouble {
+    /// Whether the next try may go well: the machine was short of something, the program was just being written, or the
+    /// lease had run out before it was started.
+    pub fn passes(self) -> bool {
+        const PASSING: [Errno; 8] = [
+            Errno::AGAIN,
+            Errno::INTR,
+            Errno::MFILE,
+            Errno::NFILE,
+            Errno::NOBUFS,
+            Errno::NOMEM,
+            Errno::TIMEDOUT,
+            Errno::TXTBSY,
+        ];
+        PASSING.iter().any(|errno| errno.raw_os_error() == self.0)
+    }
+
+    /// The exit code that a shell gives where it does not pass.
+    pub fn code(self) -> u8 {
+        if self.0 == Errno::NOENT.raw_os_error() { 127 } else { 126 }
+    }
+}
+
+impl std::fmt::Display for Trouble {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::io::Error::from_raw_os_error(self.0).fmt(f)
     }
 }
 
