@@ -1,19 +1,19 @@
-//! The scheduler: looks at each job when a slot of it comes due, and runs what is its to run.
+//! The scheduler: checks each job when a slot of it comes due, and runs what it may.
 //!
 //! Promise: it decides by the store's clock and the store's records only, so any number of schedulers, on machines whose
 //! clocks agree or not, run each slot once between them; it holds no state that a crash could lose. Non-promise: a slot
 //! starts when a machine is there to start it, not before; a command may be started again when its machine died.
 
 mod agenda;
-mod attend;
+mod dispatch;
 
 pub use agenda::Agenda;
-pub use attend::{Decided, Watcher};
+pub use dispatch::{Decided, Watcher};
 
 use crate::schedule::job::Job;
 use crate::schedule::journal::Journals;
 use async_trait::async_trait;
-use attend::Desk;
+use dispatch::Dispatcher;
 use leasehold_core::clock::Moment;
 use leasehold_core::{Coordinator, Grant, Key, Label, LeaseName, Result, Shelf, Slot, SlotState, Timestamp, Ttl};
 use leasehold_system::undo::{Mend, undone};
@@ -27,19 +27,19 @@ const RESYNC: Duration = Duration::from_secs(30);
 /// From so many jobs on, the store is read shelf by shelf at the start instead of job by job.
 const MANY: usize = 256;
 const PAGE: usize = 500;
-/// How many jobs are looked at at once: a look is a few kilobytes, and there may be 100,000 jobs.
-const LOOKING: usize = 256;
+/// How many jobs are checked at once: a check takes a few kilobytes, and there may be 100,000 jobs.
+const MAX_CHECKS: usize = 256;
 
-/// One that looks at jobs, one after the other, for as long as the scheduler runs.
+/// A task that checks jobs, one after the other, for as long as the scheduler runs.
 ///
-/// A look of its own for each job would be made and dropped 100,000 times, and what is kept of each job would come to lie
+/// A task of its own for each job would be made and dropped 100,000 times, and what is kept of each job would come to lie
 /// in the gaps: that took three times the memory.
 #[derive(Debug)]
-struct Looker(mpsc::UnboundedSender<Look>);
+struct Checker(mpsc::UnboundedSender<Check>);
 
-/// A job to look at.
+/// A job to check.
 #[derive(Debug)]
-struct Look {
+struct Check {
     job: Arc<Job>,
     generation: u64,
     index: u32,
@@ -76,7 +76,7 @@ enum Order {
 pub struct Steering(mpsc::UnboundedSender<Order>);
 
 impl Steering {
-    /// Goes on with these jobs. Runs that are under way go on.
+    /// Schedules these jobs from now on. Runs that are under way are left alone.
     pub fn replace(&self, jobs: Vec<Arc<Job>>) {
         let _ = self.0.send(Order::Replace(jobs));
     }
@@ -87,10 +87,10 @@ impl Steering {
     }
 }
 
-/// What a task that looked at a job, or ran it, has to say.
-pub(crate) enum News {
-    /// Looked at; again at this time.
-    Looked { looker: usize, generation: u64, index: u32, again: Option<Timestamp> },
+/// What a task that checked a job, or ran it, reports.
+pub(crate) enum Event {
+    /// A job was checked; again at this time.
+    Checked { checker: usize, generation: u64, index: u32, again: Option<Timestamp> },
     /// A run of it began.
     Began,
     /// A run of it is over.
@@ -100,16 +100,16 @@ pub(crate) enum News {
 /// Runs jobs when they are due.
 #[derive(Debug)]
 pub struct Scheduler {
-    desk: Arc<Desk>,
+    dispatcher: Arc<Dispatcher>,
     orders: mpsc::UnboundedReceiver<Order>,
-    news: mpsc::UnboundedReceiver<News>,
+    events: mpsc::UnboundedReceiver<Event>,
     jobs: Vec<Arc<Job>>,
-    places: HashMap<LeaseName, u32>,
+    indices: HashMap<LeaseName, u32>,
     agenda: Agenda,
     generation: u64,
-    lookers: Vec<Looker>,
-    /// Those that look at nothing.
-    resting: Vec<usize>,
+    checkers: Vec<Checker>,
+    /// Those that have nothing to do.
+    idle: Vec<usize>,
     running: usize,
     draining: bool,
 }
@@ -124,19 +124,19 @@ impl Scheduler {
         settings: Settings,
     ) -> (Self, Steering) {
         let (steer, orders) = mpsc::unbounded_channel();
-        let (tell, news) = mpsc::unbounded_channel();
+        let (tell, events) = mpsc::unbounded_channel();
         let journals = Journals::new(coordinator.clone());
-        let desk = Arc::new(Desk::new(coordinator, journals, launcher, watcher, settings, tell));
+        let dispatcher = Arc::new(Dispatcher::new(coordinator, journals, launcher, watcher, settings, tell));
         let mut scheduler = Scheduler {
-            desk,
+            dispatcher,
             orders,
-            news,
+            events,
             jobs: Vec::new(),
-            places: HashMap::new(),
+            indices: HashMap::new(),
             agenda: Agenda::default(),
             generation: 0,
-            lookers: Vec::new(),
-            resting: Vec::new(),
+            checkers: Vec::new(),
+            idle: Vec::new(),
             running: 0,
             draining: false,
         };
@@ -146,7 +146,7 @@ impl Scheduler {
 
     fn take(&mut self, jobs: Vec<Arc<Job>>) {
         self.generation += 1;
-        self.places = jobs.iter().zip(0..).map(|(job, index)| (job.name.clone(), index)).collect();
+        self.indices = jobs.iter().zip(0..).map(|(job, index)| (job.name.clone(), index)).collect();
         self.agenda = Agenda::for_jobs(jobs.len());
         self.jobs = jobs;
     }
@@ -154,18 +154,18 @@ impl Scheduler {
     /// Runs until it is told to drain and the last run has ended. Fails only if the store cannot be read at the start.
     pub async fn run(mut self) -> Result<()> {
         let (now, asked) = self.ask_time().await?;
-        self.desk.learn(now, asked);
+        self.dispatcher.learn(now, asked);
         self.survey().await?;
-        let clock = self.desk.clock();
+        let clock = self.dispatcher.clock();
         let mut resync = clock.now() + RESYNC;
         loop {
-            // Who is looking may be about to start one.
-            if self.draining && self.running == 0 && self.looking() == 0 {
+            // A check may be about to start one.
+            if self.draining && self.running == 0 && self.checking() == 0 {
                 return Ok(());
             }
-            if self.desk.was_set_back() {
+            if self.dispatcher.was_set_back() {
                 // What lies between is due again, as far as it was not run.
-                self.arm_next(self.desk.now());
+                self.arm_next(self.dispatcher.now());
             }
             if !self.draining {
                 self.start_due();
@@ -173,7 +173,7 @@ impl Scheduler {
             let wake = self.wake_at().map_or(resync, |wake| wake.min(resync));
             tokio::select! {
                 biased;
-                Some(news) = self.news.recv() => self.hear(news),
+                Some(event) = self.events.recv() => self.handle(event),
                 order = self.orders.recv() => match order {
                     Some(Order::Replace(jobs)) => {
                         self.take(jobs);
@@ -195,77 +195,77 @@ impl Scheduler {
         }
     }
 
-    fn looking(&self) -> usize {
-        self.lookers.len() - self.resting.len()
+    fn checking(&self) -> usize {
+        self.checkers.len() - self.idle.len()
     }
 
-    /// What is due by now is looked at, so many at once.
+    /// Checks what is due by now, so many at once.
     fn start_due(&mut self) {
-        let now = self.desk.now();
-        while self.looking() < LOOKING {
+        let now = self.dispatcher.now();
+        while self.checking() < MAX_CHECKS {
             let Some(index) = self.agenda.pop_due(now) else { return };
             let Some(job) = self.jobs.get(index as usize).cloned() else { continue };
-            let looker = self.resting.pop().unwrap_or_else(|| self.hire());
-            let look = Look { job, generation: self.generation, index };
-            if let Some(Looker(tell)) = self.lookers.get(looker) {
-                let _ = tell.send(look);
+            let checker = self.idle.pop().unwrap_or_else(|| self.add_checker());
+            let check = Check { job, generation: self.generation, index };
+            if let Some(Checker(tell)) = self.checkers.get(checker) {
+                let _ = tell.send(check);
             }
         }
     }
 
-    /// One looker more.
-    fn hire(&mut self) -> usize {
-        let (tell, mut looks) = mpsc::unbounded_channel::<Look>();
-        let (desk, looker) = (self.desk.clone(), self.lookers.len());
+    /// Adds a checker.
+    fn add_checker(&mut self) -> usize {
+        let (tell, mut checks) = mpsc::unbounded_channel::<Check>();
+        let (dispatcher, checker) = (self.dispatcher.clone(), self.checkers.len());
         tokio::spawn(async move {
-            while let Some(Look { job, generation, index }) = looks.recv().await {
-                let again = desk.attend(&job).await;
-                desk.tell(News::Looked { looker, generation, index, again });
+            while let Some(Check { job, generation, index }) = checks.recv().await {
+                let again = dispatcher.check(&job).await;
+                dispatcher.send(Event::Checked { checker, generation, index, again });
             }
         });
-        self.lookers.push(Looker(tell));
-        looker
+        self.checkers.push(Checker(tell));
+        checker
     }
 
-    fn hear(&mut self, news: News) {
-        if let News::Looked { looker, .. } = news {
-            self.resting.push(looker);
+    fn handle(&mut self, event: Event) {
+        if let Event::Checked { checker, .. } = event {
+            self.idle.push(checker);
         }
-        match news {
-            News::Looked { generation, index, again, .. } if generation == self.generation => {
+        match event {
+            Event::Checked { generation, index, again, .. } if generation == self.generation => {
                 if let Some(again) = again {
                     self.agenda.arm(index, again);
                 }
             }
-            News::Looked { .. } => {}
-            News::Began => self.running += 1,
-            News::Ended { name } => {
+            Event::Checked { .. } => {}
+            Event::Began => self.running += 1,
+            Event::Ended { name } => {
                 self.running = self.running.saturating_sub(1);
-                if let Some(index) = self.places.get(&name) {
-                    self.agenda.arm(*index, self.desk.now());
+                if let Some(index) = self.indices.get(&name) {
+                    self.agenda.arm(*index, self.dispatcher.now());
                 }
             }
         }
     }
 
     fn wake_at(&self) -> Option<Moment> {
-        // When all hands are full, the first that is free makes itself heard.
-        let next = self.agenda.next().filter(|_| !self.draining && self.looking() < LOOKING)?;
-        Some(self.desk.moment_of(next))
+        // When all checkers are busy, the first that is free reports it.
+        let next = self.agenda.next().filter(|_| !self.draining && self.checking() < MAX_CHECKS)?;
+        Some(self.dispatcher.moment_of(next))
     }
 
     /// Asks the store for the time.
     async fn ask_time(&self) -> Result<(Timestamp, Moment)> {
-        let asked = self.desk.clock().now();
+        let asked = self.dispatcher.clock().now();
         // No job's own record: one that is damaged stops its own job only.
         let key = Key::new(Shelf::Probe, &"schedule/clock".parse()?);
-        let reading = self.desk.coordinator().store().read(&key).await?;
+        let reading = self.dispatcher.coordinator().store().read(&key).await?;
         Ok((reading.now, asked))
     }
 
     async fn resync(&self) {
         let Ok((now, asked)) = self.ask_time().await else { return };
-        self.desk.learn(now, asked);
+        self.dispatcher.learn(now, asked);
     }
 
     fn arm_next(&mut self, now: Timestamp) {
@@ -277,7 +277,7 @@ impl Scheduler {
     }
 
     fn arm_all(&mut self) {
-        let now = self.desk.now();
+        let now = self.dispatcher.now();
         for index in 0..self.jobs.len() {
             self.agenda.arm(index as u32, now);
         }
@@ -287,21 +287,21 @@ impl Scheduler {
     /// readings of the store show to be open.
     async fn survey(&mut self) -> Result<()> {
         if self.jobs.len() < MANY {
-            self.desk.check_journal_of(self.jobs.iter().map(|job| job.name.clone()));
+            self.dispatcher.check_journal_of(self.jobs.iter().map(|job| job.name.clone()));
             self.arm_all();
             return Ok(());
         }
         let mut known: HashMap<LeaseName, Timestamp> = HashMap::new();
         let mut after: Option<LeaseName> = None;
         loop {
-            let (page, more) = self.desk.journals().list(after.as_ref(), PAGE).await?;
+            let (page, more) = self.dispatcher.journals().list(after.as_ref(), PAGE).await?;
             after = page.last().map(|(name, _)| name.clone());
             for (name, journal) in page {
                 // A damaged one is looked at, told and tried again with its own job.
                 let journal = match journal {
                     Err(error) if undone(Mend::JournalErrorStopsTheScheduler) => return Err(error),
                     Err(_) => {
-                        self.desk.check_journal_of([name]);
+                        self.dispatcher.check_journal_of([name]);
                         continue;
                     }
                     Ok(journal) => journal,
@@ -317,7 +317,7 @@ impl Scheduler {
         }
         after = None;
         loop {
-            let page = self.desk.coordinator().list(after.as_ref(), PAGE).await?;
+            let page = self.dispatcher.coordinator().list(after.as_ref(), PAGE).await?;
             after = page.entries.last().map(|(name, _)| name.clone());
             for (name, read) in page.entries {
                 let Some(mark) = read.ok().and_then(|read| read.record.slot) else { continue };
@@ -331,7 +331,7 @@ impl Scheduler {
                 break;
             }
         }
-        let now = self.desk.now();
+        let now = self.dispatcher.now();
         for (index, job) in (0..).zip(&self.jobs) {
             // Slots that are settled ahead of their time are to be told about.
             let settled = known.get(&job.name).filter(|at| **at <= now);

@@ -1,9 +1,9 @@
-//! Looking at one job: what is due, what is dropped, what is in the way, and what is claimed.
+//! Checking one job: what is due, what is dropped, what is in the way, and what is claimed.
 //!
 //! Promise: whatever is decided is decided on what the store just said, at the store's time; a slot is run only under a
 //! lease in whose record it was claimed in the same swap. Non-promise: skips are judged by whoever looks first.
 
-use super::{Launcher, News, Settings, Start};
+use super::{Event, Launcher, Settings, Start};
 use crate::schedule::due::{Candidate, Dropped, Plan};
 use crate::schedule::job::{Busy, Job};
 use crate::schedule::journal::{Fate, Journals, RunEnd};
@@ -27,14 +27,14 @@ use tokio::sync::{Semaphore, mpsc};
 const ASKING: usize = 64;
 /// How often a job is decided anew when others decide at the same time.
 const MAX_ROUNDS: u32 = 32;
-/// How long after trouble it is looked at again.
-const AFTER_TROUBLE: Duration = Duration::from_secs(5);
+/// How long after an error a job is checked again.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// The longest pause before a slot that could not be started is tried again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// How often one looks whether a run that is in the way has ended.
+/// How often to check whether a run that is in the way has ended.
 const POLL: Duration = Duration::from_secs(2);
-/// How soon it is tried again when as many runs go on here as may.
-const FOR_A_SEAT: Duration = Duration::from_millis(500);
+/// How soon to retry when as many runs as may are running here.
+const RETRY_WHEN_FULL: Duration = Duration::from_millis(500);
 /// A store clock that is behind what it should show by more than this, and more than an answer may take, was set back.
 const SET_BACK: Duration = Duration::from_secs(60);
 
@@ -67,15 +67,15 @@ pub trait Watcher: std::fmt::Debug + Send + Sync {
     fn decided(&self, job: &Job, decided: Decided);
 }
 
-/// What all looks share.
+/// What all checks share.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct Dispatcher {
     coordinator: Coordinator,
     journals: Journals,
     launcher: Arc<dyn Launcher>,
     watcher: Arc<dyn Watcher>,
     settings: Settings,
-    tell: mpsc::UnboundedSender<News>,
+    tell: mpsc::UnboundedSender<Event>,
     asking: Semaphore,
     running: Arc<Semaphore>,
     anchor: Mutex<(Timestamp, Moment)>,
@@ -92,9 +92,9 @@ struct Told {
     unread: HashSet<LeaseName>,
 }
 
-impl std::fmt::Debug for News {
+impl std::fmt::Debug for Event {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("News")
+        f.write_str("Event")
     }
 }
 
@@ -121,25 +121,25 @@ enum Claimed {
     Ours,
     /// Another was faster.
     NotOurs,
-    /// As many runs as may go on here do.
+    /// As many runs as may are running here.
     NoSeat,
 }
 
-impl Desk {
+impl Dispatcher {
     pub(super) fn new(
         coordinator: Coordinator,
         journals: Journals,
         launcher: Arc<dyn Launcher>,
         watcher: Arc<dyn Watcher>,
         settings: Settings,
-        tell: mpsc::UnboundedSender<News>,
+        tell: mpsc::UnboundedSender<Event>,
     ) -> Self {
         let running = Arc::new(Semaphore::new(settings.max_running.max(1)));
         let anchor = Mutex::new((Timestamp::from_millis(0), coordinator.clock().now()));
         let asking = Semaphore::new(ASKING);
         let set_back = AtomicBool::new(false);
         let told = Mutex::default();
-        Desk { coordinator, journals, launcher, watcher, settings, tell, asking, running, anchor, set_back, told }
+        Dispatcher { coordinator, journals, launcher, watcher, settings, tell, asking, running, anchor, set_back, told }
     }
 
     pub(super) fn coordinator(&self) -> &Coordinator {
@@ -154,8 +154,8 @@ impl Desk {
         self.coordinator.clock().clone()
     }
 
-    pub(super) fn tell(&self, news: News) {
-        let _ = self.tell.send(news);
+    pub(super) fn send(&self, event: Event) {
+        let _ = self.tell.send(event);
     }
 
     /// The store's clock showed this when it was asked at that moment.
@@ -175,7 +175,7 @@ impl Desk {
     pub(super) fn now(&self) -> Timestamp {
         let (now, asked) = *self.anchor.lock().unwrap_or_else(PoisonError::into_inner);
         let elapsed = self.clock().now().saturating_since(asked);
-        // Rounded down: a look before its time would find nothing due.
+        // Rounded down: a check before its time would find nothing due.
         Timestamp::from_millis(now.as_millis().saturating_add(elapsed.as_millis() as u64))
     }
 
@@ -185,7 +185,7 @@ impl Desk {
     }
 
     /// Settles what is due of this job and says when to look again.
-    pub(super) async fn attend(self: &Arc<Self>, job: &Arc<Job>) -> Option<Timestamp> {
+    pub(super) async fn check(self: &Arc<Self>, job: &Arc<Job>) -> Option<Timestamp> {
         match unless_it_panics(self.settle(job)).await.flatten() {
             Ok(again) => {
                 self.told().trouble.remove(&job.name);
@@ -193,7 +193,7 @@ impl Desk {
             }
             Err(error) => {
                 self.trouble(job, error);
-                Some(self.now().plus(AFTER_TROUBLE))
+                Some(self.now().plus(RETRY_AFTER))
             }
         }
     }
@@ -254,7 +254,7 @@ impl Desk {
             drop(asking);
             match self.claim(job, SlotClaim { slot, after_failure: AfterFailure::Leave, gives_up }).await? {
                 Claimed::Ours => return Ok(next),
-                Claimed::NoSeat => return Ok(Some(self.now().plus(FOR_A_SEAT))),
+                Claimed::NoSeat => return Ok(Some(self.now().plus(RETRY_WHEN_FULL))),
                 Claimed::NotOurs => {}
             }
         }
@@ -323,23 +323,23 @@ impl Desk {
         };
         let epoch = grant.token().epoch;
         self.watcher.decided(job, Decided::Started(slot, epoch));
-        self.tell(News::Began);
-        let (desk, start) = (self.clone(), Start { job: job.clone(), slot, grant: *grant });
+        self.send(Event::Began);
+        let (dispatcher, start) = (self.clone(), Start { job: job.clone(), slot, grant: *grant });
         tokio::spawn(async move {
             let _seat = seat;
             let name: LeaseName = start.job.name.clone();
-            match unless_it_panics(desk.launcher.launch(&start)).await {
+            match unless_it_panics(dispatcher.launcher.launch(&start)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
                     // Nothing was started: the slot stays open, for us or for another.
-                    let _ = desk.coordinator.release(&start.grant, Outcome::NotStarted).await;
-                    let _ = desk.journals.end(&name, slot, epoch, RunEnd::NOT_STARTED).await;
-                    desk.trouble(&start.job, error);
+                    let _ = dispatcher.coordinator.release(&start.grant, Outcome::NotStarted).await;
+                    let _ = dispatcher.journals.end(&name, slot, epoch, RunEnd::NOT_STARTED).await;
+                    dispatcher.trouble(&start.job, error);
                 }
-                // What it started, if anything, goes on or is found to have died.
-                Err(error) => desk.trouble(&start.job, error),
+                // What it started, if anything, is still running or is found to have died.
+                Err(error) => dispatcher.trouble(&start.job, error),
             }
-            desk.tell(News::Ended { name });
+            dispatcher.send(Event::Ended { name });
         });
         Ok(Claimed::Ours)
     }
@@ -352,11 +352,11 @@ fn try_again_at(record: &Ownership, slot: Slot) -> Option<Timestamp> {
         |transfer: &&Arc<Transfer>| transfer.slot == Some(slot) && transfer.outcome == Some(Outcome::NotStarted);
     let times = record.transfers.iter().rev().take_while(is_one).count();
     let last = record.transfers.last().filter(|_| times > 0)?;
-    let pause = AFTER_TROUBLE.saturating_mul(1 << (times - 1).min(8)).min(LONGEST_PAUSE);
+    let pause = RETRY_AFTER.saturating_mul(1 << (times - 1).min(8)).min(LONGEST_PAUSE);
     Some(last.at.plus(Duration::from_millis(last.held_for_ms.unwrap_or(0))).plus(pause))
 }
 
-/// A look that panics is an error like any other: its job is looked at again.
+/// A check that panics is an error like any other: its job is checked again.
 async fn unless_it_panics<T>(work: impl Future<Output = T>) -> Result<T> {
     let mut work = pin!(work);
     let outcome = poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
@@ -370,7 +370,7 @@ async fn unless_it_panics<T>(work: impl Future<Output = T>) -> Result<T> {
     })
 }
 
-/// When to look whether a run that goes on has died.
+/// When to check whether a run that is still running has died.
 fn recheck(seen: &Inspection) -> Option<Timestamp> {
     let is_running = seen.record.slot.is_some_and(|mark| mark.state == SlotState::Running);
     seen.record.live_tenure(seen.now).filter(|_| is_running).map(|tenure| tenure.deadline)
