@@ -14,30 +14,30 @@ pub enum Reader {
 
 /// Why standard output did not take what there was to print.
 #[derive(Debug)]
-pub struct Unheard(std::io::Error);
+pub struct OutputFailed(std::io::Error);
 
-impl std::fmt::Display for Unheard {
+impl std::fmt::Display for OutputFailed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl std::error::Error for Unheard {}
+impl std::error::Error for OutputFailed {}
 
 /// Prints data. A reader that went away is no error.
 pub fn print(text: &str) -> Result<()> {
     deliver(text).map(|_| ())
 }
 
-/// Prints data and says whether it was still wanted, for those who would go on for ever.
+/// Prints data and says whether it was still wanted, for those who would print for ever.
 pub fn deliver(text: &str) -> Result<Reader> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(Reader::There),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Reader::Gone),
         Err(error) => {
-            let message = "cannot write to standard output; all else was done";
-            Err(Error::new(Kind::Unavailable, message).with_source(Unheard(error)))
+            let message = "cannot write to standard output; everything else was done";
+            Err(Error::new(Kind::Unavailable, message).with_source(OutputFailed(error)))
         }
     }
 }

@@ -96,7 +96,7 @@ pub enum Verb {
         after_help = "Examples:\n  token=$(leasehold hand-off daily-publish --to ann --why 'ann finishes it by hand')"
     )]
     HandOff(HandOff),
-    /// Keep new holders out; the present one goes on
+    /// Keep new holders out; the current holder keeps its lease
     #[command(after_help = "Examples:\n  leasehold pause daily-publish --why 'the database moves'")]
     Pause(Operate),
     /// Let holders in again
@@ -127,7 +127,7 @@ pub enum Verb {
     Doctor(Doctor),
     /// Hold a fire drill on a guarded resource: stop a holder, transfer its lease, resume it, and see it refused
     Drill(Drill),
-    /// Move every lease to another store, with epochs that go on from where they were
+    /// Move every lease to another store, with epochs that continue from where they were
     Migrate(Migrate),
     /// Write a file, unless a newer epoch has been there
     Write(Write),
@@ -392,7 +392,7 @@ Examples:
   leasehold migrate dir:/mnt/team/leases redis://cache.internal
 
 From then on everything in the old store ends with exit code 78 and the new address. While it is under way, nothing is granted
-in the old store and no new lease or queue item comes up in the new one (exit code 69). Broken off, by Ctrl-C or by a crash,
+in the old store and no new lease or queue item comes up in the new one (exit code 69). Interrupted, by Ctrl-C or by a crash,
 it is finished by the same command, or given up with --abort. FROM and TO are used instead of --store.")]
 pub struct Migrate {
     /// The store to move from
@@ -409,7 +409,7 @@ pub struct Migrate {
     /// Stop after this long; what was begun is finished by the same command, or given up with --abort [default: 1h]
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub timeout: Option<String>,
-    /// Give up a migration that was begun and broken off: everything stays in the old store
+    /// Give up a migration that was begun and interrupted: everything stays in the old store
     #[arg(long, conflicts_with_all = ["revoke_held", "dry_run"])]
     pub abort: bool,
     /// Who you are [default: user@host]

@@ -113,13 +113,13 @@ impl std::fmt::Display for Trouble {
     }
 }
 
-/// Whether the command was let run to its end.
+/// Whether the command stayed within `--max-runtime`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Course {
-    /// It was.
-    Whole,
-    /// It was cut off by its longest time.
-    CutOff,
+pub enum TimeLimit {
+    /// It did, or had no limit.
+    Kept,
+    /// It was stopped for it.
+    Exceeded,
 }
 
 /// What became of the command and of the lease.
@@ -127,8 +127,8 @@ pub enum Course {
 pub struct Finished<G = Grant> {
     /// How the command ended.
     pub ended: Ended,
-    /// Whether it was let.
-    pub course: Course,
+    /// Whether it was stopped for its run time.
+    pub time_limit: TimeLimit,
     /// Why the lease was lost, if it was.
     pub lost: Option<String>,
     /// Processes that could not be ended: while they live, the lease must not be given back.
@@ -147,7 +147,7 @@ pub struct Finished<G = Grant> {
     pub dead_man: Child,
 }
 
-/// Runs the command while the lease is kept.
+/// Runs the command while the lease is renewed.
 pub async fn supervise<T: Tenancy>(
     keeper: Keeper<T>,
     standby: Standby,
@@ -164,7 +164,7 @@ pub async fn supervise<T: Tenancy>(
         group: None,
         orders: Outbox::new(orders),
         ended: None,
-        course: Course::Whole,
+        time_limit: TimeLimit::Kept,
         lost: None,
         blocked: None,
         survivors: Vec::new(),
@@ -195,7 +195,7 @@ pub async fn supervise<T: Tenancy>(
     let grant = keeper.stop().await;
     Finished {
         ended: supervisor.ended.unwrap_or(Ended::Killed(9)),
-        course: supervisor.course,
+        time_limit: supervisor.time_limit,
         lost: supervisor.lost,
         survivors: supervisor.survivors,
         grant,
@@ -216,7 +216,7 @@ struct Supervisor {
     group: Option<i32>,
     orders: Outbox,
     ended: Option<Ended>,
-    course: Course,
+    time_limit: TimeLimit,
     lost: Option<String>,
     /// Who keeps everybody from writing to the store, and what to do about it.
     blocked: Option<String>,
@@ -247,7 +247,7 @@ impl Supervisor {
             let silent_until = if self.group.is_some() { due } else { due.min(begin_by) };
             tokio::select! {
                 line = reports.next_line() => match line {
-                    Ok(Some(line)) => self.heed(&line, keeper),
+                    Ok(Some(line)) => self.handle_report(&line, keeper),
                     _ => return self.take_over(),
                 },
                 number = signals.next() => self.order(Order::Signal(number)),
@@ -264,7 +264,7 @@ impl Supervisor {
                     }
                 }
                 () = child_changed(&mut children) => self.wake_dead_man(),
-                () = self.orders.pause() => self.orders.push(),
+                () = self.orders.retry_time() => self.orders.push(),
                 () = sleep_until(rescue.look_at()) => {
                     if let Some(ended) = rescue.look() {
                         crate::output::say(&ended);
@@ -273,7 +273,7 @@ impl Supervisor {
                 }
                 () = sleep_until(run_until) => {
                     run_until = None;
-                    self.course = Course::CutOff;
+                    self.time_limit = TimeLimit::Exceeded;
                     self.notes.push("it ran for longer than --max-runtime and was stopped".into());
                     self.order(Order::Stop(self.windows.grace));
                 }
@@ -289,12 +289,12 @@ impl Supervisor {
         let mut orders: String = set.collect();
         let trust_until = held_until(&keeper.standing().borrow()).unwrap_or_else(|| SystemClock.now());
         orders.push_str(&Order::Begin(trust_until, self.windows).to_string());
-        self.orders.say(&orders);
+        self.orders.send(&orders);
     }
 
     /// A dead-man that does not listen is stopped, or gone: then its silence tells.
     fn order(&mut self, order: Order) {
-        self.orders.say(&order);
+        self.orders.send(&order);
     }
 
     /// Has the command ended; gives the moment by which the dead-man must have done it.
@@ -307,7 +307,7 @@ impl Supervisor {
         SystemClock.now() + grace + self.windows.margin
     }
 
-    fn heed(&mut self, line: &str, keeper: &Keeper<impl Tenancy>) {
+    fn handle_report(&mut self, line: &str, keeper: &Keeper<impl Tenancy>) {
         match Report::parse(line) {
             Some(Report::Started(group)) => {
                 self.group = Some(group);

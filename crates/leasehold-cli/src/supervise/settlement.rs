@@ -6,7 +6,7 @@
 //! signal comes, it is given up, and people are told that it is not recorded. Non-promise: that it was not applied. An
 //! attempt without an answer may have been.
 
-use super::{Course, Ended, Finished};
+use super::{Ended, Finished, TimeLimit};
 use crate::exit::Exit;
 use crate::output;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
@@ -44,10 +44,10 @@ pub enum Verdict {
 
 impl Verdict {
     /// Of a command that ended while its lease was held.
-    pub fn of(ended: &Ended, course: Course) -> Self {
-        match (ended, course) {
+    pub fn of(ended: &Ended, time_limit: TimeLimit) -> Self {
+        match (ended, time_limit) {
             (ended, _) if ended.passes() => Verdict::NotStarted,
-            (Ended::Exited(0), Course::Whole) => Verdict::Succeeded,
+            (Ended::Exited(0), TimeLimit::Kept) => Verdict::Succeeded,
             _ => Verdict::Failed,
         }
     }
@@ -130,9 +130,9 @@ pub async fn settle<G>(
     stop: impl Future<Output = ()>,
     mut record: impl AsyncFnMut(&G, Verdict) -> Result<Option<String>>,
 ) -> Settlement {
-    let Finished { ended, course, lost, survivors, grant, trust_until, notes, mut dead_man, .. } = finished;
+    let Finished { ended, time_limit, lost, survivors, grant, trust_until, notes, mut dead_man, .. } = finished;
     notes.iter().for_each(|note| output::say(note));
-    let held = Verdict::of(&ended, course);
+    let held = Verdict::of(&ended, time_limit);
     let verdict = if lost.is_some() { held.lost() } else { held };
     let told = if survivors.is_empty() {
         let telling = tell(name, trust_until, stop, async || record(&grant, verdict).await);
@@ -160,11 +160,11 @@ pub async fn settle<G>(
         output::say(&format!("lost {name}{lost}"));
         return Settlement { verdict: verdict.lost(), exit: Exit::LostInRun, ended, is_recorded: true };
     }
-    let exit = own_exit(&ended, course, program);
+    let exit = own_exit(&ended, time_limit, program);
     let Some(why) = unrecorded else { return Settlement { verdict, exit, ended, is_recorded: true } };
     // A command that failed keeps its own code.
     let (how, exit) = match exit.code() {
-        0 => ("is done".to_owned(), Exit::Untold),
+        0 => ("is done".to_owned(), Exit::Unreported),
         code => (format!("ended with exit code {code}"), exit),
     };
     output::say(&format!(
@@ -175,10 +175,10 @@ pub async fn settle<G>(
 }
 
 /// The command's own exit code, as a shell would show it.
-pub fn own_exit(ended: &Ended, course: Course, program: &OsStr) -> Exit {
+pub fn own_exit(ended: &Ended, time_limit: TimeLimit, program: &OsStr) -> Exit {
     match ended {
         // As timeout(1) does: a command that was cut off has not succeeded, however it says it ended.
-        Ended::Exited(0) if course == Course::CutOff => Exit::Code(124),
+        Ended::Exited(0) if time_limit == TimeLimit::Exceeded => Exit::Code(124),
         Ended::Exited(code) => Exit::Code(u8::try_from(code & 0xff).unwrap_or(1)),
         Ended::Killed(signal @ (2 | 3)) if std::io::stdin().is_terminal() => Exit::Signal(*signal as u8),
         Ended::Killed(signal) => Exit::by_signal(*signal),
@@ -267,13 +267,13 @@ mod tests {
 
     #[test]
     fn a_verdict_says_what_is_released_recorded_and_counted() {
-        let of = |ended: Ended, course| Verdict::of(&ended, course);
-        assert_eq!(of(Ended::Exited(0), Course::Whole), Verdict::Succeeded);
-        assert_eq!(of(Ended::Exited(0), Course::CutOff), Verdict::Failed);
-        assert_eq!(of(Ended::Exited(3), Course::Whole), Verdict::Failed);
-        assert_eq!(of(Ended::Killed(9), Course::Whole), Verdict::Failed);
-        assert_eq!(of(Ended::NotStarted(Trouble(NO_MEMORY)), Course::Whole), Verdict::NotStarted);
-        assert_eq!(of(Ended::NotStarted(Trouble(NO_SUCH_FILE)), Course::Whole), Verdict::Failed);
+        let of = |ended: Ended, time_limit| Verdict::of(&ended, time_limit);
+        assert_eq!(of(Ended::Exited(0), TimeLimit::Kept), Verdict::Succeeded);
+        assert_eq!(of(Ended::Exited(0), TimeLimit::Exceeded), Verdict::Failed);
+        assert_eq!(of(Ended::Exited(3), TimeLimit::Kept), Verdict::Failed);
+        assert_eq!(of(Ended::Killed(9), TimeLimit::Kept), Verdict::Failed);
+        assert_eq!(of(Ended::NotStarted(Trouble(NO_MEMORY)), TimeLimit::Kept), Verdict::NotStarted);
+        assert_eq!(of(Ended::NotStarted(Trouble(NO_SUCH_FILE)), TimeLimit::Kept), Verdict::Failed);
         for verdict in [Verdict::Succeeded, Verdict::Failed, Verdict::Lost] {
             assert_eq!(verdict.lost(), Verdict::Lost);
         }

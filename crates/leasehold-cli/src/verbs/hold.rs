@@ -108,7 +108,7 @@ pub async fn release(context: &Context, args: &Release) -> Result<Exit> {
     let (word, exit) = match coordinator.release_by_token(&token, outcome).await? {
         Released::Now => ("released", Exit::Done),
         Released::Already(outcome) => {
-            output::say(&format!("`{token}` had been released before ({}); nothing changed", outcome.as_str()));
+            output::say(&format!("`{token}` was already released ({}); nothing changed", outcome.as_str()));
             ("already_released", Exit::Done)
         }
         Released::Lost(_) => {

@@ -28,5 +28,5 @@ pub async fn examine(context: &Context, url: &str) -> Result<Vec<Finding>> {
 /// In a thread of its own: a network mount may block.
 async fn aside<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     let looked = tokio::task::spawn_blocking(look).await;
-    looked.map_err(|e| Error::new(Kind::Unavailable, "the look at the spool broke down").with_source(e))
+    looked.map_err(|e| Error::new(Kind::Unavailable, "the test of the spool crashed").with_source(e))
 }

@@ -20,7 +20,7 @@ pub async fn fenced_write(session: &Session, arguments: &Value) -> Result<Value>
     found.may_write(&token, &guard.resource())?;
     let strength = guard.strength().to_string();
     let written = tokio::task::spawn_blocking(move || guard.write_from(&token, content.as_bytes())).await;
-    let high = written.map_err(|e| Error::unavailable("the write was broken off", e))??;
+    let high = written.map_err(|e| Error::unavailable("the write was cancelled", e))??;
     Ok(
         json!({ "status": "written", "file": path.display().to_string(), "epoch": high.epoch.get(), "strength": strength }),
     )

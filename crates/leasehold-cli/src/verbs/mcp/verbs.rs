@@ -76,7 +76,7 @@ impl Verb {
             std::io::Result::Ok(ran)
         })
         .await;
-        let ran = ran.map_err(|e| Error::unavailable("the verb was broken off", e))?;
+        let ran = ran.map_err(|e| Error::unavailable("the verb was cancelled", e))?;
         let ran = ran.map_err(|e| Error::unavailable("cannot run this command", e))?;
         let said = String::from_utf8_lossy(&ran.stderr).trim().to_owned();
         let printed = String::from_utf8_lossy(&ran.stdout).trim().to_owned();

@@ -9,7 +9,7 @@ use crate::context::{Context, token};
 use crate::exit::Exit;
 use crate::supervise::settlement::{Noted, PATIENCE, Settlement, Verdict, own_exit, passes, settle};
 use crate::supervise::windows::Windows;
-use crate::supervise::{self, Copying, Course, Ended, Evidence, Finished, Output, Signals, Standby, Task};
+use crate::supervise::{self, Copying, Ended, Evidence, Finished, Output, Signals, Standby, Task, TimeLimit};
 use crate::{guards, output, view};
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::guard::{self, Guard, Rejection};
@@ -194,7 +194,7 @@ struct Run<'a> {
     begun: Moment,
     tries: u32,
     /// How the last try ended that was started: from then on the slot has had its run.
-    ran: Option<(Ended, Course)>,
+    ran: Option<(Ended, TimeLimit)>,
 }
 
 /// What a try came to.
@@ -286,7 +286,7 @@ impl Run<'_> {
         let task = Task { environment, windows, evidence, max_runtime: plan.max_runtime, store };
         let finished = supervise::supervise(keeper, standby, task, &mut *self.signals).await;
         if !finished.ended.passes() {
-            self.ran = Some((finished.ended.clone(), finished.course));
+            self.ran = Some((finished.ended.clone(), finished.time_limit));
         }
         Tried::Ended(Box::new(finished))
     }
@@ -295,10 +295,10 @@ impl Run<'_> {
     async fn end(&mut self, mut finished: Finished) -> Exit {
         let (output, cut) = (finished.output.take(), finished.cut);
         if finished.ended.passes()
-            && let Some((ended, course)) = self.ran.take()
+            && let Some((ended, time_limit)) = self.ran.take()
         {
             output::say("the last try could not be started; what counts is the one before");
-            (finished.ended, finished.course) = (ended, course);
+            (finished.ended, finished.time_limit) = (ended, time_limit);
         }
         let (grant, program, coordinator) = (finished.grant.clone(), &self.plan.command[0], &self.coordinator);
         let (token, name) = (grant.token(), format!("`{}`", grant.token()));
@@ -346,9 +346,9 @@ impl Run<'_> {
         self.note_end(grant.token(), verdict, None).await;
         match (why, ran) {
             // 69 would say that nothing was done.
-            (Err(error), Some((ended, course))) if passes(error.kind()) => {
+            (Err(error), Some((ended, time_limit))) if passes(error.kind()) => {
                 output::say(&error.to_string());
-                Ok(own_exit(&ended, course, &self.plan.command[0]))
+                Ok(own_exit(&ended, time_limit, &self.plan.command[0]))
             }
             (why, _) => why,
         }
@@ -356,7 +356,7 @@ impl Run<'_> {
 
     /// A command that was told to end is not started again, whatever it ended with.
     fn may_try_again(&self, finished: &Finished) -> bool {
-        Verdict::of(&finished.ended, finished.course) != Verdict::Succeeded
+        Verdict::of(&finished.ended, finished.time_limit) != Verdict::Succeeded
             && self.tries <= self.plan.retries
             && finished.lost.is_none()
             && finished.survivors.is_empty()

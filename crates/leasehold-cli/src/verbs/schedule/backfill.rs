@@ -1,6 +1,6 @@
 //! `schedule backfill` and `schedule trigger`: runs that an operator asks for.
 //!
-//! A backfill claims each slot under a lease of its own, named after the slot, so that it can be broken off, taken up again
+//! A backfill claims each slot under a lease of its own, named after the slot, so that it can be interrupted, continued
 //! and shared by machines, with whatever span: what succeeded is not run again, what failed or was never run is. Each run
 //! also holds the job's own lease, so that it never overlaps a regular one and the job's guards admit it.
 //!

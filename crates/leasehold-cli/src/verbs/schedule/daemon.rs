@@ -28,13 +28,13 @@ pub const LABELS: &str = "LEASEHOLD_ON";
 
 /// Says what is decided.
 #[derive(Debug)]
-struct Voice {
+struct Printer {
     quiet: bool,
     /// A job was found to have moved to another store; perhaps all have.
     moved: AtomicBool,
 }
 
-impl Watcher for Voice {
+impl Watcher for Printer {
     fn decided(&self, job: &Job, decided: Decided) {
         let name = &job.name;
         match decided {
@@ -72,7 +72,7 @@ fn labels(flags: Vec<String>) -> Result<Vec<String>> {
 }
 
 /// What of a file tells that it was written to.
-fn look(path: &Path) -> Option<(std::time::SystemTime, u64, u64)> {
+fn file_stamp(path: &Path) -> Option<(std::time::SystemTime, u64, u64)> {
     use std::os::unix::fs::MetadataExt;
     let metadata = std::fs::metadata(path).ok()?;
     Some((metadata.modified().ok()?, metadata.len(), metadata.ino()))
@@ -91,29 +91,29 @@ pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exi
         max_running: args.max_running.unwrap_or(MAX_RUNNING) as usize,
     };
     announce(&jobs, &labels);
-    let voice = Arc::new(Voice { quiet: args.quiet, moved: AtomicBool::new(false) });
+    let printer = Arc::new(Printer { quiet: args.quiet, moved: AtomicBool::new(false) });
     let (scheduler, steering) =
-        Scheduler::new(coordinator.clone(), jobs.for_machine(&labels), processes.clone(), voice.clone(), ours);
+        Scheduler::new(coordinator.clone(), jobs.for_machine(&labels), processes.clone(), printer.clone(), ours);
     let cannot = |e| Error::new(Kind::Unsupported, "cannot listen to signals").with_source(e);
     let mut hangup = signal(SignalKind::hangup()).map_err(cannot)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
     let mut running = tokio::spawn(scheduler.run());
-    let (mut seen, mut told, mut moved) = (look(&jobs.path), 0, None);
+    let (mut seen, mut told, mut moved) = (file_stamp(&jobs.path), 0, None);
     loop {
         let asked_to_end = tokio::select! {
             ended = &mut running => {
-                let fell = |e| Error::unavailable("the scheduler fell over", e);
+                let fell = |e| Error::unavailable("the scheduler crashed", e);
                 ended.map_err(fell)??;
                 return moved.map_or(Ok(Exit::Done), Err);
             }
             _ = hangup.recv() => {
-                seen = look(&jobs.path);
+                seen = file_stamp(&jobs.path);
                 reload(context, settings, &jobs.path, &labels, &steering);
                 false
             }
             () = SystemClock.sleep_until(SystemClock.now() + LOOK) => {
-                let before = std::mem::replace(&mut seen, look(&jobs.path));
+                let before = std::mem::replace(&mut seen, file_stamp(&jobs.path));
                 match &seen {
                     Some(_) if seen != before => reload(context, settings, &jobs.path, &labels, &steering),
                     None if before.is_some() => {
@@ -121,8 +121,8 @@ pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exi
                     }
                     _ => {}
                 }
-                // Nothing here can ever run again: a scheduler that was forgotten must not go on in silence.
-                if moved.is_none() && voice.moved.swap(false, Ordering::Relaxed) {
+                // Nothing here can ever run again: a scheduler that was forgotten must not keep running in silence.
+                if moved.is_none() && printer.moved.swap(false, Ordering::Relaxed) {
                     moved = has_left(coordinator).await;
                 }
                 moved.is_some() && told == 0

@@ -1,6 +1,6 @@
 //! Starting a job's command: our own `run`, so that a scheduled run is watched over like any other.
 //!
-//! Promise: the child is a process of its own: it goes on, keeps its lease and releases it when the scheduler ends, is
+//! Promise: the child is a process of its own: it keeps running, keeps its lease and releases it when the scheduler ends, is
 //! killed or reloads. Non-promise: its output is the scheduler's, line by line as it comes.
 
 use crate::config::Settings;
@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Starts runs and knows which go on.
+/// Starts runs and knows which are still running.
 #[derive(Debug)]
 pub struct Processes {
     coordinator: Coordinator,
@@ -32,7 +32,7 @@ impl Processes {
         Processes { coordinator, store, grace, running: Mutex::default() }
     }
 
-    /// Asks all that go on to end.
+    /// Asks all that are still running to end.
     pub fn terminate(&self) {
         for pid in self.running.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             if let Some(pid) = Pid::from_raw(*pid) {

@@ -1,10 +1,10 @@
 //! `work`: a command for each item of a queue.
 //!
 //! Promise: each lane is a process of its own that runs one command at a time, kept and ended as `run` does it, so that
-//! no command goes on when its item is lost. Lanes need nothing of each other, and end when the one that started them
+//! no command keeps running when its item is lost. Lanes need nothing of each other, and end when the one that started them
 //! does. Non-promise: a command may run twice for one item; its epoch tells guards which run counts.
 
-mod bench;
+mod folder;
 mod lane;
 mod lanes;
 
