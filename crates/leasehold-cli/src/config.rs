@@ -4,9 +4,11 @@
 //! are that command's own.
 
 use crate::args::Common;
-use leasehold_core::{Error, Kind, Label, Result, Ttl, parse_duration};
+use crate::supervise::windows::Windows;
+use leasehold_core::{Error, Kind, Label, Result, Ttl, format_duration, parse_duration};
 use leasehold_stores::StoreUrl;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,6 +28,13 @@ pub enum Source {
     File(PathBuf),
     /// Nowhere: it is the default.
     Default,
+}
+
+impl Source {
+    /// What a relative path is relative to; the current folder if none.
+    fn folder(&self) -> Option<&Path> {
+        if let Source::File(path) = self { path.parent() } else { None }
+    }
 }
 
 impl fmt::Display for Source {
@@ -63,19 +72,21 @@ struct File {
     _job: serde::de::IgnoredAny,
 }
 
-/// What a flag said, for the settings that a command has flags for.
+/// What flags say, for the settings that a command has flags for.
 #[derive(Debug, Default)]
-pub struct Flags<'a> {
+pub struct Flags {
     /// `--ttl`
-    pub ttl: Option<&'a str>,
+    pub ttl: Option<String>,
     /// `--label`
-    pub label: Option<&'a str>,
+    pub label: Option<String>,
     /// `--grace`
-    pub grace: Option<&'a str>,
+    pub grace: Option<String>,
     /// `--held-exit-code`
-    pub held_exit_code: Option<&'a str>,
+    pub held_exit_code: Option<String>,
     /// `--state`
-    pub state: Option<&'a str>,
+    pub state: Option<String>,
+    /// `--file`, in place of the project's.
+    pub file: Option<PathBuf>,
     /// Whoever started this has read the files, and they may have changed since.
     pub no_files: bool,
 }
@@ -100,48 +111,47 @@ pub struct Settings {
 impl Settings {
     /// Gathers the settings for a command without flags of its own.
     pub fn gather(common: &Common) -> Result<Self> {
-        Settings::gather_with(common, Flags::default())
+        Settings::gather_with(common, &Flags::default())
     }
 
     /// Gathers the settings.
-    pub fn gather_with(common: &Common, flags: Flags<'_>) -> Result<Self> {
-        Settings::gather_near(common, flags, None)
-    }
-
-    /// The same, with this file in the place of the project's.
-    pub fn gather_near(common: &Common, flags: Flags<'_>, file: Option<&Path>) -> Result<Self> {
-        let files = if flags.no_files { Files(Vec::new()) } else { Files::read(file)? };
-        let store = match files.pick(common.store.as_deref(), "LEASEHOLD_STORE", |f| f.store.clone())? {
-            Some((text, source)) => {
-                // A relative path in a file means relative to that file.
-                let base = match &source {
-                    Source::File(path) => path.parent().map(Path::to_path_buf),
-                    _ => None,
-                };
-                let url = StoreUrl::parse_in(base.as_deref(), &text).map_err(|e| blame(e, "store", &source))?;
-                Setting { value: url, source }
-            }
-            None => Setting { value: StoreUrl::user_default()?, source: Source::Default },
+    pub fn gather_with(common: &Common, flags: &Flags) -> Result<Self> {
+        let files = if flags.no_files { Files(Vec::new()) } else { Files::read(flags.file.as_deref())? };
+        // A relative path in a file is relative to that file.
+        let store = files.pick(
+            &common.store,
+            "store",
+            "LEASEHOLD_STORE",
+            |f| f.store.clone(),
+            |text, source| StoreUrl::parse_in(source.folder(), text),
+        )?;
+        let state = files.pick(
+            &flags.state,
+            "state",
+            "LEASEHOLD_STATE",
+            |f| f.state.clone(),
+            |text, source| {
+                std::path::absolute(source.folder().unwrap_or(Path::new("")).join(text))
+                    .map_err(|_| Error::invalid("folder", text, "use the path of a folder"))
+            },
+        )?;
+        let ttl = files.pick(&flags.ttl, "ttl", "LEASEHOLD_TTL", |f| f.ttl.clone(), |text, _| text.parse::<Ttl>())?;
+        let label = |text: &str, _: &Source| Label::named("label", text);
+        let label = files.pick(&flags.label, "label", "LEASEHOLD_LABEL", |f| f.label.clone(), label)?;
+        let grace = |text: &str, _: &Source| parse_duration(text);
+        let grace = files.pick(&flags.grace, "grace", "LEASEHOLD_GRACE", |f| f.grace.clone(), grace)?;
+        let code = |text: &str, _: &Source| {
+            text.parse::<u8>().map_err(|_| Error::invalid("exit code", text, "use a whole number from 0 to 255"))
         };
-        let ttl = parsed(files.pick(flags.ttl, "LEASEHOLD_TTL", |f| f.ttl.clone())?, "ttl", |t| t.parse::<Ttl>())?;
-        let label = files.pick(flags.label, "LEASEHOLD_LABEL", |f| f.label.clone())?;
-        let label = parsed(label, "label", |t| Label::named("label", t))?;
-        let grace = files.pick(flags.grace, "LEASEHOLD_GRACE", |f| f.grace.clone())?;
-        let grace = parsed(grace, "grace", parse_duration)?;
-        let held = files.pick(flags.held_exit_code, "LEASEHOLD_HELD_EXIT_CODE", |f| {
-            f.held_exit_code.map(|code| code.to_string())
-        })?;
-        let held = parsed(held, "held_exit_code", |t| {
-            t.parse::<u8>().map_err(|_| Error::invalid("exit code", t, "use a whole number from 0 to 255"))
-        })?;
-        let state = files.pick(flags.state, "LEASEHOLD_STATE", |f| f.state.clone())?;
-        let state = state.map(|(text, source)| folder(&text, source)).transpose()?;
+        let in_file = |f: &File| f.held_exit_code.map(|code| code.to_string());
+        let held_exit_code =
+            files.pick(&flags.held_exit_code, "held_exit_code", "LEASEHOLD_HELD_EXIT_CODE", in_file, code)?;
         Ok(Settings {
-            store,
+            store: store.map_or_else(|| StoreUrl::user_default().map(default), Ok)?,
             ttl: ttl.map_or_else(|| Ttl::new(DEFAULT_TTL).map(default), Ok)?,
             label: optional(label),
             grace: optional(grace),
-            held_exit_code: held.unwrap_or_else(|| default(0)),
+            held_exit_code: held_exit_code.unwrap_or_else(|| default(0)),
             state: optional(state),
         })
     }
@@ -160,18 +170,25 @@ impl Settings {
             Error::new(Kind::Unsupported, message).with_source(error)
         })
     }
-}
 
-/// A folder, meant from the file that names it.
-fn folder(text: &str, source: Source) -> Result<Setting<PathBuf>> {
-    let base = match &source {
-        Source::File(path) => path.parent().map(Path::to_path_buf),
-        _ => None,
-    };
-    let from_base = base.map_or_else(|| PathBuf::from(text), |base| base.join(text));
-    let value = std::path::absolute(from_base)
-        .map_err(|_| blame(Error::invalid("folder", text, "use the path of a folder"), "state", &source))?;
-    Ok(Setting { value, source })
+    /// When a command under a lease of this TTL must be told to end, and when it is ended.
+    pub fn windows(&self, ttl: Ttl) -> Result<Windows> {
+        Windows::new(ttl, self.grace.value).map_err(|e| blame(e, "grace", &self.grace.source))
+    }
+
+    /// Each by its name, as people see it, with where it came from; no value where it is left to the default.
+    pub fn rows(&self) -> [(&'static str, Option<String>, &Source); 6] {
+        let label = self.label.value.as_ref().map(ToString::to_string);
+        let state = self.state_folder(false).ok().flatten().map(|folder| folder.display().to_string());
+        [
+            ("store", Some(self.store.value.to_string()), &self.store.source),
+            ("ttl", Some(self.ttl.value.to_string()), &self.ttl.source),
+            ("label", label, &self.label.source),
+            ("grace", self.grace.value.map(format_duration), &self.grace.source),
+            ("held_exit_code", Some(self.held_exit_code.value.to_string()), &self.held_exit_code.source),
+            ("state", state, &self.state.source),
+        ]
+    }
 }
 
 fn default<T>(value: T) -> Setting<T> {
@@ -183,19 +200,6 @@ fn optional<T>(setting: Option<Setting<T>>) -> Setting<Option<T>> {
         Some(setting) => Setting { value: Some(setting.value), source: setting.source },
         None => default(None),
     }
-}
-
-fn parsed<T>(
-    picked: Option<(String, Source)>,
-    field: &str,
-    parse: impl Fn(&str) -> Result<T>,
-) -> Result<Option<Setting<T>>> {
-    picked
-        .map(|(text, source)| match parse(&text) {
-            Ok(value) => Ok(Setting { value, source }),
-            Err(error) => Err(blame(error, field, &source)),
-        })
-        .transpose()
 }
 
 /// Says where a wrong value came from.
@@ -223,7 +227,8 @@ struct Files(Vec<(PathBuf, File)>);
 impl Files {
     fn read(file: Option<&Path>) -> Result<Self> {
         let mut files = Vec::new();
-        for path in [file.map(Path::to_path_buf).or_else(project_file), user_file()].into_iter().flatten() {
+        let file = file.map(|path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf()));
+        for path in [file.or_else(project_file), user_file()].into_iter().flatten() {
             if files.iter().all(|(known, _)| *known != path)
                 && let Some(file) = read_file(&path)?
             {
@@ -233,26 +238,40 @@ impl Files {
         Ok(Files(files))
     }
 
-    fn pick(
+    /// The flag, or else the variable, or else what the nearest file says that says something.
+    fn pick<T>(
         &self,
-        flag: Option<&str>,
+        flag: &Option<String>,
+        field: &str,
         variable: &'static str,
-        field: impl Fn(&File) -> Option<String>,
-    ) -> Result<Option<(String, Source)>> {
-        if let Some(text) = flag {
-            return Ok(Some((text.into(), Source::Flag)));
-        }
-        match std::env::var(variable) {
-            // An empty variable is how people unset one for a single command.
-            Ok(text) if !text.is_empty() => return Ok(Some((text, Source::Environment(variable)))),
-            Err(std::env::VarError::NotUnicode(_)) => {
-                return Err(Error::new(Kind::Invalid, format!("environment variable {variable} is not text")));
-            }
-            _ => {}
-        }
-        let found = self.0.iter().find_map(|(path, file)| Some((field(file)?, Source::File(path.clone()))));
-        Ok(found)
+        in_file: impl Fn(&File) -> Option<String>,
+        parse: impl Fn(&str, &Source) -> Result<T>,
+    ) -> Result<Option<Setting<T>>> {
+        let in_files = || self.0.iter().find_map(|(path, file)| Some((in_file(file)?, Source::File(path.clone()))));
+        let found = match flag {
+            Some(text) => Some((text.clone(), Source::Flag)),
+            None => environment(variable)?.map(|text| (text, Source::Environment(variable))).or_else(in_files),
+        };
+        let Some((text, source)) = found else { return Ok(None) };
+        let value = parse(&text, &source).map_err(|e| blame(e, field, &source))?;
+        Ok(Some(Setting { value, source }))
     }
+}
+
+/// What a variable says; an empty one is how people unset it for a single command.
+fn environment(variable: &str) -> Result<Option<String>> {
+    match std::env::var(variable) {
+        Err(std::env::VarError::NotUnicode(_)) => {
+            Err(Error::new(Kind::Invalid, format!("environment variable {variable} is not text")))
+        }
+        text => Ok(text.ok().filter(|text| !text.is_empty())),
+    }
+}
+
+/// What a variable that is no setting says, parsed.
+pub fn variable<T>(name: &'static str, field: &str, parse: impl Fn(&str) -> Result<T>) -> Result<Option<T>> {
+    let text = environment(name)?;
+    text.map(|text| parse(&text)).transpose().map_err(|e| blame(e, field, &Source::Environment(name)))
 }
 
 pub fn project_file() -> Option<PathBuf> {
@@ -281,10 +300,15 @@ fn read_file(path: &Path) -> Result<Option<File>> {
             return Err(Error::new(Kind::Unsupported, message).with_source(error));
         }
     };
-    toml::from_str(&text).map(Some).map_err(|error| {
+    parse_toml(&text, "settings", path).map(Some)
+}
+
+/// Reads TOML, and says in which line it is wrong.
+pub fn parse_toml<T: DeserializeOwned>(text: &str, what: &str, path: &Path) -> Result<T> {
+    toml::from_str(text).map_err(|error| {
         let wrong = error.message().replace('\n', " ");
         let before = error.span().map_or(0, |span| span.start.min(text.len()));
         let line = 1 + text.bytes().take(before).filter(|byte| *byte == b'\n').count();
-        Error::new(Kind::Invalid, format!("invalid settings `{}`, line {line}: {wrong}", path.display()))
+        Error::new(Kind::Invalid, format!("invalid {what} `{}`, line {line}: {wrong}", path.display()))
     })
 }

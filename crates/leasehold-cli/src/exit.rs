@@ -1,6 +1,6 @@
 //! Exit codes: one table, which docs/exit-codes.md repeats and a test compares.
 
-use crate::output::Unheard;
+use crate::output::OutputFailed;
 use leasehold_core::{Error, Kind};
 use std::process::ExitCode;
 
@@ -25,7 +25,7 @@ pub enum Exit {
     Unknown,
     /// It was done, and could not be told: standard output did not take what there was to print, or the store not how a run
     /// ended.
-    Untold,
+    Unreported,
     /// `run`: the lease was lost while the command ran.
     LostInRun,
     /// This set-up cannot do it.
@@ -64,7 +64,7 @@ pub const TABLE: &[(Exit, &str)] = &[
     ),
     (Exit::Unknown, "no answer came: perhaps it was applied, perhaps not; look before trying again"),
     (
-        Exit::Untold,
+        Exit::Unreported,
         "it was done, but could not be told: what there was to print could not be written to standard output; `run`, \
          `work --items`: the store could not be told how it ended, and it may be run again",
     ),
@@ -76,6 +76,11 @@ pub const TABLE: &[(Exit, &str)] = &[
 ];
 
 impl Exit {
+    /// As a shell shows a command that this signal ended.
+    pub fn by_signal(number: i32) -> Self {
+        Exit::Code(128_u8.saturating_add(u8::try_from(number).unwrap_or(0)))
+    }
+
     /// The number.
     pub const fn code(self) -> u8 {
         match self {
@@ -87,7 +92,7 @@ impl Exit {
             Exit::Corrupt => 65,
             Exit::Unavailable => 69,
             Exit::Unknown => 70,
-            Exit::Untold => 74,
+            Exit::Unreported => 74,
             Exit::LostInRun => 75,
             Exit::Misconfigured => 78,
             Exit::Code(code) => code,
@@ -98,8 +103,8 @@ impl Exit {
 
 impl From<&Error> for Exit {
     fn from(error: &Error) -> Exit {
-        if std::error::Error::source(error).is_some_and(|cause| cause.is::<Unheard>()) {
-            return Exit::Untold;
+        if std::error::Error::source(error).is_some_and(|cause| cause.is::<OutputFailed>()) {
+            return Exit::Unreported;
         }
         match error.kind() {
             Kind::Lost => Exit::Lost,

@@ -1,6 +1,6 @@
 //! A guarded resource as a flag names it: one row per kind of guard.
 
-use crate::config::{Source, blame, blame_flag};
+use crate::config::{blame_flag, variable};
 use crate::targets;
 use leasehold_core::guard::{Adopt, Guard, Policy};
 use leasehold_core::{Error, Kind, LeaseName, Result};
@@ -21,16 +21,7 @@ pub fn fence_namespace(flag: Option<&str>) -> Result<Option<FenceNamespace>> {
     if let Some(text) = flag {
         return text.parse().map(Some).map_err(|e| blame_flag(e, "--fence-namespace"));
     }
-    match std::env::var(FENCE_NAMESPACE) {
-        Ok(text) if !text.is_empty() => {
-            let blamed = |e| blame(e, "fence_namespace", &Source::Environment(FENCE_NAMESPACE));
-            text.parse().map(Some).map_err(blamed)
-        }
-        Err(std::env::VarError::NotUnicode(_)) => {
-            Err(Error::new(Kind::Invalid, format!("environment variable {FENCE_NAMESPACE} is not text")))
-        }
-        _ => Ok(None),
-    }
+    variable(FENCE_NAMESPACE, "fence_namespace", str::parse)
 }
 
 /// The guard of the resource that `text` names. Nothing is touched.
@@ -40,46 +31,48 @@ pub fn parse(text: &str) -> Result<Arc<dyn Guard>> {
 
 /// The same, with the fences of a git remote in this namespace.
 pub fn parse_with(text: &str, namespace: &FenceNamespace) -> Result<Arc<dyn Guard>> {
-    Ok(match text.split_once(':') {
-        Some(("file", path)) if !path.is_empty() => Arc::new(FileGuard::new(Path::new(path), Policy::Reentrant)?),
-        Some(("folder", path)) if !path.is_empty() => Arc::new(FolderGuard::new(Path::new(path), Policy::Reentrant)?),
-        Some(("git", remote)) if !remote.is_empty() => {
-            Arc::new(GitGuard::new(remote, Policy::Reentrant)?.with_namespace(namespace.clone()))
-        }
-        Some((scheme, _)) if targets::SQL.contains(&scheme) => {
-            // Only what every guard can do is asked of it here.
-            targets::database(text, None, Policy::Reentrant)? as Arc<dyn Guard>
-        }
-        Some((scheme, _)) if targets::OBJECT.contains(&scheme) => targets::object_guard(text)?,
+    if let Some(guard) = addressed(text, namespace, None)? {
+        return Ok(guard);
+    }
+    match text.split_once(':') {
         #[cfg(feature = "http")]
-        Some(("http" | "https", _)) => Arc::new(leasehold_server::HttpGuard::new(text)?),
+        Some(("http" | "https", _)) => Ok(Arc::new(leasehold_server::HttpGuard::new(text)?)),
         #[cfg(not(feature = "http"))]
-        Some((scheme @ ("http" | "https"), _)) => return Err(targets::lean(scheme)),
-        _ => return Err(Error::invalid("guard", text, format!("use {FORMS}"))),
-    })
+        Some((scheme @ ("http" | "https"), _)) => Err(targets::lean(scheme)),
+        _ => Err(Error::invalid("guard", text, format!("use {FORMS}"))),
+    }
 }
 
 /// The guard of the resource that `text` names, for an operator who gives it to this lease. Nothing is touched.
 pub fn adoptable(text: &str, lease: &LeaseName) -> Result<Arc<dyn Adopt>> {
-    Ok(match text.split_once(':') {
-        Some(("file", path)) if !path.is_empty() => Arc::new(FileGuard::new(Path::new(path), Policy::Reentrant)?),
-        Some(("folder", path)) if !path.is_empty() => Arc::new(FolderGuard::new(Path::new(path), Policy::Reentrant)?),
+    if let Some(guard) = addressed(text, &fence_namespace(None)?.unwrap_or_default(), Some(lease))? {
+        return Ok(guard);
+    }
+    // What is no resource at all is called so.
+    let resource = parse(text)?.resource();
+    let message = format!(
+        "resource=`{resource}` cannot be adopted by its address: its fence is in the store of its proxy; on the machine of the \
+         proxy, with its --store and --state, adopt `http:NAME`, where NAME is the proxy's --resource"
+    );
+    Err(Error::new(Kind::Unsupported, message))
+}
+
+/// The guard of a resource that has its fence beside it; none for what has not. On a git remote every lease has a fence of
+/// its own.
+fn addressed(text: &str, namespace: &FenceNamespace, lease: Option<&LeaseName>) -> Result<Option<Arc<dyn Adopt>>> {
+    let policy = Policy::Reentrant;
+    Ok(Some(match text.split_once(':') {
+        Some(("file", path)) if !path.is_empty() => Arc::new(FileGuard::new(Path::new(path), policy)?),
+        Some(("folder", path)) if !path.is_empty() => Arc::new(FolderGuard::new(Path::new(path), policy)?),
         Some(("git", remote)) if !remote.is_empty() => {
-            let namespace = fence_namespace(None)?.unwrap_or_default();
-            let guard = GitGuard::new(remote, Policy::Reentrant)?.with_namespace(namespace);
-            // On a remote every lease has a fence of its own.
-            Arc::new(guard.of_lease(lease.clone()))
+            let guard = GitGuard::new(remote, policy)?.with_namespace(namespace.clone());
+            Arc::new(match lease {
+                Some(lease) => guard.of_lease(lease.clone()),
+                None => guard,
+            })
         }
-        Some((scheme, _)) if targets::SQL.contains(&scheme) => targets::database(text, None, Policy::Reentrant)?,
+        Some((scheme, _)) if targets::SQL.contains(&scheme) => targets::database(text, None, policy)?,
         Some((scheme, _)) if targets::OBJECT.contains(&scheme) => targets::object_guard(text)?,
-        _ => {
-            // What is no resource at all is called so.
-            let resource = parse(text)?.resource();
-            let message = format!(
-                "resource=`{resource}` cannot be adopted by its address: its fence is in the store of its proxy; on the machine \
-                 of the proxy, with its --store and --state, adopt `http:NAME`, where NAME is the proxy's --resource"
-            );
-            return Err(Error::new(Kind::Unsupported, message));
-        }
-    })
+        _ => return Ok(None),
+    }))
 }

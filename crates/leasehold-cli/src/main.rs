@@ -2,6 +2,7 @@
 
 mod args;
 mod config;
+mod context;
 mod exit;
 mod guards;
 mod interrupt;
@@ -11,13 +12,15 @@ mod remedy;
 mod stopping;
 mod supervise;
 mod targets;
-mod threads;
 mod verbs;
 mod view;
 
 use clap::{CommandFactory, FromArgMatches};
 use exit::Exit;
 use std::process::ExitCode;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::runtime::{Builder, Runtime};
 
 fn main() -> ExitCode {
     leasehold_core::put_into_words(remedy::words);
@@ -47,7 +50,7 @@ fn main() -> ExitCode {
             return if error.use_stderr() { Exit::Usage.into() } else { Exit::Done.into() };
         }
     };
-    let runtime = match threads::runtime() {
+    let runtime = match runtime() {
         Ok(runtime) => runtime,
         Err(error) => {
             output::say(&format!("cannot start: {error}"));
@@ -65,4 +68,19 @@ fn main() -> ExitCode {
         let _ = signal_hook::low_level::emulate_default_handler(number.into());
     }
     exit.into()
+}
+
+const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
+
+/// The runtime of a command, with its first thread.
+///
+/// Where blocking work is to be done (SQLite, folders, the names of hosts), tokio panics if it has no thread and can make
+/// none; if it has one, the work waits for it. So the first is made at the start, and none that was made is given up: a
+/// moment without threads delays what is under way, and ends nothing.
+fn runtime() -> std::io::Result<Runtime> {
+    let runtime = Builder::new_current_thread().enable_all().thread_keep_alive(FOR_EVER).build()?;
+    // Writes nothing. Of all that makes a thread, only writing gives an error where none can be made.
+    let written = runtime.block_on(async { tokio::io::stderr().write(&[]).await });
+    written.map_err(|_| std::io::Error::new(std::io::ErrorKind::WouldBlock, "the system has no thread for it now"))?;
+    Ok(runtime)
 }

@@ -14,30 +14,30 @@ pub enum Reader {
 
 /// Why standard output did not take what there was to print.
 #[derive(Debug)]
-pub struct Unheard(std::io::Error);
+pub struct OutputFailed(std::io::Error);
 
-impl std::fmt::Display for Unheard {
+impl std::fmt::Display for OutputFailed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl std::error::Error for Unheard {}
+impl std::error::Error for OutputFailed {}
 
 /// Prints data. A reader that went away is no error.
 pub fn print(text: &str) -> Result<()> {
     deliver(text).map(|_| ())
 }
 
-/// Prints data and says whether it was still wanted, for those who would go on for ever.
+/// Prints data and says whether it was still wanted, for those who would print for ever.
 pub fn deliver(text: &str) -> Result<Reader> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(Reader::There),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Reader::Gone),
         Err(error) => {
-            let message = "cannot write to standard output; all else was done";
-            Err(Error::new(Kind::Unavailable, message).with_source(Unheard(error)))
+            let message = "cannot write to standard output; everything else was done";
+            Err(Error::new(Kind::Unavailable, message).with_source(OutputFailed(error)))
         }
     }
 }
@@ -96,21 +96,18 @@ pub fn rough(duration: Duration) -> String {
     format_duration(Duration::from_millis(rounded))
 }
 
-/// Rows with aligned columns, two spaces apart.
-pub fn table(rows: &[Vec<String>]) -> String {
+/// A header and rows with aligned columns, two spaces apart.
+pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let header: Vec<String> = header.iter().map(ToString::to_string).collect();
+    let rows: Vec<Vec<String>> = Some(header).into_iter().filter(|row| !row.is_empty()).chain(rows).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|t| t.chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(&widths) {
-            line.push_str(&format!("{cell:width$}  "));
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
+    let line = |row: &Vec<String>| {
+        let line: String = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}  ")).collect();
+        format!("{}\n", line.trim_end())
+    };
+    rows.iter().map(line).collect()
 }
 
 #[cfg(test)]
@@ -131,7 +128,6 @@ mod tests {
 
     #[test]
     fn columns_are_aligned() {
-        let rows = vec![vec!["A".into(), "B".into()], vec!["long".into(), "x".into()]];
-        assert_eq!(table(&rows), "A     B\nlong  x\n");
+        assert_eq!(table(&["A", "B"], [vec!["long".into(), "x".into()]]), "A     B\nlong  x\n");
     }
 }

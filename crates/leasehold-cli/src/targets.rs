@@ -17,7 +17,7 @@ pub const OBJECT: &[&str] = &["s3", "gs", "az"];
 
 /// The guard of a database. A resource that is given counts more than one in the address.
 pub fn database(text: &str, resource: Option<&str>, policy: Policy) -> Result<Arc<dyn SqlGuard>> {
-    let allowed = "use sqlite:PATH, postgres://host/db or mysql://user@host/database, with #RESOURCE at will";
+    let allowed = "use sqlite:PATH, postgres://host/db or mysql://user@host/database, and #RESOURCE if needed";
     if !text.split_once(':').is_some_and(|(scheme, _)| SQL.contains(&scheme)) {
         return Err(Error::invalid("database", scheme_of(text), allowed));
     }

@@ -102,9 +102,7 @@ pub fn token_json(token: &Token) -> Value {
 }
 
 /// The header of [`lease_row`].
-pub fn lease_header() -> Vec<String> {
-    ["NAME", "STATE", "EPOCH", "HOLDER", "SINCE", "UNTIL"].map(String::from).to_vec()
-}
+pub const LEASE_HEADER: [&str; 6] = ["NAME", "STATE", "EPOCH", "HOLDER", "SINCE", "UNTIL"];
 
 /// A lease as a row.
 pub fn lease_row(lease: &Inspection) -> Vec<String> {
@@ -140,7 +138,7 @@ pub fn transfer_row(transfer: &Transfer, now: Timestamp) -> Vec<String> {
     ]
 }
 
-/// Why a lease was not to be had, in one quiet line.
+/// Why a lease was not granted, in one line.
 pub fn refusal_line(lease: &LeaseName, refusal: &Refusal, now: Timestamp) -> String {
     match refusal {
         Refusal::Held { tenure, epoch } => format!(
@@ -161,7 +159,7 @@ pub fn refusal_line(lease: &LeaseName, refusal: &Refusal, now: Timestamp) -> Str
             mark.epoch
         ),
         Refusal::Lost { seen, .. } => format!("`{lease}` was lost before it was held: seen={seen}"),
-        Refusal::AlreadyReleased { outcome } => format!("`{lease}` had been released ({})", outcome.as_str()),
+        Refusal::AlreadyReleased { outcome } => format!("`{lease}` was already released ({})", outcome.as_str()),
         Refusal::NeverHeld => format!("nobody ever held a lease `{lease}`; see `leasehold ls` for those there are"),
         Refusal::NotPaused => format!("`{lease}` is not paused"),
         Refusal::NoSlot => format!("`{lease}` has no slot to complete"),

@@ -5,7 +5,7 @@
 use leasehold_core::lease::protocol::{AfterFailure, Decision, Request, SlotClaim, decide};
 use leasehold_core::{Claim, HolderId, Label, Lineage, Nonce, Outcome, Ownership, SLOT_RUNS, Slot, Timestamp, Ttl};
 use leasehold_work::schedule::{
-    CatchUp, DropReason, ENTRIES_KEPT, Fate, Interrupted, Journal, Last, RunEnd, Schedule, Standing, due,
+    CatchUp, DropReason, ENTRIES_KEPT, Fate, Interrupted, Journal, Last, Plan, RunEnd, Schedule, due,
 };
 use std::time::Duration;
 
@@ -41,8 +41,8 @@ fn on(slot: Slot) -> SlotClaim {
     SlotClaim::new(slot, AfterFailure::Leave)
 }
 
-fn look(record: &Ownership, journal: &Journal, policy: CatchUp, now: u64) -> Standing {
-    Standing::of(&hourly(), record, journal, policy, at(now))
+fn look(record: &Ownership, journal: &Journal, policy: CatchUp, now: u64) -> Plan {
+    Plan::of(&hourly(), record, journal, policy, at(now))
 }
 
 #[test]

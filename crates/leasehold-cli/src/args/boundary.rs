@@ -1,6 +1,6 @@
 //! The words of `proxy`, `mcp-gate` and `mcp`: guards at the boundary of a service or of an agent's tools.
 
-use super::numbers::within;
+use super::within;
 use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;

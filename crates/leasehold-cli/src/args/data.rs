@@ -1,6 +1,7 @@
-//! The words of the verbs that write to databases and buckets, and of the drill that tries any guard.
+//! The words of the verbs that write through a guard, and of those that try one or give one away.
 
 use clap::Args;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
@@ -99,4 +100,86 @@ pub struct Drill {
     /// Give up, and remove what was made, when it has taken so long [default: 5m]
     #[arg(long, value_name = "DURATION")]
     pub timeout: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ./report | leasehold write out.json
+  leasehold write out.json --from /tmp/new.json")]
+pub struct Write {
+    /// The file to write
+    pub file: PathBuf,
+    /// Read from this file instead of standard input
+    #[arg(long, value_name = "PATH")]
+    pub from: Option<PathBuf>,
+    /// Admit one write per epoch
+    #[arg(long)]
+    pub once: bool,
+    /// The token [default: LEASEHOLD_TOKEN]
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  leasehold publish ./build /srv/www/site
+
+A folder is published whole, or its files are written one by one with `leasehold write`: one that holds fences of its own
+is refused, and so is a write inside of a published one.")]
+pub struct Publish {
+    /// The folder to publish; it is copied
+    pub folder: PathBuf,
+    /// What readers see: absent at first, or a folder, or what an earlier publish made
+    pub target: PathBuf,
+    /// How many earlier generations to keep
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub keep: usize,
+    /// The token [default: LEASEHOLD_TOKEN]
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  token=$(leasehold acquire report-v2) && leasehold adopt file:out.json --token \"$token\" --why 'report-v2 replaces report'
+
+A resource belongs to the lease that wrote there first; every other lease is refused, also one of the same name in another
+store or namespace. If a store was lost and begun anew, do not adopt: heal the lease with `leasehold advance --lineage`.")]
+pub struct Adopt {
+    /// What to give away, as --guard names it: file:PATH, folder:PATH, git:REMOTE, a database, an object in a
+    /// bucket; or http:NAME of `proxy --resource NAME`, mcp:NAME of `mcp-gate --guard NAME`
+    pub resource: String,
+    /// Why; it is kept with the fence
+    #[arg(long, value_name = "TEXT", required = true)]
+    pub why: String,
+    /// Who you are [default: user@host]
+    #[arg(long, value_name = "TEXT")]
+    pub by: Option<String>,
+    /// A token of the lease that gets it [default: LEASEHOLD_TOKEN]
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  leasehold gate deploy-api -- curl -fsS -X POST https://deploy.example/start
+
+A gate is check-then-act: the lease may be lost after the check. Where the resource can check a token itself, use a
+guard that does (`leasehold write`, `leasehold publish`).")]
+pub struct Gate {
+    /// What is being written to, for messages
+    pub resource: String,
+    /// Stay until the command has ended, then print how long the window was and whether the lease was lost in it
+    #[arg(long)]
+    pub measure: bool,
+    /// The token [default: LEASEHOLD_TOKEN]
+    #[arg(long, value_name = "TOKEN")]
+    pub token: Option<String>,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
 }

@@ -1,6 +1,6 @@
 //! The words of `push` and `git-hook`.
 
-use super::numbers::within;
+use super::within;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 

@@ -5,20 +5,18 @@ mod data;
 #[cfg(test)]
 mod examples;
 mod git;
-mod numbers;
 mod queue;
 mod schedule;
 
 #[cfg(feature = "http")]
 pub use boundary::Proxy;
 pub use boundary::{Mcp, McpGate};
-pub use data::{Drill, Put, Sql};
+pub use data::{Adopt, Drill, Gate, Publish, Put, Sql, Write};
 pub use git::{GitHook, GitHookInstall, GitHookRun, GitHookVerb, Push};
 pub use queue::*;
 pub use schedule::{Backfill, Install, Next, RunSlot, Runs, Schedule, ScheduleRun, ScheduleVerb};
 
 use clap::{Args, Parser, Subcommand};
-use numbers::within;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -98,7 +96,7 @@ pub enum Verb {
         after_help = "Examples:\n  token=$(leasehold hand-off daily-publish --to ann --why 'ann finishes it by hand')"
     )]
     HandOff(HandOff),
-    /// Keep new holders out; the present one goes on
+    /// Keep new holders out; the current holder keeps its lease
     #[command(after_help = "Examples:\n  leasehold pause daily-publish --why 'the database moves'")]
     Pause(Operate),
     /// Let holders in again
@@ -129,7 +127,7 @@ pub enum Verb {
     Doctor(Doctor),
     /// Hold a fire drill on a guarded resource: stop a holder, transfer its lease, resume it, and see it refused
     Drill(Drill),
-    /// Move every lease to another store, with epochs that go on from where they were
+    /// Move every lease to another store, with epochs that continue from where they were
     Migrate(Migrate),
     /// Write a file, unless a newer epoch has been there
     Write(Write),
@@ -394,7 +392,7 @@ Examples:
   leasehold migrate dir:/mnt/team/leases redis://cache.internal
 
 From then on everything in the old store ends with exit code 78 and the new address. While it is under way, nothing is granted
-in the old store and no new lease or queue item comes up in the new one (exit code 69). Broken off, by Ctrl-C or by a crash,
+in the old store and no new lease or queue item comes up in the new one (exit code 69). Interrupted, by Ctrl-C or by a crash,
 it is finished by the same command, or given up with --abort. FROM and TO are used instead of --store.")]
 pub struct Migrate {
     /// The store to move from
@@ -411,94 +409,12 @@ pub struct Migrate {
     /// Stop after this long; what was begun is finished by the same command, or given up with --abort [default: 1h]
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub timeout: Option<String>,
-    /// Give up a migration that was begun and broken off: everything stays in the old store
+    /// Give up a migration that was begun and interrupted: everything stays in the old store
     #[arg(long, conflicts_with_all = ["revoke_held", "dry_run"])]
     pub abort: bool,
     /// Who you are [default: user@host]
     #[arg(long, value_name = "TEXT")]
     pub by: Option<String>,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  ./report | leasehold write out.json
-  leasehold write out.json --from /tmp/new.json")]
-pub struct Write {
-    /// The file to write
-    pub file: PathBuf,
-    /// Read from this file instead of standard input
-    #[arg(long, value_name = "PATH")]
-    pub from: Option<PathBuf>,
-    /// Admit one write per epoch
-    #[arg(long)]
-    pub once: bool,
-    /// The token [default: LEASEHOLD_TOKEN]
-    #[arg(long, value_name = "TOKEN")]
-    pub token: Option<String>,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  leasehold publish ./build /srv/www/site
-
-A folder is published whole, or its files are written one by one with `leasehold write`: one that holds fences of its own
-is refused, and so is a write inside of a published one.")]
-pub struct Publish {
-    /// The folder to publish; it is copied
-    pub folder: PathBuf,
-    /// What readers see: absent at first, or a folder, or what an earlier publish made
-    pub target: PathBuf,
-    /// How many earlier generations to keep
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub keep: usize,
-    /// The token [default: LEASEHOLD_TOKEN]
-    #[arg(long, value_name = "TOKEN")]
-    pub token: Option<String>,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  token=$(leasehold acquire report-v2) && leasehold adopt file:out.json --token \"$token\" --why 'report-v2 replaces report'
-
-A resource belongs to the lease that wrote there first; every other lease is refused, also one of the same name in another
-store or namespace. If a store was lost and begun anew, do not adopt: heal the lease with `leasehold advance --lineage`.")]
-pub struct Adopt {
-    /// What to give away, as --guard names it: file:PATH, folder:PATH, git:REMOTE, a database, an object in a
-    /// bucket; or http:NAME of `proxy --resource NAME`, mcp:NAME of `mcp-gate --guard NAME`
-    pub resource: String,
-    /// Why; it is kept with the fence
-    #[arg(long, value_name = "TEXT", required = true)]
-    pub why: String,
-    /// Who you are [default: user@host]
-    #[arg(long, value_name = "TEXT")]
-    pub by: Option<String>,
-    /// A token of the lease that gets it [default: LEASEHOLD_TOKEN]
-    #[arg(long, value_name = "TOKEN")]
-    pub token: Option<String>,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  leasehold gate deploy-api -- curl -fsS -X POST https://deploy.example/start
-
-A gate is check-then-act: the lease may be lost after the check. Where the resource can check a token itself, use a
-guard that does (`leasehold write`, `leasehold publish`).")]
-pub struct Gate {
-    /// What is being written to, for messages
-    pub resource: String,
-    /// Stay until the command has ended, then print how long the window was and whether the lease was lost in it
-    #[arg(long)]
-    pub measure: bool,
-    /// The token [default: LEASEHOLD_TOKEN]
-    #[arg(long, value_name = "TOKEN")]
-    pub token: Option<String>,
-    /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
-    pub command: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]
@@ -509,4 +425,10 @@ pub struct Completions {
     /// The shell
     #[arg(value_enum)]
     pub shell: clap_complete::Shell,
+}
+
+/// A number from `LOW` to `HIGH`, refused in the words of every other wrong value.
+fn within<const LOW: u32, const HIGH: u32>(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| (LOW..=HIGH).contains(number));
+    number.ok_or_else(|| format!("use {LOW} to {HIGH}"))
 }

@@ -1,6 +1,6 @@
 //! The words of `queue` and `work`.
 
-use super::numbers::within;
+use super::within;
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -1,7 +1,6 @@
 //! The command line of schedules.
 
-use super::Operate;
-use super::numbers::within;
+use super::{Operate, within};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 

@@ -7,7 +7,7 @@
 //! window ends. It is in a process group of its own, and does not die of the signals that end whole units, so what stops
 //! or ends the supervisor does not touch it. It never waits for the supervisor: what cannot be said at once is said later.
 //!
-//! It may be started before the lease is had, because starting a process takes longer than acquiring a lease. It runs
+//! It may be started before the lease is acquired, because starting a process takes longer than acquiring a lease. It runs
 //! nothing until it is told to begin; if the supervisor goes without saying so, it goes too.
 //!
 //! Where it can, it puts the command into a control group of its own, which the kernel ends as one. Elsewhere it looks
@@ -43,7 +43,7 @@ const MAX_PASSES: u32 = 200;
 
 /// The dead-man's arguments.
 #[derive(Debug)]
-pub struct Errand {
+pub struct Arguments {
     /// The descriptor of the socket to the supervisor.
     pub channel: i32,
     /// What tells the command's control group from all others; none if it is to have none.
@@ -52,7 +52,7 @@ pub struct Errand {
     pub command: Vec<OsString>,
 }
 
-impl Errand {
+impl Arguments {
     /// As arguments for the new process.
     pub fn to_args(&self) -> Vec<OsString> {
         let key = self.cgroup_key.as_deref().unwrap_or(NO_CGROUP);
@@ -62,7 +62,7 @@ impl Errand {
     }
 
     fn parse(args: &[OsString]) -> Option<Self> {
-        Some(Errand {
+        Some(Arguments {
             channel: args.first()?.to_str()?.parse().ok()?,
             cgroup_key: Some(args.get(1)?.to_str()?.to_owned()).filter(|key| key != NO_CGROUP),
             command: args.get(2..).filter(|c| !c.is_empty())?.to_vec(),
@@ -72,15 +72,15 @@ impl Errand {
 
 /// Runs as the dead-man, with the arguments after [`ARGUMENT`].
 pub fn main(args: &[OsString]) -> ExitCode {
-    let done = Errand::parse(args).ok_or_else(|| std::io::Error::other("bad arguments")).and_then(|errand| {
-        let channel = leasehold_system::descriptor::inherited(errand.channel)?;
+    let done = Arguments::parse(args).ok_or_else(|| std::io::Error::other("bad arguments")).and_then(|arguments| {
+        let channel = leasehold_system::descriptor::inherited(arguments.channel)?;
         let mut tree = Tree::begin()?;
-        if let Some(key) = &errand.cgroup_key {
+        if let Some(key) = &arguments.cgroup_key {
             // Most machines have none for us: then the tree is walked.
             let _ = tree.enclose(key);
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(watch(errand, tree, StdUnixStream::from(channel)))
+        runtime.block_on(watch(arguments, tree, StdUnixStream::from(channel)))
     });
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -103,7 +103,7 @@ struct DeadMan {
     supervisor: Outbox,
 }
 
-async fn watch(errand: Errand, mut tree: Tree, channel: StdUnixStream) -> std::io::Result<()> {
+async fn watch(arguments: Arguments, mut tree: Tree, channel: StdUnixStream) -> std::io::Result<()> {
     channel.set_nonblocking(true)?;
     let (orders, supervisor) = UnixStream::from_std(channel)?.into_split();
     let (mut orders, mut supervisor) = (BufReader::new(orders).lines(), Outbox::new(supervisor));
@@ -111,26 +111,26 @@ async fn watch(errand: Errand, mut tree: Tree, channel: StdUnixStream) -> std::i
     // A handler, unlike ignoring, does not pass on to the command. What our caller had ignored stays so.
     let _withstood: Vec<_> =
         PASSED_ON.iter().filter(|kind| !is_ignored(kind().as_raw_value())).map(|kind| signal(kind())).collect();
-    let mut command = Command::new(&errand.command[0]);
-    command.args(&errand.command[1..]).process_group(0);
+    let mut command = Command::new(&arguments.command[0]);
+    command.args(&arguments.command[1..]).process_group(0);
     // Without the lease there is nothing to run.
-    let Some((trust_until, windows)) = brief(&mut orders, &mut command).await else { return Ok(()) };
+    let Some((trust_until, windows)) = wait_to_begin(&mut orders, &mut command).await else { return Ok(()) };
     if SystemClock.now() >= windows.term_at(trust_until) {
         // It would have to be ended at once: the machine slept, or the start took too long.
-        supervisor.say(&Report::OutOfTrust);
-        supervisor.say(&Report::NotStarted(rustix::io::Errno::TIMEDOUT.raw_os_error()));
-        supervisor.say_all().await;
+        supervisor.send(&Report::OutOfTrust);
+        supervisor.send(&Report::NotStarted(rustix::io::Errno::TIMEDOUT.raw_os_error()));
+        supervisor.send_all().await;
         return Ok(());
     }
     let main = match tree.spawn(&mut command) {
         Ok(pid) => pid,
         Err(error) => {
-            supervisor.say(&Report::NotStarted(error.raw_os_error().unwrap_or_default()));
-            supervisor.say_all().await;
+            supervisor.send(&Report::NotStarted(error.raw_os_error().unwrap_or_default()));
+            supervisor.send_all().await;
             return Ok(());
         }
     };
-    supervisor.say(&Report::Started(main.as_raw_nonzero().get()));
+    supervisor.send(&Report::Started(main.as_raw_nonzero().get()));
     let tree = Rc::new(tree);
     let mut this = DeadMan { tree, windows, trust_until, main, status: None, ending: None, supervisor };
     let mut supervised = true;
@@ -138,7 +138,7 @@ async fn watch(errand: Errand, mut tree: Tree, channel: StdUnixStream) -> std::i
         let due = this.ending.unwrap_or_else(|| this.windows.term_at(this.trust_until));
         tokio::select! {
             order = next_order(&mut orders), if supervised => match order {
-                Some(order) => this.obey(order),
+                Some(order) => this.handle_order(order),
                 None => {
                     // The supervisor is gone, and with it every renewal.
                     supervised = false;
@@ -146,19 +146,19 @@ async fn watch(errand: Errand, mut tree: Tree, channel: StdUnixStream) -> std::i
                 }
             },
             _ = children.recv() => {}
-            () = this.supervisor.pause() => this.supervisor.push(),
+            () = this.supervisor.retry_time() => this.supervisor.push(),
             () = SystemClock.sleep_until(due) => this.time_is_up().await,
         }
     }
     let status = this.status.unwrap_or(Report::Killed(9));
     // Nothing is left to watch over, so now it may take its time.
-    this.supervisor.say(&status);
-    this.supervisor.say_all().await;
+    this.supervisor.send(&status);
+    this.supervisor.send_all().await;
     Ok(())
 }
 
 impl DeadMan {
-    fn obey(&mut self, order: Order) {
+    fn handle_order(&mut self, order: Order) {
         match order {
             Order::Trust(until) => self.trust_until = until,
             Order::Signal(number) => {
@@ -192,7 +192,7 @@ impl DeadMan {
     async fn time_is_up(&mut self) {
         if self.ending.is_none() {
             self.end_within(self.windows.grace);
-            self.supervisor.say(&Report::OutOfTrust);
+            self.supervisor.send(&Report::OutOfTrust);
             return;
         }
         for _ in 0..MAX_PASSES {
@@ -225,7 +225,7 @@ impl DeadMan {
             match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
                 Ok(Some((pid, status))) if pid == self.main => {
                     if let Some(signal) = status.stopping_signal() {
-                        self.supervisor.say(&Report::Suspended(signal));
+                        self.supervisor.send(&Report::Suspended(signal));
                     } else if let Some(code) = status.exit_status() {
                         self.status = Some(Report::Exited(code));
                     } else if let Some(signal) = status.terminating_signal() {
@@ -243,7 +243,7 @@ impl DeadMan {
         if self.status.is_some() && self.ending.is_none() {
             let left = self.tree.pids().map_or(1, |pids| pids.len());
             self.end_within(self.windows.grace);
-            self.supervisor.say(&Report::LeftBehind(left));
+            self.supervisor.send(&Report::LeftBehind(left));
         }
         false
     }
@@ -251,7 +251,10 @@ impl DeadMan {
 
 /// Waits for the lease, and for what the command is to find in its environment. Gives the first trust window and how its
 /// end is used; none if the supervisor goes without having got the lease.
-async fn brief(orders: &mut Lines<BufReader<OwnedReadHalf>>, command: &mut Command) -> Option<(Moment, Windows)> {
+async fn wait_to_begin(
+    orders: &mut Lines<BufReader<OwnedReadHalf>>,
+    command: &mut Command,
+) -> Option<(Moment, Windows)> {
     loop {
         match next_order(orders).await? {
             Order::Set(name, value) => {

@@ -10,18 +10,16 @@
 pub mod deadman;
 mod evidence;
 pub mod rescue;
+pub mod settlement;
 mod signals;
 mod standby;
-pub mod telling;
 pub mod trial;
-mod trouble;
 pub mod windows;
 mod wire;
 
 pub use evidence::{Copying, Evidence, Output};
 pub use signals::Signals;
 pub use standby::{Feed, Standby, check, unwatchable};
-pub use trouble::Trouble;
 
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::{Grant, Keeper, Loss, Standing, Tenancy};
@@ -29,6 +27,7 @@ use leasehold_stores::StoreUrl;
 use leasehold_system::process::{Signal, Tree};
 use leasehold_system::terminal::Terminal;
 use rescue::Rescue;
+use rustix::io::Errno;
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions};
 use std::process::Child;
 use std::time::Duration;
@@ -71,13 +70,56 @@ impl Ended {
     }
 }
 
-/// Whether the command was let run to its end.
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Ended::Exited(code) => write!(f, "exit code {code}"),
+            Ended::Killed(signal) => write!(f, "signal {signal}"),
+            Ended::NotStarted(trouble) => trouble.fmt(f),
+        }
+    }
+}
+
+/// Why a command could not be started: the system's error number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Course {
-    /// It was.
-    Whole,
-    /// It was cut off by its longest time.
-    CutOff,
+pub struct Trouble(i32);
+
+impl Trouble {
+    /// Whether the next try may go well: the machine was short of something, the program was just being written, or the
+    /// lease had run out before it was started.
+    pub fn passes(self) -> bool {
+        const PASSING: [Errno; 8] = [
+            Errno::AGAIN,
+            Errno::INTR,
+            Errno::MFILE,
+            Errno::NFILE,
+            Errno::NOBUFS,
+            Errno::NOMEM,
+            Errno::TIMEDOUT,
+            Errno::TXTBSY,
+        ];
+        PASSING.iter().any(|errno| errno.raw_os_error() == self.0)
+    }
+
+    /// The exit code that a shell gives where it does not pass.
+    pub fn code(self) -> u8 {
+        if self.0 == Errno::NOENT.raw_os_error() { 127 } else { 126 }
+    }
+}
+
+impl std::fmt::Display for Trouble {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::io::Error::from_raw_os_error(self.0).fmt(f)
+    }
+}
+
+/// Whether the command stayed within `--max-runtime`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimeLimit {
+    /// It did, or had no limit.
+    Kept,
+    /// It was stopped for it.
+    Exceeded,
 }
 
 /// What became of the command and of the lease.
@@ -85,8 +127,8 @@ pub enum Course {
 pub struct Finished<G = Grant> {
     /// How the command ended.
     pub ended: Ended,
-    /// Whether it was let.
-    pub course: Course,
+    /// Whether it was stopped for its run time.
+    pub time_limit: TimeLimit,
     /// Why the lease was lost, if it was.
     pub lost: Option<String>,
     /// Processes that could not be ended: while they live, the lease must not be given back.
@@ -105,7 +147,7 @@ pub struct Finished<G = Grant> {
     pub dead_man: Child,
 }
 
-/// Runs the command while the lease is kept.
+/// Runs the command while the lease is renewed.
 pub async fn supervise<T: Tenancy>(
     keeper: Keeper<T>,
     standby: Standby,
@@ -122,7 +164,7 @@ pub async fn supervise<T: Tenancy>(
         group: None,
         orders: Outbox::new(orders),
         ended: None,
-        course: Course::Whole,
+        time_limit: TimeLimit::Kept,
         lost: None,
         blocked: None,
         survivors: Vec::new(),
@@ -153,7 +195,7 @@ pub async fn supervise<T: Tenancy>(
     let grant = keeper.stop().await;
     Finished {
         ended: supervisor.ended.unwrap_or(Ended::Killed(9)),
-        course: supervisor.course,
+        time_limit: supervisor.time_limit,
         lost: supervisor.lost,
         survivors: supervisor.survivors,
         grant,
@@ -174,7 +216,7 @@ struct Supervisor {
     group: Option<i32>,
     orders: Outbox,
     ended: Option<Ended>,
-    course: Course,
+    time_limit: TimeLimit,
     lost: Option<String>,
     /// Who keeps everybody from writing to the store, and what to do about it.
     blocked: Option<String>,
@@ -205,7 +247,7 @@ impl Supervisor {
             let silent_until = if self.group.is_some() { due } else { due.min(begin_by) };
             tokio::select! {
                 line = reports.next_line() => match line {
-                    Ok(Some(line)) => self.heed(&line, keeper),
+                    Ok(Some(line)) => self.handle_report(&line, keeper),
                     _ => return self.take_over(),
                 },
                 number = signals.next() => self.order(Order::Signal(number)),
@@ -222,7 +264,7 @@ impl Supervisor {
                     }
                 }
                 () = child_changed(&mut children) => self.wake_dead_man(),
-                () = self.orders.pause() => self.orders.push(),
+                () = self.orders.retry_time() => self.orders.push(),
                 () = sleep_until(rescue.look_at()) => {
                     if let Some(ended) = rescue.look() {
                         crate::output::say(&ended);
@@ -231,7 +273,7 @@ impl Supervisor {
                 }
                 () = sleep_until(run_until) => {
                     run_until = None;
-                    self.course = Course::CutOff;
+                    self.time_limit = TimeLimit::Exceeded;
                     self.notes.push("it ran for longer than --max-runtime and was stopped".into());
                     self.order(Order::Stop(self.windows.grace));
                 }
@@ -247,12 +289,12 @@ impl Supervisor {
         let mut orders: String = set.collect();
         let trust_until = held_until(&keeper.standing().borrow()).unwrap_or_else(|| SystemClock.now());
         orders.push_str(&Order::Begin(trust_until, self.windows).to_string());
-        self.orders.say(&orders);
+        self.orders.send(&orders);
     }
 
     /// A dead-man that does not listen is stopped, or gone: then its silence tells.
     fn order(&mut self, order: Order) {
-        self.orders.say(&order);
+        self.orders.send(&order);
     }
 
     /// Has the command ended; gives the moment by which the dead-man must have done it.
@@ -265,7 +307,7 @@ impl Supervisor {
         SystemClock.now() + grace + self.windows.margin
     }
 
-    fn heed(&mut self, line: &str, keeper: &Keeper<impl Tenancy>) {
+    fn handle_report(&mut self, line: &str, keeper: &Keeper<impl Tenancy>) {
         match Report::parse(line) {
             Some(Report::Started(group)) => {
                 self.group = Some(group);

@@ -1,6 +1,6 @@
 //! A dead-man that was started and runs nothing yet.
 
-use super::deadman::Errand;
+use super::deadman::Arguments;
 use super::evidence::Evidence;
 use leasehold_core::{Error, Kind, Nonce, Result};
 use leasehold_system::process::{Tree, check_table, own_program};
@@ -47,10 +47,10 @@ impl Standby {
         let tree = Tree::begin().map_err(unwatchable)?;
         let (ours, theirs) = StdUnixStream::pair().map_err(cannot)?;
         rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).map_err(|e| cannot(e.into()))?;
-        let errand = Errand { channel: theirs.as_raw_fd(), cgroup_key, command };
+        let arguments = Arguments { channel: theirs.as_raw_fd(), cgroup_key, command };
         let mut command = Command::new(own_program().map_err(cannot)?);
         // Here and not over the channel, because a path may have any character.
-        command.arg0("leasehold").args(errand.to_args()).env("LEASEHOLD_STORE", store).process_group(0);
+        command.arg0("leasehold").args(arguments.to_args()).env("LEASEHOLD_STORE", store).process_group(0);
         if evidence.is_some_and(Evidence::wants_output) {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
@@ -62,11 +62,11 @@ impl Standby {
         drop(theirs);
         ours.set_nonblocking(true).map_err(cannot)?;
         let (reports, orders) = UnixStream::from_std(ours).map_err(cannot)?.into_split();
-        Ok(Standby { tree, cgroup_key: errand.cgroup_key, child, reports: BufReader::new(reports).lines(), orders })
+        Ok(Standby { tree, cgroup_key: arguments.cgroup_key, child, reports: BufReader::new(reports).lines(), orders })
     }
 }
 
-/// Whether commands get a control group where one can be had: `auto` (unless said otherwise) or `off`.
+/// Whether commands get a control group where one can be made: `auto` (unless said otherwise) or `off`.
 pub(super) const CGROUP: &str = "LEASEHOLD_CGROUP";
 
 /// What the environment says of [`CGROUP`].

@@ -15,7 +15,7 @@ const AGAIN: Duration = Duration::from_millis(10);
 pub enum Order {
     /// The command is to find this in its environment. Before [`Order::Begin`]; no line breaks.
     Set(String, String),
-    /// The lease is had and trusted until then: run the command, and use the end of that time so.
+    /// The lease is acquired and trusted until then: run the command, with these grace periods.
     Begin(Moment, Windows),
     /// The lease is trusted until then.
     Trust(Moment),
@@ -45,33 +45,33 @@ pub enum Report {
 }
 
 /// What is said to the other side, in order and without a gap: a socket may take half a line, or nothing for want of memory.
-/// Whoever has one waits for [`Outbox::pause`] beside its other work, and never for the other side.
+/// Whoever has one waits for [`Outbox::retry_time`] beside its other work, and never for the other side.
 #[derive(Debug)]
 pub struct Outbox {
     socket: OwnedWriteHalf,
-    unsaid: Vec<u8>,
+    unsent: Vec<u8>,
 }
 
 impl Outbox {
     pub const fn new(socket: OwnedWriteHalf) -> Self {
-        Outbox { socket, unsaid: Vec::new() }
+        Outbox { socket, unsent: Vec::new() }
     }
 
     /// Says it at once if that can be done, and later otherwise.
-    pub fn say(&mut self, line: &impl fmt::Display) {
-        self.unsaid.extend_from_slice(line.to_string().as_bytes());
+    pub fn send(&mut self, line: &impl fmt::Display) {
+        self.unsent.extend_from_slice(line.to_string().as_bytes());
         self.push();
     }
 
     /// Says what is left to say, as far as the socket takes it.
     pub fn push(&mut self) {
-        while !self.unsaid.is_empty() {
-            match self.socket.try_write(&self.unsaid) {
+        while !self.unsent.is_empty() {
+            match self.socket.try_write(&self.unsent) {
                 Ok(0) => return,
-                Ok(taken) => drop(self.unsaid.drain(..taken)),
+                Ok(taken) => drop(self.unsent.drain(..taken)),
                 Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
                     // Nobody is left to hear it.
-                    self.unsaid.clear();
+                    self.unsent.clear();
                 }
                 Err(_) => return,
             }
@@ -79,17 +79,17 @@ impl Outbox {
     }
 
     /// Returns when it is time to [push](Outbox::push) again; not at all when everything is said.
-    pub async fn pause(&self) {
-        if self.unsaid.is_empty() {
+    pub async fn retry_time(&self) {
+        if self.unsent.is_empty() {
             std::future::pending::<()>().await;
         }
         tokio::time::sleep(AGAIN).await;
     }
 
     /// Returns when everything is said, or nobody is left to hear it.
-    pub async fn say_all(&mut self) {
-        while !self.unsaid.is_empty() {
-            self.pause().await;
+    pub async fn send_all(&mut self) {
+        while !self.unsent.is_empty() {
+            self.retry_time().await;
             self.push();
         }
     }

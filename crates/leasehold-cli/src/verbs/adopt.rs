@@ -1,27 +1,26 @@
 //! `adopt`: a guarded resource is given to another lease.
 
-use super::tokens::{self, overtaken};
-use super::{operate, token};
-use crate::args::{Adopt as Args, Common};
-use crate::config::Settings;
+use super::{guarded, operate};
+use crate::args::Adopt as Args;
+use crate::context::{Context, token};
 use crate::exit::Exit;
-use crate::{guards, output};
+use crate::guards;
 use leasehold_core::guard::{Adopt, HighWater};
 use leasehold_core::{Error, Kind, LeaseName, Result, Token, Why};
 use leasehold_guards::StoreFence;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-pub async fn adopt(common: &Common, args: &Args) -> Result<Exit> {
+pub async fn adopt(context: &Context, args: &Args) -> Result<Exit> {
     let token = token(args.token.as_deref())?;
     let why = Why::named("--why", &args.why)?;
     let by = operate::by(args.by.as_deref())?;
-    let guard = match kept(common, &args.resource, &token).await? {
+    let guard = match kept(context, &args.resource, &token).await? {
         Some(guard) => guard,
         None => guards::adoptable(&args.resource, &token.lease)?,
     };
     let resource = guard.resource();
-    overtaken(common, &*guard, &token).await?;
+    guarded::overtaken(context, &*guard, &token).await?;
     let Some(before) = guard.high_water().await? else {
         let message = match resource.starts_with("git:") {
             true => format!(
@@ -34,28 +33,25 @@ pub async fn adopt(common: &Common, args: &Args) -> Result<Exit> {
         return Err(Error::new(Kind::Invalid, message));
     };
     let after = guard.adopt(&before, &token, &by, &why).await?;
-    if common.json {
-        let (by, why) = (by.as_str(), why.as_str());
-        let told =
-            json!({ "resource": resource, "before": fence(&before), "after": fence(&after), "by": by, "why": why });
-        output::json(&told)?;
-    } else {
-        output::say(&format!("resource=`{resource}` was fenced by {}, and is by {} now", line(&before), line(&after)));
-    }
-    Ok(Exit::Done)
+    context.tell(
+        || {
+            let (before, after) = (fence(&before), fence(&after));
+            json!({ "resource": resource, "before": before, "after": after, "by": by.as_str(), "why": why.as_str() })
+        },
+        || format!("resource=`{resource}` was fenced by {}, and is by {} now", line(&before), line(&after)),
+    )
 }
 
 /// A resource whose fence is in the store: `http:NAME` of a proxy, `mcp:NAME` of a gate.
-async fn kept(common: &Common, resource: &str, token: &Token) -> Result<Option<Arc<dyn Adopt>>> {
+async fn kept(context: &Context, resource: &str, token: &Token) -> Result<Option<Arc<dyn Adopt>>> {
     let Some((scheme @ ("http" | "mcp"), name)) = resource.split_once(':').filter(|(_, name)| !name.starts_with("//"))
     else {
         return Ok(None);
     };
     let name = LeaseName::new(name)?;
-    let settings = Settings::gather(common)?;
-    let state = settings.state_folder(false)?;
-    let coordinator = tokens::fence_store(&settings, token).await?;
-    let known = Arc::new(tokens::open(common, token).await?.tokens);
+    let state = context.settings()?.state_folder(false)?;
+    let coordinator = context.fence_store(token).await?.clone();
+    let known = Arc::new(context.open_token(token).await?.tokens);
     #[cfg(feature = "http")]
     if scheme == "http" {
         return Ok(Some(Arc::new(StoreFence::http(coordinator, known, &name, state.as_deref())?)));

@@ -3,62 +3,51 @@
 //! The rule: 1.5 to 2 times the worst healthy run, never below the 95th percentile plus two heartbeats. A heartbeat is
 //! a third of the TTL, so the latter means three times the 95th percentile.
 
-use super::known;
-use crate::args::{Common, Name};
-use crate::config::Settings;
+use crate::args::Name;
+use crate::context::Context;
 use crate::exit::Exit;
 use crate::output;
-use leasehold_core::{LeaseName, Outcome, Result, Ttl};
+use leasehold_core::{Outcome, Result, Ttl};
 use serde_json::json;
 use std::time::Duration;
 
-pub async fn advise(common: &Common, args: &Name) -> Result<Exit> {
-    let lease = LeaseName::new(&args.name)?;
-    let record = known(&Settings::gather(common)?, &lease).await?.record;
-    let mut healthy: Vec<u64> = record
-        .transfers
-        .iter()
-        .filter(|t| t.outcome == Some(Outcome::Succeeded))
-        .filter_map(|t| t.held_for_ms)
-        .collect();
-    healthy.sort_unstable();
-    let unhealthy =
-        record.transfers.iter().filter(|t| matches!(t.outcome, Some(Outcome::Expired | Outcome::Lost))).count();
-    let Some(advice) = Advice::from_sorted(&healthy) else {
-        if common.json {
-            output::json(&json!({ "name": lease.as_str(), "healthy_runs": 0, "ttl_ms": null }))?;
-        } else {
-            output::line(&format!("no advice yet: no run of `{lease}` has succeeded; keep the default of 90s"))?;
-        }
-        return Ok(Exit::Done);
+pub async fn advise(context: &Context, args: &Name) -> Result<Exit> {
+    let seen = context.lease(&args.name).await?;
+    let (lease, transfers) = (&seen.lease, &seen.record.transfers);
+    let ended = |outcomes: &[Outcome]| -> Vec<_> {
+        transfers.iter().filter(|t| t.outcome.is_some_and(|outcome| outcomes.contains(&outcome))).collect()
     };
-    if common.json {
-        output::json(&json!({
-            "name": lease.as_str(),
-            "ttl_ms": advice.ttl.get().as_millis() as u64,
-            "healthy_runs": healthy.len(),
-            "worst_ms": advice.worst.as_millis() as u64,
-            "p95_ms": advice.p95.as_millis() as u64,
-            "median_ms": advice.median.as_millis() as u64,
-            "lost_or_expired": unhealthy,
-        }))?;
-    } else {
-        output::print(&format!(
-            "use --ttl {} for `{lease}`\n\
-             why: {} healthy runs, median {}, 95th percentile {}, worst {}.\n\
-             The TTL is the larger of 1.75 times the worst healthy run and the 95th percentile plus two heartbeats\n\
-             (a heartbeat is a third of the TTL), within 1s to 24h. {unhealthy} runs were lost or expired.\n",
-            advice.ttl,
-            healthy.len(),
-            output::rough(advice.median),
-            output::rough(advice.p95),
-            output::rough(advice.worst),
-        ))?;
-        if healthy.len() < 10 {
-            output::say("fewer than 10 runs: ask again later");
-        }
+    let mut healthy: Vec<u64> = ended(&[Outcome::Succeeded]).iter().filter_map(|t| t.held_for_ms).collect();
+    healthy.sort_unstable();
+    let unhealthy = ended(&[Outcome::Expired, Outcome::Lost]).len();
+    let Some(Advice { ttl, worst, p95, median }) = Advice::from_sorted(&healthy) else {
+        return context.print(
+            || json!({ "name": lease.as_str(), "healthy_runs": 0, "ttl_ms": null }),
+            || format!("no advice yet: no run of `{lease}` has succeeded; keep the default of 90s\n"),
+        );
+    };
+    let ms = |duration: Duration| duration.as_millis() as u64;
+    let runs = healthy.len();
+    if runs < 10 && !context.common.json {
+        output::say("fewer than 10 runs: ask again later");
     }
-    Ok(Exit::Done)
+    context.print(
+        || {
+            json!({
+                "name": lease.as_str(), "ttl_ms": ms(ttl.get()), "healthy_runs": runs, "worst_ms": ms(worst),
+                "p95_ms": ms(p95), "median_ms": ms(median), "lost_or_expired": unhealthy,
+            })
+        },
+        || {
+            let [median, p95, worst] = [median, p95, worst].map(output::rough);
+            format!(
+                "use --ttl {ttl} for `{lease}`\n\
+                 why: {runs} healthy runs, median {median}, 95th percentile {p95}, worst {worst}.\n\
+                 The TTL is the larger of 1.75 times the worst healthy run and the 95th percentile plus two heartbeats\n\
+                 (a heartbeat is a third of the TTL), within 1s to 24h. {unhealthy} runs were lost or expired.\n"
+            )
+        },
+    )
 }
 
 #[derive(Debug)]

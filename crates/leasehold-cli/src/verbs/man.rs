@@ -1,6 +1,6 @@
-//! `man`: the manual page, in roff.
+//! `man` and `completions`: the manual page, in roff, and a shell's completion script.
 
-use crate::args::Cli;
+use crate::args::{Cli, Completions};
 use crate::exit::{Exit, TABLE};
 use crate::output;
 use clap::CommandFactory;
@@ -11,6 +11,13 @@ pub fn man() -> Result<Exit> {
     let mut page = Vec::new();
     render(&mut page).map_err(|e| Error::new(Kind::Unavailable, "cannot render the manual page").with_source(e))?;
     output::print(&String::from_utf8_lossy(&page))?;
+    Ok(Exit::Done)
+}
+
+pub fn completions(args: &Completions) -> Result<Exit> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "leasehold", &mut script);
+    output::print(&String::from_utf8_lossy(&script))?;
     Ok(Exit::Done)
 }
 

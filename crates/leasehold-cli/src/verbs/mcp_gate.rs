@@ -3,27 +3,27 @@
 //! Promise: what the server writes reaches the client byte for byte, in order, and the gate's own answers stand between
 //! its lines. Non-promise: the gate does not outlive its server, nor end it before its input ends.
 
-use super::relay::{Relay, exit_of};
-use super::{rely_on_the_store, token, tokens};
-use crate::args::{Common, McpGate as Args};
-use crate::config::{Flags, Settings, blame_flag};
+use super::relay::{Relay, cannot_run, exit_of};
+use super::rely_on_the_store;
+use crate::args::McpGate as Args;
+use crate::config::blame_flag;
+use crate::context::{Context, token};
 use crate::exit::Exit;
 use crate::output;
 use leasehold_core::{Error, Kind, LeaseName, Result};
 use leasehold_guards::mcp::{Closed, Gate, Judge, STRENGTH, Verdict};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Handle;
 
-pub async fn mcp_gate(common: &Common, args: Args) -> Result<Exit> {
+pub async fn mcp_gate(context: &Context, args: &Args) -> Result<Exit> {
     let token = token(args.token.as_deref())?;
     let resource = LeaseName::new(&args.guard).map_err(|e| blame_flag(e, "--guard"))?;
-    let settings = Settings::gather_with(common, Flags { state: args.state.as_deref(), ..Flags::default() })?;
-    let state = settings.state_folder(args.no_state)?;
-    let opened = tokens::open(common, &token).await?;
-    let coordinator = tokens::fence_store(&settings, &token).await?;
+    let state = context.settings()?.state_folder(args.no_state)?;
+    let opened = context.open_token(&token).await?;
+    let coordinator = context.fence_store(&token).await?;
     let known = Arc::new(opened.tokens.clone());
     let gate = Arc::new(Gate::new(coordinator.clone(), known, token.clone(), &resource, state.as_deref())?);
     match gate.state() {
@@ -34,16 +34,15 @@ pub async fn mcp_gate(common: &Common, args: Args) -> Result<Exit> {
                 folder.display()
             ));
         }
-        None => rely_on_the_store(&coordinator, gate.resource()),
+        None => rely_on_the_store(coordinator, gate.resource()),
     }
     let mut relay = Relay::listen()?;
     gate.refresh().await;
-    let mut server = match start(&args) {
+    let (program, arguments) = (&args.command[0], &args.command[1..]);
+    let server = Command::new(program).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut server = match server {
         Ok(server) => server,
-        Err(error) => {
-            output::say(&format!("cannot run `{}`: {error}", args.command[0].to_string_lossy()));
-            return Ok(Exit::Code(if error.kind() == ErrorKind::NotFound { 127 } else { 126 }));
-        }
+        Err(error) => return Ok(cannot_run(program, &error)),
     };
     output::say(&format!("mcp gate: resource=`{}` epoch={} strength={STRENGTH}", gate.resource(), token.epoch));
     let keeping = tokio::spawn(gate.clone().keep(move |closed: &Closed| output::say(&closed.message)));
@@ -54,7 +53,7 @@ pub async fn mcp_gate(common: &Common, args: Args) -> Result<Exit> {
     let out = Arc::new(Out::default());
     let asker = Asker {
         gate,
-        judge: Judge::new(args.tool),
+        judge: Judge::new(args.tool.clone()),
         every_call: args.every_call,
         max_line: args.max_line as usize,
         out: out.clone(),
@@ -77,7 +76,7 @@ pub async fn mcp_gate(common: &Common, args: Args) -> Result<Exit> {
     let status = relay.wait(server, async { drop(all_pumped.await) }).await;
     keeping.abort();
     if REFUSED.load(std::sync::atomic::Ordering::Relaxed) {
-        opened.count_fenced(&token).await;
+        opened.count_fenced().await;
     }
     status.map(exit_of)
 }
@@ -87,10 +86,6 @@ static REFUSED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::n
 
 fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     std::thread::Builder::new().name(name.into()).spawn(work).map(drop)
-}
-
-fn start(args: &Args) -> std::io::Result<Child> {
-    Command::new(&args.command[0]).args(&args.command[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
 }
 
 /// From the client to the server.

@@ -1,36 +1,64 @@
-//! `revoke`, `hand-off`, `pause`, `resume`, and the order behind `advance`: operators obey the fence too.
+//! `revoke`, `hand-off`, `pause`, `resume`, `advance`, `rewind`: operators obey the fence too.
+//!
+//! `advance` moves an epoch past what a guard has seen, after the store went back in time or was lost. `rewind` sets a
+//! job's slots back to the store's time, after its clock was ahead: only those that are still to come, so that no slot up
+//! to the store's time can run again. Non-promise: it does not know whether the clock is right now; `doctor` compares.
 
-use super::advance::Advance;
-use super::{coordinator, never_held};
-use crate::args::{Common, HandOff, Operate};
-use crate::config::{Flags, Settings};
+use crate::args::{Advance as AdvanceArgs, HandOff, Operate};
+use crate::config::{Settings, blame_flag};
+use crate::context::{Context, never_held};
 use crate::exit::Exit;
 use crate::{output, view};
 use leasehold_core::lease::protocol::{Order, Refusal};
+use leasehold_core::migration;
 use leasehold_core::{
-    Epoch, Error, HolderId, Inspection, Kind, Label, LeaseName, Nonce, Operated, Ownership, Result, Ttl, Who, Why,
+    Epoch, Error, HolderId, Inspection, Kind, Label, LeaseName, Lineage, Nonce, Operated, Ownership, Result, Slot,
+    StoredLineage, Ttl, Who, Why,
 };
+use leasehold_work::schedule::{Journals, slot_text};
 
 /// A longer jump of an epoch is most likely a typing error, and epochs never come back.
 pub const LONGEST_JUMP: u64 = 1_000_000;
 
-pub async fn revoke(common: &Common, args: &Operate) -> Result<Exit> {
-    order(common, &Settings::gather(common)?, args, Asked::Revoke, "revoked").await
-}
-
-pub async fn pause(common: &Common, args: &Operate) -> Result<Exit> {
-    order(common, &Settings::gather(common)?, args, Asked::Pause, "paused").await
-}
-
-pub async fn resume(common: &Common, args: &Operate) -> Result<Exit> {
-    order(common, &Settings::gather(common)?, args, Asked::Resume, "resumed").await
-}
-
-pub async fn hand_off(common: &Common, args: &HandOff) -> Result<Exit> {
+pub async fn hand_off(context: &Context, args: &HandOff) -> Result<Exit> {
     let to = HolderId::new(Some(Label::named("--to", &args.to)?));
-    let settings = Settings::gather_with(common, Flags { ttl: args.ttl.as_deref(), ..Flags::default() })?;
-    let handing_off = Asked::HandOff { to, ttl: settings.ttl.value };
-    order(common, &settings, &args.operate, handing_off, "handed off").await
+    let asked = Asked::HandOff { to, ttl: context.settings()?.ttl.value };
+    order(context, &args.operate, asked).await
+}
+
+pub async fn advance(context: &Context, args: &AdvanceArgs) -> Result<Exit> {
+    let past: Epoch = args.past.parse().map_err(|e| blame_flag(e, "--past"))?;
+    let lineage = args.lineage.as_deref().map(str::parse::<Lineage>).transpose();
+    let lineage = lineage.map_err(|e| blame_flag(e, "--lineage"))?;
+    let if_lineage = args.if_lineage.as_deref().map(expected).transpose()?;
+    order(context, &args.operate, Asked::Advance(Advance { past, lineage, if_lineage, force: args.force })).await
+}
+
+pub async fn rewind(context: &Context, args: &Operate) -> Result<Exit> {
+    let job = LeaseName::new(&args.name)?.of_a_lease()?;
+    Why::named("--why", &args.why)?;
+    let record = context.lease(&args.name).await?.record;
+    let coordinator = context.coordinator().await?;
+    if let Some(state) = &record.relocation {
+        return Err(migration::elsewhere(coordinator.store().as_ref(), &format!("lease `{job}`"), state).await);
+    }
+    let journals = Journals::new(coordinator.clone());
+    let (journal, now) = journals.read(&job).await?;
+    let newest = record.slot.map(|mark| mark.slot).max(journal.settled_until());
+    if newest.is_none_or(|newest| newest.0 <= now) {
+        let (newest, now) = (newest.map_or("none".into(), slot_text), slot_text(Slot(now)));
+        let message = format!(
+            "no slot of `{job}` is ahead of the store's clock, which shows {now}; the newest is {newest}. Nothing changed"
+        );
+        return Err(Error::new(Kind::Invalid, message));
+    }
+    let exit = order(context, args, Asked::Rewind).await?;
+    // After the record, which decides: what is left of the journal until then keeps slots back, and lets none run twice.
+    journals.rewind(&job).await.map_err(|error| {
+        let message = format!("`{job}` was set back, but its journal still has slots to come; run this again");
+        Error::new(Kind::Indeterminate, message).with_source(error)
+    })?;
+    Ok(exit)
 }
 
 /// What the operator asked for; what it becomes depends on the record that is there.
@@ -56,6 +84,18 @@ impl Asked {
     fn takes_away(&self) -> bool {
         matches!(self, Asked::Revoke | Asked::Advance(_) | Asked::Rewind)
     }
+
+    /// What was done.
+    const fn done(&self) -> &'static str {
+        match self {
+            Asked::Revoke => "revoked",
+            Asked::HandOff { .. } => "handed off",
+            Asked::Pause => "paused",
+            Asked::Resume => "resumed",
+            Asked::Advance(_) => "advanced",
+            Asked::Rewind => "rewound",
+        }
+    }
 }
 
 /// The order as it is decided on this record: it says which pause it ends, and for the rest on which epoch it was decided.
@@ -74,7 +114,8 @@ fn decided(asked: Asked, record: &Ownership, if_epoch: Option<Epoch>) -> (Option
     }
 }
 
-pub async fn order(common: &Common, settings: &Settings, args: &Operate, asked: Asked, done: &str) -> Result<Exit> {
+pub async fn order(context: &Context, args: &Operate, asked: Asked) -> Result<Exit> {
+    let settings = context.settings()?;
     let lease = match asked {
         Asked::HandOff { .. } => LeaseName::to_hold(&args.name)?,
         _ => LeaseName::new(&args.name)?.of_a_lease()?,
@@ -86,55 +127,43 @@ pub async fn order(common: &Common, settings: &Settings, args: &Operate, asked: 
         // Before it is made.
         asked.check(settings, &lease, &Ownership::default())?;
     }
-    let coordinator = coordinator(settings).await?;
+    let coordinator = context.coordinator().await?;
     let seen = coordinator.inspect(&lease).await?;
     asked.check(settings, &lease, &seen.record)?;
-    let takes_away = asked.takes_away();
+    let (takes_away, done) = (asked.takes_away(), asked.done());
     let (expected, order) = decided(asked, &seen.record, if_epoch);
-    match coordinator.operate_if(&lease, by, why, expected, order).await? {
-        Operated::Refused(refusal) => match *refusal {
-            // What was asked for is already so: say it, change nothing.
-            refusal @ (Refusal::Paused(_) | Refusal::NotPaused) => {
-                let now = coordinator.inspect(&lease).await?.now;
-                output::say(&format!("{}; nothing changed", view::refusal_line(&lease, &refusal, now)));
-                Ok(Exit::Done)
-            }
-            refusal => {
-                let now = coordinator.inspect(&lease).await?.now;
-                // An order that was decided on an older epoch is as stale as a write under one.
-                let kind = if let Refusal::Changed { .. } = refusal { Kind::Fenced } else { Kind::Invalid };
-                Err(Error::new(kind, view::refusal_line(&lease, &refusal, now)))
-            }
-        },
+    let record = match coordinator.operate_if(&lease, by, why, expected, order).await? {
+        Operated::Done(record) => *record,
         Operated::HandedOff(grant) => {
-            if common.json {
-                output::json(&view::token_json(grant.token()))?;
-            } else {
-                output::line(&grant.token().wire())?;
-            }
-            Ok(Exit::Done)
+            let token = grant.token();
+            return context.print(|| view::token_json(token), || format!("{}\n", token.wire()));
         }
-        Operated::Done(record) => {
-            if common.json {
-                // From what the order's own write answered: a second look could fail, and the order would be taken for refused.
-                output::json(&view::lease_json(&Inspection { lease: lease.clone(), record: *record, now: seen.now }))?;
-            } else {
-                let told = match (&seen.record.tenure, takes_away) {
-                    _ if record.epoch == Epoch::ZERO || seen.record.epoch == Epoch::ZERO => {
-                        "; nobody has held it yet, is the name right?".into()
-                    }
-                    (Some(tenure), true) if seen.now < tenure.deadline => format!("; {} has lost it", tenure.holder),
-                    (_, true) => "; nobody held it".into(),
-                    _ => String::new(),
-                };
-                output::say(&format!(
-                    "{done} `{lease}` in store `{}`, epoch {}{told}",
-                    settings.store.value, record.epoch
-                ));
-            }
-            Ok(Exit::Done)
+        Operated::Refused(refusal) => {
+            let line = view::refusal_line(&lease, &refusal, coordinator.inspect(&lease).await?.now);
+            return match *refusal {
+                // What was asked for is already so: say it, change nothing.
+                Refusal::Paused(_) | Refusal::NotPaused => {
+                    output::say(&format!("{line}; nothing changed"));
+                    Ok(Exit::Done)
+                }
+                // An order that was decided on an older epoch is as stale as a write under one.
+                Refusal::Changed { .. } => Err(Error::new(Kind::Fenced, line)),
+                _ => Err(Error::new(Kind::Invalid, line)),
+            };
         }
-    }
+    };
+    let (epoch, was) = (record.epoch, &seen.record);
+    let told = match (&was.tenure, takes_away) {
+        _ if epoch == Epoch::ZERO || was.epoch == Epoch::ZERO => "; nobody has held it yet, is the name right?".into(),
+        (Some(tenure), true) if seen.now < tenure.deadline => format!("; {} has lost it", tenure.holder),
+        (_, true) => "; nobody held it".into(),
+        _ => String::new(),
+    };
+    context.tell(
+        // From what the order's own write answered: a second look could fail, and the order would be taken for refused.
+        || view::lease_json(&Inspection { lease: lease.clone(), record, now: seen.now }),
+        || format!("{done} `{lease}` in store `{}`, epoch {epoch}{told}", settings.store.value),
+    )
 }
 
 /// An epoch that was given by hand.
@@ -155,4 +184,72 @@ fn user() -> String {
         .iter()
         .find_map(|name| std::env::var(name).ok().filter(|v| !v.is_empty()))
         .unwrap_or_else(|| format!("uid-{}", rustix::process::getuid().as_raw()))
+}
+
+/// What `advance` was asked for.
+pub struct Advance {
+    past: Epoch,
+    lineage: Option<Lineage>,
+    if_lineage: Option<StoredLineage>,
+    force: bool,
+}
+
+impl Advance {
+    /// Refuses what is most likely a mistake, on the record that the order is decided on.
+    fn check(&self, settings: &Settings, lease: &LeaseName, record: &Ownership) -> Result<()> {
+        if !self.force {
+            check_jump(lease, record.epoch, self.past)?;
+        }
+        let found = record.lineage.map_or(StoredLineage::Nothing, StoredLineage::Lineage);
+        check_lineage(settings, lease, found, self.if_lineage, self.lineage)
+    }
+}
+
+fn expected(text: &str) -> Result<StoredLineage> {
+    match text {
+        "none" => Ok(StoredLineage::Nothing),
+        text => text.parse().map(StoredLineage::Lineage).map_err(|e| blame_flag(e, "--if-lineage")),
+    }
+}
+
+/// A lineage can be given once, and a line that was meant for another store would take it from a lease that is well. The
+/// order itself is refused if the epoch has changed since, and no lineage changes without that.
+fn check_lineage(
+    settings: &Settings,
+    lease: &LeaseName,
+    found: StoredLineage,
+    expected: Option<StoredLineage>,
+    next: Option<Lineage>,
+) -> Result<()> {
+    let store = &settings.store.value;
+    match expected {
+        Some(expected) if expected != found => {
+            let message = format!(
+                "lease `{lease}` has lineage {found} in store `{store}`, not {expected}; nothing was changed. Is this the store \
+                 that the message was about?"
+            );
+            Err(Error::new(Kind::Invalid, message))
+        }
+        None if next.is_some_and(|next| found != StoredLineage::Lineage(next)) => {
+            let allowed = format!(
+                "say which lineage it takes the place of, for this can be done once: lease `{lease}` has {found} in store \
+                 `{store}`, so if that is the lease that was lost and begun anew, add --if-lineage {found}; nothing was \
+                 changed"
+            );
+            Err(Error::invalid("--lineage", next.map(|next| next.to_string()).unwrap_or_default(), allowed))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_jump(lease: &LeaseName, now: Epoch, past: Epoch) -> Result<()> {
+    // One that can never be is refused with its own words.
+    if past > Epoch::HIGHEST_ADVANCE || past.get().saturating_sub(now.get()) <= LONGEST_JUMP {
+        return Ok(());
+    }
+    let message = format!(
+        "lease `{lease}` is at epoch {now}, and a jump of more than {LONGEST_JUMP} is most likely a typing error; nothing \
+         was changed. If a guard has really seen that epoch, add --force"
+    );
+    Err(Error::invalid("epoch", past, message))
 }

@@ -1,9 +1,9 @@
 //! `proxy`: an HTTP service behind a fence.
 
-use super::queue::Target;
-use super::{coordinator, rely_on_the_store, tokens};
-use crate::args::{Common, Proxy as Args};
-use crate::config::{Flags, Settings, blame_flag, duration_of};
+use super::rely_on_the_store;
+use crate::args::Proxy as Args;
+use crate::config::{Settings, blame_flag, duration_of};
+use crate::context::{Context, Target, existing_spool};
 use crate::exit::Exit;
 use crate::output;
 use leasehold_core::guard::{Policy, Strength};
@@ -12,20 +12,19 @@ use leasehold_core::{Error, Kind, LeaseName, Result, Ttl};
 use leasehold_server::proxy::{Limits, Proxy, Replay, Settings as ProxySettings, Upstream};
 use serde_json::json;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-pub async fn proxy(common: &Common, args: &Args) -> Result<Exit> {
-    let settings = Settings::gather_with(common, Flags { state: args.state.as_deref(), ..Flags::default() })?;
-    let plan = plan(args, &settings)?;
-    let spools = spools(args)?;
+pub async fn proxy(context: &Context, args: &Args) -> Result<Exit> {
+    let plan = plan(args, context.settings()?)?;
+    let spool = |text: &String| Target::spool(text).map_err(|e| blame_flag(e, "--spool"));
+    let spools = args.spool.iter().map(spool).collect::<Result<Vec<_>>>()?;
     let form = "use ADDRESS:PORT, such as 127.0.0.1:8080 or [::1]:8080";
     let listen: SocketAddr = args.listen.parse().map_err(|_| Error::invalid("--listen", &args.listen, form))?;
-    let coordinator = coordinator(&settings).await?;
+    let coordinator = context.coordinator().await?;
     let listener = TcpListener::bind(listen)
         .await
         .map_err(|e| Error::new(Kind::Unavailable, format!("cannot listen on {listen}")).with_source(e))?;
@@ -36,23 +35,22 @@ pub async fn proxy(common: &Common, args: &Args) -> Result<Exit> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
     let (upstream, resource, policy) = (plan.upstream.to_string(), plan.resource.clone(), plan.policy);
     if plan.state.is_none() {
-        rely_on_the_store(&coordinator, &format!("http:{resource}"));
+        rely_on_the_store(coordinator, &format!("http:{resource}"));
     }
-    let mut known = tokens::in_store(coordinator.clone(), &settings);
+    let mut known = context.tokens(coordinator)?;
     for path in &spools {
-        known = known.with_spool(tokens::existing_spool(path)?);
+        known = known.with_spool(existing_spool(path)?);
     }
-    let proxy =
-        Proxy::new(plan, coordinator, Arc::new(known), Observed::NOBODY, Arc::new(|text: &str| output::say(text)))?;
+    let say = Arc::new(|text: &str| output::say(text));
+    let proxy = Proxy::new(plan, coordinator.clone(), Arc::new(known), Observed::NOBODY, say)?;
     proxy.check().await?;
-    if common.json {
-        output::json(&json!({
-            "listen": listen.to_string(), "upstream": upstream, "resource": resource.as_str(),
-            "strength": Strength::Atomic.to_string(),
-        }))?;
-    } else {
-        output::line(&format!("listening on http://{listen}"))?;
-    }
+    context.print(
+        || {
+            let strength = Strength::Atomic.to_string();
+            json!({ "listen": listen.to_string(), "upstream": upstream, "resource": resource.as_str(), "strength": strength })
+        },
+        || format!("listening on http://{listen}\n"),
+    )?;
     let once = if policy == Policy::OncePerEpoch { ", one request per epoch" } else { "" };
     output::say(&format!(
         "proxy to {upstream}: resource=`http:{resource}` strength={} for what passes through it{once}",
@@ -74,15 +72,6 @@ pub async fn proxy(common: &Common, args: &Args) -> Result<Exit> {
         _ = terminate.recv() => Ok(Exit::Code(143)),
         _ = interrupt.recv() => Ok(Exit::Code(130)),
     }
-}
-
-/// The spools whose items' tokens are admitted.
-fn spools(args: &Args) -> Result<Vec<PathBuf>> {
-    let of = |text: &String| match Target::parse(text).map_err(|e| blame_flag(e, "--spool"))? {
-        Target::Spool(path) => Ok(path),
-        Target::Queue(_) => Err(blame_flag(Error::invalid("spool", text, "use spool:/path/to/folder"), "--spool")),
-    };
-    args.spool.iter().map(of).collect()
 }
 
 fn plan(args: &Args, settings: &Settings) -> Result<ProxySettings> {

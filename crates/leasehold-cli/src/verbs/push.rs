@@ -1,13 +1,12 @@
 //! `push`: to a git remote, unless a newer epoch has been there.
 
-use super::tokens::overtaken;
-use super::{admitted, token};
-use crate::args::{Common, Push as Args};
+use super::guarded::{self, admitted, overtaken};
+use crate::args::Push as Args;
+use crate::context::{Context, token};
 use crate::exit::Exit;
 use crate::interrupt::{Cut, Watch, exit_by};
 use crate::patience::Patience;
 use crate::{guards, output};
-use leasehold_core::guard::Policy;
 use leasehold_core::observe::Observer;
 use leasehold_core::secret::redacted;
 use leasehold_core::{Error, Kind, Result};
@@ -20,7 +19,7 @@ use std::time::Duration;
 /// A large push over a slow line takes its time.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-pub async fn push(common: &Common, args: &Args) -> Result<Exit> {
+pub async fn push(context: &Context, args: &Args) -> Result<Exit> {
     let token = token(args.token.as_deref())?;
     let mut refspecs: Vec<Refspec> = args.refspecs.iter().map(|text| text.parse()).collect::<Result<_>>()?;
     let namespace = guards::fence_namespace(args.fence_namespace.as_deref())?;
@@ -33,8 +32,7 @@ pub async fn push(common: &Common, args: &Args) -> Result<Exit> {
             remote
         }
     };
-    let policy = if args.once { Policy::OncePerEpoch } else { Policy::Reentrant };
-    let mut guard = GitGuard::new(&remote, policy)?.with_namespace(namespace.unwrap_or_default());
+    let mut guard = GitGuard::new(&remote, guarded::policy(args.once))?.with_namespace(namespace.unwrap_or_default());
     if let Some(folder) = &args.repo {
         guard = guard.in_repository(folder);
     }
@@ -42,7 +40,7 @@ pub async fn push(common: &Common, args: &Args) -> Result<Exit> {
         Arc::new(Told { resource: redacted(&remote), patience: patience.clone(), is_sent: AtomicBool::new(false) });
     let guard = guard.with_observer(steps.clone());
     let options = PushOptions { rebases: args.rebase.unwrap_or(0) };
-    let pushing = guard.push(&token, &refspecs, options, async || overtaken(common, &guard, &token).await);
+    let pushing = guard.push(&token, &refspecs, options, async || overtaken(context, &guard, &token).await);
     let pushed = match Watch::begin()?.over(&patience, pushing).await {
         Ok(pushed) => pushed,
         Err(cut) => {
@@ -70,7 +68,7 @@ pub async fn push(common: &Common, args: &Args) -> Result<Exit> {
         pushed.said.lines().for_each(|line| output::say(&format!("git: {line}")));
         pushed.high
     });
-    admitted(common, &guard, &token, pushed).await
+    admitted(context, &guard, &token, pushed).await
 }
 
 /// Tells how far a push has come.

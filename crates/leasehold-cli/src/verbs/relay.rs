@@ -4,8 +4,10 @@
 //! itself is the child's.
 
 use crate::exit::Exit;
+use crate::output;
 use leasehold_core::{Error, Result};
 use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
 use std::pin::pin;
 use std::process::{Child, ExitStatus};
@@ -60,6 +62,12 @@ impl Relay {
             }
         }
     }
+}
+
+/// Says that a program could not be started, and ends as a shell does then.
+pub fn cannot_run(program: &OsStr, error: &std::io::Error) -> Exit {
+    output::say(&format!("cannot run `{}`: {error}", program.to_string_lossy()));
+    Exit::Code(if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
 /// As a shell would show it.

@@ -1,8 +1,7 @@
 //! `runs`: every due slot of a job and what became of it.
 
-use super::existing;
-use crate::args::{Common, Runs as Args};
-use crate::config::Settings;
+use crate::args::Runs as Args;
+use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::{self, relative, rough};
 use leasehold_core::{Error, Inspection, Kind, LeaseName, Outcome, Result, SlotState};
@@ -16,28 +15,24 @@ struct Row {
     fate: &'static str,
 }
 
-pub async fn runs(common: &Common, args: &Args) -> Result<Exit> {
+pub async fn runs(context: &Context, args: &Args) -> Result<Exit> {
     let job = LeaseName::new(&args.name)?;
     let nothing = || {
         let message = format!("no slot of `{job}` is known; see `leasehold schedule check` for the jobs there are");
         Error::new(Kind::Invalid, message)
     };
-    let coordinator = existing(&Settings::gather(common)?).await?.ok_or_else(nothing)?;
+    let coordinator = context.existing().await?.ok_or_else(nothing)?;
     let (journal, _) = Journals::new(coordinator.clone()).read(&job).await?;
     let seen = coordinator.inspect(&job).await?;
     if journal == Journal::default() && seen.record.slot.is_none() {
         return Err(nothing());
     }
     let rows = rows(journal, &seen);
-    if common.json {
-        output::json(&Value::Array(rows.iter().map(as_json).collect()))?;
-        return Ok(Exit::Done);
-    }
-    let mut table =
-        vec![["SLOT", "FATE", "WHEN", "RAN FOR", "EXIT", "HOST", "EPOCH", "TRIES"].map(String::from).to_vec()];
-    table.extend(rows.iter().map(|row| as_cells(row, &seen)));
-    output::print(&output::table(&table))?;
-    Ok(Exit::Done)
+    let header = ["SLOT", "FATE", "WHEN", "RAN FOR", "EXIT", "HOST", "EPOCH", "TRIES"];
+    context.print(
+        || Value::Array(rows.iter().map(as_json).collect()),
+        || output::table(&header, rows.iter().map(|row| as_cells(row, &seen))),
+    )
 }
 
 /// Newest first. What the journal missed, because the store was away when it was to be written, is taken from the

@@ -1,18 +1,17 @@
 //! `sql`: statements in one transaction, unless a newer epoch has been there.
 
-use super::token;
-use super::tokens::{explain, overtaken};
-use crate::args::{Common, Sql as Args};
+use super::guarded::{explain, overtaken};
+use super::write::read_bounded;
+use crate::args::Sql as Args;
+use crate::context::{Context, token};
 use crate::exit::Exit;
 use crate::{output, targets};
 use leasehold_core::guard::Policy;
-use leasehold_core::{Error, Kind, Result, Token};
+use leasehold_core::{Result, Token};
 use leasehold_guards::sql::{MAX_SCRIPT_BYTES, Outcome, Script, Setup, SqlGuard, fencing_column};
-use serde_json::{Map, Value, json};
-use std::io::Read;
-use std::path::Path;
+use serde_json::{Value, json};
 
-pub async fn sql(common: &Common, args: &Args) -> Result<Exit> {
+pub async fn sql(context: &Context, args: &Args) -> Result<Exit> {
     let policy = match (args.once, args.seq) {
         (true, _) => Policy::OncePerEpoch,
         (false, Some(_)) => Policy::Ordered,
@@ -20,22 +19,22 @@ pub async fn sql(common: &Common, args: &Args) -> Result<Exit> {
     };
     let guard = targets::database(&args.url, args.resource.as_deref(), policy)?;
     if args.init {
-        return init(common, args, &*guard).await;
+        return init(context, args, &*guard).await;
     }
     let token = token(args.token.as_deref())?;
     let token = Token { seq: args.seq.unwrap_or(token.seq), ..token };
     if let Some(column) = &args.column {
-        return column_of(common, &*guard, column, &token);
+        return column_of(context, &*guard, column, &token);
     }
     let script = Script::parse(guard.dialect(), &text(args)?)?;
-    overtaken(common, &*guard, &token).await?;
+    overtaken(context, &*guard, &token).await?;
     match guard.run(&token, &script).await {
-        Ok(outcome) => tell(common, &*guard, outcome),
-        Err(error) => Err(explain(common, &*guard, &token, error).await),
+        Ok(outcome) => tell(context, &*guard, outcome),
+        Err(error) => Err(explain(context, &*guard, &token, error).await),
     }
 }
 
-async fn init(common: &Common, args: &Args, guard: &dyn SqlGuard) -> Result<Exit> {
+async fn init(context: &Context, args: &Args, guard: &dyn SqlGuard) -> Result<Exit> {
     let names = |texts: &[String]| texts.iter().map(|text| text.parse()).collect::<Result<Vec<_>>>();
     let setup = Setup { protect: names(&args.protect)?, unprotect: names(&args.unprotect)? };
     if args.print {
@@ -43,20 +42,12 @@ async fn init(common: &Common, args: &Args, guard: &dyn SqlGuard) -> Result<Exit
         return Ok(Exit::Done);
     }
     guard.init(&setup).await?;
-    if common.json {
-        output::json(&json!({ "resource": guard.resource(), "protected": args.protect }))?;
-    }
-    Ok(Exit::Done)
+    context.print_json(|| json!({ "resource": guard.resource(), "protected": args.protect }))
 }
 
-fn column_of(common: &Common, guard: &dyn SqlGuard, column: &str, token: &Token) -> Result<Exit> {
+fn column_of(context: &Context, guard: &dyn SqlGuard, column: &str, token: &Token) -> Result<Exit> {
     let (set, condition) = fencing_column(guard.dialect(), &column.parse()?, token);
-    if common.json {
-        output::json(&json!({ "set": set, "condition": condition }))?;
-    } else {
-        output::print(&format!("SET {set}\nWHERE {condition}\n"))?;
-    }
-    Ok(Exit::Done)
+    context.print(|| json!({ "set": set, "condition": condition }), || format!("SET {set}\nWHERE {condition}\n"))
 }
 
 /// All that is to run, as one text.
@@ -66,36 +57,18 @@ fn text(args: &Args) -> Result<String> {
     }
     let mut whole = String::new();
     for path in &args.file {
-        let read = |from: &mut dyn Read, whole: &mut String| {
-            from.take(MAX_SCRIPT_BYTES as u64 + 1).read_to_string(whole).map_err(|e| {
-                Error::new(Kind::Invalid, format!("cannot read the script `{}`", path.display())).with_source(e)
-            })
-        };
-        let before = whole.len();
-        if path == Path::new("-") {
-            read(&mut std::io::stdin().lock(), &mut whole)?;
-        } else {
-            let mut file = std::fs::File::open(path).map_err(|e| {
-                Error::new(Kind::Invalid, format!("cannot read the script `{}`", path.display())).with_source(e)
-            })?;
-            read(&mut file, &mut whole)?;
-        }
-        if whole.len() - before > MAX_SCRIPT_BYTES {
-            let allowed = format!("at most {} MiB", MAX_SCRIPT_BYTES >> 20);
-            return Err(Error::invalid("script", path.display(), allowed));
-        }
+        read_bounded(path, "the script ", "script", MAX_SCRIPT_BYTES, |from| from.read_to_string(&mut whole))?;
         whole.push_str("\n;\n");
     }
     Ok(whole)
 }
 
-fn tell(common: &Common, guard: &dyn SqlGuard, outcome: Outcome) -> Result<Exit> {
+fn tell(context: &Context, guard: &dyn SqlGuard, outcome: Outcome) -> Result<Exit> {
     let Outcome { high, counts, rows } = outcome;
-    if common.json {
+    if context.common.json {
         let columns = apart(&rows.columns);
         let fields = |row: Vec<Option<String>>| {
-            let fields = columns.iter().cloned().zip(row.into_iter().map(Value::from));
-            Value::Object(fields.collect::<Map<_, _>>())
+            Value::Object(columns.iter().cloned().zip(row.into_iter().map(Value::from)).collect())
         };
         let rows: Vec<Value> = rows.values.into_iter().map(fields).collect();
         output::json(&json!({
@@ -104,13 +77,11 @@ fn tell(common: &Common, guard: &dyn SqlGuard, outcome: Outcome) -> Result<Exit>
         }))?;
         return Ok(Exit::Done);
     }
-    let mut text = String::new();
-    for row in rows.values {
+    let line = |row: Vec<Option<String>>| {
         let fields: Vec<String> = row.into_iter().map(|field| field.map_or_else(|| "\\N".into(), one_field)).collect();
-        text.push_str(&fields.join("\t"));
-        text.push('\n');
-    }
-    output::print(&text)?;
+        format!("{}\n", fields.join("\t"))
+    };
+    output::print(&rows.values.into_iter().map(line).collect::<String>())?;
     Ok(Exit::Done)
 }
 

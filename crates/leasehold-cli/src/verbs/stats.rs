@@ -1,8 +1,7 @@
 //! `stats`: what became of runs.
 
-use super::existing;
-use crate::args::{Common, Stats as Args};
-use crate::config::Settings;
+use crate::args::Stats as Args;
+use crate::context::Context;
 use crate::exit::Exit;
 use crate::output;
 use leasehold_core::{Coordinator, Counters, Error, Event, LeaseName, Result};
@@ -10,31 +9,32 @@ use serde_json::{Map, Value, json};
 
 const PAGE: usize = 500;
 
-pub async fn stats(common: &Common, args: &Args) -> Result<Exit> {
+pub async fn stats(context: &Context, args: &Args) -> Result<Exit> {
     let only = args.name.as_deref().map(LeaseName::new).transpose()?;
-    let (all, damaged) = match (existing(&Settings::gather(common)?).await?, only) {
+    let (all, damaged) = match (context.existing().await?, only) {
         (Some(coordinator), Some(lease)) => {
             let counters = coordinator.counters(&lease).await?;
             (vec![(lease, counters)], Vec::new())
         }
-        (Some(coordinator), None) => gather(&coordinator).await?,
+        (Some(coordinator), None) => gather(coordinator).await?,
         (None, Some(lease)) => (vec![(lease, Counters::default())], Vec::new()),
         (None, None) => Default::default(),
     };
     if args.prometheus {
         output::print(&prometheus(&all))?;
-    } else if common.json {
-        output::json(&Value::Array(all.iter().map(|(lease, counters)| as_json(lease, counters)).collect()))?;
     } else {
-        let mut rows = vec![
-            std::iter::once("NAME".to_owned()).chain(Event::ALL.map(|e| e.as_str().to_uppercase())).collect::<Vec<_>>(),
-        ];
-        rows.extend(all.iter().map(|(lease, counters)| {
-            std::iter::once(lease.to_string())
-                .chain(Event::ALL.map(|event| counters.get(event).to_string()))
-                .collect::<Vec<_>>()
-        }));
-        output::print(&output::table(&rows))?;
+        let row = |(lease, counters): &(LeaseName, Counters)| {
+            let counts = Event::ALL.map(|event| counters.get(event).to_string());
+            std::iter::once(lease.to_string()).chain(counts).collect()
+        };
+        context.print(
+            || Value::Array(all.iter().map(|(lease, counters)| as_json(lease, counters)).collect()),
+            || {
+                let events = Event::ALL.map(|event| event.as_str().to_uppercase());
+                let header: Vec<&str> = std::iter::once("NAME").chain(events.iter().map(String::as_str)).collect();
+                output::table(&header, all.iter().map(row))
+            },
+        )?;
     }
     damaged.iter().for_each(|error| output::say(&error.to_string()));
     Ok(damaged.first().map_or(Exit::Done, Exit::from))

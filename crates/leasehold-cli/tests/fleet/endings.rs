@@ -71,8 +71,8 @@ fn the_end_is_recorded_when_the_store_is_back(engine: &Engine) {
 
 fn what_could_not_be_recorded_in_time_is_said(engine: &Engine) {
     for (job, code, says) in [
-        (JOB.to_owned(), 74, "not recorded: the command is done, but `job:1` could not be released"),
-        (format!("{JOB}; exit 3"), 3, "not recorded: the command ended with exit code 3, but `job:1`"),
+        (JOB.to_owned(), 74, "not recorded: `job:1`: the command is done, but the store could not be told"),
+        (format!("{JOB}; exit 3"), 3, "not recorded: `job:1`: the command ended with exit code 3, but"),
     ] {
         let bench = Bench::new(engine, &format!("never-{code}"));
         bench.run("8s", &job).end().expect(code);
@@ -88,7 +88,7 @@ fn a_signal_ends_the_waiting(engine: &Engine) {
     signal(run.pid(), "TERM");
     within(Duration::from_secs(20), "it has ended", || run.is_over());
     run.end().expect(74);
-    bench.says("not recorded: the command is done");
+    bench.says("not recorded: `job:1`: the command is done");
     bench.says("told to end while the store was away");
 }
 

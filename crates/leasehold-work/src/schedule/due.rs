@@ -1,13 +1,21 @@
-//! Catching up: which of the slots that are due are run, and which are dropped and why.
+//! What is due: which slots of a job are run, in which order, and which are dropped, given up or waited for.
 //!
-//! Promise: a pure function; what it gives to run is never more than the policy's count nor older than its age, comes
-//! oldest first, and every other due slot is named as dropped, with a reason. Non-promise: a gap of very many slots is
-//! counted up to a bound, and then said to be at least so many.
+//! Promise: pure functions, the same for a scheduler, for `run --slot` and for `backfill`. A slot whose run died comes
+//! before anything newer, to be run again or to be given up, outside the bounds of catching up. Of the rest, no more are
+//! run than the policy's count, and none that is older than its age; they come oldest first, and every other due slot is
+//! named as dropped, with a reason. A slot that was settled, by whatever the journal says or has forgotten, is not due.
+//! Non-promise: nothing is claimed here. Between looking and claiming another may have been faster, and then the record's
+//! own rules refuse. A gap of very many slots is counted up to a bound, and then said to be at least so many.
 
+use crate::schedule::journal::Journal;
 use crate::schedule::slots::Schedule;
-use leasehold_core::{Error, Event, Result, Slot, Timestamp};
+use leasehold_core::{Error, Event, Outcome, Ownership, Result, SLOT_RUNS, Slot, SlotMark, SlotState, Timestamp};
 use std::time::Duration;
 
+/// Slots that are claimed by so much more than the store's clock shows were claimed while it was ahead.
+const AHEAD: Duration = Duration::from_secs(60);
+/// A slot that is so fresh cannot have been passed over by another machine and be free again.
+const FRESH: Duration = Duration::from_millis(500);
 /// How many dropped slots are counted one by one.
 pub const COUNTED: u64 = 10_000;
 
@@ -149,4 +157,224 @@ pub fn due(schedule: &Schedule, now: Timestamp, last: Last, policy: CatchUp, set
     due.run.reverse();
     due.dropped.reverse();
     due
+}
+
+/// What is to be done about a slot whose run died.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interrupted {
+    /// It is run again, before newer ones.
+    Again(Slot),
+    /// It was run as often as it may be, or is too old: it is written down that it is not run again.
+    Died(Slot),
+    /// What became of it is written down: newer ones may be claimed.
+    Settled(Slot),
+}
+
+/// A slot to claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Candidate {
+    /// The slot.
+    pub slot: Slot,
+    /// The older slot whose run died, and that this claim gives up.
+    pub gives_up: Option<Slot>,
+    /// Whether its own run died before: then it is run in addition to what is due.
+    pub is_recovery: bool,
+}
+
+/// What is to be done about a job's slots.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// The slot whose run died, if there is one.
+    pub interrupted: Option<Interrupted>,
+    /// The slots that came after it.
+    pub due: Due,
+    /// The newest slot that is claimed or settled although it is still to come: the store's clock was ahead, and nothing is
+    /// run until an operator sets the mark back or that time has come.
+    pub ahead: Option<Slot>,
+}
+
+impl Plan {
+    /// For a job whose lease has this record and which has this journal, at the store's time.
+    pub fn of(schedule: &Schedule, record: &Ownership, journal: &Journal, policy: CatchUp, now: Timestamp) -> Self {
+        let last = record.slot.map(|mark| mark.slot).max(journal.settled_until());
+        let ahead = last.filter(|last| last.0 > now.plus(AHEAD));
+        let from = match (last, ahead) {
+            (None, _) => Last::Never,
+            (Some(last), None) => Last::Settled(last.0),
+            (Some(_), Some(_)) => Last::Ahead(journal.told_until(now)),
+        };
+        let interrupted = record.interrupted_slot(now).filter(|_| ahead.is_none());
+        Plan {
+            interrupted: interrupted.map(|mark| recovery(mark, journal, policy, now)),
+            due: due(schedule, now, from, policy, |slot| journal.is_settled(slot)),
+            ahead,
+        }
+    }
+
+    /// The same in the usual case, which needs no journal: the slot before is settled, and this one has just come.
+    pub fn without_journal(schedule: &Schedule, record: &Ownership, policy: CatchUp, now: Timestamp) -> Option<Self> {
+        let mark = record.slot.filter(|mark| mark.state != SlotState::Running && mark.slot.0 <= now)?;
+        let due = due(schedule, now, Last::Settled(mark.slot.0), policy, |_| false);
+        let is_fresh = |slot: &Slot| now.saturating_since(slot.0) < FRESH;
+        let is_usual = due.dropped.is_empty() && due.run.iter().all(is_fresh);
+        is_usual.then_some(Plan { interrupted: None, due, ahead: None })
+    }
+
+    /// What to claim, first things first. A job that is paused does not take up what died.
+    pub fn candidates(&self, record: &Ownership) -> Vec<Candidate> {
+        let again = match self.interrupted {
+            Some(Interrupted::Again(slot)) if record.paused.is_none() => Some(slot),
+            _ => None,
+        };
+        let recovery = again.map(|slot| Candidate { slot, gives_up: None, is_recovery: true });
+        let gives_up = self.gives_up();
+        let due = self.due.run.iter().map(|slot| Candidate { slot: *slot, gives_up, is_recovery: false });
+        recovery.into_iter().chain(due).collect()
+    }
+
+    /// The slot that a claim on a newer one gives up.
+    pub const fn gives_up(&self) -> Option<Slot> {
+        match self.interrupted {
+            Some(Interrupted::Died(slot) | Interrupted::Settled(slot)) => Some(slot),
+            Some(Interrupted::Again(_)) | None => None,
+        }
+    }
+}
+
+fn recovery(mark: SlotMark, journal: &Journal, policy: CatchUp, now: Timestamp) -> Interrupted {
+    if journal.is_settled(mark.slot) {
+        return Interrupted::Settled(mark.slot);
+    }
+    let may_run = mark.runs < SLOT_RUNS && now.saturating_since(mark.slot.0) <= policy.max_age();
+    if may_run { Interrupted::Again(mark.slot) } else { Interrupted::Died(mark.slot) }
+}
+
+/// Whether a slot of the past is left to run, for an operator who asks for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owed {
+    /// It has succeeded.
+    Nothing,
+    /// It failed, or was never run.
+    Run,
+    /// Something became of it that the journal no longer knows.
+    Forgotten,
+}
+
+impl Owed {
+    /// By the job's record and journal, and by what became of the slot in an earlier backfill.
+    pub fn of(record: &Ownership, journal: &Journal, backfilled: Option<SlotState>, slot: Slot) -> Self {
+        match backfilled {
+            _ if has_succeeded(record, journal, slot) => Owed::Nothing,
+            Some(SlotState::Done) => Owed::Nothing,
+            Some(_) => Owed::Run,
+            None if journal.has_forgotten(slot) => Owed::Forgotten,
+            None => Owed::Run,
+        }
+    }
+}
+
+/// Whether anybody knows that this slot has succeeded. What the journal missed because the store was away, the lease's own
+/// record may remember.
+pub fn has_succeeded(record: &Ownership, journal: &Journal, slot: Slot) -> bool {
+    let is_done = record.slot.is_some_and(|mark| mark.slot == slot && mark.state == SlotState::Done);
+    let mut runs = record.transfers.iter().filter(|transfer| transfer.slot == Some(slot));
+    is_done || journal.has_succeeded(slot) || runs.any(|transfer| transfer.outcome == Some(Outcome::Succeeded))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_core::lease::protocol::{AfterFailure, Decision, Order, Request, SlotClaim, decide};
+    use leasehold_core::{Claim, HolderId, Lineage, Nonce, Ttl};
+
+    const HOUR: u64 = 3_600_000;
+
+    fn slot(hour: u64) -> Slot {
+        Slot(Timestamp::from_millis(1_800_000_000_000 + hour * HOUR))
+    }
+
+    fn hourly() -> Schedule {
+        Schedule::every(Duration::from_millis(HOUR)).unwrap()
+    }
+
+    fn after(record: &Ownership, request: &Request, now: Timestamp) -> Ownership {
+        match decide(record, request, now) {
+            Decision::Write(next) => *next,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn begun(record: &Ownership, at: Slot, gives_up: Option<Slot>) -> Ownership {
+        let claim = SlotClaim { gives_up, ..SlotClaim::new(at, AfterFailure::Leave) };
+        let holder = HolderId::new(None);
+        let request = Request::Acquire { lineage: Lineage::from_u128(1), holder, ttl: Ttl::MIN, slot: Some(claim) };
+        after(record, &request, at.0)
+    }
+
+    fn ended(record: &Ownership, outcome: Outcome) -> Ownership {
+        let tenure = record.tenure.as_ref().unwrap();
+        let claim = Claim { epoch: record.epoch, nonce: tenure.holder.nonce };
+        after(record, &Request::Release { claim, outcome }, tenure.granted_at)
+    }
+
+    #[test]
+    fn a_slot_whose_run_died_is_claimed_before_the_newest_one_that_is_due() {
+        let record = begun(&Ownership::default(), slot(1), None);
+        let plan = Plan::of(&hourly(), &record, &Journal::default(), CatchUp::default(), slot(3).0);
+        let recovery = Candidate { slot: slot(1), gives_up: None, is_recovery: true };
+        let newest = Candidate { slot: slot(3), gives_up: None, is_recovery: false };
+        assert_eq!(plan.candidates(&record), [recovery, newest]);
+        assert_eq!(
+            plan.due.dropped.iter().map(|d| (d.first, d.reason)).collect::<Vec<_>>(),
+            [(slot(2), DropReason::Coalesced)]
+        );
+    }
+
+    #[test]
+    fn a_paused_job_does_not_take_up_what_died_and_a_given_up_slot_goes_with_the_next_claim() {
+        let record = begun(&Ownership::default(), slot(1), None);
+        let pause = Request::Operate {
+            by: "ann".parse().unwrap(),
+            why: "upgrade".parse().unwrap(),
+            nonce: Nonce::random(),
+            lineage: Lineage::from_u128(1),
+            expected: None,
+            order: Order::Pause,
+        };
+        let paused = after(&record, &pause, slot(2).0);
+        let plan = Plan::of(&hourly(), &paused, &Journal::default(), CatchUp::default(), slot(2).0);
+        assert_eq!(plan.candidates(&paused).iter().map(|c| c.slot).collect::<Vec<_>>(), [slot(2)]);
+        let policy = CatchUp::new(1, Duration::from_secs(60)).unwrap();
+        let plan = Plan::of(&hourly(), &record, &Journal::default(), policy, slot(2).0);
+        let expected = Candidate { slot: slot(2), gives_up: Some(slot(1)), is_recovery: false };
+        assert_eq!((plan.interrupted, plan.candidates(&record)), (Some(Interrupted::Died(slot(1))), vec![expected]));
+    }
+
+    #[test]
+    fn a_fresh_slot_after_a_settled_one_needs_no_journal_and_an_older_one_does() {
+        let record = ended(&begun(&Ownership::default(), slot(1), None), Outcome::Succeeded);
+        let look = |now| Plan::without_journal(&hourly(), &record, CatchUp::default(), now);
+        let fresh = look(slot(2).0).unwrap();
+        assert_eq!(fresh, Plan::of(&hourly(), &record, &Journal::default(), CatchUp::default(), slot(2).0));
+        assert!(look(slot(2).0.plus(FRESH)).is_none() && look(slot(3).0).is_none());
+    }
+
+    #[test]
+    fn nothing_is_claimed_while_the_stores_clock_was_ahead() {
+        let record = ended(&begun(&Ownership::default(), slot(9), None), Outcome::Succeeded);
+        let plan = Plan::of(&hourly(), &record, &Journal::default(), CatchUp::default(), slot(3).0);
+        assert_eq!((plan.ahead, plan.candidates(&record)), (Some(slot(9)), Vec::new()));
+    }
+
+    #[test]
+    fn a_backfill_runs_what_failed_and_asks_about_what_was_forgotten() {
+        let record = ended(&begun(&Ownership::default(), slot(1), None), Outcome::Succeeded);
+        let journal = Journal { forgotten_to: Some(slot(3)), ..Journal::default() };
+        let owed = |journal: &Journal, backfilled, at| Owed::of(&record, journal, backfilled, at);
+        assert_eq!(owed(&Journal::default(), Some(SlotState::Failed), slot(1)), Owed::Nothing);
+        assert_eq!(owed(&journal, Some(SlotState::Done), slot(2)), Owed::Nothing);
+        assert_eq!(owed(&journal, Some(SlotState::Failed), slot(2)), Owed::Run);
+        assert_eq!(owed(&journal, None, slot(2)), Owed::Forgotten);
+        assert_eq!(owed(&Journal::default(), None, slot(2)), Owed::Run);
+    }
 }

@@ -3,7 +3,7 @@
 //! Promise: an event that a note brings is counted once, by whoever wrote the note first. Non-promise: counting is best
 //! effort.
 
-use crate::schedule::due::Dropped;
+use crate::schedule::due::{Dropped, Interrupted, Plan};
 use crate::schedule::journal::{Fate, Journal, KIND, Note, RunEnd};
 use async_trait::async_trait;
 use leasehold_core::cell::{Fate as Written, MAX_ATTEMPTS};
@@ -124,6 +124,16 @@ impl Journals {
         let new = before.give_up(slot, now, &self.host);
         self.count(job, new).await?;
         Ok(new)
+    }
+
+    /// Writes down what a plan gives up and drops, and counts it; gives what is new.
+    pub async fn settle(&self, job: &LeaseName, plan: &Plan) -> Result<(Option<(Slot, Fate)>, Vec<Dropped>)> {
+        let mut given_up = None;
+        if let Some(Interrupted::Died(slot)) = plan.interrupted {
+            given_up = self.give_up(job, slot).await?.map(|fate| (slot, fate));
+        }
+        let dropped = &plan.due.dropped;
+        Ok((given_up, if dropped.is_empty() { Vec::new() } else { self.drop_slots(job, dropped).await? }))
     }
 
     async fn count(&self, job: &LeaseName, new: Option<Fate>) -> Result<()> {

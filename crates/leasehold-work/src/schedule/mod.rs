@@ -10,13 +10,13 @@ mod journal;
 mod journals;
 mod scheduler;
 mod slots;
-mod standing;
 
 pub use cron::Cron;
-pub use due::{COUNTED, CatchUp, DropReason, Dropped, Due, Last, due};
+pub use due::{
+    COUNTED, Candidate, CatchUp, DropReason, Dropped, Due, Interrupted, Last, Owed, Plan, due, has_succeeded,
+};
 pub use job::{Busy, Job, JobTable, idempotency_key, parse_instant, slot_text};
 pub use journal::{ENTRIES_KEPT, Entry, Fate, Journal, Note, RunEnd};
 pub use journals::{JobVerbs, Journals, Listed};
 pub use scheduler::{Agenda, Decided, Launcher, Scheduler, Settings, Start, Steering, Watcher};
 pub use slots::{Fold, Gap, Schedule, Zone};
-pub use standing::{Interrupted, Standing, has_succeeded};

@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 /// A writer that passed its check and is overtaken must not publish. In a thread of its own: a network mount may block.
 pub async fn guard(folder: PathBuf) -> Result<Vec<Finding>> {
     let tried = tokio::task::spawn_blocking(move || tried_in(&folder)).await;
-    tried.map_err(|e| Error::new(Kind::Unavailable, "the test of the folder broke down").with_source(e))?
+    tried.map_err(|e| Error::new(Kind::Unavailable, "the test of the folder crashed").with_source(e))?
 }
 
 fn tried_in(folder: &Path) -> Result<Vec<Finding>> {

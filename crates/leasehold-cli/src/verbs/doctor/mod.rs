@@ -1,6 +1,6 @@
 //! `doctor`: do this store, this machine and this folder keep their promises?
 //!
-//! Everything is tried in a scratch room of its own, which is emptied again; the user's leases are only looked at.
+//! Everything is tried in a scratch namespace of its own, which is emptied again; the user's leases are only looked at.
 
 mod guard;
 mod processes;
@@ -11,9 +11,8 @@ mod store;
 
 pub use race::{CONTENDER, contend};
 
-use super::coordinator;
-use crate::args::{Common, Doctor as Args};
-use crate::config::{Setting, Settings, Source};
+use crate::args::Doctor as Args;
+use crate::context::{Context, open_store};
 use crate::exit::Exit;
 use crate::interrupt::{Cut, Watch, exit_by};
 use crate::output;
@@ -27,9 +26,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex;
 
-/// The whole examination, where `--timeout` says nothing: as long as the doctor's lease on its room.
+/// The whole examination, where `--timeout` says nothing: as long as the doctor's lease on that namespace.
 const TIMEOUT: Duration = Duration::from_secs(300);
-/// Emptying the scratch room.
+/// Emptying the scratch namespace.
 const CLEARING: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,24 +49,24 @@ fn finding(verdict: Verdict, what: impl Into<String>, detail: impl Into<String>)
     Finding { verdict, what: what.into(), detail: detail.into() }
 }
 
-pub async fn doctor(common: &Common, args: &Args) -> Result<Exit> {
-    let mut settings = Settings::gather(common)?;
+pub async fn doctor(context: &Context, args: &Args) -> Result<Exit> {
     if let Some(url) = args.url.as_deref().filter(|url| url.starts_with("spool:")) {
-        return report(common, &spool::examine(&settings, url).await?, "work on this spool");
+        return report(context, &spool::examine(context, url).await?, "work on this spool");
     }
-    if let Some(url) = &args.url {
-        settings.store = Setting { value: url.parse()?, source: Source::Flag };
-    }
+    let url: StoreUrl = match &args.url {
+        Some(url) => url.parse()?,
+        None => context.settings()?.store.value.clone(),
+    };
     if let Some(folder) = args.folder.as_ref().filter(|folder| !folder.is_dir()) {
         return Err(Error::invalid("--folder", folder.display(), "it is not a folder"));
     }
-    let patience = Patience::from_flag(args.timeout.as_deref(), TIMEOUT, format!("`{}`", settings.store.value))?;
+    let patience = Patience::from_flag(args.timeout.as_deref(), TIMEOUT, format!("`{url}`"))?;
     // Where processes cannot be watched over is one of the findings; those of the race end with their handles.
-    let (mut watch, room) = (Watch::begin_anyway()?, Room::default());
-    let examined = watch.over(&patience, examine(&settings, args, &patience, &room)).await;
-    let left = clear(&mut watch, &room).await;
+    let (mut watch, shared) = (Watch::begin_anyway()?, SharedScratch::default());
+    let examined = watch.over(&patience, examine(&url, args, &patience, &shared)).await;
+    let left = clear(&mut watch, &shared).await;
     match examined {
-        Ok(findings) => report(common, &[findings?, left].concat(), "leases"),
+        Ok(findings) => report(context, &[findings?, left].concat(), "leases"),
         Err(cut) => {
             left.iter().for_each(|left| output::say(&left.detail));
             match cut {
@@ -78,20 +77,19 @@ pub async fn doctor(common: &Common, args: &Args) -> Result<Exit> {
     }
 }
 
-/// The scratch room, once there is one. Locked while it is being made.
-type Room = Arc<Mutex<Option<Scratch>>>;
+/// The scratch namespace, once there is one. Locked while it is being made.
+type SharedScratch = Arc<Mutex<Option<Scratch>>>;
 
-/// Everything that is looked at and tried. The scratch room is left in `room`.
-async fn examine(settings: &Settings, args: &Args, patience: &Patience, room: &Room) -> Result<Vec<Finding>> {
-    let url = &settings.store.value;
-    let coordinator = coordinator(settings).await?;
+/// Everything that is looked at and tried. The scratch namespace is left in `shared`.
+async fn examine(url: &StoreUrl, args: &Args, patience: &Patience, shared: &SharedScratch) -> Result<Vec<Finding>> {
+    let coordinator = open_store(url).await?;
     let mut findings = vec![finding(Verdict::Good, "store", url.to_string())];
     findings.extend(store::describe(&**coordinator.store()).await?);
     findings.push(store::clock(&**coordinator.store()).await?);
     findings.extend(store::migration(&**coordinator.store()).await?);
     findings.extend(store::records(&coordinator, &Address::named("store", url.to_string())?).await?);
-    patience.at(format!("a scratch room in `{url}`"));
-    let scratch = set_up(url.clone(), room.clone()).await?;
+    patience.at(format!("a scratch namespace in `{url}`"));
+    let scratch = set_up(url.clone(), shared.clone()).await?;
     findings.push(store::round_trips(&scratch).await?);
     patience.at(format!("the promises that are tested on `{url}`"));
     findings.extend(store::promises(&scratch).await);
@@ -105,26 +103,26 @@ async fn examine(settings: &Settings, args: &Args, patience: &Patience, room: &R
     Ok(findings)
 }
 
-/// Makes the scratch room, whoever gives up waiting for it: a lease that was granted and is known to nobody would keep the
+/// Makes the scratch namespace, whoever gives up waiting for it: a lease that was granted and is known to nobody would keep the
 /// next doctor out.
-async fn set_up(url: StoreUrl, room: Room) -> Result<Scratch> {
+async fn set_up(url: StoreUrl, shared: SharedScratch) -> Result<Scratch> {
     let making = tokio::spawn(async move {
-        let mut room = room.lock().await;
+        let mut scratch_slot = shared.lock().await;
         let scratch = Scratch::set_up(&url).await?;
-        Ok(room.insert(scratch).clone())
+        Ok(scratch_slot.insert(scratch).clone())
     });
-    making.await.map_err(|e| Error::new(Kind::Unavailable, "the scratch room could not be made").with_source(e))?
+    making.await.map_err(|e| Error::new(Kind::Unavailable, "the scratch namespace could not be made").with_source(e))?
 }
 
-/// Empties the scratch room, and says what could not be taken away.
-async fn clear(watch: &mut Watch, room: &Room) -> Vec<Finding> {
+/// Empties the scratch namespace, and says what could not be taken away.
+async fn clear(watch: &mut Watch, shared: &SharedScratch) -> Vec<Finding> {
     let clearing = async {
-        match room.lock().await.take() {
-            Some(room) => room.clear().await,
+        match shared.lock().await.take() {
+            Some(scratch) => scratch.clear().await,
             None => Ok(()),
         }
     };
-    let patience = Patience::new(CLEARING, "the scratch room to be emptied");
+    let patience = Patience::new(CLEARING, "the scratch namespace to be emptied");
     let why = match watch.over(&patience, clearing).await {
         Ok(Ok(())) => return Vec::new(),
         Ok(Err(error)) => error.to_string(),
@@ -133,24 +131,19 @@ async fn clear(watch: &mut Watch, room: &Room) -> Vec<Finding> {
     vec![finding(Verdict::Note, "scratch", format!("not everything could be taken away: {why}"))]
 }
 
-fn report(common: &Common, findings: &[Finding], purpose: &str) -> Result<Exit> {
+fn report(context: &Context, findings: &[Finding], purpose: &str) -> Result<Exit> {
     let word = |verdict| match verdict {
         Verdict::Good => "ok",
         Verdict::Note => "note",
         Verdict::Bad => "bad",
     };
     let sound = findings.iter().all(|f| f.verdict != Verdict::Bad);
-    if common.json {
-        let checks: Vec<Value> = findings
-            .iter()
-            .map(|f| json!({ "check": f.what, "verdict": word(f.verdict), "detail": f.detail }))
-            .collect();
-        output::json(&json!({ "sound": sound, "checks": checks }))?;
-    } else {
-        let rows: Vec<Vec<String>> =
-            findings.iter().map(|f| vec![word(f.verdict).into(), f.what.clone(), f.detail.clone()]).collect();
-        output::print(&output::table(&rows))?;
-    }
+    let check = |f: &Finding| json!({ "check": f.what, "verdict": word(f.verdict), "detail": f.detail });
+    let row = |f: &Finding| vec![word(f.verdict).into(), f.what.clone(), f.detail.clone()];
+    context.print(
+        || json!({ "sound": sound, "checks": findings.iter().map(check).collect::<Vec<Value>>() }),
+        || output::table(&[], findings.iter().map(row)),
+    )?;
     if sound {
         return Ok(Exit::Done);
     }

@@ -81,7 +81,7 @@ pub fn contend(args: &[OsString]) -> ExitCode {
         let name = args.first().and_then(|a| a.to_str()).unwrap_or_default();
         let key = Key::new(Shelf::Probe, &LeaseName::new(name)?);
         let url: StoreUrl = std::env::var("LEASEHOLD_STORE").unwrap_or_default().parse()?;
-        let runtime = crate::threads::runtime().map_err(|e| Error::unavailable("cannot start", e))?;
+        let runtime = crate::runtime().map_err(|e| Error::unavailable("cannot start", e))?;
         runtime.block_on(async {
             let store = leasehold_stores::open(&url).await?;
             let mut tally = Tally::default();

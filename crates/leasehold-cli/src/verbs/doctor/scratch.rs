@@ -1,7 +1,7 @@
-//! The room in which the doctor tries a store out: a namespace of its own, emptied afterwards.
+//! The scratch namespace in which the doctor tries a store out, emptied afterwards.
 //!
 //! Ownership records are never erased, so the doctor's leases are kept on the shelf for scratch records instead. One
-//! doctor at a time: it holds a lease on the room.
+//! doctor at a time: it holds a lease on that namespace.
 
 use async_trait::async_trait;
 use leasehold_core::store::{Along, Capabilities, Change, Page, Range, Reading, Store, Survey, Swap, Watch};
@@ -19,7 +19,7 @@ const LEASE: &str = "doctor";
 const TTL: Duration = Duration::from_secs(300);
 const PAGE: usize = 200;
 
-/// A scratch room in the user's store.
+/// A scratch namespace in the user's store.
 #[derive(Debug, Clone)]
 pub struct Scratch {
     pub url: StoreUrl,
@@ -29,7 +29,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Opens the room and sees to it that no other doctor is in it.
+    /// Opens it, and makes sure that no other doctor uses it.
     pub async fn set_up(url: &StoreUrl) -> Result<Self> {
         let (url, folder) = url.scratch(Namespace::new(NAMESPACE)?);
         let store = on_probe_shelf(&url).await?;

@@ -1,23 +1,19 @@
 //! A spool, as the user who asks finds it: `doctor spool:/path`.
 
 use super::{Finding, Verdict, finding};
-use crate::config::Settings;
-use crate::verbs::queue::{Open, Target};
+use crate::context::{Context, Target};
 use leasehold_core::{Error, Kind, Result};
-use leasehold_work::spool::{Fitness, Presence, examine_empty};
+use leasehold_work::spool::{Fitness, Presence, Spool, examine_empty};
 
 /// Looks at an existing spool, or at an empty folder that is to become one; nothing is made, also of a mistyped path.
-pub async fn examine(settings: &Settings, url: &str) -> Result<Vec<Finding>> {
-    let target = Target::parse(url)?;
-    let Target::Spool(path) = target.clone() else {
-        return Err(Error::invalid("spool", url, "use spool:/path/to/folder"));
-    };
+pub async fn examine(context: &Context, url: &str) -> Result<Vec<Finding>> {
+    let path = Target::spool(url)?;
+    let target = Target::Spool(path.clone());
     let checks = if Presence::at(&path)? == Presence::Empty {
         aside(move || examine_empty(&path)).await??
     } else {
-        let Open::Spool(spool) = Open::existing(settings, &target).await? else {
-            return Err(Error::invalid("spool", url, "use spool:/path/to/folder"));
-        };
+        context.existing_queue(&target).await?;
+        let spool = Spool::open(&path)?;
         aside(move || spool.examine()).await?
     };
     let verdict = |fitness| match fitness {
@@ -32,5 +28,5 @@ pub async fn examine(settings: &Settings, url: &str) -> Result<Vec<Finding>> {
 /// In a thread of its own: a network mount may block.
 async fn aside<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     let looked = tokio::task::spawn_blocking(look).await;
-    looked.map_err(|e| Error::new(Kind::Unavailable, "the look at the spool broke down").with_source(e))
+    looked.map_err(|e| Error::new(Kind::Unavailable, "the test of the spool crashed").with_source(e))
 }

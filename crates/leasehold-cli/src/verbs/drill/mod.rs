@@ -5,9 +5,10 @@
 //! them; what was made is removed again, also if a signal ends it. Non-promise: it shows one course of events; the races
 //! are in our tests.
 
-mod place;
+mod target;
 
-use crate::args::{Common, Drill as Args};
+use crate::args::Drill as Args;
+use crate::context::Context;
 use crate::exit::Exit;
 use crate::interrupt::{Cut, Stop, Watch, exit_by};
 use crate::patience::Patience;
@@ -19,10 +20,10 @@ use leasehold_core::{
     Acquired, Ask, Coordinator, Error, HolderId, Kind, LeaseName, MemoryStore, Nonce, Operated, Result, Token,
 };
 use leasehold_guards::git::SCRATCH;
-use place::{Place, Writer};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
+use target::{Target, Writer};
 use tokio::runtime::Handle;
 
 /// How long a writer that nobody stops may take.
@@ -32,9 +33,9 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 /// Removing what was made, after a drill that ended early: most likely nobody answers then.
 const CLEANING: Duration = Duration::from_secs(30);
 
-/// What should come of an attempt.
+/// What expected come of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Should {
+enum Expected {
     /// Be admitted.
     Pass,
     /// Be refused as stale.
@@ -46,25 +47,25 @@ enum Should {
 /// One line of the table.
 struct Attempt {
     what: String,
-    should: Should,
+    expected: Expected,
     came: String,
-    is_right: bool,
+    is_expected: bool,
     took: Duration,
 }
 
-pub async fn drill(common: &Common, args: Args) -> Result<Exit> {
+pub async fn drill(context: &Context, args: &Args) -> Result<Exit> {
     let number = Nonce::random().to_string();
     let lease: LeaseName = format!("{SCRATCH}{}", &number[..8]).parse()?;
     let namespace = guards::fence_namespace(args.fence_namespace.as_deref())?.unwrap_or_default();
-    let place = Place::parse(&args.guard, &number[..8], namespace)?;
-    let patience = Patience::from_flag(args.timeout.as_deref(), TIMEOUT, format!("{place} (the drill is set up)"))?;
-    if !common.json {
-        output::say(&format!("drill on {place}"));
+    let target = Target::parse(&args.guard, &number[..8], namespace)?;
+    let patience = Patience::from_flag(args.timeout.as_deref(), TIMEOUT, format!("{target} (the drill is set up)"))?;
+    if !context.common.json {
+        output::say(&format!("drill on {target}"));
     }
     let mut watch = Watch::begin()?;
     let (scratch, own) = (lease.clone(), patience.clone());
-    let ((place, held), cut) = watch.beside(0, &patience, move |stop| hold(place, &scratch, stop, &own)).await?;
-    let (place, cleaned, cut) = tidy_up(&mut watch, place, &lease, cut, patience.limit()).await?;
+    let ((target, held), cut) = watch.beside(0, &patience, move |stop| hold(target, &scratch, stop, &own)).await?;
+    let (target, cleaned, cut) = tidy_up(&mut watch, target, &lease, cut, patience.limit()).await?;
     if let Some(cut) = cut {
         if let Err(error) = &cleaned {
             output::say(&format!("not everything could be removed: {error}"));
@@ -75,10 +76,10 @@ pub async fn drill(common: &Common, args: Args) -> Result<Exit> {
         };
     }
     let (strength, attempts) = held?;
-    let is_safe = attempts.iter().all(|attempt| attempt.is_right);
-    if common.json {
+    let is_safe = attempts.iter().all(|attempt| attempt.is_expected);
+    if context.common.json {
         let rows: Vec<_> = attempts.iter().map(Attempt::json).collect();
-        output::json(&json!({ "resource": place.to_string(), "strength": strength.to_string(), "safe": is_safe,
+        output::json(&json!({ "resource": target.to_string(), "strength": strength.to_string(), "safe": is_safe,
                               "attempts": rows }))?;
     } else {
         table(&attempts);
@@ -95,52 +96,52 @@ pub async fn drill(common: &Common, args: Args) -> Result<Exit> {
 
 /// Holds the drill, in a thread that may block, until it is over or is told to stop.
 fn hold(
-    mut place: Place,
+    mut target: Target,
     lease: &LeaseName,
     stop: Stop,
     patience: &Patience,
-) -> (Place, Result<(Strength, Vec<Attempt>)>) {
-    place.heed(stop.clone());
+) -> (Target, Result<(Strength, Vec<Attempt>)>) {
+    target.stop_when(stop.clone());
     let held = unless_told(stop, async {
-        place.prepare().await?;
-        let guard = place.guard()?;
-        Ok((guard.strength(), play(&Stage { place: &place, guard: &*guard, patience }, lease).await?))
+        target.prepare().await?;
+        let guard = target.guard()?;
+        Ok((guard.strength(), play(&Stage { target: &target, guard: &*guard, patience }, lease).await?))
     });
-    (place, held)
+    (target, held)
 }
 
 /// Removes what the drill made. The first signal, now or before, does not keep it from that.
 async fn tidy_up(
     watch: &mut Watch,
-    place: Place,
+    target: Target,
     lease: &LeaseName,
     cut: Option<Cut>,
     limit: Duration,
-) -> Result<(Place, Result<()>, Option<Cut>)> {
+) -> Result<(Target, Result<()>, Option<Cut>)> {
     // One who has no time for the drill has none for a remote that is silent when it is cleaned up either.
     let limit = if cut.is_some() { CLEANING.min(limit) } else { TIMEOUT };
-    let patience = Patience::new(limit, format!("{place} (what the drill made is removed)"));
-    let clean = |place: Place| {
+    let patience = Patience::new(limit, format!("{target} (what the drill made is removed)"));
+    let clean = |target: Target| {
         let name = lease.clone();
-        move |stop| (unless_told(stop, place.clean(&name)), place)
+        move |stop| (unless_told(stop, target.clean(&name)), target)
     };
-    let ((cleaned, place), now) = watch.beside(u32::from(cut.is_none()), &patience, clean(place)).await?;
+    let ((cleaned, target), now) = watch.beside(u32::from(cut.is_none()), &patience, clean(target)).await?;
     if now == Some(Cut::OutOfTime) {
-        return Ok((place, cleaned.map_err(|_| patience.gave_up(Kind::Unavailable)), cut));
+        return Ok((target, cleaned.map_err(|_| patience.gave_up(Kind::Unavailable)), cut));
     }
     if cut.is_some() || now.is_none() || cleaned.is_ok() {
-        return Ok((place, cleaned, cut.or(now)));
+        return Ok((target, cleaned, cut.or(now)));
     }
     // A key reaches the processes that clean up, too: once more.
-    let ((cleaned, place), _) = watch.beside(0, &patience, clean(place)).await?;
-    Ok((place, cleaned, now))
+    let ((cleaned, target), _) = watch.beside(0, &patience, clean(target)).await?;
+    Ok((target, cleaned, now))
 }
 
 fn unless_told<T>(mut stop: Stop, work: impl Future<Output = Result<T>>) -> Result<T> {
     Handle::current().block_on(async {
         tokio::select! {
             biased;
-            _ = stop.wait_for(|told| *told) => Err(place::told_to_end()),
+            _ = stop.wait_for(|told| *told) => Err(target::told_to_end()),
             done = work => done,
         }
     })
@@ -153,8 +154,8 @@ async fn play(stage: &Stage<'_>, lease: &LeaseName) -> Result<Vec<Attempt>> {
     let leases = Coordinator::new(Arc::new(MemoryStore::default()));
     let (one, two) = (grant(&leases, lease).await?, hand_off(&leases, lease).await?);
     let forged = Token { nonce: Nonce::random(), ..two.clone() };
-    let first = stage.written(&one, "the first holder writes", Should::Pass)?;
-    if !first.is_right {
+    let first = stage.written(&one, "the first holder writes", Expected::Pass)?;
+    if !first.is_expected {
         // Nobody can write here at all, so there is nothing to be learned about stale writers.
         return Err(Error::new(
             Kind::Unsupported,
@@ -163,36 +164,37 @@ async fn play(stage: &Stage<'_>, lease: &LeaseName) -> Result<Vec<Attempt>> {
     }
     let mut attempts = vec![first];
     stage.at("it is about to be stopped in the middle of a write");
-    let stopped = Writer::stopped(stage.place, &one)?;
-    attempts
-        .push(stage.sealed(&two, "it is stopped in the middle of a write; the next holder seals", Should::Pass).await);
-    attempts.push(stage.written(&two, "and writes", Should::Pass)?);
+    let stopped = Writer::stopped(stage.target, &one)?;
+    attempts.push(
+        stage.sealed(&two, "it is stopped in the middle of a write; the next holder seals", Expected::Pass).await,
+    );
+    attempts.push(stage.written(&two, "and writes", Expected::Pass)?);
     let started = SystemClock.now();
     stage.at("the zombie ends its write");
     let ended = stopped.resume(PATIENCE)?;
-    attempts.push(Attempt::new("the zombie is resumed and ends its write", Should::Fail, &ended, started));
-    attempts.push(stage.written(&one, "it writes again, from the start", Should::Fail)?);
-    attempts.push(stage.sealed(&one, "it seals", Should::Fail).await);
+    attempts.push(Attempt::new("the zombie is resumed and ends its write", Expected::Fail, &ended, started));
+    attempts.push(stage.written(&one, "it writes again, from the start", Expected::Fail)?);
+    attempts.push(stage.sealed(&one, "it seals", Expected::Fail).await);
     let what = "another grant of the new epoch writes, as after a store was restored";
-    attempts.push(stage.written(&forged, what, Should::Alarm)?);
-    attempts.push(stage.written(&two, "the next holder writes once more", Should::Pass)?);
+    attempts.push(stage.written(&forged, what, Expected::Alarm)?);
+    attempts.push(stage.written(&two, "the next holder writes once more", Expected::Pass)?);
     let high = stage.high_water().await?;
-    let is_right = high.as_ref().is_some_and(|high| high.epoch == two.epoch && high.nonce == two.nonce);
+    let is_expected = high.as_ref().is_some_and(|high| high.epoch == two.epoch && high.nonce == two.nonce);
     let came = high.map_or_else(|| "no epoch".to_owned(), |high| format!("epoch {}", high.epoch));
     attempts.push(Attempt {
         what: "the guard remembers".to_owned(),
-        should: Should::Pass,
+        expected: Expected::Pass,
         came,
-        is_right,
+        is_expected,
         took: Duration::ZERO,
     });
-    if let Some(content) = stage.place.read()? {
-        let is_right = content.trim_end() == place::text(&two);
+    if let Some(content) = stage.target.read()? {
+        let is_expected = content.trim_end() == target::text(&two);
         attempts.push(Attempt {
             what: "what is there is".to_owned(),
-            should: Should::Pass,
+            expected: Expected::Pass,
             came: content.trim_end().to_owned(),
-            is_right,
+            is_expected,
             took: Duration::ZERO,
         });
     }
@@ -218,7 +220,7 @@ async fn hand_off(leases: &Coordinator, lease: &LeaseName) -> Result<Token> {
 
 /// Where the drill is played, and how long it may take.
 struct Stage<'a> {
-    place: &'a Place,
+    target: &'a Target,
     guard: &'a dyn Guard,
     patience: &'a Patience,
 }
@@ -226,7 +228,7 @@ struct Stage<'a> {
 impl Stage<'_> {
     /// What is waited for from now on.
     fn at(&self, what: &str) {
-        self.patience.at(format!("{} ({what})", self.place));
+        self.patience.at(format!("{} ({what})", self.target));
     }
 
     async fn high_water(&self) -> Result<Option<HighWater>> {
@@ -234,52 +236,58 @@ impl Stage<'_> {
         self.guard.high_water().await
     }
 
-    fn written(&self, token: &Token, what: &str, should: Should) -> Result<Attempt> {
+    fn written(&self, token: &Token, what: &str, expected: Expected) -> Result<Attempt> {
         self.at(what);
         let started = SystemClock.now();
-        let ended = Writer::start(self.place, token, &place::text(token))?.wait(PATIENCE)?;
-        Ok(Attempt::new(what, should, &ended, started))
+        let ended = Writer::start(self.target, token, &target::text(token))?.wait(PATIENCE)?;
+        Ok(Attempt::new(what, expected, &ended, started))
     }
 
-    async fn sealed(&self, token: &Token, what: &str, should: Should) -> Attempt {
+    async fn sealed(&self, token: &Token, what: &str, expected: Expected) -> Attempt {
         self.at(what);
         let started = SystemClock.now();
         let ended = match self.guard.seal(token).await {
-            Ok(_) => place::Ended { code: 0, said: String::new() },
-            Err(error) => place::Ended { code: i32::from(Exit::from(&error).code()), said: error.to_string() },
+            Ok(_) => target::Ended { code: 0, said: String::new() },
+            Err(error) => target::Ended { code: i32::from(Exit::from(&error).code()), said: error.to_string() },
         };
-        Attempt::new(what, should, &ended, started)
+        Attempt::new(what, expected, &ended, started)
     }
 }
 
 impl Attempt {
-    fn new(what: &str, should: Should, ended: &place::Ended, started: leasehold_core::clock::Moment) -> Self {
+    fn new(what: &str, expected: Expected, ended: &target::Ended, started: leasehold_core::clock::Moment) -> Self {
         let is_regressed = ended.said.contains("store regressed");
-        let (is_right, came) = match (should, ended.code) {
-            (Should::Pass, 0) => (true, "admitted".to_owned()),
-            (Should::Fail, 13) => (true, "refused".to_owned()),
-            (Should::Alarm, code) if code != 0 && is_regressed => (true, "refused: store regressed".to_owned()),
+        let (is_expected, came) = match (expected, ended.code) {
+            (Expected::Pass, 0) => (true, "admitted".to_owned()),
+            (Expected::Fail, 13) => (true, "refused".to_owned()),
+            (Expected::Alarm, code) if code != 0 && is_regressed => (true, "refused: store regressed".to_owned()),
             (_, 0) => (false, "admitted".to_owned()),
             (_, code) => (false, format!("exit {code}: {}", ended.said)),
         };
-        Attempt { what: what.to_owned(), should, came, is_right, took: SystemClock.now().saturating_since(started) }
+        Attempt {
+            what: what.to_owned(),
+            expected,
+            came,
+            is_expected,
+            took: SystemClock.now().saturating_since(started),
+        }
     }
 
     fn json(&self) -> serde_json::Value {
-        let should = match self.should {
-            Should::Pass => "admitted",
-            Should::Fail => "refused",
-            Should::Alarm => "regressed",
+        let expected = match self.expected {
+            Expected::Pass => "admitted",
+            Expected::Fail => "refused",
+            Expected::Alarm => "regressed",
         };
         let took_ms = u64::try_from(self.took.as_millis()).unwrap_or(u64::MAX);
-        json!({ "what": self.what, "should_be": should, "came": self.came, "right": self.is_right, "took_ms": took_ms })
+        json!({ "what": self.what, "should_be": expected, "came": self.came, "right": self.is_expected, "took_ms": took_ms })
     }
 }
 
 fn table(attempts: &[Attempt]) {
     let width = attempts.iter().map(|attempt| attempt.what.chars().count()).max().unwrap_or(0);
     for attempt in attempts {
-        let mark = if attempt.is_right { "ok   " } else { "WRONG" };
+        let mark = if attempt.is_expected { "ok   " } else { "WRONG" };
         let took = if attempt.took.is_zero() { String::new() } else { format!("  ({} ms)", attempt.took.as_millis()) };
         let _ = output::line(&format!("{mark}  {:width$}  {}{took}", attempt.what, attempt.came));
     }

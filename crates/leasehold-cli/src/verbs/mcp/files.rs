@@ -1,55 +1,29 @@
 //! The tool for files: a fenced write below the session's root.
 
 use super::session::Session;
-use super::tools::{Tool, text};
-use async_trait::async_trait;
-use leasehold_core::guard::{Guard, Policy};
+use super::tools::{is_on, text};
+use crate::verbs::guarded;
+use leasehold_core::guard::Guard;
 use leasehold_core::{Error, Resolver, Result};
 use leasehold_guards::FileGuard;
 use serde_json::{Value, json};
 use std::path::{Component, Path, PathBuf};
 
-pub struct FencedWrite;
-
-#[async_trait]
-impl Tool for FencedWrite {
-    fn name(&self) -> &'static str {
-        "fenced_write"
-    }
-
-    fn description(&self) -> &'static str {
-        "Write a file, unless a newer holder of the lease has been there: then nothing is written and the error has the \
-         kind `fenced`. Atomic: readers see the old file or the new one."
-    }
-
-    fn arguments(&self) -> (Value, &'static [&'static str]) {
-        let properties = json!({
-            "file": { "type": "string", "description": "Path below the server's root folder" },
-            "content": { "type": "string", "description": "What the file will have in it" },
-            "lease": { "type": "string", "description": "Name of a lease that was acquired here" },
-            "token": { "type": "string", "description": "The whole token, if the lease was not acquired here" },
-            "once": { "type": "boolean", "description": "Admit one write per epoch" },
-        });
-        (properties, &["file", "content"])
-    }
-
-    async fn call(&self, session: &Session, arguments: &Value) -> Result<Value> {
-        let token = session.token(text(arguments, "token"), text(arguments, "lease"))?;
-        let path = below(&session.root, text(arguments, "file").unwrap_or_default())?;
-        let content = text(arguments, "content").unwrap_or_default().to_owned();
-        let once = arguments.get("once").and_then(Value::as_bool).unwrap_or(false);
-        let policy = if once { Policy::OncePerEpoch } else { Policy::Reentrant };
-        // The guard may not have heard of a newer epoch that the store has granted.
-        let found = session.tokens(&token)?.resolve(&token).await?;
-        let guard = FileGuard::new(&path, policy)?;
-        found.may_write(&token, &guard.resource())?;
-        let strength = guard.strength().to_string();
-        let written = tokio::task::spawn_blocking(move || guard.write_from(&token, content.as_bytes())).await;
-        let high = written.map_err(|e| Error::unavailable("the write was broken off", e))??;
-        Ok(
-            json!({ "status": "written", "file": path.display().to_string(), "epoch": high.epoch.get(), "strength": strength }),
-        )
-    }
+pub async fn fenced_write(session: &Session, arguments: &Value) -> Result<Value> {
+    let token = session.token(text(arguments, "token"), text(arguments, "lease"))?;
+    let path = below(&session.root, text(arguments, "file").unwrap_or_default())?;
+    let content = text(arguments, "content").unwrap_or_default().to_owned();
+    let policy = guarded::policy(is_on(arguments, "once"));
+    // The guard may not have heard of a newer epoch that the store has granted.
+    let found = session.tokens(&token)?.resolve(&token).await?;
+    let guard = FileGuard::new(&path, policy)?;
+    found.may_write(&token, &guard.resource())?;
+    let strength = guard.strength().to_string();
+    let written = tokio::task::spawn_blocking(move || guard.write_from(&token, content.as_bytes())).await;
+    let high = written.map_err(|e| Error::unavailable("the write was cancelled", e))??;
+    Ok(
+        json!({ "status": "written", "file": path.display().to_string(), "epoch": high.epoch.get(), "strength": strength }),
+    )
 }
 
 /// The path below the root, through whatever links there are.

@@ -13,9 +13,8 @@ mod tools;
 mod turns;
 mod verbs;
 
-use super::coordinator;
-use crate::args::{Common, Mcp as Args};
-use crate::config::Settings;
+use crate::args::Mcp as Args;
+use crate::context::Context;
 use crate::exit::Exit;
 use crate::output;
 use leasehold_core::{Error, Kind, Result};
@@ -37,12 +36,11 @@ const MAX_CALLS: usize = 64;
 
 type Running = Arc<Mutex<HashMap<String, tokio::task::AbortHandle>>>;
 
-pub async fn mcp(common: &Common, args: &Args) -> Result<Exit> {
-    let settings = Settings::gather(common)?;
+pub async fn mcp(context: &Arc<Context>, args: &Args) -> Result<Exit> {
     let root = args.root.canonicalize().map_err(|e| {
         Error::new(Kind::Invalid, format!("cannot use --root `{}`", args.root.display())).with_source(e)
     })?;
-    let session = Arc::new(Session::new(coordinator(&settings).await?, settings, root));
+    let session = Arc::new(Session::new(context.clone(), context.coordinator().await?.clone(), root));
     let failed = |e| Error::unavailable("cannot listen to signals", e);
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;

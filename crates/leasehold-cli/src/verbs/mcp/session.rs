@@ -1,9 +1,7 @@
 //! What one client has: the store, and the leases that are kept for it.
 
 use super::turns::Turns;
-use crate::config::Settings;
-use crate::verbs::queue::{Open, Target, with_backlog};
-use crate::verbs::tokens;
+use crate::context::{Context, QUEUE, Target, existing_spool, with_backlog};
 use leasehold_core::{Coordinator, Error, Grant, Keeper, Kind, LeaseName, Outcome, Result, Right, Standing, Token};
 use leasehold_work::{Backlog, Tokens};
 use std::collections::HashMap;
@@ -16,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 pub struct Session {
     pub coordinator: Coordinator,
-    pub settings: Settings,
+    pub context: Arc<Context>,
     /// Files are written below it.
     pub root: PathBuf,
     /// Whose turn it is.
@@ -51,15 +49,9 @@ struct Kept {
 }
 
 impl Session {
-    pub fn new(coordinator: Coordinator, settings: Settings, root: PathBuf) -> Self {
-        Session {
-            coordinator,
-            settings,
-            root,
-            turns: Turns::default(),
-            items: Items::default(),
-            kept: Mutex::default(),
-        }
+    pub fn new(context: Arc<Context>, coordinator: Coordinator, root: PathBuf) -> Self {
+        let (turns, items, kept) = (Turns::default(), Items::default(), Mutex::default());
+        Session { coordinator, context, root, turns, items, kept }
     }
 
     /// Keeps a grant until it is released.
@@ -109,7 +101,7 @@ impl Session {
 
     /// The spool that a token's item is of, if it was claimed here or this server runs in `work`.
     pub fn spool_of(&self, token: &Token) -> Option<PathBuf> {
-        let queue = self.items.queue_of(token).or_else(|| std::env::var(tokens::QUEUE).ok())?;
+        let queue = self.items.queue_of(token).or_else(|| std::env::var(QUEUE).ok())?;
         match self.target(&queue) {
             Ok(Target::Spool(path)) => Some(path),
             _ => None,
@@ -118,9 +110,9 @@ impl Session {
 
     /// What finds the record of a token.
     pub fn tokens(&self, token: &Token) -> Result<Tokens> {
-        let known = tokens::in_store(self.coordinator.clone(), &self.settings);
+        let known = self.context.tokens(&self.coordinator)?;
         match self.spool_of(token).filter(|_| Right::of(&token.lease) == Right::SpoolFile) {
-            Some(path) => Ok(known.with_spool(tokens::existing_spool(&path)?)),
+            Some(path) => Ok(known.with_spool(existing_spool(&path)?)),
             None => Ok(known),
         }
     }
@@ -128,7 +120,7 @@ impl Session {
     /// Gives an item back untried.
     async fn return_item(&self, queue: &str, token: &Token) -> Result<()> {
         let target = self.target(queue)?;
-        with_backlog!(Open::existing(&self.settings, &target).await?, backlog => {
+        with_backlog!(self.context.existing_queue(&target).await?, backlog => {
             Backlog::give_back(&backlog, &Backlog::by_token(&backlog, token).await?).await
         })
     }

@@ -1,7 +1,7 @@
 //! Turns: calls that name the same lease or item are carried out in the order in which they came.
 //!
 //! Promise: a call begins when every earlier one of its lease has ended or was cancelled. Non-promise: nothing is said about
-//! calls of different leases; they go on beside each other.
+//! calls of different leases; they run at the same time.
 
 use super::tools::text;
 use leasehold_core::{LeaseName, Token};

@@ -1,8 +1,9 @@
 //! `queue add`: one item, or one per line.
 
-use super::{Open, Target, attempts, open_file, with_backlog};
-use crate::args::{Add as Args, Common};
-use crate::config::{Settings, blame_flag, duration_of};
+use super::{attempts, open};
+use crate::args::Add as Args;
+use crate::config::{blame_flag, duration_of};
+use crate::context::{Context, Target, with_backlog};
 use crate::exit::Exit;
 use crate::output;
 use leasehold_core::{Error, Kind, Result};
@@ -12,8 +13,7 @@ use serde_json::json;
 use std::io::{BufRead, Read};
 use std::time::Duration;
 
-pub async fn add(common: &Common, args: Args) -> Result<Exit> {
-    let settings = Settings::gather(common)?;
+pub async fn add(context: &Context, args: Args) -> Result<Exit> {
     let target = Target::parse(&args.queue)?;
     let flag = |name: &'static str| move |e| blame_flag(e, name);
     let priority = args.priority.as_deref().map(str::parse).transpose().map_err(flag("--priority"))?;
@@ -30,30 +30,27 @@ pub async fn add(common: &Common, args: Args) -> Result<Exit> {
     }
     let source: Box<dyn Read + Send> = match (args.text, &args.from) {
         (Some(text), _) => Box::new(std::io::Cursor::new(text.into_bytes())),
-        (None, Some(path)) => Box::new(open_file(path, "--from")?),
+        (None, Some(path)) => Box::new(open(path, "--from ")?),
         (None, None) => Box::new(std::io::stdin()),
     };
-    with_backlog!(Open::new(&settings, &target).await?, backlog => {
+    with_backlog!(context.queue(&target).await?, backlog => {
         if args.each_line {
-            return lines(common, &backlog, &template).await;
+            return lines(context, &backlog, &template).await;
         }
         let (id, is_new) = Backlog::add(&backlog, template, source).await?;
-        tell(common, &id, is_new)?;
+        tell(context, &id, is_new)?;
     });
     Ok(Exit::Done)
 }
 
-fn tell(common: &Common, id: &ItemId, is_new: bool) -> Result<()> {
-    if common.json {
-        return output::json(&json!({ "id": id.as_str(), "new": is_new }));
-    }
-    if !is_new {
+fn tell(context: &Context, id: &ItemId, is_new: bool) -> Result<()> {
+    if !is_new && !context.common.json {
         output::say(&format!("there is an item `{id}` already; nothing was added"));
     }
-    output::line(id.as_str())
+    context.print(|| json!({ "id": id.as_str(), "new": is_new }), || format!("{id}\n")).map(drop)
 }
 
-async fn lines<B: Backlog>(common: &Common, backlog: &B, template: &NewItem) -> Result<Exit> {
+async fn lines<B: Backlog>(context: &Context, backlog: &B, template: &NewItem) -> Result<Exit> {
     let mut batch = Vec::new();
     let mut input = std::io::stdin().lock().lines();
     let mut done = 0;
@@ -65,7 +62,7 @@ async fn lines<B: Backlog>(common: &Common, backlog: &B, template: &NewItem) -> 
             let mut added = Vec::with_capacity(batch.len());
             let outcome = backlog.add_lines(template, std::mem::take(&mut batch), &mut added).await;
             for (id, is_new) in &added {
-                tell(common, id, *is_new)?;
+                tell(context, id, *is_new)?;
                 done += 1;
             }
             outcome.map_err(|error| stopped_at(done, error))?;

@@ -1,16 +1,16 @@
 //! `queue claim`, `progress`, `complete`, `fail`: for scripts that do the work themselves.
 
-use super::{Open, Target, follow_ups, open_file, say_error, view, with_backlog};
-use crate::args::{ClaimArgs, Common, Complete, Fail, ItemProgress};
-use crate::config::{Flags, Settings, duration_of};
+use super::{follow_ups, open, say_error, view};
+use crate::args::{ClaimArgs, Complete, Fail, ItemProgress};
+use crate::config::duration_of;
+use crate::context::{Context, Open, Target, token_or, with_backlog};
 use crate::exit::Exit;
 use crate::output::{self, Reader};
-use crate::verbs::token_or;
+use crate::verbs::hold::report;
 use leasehold_core::clock::{Clock, SystemClock};
-use leasehold_core::lease::protocol::Report;
-use leasehold_core::{Checkpoint, Error, Kind, Marker, Result, Right, Token};
+use leasehold_core::{Error, Kind, Result, Right, Token};
 use leasehold_work::Backlog;
-use leasehold_work::backlog::{Attempt, Content, ItemView, Wait, read_bounded};
+use leasehold_work::backlog::{Attempt, Content, Wait, read_bounded};
 use leasehold_work::queue::{ItemName, Payload, Reason};
 use serde_json::{Value, json};
 use std::fs::File;
@@ -18,22 +18,27 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
-pub async fn claim(common: &Common, args: &ClaimArgs) -> Result<Exit> {
-    let flags = Flags { ttl: args.ttl.as_deref(), label: args.label.as_deref(), ..Flags::default() };
-    let settings = Settings::gather_with(common, flags)?;
+pub async fn claim(context: &Context, args: &ClaimArgs) -> Result<Exit> {
+    let settings = context.settings()?;
     let target = Target::parse(&args.queue)?;
     let wait = duration_of("--wait", args.wait.as_deref())?;
     let (label, ttl) = (settings.label.value.clone(), settings.ttl.value);
-    with_backlog!(Open::new(&settings, &target).await?, backlog => {
+    with_backlog!(context.queue(&target).await?, backlog => {
         let claimer = backlog.claimer(label, ttl, say_error)?;
-        claim_one(common, args, &backlog, claimer, wait).await?.map_or_else(|| nothing(&target), Ok)
+        match claim_one(context, args, &backlog, claimer, wait).await? {
+            Some(exit) => Ok(exit),
+            None => {
+                output::say(&format!("nothing to claim in `{}`", target.portable()));
+                Ok(Exit::Held)
+            }
+        }
     })
 }
 
 /// Claims an item and hands it over; none if there is none. An item whose token nobody has is claimed by nobody: it goes
 /// back untried.
 async fn claim_one<B: Backlog>(
-    common: &Common,
+    context: &Context,
     args: &ClaimArgs,
     backlog: &B,
     mut claimer: B::Claimer,
@@ -58,7 +63,7 @@ async fn claim_one<B: Backlog>(
             },
         };
         let shown = backlog.claimed(&grant).await;
-        let told = shown.and_then(|seen| tell(common, args, &token, &mut payload, view::seen(&seen)));
+        let told = shown.and_then(|seen| tell(context, args, &token, &mut payload, view::seen(&seen)));
         if told.is_err() {
             let _ = backlog.give_back(&grant).await;
         }
@@ -66,22 +71,16 @@ async fn claim_one<B: Backlog>(
     }
 }
 
-fn nothing(target: &Target) -> Result<Exit> {
-    output::say(&format!("nothing to claim in `{}`", target.portable()));
-    Ok(Exit::Held)
-}
-
 /// Hands over what was claimed. An error means that nobody has it.
-fn tell(common: &Common, args: &ClaimArgs, token: &Token, payload: &mut dyn Read, mut value: Value) -> Result<Exit> {
+fn tell(context: &Context, args: &ClaimArgs, token: &Token, payload: &mut dyn Read, mut value: Value) -> Result<Exit> {
     if let Some(path) = &args.payload {
         keep(path, payload)?;
     }
-    let text = if common.json {
-        value["token"] = json!(token.wire());
-        value.to_string()
-    } else {
-        token.wire()
-    };
+    let mut text = token.wire();
+    if context.common.json {
+        value["token"] = json!(text);
+        text = value.to_string();
+    }
     match output::deliver(&format!("{text}\n"))? {
         Reader::There => Ok(Exit::Done),
         Reader::Gone => Err(Error::new(Kind::Unavailable, "nobody reads the token: the item was given back untried")),
@@ -96,14 +95,13 @@ fn keep(path: &Path, payload: &mut dyn Read) -> Result<()> {
 }
 
 /// What the command was asked about, and by which token.
-async fn held(common: &Common, queue: &str, flag: Option<&str>) -> Result<(Open, Token)> {
-    let settings = Settings::gather(common)?;
+async fn held(context: &Context, queue: &str, flag: Option<&str>) -> Result<(Open, Token)> {
     let target = Target::parse(queue)?;
     let missing =
         "no token: run this inside `leasehold work`, or give --token with what `leasehold queue claim` printed";
     let token = token_or(flag, missing)?;
     check_target(&token, &target)?;
-    Ok((Open::existing(&settings, &target).await?, token))
+    Ok((context.existing_queue(&target).await?, token))
 }
 
 /// Refuses a token of something else than an item of this queue.
@@ -125,49 +123,41 @@ fn check_target(token: &Token, target: &Target) -> Result<()> {
     Err(Error::invalid("token", token, format!("it belongs to {belongs}, not to {asked}")))
 }
 
-pub async fn progress(common: &Common, args: ItemProgress) -> Result<Exit> {
-    let marker = args.marker.map(|marker| Marker::named("marker", marker)).transpose()?;
-    let checkpoint = args.checkpoint.map(Checkpoint::new).transpose()?;
-    let (open, token) = held(common, &args.queue, args.token.as_deref()).await?;
-    with_backlog!(open, backlog => backlog.report(&token, Report { marker, checkpoint }).await?);
+pub async fn progress(context: &Context, args: &ItemProgress) -> Result<Exit> {
+    let report = report(args.marker.as_deref(), args.checkpoint.as_deref())?;
+    let (open, token) = held(context, &args.queue, args.token.as_deref()).await?;
+    with_backlog!(open, backlog => backlog.report(&token, report).await?);
     Ok(Exit::Done)
 }
 
-pub async fn complete(common: &Common, args: Complete) -> Result<Exit> {
+pub async fn complete(context: &Context, args: Complete) -> Result<Exit> {
     let result = match (args.result, &args.result_from) {
         (Some(text), _) => Some(Payload::result(text)?),
         (None, Some(path)) => {
-            let file = open_file(path, "--result-from")?;
+            let file = open(path, "--result-from ")?;
             Some(Payload::result(read_bounded(file, Payload::MAX_RESULT_BYTES, "the result")?)?)
         }
         (None, None) => None,
     };
     if let Some(path) = &args.follow_ups {
-        open_file(path, "--follow-ups")?;
+        open(path, "--follow-ups ")?;
     }
-    let (open, token) = held(common, &args.queue, args.token.as_deref()).await?;
+    let (open, token) = held(context, &args.queue, args.token.as_deref()).await?;
     let seen = with_backlog!(open, backlog => {
         let grant = Backlog::by_token(&backlog, &token).await?;
         let add = args.follow_ups.as_deref().map_or_else(|| Ok(Vec::new()), follow_ups)?;
         Backlog::complete(&backlog, &grant, result, add).await?
     });
-    tell_ended(common, &seen)
+    context.print_json(|| view::seen(&seen))
 }
 
-fn tell_ended(common: &Common, seen: &ItemView) -> Result<Exit> {
-    if common.json {
-        output::json(&view::seen(seen))?;
-    }
-    Ok(Exit::Done)
-}
-
-pub async fn fail(common: &Common, args: &Fail) -> Result<Exit> {
+pub async fn fail(context: &Context, args: &Fail) -> Result<Exit> {
     let why = Reason::named("--why", &args.why)?;
     let retry_in: Option<Duration> = duration_of("--retry-in", args.retry_in.as_deref())?;
-    let (open, token) = held(common, &args.queue, args.token.as_deref()).await?;
+    let (open, token) = held(context, &args.queue, args.token.as_deref()).await?;
     let seen = with_backlog!(open, backlog => {
         let grant = Backlog::by_token(&backlog, &token).await?;
         Backlog::fail(&backlog, &grant, why, retry_in, args.for_good).await?
     });
-    tell_ended(common, &seen)
+    context.print_json(|| view::seen(&seen))
 }

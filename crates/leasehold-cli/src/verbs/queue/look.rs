@@ -1,8 +1,9 @@
 //! `queue ls` and `queue show`: they change nothing.
 
-use super::{Open, Target, id_of, view, with_backlog};
-use crate::args::{Common, ItemArgs, QueueLs};
-use crate::config::{Settings, blame_flag};
+use super::view;
+use crate::args::{ItemArgs, QueueLs};
+use crate::config::blame_flag;
+use crate::context::{Context, Open, Target, with_backlog};
 use crate::exit::Exit;
 use crate::output;
 use leasehold_core::store::Range;
@@ -15,38 +16,30 @@ use serde_json::{Value, json};
 const PAGE: usize = 200;
 const STATES: [&str; 5] = ["ready", "claimed", "done", "dead", "cancelled"];
 
-pub async fn ls(common: &Common, args: &QueueLs) -> Result<Exit> {
-    let settings = Settings::gather(common)?;
+pub async fn ls(context: &Context, args: &QueueLs) -> Result<Exit> {
     if let Some(state) = args.state.as_deref().filter(|state| !STATES.contains(state)) {
         return Err(blame_flag(Error::invalid("state", state, format!("use one of {}", STATES.join(", "))), "--state"));
     }
-    let Some(queue) = &args.queue else { return queues(common, &settings).await };
+    let Some(queue) = &args.queue else { return queues(context).await };
     let target = Target::parse(queue)?;
-    if target.missing(&settings)?.is_some() {
-        return nothing(common, &format!("there is nothing in `{}` yet", target.portable()));
+    if context.missing(&target)?.is_some() {
+        return nothing(context, &format!("there is nothing in `{}` yet", target.portable()));
     }
     let wanted = |state: &str| args.state.as_deref().is_none_or(|wanted| wanted == state);
-    match Open::new(&settings, &target).await? {
-        Open::Queue(queue) => items(common, &queue, wanted).await,
-        Open::Spool(spool) => files(common, &spool, wanted),
+    match context.queue(&target).await? {
+        Open::Queue(queue) => items(context, &queue, wanted).await,
+        Open::Spool(spool) => files(context, &spool, wanted),
     }
 }
 
-fn nothing(common: &Common, what: &str) -> Result<Exit> {
-    if common.json {
-        output::json(&json!([]))?;
-    } else {
-        output::say(what);
-    }
-    Ok(Exit::Done)
+fn nothing(context: &Context, what: &str) -> Result<Exit> {
+    context.tell(|| json!([]), || what.to_owned())
 }
 
 /// The store's queues, by their bells.
-async fn queues(common: &Common, settings: &Settings) -> Result<Exit> {
-    if settings.store.value.is_missing() {
-        return nothing(common, "no queues yet");
-    }
-    let store = super::store(settings).await?;
+async fn queues(context: &Context) -> Result<Exit> {
+    let Some(coordinator) = context.existing().await? else { return nothing(context, "no queues yet") };
+    let store = coordinator.store();
     let (mut names, mut after) = (Vec::new(), None::<LeaseName>);
     loop {
         let page = store.list(Shelf::Queue, Range::new(after.as_ref(), PAGE)).await?;
@@ -56,18 +49,14 @@ async fn queues(common: &Common, settings: &Settings) -> Result<Exit> {
             _ => break,
         }
     }
-    if common.json {
-        output::json(&json!(names))?;
-    } else if names.is_empty() {
-        output::say("no queues yet");
-    } else {
-        output::print(&format!("{}\n", names.join("\n")))?;
+    if names.is_empty() {
+        return nothing(context, "no queues yet");
     }
-    Ok(Exit::Done)
+    context.print(|| json!(names), || format!("{}\n", names.join("\n")))
 }
 
-async fn items(common: &Common, queue: &Queue, wanted: impl Fn(&str) -> bool) -> Result<Exit> {
-    let (mut values, mut rows, mut after) = (Vec::new(), vec![view::header()], None);
+async fn items(context: &Context, queue: &Queue, wanted: impl Fn(&str) -> bool) -> Result<Exit> {
+    let (mut values, mut rows, mut after) = (Vec::new(), Vec::new(), None);
     let mut damaged = None;
     loop {
         let page = queue.list(after.as_ref(), PAGE).await?;
@@ -91,16 +80,14 @@ async fn items(common: &Common, queue: &Queue, wanted: impl Fn(&str) -> bool) ->
         }
     }
     if values.is_empty() && !queue.is_known().await? {
-        return nothing(
-            common,
-            &format!("there is no queue `{0}` yet; `leasehold queue add {0}` makes it", queue.name()),
-        );
+        let what = format!("there is no queue `{0}` yet; `leasehold queue add {0}` makes it", queue.name());
+        return nothing(context, &what);
     }
-    print(common, values, &rows)?;
+    print(context, values, rows)?;
     Ok(damaged.unwrap_or(Exit::Done))
 }
 
-fn files(common: &Common, spool: &Spool, wanted: impl Fn(&str) -> bool) -> Result<Exit> {
+fn files(context: &Context, spool: &Spool, wanted: impl Fn(&str) -> bool) -> Result<Exit> {
     let SpoolSurvey { items, closed, odd } = spool.survey();
     closed.iter().chain(&odd).for_each(|error| output::say(&error.to_string()));
     let all: Vec<_> = items.into_iter().filter(|item| wanted(item.place.as_str())).collect();
@@ -108,39 +95,28 @@ fn files(common: &Common, spool: &Spool, wanted: impl Fn(&str) -> bool) -> Resul
     let mut plain = spool.plain_files().unwrap_or_default();
     plain.retain(|_| wanted(Where::Ready.as_str()));
     let (ready, others): (Vec<_>, Vec<_>) = all.iter().partition(|item| item.place == Where::Ready);
-    let mut rows = vec![view::header()];
-    rows.extend(ready.iter().map(|item| view::spool_row(item)));
+    let mut rows: Vec<_> = ready.iter().map(|item| view::spool_row(item)).collect();
     rows.extend(plain.iter().map(view::plain_row));
     rows.extend(others.iter().map(|item| view::spool_row(item)));
     let mut values: Vec<Value> = ready.into_iter().map(view::spooled).collect();
     values.extend(plain.iter().map(view::plain).chain(others.into_iter().map(view::spooled)));
-    print(common, values, &rows)?;
+    print(context, values, rows)?;
     // There may be more where this user cannot look.
     Ok(closed.first().map_or(Exit::Done, Exit::from))
 }
 
-fn print(common: &Common, values: Vec<Value>, rows: &[Vec<String>]) -> Result<()> {
-    if common.json {
-        return output::json(&Value::Array(values));
+fn print(context: &Context, values: Vec<Value>, rows: Vec<Vec<String>>) -> Result<Exit> {
+    if rows.is_empty() {
+        return context.tell(|| Value::Array(values), || "no items".to_owned());
     }
-    if rows.len() == 1 {
-        output::say("no items");
-        return Ok(());
-    }
-    output::print(&output::table(rows))
+    context.print(|| Value::Array(values), || output::table(&view::HEADER, rows))
 }
 
-pub async fn show(common: &Common, args: &ItemArgs) -> Result<Exit> {
-    let settings = Settings::gather(common)?;
-    let (target, id) = (Target::parse(&args.queue)?, id_of(&args.id)?);
-    let open = Open::existing(&settings, &target).await?;
+pub async fn show(context: &Context, args: &ItemArgs) -> Result<Exit> {
+    let (target, id) = (Target::parse(&args.queue)?, args.id.parse()?);
+    let open = context.existing_queue(&target).await?;
     let value = view::seen(&with_backlog!(open, backlog => Backlog::show(&backlog, &id).await?));
-    if common.json {
-        output::json(&value)?;
-    } else {
-        output::print(&text(&value))?;
-    }
-    Ok(Exit::Done)
+    context.print(|| value.clone(), || text(&value))
 }
 
 /// One line per field, and one per event.
@@ -163,5 +139,5 @@ fn text(value: &Value) -> String {
             value => rows.push(vec![field.clone(), leasehold_core::printable(&plain(value))]),
         }
     }
-    output::table(&rows)
+    output::table(&[], rows)
 }

@@ -1,8 +1,8 @@
 //! `queue retry`, `cancel`, `hand-off`: operators obey the fence too.
 
-use super::{Open, Target, id_of, view, with_backlog};
-use crate::args::{Common, HandOffItem, OperateItem, RetryItem};
-use crate::config::{Flags, Settings};
+use super::view;
+use crate::args::{HandOffItem, OperateItem, RetryItem};
+use crate::context::{Context, Target, with_backlog};
 use crate::exit::Exit;
 use crate::output::{self, Reader};
 use crate::verbs::operate::{LONGEST_JUMP, by, epoch_of};
@@ -12,39 +12,36 @@ use leasehold_work::backlog::Ordered;
 use leasehold_work::queue::protocol::Order;
 use serde_json::json;
 
-pub async fn retry(common: &Common, args: &RetryItem) -> Result<Exit> {
-    let settings = Settings::gather(common)?;
+pub async fn retry(context: &Context, args: &RetryItem) -> Result<Exit> {
     let past = args.past.as_deref().map(|epoch| epoch_of("--past", epoch)).transpose()?;
     if let Some(past) = past.filter(|past| past.get() > LONGEST_JUMP) {
         let allowed = format!("use at most {LONGEST_JUMP}: no item is tried that often");
         return Err(Error::invalid("--past", past, allowed));
     }
-    operate(common, &settings, &args.operate, Order::Retry { past }, "put back in line").await
+    operate(context, &args.operate, Order::Retry { past }, "put back in line").await
 }
 
-pub async fn cancel(common: &Common, args: &OperateItem) -> Result<Exit> {
-    let settings = Settings::gather(common)?;
-    operate(common, &settings, args, Order::Cancel, "cancelled").await
+pub async fn cancel(context: &Context, args: &OperateItem) -> Result<Exit> {
+    operate(context, args, Order::Cancel, "cancelled").await
 }
 
-pub async fn hand_off(common: &Common, args: &HandOffItem) -> Result<Exit> {
-    let settings = Settings::gather_with(common, Flags { ttl: args.ttl.as_deref(), ..Flags::default() })?;
+pub async fn hand_off(context: &Context, args: &HandOffItem) -> Result<Exit> {
     let to = HolderId::new(Some(Label::named("--to", &args.to)?));
-    let order = Order::HandOff { to, ttl: settings.ttl.value };
-    operate(common, &settings, &args.operate, order, "handed off").await
+    let order = Order::HandOff { to, ttl: context.settings()?.ttl.value };
+    operate(context, &args.operate, order, "handed off").await
 }
 
-async fn operate(common: &Common, settings: &Settings, args: &OperateItem, order: Order, done: &str) -> Result<Exit> {
-    let (target, id) = (Target::parse(&args.queue)?, id_of(&args.id)?);
+async fn operate(context: &Context, args: &OperateItem, order: Order, done: &str) -> Result<Exit> {
+    let (target, id) = (Target::parse(&args.queue)?, args.id.parse()?);
     let (why, by) = (Why::named("--why", &args.why)?, by(args.by.as_deref())?);
     let if_epoch = args.if_epoch.as_deref().map(|epoch| epoch_of("--if-epoch", epoch)).transpose()?;
-    let open = Open::existing(settings, &target).await?;
+    let open = context.existing_queue(&target).await?;
     let order = Ordered { by, why, if_epoch, order };
     let (seen, token) = with_backlog!(open, backlog => Backlog::operate(&backlog, &id, order).await?);
     let epoch = seen.epoch();
     let handed_off = token.is_some();
     let text = match token {
-        _ if common.json => {
+        _ if context.common.json => {
             let mut value = view::seen(&seen);
             if let Some(token) = token {
                 value["token"] = json!(token.wire());

@@ -145,9 +145,8 @@ fn shown(shown: &Shown, payload: Result<Option<&[u8]>, &Error>) -> Value {
     value
 }
 
-pub fn header() -> Vec<String> {
-    ["ID", "STATE", "EPOCH", "PRI", "TRIED", "WHAT"].map(String::from).into()
-}
+/// The header of every row below.
+pub const HEADER: [&str; 6] = ["ID", "STATE", "EPOCH", "PRI", "TRIED", "WHAT"];
 
 pub fn row(name: &ItemName, item: &Item, now: Timestamp) -> Vec<String> {
     let what = match &item.state {

@@ -1,41 +1,38 @@
 //! `run`: a command under a lease.
 
-mod ending;
 mod slot;
 mod take;
 
-use super::{coordinator, of_token};
-use crate::args::{Common, Run as Args};
-use crate::config::{Flags, Settings, blame, duration_of};
+use crate::args::Run as Args;
+use crate::config::{Settings, duration_of};
+use crate::context::{Context, token};
 use crate::exit::Exit;
-use crate::supervise::telling::passes;
+use crate::supervise::settlement::{Noted, PATIENCE, Settlement, Verdict, own_exit, passes, settle};
 use crate::supervise::windows::Windows;
-use crate::supervise::{self, Course, Ended, Evidence, Finished, Output, Signals, Standby, Task};
+use crate::supervise::{self, Copying, Ended, Evidence, Finished, Output, Signals, Standby, Task, TimeLimit};
 use crate::{guards, output, view};
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::guard::{self, Guard, Rejection};
 use leasehold_core::lease::protocol::Refusal;
 use leasehold_core::{
-    Ask, Coordinator, Error, Event, Grant, HolderId, Keeper, Kind, LeaseName, Outcome, ProgressGate, Result, Slot,
-    Token,
+    Ask, Coordinator, Error, Event, Grant, HolderId, Keeper, Kind, LeaseName, Outcome, ProgressGate, Released, Result,
+    Slot, Token,
 };
 use leasehold_guards::git::FenceNamespace;
-use leasehold_work::schedule::{Fate, RunEnd, idempotency_key, slot_text};
-pub use slot::ahead_line;
+use leasehold_work::schedule::{idempotency_key, slot_text};
 use slot::{Found, SlotPlan};
+pub use slot::{ahead_line, dropped_line, passed_line};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use take::{Busy, Seats, Taken, take};
 
-/// How long the bookkeeping after the command may take when the store does not answer.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// The longest pause between two tries.
 const MAX_BACKOFF: Duration = Duration::from_secs(3_600);
 
 /// The validated arguments.
-struct Plan {
+struct Plan<'a> {
     leases: Vec<LeaseName>,
     seats: Seats,
     busy: Busy,
@@ -48,24 +45,14 @@ struct Plan {
     slot: SlotPlan,
     retries: u32,
     backoff: Duration,
-    settings: Settings,
+    settings: &'a Settings,
     quiet: bool,
     command: Vec<OsString>,
 }
 
-impl Plan {
-    fn new(common: &Common, args: Args) -> Result<Self> {
-        let settings = Settings::gather_with(
-            common,
-            Flags {
-                ttl: args.ttl.as_deref(),
-                label: args.label.as_deref(),
-                grace: args.grace.as_deref(),
-                held_exit_code: args.held_exit_code.as_deref(),
-                state: None,
-                no_files: args.slot.adopt,
-            },
-        )?;
+impl<'a> Plan<'a> {
+    fn new(context: &'a Context, args: Args) -> Result<Self> {
+        let settings = context.settings()?;
         let name = LeaseName::to_hold(&args.name)?;
         let mut leases = vec![name.clone()];
         for other in &args.or {
@@ -85,7 +72,7 @@ impl Plan {
         let output = if args.progress_output { Output::Counts } else { Output::Ignored };
         let evidence = Evidence::new(output, args.progress_file);
         let adopt = if args.slot.adopt {
-            Some(super::token(None)?)
+            Some(token(None)?)
         } else {
             args.token.as_deref().map(str::parse::<Token>).transpose()?
         };
@@ -99,8 +86,7 @@ impl Plan {
         let fences = guards::fence_namespace(args.fence_namespace.as_deref())?;
         let namespace = fences.clone().unwrap_or_default();
         if adopt.is_none() {
-            Windows::new(settings.ttl.value, settings.grace.value)
-                .map_err(|e| blame(e, "grace", &settings.grace.source))?;
+            settings.windows(settings.ttl.value)?;
         }
         Ok(Plan {
             leases,
@@ -133,15 +119,15 @@ impl Plan {
     }
 }
 
-pub async fn run(common: &Common, args: Args) -> Result<Exit> {
+pub async fn run(context: &Context, args: Args) -> Result<Exit> {
     let (unrecorded, unless_succeeded) = (args.slot.unrecorded, args.slot.unless_succeeded);
-    let plan = Plan::new(common, args)?;
+    let plan = Plan::new(context, args)?;
     supervise::check()?;
     check(&plan.guards, &plan.leases[0]).await?;
     let opening = async {
         match &plan.adopt {
-            Some(_) => of_token(&plan.settings).await,
-            None => coordinator(&plan.settings).await,
+            Some(_) => context.granting().await,
+            None => context.coordinator().await,
         }
     };
     // The dead-man starts while the store is opened.
@@ -151,11 +137,11 @@ pub async fn run(common: &Common, args: Args) -> Result<Exit> {
     let mut signals = Signals::listen()?;
     let (mut early, mut before) = (early, None);
     loop {
-        let chosen = match plan.slot.find(&coordinator, &plan.leases[0], &mut signals).await? {
+        let chosen = match plan.slot.find(coordinator, &plan.leases[0], &mut signals).await? {
             Found::Go(chosen) => chosen,
-            Found::Signal(number) => return Ok(by_signal(number)),
+            Found::Signal(number) => return Ok(Exit::by_signal(number)),
             Found::Nothing(why, event) => match before {
-                None => return Ok(report_skipped(&coordinator, &plan, &why, Some(event)).await),
+                None => return Ok(report_skipped(coordinator, &plan, &why, Some(event)).await),
                 Some(exit) => return Ok(exit),
             },
         };
@@ -163,11 +149,11 @@ pub async fn run(common: &Common, args: Args) -> Result<Exit> {
         let mut ask = Ask::new(HolderId::new(plan.settings.label.value.clone()), plan.settings.ttl.value);
         ask.slot = plan.slot.claim(chosen);
         let taken = tokio::select! {
-            taken = take(&coordinator, &plan, &mut ask) => taken?,
+            taken = take(coordinator, &plan, &mut ask) => taken?,
             number = signals.next_ending() => {
                 // The request may have been on its way: give back what it may have been granted.
                 let _ = tokio::time::timeout(PATIENCE, coordinator.withdraw(&plan.leases, &ask)).await;
-                return Ok(by_signal(number));
+                return Ok(Exit::by_signal(number));
             }
         };
         let (grant, _flock) = match taken {
@@ -175,11 +161,11 @@ pub async fn run(common: &Common, args: Args) -> Result<Exit> {
             // A run died while this one waited: that slot comes first.
             Taken::Refused(_, refusal, _) if plan.slot.finds(&refusal) => continue,
             busy => {
-                let skipped = skip(&coordinator, &plan, slot, busy).await;
+                let skipped = skip(coordinator, &plan, slot, busy).await;
                 return Ok(before.unwrap_or(skipped));
             }
         };
-        if unless_succeeded && slot::is_over(&coordinator, &plan.leases[0], slot).await? {
+        if unless_succeeded && slot::is_over(coordinator, &plan.leases[0], slot).await? {
             coordinator.release(&grant, Outcome::Succeeded).await?;
             return Ok(Exit::Code(0));
         }
@@ -201,14 +187,14 @@ pub async fn run(common: &Common, args: Args) -> Result<Exit> {
 /// A run under a lease that is held.
 struct Run<'a> {
     coordinator: Coordinator,
-    plan: &'a Plan,
+    plan: &'a Plan<'a>,
     slot: Option<Slot>,
     recorded: bool,
     signals: &'a mut Signals,
     begun: Moment,
     tries: u32,
     /// How the last try ended that was started: from then on the slot has had its run.
-    ran: Option<(Ended, Course)>,
+    ran: Option<(Ended, TimeLimit)>,
 }
 
 /// What a try came to.
@@ -230,8 +216,7 @@ enum Paused {
 impl Run<'_> {
     /// Tries as often as it may.
     async fn under(mut self, grant: Grant, early: Option<Standby>) -> Result<Exit> {
-        let windows = Windows::new(grant.ttl(), self.plan.settings.grace.value)
-            .map_err(|e| blame(e, "grace", &self.plan.settings.grace.source))?;
+        let windows = self.plan.settings.windows(grant.ttl())?;
         // The count is written while the command runs, not before.
         let counting = tokio::spawn({
             let (coordinator, lease) = (self.coordinator.clone(), self.plan.leases[0].clone());
@@ -263,18 +248,18 @@ impl Run<'_> {
                             let lost = format!("lost `{}` before anything was run: {why}", kept.token());
                             (kept, Err(Error::new(Kind::Unavailable, lost).with_source(error)))
                         }
-                        (kept, Paused::Signal(number)) => (kept, Ok(by_signal(number))),
+                        (kept, Paused::Signal(number)) => (kept, Ok(Exit::by_signal(number))),
                     }
                 }
                 Tried::Unready(kept, error) => (*kept, Err(error)),
-                Tried::Signal(kept, number) => (*kept, Ok(by_signal(number))),
+                Tried::Signal(kept, number) => (*kept, Ok(Exit::by_signal(number))),
             };
             let _ = tokio::time::timeout(PATIENCE, counting).await;
             return self.unstarted(stopped.0, stopped.1).await;
         };
         // The journal has the end after the beginning.
         let _ = tokio::time::timeout(PATIENCE, counting).await;
-        Ok(self.settle(*finished).await)
+        Ok(self.end(*finished).await)
     }
 
     async fn once(&mut self, grant: Grant, early: Option<Standby>, windows: Windows) -> Tried {
@@ -301,29 +286,69 @@ impl Run<'_> {
         let task = Task { environment, windows, evidence, max_runtime: plan.max_runtime, store };
         let finished = supervise::supervise(keeper, standby, task, &mut *self.signals).await;
         if !finished.ended.passes() {
-            self.ran = Some((finished.ended.clone(), finished.course));
+            self.ran = Some((finished.ended.clone(), finished.time_limit));
         }
         Tried::Ended(Box::new(finished))
+    }
+
+    /// Gives the lease back, and says what people should know.
+    async fn end(&mut self, mut finished: Finished) -> Exit {
+        let (output, cut) = (finished.output.take(), finished.cut);
+        if finished.ended.passes()
+            && let Some((ended, time_limit)) = self.ran.take()
+        {
+            output::say("the last try could not be started; what counts is the one before");
+            (finished.ended, finished.time_limit) = (ended, time_limit);
+        }
+        let (grant, program, coordinator) = (finished.grant.clone(), &self.plan.command[0], &self.coordinator);
+        let (token, name) = (grant.token(), format!("`{}`", grant.token()));
+        let signals = &mut *self.signals;
+        let told_to_end = async {
+            signals.next_ending().await;
+        };
+        let mut releasing = None;
+        let settled = settle(finished, &name, program, told_to_end, async |_, verdict| {
+            let releasing = releasing.get_or_insert_with(|| coordinator.releasing(&grant, verdict.row().0));
+            let is_lost = matches!(releasing.attempt().await?, Released::Lost(_));
+            Ok(is_lost.then(|| "it was taken away while the command ran".to_owned()))
+        });
+        let Settlement { verdict, exit, is_recorded, .. } = settled.await;
+        if is_recorded {
+            self.note_end(token, verdict, Some(exit.code())).await;
+        }
+        self.pass_on(output, cut, exit).await
+    }
+
+    /// Waits for the rest of the output, until a signal comes: then it is lost, and that is not a good end.
+    async fn pass_on(&mut self, output: Option<Copying>, mut cut: Option<i32>, exit: Exit) -> Exit {
+        if let Some(mut output) = output {
+            tokio::select! {
+                biased;
+                () = output.arrive() => {}
+                number = self.signals.next_ending() => cut = Some(number),
+            }
+        }
+        let Some(number) = cut else { return exit };
+        output::say("told to end before everything that the command had printed was passed on; the rest is lost");
+        if exit.code() == 0 { Exit::by_signal(number) } else { exit }
     }
 
     /// Gives back a lease under which nothing was run this time. Its slot stays open, unless an earlier try was run, or
     /// trying again would not help.
     async fn unstarted(&mut self, grant: Grant, why: Result<Exit>) -> Result<Exit> {
         let ran = self.ran.take();
-        let is_wrong = matches!(&why, Err(error) if !passes(error.kind()));
-        let has_failed = is_wrong || ran.is_some();
-        let (outcome, fate) =
-            if has_failed { (Outcome::Failed, Fate::Failed) } else { (Outcome::NotStarted, Fate::NotStarted) };
-        let _ = tokio::time::timeout(PATIENCE, self.coordinator.release(&grant, outcome)).await;
-        self.note_end(grant.token(), fate, None).await;
-        if has_failed {
-            let _ = self.coordinator.count(&self.plan.leases[0], Event::Failed).await;
-        }
+        let verdict = match &why {
+            _ if ran.is_some() => Verdict::Failed,
+            Err(error) => Verdict::of_error(error.kind()),
+            Ok(_) => Verdict::NotStarted,
+        };
+        let _ = tokio::time::timeout(PATIENCE, self.coordinator.release(&grant, verdict.row().0)).await;
+        self.note_end(grant.token(), verdict, None).await;
         match (why, ran) {
             // 69 would say that nothing was done.
-            (Err(error), Some((ended, course))) if !is_wrong => {
+            (Err(error), Some((ended, time_limit))) if passes(error.kind()) => {
                 output::say(&error.to_string());
-                Ok(ending::own_exit(ended, course, &self.plan.command[0].to_string_lossy()))
+                Ok(own_exit(&ended, time_limit, &self.plan.command[0]))
             }
             (why, _) => why,
         }
@@ -331,8 +356,7 @@ impl Run<'_> {
 
     /// A command that was told to end is not started again, whatever it ended with.
     fn may_try_again(&self, finished: &Finished) -> bool {
-        let failed = !(finished.ended == Ended::Exited(0) && finished.course == Course::Whole);
-        failed
+        Verdict::of(&finished.ended, finished.time_limit) != Verdict::Succeeded
             && self.tries <= self.plan.retries
             && finished.lost.is_none()
             && finished.survivors.is_empty()
@@ -341,16 +365,11 @@ impl Run<'_> {
 
     /// The lease is kept while it is waited. Gives back how it ended if there is no next try after all.
     async fn wait_for_next_try(&mut self, mut finished: Finished) -> Result<Grant, Box<Finished>> {
-        let told = match &finished.ended {
-            Ended::Exited(code) => format!("exit code {code}"),
-            Ended::Killed(signal) => format!("signal {signal}"),
-            Ended::NotStarted(trouble) => trouble.to_string(),
-        };
         for note in std::mem::take(&mut finished.notes) {
             output::say(&note);
         }
         let _ = finished.dead_man.wait();
-        let (grant, paused) = self.pause(finished.grant.clone(), &told).await;
+        let (grant, paused) = self.pause(finished.grant.clone(), &finished.ended.to_string()).await;
         finished.grant = grant;
         match paused {
             Paused::Over => return Ok(finished.grant),
@@ -375,20 +394,16 @@ impl Run<'_> {
         (keeper.stop().await, paused)
     }
 
-    async fn note_end(&self, token: &Token, fate: Fate, exit: Option<u8>) {
+    async fn note_end(&self, token: &Token, verdict: Verdict, exit: Option<u8>) {
         let ran_for_ms = SystemClock.now().saturating_since(self.begun).as_millis() as u64;
-        let end = RunEnd { fate, exit, ran_for_ms, tries: self.tries };
-        slot::note_end(&self.coordinator, &self.plan.leases[0], self.slot.filter(|_| self.recorded), token.epoch, end)
-            .await;
+        let (slot, epoch, tries) = (self.slot.filter(|_| self.recorded), token.epoch, self.tries);
+        let noted = Noted { slot, epoch, exit, ran_for_ms, tries };
+        verdict.note(&self.coordinator, &self.plan.leases[0], noted).await;
     }
 }
 
-fn by_signal(number: i32) -> Exit {
-    Exit::Code(128_u8.saturating_add(u8::try_from(number).unwrap_or(0)))
-}
-
 /// Skipped: one quiet line and a count.
-async fn skip(coordinator: &Coordinator, plan: &Plan, slot: Option<Slot>, busy: Taken) -> Exit {
+async fn skip(coordinator: &Coordinator, plan: &Plan<'_>, slot: Option<Slot>, busy: Taken) -> Exit {
     let (why, event) = match &busy {
         Taken::Refused(lease, refusal, now) => {
             let event = match slot.filter(|_| !matches!(plan.slot, SlotPlan::Named(_))) {
@@ -405,7 +420,7 @@ async fn skip(coordinator: &Coordinator, plan: &Plan, slot: Option<Slot>, busy: 
     report_skipped(coordinator, plan, &why, event).await
 }
 
-async fn report_skipped(coordinator: &Coordinator, plan: &Plan, why: &str, event: Option<Event>) -> Exit {
+async fn report_skipped(coordinator: &Coordinator, plan: &Plan<'_>, why: &str, event: Option<Event>) -> Exit {
     if !plan.quiet {
         let waited = match plan.busy {
             Busy::Wait(limit) => format!(" after waiting for {}", leasehold_core::format_duration(limit)),

@@ -3,7 +3,6 @@
 //! Promise: which slot is due is told by the store's clock alone, and the slot is claimed in the same swap as the lease.
 //! Non-promise: the journal is best effort; a store that is slow to write it delays no command.
 
-use super::PATIENCE;
 use crate::args::RunSlot;
 use crate::config::{blame_flag, duration_of};
 use crate::output;
@@ -14,7 +13,7 @@ use leasehold_core::{
     Coordinator, Epoch, Event, Inspection, Kind, LeaseName, Result, Slot, SlotState, Timestamp, migration,
 };
 use leasehold_work::schedule::{
-    CatchUp, Fate, Interrupted, Journals, RunEnd, Schedule, Standing, Zone, has_succeeded, parse_instant, slot_text,
+    Candidate, CatchUp, Dropped, Fate, Journals, Plan, Schedule, Zone, has_succeeded, parse_instant, slot_text,
 };
 use std::time::Duration;
 
@@ -34,26 +33,10 @@ pub enum SlotPlan {
     Named(Slot),
 }
 
-/// A slot to run, and what comes before and after it.
-#[derive(Debug, Clone, Copy)]
-pub struct Chosen {
-    pub slot: Slot,
-    /// The older slot whose run died and that is not run again.
-    pub gives_up: Option<Slot>,
-    /// Whether its run died before: then it is run in addition to the newest that is due, which comes next.
-    pub is_recovery: bool,
-}
-
-impl Chosen {
-    const fn only(slot: Slot) -> Self {
-        Chosen { slot, gives_up: None, is_recovery: false }
-    }
-}
-
 /// What was found due.
 pub enum Found {
     /// Go on, for this slot if any.
-    Go(Option<Chosen>),
+    Go(Option<Candidate>),
     /// Nothing is to be done, and why.
     Nothing(String, Event),
     /// This signal came while the slot was waited for.
@@ -80,8 +63,8 @@ impl SlotPlan {
     }
 
     /// What to claim with the lease.
-    pub fn claim(&self, found: Option<Chosen>) -> Option<SlotClaim> {
-        let Chosen { slot, gives_up, .. } = found.filter(|_| !matches!(self, SlotPlan::Named(_)))?;
+    pub fn claim(&self, found: Option<Candidate>) -> Option<SlotClaim> {
+        let Candidate { slot, gives_up, .. } = found.filter(|_| !matches!(self, SlotPlan::Named(_)))?;
         // Whoever names a slot, as `backfill` does, means it.
         let after_failure = if let SlotPlan::At(_) = self { AfterFailure::Retry } else { AfterFailure::Leave };
         Some(SlotClaim { slot, after_failure, gives_up })
@@ -101,7 +84,9 @@ impl SlotPlan {
     pub async fn find(&self, coordinator: &Coordinator, lease: &LeaseName, signals: &mut Signals) -> Result<Found> {
         let (schedule, policy) = match self {
             SlotPlan::Unscheduled => return Ok(Found::Go(None)),
-            SlotPlan::At(slot) | SlotPlan::Named(slot) => return Ok(Found::Go(Some(Chosen::only(*slot)))),
+            SlotPlan::At(slot) | SlotPlan::Named(slot) => {
+                return Ok(Found::Go(Some(Candidate { slot: *slot, gives_up: None, is_recovery: false })));
+            }
             SlotPlan::Newest(schedule, policy) => (schedule, *policy),
         };
         let journals = Journals::new(coordinator.clone());
@@ -113,21 +98,13 @@ impl SlotPlan {
                 let what = format!("lease `{lease}`");
                 return Err(migration::elsewhere(coordinator.store().as_ref(), &what, state).await);
             }
-            let standing = Standing::of(schedule, &seen.record, &journal, policy, seen.now);
-            if let Some(Interrupted::Died(slot)) = standing.interrupted
-                && let Some(fate) = journals.give_up(lease, slot).await?
-            {
-                let fate = fate.as_str();
-                output::say(&format!("{fate}: slot {} of `{lease}`; it is not run again", slot_text(slot)));
+            let plan = Plan::of(schedule, &seen.record, &journal, policy, seen.now);
+            let (given_up, dropped) = journals.settle(lease, &plan).await?;
+            if let Some((slot, fate)) = given_up {
+                output::say(&format!("{}; it is not run again", passed_line(lease, slot, fate)));
             }
-            let dropped = &standing.due.dropped;
-            if !dropped.is_empty() {
-                for dropped in journals.drop_slots(lease, dropped).await? {
-                    let (reason, count) = (Fate::from(dropped.reason).as_str(), dropped.count);
-                    output::say(&format!("{reason}: {count} slots of `{lease}` up to {}", slot_text(dropped.last)));
-                }
-            }
-            if let Some(until) = standing.ahead {
+            dropped.iter().for_each(|dropped| output::say(&dropped_line(lease, dropped)));
+            if let Some(until) = plan.ahead {
                 let line = ahead_line(lease, until, seen.now);
                 // Once, whatever was asked for; after that only to those who want to hear of what is skipped.
                 let past = journal.entries.iter().filter(|entry| entry.end().0 <= seen.now);
@@ -136,11 +113,8 @@ impl SlotPlan {
                 }
                 return Ok(Found::Nothing(line, Event::AlreadyRun));
             }
-            if let (Some(Interrupted::Again(slot)), None) = (standing.interrupted, &seen.record.paused) {
-                return Ok(Found::Go(Some(Chosen { slot, gives_up: None, is_recovery: true })));
-            }
-            if let Some(slot) = standing.due.run.first().copied() {
-                return Ok(Found::Go(Some(Chosen { slot, gives_up: standing.gives_up(), is_recovery: false })));
+            if let Some(first) = plan.candidates(&seen.record).first() {
+                return Ok(Found::Go(Some(*first)));
             }
             let Some(wait) = soon(schedule, seen.now) else {
                 return Ok(nothing(schedule, lease, &seen));
@@ -159,6 +133,18 @@ fn soon(schedule: &Schedule, now: Timestamp) -> Option<Duration> {
     let interval = schedule.before(next).map_or(EARLY_AT_MOST, |before| next.0.saturating_since(before.0));
     let wait = next.0.saturating_since(now);
     (wait <= (interval / 10).min(EARLY_AT_MOST)).then_some(wait)
+}
+
+/// What became of a slot that is not run.
+pub fn passed_line(lease: &LeaseName, slot: Slot, fate: Fate) -> String {
+    format!("{}: slot {} of `{lease}`", fate.as_str(), slot_text(slot))
+}
+
+/// What became of slots that are not caught up on.
+pub fn dropped_line(lease: &LeaseName, dropped: &Dropped) -> String {
+    let more = if dropped.more { " or more" } else { "" };
+    let (fate, count, last) = (Fate::from(dropped.reason).as_str(), dropped.count, slot_text(dropped.last));
+    format!("{fate}: {count}{more} slots of `{lease}` up to {last}")
 }
 
 /// For a job whose slots were claimed while the store's clock was ahead.
@@ -218,13 +204,5 @@ pub async fn note_begin(coordinator: &Coordinator, lease: &LeaseName, slot: Opti
         && error.kind() == Kind::Corrupt
     {
         output::say(&format!("slot {} of `{lease}` is not written down: {error}", slot_text(slot)));
-    }
-}
-
-/// Writes down how it ended.
-pub async fn note_end(coordinator: &Coordinator, lease: &LeaseName, slot: Option<Slot>, epoch: Epoch, end: RunEnd) {
-    if let Some(slot) = slot {
-        let journals = Journals::new(coordinator.clone());
-        let _ = tokio::time::timeout(PATIENCE, journals.end(lease, slot, epoch, end)).await;
     }
 }

@@ -46,7 +46,7 @@ pub enum Taken {
 
 /// Takes it. `ask` always has the nonce of the request that is under way, so that whoever gives up knows what to take
 /// back.
-pub async fn take(coordinator: &Coordinator, plan: &Plan, ask: &mut Ask) -> Result<Taken> {
+pub async fn take(coordinator: &Coordinator, plan: &Plan<'_>, ask: &mut Ask) -> Result<Taken> {
     if let Some(token) = &plan.adopt {
         coordinator.resolve(token).await?.in_force(token)?;
         let mut grant = coordinator.adopt(token).await?;
@@ -86,7 +86,7 @@ const fn is_paused(refusal: &Refusal) -> bool {
     matches!(refusal, Refusal::Paused(_))
 }
 
-async fn once(coordinator: &Coordinator, plan: &Plan, ask: &Ask, give_up: Moment) -> Result<Taken> {
+async fn once(coordinator: &Coordinator, plan: &Plan<'_>, ask: &Ask, give_up: Moment) -> Result<Taken> {
     let left = give_up.saturating_since(SystemClock.now());
     // A slot that is claimed and given back again keeps newer ones out meanwhile.
     if ask.slot.is_some() && flock(plan.flock.as_deref())?.is_none() {

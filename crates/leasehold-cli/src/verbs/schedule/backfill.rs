@@ -1,6 +1,6 @@
 //! `schedule backfill` and `schedule trigger`: runs that an operator asks for.
 //!
-//! A backfill claims each slot under a lease of its own, named after the slot, so that it can be broken off, taken up again
+//! A backfill claims each slot under a lease of its own, named after the slot, so that it can be interrupted, continued
 //! and shared by machines, with whatever span: what succeeded is not run again, what failed or was never run is. Each run
 //! also holds the job's own lease, so that it never overlaps a regular one and the job's guards admit it.
 //!
@@ -10,13 +10,12 @@
 use super::launch::{run, words};
 use super::table::Jobs;
 use crate::args::Backfill;
-use crate::config::Settings;
+use crate::context::Context;
 use crate::exit::Exit;
 use crate::output;
-use crate::verbs::coordinator;
 use crate::verbs::relay::{Relay, exit_of};
 use leasehold_core::{Coordinator, Error, Inspection, Kind, LeaseName, Result, Slot, SlotState, Timestamp};
-use leasehold_work::schedule::{Busy, Job, Journals, has_succeeded, slot_text};
+use leasehold_work::schedule::{Busy, Job, Journals, Owed, has_succeeded, slot_text};
 use std::io::{BufRead, IsTerminal, Write};
 use std::process::Command;
 
@@ -27,10 +26,10 @@ const NAMED: usize = 10;
 /// Each of them is looked up.
 const FORGOTTEN_AT_MOST: usize = 10_000;
 
-pub async fn trigger(settings: &Settings, jobs: &Jobs, name: &str) -> Result<Exit> {
+pub async fn trigger(context: &Context, jobs: &Jobs, name: &str) -> Result<Exit> {
     let job = jobs.named(name)?;
-    let now = coordinator(settings).await?.inspect(&job.name).await?.now;
-    let mut command = run(job, job.name.as_str(), &settings.store.value.portable())?;
+    let now = context.coordinator().await?.inspect(&job.name).await?.now;
+    let mut command = run(job, job.name.as_str(), &context.settings()?.store.value.portable())?;
     command.arg(format!("--as-slot={}", slot_text(Slot(now))));
     match job.busy {
         Busy::Skip => {}
@@ -50,7 +49,7 @@ fn held_exit_code() -> String {
     format!("--held-exit-code={}", Exit::Held.code())
 }
 
-pub async fn backfill(settings: &Settings, jobs: &Jobs, args: &Backfill) -> Result<Exit> {
+pub async fn backfill(context: &Context, jobs: &Jobs, args: &Backfill) -> Result<Exit> {
     crate::supervise::check()?;
     let job = jobs.named(&args.name)?;
     let zone = job.schedule.zone();
@@ -58,7 +57,7 @@ pub async fn backfill(settings: &Settings, jobs: &Jobs, args: &Backfill) -> Resu
     if from > to {
         return Err(Error::invalid("--from", &args.from, "it is after --to"));
     }
-    let coordinator = coordinator(settings).await?;
+    let coordinator = context.coordinator().await?;
     let now = coordinator.inspect(&job.name).await?.now;
     if to.0 > now {
         return Err(Error::invalid(
@@ -67,7 +66,7 @@ pub async fn backfill(settings: &Settings, jobs: &Jobs, args: &Backfill) -> Resu
             format!("it is still to come; the store's clock shows {}", slot_text(Slot(now))),
         ));
     }
-    let SlotsLeft { mut slots, forgotten } = find(&coordinator, job, from, to, args.max as usize).await?;
+    let SlotsLeft { mut slots, forgotten } = find(coordinator, job, from, to, args.max as usize).await?;
     let mut left_out = !forgotten.is_empty();
     if left_out && (args.again_if_forgotten || can_ask(args) && agreed(&forgotten_line(job, &forgotten))?) {
         left_out = false;
@@ -96,16 +95,16 @@ pub async fn backfill(settings: &Settings, jobs: &Jobs, args: &Backfill) -> Resu
     }
     let (mut worst, mut relay) = (nothing_else, Relay::listen()?);
     for slot in &slots {
-        if !is_free(&coordinator, job).await? {
+        if !is_free(coordinator, job).await? {
             return Ok(Exit::Held);
         }
         let claims = claims(job, *slot)?;
-        let exit = one(settings, job, &claims, *slot, &mut relay).await?;
+        let exit = one(context, job, &claims, *slot, &mut relay).await?;
         if relay.was_told() {
             return Ok(exit);
         }
         // Another backfill may have been faster: then the slot was skipped, and is done.
-        let is_over = exit.code() == Exit::Held.code() && is_done(&coordinator, &claims).await?;
+        let is_over = exit.code() == Exit::Held.code() && is_done(coordinator, &claims).await?;
         if exit.code() != 0 && !is_over {
             output::say(&format!("slot {} of `{}` ended with exit code {}", slot_text(*slot), job.name, exit.code()));
             worst = exit;
@@ -145,12 +144,12 @@ async fn find(coordinator: &Coordinator, job: &Job, from: Slot, to: Slot, max: u
     let mut found = SlotsLeft { slots: Vec::new(), forgotten: Vec::new() };
     let after = Timestamp::from_millis(from.0.as_millis().saturating_sub(1));
     for slot in job.schedule.between(after, to.0).filter(|slot| !has_succeeded(&record, &journal, *slot)) {
-        match claimed(coordinator, &claims(job, slot)?).await? {
-            Some(SlotState::Done) => {}
-            // A backfill was at it before, and did not succeed.
-            Some(_) => found.slots.push(slot),
-            None if journal.has_forgotten(slot) => found.forgotten.push(slot),
-            None => found.slots.push(slot),
+        // A backfill may have been at it before.
+        let backfilled = claimed(coordinator, &claims(job, slot)?).await?;
+        match Owed::of(&record, &journal, backfilled, slot) {
+            Owed::Nothing => {}
+            Owed::Run => found.slots.push(slot),
+            Owed::Forgotten => found.forgotten.push(slot),
         }
         if found.slots.len() > max {
             break;
@@ -206,8 +205,8 @@ fn can_ask(args: &Backfill) -> bool {
 }
 
 /// Outside the claim on the slot, inside the job's own lease.
-async fn one(settings: &Settings, job: &Job, claims: &LeaseName, slot: Slot, relay: &mut Relay) -> Result<Exit> {
-    let store = settings.store.value.portable();
+async fn one(context: &Context, job: &Job, claims: &LeaseName, slot: Slot, relay: &mut Relay) -> Result<Exit> {
+    let store = context.settings()?.store.value.portable();
     let at = slot_text(slot);
     let mut inner = run(job, job.name.as_str(), &store)?;
     // A skip is not a run, and must not look like one that went well.

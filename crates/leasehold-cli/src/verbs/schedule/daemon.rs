@@ -3,17 +3,17 @@
 //! Promise: it ends when told to, after its last run; a file that is wrong leaves the old jobs in force and says so.
 //! Non-promise: it is not needed for anything that it started; those runs end by themselves.
 
-use super::coordinator;
 use super::launch::Processes;
 use super::table::Jobs;
-use crate::args::{Common, ScheduleRun};
-use crate::config::{Flags, Settings};
+use crate::args::ScheduleRun;
+use crate::config::Settings;
+use crate::context::Context;
 use crate::exit::Exit;
 use crate::output;
-use crate::verbs::run::ahead_line;
+use crate::verbs::run::{ahead_line, dropped_line, passed_line};
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Coordinator, Error, Kind, Label, Result, migration};
-use leasehold_work::schedule::{Decided, Fate, Job, Scheduler, Steering, Watcher, slot_text};
+use leasehold_work::schedule::{Decided, Job, Scheduler, Steering, Watcher, slot_text};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,13 +28,13 @@ pub const LABELS: &str = "LEASEHOLD_ON";
 
 /// Says what is decided.
 #[derive(Debug)]
-struct Voice {
+struct Printer {
     quiet: bool,
     /// A job was found to have moved to another store; perhaps all have.
     moved: AtomicBool,
 }
 
-impl Watcher for Voice {
+impl Watcher for Printer {
     fn decided(&self, job: &Job, decided: Decided) {
         let name = &job.name;
         match decided {
@@ -49,14 +49,9 @@ impl Watcher for Voice {
                 output::say(&format!("started `{name}` for slot {} under epoch {epoch}", slot_text(slot)));
             }
             Decided::PassedOver(slot, fate) => {
-                output::say(&format!("{}: slot {} of `{name}`", fate.as_str(), slot_text(slot)));
+                output::say(&passed_line(name, slot, fate));
             }
-            Decided::Dropped(dropped) => {
-                let fate = Fate::from(dropped.reason).as_str();
-                let (count, last) = (dropped.count, slot_text(dropped.last));
-                let more = if dropped.more { " or more" } else { "" };
-                output::say(&format!("{fate}: {count}{more} slots of `{name}` up to {last}"));
-            }
+            Decided::Dropped(dropped) => output::say(&dropped_line(name, &dropped)),
         }
     }
 }
@@ -77,18 +72,18 @@ fn labels(flags: Vec<String>) -> Result<Vec<String>> {
 }
 
 /// What of a file tells that it was written to.
-fn look(path: &Path) -> Option<(std::time::SystemTime, u64, u64)> {
+fn file_stamp(path: &Path) -> Option<(std::time::SystemTime, u64, u64)> {
     use std::os::unix::fs::MetadataExt;
     let metadata = std::fs::metadata(path).ok()?;
     Some((metadata.modified().ok()?, metadata.len(), metadata.ino()))
 }
 
-pub async fn run(common: &Common, settings: Settings, jobs: Jobs, args: ScheduleRun) -> Result<Exit> {
+pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exit> {
     let labels = labels(args.on)?;
     // Every run would refuse, and use up its slot.
     crate::supervise::check()?;
-    let coordinator = coordinator(&settings).await?;
-    let processes = Arc::new(Processes::new(coordinator.clone(), &settings));
+    let (settings, coordinator) = (context.settings()?, context.coordinator().await?);
+    let processes = Arc::new(Processes::new(coordinator.clone(), settings));
     let label: Option<Label> = settings.label.value.clone();
     let ours = leasehold_work::schedule::Settings {
         ttl: settings.ttl.value,
@@ -96,39 +91,39 @@ pub async fn run(common: &Common, settings: Settings, jobs: Jobs, args: Schedule
         max_running: args.max_running.unwrap_or(MAX_RUNNING) as usize,
     };
     announce(&jobs, &labels);
-    let voice = Arc::new(Voice { quiet: args.quiet, moved: AtomicBool::new(false) });
+    let printer = Arc::new(Printer { quiet: args.quiet, moved: AtomicBool::new(false) });
     let (scheduler, steering) =
-        Scheduler::new(coordinator.clone(), jobs.for_machine(&labels), processes.clone(), voice.clone(), ours);
+        Scheduler::new(coordinator.clone(), jobs.for_machine(&labels), processes.clone(), printer.clone(), ours);
     let cannot = |e| Error::new(Kind::Unsupported, "cannot listen to signals").with_source(e);
     let mut hangup = signal(SignalKind::hangup()).map_err(cannot)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
     let mut running = tokio::spawn(scheduler.run());
-    let (mut seen, mut told, mut moved) = (look(&jobs.path), 0, None);
+    let (mut seen, mut told, mut moved) = (file_stamp(&jobs.path), 0, None);
     loop {
         let asked_to_end = tokio::select! {
             ended = &mut running => {
-                let fell = |e| Error::unavailable("the scheduler fell over", e);
+                let fell = |e| Error::unavailable("the scheduler crashed", e);
                 ended.map_err(fell)??;
                 return moved.map_or(Ok(Exit::Done), Err);
             }
             _ = hangup.recv() => {
-                seen = look(&jobs.path);
-                reload(common, &settings, &jobs.path, &labels, &steering);
+                seen = file_stamp(&jobs.path);
+                reload(context, settings, &jobs.path, &labels, &steering);
                 false
             }
             () = SystemClock.sleep_until(SystemClock.now() + LOOK) => {
-                let before = std::mem::replace(&mut seen, look(&jobs.path));
+                let before = std::mem::replace(&mut seen, file_stamp(&jobs.path));
                 match &seen {
-                    Some(_) if seen != before => reload(common, &settings, &jobs.path, &labels, &steering),
+                    Some(_) if seen != before => reload(context, settings, &jobs.path, &labels, &steering),
                     None if before.is_some() => {
                         output::say(&format!("the old jobs stay in force: `{}` is gone", jobs.path.display()));
                     }
                     _ => {}
                 }
-                // Nothing here can ever run again: a scheduler that was forgotten must not go on in silence.
-                if moved.is_none() && voice.moved.swap(false, Ordering::Relaxed) {
-                    moved = has_left(&coordinator).await;
+                // Nothing here can ever run again: a scheduler that was forgotten must not keep running in silence.
+                if moved.is_none() && printer.moved.swap(false, Ordering::Relaxed) {
+                    moved = has_left(coordinator).await;
                 }
                 moved.is_some() && told == 0
             }
@@ -161,8 +156,8 @@ fn announce(jobs: &Jobs, labels: &[String]) {
 }
 
 /// The new jobs, or the old ones if the new are wrong.
-fn reload(common: &Common, in_force: &Settings, path: &Path, labels: &[String], steering: &Steering) {
-    let read = Settings::gather_near(common, Flags::default(), Some(path)).and_then(|changed| {
+fn reload(context: &Context, in_force: &Settings, path: &Path, labels: &[String], steering: &Steering) {
+    let read = context.read_settings().and_then(|changed| {
         // Checked with what they are run under.
         let jobs = Jobs::read(path, in_force)?;
         Ok((jobs, changed))
@@ -177,22 +172,19 @@ fn reload(common: &Common, in_force: &Settings, path: &Path, labels: &[String], 
     }
 }
 
-/// What was changed in the file and is not taken up: runs that go on are under it.
+/// What was changed in the file and is not taken up: runs that are still running are under it.
 fn kept(in_force: &Settings, changed: &Settings) -> Vec<String> {
-    let shown = |is_same: bool, name: &str, old: String, new: String| {
-        let line = format!("setting `{name}` is now `{new}` in the file, and stays `{old}` until a restart");
-        (!is_same).then_some(line)
-    };
-    let text = |value: Option<String>| value.unwrap_or_else(|| "unset".into());
-    let label = |settings: &Settings| text(settings.label.value.as_ref().map(ToString::to_string));
-    let grace = |settings: &Settings| text(settings.grace.value.map(leasehold_core::format_duration));
-    let (old, new) = (in_force, changed);
-    let is_same_store = old.store.value.portable() == new.store.value.portable();
-    let lines = [
-        shown(is_same_store, "store", old.store.value.to_string(), new.store.value.to_string()),
-        shown(old.ttl.value == new.ttl.value, "ttl", old.ttl.value.to_string(), new.ttl.value.to_string()),
-        shown(old.label.value == new.label.value, "label", label(old), label(new)),
-        shown(old.grace.value == new.grace.value, "grace", grace(old), grace(new)),
-    ];
-    lines.into_iter().flatten().collect()
+    let is_same_store = in_force.store.value.portable() == changed.store.value.portable();
+    let both = in_force.rows().into_iter().zip(changed.rows());
+    both.filter(|((name, old, _), (_, new, _))| match *name {
+        // What is hidden from people may have changed too.
+        "store" => !is_same_store,
+        "ttl" | "label" | "grace" => old != new,
+        _ => false,
+    })
+    .map(|((name, old, _), (_, new, _))| {
+        let [old, new] = [old, new].map(|value| value.unwrap_or_else(|| "unset".into()));
+        format!("setting `{name}` is now `{new}` in the file, and stays `{old}` until a restart")
+    })
+    .collect()
 }

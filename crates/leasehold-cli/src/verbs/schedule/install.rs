@@ -79,7 +79,7 @@ After=network-online.target
 Type=exec
 ExecStart={}
 ExecReload=/bin/kill -HUP $MAINPID
-# Runs that go on are let end; those of a killed scheduler end by themselves.
+# Runs that are still running may finish; those of a killed scheduler end by themselves.
 KillMode=mixed
 TimeoutStopSec=15min
 Restart=always

@@ -1,13 +1,14 @@
 //! Starting a job's command: our own `run`, so that a scheduled run is watched over like any other.
 //!
-//! Promise: the child is a process of its own: it goes on, keeps its lease and releases it when the scheduler ends, is
+//! Promise: the child is a process of its own: it keeps running, keeps its lease and releases it when the scheduler ends, is
 //! killed or reloads. Non-promise: its output is the scheduler's, line by line as it comes.
 
 use crate::config::Settings;
+use crate::supervise::settlement::{Noted, Verdict};
 use async_trait::async_trait;
-use leasehold_core::{Coordinator, Error, Kind, Outcome, Result};
+use leasehold_core::{Coordinator, Error, Kind, Result};
 use leasehold_system::process::own_program;
-use leasehold_work::schedule::{Fate, Job, Journals, Launcher, RunEnd, Start, slot_text};
+use leasehold_work::schedule::{Job, Launcher, Start, slot_text};
 use rustix::process::{Pid, Signal};
 use std::collections::BTreeSet;
 use std::os::unix::process::CommandExt;
@@ -15,12 +16,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Exit codes of `run` itself with which it has not even taken the lease up: what it was told to run is wrong here.
-const REFUSED: [i32; 2] = [64, 78];
-/// The same, and the next try may go well.
-const TRY_AGAIN: i32 = 69;
-
-/// Starts runs and knows which go on.
+/// Starts runs and knows which are still running.
 #[derive(Debug)]
 pub struct Processes {
     coordinator: Coordinator,
@@ -36,7 +32,7 @@ impl Processes {
         Processes { coordinator, store, grace, running: Mutex::default() }
     }
 
-    /// Asks all that go on to end.
+    /// Asks all that are still running to end.
     pub fn terminate(&self) {
         for pid in self.running.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             if let Some(pid) = Pid::from_raw(*pid) {
@@ -98,7 +94,7 @@ impl Launcher for Processes {
             Ok(child) => child,
             Err(_) if job.cwd.as_ref().is_some_and(|cwd| !cwd.is_dir()) => {
                 // It would fail as often as it was tried.
-                self.note_refusal(start, None, Outcome::Failed).await;
+                self.note_refusal(start, None, Verdict::Failed).await;
                 let cwd = job.cwd.clone().unwrap_or_default();
                 let message = format!("job `{}` failed: its cwd `{}` is no folder here", job.name, cwd.display());
                 return Err(Error::new(Kind::Unsupported, message));
@@ -110,10 +106,8 @@ impl Launcher for Processes {
         let ended = child.wait().await;
         self.running.lock().unwrap_or_else(PoisonError::into_inner).remove(&pid);
         let code = ended.ok().and_then(|status| status.code());
-        match code {
-            Some(code) if REFUSED.contains(&code) => self.note_refusal(start, Some(code), Outcome::Failed).await,
-            Some(TRY_AGAIN) => self.note_refusal(start, code, Outcome::NotStarted).await,
-            _ => {}
+        if let Some(verdict) = code.and_then(Verdict::of_refusal) {
+            self.note_refusal(start, code, verdict).await;
         }
         Ok(())
     }
@@ -122,21 +116,16 @@ impl Launcher for Processes {
 impl Processes {
     /// A run that refused its own settings, or could not start, has left the lease as it was; if it has, the slot failed,
     /// or stays open. The command may have had this code too, and then the lease was renewed, and is released already.
-    async fn note_refusal(&self, start: &Start, code: Option<i32>, outcome: Outcome) {
+    async fn note_refusal(&self, start: &Start, code: Option<i32>, verdict: Verdict) {
         let token = start.grant.token();
         let Ok(seen) = self.coordinator.inspect(&token.lease).await else { return };
         if !seen.record.is_held_by(token.claim()) || seen.record.tenure != start.grant.record().tenure {
             return;
         }
-        if self.coordinator.release_by_token(token, outcome).await.is_ok() {
-            let exit = code.and_then(|code| u8::try_from(code).ok());
-            let has_failed = outcome == Outcome::Failed;
-            let fate = if has_failed { Fate::Failed } else { Fate::NotStarted };
-            let end = RunEnd { fate, exit, ..RunEnd::NOT_STARTED };
-            let _ = Journals::new(self.coordinator.clone()).end(&token.lease, start.slot, token.epoch, end).await;
-            if has_failed {
-                let _ = self.coordinator.count(&token.lease, leasehold_core::Event::Failed).await;
-            }
+        if self.coordinator.release_by_token(token, verdict.row().0).await.is_ok() {
+            let (slot, exit) = (Some(start.slot), code.and_then(|code| u8::try_from(code).ok()));
+            let noted = Noted { slot, epoch: token.epoch, exit, ran_for_ms: 0, tries: 1 };
+            verdict.note(&self.coordinator, &token.lease, noted).await;
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Promise: it is right as a whole, or it is refused as a whole, with the job and the field that are wrong.
 
-use crate::config::{Settings, project_file, user_file};
+use crate::config::{Settings, parse_toml, project_file, user_file};
 use crate::guards;
 use crate::supervise::windows::Windows;
 use leasehold_core::{Error, Kind, Result};
@@ -49,12 +49,7 @@ impl Jobs {
         let place = path.display();
         let text = std::fs::read_to_string(path)
             .map_err(|e| Error::new(Kind::Unsupported, format!("cannot read jobs `{place}`")).with_source(e))?;
-        let file: File = toml::from_str(&text).map_err(|error| {
-            let wrong = error.message().replace('\n', " ");
-            let before = error.span().map_or(0, |span| span.start.min(text.len()));
-            let line = 1 + text.bytes().take(before).filter(|byte| *byte == b'\n').count();
-            Error::new(Kind::Invalid, format!("invalid jobs `{place}`, line {line}: {wrong}"))
-        })?;
+        let file: File = parse_toml(&text, "jobs", path)?;
         let folder = path.parent().map(Path::to_path_buf).unwrap_or_default();
         let mut names = HashSet::new();
         let mut all = Vec::with_capacity(file.job.len());

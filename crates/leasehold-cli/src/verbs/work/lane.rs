@@ -1,15 +1,15 @@
 //! One lane: claim, run, complete, one item after the other.
 //!
-//! Promise: what goes wrong with one item fails that item's attempt, and the lane goes on with the next; what goes wrong on
-//! this machine or with the store is tried again after a pause. It ends when it is told to, or when no item can ever be run:
+//! Promise: what goes wrong with one item fails that item's attempt, and the lane continues with the next; what goes wrong on
+//! this machine or with the store is retried after a pause. It ends when it is told to, or when no item can ever be run:
 //! the command cannot be started, the store refuses us, the queue has moved.
 
-use super::bench::{Bench, cannot};
+use super::folder::{WorkFolder, cannot};
 use crate::exit::Exit;
 use crate::output;
-use crate::supervise::telling::{self, Telling, Untold};
+use crate::supervise::settlement::{Settlement, Verdict, passes as may_pass, settle};
 use crate::supervise::windows::Windows;
-use crate::supervise::{Course, Ended, Feed, Finished, Signals, Standby, Task, supervise};
+use crate::supervise::{Ended, Feed, Finished, Signals, Standby, Task, TimeLimit, supervise};
 use crate::verbs::queue::follow_ups;
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Error, Keeper, Kind, Result, format_duration};
@@ -50,7 +50,7 @@ pub async fn run<B: Backlog>(backlog: B, mut claimer: B::Claimer, plan: Plan) ->
     if is_managed() {
         end_with_manager(asked.clone())?;
     }
-    let mut bench = Bench::new()?;
+    let mut folder = WorkFolder::new()?;
     let wait = if plan.until_empty { Wait::Not } else { Wait::Forever };
     let (mut left, mut failures, mut pauses, mut exit) = (plan.items, 0, 0, Exit::Done);
     while *asked.borrow() == 0 && left != Some(0) {
@@ -85,7 +85,7 @@ pub async fn run<B: Backlog>(backlog: B, mut claimer: B::Claimer, plan: Plan) ->
         }
         signals.forget();
         let attempt = backlog.attempt(&grant);
-        let standby = match prepare(&plan, &mut bench, &attempt) {
+        let standby = match prepare(&plan, &mut folder, &attempt) {
             Ok(ready) => ready,
             Err(unready) => {
                 if let Unready::Item(_) = unready {
@@ -107,13 +107,15 @@ pub async fn run<B: Backlog>(backlog: B, mut claimer: B::Claimer, plan: Plan) ->
             store: plan.store.clone(),
         };
         let finished = supervise(keeper, standby, task, &mut signals).await;
-        match settle(&backlog, &plan, &bench, &attempt, finished, &asked).await? {
-            Settled::Over => pauses = 0,
-            Settled::Lost => exit = Exit::LostInRun,
-            Settled::Unrecorded if exit == Exit::Done => exit = Exit::Untold,
-            Settled::Unrecorded => {}
-            Settled::NotNow => rest(&asked, &mut pauses).await,
-            Settled::CannotRun(exit) => return Ok(exit),
+        let settled = end(&backlog, &plan, &folder, &attempt, finished, &asked).await;
+        match (settled.verdict, settled.ended) {
+            // Given back, and the queue may not know it: it expires by itself, and is tried again.
+            (Verdict::NotStarted, _) => rest(&asked, &mut pauses).await,
+            (Verdict::Failed, Ended::NotStarted(_)) => return Ok(settled.exit),
+            (Verdict::Lost | Verdict::LostUnstarted, _) => exit = Exit::LostInRun,
+            _ if settled.is_recorded => pauses = 0,
+            _ if exit == Exit::Done => exit = Exit::Unreported,
+            _ => {}
         }
     }
     Ok(if plan.items.is_some() { exit } else { Exit::Done })
@@ -135,7 +137,7 @@ async fn rest(asked: &watch::Sender<u32>, failures: &mut usize) {
 }
 
 const fn passes(kind: Kind) -> bool {
-    matches!(kind, Kind::Unavailable | Kind::Contended | Kind::Indeterminate | Kind::Lost)
+    may_pass(kind) || matches!(kind, Kind::Lost)
 }
 
 /// Whether this is a lane of several. A worker that a lane's command starts is not: it finds the variable empty.
@@ -193,23 +195,23 @@ async fn not_begun<B: Backlog>(
     }
 }
 
-fn prepare(plan: &Plan, bench: &mut Bench, attempt: &Attempt) -> std::result::Result<Standby, Unready> {
-    let payload = bench.lay(&attempt.payload).map_err(Unready::Machine)?;
+fn prepare(plan: &Plan, folder: &mut WorkFolder, attempt: &Attempt) -> std::result::Result<Standby, Unready> {
+    let payload = folder.prepare(&attempt.payload).map_err(Unready::Machine)?;
     let input = File::open(&payload).map_err(|e| match &attempt.payload {
         Content::File(_) if !undone(Mend::UnreadableFileLeftUntried) => {
             Unready::Item(Error::unavailable("its payload cannot be read", e))
         }
         _ => Unready::Machine(cannot(e, &payload)),
     })?;
-    stand_by(plan, bench, attempt, payload, input).map_err(Unready::Machine)
+    stand_by(plan, folder, attempt, payload, input).map_err(Unready::Machine)
 }
 
-fn stand_by(plan: &Plan, bench: &Bench, attempt: &Attempt, payload: PathBuf, input: File) -> Result<Standby> {
+fn stand_by(plan: &Plan, folder: &WorkFolder, attempt: &Attempt, payload: PathBuf, input: File) -> Result<Standby> {
     let command: Vec<OsString> =
         plan.command.iter().map(|word| if word == TEMPLATE { payload.clone().into() } else { word.clone() }).collect();
     let token = &attempt.token;
     let mut environment: Vec<(&'static str, OsString)> = vec![
-        (crate::verbs::tokens::QUEUE, plan.queue.clone().into()),
+        (crate::context::QUEUE, plan.queue.clone().into()),
         ("LEASEHOLD_NAME", token.lease.to_string().into()),
         ("LEASEHOLD_ITEM", attempt.id.to_string().into()),
         ("LEASEHOLD_EPOCH", token.epoch.to_string().into()),
@@ -218,8 +220,8 @@ fn stand_by(plan: &Plan, bench: &Bench, attempt: &Attempt, payload: PathBuf, inp
         ("LEASEHOLD_IDEMPOTENCY_KEY", token.lease.to_string().into()),
         ("LEASEHOLD_ATTEMPT", attempt.number.to_string().into()),
         ("LEASEHOLD_PAYLOAD", payload.into()),
-        ("LEASEHOLD_RESULT", bench.result().into()),
-        ("LEASEHOLD_FOLLOW_UPS", bench.follow_ups().into()),
+        ("LEASEHOLD_RESULT", folder.result().into()),
+        ("LEASEHOLD_FOLLOW_UPS", folder.follow_ups().into()),
         (LANE, OsString::new()),
     ];
     let checkpoint = attempt.checkpoint.clone().filter(|text| !text.contains('\0')).unwrap_or_default();
@@ -227,89 +229,46 @@ fn stand_by(plan: &Plan, bench: &Bench, attempt: &Attempt, payload: PathBuf, inp
     Standby::start_with(command, &plan.store.portable(), None, Feed { input: Some(input), environment })
 }
 
-enum Settled {
-    Over,
-    Lost,
-    /// It was worked on, and the queue could not be told.
-    Unrecorded,
-    /// The command could not be started, and may be later.
-    NotNow,
-    CannotRun(Exit),
-}
-
-/// Says what became of the item, and tells the queue, as long as it takes while the item is trusted.
-async fn settle<B: Backlog>(
+/// Says what became of the item, and tells the queue.
+async fn end<B: Backlog>(
     backlog: &B,
     plan: &Plan,
-    bench: &Bench,
+    folder: &WorkFolder,
     attempt: &Attempt,
     finished: Finished<B::Grant>,
     asked: &watch::Sender<u32>,
-) -> Result<Settled> {
-    let Finished { ended, course, lost, survivors, grant, trust_until, notes, mut dead_man, .. } = finished;
-    notes.iter().for_each(|note| output::say(note));
-    let id = &attempt.id;
-    if !survivors.is_empty() {
-        output::say(&format!("these processes of `{id}` could not be ended: {survivors:?}; it expires by itself"));
-        return Ok(Settled::Lost);
-    }
-    if let Some(lost) = lost {
-        output::say(&format!("lost `{id}`, epoch {}, the command was stopped: {lost}", attempt.token.epoch));
-        let _ = dead_man.wait();
-        return Ok(Settled::Lost);
-    }
-    let ended_by_us = *asked.borrow() > 1;
-    let failure = match (&ended, course) {
-        (Ended::NotStarted(trouble), _) => {
-            output::say(&format!("cannot run `{}`: {trouble}", plan.command[0].to_string_lossy()));
-            let _ = backlog.give_back(&grant).await;
-            if trouble.passes() {
-                return Ok(Settled::NotNow);
-            }
-            return Ok(Settled::CannotRun(Exit::Code(trouble.code())));
+) -> Settlement {
+    let Attempt { id, token, .. } = attempt;
+    let goes_back = *asked.borrow() > 1 || matches!(finished.ended, Ended::NotStarted(_));
+    let why = match (&finished.ended, finished.time_limit) {
+        (_, TimeLimit::Exceeded) => {
+            format!("it ran for longer than {}", plan.max_runtime.map(format_duration).unwrap_or_default())
         }
-        (Ended::Exited(0), Course::Whole) => None,
-        (_, Course::CutOff) => {
-            let limit = plan.max_runtime.map(format_duration).unwrap_or_default();
-            Some(format!("it ran for longer than {limit}"))
-        }
-        (Ended::Exited(code), _) => Some(format!("exit code {code}")),
-        (Ended::Killed(signal), _) => Some(format!("killed by signal {signal}")),
+        (Ended::Killed(signal), _) => format!("killed by signal {signal}"),
+        (ended, _) => ended.to_string(),
     };
-    let telling = Telling { what: format!("the end of `{id}`"), trust_until };
-    let told = telling::tell(&telling, asked_again(asked), async || match &failure {
-        None => match complete(backlog, &grant, bench).await {
-            // What the command left cannot be kept: that attempt has failed.
-            Err(error) if error.kind() == Kind::Invalid => {
-                attempt_failed(backlog, &grant, id, &error.to_string()).await
+    let name = format!("`{id}`, epoch {}", token.epoch);
+    settle(finished, &name, &plan.command[0], asked_again(asked), async |grant, verdict| {
+        let told = match verdict {
+            Verdict::Lost | Verdict::LostUnstarted => Ok(()),
+            Verdict::Succeeded => match complete(backlog, grant, folder).await {
+                // What the command left cannot be kept: that attempt has failed.
+                Err(error) if error.kind() == Kind::Invalid => {
+                    attempt_failed(backlog, grant, id, &error.to_string()).await
+                }
+                completed => completed,
+            },
+            Verdict::Failed | Verdict::NotStarted if goes_back => backlog.give_back(grant).await,
+            Verdict::Failed | Verdict::NotStarted => attempt_failed(backlog, grant, id, &why).await,
+        };
+        match told {
+            Err(error) if matches!(error.kind(), Kind::Fenced | Kind::Lost | Kind::Moved) => {
+                Ok(Some(error.to_string()))
             }
-            completed => completed,
-        },
-        Some(_) if ended_by_us => backlog.give_back(&grant).await,
-        Some(why) => attempt_failed(backlog, &grant, id, why).await,
-    });
-    let told = told.await;
-    let _ = dead_man.wait();
-    match told {
-        Ok(()) => Ok(Settled::Over),
-        Err(Untold::Refused(error)) if matches!(error.kind(), Kind::Fenced | Kind::Lost | Kind::Moved) => {
-            output::say(&error.to_string());
-            Ok(Settled::Lost)
+            told => told.map(|()| None),
         }
-        // It expires by itself, and is tried again.
-        Err(untold) => {
-            let why = match untold {
-                Untold::Refused(error) => error.to_string(),
-                Untold::Unrecorded(why) => why,
-            };
-            let how = failure.map_or_else(|| "is done".to_owned(), |why| format!("failed ({why})"));
-            output::say(&format!(
-                "not recorded: `{id}`, epoch {}, {how}, but the queue could not be told; it is tried again when its time is up: {why}",
-                attempt.token.epoch
-            ));
-            Ok(Settled::Unrecorded)
-        }
-    }
+    })
+    .await
 }
 
 /// Waits until this worker is asked to end once more than it has been.
@@ -319,14 +278,14 @@ async fn asked_again(asked: &watch::Sender<u32>) {
 }
 
 /// Completes it with what the command left.
-async fn complete<B: Backlog>(backlog: &B, grant: &B::Grant, bench: &Bench) -> Result<()> {
-    let result = match File::open(bench.result()) {
+async fn complete<B: Backlog>(backlog: &B, grant: &B::Grant, folder: &WorkFolder) -> Result<()> {
+    let result = match File::open(folder.result()) {
         Ok(file) => read_bounded(file, Payload::MAX_RESULT_BYTES, "the result")?,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
         Err(e) => return Err(Error::new(Kind::Invalid, "the result cannot be read").with_source(e)),
     };
     let result = if result.is_empty() { None } else { Some(Payload::result(result)?) };
-    backlog.complete(grant, result, follow_ups(&bench.follow_ups())?).await.map(|_| ())
+    backlog.complete(grant, result, follow_ups(&folder.follow_ups())?).await.map(|_| ())
 }
 
 async fn attempt_failed<B: Backlog>(backlog: &B, grant: &B::Grant, id: &ItemId, why: &str) -> Result<()> {

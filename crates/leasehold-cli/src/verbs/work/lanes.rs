@@ -7,10 +7,10 @@
 use super::lane::LANE;
 use crate::args::Work as Args;
 use crate::config::Settings;
+use crate::context::Target;
 use crate::exit::Exit;
 use crate::output;
 use crate::supervise::Signals;
-use crate::verbs::queue::Target;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::{Error, Result, format_duration};
 use leasehold_system::process::own_program;

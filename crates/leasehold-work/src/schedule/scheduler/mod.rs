@@ -1,19 +1,19 @@
-//! The scheduler: checks each job when a slot of it comes due, and runs what is its to run.
+//! The scheduler: checks each job when a slot of it comes due, and runs what it may.
 //!
 //! Promise: it decides by the store's clock and the store's records only, so any number of schedulers, on machines whose
 //! clocks agree or not, run each slot once between them; it holds no state that a crash could lose. Non-promise: a slot
 //! starts when a machine is there to start it, not before; a command may be started again when its machine died.
 
 mod agenda;
-mod attend;
+mod dispatch;
 
 pub use agenda::Agenda;
-pub use attend::{Decided, Watcher};
+pub use dispatch::{Decided, Watcher};
 
 use crate::schedule::job::Job;
 use crate::schedule::journals::{JobVerbs, Journals};
 use async_trait::async_trait;
-use attend::Desk;
+use dispatch::Dispatcher;
 use leasehold_core::clock::Moment;
 use leasehold_core::{Grant, Label, LeaseName, Result, Slot, SlotState, Timestamp, Ttl};
 use leasehold_system::undo::{Mend, undone};
@@ -27,13 +27,13 @@ const RESYNC: Duration = Duration::from_secs(30);
 /// From so many jobs on, the store is read shelf by shelf at the start instead of job by job.
 const MANY: usize = 256;
 const PAGE: usize = 500;
-/// How many jobs are checked at once: a check is a few kilobytes, and there may be 100,000 jobs.
-const CHECKING: usize = 256;
+/// How many jobs are checked at once: a check takes a few kilobytes, and there may be 100,000 jobs.
+const MAX_CHECKS: usize = 256;
 
 /// A task that checks jobs, one after the other, for as long as the scheduler runs.
 ///
-/// A task for each check would be made and dropped 100,000 times, and what is kept of each job would come to lie in the gaps:
-/// that took three times the memory.
+/// A task of its own for each job would be made and dropped 100,000 times, and what is kept of each job would come to lie
+/// in the gaps: that took three times the memory.
 #[derive(Debug)]
 struct Checker(mpsc::UnboundedSender<Check>);
 
@@ -76,7 +76,7 @@ enum Order {
 pub struct Steering(mpsc::UnboundedSender<Order>);
 
 impl Steering {
-    /// Continues with these jobs. Runs that are under way are not touched.
+    /// Schedules these jobs from now on. Runs that are under way are left alone.
     pub fn replace(&self, jobs: Vec<Arc<Job>>) {
         let _ = self.0.send(Order::Replace(jobs));
     }
@@ -87,10 +87,10 @@ impl Steering {
     }
 }
 
-/// What a task that looked at a job, or ran it, has to say.
-pub(crate) enum News {
-    /// Looked at; again at this time.
-    Looked { checker: usize, generation: u64, index: u32, again: Option<Timestamp> },
+/// What a task that checked a job, or ran it, reports.
+pub(crate) enum Event {
+    /// A job was checked; again at this time.
+    Checked { checker: usize, generation: u64, index: u32, again: Option<Timestamp> },
     /// A run of it began.
     Began,
     /// A run of it is over.
@@ -100,15 +100,15 @@ pub(crate) enum News {
 /// Runs jobs when they are due.
 #[derive(Debug)]
 pub struct Scheduler {
-    desk: Arc<Desk>,
+    dispatcher: Arc<Dispatcher>,
     orders: mpsc::UnboundedReceiver<Order>,
-    news: mpsc::UnboundedReceiver<News>,
+    events: mpsc::UnboundedReceiver<Event>,
     jobs: Vec<Arc<Job>>,
-    places: HashMap<LeaseName, u32>,
+    indices: HashMap<LeaseName, u32>,
     agenda: Agenda,
     generation: u64,
     checkers: Vec<Checker>,
-    /// Those that check nothing now.
+    /// Those that have nothing to do.
     idle: Vec<usize>,
     running: usize,
     draining: bool,
@@ -124,16 +124,16 @@ impl Scheduler {
         settings: Settings,
     ) -> (Self, Steering) {
         let (steer, orders) = mpsc::unbounded_channel();
-        let (tell, news) = mpsc::unbounded_channel();
+        let (tell, events) = mpsc::unbounded_channel();
         let verbs: Arc<dyn JobVerbs> = Arc::new(verbs);
         let journals = Journals::shared(verbs.clone());
-        let desk = Arc::new(Desk::new(verbs, journals, launcher, watcher, settings, tell));
+        let dispatcher = Arc::new(Dispatcher::new(verbs, journals, launcher, watcher, settings, tell));
         let mut scheduler = Scheduler {
-            desk,
+            dispatcher,
             orders,
-            news,
+            events,
             jobs: Vec::new(),
-            places: HashMap::new(),
+            indices: HashMap::new(),
             agenda: Agenda::default(),
             generation: 0,
             checkers: Vec::new(),
@@ -147,7 +147,7 @@ impl Scheduler {
 
     fn take(&mut self, jobs: Vec<Arc<Job>>) {
         self.generation += 1;
-        self.places = jobs.iter().zip(0..).map(|(job, index)| (job.name.clone(), index)).collect();
+        self.indices = jobs.iter().zip(0..).map(|(job, index)| (job.name.clone(), index)).collect();
         self.agenda = Agenda::for_jobs(jobs.len());
         self.jobs = jobs;
     }
@@ -155,18 +155,18 @@ impl Scheduler {
     /// Runs until it is told to drain and the last run has ended. Fails only if the store cannot be read at the start.
     pub async fn run(mut self) -> Result<()> {
         let (now, asked) = self.ask_time().await?;
-        self.desk.learn(now, asked);
+        self.dispatcher.learn(now, asked);
         self.survey().await?;
-        let clock = self.desk.clock();
+        let clock = self.dispatcher.clock();
         let mut resync = clock.now() + RESYNC;
         loop {
-            // Who is checking may be about to start one.
+            // A check may be about to start one.
             if self.draining && self.running == 0 && self.checking() == 0 {
                 return Ok(());
             }
-            if self.desk.was_set_back() {
+            if self.dispatcher.was_set_back() {
                 // What lies between is due again, as far as it was not run.
-                self.arm_next(self.desk.now());
+                self.arm_next(self.dispatcher.now());
             }
             if !self.draining {
                 self.start_due();
@@ -174,7 +174,7 @@ impl Scheduler {
             let wake = self.wake_at().map_or(resync, |wake| wake.min(resync));
             tokio::select! {
                 biased;
-                Some(news) = self.news.recv() => self.hear(news),
+                Some(event) = self.events.recv() => self.handle(event),
                 order = self.orders.recv() => match order {
                     Some(Order::Replace(jobs)) => {
                         self.take(jobs);
@@ -202,8 +202,8 @@ impl Scheduler {
 
     /// Checks what is due by now, so many at once.
     fn start_due(&mut self) {
-        let now = self.desk.now();
-        while self.checking() < CHECKING {
+        let now = self.dispatcher.now();
+        while self.checking() < MAX_CHECKS {
             let Some(index) = self.agenda.pop_due(now) else { return };
             let Some(job) = self.jobs.get(index as usize).cloned() else { continue };
             let checker = self.idle.pop().unwrap_or_else(|| self.add_checker());
@@ -214,56 +214,56 @@ impl Scheduler {
         }
     }
 
-    /// Starts one more checker.
+    /// Adds a checker.
     fn add_checker(&mut self) -> usize {
         let (tell, mut checks) = mpsc::unbounded_channel::<Check>();
-        let (desk, checker) = (self.desk.clone(), self.checkers.len());
+        let (dispatcher, checker) = (self.dispatcher.clone(), self.checkers.len());
         tokio::spawn(async move {
             while let Some(Check { job, generation, index }) = checks.recv().await {
-                let again = desk.attend(&job).await;
-                desk.tell(News::Looked { checker, generation, index, again });
+                let again = dispatcher.check(&job).await;
+                dispatcher.send(Event::Checked { checker, generation, index, again });
             }
         });
         self.checkers.push(Checker(tell));
         checker
     }
 
-    fn hear(&mut self, news: News) {
-        if let News::Looked { checker, .. } = news {
+    fn handle(&mut self, event: Event) {
+        if let Event::Checked { checker, .. } = event {
             self.idle.push(checker);
         }
-        match news {
-            News::Looked { generation, index, again, .. } if generation == self.generation => {
+        match event {
+            Event::Checked { generation, index, again, .. } if generation == self.generation => {
                 if let Some(again) = again {
                     self.agenda.arm(index, again);
                 }
             }
-            News::Looked { .. } => {}
-            News::Began => self.running += 1,
-            News::Ended { name } => {
+            Event::Checked { .. } => {}
+            Event::Began => self.running += 1,
+            Event::Ended { name } => {
                 self.running = self.running.saturating_sub(1);
-                if let Some(index) = self.places.get(&name) {
-                    self.agenda.arm(*index, self.desk.now());
+                if let Some(index) = self.indices.get(&name) {
+                    self.agenda.arm(*index, self.dispatcher.now());
                 }
             }
         }
     }
 
     fn wake_at(&self) -> Option<Moment> {
-        // When all hands are full, the first that is free makes itself heard.
-        let next = self.agenda.next().filter(|_| !self.draining && self.checking() < CHECKING)?;
-        Some(self.desk.moment_of(next))
+        // When all checkers are busy, the first that is free reports it.
+        let next = self.agenda.next().filter(|_| !self.draining && self.checking() < MAX_CHECKS)?;
+        Some(self.dispatcher.moment_of(next))
     }
 
     /// Asks the store for the time.
     async fn ask_time(&self) -> Result<(Timestamp, Moment)> {
-        let asked = self.desk.clock().now();
-        Ok((self.desk.coordinator().now().await?, asked))
+        let asked = self.dispatcher.clock().now();
+        Ok((self.dispatcher.coordinator().now().await?, asked))
     }
 
     async fn resync(&self) {
         let Ok((now, asked)) = self.ask_time().await else { return };
-        self.desk.learn(now, asked);
+        self.dispatcher.learn(now, asked);
     }
 
     fn arm_next(&mut self, now: Timestamp) {
@@ -275,7 +275,7 @@ impl Scheduler {
     }
 
     fn arm_all(&mut self) {
-        let now = self.desk.now();
+        let now = self.dispatcher.now();
         for index in 0..self.jobs.len() {
             self.agenda.arm(index as u32, now);
         }
@@ -285,21 +285,21 @@ impl Scheduler {
     /// readings of the store show to be open.
     async fn survey(&mut self) -> Result<()> {
         if self.jobs.len() < MANY {
-            self.desk.check_journal_of(self.jobs.iter().map(|job| job.name.clone()));
+            self.dispatcher.check_journal_of(self.jobs.iter().map(|job| job.name.clone()));
             self.arm_all();
             return Ok(());
         }
         let mut known: HashMap<LeaseName, Timestamp> = HashMap::new();
         let mut after: Option<LeaseName> = None;
         loop {
-            let (page, more) = self.desk.journals().list(after.as_ref(), PAGE).await?;
+            let (page, more) = self.dispatcher.journals().list(after.as_ref(), PAGE).await?;
             after = page.last().map(|(name, _)| name.clone());
             for (name, journal) in page {
                 // A damaged one is looked at, told and tried again with its own job.
                 let journal = match journal {
                     Err(error) if undone(Mend::JournalErrorStopsTheScheduler) => return Err(error),
                     Err(_) => {
-                        self.desk.check_journal_of([name]);
+                        self.dispatcher.check_journal_of([name]);
                         continue;
                     }
                     Ok(journal) => journal,
@@ -315,7 +315,7 @@ impl Scheduler {
         }
         after = None;
         loop {
-            let page = self.desk.coordinator().list(after.as_ref(), PAGE).await?;
+            let page = self.dispatcher.coordinator().list(after.as_ref(), PAGE).await?;
             after = page.entries.last().map(|(name, _)| name.clone());
             for (name, read) in page.entries {
                 let Some(mark) = read.ok().and_then(|read| read.record.slot) else { continue };
@@ -329,7 +329,7 @@ impl Scheduler {
                 break;
             }
         }
-        let now = self.desk.now();
+        let now = self.dispatcher.now();
         for (index, job) in (0..).zip(&self.jobs) {
             // Slots that are settled ahead of their time are to be told about.
             let settled = known.get(&job.name).filter(|at| **at <= now);

@@ -1,4 +1,4 @@
-//! Where a drill is held, in a scratch name beside the user's own resource, and the processes that write there.
+//! The scratch resource of a drill, beside the user's own, and the processes that write to it.
 
 use crate::interrupt::Stop;
 use crate::targets;
@@ -28,15 +28,15 @@ pub fn text(token: &Token) -> String {
 }
 
 /// A scratch resource.
-pub struct Place {
-    kind: Kinds,
+pub struct Target {
+    kind: Resource,
     /// Gone with the drill: repositories to push from, and where no store is.
     scratch: PathBuf,
     /// Whether nothing more is to be started.
     stop: Option<Stop>,
 }
 
-enum Kinds {
+enum Resource {
     File(PathBuf),
     Git { remote: String, branch: String, namespace: FenceNamespace },
     Sql { url: String, resource: String, made: Made },
@@ -55,7 +55,7 @@ enum Made {
     File,
 }
 
-impl Place {
+impl Target {
     /// The scratch resource beside the one that `text` names.
     pub fn parse(text: &str, number: &str, namespace: FenceNamespace) -> Result<Self> {
         let name = format!("{SCRATCH}{number}");
@@ -64,19 +64,19 @@ impl Place {
                 let path = Path::new(path);
                 let mut file: OsString = path.file_name().unwrap_or_default().to_owned();
                 file.push(format!(".{name}"));
-                Kinds::File(path.with_file_name(file))
+                Resource::File(path.with_file_name(file))
             }
             Some(("git", remote)) if !remote.is_empty() => {
                 GitGuard::new(remote, Policy::Reentrant)?;
-                Kinds::Git { remote: url_of(remote)?, branch: format!("refs/heads/{name}"), namespace }
+                Resource::Git { remote: url_of(remote)?, branch: format!("refs/heads/{name}"), namespace }
             }
             Some((scheme, _)) if targets::SQL.contains(&scheme) => {
-                Kinds::Sql { url: text.to_owned(), resource: name.clone(), made: Made::NotYet }
+                Resource::Sql { url: text.to_owned(), resource: name.clone(), made: Made::NotYet }
             }
             Some((scheme, _)) if targets::OBJECT.contains(&scheme) => {
-                let (place, options) =
+                let (target, options) =
                     text.split_once('?').map_or((text, String::new()), |(p, o)| (p, format!("?{o}")));
-                Kinds::Object(format!("{place}.{name}.txt{options}"))
+                Resource::Object(format!("{target}.{name}.txt{options}"))
             }
             Some(("http" | "https", _)) => {
                 let why = format!("a proxy is not drilled, for it refuses by itself; what can be is {FORMS}");
@@ -84,26 +84,26 @@ impl Place {
             }
             _ => return Err(Error::invalid("guard", text, format!("use {FORMS}"))),
         };
-        Ok(Place { kind, scratch: std::env::temp_dir().join(name), stop: None })
+        Ok(Target { kind, scratch: std::env::temp_dir().join(name), stop: None })
     }
 
     /// From now on no writer is started once this says so.
-    pub fn heed(&mut self, stop: Stop) {
+    pub fn stop_when(&mut self, stop: Stop) {
         self.stop = Some(stop);
     }
 
     /// The guard of the scratch resource.
     pub fn guard(&self) -> Result<Arc<dyn Guard>> {
         Ok(match &self.kind {
-            Kinds::File(path) => Arc::new(FileGuard::new(path, Policy::Reentrant)?),
-            Kinds::Git { remote, namespace, .. } => {
+            Resource::File(path) => Arc::new(FileGuard::new(path, Policy::Reentrant)?),
+            Resource::Git { remote, namespace, .. } => {
                 let guard = GitGuard::new(remote, Policy::Reentrant)?.with_namespace(namespace.clone());
                 Arc::new(guard.in_repository(self.repository(Role::Holder)))
             }
-            Kinds::Sql { url, resource, .. } => {
+            Resource::Sql { url, resource, .. } => {
                 targets::database(url, Some(resource), Policy::Reentrant)? as Arc<dyn Guard>
             }
-            Kinds::Object(url) => targets::object_guard(url)?,
+            Resource::Object(url) => targets::object_guard(url)?,
         })
     }
 
@@ -112,8 +112,8 @@ impl Place {
         let folder = std::fs::create_dir(&self.scratch);
         folder.map_err(|e| Error::unavailable(format!("cannot make `{}`", self.scratch.display()), e))?;
         match &mut self.kind {
-            Kinds::File(_) | Kinds::Object(_) => Ok(()),
-            Kinds::Sql { url, made, resource } => {
+            Resource::File(_) | Resource::Object(_) => Ok(()),
+            Resource::Sql { url, made, resource } => {
                 let file = file_of(url).filter(|path| !path.exists());
                 let is_new = || async {
                     let found = targets::database(url, Some(resource), Policy::Reentrant)?.high_water().await;
@@ -124,10 +124,10 @@ impl Place {
                     None if is_new().await? => Made::Table,
                     None => Made::Nothing,
                 };
-                let mut init = ours(&["sql", "--init"])?;
+                let mut init = leasehold(&["sql", "--init"])?;
                 output_of(init.arg(url)).map(drop)
             }
-            Kinds::Git { .. } => {
+            Resource::Git { .. } => {
                 for role in [Role::Holder, Role::Zombie] {
                     output_of(Command::new("git").arg("init").arg("-q").arg(self.repository(role)))?;
                 }
@@ -139,30 +139,30 @@ impl Place {
     /// What a reader finds; none where we have no verb to read with.
     pub fn read(&self) -> Result<Option<String>> {
         match &self.kind {
-            Kinds::File(path) => std::fs::read_to_string(path)
+            Resource::File(path) => std::fs::read_to_string(path)
                 .map(Some)
                 .map_err(|e| Error::unavailable(format!("cannot read `{}`", path.display()), e)),
-            Kinds::Git { remote, branch, .. } => {
+            Resource::Git { remote, branch, .. } => {
                 output_of(self.git(Role::Holder).args(["fetch", "-q", "--no-tags", remote, branch]))?;
                 output_of(self.git(Role::Holder).args(["log", "-1", "--format=%s", "FETCH_HEAD"])).map(Some)
             }
-            Kinds::Sql { .. } | Kinds::Object(_) => Ok(None),
+            Resource::Sql { .. } | Resource::Object(_) => Ok(None),
         }
     }
 
     /// Removes what the drill made, as far as it can be.
     pub async fn clean(&self, lease: &LeaseName) -> Result<()> {
         let cleaned = match &self.kind {
-            Kinds::File(path) => clean_file(path),
-            Kinds::Git { remote, branch, namespace } => {
+            Resource::File(path) => clean_file(path),
+            Resource::Git { remote, branch, namespace } => {
                 namespace.fence_of(lease).and_then(|fence| self.clean_remote(remote, branch, &fence))
             }
-            Kinds::Sql { url, made: Made::File, .. } => file_of(url).map_or(Ok(()), |path| clean_database(&path)),
-            Kinds::Sql { made: Made::NotYet, .. } => Ok(()),
-            Kinds::Sql { url, resource, made } => {
+            Resource::Sql { url, made: Made::File, .. } => file_of(url).map_or(Ok(()), |path| clean_database(&path)),
+            Resource::Sql { made: Made::NotYet, .. } => Ok(()),
+            Resource::Sql { url, resource, made } => {
                 targets::database(url, Some(resource), Policy::Reentrant)?.remove(*made == Made::Table).await
             }
-            Kinds::Object(url) => targets::remove_object(url).await,
+            Resource::Object(url) => targets::remove_object(url).await,
         };
         let removed = gone(std::fs::remove_dir_all(&self.scratch));
         cleaned.and(removed.map_err(|e| Error::unavailable(format!("cannot remove `{}`", self.scratch.display()), e)))
@@ -233,13 +233,13 @@ impl Place {
 }
 
 /// For people: without a password, and without the path of a scratch folder.
-impl std::fmt::Display for Place {
+impl std::fmt::Display for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.kind {
-            Kinds::File(path) => write!(f, "file:{}", path.display()),
-            Kinds::Git { branch, .. } => write!(f, "{branch} of the remote"),
-            Kinds::Sql { resource, .. } => write!(f, "{resource} in the database"),
-            Kinds::Object(url) => f.write_str(&shown(url)),
+            Resource::File(path) => write!(f, "file:{}", path.display()),
+            Resource::Git { branch, .. } => write!(f, "{branch} of the remote"),
+            Resource::Sql { resource, .. } => write!(f, "{resource} in the database"),
+            Resource::Object(url) => f.write_str(&shown(url)),
         }
     }
 }
@@ -316,7 +316,7 @@ fn clean_database(path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn ours(args: &[&str]) -> Result<Command> {
+fn leasehold(args: &[&str]) -> Result<Command> {
     let program = std::env::current_exe().map_err(|e| Error::unavailable("cannot find leasehold itself", e))?;
     let mut command = Command::new(program);
     command.args(args);
@@ -354,13 +354,13 @@ pub struct Writer {
 
 impl Writer {
     /// One that writes `text` as soon as it may.
-    pub fn start(place: &Place, token: &Token, text: &str) -> Result<Self> {
-        Self::spawn(place, token, text, Role::Holder)
+    pub fn start(target: &Target, token: &Token, text: &str) -> Result<Self> {
+        Self::spawn(target, token, text, Role::Holder)
     }
 
     /// One that is stopped in the middle: behind the check of its token, where the verb has one before its payload.
-    pub fn stopped(place: &Place, token: &Token) -> Result<Self> {
-        let mut writer = Self::spawn(place, token, "written by the zombie", Role::Zombie)?;
+    pub fn stopped(target: &Target, token: &Token) -> Result<Self> {
+        let mut writer = Self::spawn(target, token, "written by the zombie", Role::Zombie)?;
         match &writer.held {
             None => {
                 let padding = vec![b' '; PADDING_BYTES];
@@ -384,36 +384,36 @@ impl Writer {
         Ok(writer)
     }
 
-    fn spawn(place: &Place, token: &Token, text: &str, role: Role) -> Result<Self> {
-        if place.stop.as_ref().is_some_and(|stop| *stop.borrow()) {
+    fn spawn(target: &Target, token: &Token, text: &str, role: Role) -> Result<Self> {
+        if target.stop.as_ref().is_some_and(|stop| *stop.borrow()) {
             return Err(told_to_end());
         }
         let mut payload = text.to_owned();
-        let mut command = match &place.kind {
-            Kinds::File(path) => {
-                let mut command = ours(&["write", "--"])?;
+        let mut command = match &target.kind {
+            Resource::File(path) => {
+                let mut command = leasehold(&["write", "--"])?;
                 command.arg(path);
                 command
             }
-            Kinds::Object(url) => ours(&["put", "-", url])?,
-            Kinds::Sql { url, resource, .. } => {
+            Resource::Object(url) => leasehold(&["put", "-", url])?,
+            Resource::Sql { url, resource, .. } => {
                 payload = "SELECT 1".to_owned();
-                ours(&["sql", url, "--resource", resource, "-f", "-"])?
+                leasehold(&["sql", url, "--resource", resource, "-f", "-"])?
             }
-            Kinds::Git { remote, branch, namespace } => {
-                let tree = output_of(place.git(role).args(["hash-object", "-t", "tree", "-w", "/dev/null"]))?;
-                let commit = output_of(place.git(role).args(["commit-tree", tree.trim(), "-m", text]))?;
-                let mut command = ours(&["push", "--fence-namespace", &namespace.to_string(), "--repo"])?;
-                command.arg(place.repository(role)).arg(remote).arg(format!("+{}:{branch}", commit.trim()));
+            Resource::Git { remote, branch, namespace } => {
+                let tree = output_of(target.git(role).args(["hash-object", "-t", "tree", "-w", "/dev/null"]))?;
+                let commit = output_of(target.git(role).args(["commit-tree", tree.trim(), "-m", text]))?;
+                let mut command = leasehold(&["push", "--fence-namespace", &namespace.to_string(), "--repo"])?;
+                command.arg(target.repository(role)).arg(remote).arg(format!("+{}:{branch}", commit.trim()));
                 command
             }
         };
-        let is_git = matches!(place.kind, Kinds::Git { .. });
+        let is_git = matches!(target.kind, Resource::Git { .. });
         command.env("LEASEHOLD_TOKEN", token.wire());
-        command.env("LEASEHOLD_STORE", format!("dir:{}", place.scratch.join("no-store").display()));
+        command.env("LEASEHOLD_STORE", format!("dir:{}", target.scratch.join("no-store").display()));
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let child = command.spawn().map_err(|e| Error::unavailable("cannot start a writer", e))?;
-        let held = (is_git && role == Role::Zombie).then(|| (place.reached(), place.held()));
+        let held = (is_git && role == Role::Zombie).then(|| (target.reached(), target.held()));
         Ok(Writer { child, rest: payload.into_bytes(), held })
     }
 

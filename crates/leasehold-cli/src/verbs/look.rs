@@ -1,13 +1,12 @@
-//! `ls`: who holds what.
+//! `ls`, `show`, `history`: who holds what, and why it moved. They change nothing.
 
-use super::existing;
-use crate::args::{Common, Ls as Args};
-use crate::config::Settings;
+use crate::args::{Ls, Name};
+use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::{self, Reader};
 use crate::view;
 use leasehold_core::clock::{Clock, SystemClock};
-use leasehold_core::{Coordinator, Inspection, LeaseName, Result};
+use leasehold_core::{Coordinator, Error, Inspection, LeaseName, Result};
 use serde_json::Value;
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -16,30 +15,25 @@ const PAGE: usize = 500;
 /// How often a live listing is read anew.
 const REFRESH: Duration = Duration::from_secs(1);
 
-pub async fn ls(common: &Common, args: &Args) -> Result<Exit> {
-    let settings = Settings::gather(common)?;
-    let mut coordinator = None;
+pub async fn ls(context: &Context, args: &Ls) -> Result<Exit> {
+    let json = context.common.json;
     let mut shown = String::new();
     let mut told = Vec::new();
     loop {
-        if coordinator.is_none() {
-            coordinator = existing(&settings).await?;
-        }
-        let (leases, damaged) = match &coordinator {
+        let coordinator = context.existing().await?;
+        let (leases, damaged) = match coordinator {
             Some(coordinator) => gather(coordinator, args).await?,
             None => Default::default(),
         };
-        let text = if common.json {
+        let text = if json {
             format!("{}\n", Value::Array(leases.iter().map(view::lease_json).collect()))
         } else {
-            let mut rows = vec![view::lease_header()];
-            rows.extend(leases.iter().map(view::lease_row));
-            output::table(&rows)
+            output::table(&view::LEASE_HEADER, leases.iter().map(view::lease_row))
         };
         // The lines of a live listing change with every second that passes; programs only want real changes.
-        let signature = if common.json { format!("[]{}", signature(&leases)) } else { text.clone() };
+        let signature = if json { format!("[]{}", signature(&leases)) } else { text.clone() };
         if shown != signature {
-            if args.watch && !common.json && std::io::stdout().is_terminal() {
+            if args.watch && !json && std::io::stdout().is_terminal() {
                 output::print("\x1b[H\x1b[2J")?;
             }
             if output::deliver(&text)? == Reader::Gone {
@@ -54,10 +48,10 @@ pub async fn ls(common: &Common, args: &Args) -> Result<Exit> {
             told = messages;
         }
         if !args.watch {
-            if leases.is_empty() && damaged.is_empty() && !common.json {
+            if leases.is_empty() && damaged.is_empty() && !json {
                 output::say(&match coordinator {
                     Some(_) => "no leases yet".to_owned(),
-                    None => format!("no leases yet: there is no store at `{}`", settings.store.value),
+                    None => format!("no leases yet: there is no store at `{}`", context.settings()?.store.value),
                 });
             }
             return Ok(damaged.first().map_or(Exit::Done, Exit::from));
@@ -66,7 +60,7 @@ pub async fn ls(common: &Common, args: &Args) -> Result<Exit> {
     }
 }
 
-async fn gather(coordinator: &Coordinator, args: &Args) -> Result<(Vec<Inspection>, Vec<leasehold_core::Error>)> {
+async fn gather(coordinator: &Coordinator, args: &Ls) -> Result<(Vec<Inspection>, Vec<Error>)> {
     let (mut leases, mut damaged) = (Vec::new(), Vec::new());
     let mut after: Option<LeaseName> = None;
     loop {
@@ -92,4 +86,22 @@ async fn gather(coordinator: &Coordinator, args: &Args) -> Result<(Vec<Inspectio
 
 fn signature(leases: &[Inspection]) -> String {
     leases.iter().map(|l| format!("{} {:?} {}\n", l.lease, l.record, view::state(l))).collect()
+}
+
+pub async fn show(context: &Context, args: &Name) -> Result<Exit> {
+    let lease = context.lease(&args.name).await?;
+    context.print(|| view::lease_json(&lease), || view::lease_page(&lease))
+}
+
+/// Latest first.
+pub async fn history(context: &Context, args: &Name) -> Result<Exit> {
+    let lease = context.lease(&args.name).await?;
+    let transfers = || lease.record.transfers.iter().rev();
+    context.print(
+        || Value::Array(transfers().map(|transfer| view::transfer_json(transfer)).collect()),
+        || {
+            let rows = transfers().map(|transfer| view::transfer_row(transfer, lease.now));
+            output::table(&["EPOCH", "WHEN", "REASON", "HOLDER", "ENDED", "WHY"], rows)
+        },
+    )
 }

@@ -16,13 +16,13 @@ const PREFIX: &str = "leasehold-work-";
 /// The file whose flock lasts for as long as its process does.
 const ALIVE: &str = "alive";
 
-pub struct Bench {
+pub struct WorkFolder {
     path: PathBuf,
     /// Held until the process ends, however it does; the command does not inherit it.
     _alive: File,
 }
 
-impl Bench {
+impl WorkFolder {
     pub fn new() -> Result<Self> {
         const TRIES: u32 = 5;
         let folder = std::env::temp_dir();
@@ -32,7 +32,7 @@ impl Bench {
             let path = folder.join(format!("{PREFIX}{}", Nonce::random()));
             DirBuilder::new().mode(0o700).create(&path).map_err(|e| cannot(e, &path))?;
             match claim(&path) {
-                Ok(alive) => return Ok(Bench { path, _alive: alive }),
+                Ok(alive) => return Ok(WorkFolder { path, _alive: alive }),
                 // Another's sweep was faster than the flock.
                 Err(error) => last = Some(cannot(error, &path)),
             }
@@ -43,9 +43,9 @@ impl Bench {
 
     /// Clears it, and lays out the payload; gives its path. A folder that was removed, as cleaners of temporary files do, is
     /// made anew under another name.
-    pub fn lay(&mut self, payload: &Content) -> Result<PathBuf> {
+    pub fn prepare(&mut self, payload: &Content) -> Result<PathBuf> {
         if !is_own_folder(&self.path) && !undone(Mend::LaneFolderNotMadeAnew) {
-            *self = Bench::new()?;
+            *self = WorkFolder::new()?;
         }
         for path in [self.result(), self.follow_ups()] {
             let _ = std::fs::remove_file(path);
@@ -68,7 +68,7 @@ impl Bench {
     }
 }
 
-impl Drop for Bench {
+impl Drop for WorkFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.path);
     }

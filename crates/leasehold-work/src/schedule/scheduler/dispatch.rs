@@ -1,19 +1,18 @@
-//! Looking at one job: what is due, what is dropped, what is in the way, and what is claimed.
+//! Checking one job: what is due, what is dropped, what is in the way, and what is claimed.
 //!
 //! Promise: whatever is decided is decided on what the store just said, at the store's time; a slot is run only under a
 //! lease in whose record it was claimed in the same swap. Non-promise: skips are judged by whoever looks first.
 
-use super::{Launcher, News, Settings, Start};
-use crate::schedule::due::{Dropped, Last, due};
+use super::{Event, Launcher, Settings, Start};
+use crate::schedule::due::{Candidate, Dropped, Plan};
 use crate::schedule::job::{Busy, Job};
 use crate::schedule::journal::{Fate, RunEnd};
 use crate::schedule::journals::Journals;
-use crate::schedule::standing::{Interrupted, Standing};
 use leasehold_core::clock::{Clock, Moment};
 use leasehold_core::lease::protocol::{AfterFailure, SlotClaim};
 use leasehold_core::{
     Acquired, Ask, Epoch, Error, HolderId, Inspection, Kind, LeaseName, LeaseVerbs, Outcome, Ownership, Result, Slot,
-    SlotMark, SlotState, Timestamp, Transfer,
+    SlotState, Timestamp, Transfer,
 };
 use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
@@ -29,18 +28,16 @@ use tokio::sync::{Semaphore, mpsc};
 const ASKING: usize = 64;
 /// How often a job is decided anew when others decide at the same time.
 const MAX_ROUNDS: u32 = 32;
-/// How long after trouble it is looked at again.
-const AFTER_TROUBLE: Duration = Duration::from_secs(5);
+/// How long after an error a job is checked again.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// The longest pause before a slot that could not be started is tried again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// How often one looks whether a run that is in the way has ended.
+/// How often to check whether a run that is in the way has ended.
 const POLL: Duration = Duration::from_secs(2);
-/// How soon it is tried again when as many runs go on here as may.
-const FOR_A_SEAT: Duration = Duration::from_millis(500);
+/// How soon to retry when as many runs as may are running here.
+const RETRY_WHEN_FULL: Duration = Duration::from_millis(500);
 /// A store clock that is behind what it should show by more than this, and more than an answer may take, was set back.
 const SET_BACK: Duration = Duration::from_secs(60);
-/// A slot that is so fresh cannot have been passed over by another machine and be free again.
-const FRESH: Duration = Duration::from_millis(500);
 
 /// What was decided about a job.
 #[derive(Debug)]
@@ -71,15 +68,15 @@ pub trait Watcher: std::fmt::Debug + Send + Sync {
     fn decided(&self, job: &Job, decided: Decided);
 }
 
-/// What all looks share.
+/// What all checks share.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct Dispatcher {
     coordinator: Arc<dyn LeaseVerbs>,
     journals: Journals,
     launcher: Arc<dyn Launcher>,
     watcher: Arc<dyn Watcher>,
     settings: Settings,
-    tell: mpsc::UnboundedSender<News>,
+    tell: mpsc::UnboundedSender<Event>,
     asking: Semaphore,
     running: Arc<Semaphore>,
     anchor: Mutex<(Timestamp, Moment)>,
@@ -96,9 +93,9 @@ struct Told {
     unread: HashSet<LeaseName>,
 }
 
-impl std::fmt::Debug for News {
+impl std::fmt::Debug for Event {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("News")
+        f.write_str("Event")
     }
 }
 
@@ -113,7 +110,7 @@ enum Readiness {
 
 /// The first slot with nothing in its way.
 enum First {
-    Clear(Slot),
+    Clear(Candidate),
     /// None; look again at this time, if at any.
     Later(Option<Timestamp>),
     /// What was passed over is written down: look again.
@@ -125,25 +122,25 @@ enum Claimed {
     Ours,
     /// Another was faster.
     NotOurs,
-    /// As many runs as may go on here do.
+    /// As many runs as may are running here.
     NoSeat,
 }
 
-impl Desk {
+impl Dispatcher {
     pub(super) fn new(
         coordinator: Arc<dyn LeaseVerbs>,
         journals: Journals,
         launcher: Arc<dyn Launcher>,
         watcher: Arc<dyn Watcher>,
         settings: Settings,
-        tell: mpsc::UnboundedSender<News>,
+        tell: mpsc::UnboundedSender<Event>,
     ) -> Self {
         let running = Arc::new(Semaphore::new(settings.max_running.max(1)));
         let anchor = Mutex::new((Timestamp::from_millis(0), coordinator.clock().now()));
         let asking = Semaphore::new(ASKING);
         let set_back = AtomicBool::new(false);
         let told = Mutex::default();
-        Desk { coordinator, journals, launcher, watcher, settings, tell, asking, running, anchor, set_back, told }
+        Dispatcher { coordinator, journals, launcher, watcher, settings, tell, asking, running, anchor, set_back, told }
     }
 
     pub(super) fn coordinator(&self) -> &Arc<dyn LeaseVerbs> {
@@ -158,8 +155,8 @@ impl Desk {
         self.coordinator.clock().clone()
     }
 
-    pub(super) fn tell(&self, news: News) {
-        let _ = self.tell.send(news);
+    pub(super) fn send(&self, event: Event) {
+        let _ = self.tell.send(event);
     }
 
     /// The store's clock showed this when it was asked at that moment.
@@ -179,7 +176,7 @@ impl Desk {
     pub(super) fn now(&self) -> Timestamp {
         let (now, asked) = *self.anchor.lock().unwrap_or_else(PoisonError::into_inner);
         let elapsed = self.clock().now().saturating_since(asked);
-        // Rounded down: a look before its time would find nothing due.
+        // Rounded down: a check before its time would find nothing due.
         Timestamp::from_millis(now.as_millis().saturating_add(elapsed.as_millis() as u64))
     }
 
@@ -189,7 +186,7 @@ impl Desk {
     }
 
     /// Settles what is due of this job and says when to look again.
-    pub(super) async fn attend(self: &Arc<Self>, job: &Arc<Job>) -> Option<Timestamp> {
+    pub(super) async fn check(self: &Arc<Self>, job: &Arc<Job>) -> Option<Timestamp> {
         match unless_it_panics(self.settle(job)).await.flatten() {
             Ok(again) => {
                 self.told().trouble.remove(&job.name);
@@ -197,7 +194,7 @@ impl Desk {
             }
             Err(error) => {
                 self.trouble(job, error);
-                Some(self.now().plus(AFTER_TROUBLE))
+                Some(self.now().plus(RETRY_AFTER))
             }
         }
     }
@@ -236,84 +233,71 @@ impl Desk {
             let asked = self.clock().now();
             let seen = self.coordinator.inspect(&job.name).await?;
             self.learn(seen.now, asked);
-            let standing = self.decide(job, &seen).await?;
-            self.tell_ahead(job, standing.ahead, seen.now);
-            if let Some(Interrupted::Died(slot)) = standing.interrupted {
-                if let Some(fate) = self.journals.give_up(&job.name, slot).await? {
-                    self.watcher.decided(job, Decided::PassedOver(slot, fate));
-                }
-                continue;
+            let plan = self.plan(job, &seen).await?;
+            self.tell_ahead(job, plan.ahead, seen.now);
+            let (given_up, dropped) = self.journals.settle(&job.name, &plan).await?;
+            if let Some((slot, fate)) = given_up {
+                self.watcher.decided(job, Decided::PassedOver(slot, fate));
             }
-            let dropped = &standing.due.dropped;
-            if !dropped.is_empty() {
-                let new = self.journals.drop_slots(&job.name, dropped).await?;
-                new.iter().for_each(|d| self.watcher.decided(job, Decided::Dropped(*d)));
-                if new != *dropped {
-                    // Another was at it too: what is left is decided on what it wrote.
-                    continue;
-                }
+            dropped.iter().for_each(|d| self.watcher.decided(job, Decided::Dropped(*d)));
+            if dropped != plan.due.dropped {
+                // Another was at it too: what is left is decided on what it wrote.
+                continue;
             }
             let next = job.schedule.next_after(seen.now).map(|slot| slot.0.plus(job.delay(slot)));
             let next = next.into_iter().chain(recheck(&seen)).min();
-            let slot = match self.first_clear(job, &standing, &seen).await? {
-                First::Clear(slot) => slot,
+            let Candidate { slot, gives_up, .. } = match self.first_clear(job, &plan, &seen).await? {
+                First::Clear(candidate) => candidate,
                 First::Later(at) => return Ok(next.into_iter().chain(at).min()),
                 First::Written => continue,
             };
             self.watcher.decided(job, Decided::Due(slot));
             drop(asking);
-            match self.claim(job, SlotClaim { gives_up: standing.gives_up(), ..claim_on(slot) }).await? {
+            match self.claim(job, SlotClaim { slot, after_failure: AfterFailure::Leave, gives_up }).await? {
                 Claimed::Ours => return Ok(next),
-                Claimed::NoSeat => return Ok(Some(self.now().plus(FOR_A_SEAT))),
+                Claimed::NoSeat => return Ok(Some(self.now().plus(RETRY_WHEN_FULL))),
                 Claimed::NotOurs => {}
             }
         }
         Ok(Some(self.now().plus(POLL)))
     }
 
-    /// Where the job stands by what was seen.
-    async fn decide(&self, job: &Job, seen: &Inspection) -> Result<Standing> {
-        // The usual case needs no journal: the slot before is settled, and this one has just come.
-        let is_usual = |mark: &SlotMark| {
-            let is_settled = mark.state != SlotState::Running && mark.slot.0 <= seen.now;
-            is_settled && !self.told().unread.contains(&job.name)
-        };
-        if let Some(mark) = seen.record.slot.filter(is_usual) {
-            let due = due(&job.schedule, seen.now, Last::Settled(mark.slot.0), job.catch_up, |_| false);
-            let fresh = |slot: &Slot| seen.now.saturating_since(slot.0) < FRESH;
-            if due.dropped.is_empty() && due.run.iter().all(fresh) {
-                return Ok(Standing { interrupted: None, due, ahead: None });
-            }
+    /// What is to be done by what was seen.
+    async fn plan(&self, job: &Job, seen: &Inspection) -> Result<Plan> {
+        let usual = Plan::without_journal(&job.schedule, &seen.record, job.catch_up, seen.now);
+        if let Some(plan) = usual.filter(|_| !self.told().unread.contains(&job.name)) {
+            return Ok(plan);
         }
         let mut journal = self.journals.read(&job.name).await?.0;
         self.told().unread.remove(&job.name);
         if journal.since.is_none_or(|since| since > seen.now) {
             journal.since = Some(self.journals.register(&job.name).await?);
         }
-        Ok(Standing::of(&job.schedule, &seen.record, &journal, job.catch_up, seen.now))
+        Ok(Plan::of(&job.schedule, &seen.record, &journal, job.catch_up, seen.now))
     }
 
     /// The first slot with nothing in the way; the slot whose run died is the first of all. Those that are passed over
     /// because of what is in the way are written down.
-    async fn first_clear(&self, job: &Job, standing: &Standing, seen: &Inspection) -> Result<First> {
-        let mut later = None;
-        if let (Some(Interrupted::Again(slot)), None) = (standing.interrupted, &seen.record.paused) {
-            match (seen.record.live_tenure(seen.now), try_again_at(&seen.record, slot)) {
-                (Some(tenure), _) => later = Some(seen.now.plus(POLL).min(tenure.deadline)),
-                // Newer ones wait for it.
-                (None, Some(at)) if at > seen.now => return Ok(First::Later(Some(at))),
-                (None, _) => return Ok(First::Clear(slot)),
+    async fn first_clear(&self, job: &Job, plan: &Plan, seen: &Inspection) -> Result<First> {
+        let (mut later, mut written) = (None, false);
+        for candidate in plan.candidates(&seen.record) {
+            let slot = candidate.slot;
+            if candidate.is_recovery {
+                match (seen.record.live_tenure(seen.now), try_again_at(&seen.record, slot)) {
+                    (Some(tenure), _) => later = Some(seen.now.plus(POLL).min(tenure.deadline)),
+                    // Newer ones wait for it.
+                    (None, Some(at)) if at > seen.now => return Ok(First::Later(Some(at))),
+                    (None, _) => return Ok(First::Clear(candidate)),
+                }
+                continue;
             }
-        }
-        let mut written = false;
-        for slot in standing.due.run.iter().copied() {
             let start = slot.0.plus(job.delay(slot));
             if start > seen.now {
                 later = later.into_iter().chain([start]).min();
                 break;
             }
             match readiness(job, slot, seen) {
-                Readiness::Clear => return Ok(First::Clear(slot)),
+                Readiness::Clear => return Ok(First::Clear(candidate)),
                 Readiness::Later(at) => later = later.into_iter().chain([at]).min(),
                 Readiness::Over(fate) => {
                     if self.journals.pass_over(&job.name, slot, job.schedule.before(slot), fate).await? {
@@ -340,30 +324,26 @@ impl Desk {
         };
         let epoch = grant.token().epoch;
         self.watcher.decided(job, Decided::Started(slot, epoch));
-        self.tell(News::Began);
-        let (desk, start) = (self.clone(), Start { job: job.clone(), slot, grant: *grant });
+        self.send(Event::Began);
+        let (dispatcher, start) = (self.clone(), Start { job: job.clone(), slot, grant: *grant });
         tokio::spawn(async move {
             let _seat = seat;
             let name: LeaseName = start.job.name.clone();
-            match unless_it_panics(desk.launcher.launch(&start)).await {
+            match unless_it_panics(dispatcher.launcher.launch(&start)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
                     // Nothing was started: the slot stays open, for us or for another.
-                    let _ = desk.coordinator.release(&start.grant, Outcome::NotStarted).await;
-                    let _ = desk.journals.end(&name, slot, epoch, RunEnd::NOT_STARTED).await;
-                    desk.trouble(&start.job, error);
+                    let _ = dispatcher.coordinator.release(&start.grant, Outcome::NotStarted).await;
+                    let _ = dispatcher.journals.end(&name, slot, epoch, RunEnd::NOT_STARTED).await;
+                    dispatcher.trouble(&start.job, error);
                 }
-                // What it started, if anything, goes on or is found to have died.
-                Err(error) => desk.trouble(&start.job, error),
+                // What it started, if anything, is still running or is found to have died.
+                Err(error) => dispatcher.trouble(&start.job, error),
             }
-            desk.tell(News::Ended { name });
+            dispatcher.send(Event::Ended { name });
         });
         Ok(Claimed::Ours)
     }
-}
-
-const fn claim_on(slot: Slot) -> SlotClaim {
-    SlotClaim::new(slot, AfterFailure::Leave)
 }
 
 /// When a slot that could not be started is tried again, by us or by another: the pause grows with each time in a row. It is
@@ -373,11 +353,11 @@ fn try_again_at(record: &Ownership, slot: Slot) -> Option<Timestamp> {
         |transfer: &&Arc<Transfer>| transfer.slot == Some(slot) && transfer.outcome == Some(Outcome::NotStarted);
     let times = record.transfers.iter().rev().take_while(is_one).count();
     let last = record.transfers.last().filter(|_| times > 0)?;
-    let pause = AFTER_TROUBLE.saturating_mul(1 << (times - 1).min(8)).min(LONGEST_PAUSE);
+    let pause = RETRY_AFTER.saturating_mul(1 << (times - 1).min(8)).min(LONGEST_PAUSE);
     Some(last.at.plus(Duration::from_millis(last.held_for_ms.unwrap_or(0))).plus(pause))
 }
 
-/// A look that panics is an error like any other: its job is looked at again.
+/// A check that panics is an error like any other: its job is checked again.
 async fn unless_it_panics<T>(work: impl Future<Output = T>) -> Result<T> {
     let mut work = pin!(work);
     let outcome = poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
@@ -391,7 +371,7 @@ async fn unless_it_panics<T>(work: impl Future<Output = T>) -> Result<T> {
     })
 }
 
-/// When to look whether a run that goes on has died.
+/// When to check whether a run that is still running has died.
 fn recheck(seen: &Inspection) -> Option<Timestamp> {
     let is_running = seen.record.slot.is_some_and(|mark| mark.state == SlotState::Running);
     seen.record.live_tenure(seen.now).filter(|_| is_running).map(|tenure| tenure.deadline)

@@ -1,0 +1,340 @@
+//! What a command works with: its settings, the store, and how it prints.
+//!
+//! Promise: settings are read once and the store is opened once, when somebody first asks for them. Whoever means a
+//! lease, a token or a queue gets it here. Non-promise: what failed is tried anew when it is asked for again.
+
+use crate::args::Common;
+use crate::config::{Flags, Settings, Source, variable};
+use crate::exit::Exit;
+use crate::output;
+use leasehold_core::{
+    Coordinator, Error, Event, Inspection, Kind, LeaseName, Ownership, Resolved, Resolver, Result, Right, Token,
+};
+use leasehold_stores::{StoreUrl, open};
+use leasehold_work::Tokens;
+use leasehold_work::queue::{Queue, QueueName};
+use leasehold_work::spool::{Presence, Spool};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use tokio::sync::OnceCell;
+
+/// Where `run` and `work` tell their command by which token it writes.
+const TOKEN: &str = "LEASEHOLD_TOKEN";
+/// Where `work` tells its command which queue its item is of.
+pub const QUEUE: &str = "LEASEHOLD_QUEUE";
+
+/// One command's.
+#[derive(Debug)]
+pub struct Context {
+    pub common: Common,
+    flags: Flags,
+    settings: OnceLock<Settings>,
+    coordinator: OnceCell<Coordinator>,
+}
+
+impl Context {
+    pub const fn new(common: Common, flags: Flags) -> Self {
+        Context { common, flags, settings: OnceLock::new(), coordinator: OnceCell::const_new() }
+    }
+
+    /// The settings in force.
+    pub fn settings(&self) -> Result<&Settings> {
+        match self.settings.get() {
+            Some(settings) => Ok(settings),
+            None => self.read_settings().map(|settings| self.settings.get_or_init(|| settings)),
+        }
+    }
+
+    /// The settings as flags, environment and files have them by now.
+    pub fn read_settings(&self) -> Result<Settings> {
+        Settings::gather_with(&self.common, &self.flags)
+    }
+
+    /// The coordinator on the store that the settings name, which is made if it is missing.
+    pub async fn coordinator(&self) -> Result<&Coordinator> {
+        self.coordinator.get_or_try_init(|| async { coordinator(self.settings()?).await }).await
+    }
+
+    /// The same for those who only look, or ask for what a missing store cannot have: they make none.
+    pub async fn existing(&self) -> Result<Option<&Coordinator>> {
+        if self.settings()?.store.value.is_missing() { Ok(None) } else { self.coordinator().await.map(Some) }
+    }
+
+    /// The same for those who bring a token: a store that is missing has not granted it.
+    pub async fn granting(&self) -> Result<&Coordinator> {
+        let store = &self.settings()?.store;
+        self.existing().await?.ok_or_else(|| {
+            let (store, source) = (&store.value, &store.source);
+            let message =
+                format!("there is no store at `{store}` (from {source}); is this the store that the token came from?");
+            Error::new(Kind::Unavailable, message)
+        })
+    }
+
+    /// The coordinator for a fence that is kept in the store, whatever the token is of.
+    pub async fn fence_store(&self, token: &Token) -> Result<&Coordinator> {
+        match Right::of(&token.lease) {
+            Right::Lease | Right::Item => self.granting().await,
+            Right::SpoolFile => self.coordinator().await,
+        }
+    }
+
+    /// A record of a lease that somebody once held or operated on; a name nobody used is most likely a typing error.
+    pub async fn lease(&self, name: &str) -> Result<Inspection> {
+        let lease = LeaseName::new(name)?;
+        if let Some(coordinator) = self.existing().await? {
+            let inspection = coordinator.inspect(&lease).await?;
+            if inspection.record != Ownership::default() {
+                return Ok(inspection);
+            }
+        }
+        Err(never_held(&lease))
+    }
+
+    /// Opens what the token is of. Nothing is made: what is missing has not granted it.
+    pub async fn open_token(&self, token: &Token) -> Result<OpenToken> {
+        if Right::of(&token.lease) == Right::SpoolFile {
+            let tokens = Tokens::default();
+            let (tokens, source) = match self.named_spool() {
+                Some((path, source)) => (tokens.with_spool(existing_spool(&path)?), source),
+                None => (tokens, Source::Default),
+            };
+            return Ok(OpenToken { token: token.clone(), tokens, coordinator: None, source });
+        }
+        let coordinator = self.granting().await?.clone();
+        let (tokens, source) = (self.tokens(&coordinator)?, self.settings()?.store.source.clone());
+        Ok(OpenToken { token: token.clone(), tokens, coordinator: Some(coordinator), source })
+    }
+
+    /// Tokens of this store's leases and items, with the store named as people know it.
+    pub fn tokens(&self, coordinator: &Coordinator) -> Result<Tokens> {
+        let store = &self.settings()?.store;
+        let place = format!("store `{}` (from {})", store.value, store.source);
+        Ok(Tokens::new(coordinator.clone()).calling_the_store(place))
+    }
+
+    /// The spool that was named: by --store, or in the environment that `work` set.
+    fn named_spool(&self) -> Option<(PathBuf, Source)> {
+        let variable = |name: &'static str| std::env::var(name).ok().map(|text| (text, Source::Environment(name)));
+        let flag = self.common.store.clone().map(|text| (text, Source::Flag));
+        let named = [flag, variable("LEASEHOLD_STORE"), variable(QUEUE)].into_iter().flatten();
+        named.into_iter().find_map(|(text, source)| match Target::parse(&text) {
+            Ok(Target::Spool(path)) => Some((path, source)),
+            _ => None,
+        })
+    }
+
+    /// Opens a queue, and makes what is missing.
+    pub async fn queue(&self, target: &Target) -> Result<Open> {
+        let path = match target {
+            Target::Queue(name) => {
+                return Ok(Open::Queue(Queue::new(self.coordinator().await?.store().clone(), name.clone())));
+            }
+            Target::Spool(path) => path,
+        };
+        let is_missing = self.missing(target)?.is_some();
+        let spool = Spool::open(path)?;
+        if is_missing {
+            let shown = path.display();
+            output::say(&format!(
+                "made a new spool at `{shown}`; if other machines share it, see that it is mounted here"
+            ));
+        }
+        Ok(Open::Spool(spool))
+    }
+
+    /// The same for those who ask for what a missing one cannot have.
+    pub async fn existing_queue(&self, target: &Target) -> Result<Open> {
+        match self.missing(target)? {
+            Some(what) => Err(Error::new(Kind::Invalid, format!("there is no {what}"))),
+            None => self.queue(target).await,
+        }
+    }
+
+    /// What has to be made before there can be anything in a queue, if it is not there.
+    pub fn missing(&self, target: &Target) -> Result<Option<String>> {
+        Ok(match target {
+            Target::Queue(_) => {
+                let store = &self.settings()?.store.value;
+                store.is_missing().then(|| format!("store at `{store}`"))
+            }
+            Target::Spool(path) => {
+                (Presence::at(path)? != Presence::Spool).then(|| format!("spool at `{}`", path.display()))
+            }
+        })
+    }
+
+    /// Prints data: JSON if that was asked for, text otherwise.
+    pub fn print(&self, json: impl FnOnce() -> Value, text: impl FnOnce() -> String) -> Result<Exit> {
+        if self.common.json {
+            output::json(&json())?
+        } else {
+            output::print(&text())?
+        }
+        Ok(Exit::Done)
+    }
+
+    /// Prints JSON if that was asked for, and nothing otherwise.
+    pub fn print_json(&self, json: impl FnOnce() -> Value) -> Result<Exit> {
+        self.print(json, String::new)
+    }
+
+    /// Prints JSON if that was asked for, and says it to people otherwise.
+    pub fn tell(&self, json: impl FnOnce() -> Value, text: impl FnOnce() -> String) -> Result<Exit> {
+        if self.common.json {
+            output::json(&json())?
+        } else {
+            output::say(&text())
+        }
+        Ok(Exit::Done)
+    }
+
+    /// Completes the command that heals an error: it goes to the store or the spool that this command used.
+    pub fn complete(&self, error: Error) -> Error {
+        let error = match self.named_spool() {
+            Some((path, _)) => error.in_store(&format!("spool:{}", path.display())),
+            None => error,
+        };
+        match self.settings() {
+            Ok(settings) => error.in_store(&settings.store.value.to_string()),
+            Err(_) => error,
+        }
+    }
+}
+
+/// What a token is of, opened.
+pub struct OpenToken {
+    token: Token,
+    pub tokens: Tokens,
+    /// The store, for a lease or an item in it.
+    pub coordinator: Option<Coordinator>,
+    /// Who named the store or the spool.
+    pub source: Source,
+}
+
+impl OpenToken {
+    /// Looks the token up in what was opened.
+    pub async fn resolve(&self) -> Result<Resolved> {
+        self.tokens.resolve(&self.token).await
+    }
+
+    /// Counts a refusal. Leases have counters, items have histories.
+    pub async fn count_fenced(&self) {
+        if let (Some(coordinator), Right::Lease) = (&self.coordinator, Right::of(&self.token.lease)) {
+            let _ = coordinator.count(&self.token.lease, Event::Fenced).await;
+        }
+    }
+}
+
+/// What a queue's name on the command line stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// A queue in the store.
+    Queue(QueueName),
+    /// A folder.
+    Spool(PathBuf),
+}
+
+impl Target {
+    pub fn parse(text: &str) -> Result<Self> {
+        let Some(path) = text.strip_prefix("spool:") else { return Ok(Target::Queue(text.parse()?)) };
+        let refuse = |what: &str| Error::invalid("queue name", text, format!("{what}; use spool:/path/to/folder"));
+        if path.is_empty() || path.chars().any(char::is_control) {
+            return Err(refuse("the path is empty, or has a control character"));
+        }
+        if path == "~" || path.starts_with("~/") {
+            return Err(refuse("`~` is not expanded here"));
+        }
+        let absolute = std::path::absolute(path).map_err(|e| refuse("the path cannot be resolved").with_source(e))?;
+        Ok(Target::Spool(absolute))
+    }
+
+    /// The folder of a spool.
+    pub fn spool(text: &str) -> Result<PathBuf> {
+        match Target::parse(text)? {
+            Target::Spool(path) => Ok(path),
+            Target::Queue(_) => Err(Error::invalid("spool", text, "use spool:/path/to/folder")),
+        }
+    }
+
+    /// For another process's command line.
+    pub fn portable(&self) -> String {
+        match self {
+            Target::Queue(name) => name.to_string(),
+            Target::Spool(path) => format!("spool:{}", path.display()),
+        }
+    }
+}
+
+/// An open queue.
+pub enum Open {
+    /// In the store.
+    Queue(Queue),
+    /// A folder.
+    Spool(Spool),
+}
+
+/// Does the same with whichever it is.
+macro_rules! with_backlog {
+    ($open:expr, $backlog:ident => $does:expr) => {
+        match $open {
+            $crate::context::Open::Queue($backlog) => $does,
+            $crate::context::Open::Spool($backlog) => $does,
+        }
+    };
+}
+pub(crate) use with_backlog;
+
+/// The coordinator on the store that these settings name, which is made if it is missing.
+pub async fn coordinator(settings: &Settings) -> Result<Coordinator> {
+    open_store(&settings.store.value).await
+}
+
+/// The coordinator on this store, which is made if it is missing.
+pub async fn open_store(url: &StoreUrl) -> Result<Coordinator> {
+    let missing = url.scheme() == "dir" && url.is_missing();
+    let coordinator = Coordinator::new(open(url).await?);
+    if missing {
+        // Below a mount point whose share is not mounted, this is the moment at which a fleet splits in two.
+        output::say(&format!("made a new store at `{url}`; if other machines share it, see that it is mounted here"));
+    }
+    Ok(coordinator)
+}
+
+/// The token from the flag, or from the environment that `run` set.
+pub fn token(flag: Option<&str>) -> Result<Token> {
+    token_or(flag, "no token: run this inside `leasehold run`, or give --token with what `leasehold acquire` printed")
+}
+
+/// The same, with what to say if there is none.
+pub fn token_or(flag: Option<&str>, missing: &str) -> Result<Token> {
+    match flag {
+        Some(text) => text.parse(),
+        None => variable(TOKEN, "token", str::parse)?.ok_or_else(|| Error::new(Kind::Invalid, missing)),
+    }
+}
+
+/// A spool that is there.
+pub fn existing_spool(path: &Path) -> Result<Spool> {
+    if Presence::at(path)? == Presence::Spool {
+        return Spool::open(path);
+    }
+    let message = format!("there is no spool at `{}`; is this the spool that the token came from?", path.display());
+    Err(Error::new(Kind::Unavailable, message))
+}
+
+/// The error about a name that no lease of the store has.
+pub fn never_held(lease: &LeaseName) -> Error {
+    let parts: Vec<&str> = lease.as_str().split('/').collect();
+    let message = match (Right::of(lease), &parts[..]) {
+        (Right::Item, [_, queue, id]) => {
+            format!("`{lease}` is an item of a queue; see `leasehold queue show {queue} {id}`")
+        }
+        (Right::SpoolFile, [_, id]) => {
+            format!("`{lease}` is an item of a spool; see `leasehold queue show spool:PATH {id}`")
+        }
+        _ => format!("nobody ever held a lease `{lease}`; see `leasehold ls` for those there are"),
+    };
+    Error::new(Kind::Invalid, message)
+}
