@@ -5,7 +5,7 @@
 
 use crate::args::Common;
 use crate::supervise::windows::Windows;
-use leasehold_core::{Error, Kind, Label, Result, Ttl, format_duration, parse_duration};
+use leasehold_core::{Error, Kind, Label, Result, Retention, Ttl, format_duration, parse_duration};
 use leasehold_stores::StoreUrl;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -67,6 +67,8 @@ struct File {
     grace: Option<String>,
     held_exit_code: Option<u8>,
     state: Option<String>,
+    history_transfers: Option<u64>,
+    history_age: Option<String>,
     /// `leasehold schedule` reads these.
     #[serde(default, rename = "job")]
     _job: serde::de::IgnoredAny,
@@ -106,6 +108,10 @@ pub struct Settings {
     pub held_exit_code: Setting<u8>,
     /// Where guards that keep their fence in the store keep their high water too; the user's state folder if none.
     pub state: Setting<Option<PathBuf>>,
+    /// How many old transfers of a lease are kept.
+    pub history_transfers: Setting<u64>,
+    /// For how long they are kept; for ever if none.
+    pub history_age: Setting<Option<Duration>>,
 }
 
 impl Settings {
@@ -146,6 +152,15 @@ impl Settings {
         let in_file = |f: &File| f.held_exit_code.map(|code| code.to_string());
         let held_exit_code =
             files.pick(&flags.held_exit_code, "held_exit_code", "LEASEHOLD_HELD_EXIT_CODE", in_file, code)?;
+        let count = |text: &str, _: &Source| {
+            let number = text.parse::<u64>().ok().filter(|number| (100..=1_000_000).contains(number));
+            number.ok_or_else(|| Error::invalid("number of transfers", text, "use a whole number from 100 to 1000000"))
+        };
+        let in_file = |f: &File| f.history_transfers.map(|number| number.to_string());
+        let history_transfers =
+            files.pick(&None, "history_transfers", "LEASEHOLD_HISTORY_TRANSFERS", in_file, count)?;
+        let age = |text: &str, _: &Source| parse_duration(text);
+        let history_age = files.pick(&None, "history_age", "LEASEHOLD_HISTORY_AGE", |f| f.history_age.clone(), age)?;
         Ok(Settings {
             store: store.map_or_else(|| StoreUrl::user_default().map(default), Ok)?,
             ttl: ttl.map_or_else(|| Ttl::new(DEFAULT_TTL).map(default), Ok)?,
@@ -153,7 +168,14 @@ impl Settings {
             grace: optional(grace),
             held_exit_code: held_exit_code.unwrap_or_else(|| default(0)),
             state: optional(state),
+            history_transfers: history_transfers.unwrap_or_else(|| default(Retention::default().transfers)),
+            history_age: optional(history_age),
         })
+    }
+
+    /// How much history is kept of each lease.
+    pub fn retention(&self) -> Retention {
+        Retention { transfers: self.history_transfers.value, age: self.history_age.value }
     }
 
     /// The folder in which a guard keeps its high water; none if it was told to go without.
@@ -177,7 +199,7 @@ impl Settings {
     }
 
     /// Each by its name, as people see it, with where it came from; no value where it is left to the default.
-    pub fn rows(&self) -> [(&'static str, Option<String>, &Source); 6] {
+    pub fn rows(&self) -> [(&'static str, Option<String>, &Source); 8] {
         let label = self.label.value.as_ref().map(ToString::to_string);
         let state = self.state_folder(false).ok().flatten().map(|folder| folder.display().to_string());
         [
@@ -187,6 +209,8 @@ impl Settings {
             ("grace", self.grace.value.map(format_duration), &self.grace.source),
             ("held_exit_code", Some(self.held_exit_code.value.to_string()), &self.held_exit_code.source),
             ("state", state, &self.state.source),
+            ("history_transfers", Some(self.history_transfers.value.to_string()), &self.history_transfers.source),
+            ("history_age", self.history_age.value.map(format_duration), &self.history_age.source),
         ]
     }
 }

@@ -9,6 +9,7 @@ use crate::exit::Exit;
 use crate::output;
 use leasehold_core::{
     Coordinator, Error, Event, Inspection, Kind, LeaseName, Ownership, Resolved, Resolver, Result, Right, Token,
+    Transfer,
 };
 use leasehold_stores::{StoreUrl, open};
 use leasehold_work::Tokens;
@@ -16,7 +17,7 @@ use leasehold_work::queue::{Queue, QueueName};
 use leasehold_work::spool::{Presence, Spool};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use tokio::sync::OnceCell;
 
 /// Where `run` and `work` tell their command by which token it writes.
@@ -90,6 +91,14 @@ impl Context {
             }
         }
         Err(never_held(&lease))
+    }
+
+    /// Every transfer of a lease that is still known, oldest first.
+    pub async fn history(&self, seen: &Inspection) -> Result<Vec<Arc<Transfer>>> {
+        match self.existing().await? {
+            Some(coordinator) => coordinator.history(&seen.lease, &seen.record).await,
+            None => Ok(seen.record.transfers.clone()),
+        }
     }
 
     /// Opens what the token is of. Nothing is made: what is missing has not granted it.
@@ -288,7 +297,7 @@ pub(crate) use with_backlog;
 
 /// The coordinator on the store that these settings name, which is made if it is missing.
 pub async fn coordinator(settings: &Settings) -> Result<Coordinator> {
-    open_store(&settings.store.value).await
+    Ok(open_store(&settings.store.value).await?.with_retention(settings.retention()))
 }
 
 /// The coordinator on this store, which is made if it is missing.

@@ -86,8 +86,8 @@ pub enum Verb {
     #[command(after_help = "Examples:\n  leasehold show daily-publish\n  leasehold show daily-publish --json")]
     Show(Name),
     /// Show why a lease moved, from the latest transfer back
-    #[command(after_help = "Examples:\n  leasehold history daily-publish")]
-    History(Name),
+    #[command(after_help = "Examples:\n  leasehold history daily-publish\n  leasehold history daily-publish --limit 0")]
+    History(History),
     /// Take a lease from whoever holds it
     #[command(after_help = "Examples:\n  leasehold revoke daily-publish --why 'it hangs since nine'")]
     Revoke(Operate),
@@ -307,6 +307,15 @@ pub struct Ls {
 pub struct Name {
     /// The lease
     pub name: String,
+}
+
+#[derive(Debug, Args)]
+pub struct History {
+    /// The lease
+    pub name: String,
+    /// At most so many transfers; 0 for all that are kept
+    #[arg(long, short = 'n', default_value_t = 50)]
+    pub limit: usize,
 }
 
 #[derive(Debug, Args)]

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 pub async fn advise(context: &Context, args: &Name) -> Result<Exit> {
     let seen = context.lease(&args.name).await?;
-    let (lease, transfers) = (&seen.lease, &seen.record.transfers);
+    let (lease, transfers) = (&seen.lease, context.history(&seen).await?);
     let ended = |outcomes: &[Outcome]| -> Vec<_> {
         transfers.iter().filter(|t| t.outcome.is_some_and(|outcome| outcomes.contains(&outcome))).collect()
     };

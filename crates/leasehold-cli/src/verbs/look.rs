@@ -1,6 +1,6 @@
 //! `ls`, `show`, `history`: who holds what, and why it moved. They change nothing.
 
-use crate::args::{Ls, Name};
+use crate::args::{History, Ls, Name};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::{self, Reader};
@@ -94,9 +94,11 @@ pub async fn show(context: &Context, args: &Name) -> Result<Exit> {
 }
 
 /// Latest first.
-pub async fn history(context: &Context, args: &Name) -> Result<Exit> {
+pub async fn history(context: &Context, args: &History) -> Result<Exit> {
     let lease = context.lease(&args.name).await?;
-    let transfers = || lease.record.transfers.iter().rev();
+    let history = context.history(&lease).await?;
+    let shown = if args.limit == 0 { history.len() } else { args.limit };
+    let transfers = || history.iter().rev().take(shown);
     context.print(
         || Value::Array(transfers().map(|transfer| view::transfer_json(transfer)).collect()),
         || {

@@ -4,9 +4,10 @@ use crate::args::Runs as Args;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::{self, relative, rough};
-use leasehold_core::{Error, Inspection, Kind, LeaseName, Outcome, Result, SlotState};
+use leasehold_core::{Error, Inspection, Kind, LeaseName, Outcome, Result, SlotState, Transfer};
 use leasehold_work::schedule::{Entry, Fate, Journal, Journals, slot_text};
 use serde_json::{Value, json};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A slot for showing.
@@ -27,7 +28,7 @@ pub async fn runs(context: &Context, args: &Args) -> Result<Exit> {
     if journal == Journal::default() && seen.record.slot.is_none() {
         return Err(nothing());
     }
-    let rows = rows(journal, &seen);
+    let rows = rows(journal, &seen, &context.history(&seen).await?);
     let header = ["SLOT", "FATE", "WHEN", "RAN FOR", "EXIT", "HOST", "EPOCH", "TRIES"];
     context.print(
         || Value::Array(rows.iter().map(as_json).collect()),
@@ -37,9 +38,11 @@ pub async fn runs(context: &Context, args: &Args) -> Result<Exit> {
 
 /// Newest first. What the journal missed, because the store was away when it was to be written, is taken from the
 /// lease's own record, which is never wrong about who ran what.
-fn rows(mut journal: Journal, seen: &Inspection) -> Vec<Row> {
+fn rows(mut journal: Journal, seen: &Inspection, history: &[Arc<Transfer>]) -> Vec<Row> {
     let record = &seen.record;
-    for transfer in &record.transfers {
+    // Slots from before the oldest that the journal still has were forgotten on purpose.
+    let oldest = journal.entries.iter().map(|entry| entry.slot).min();
+    for transfer in history.iter().filter(|transfer| record.transfers.contains(transfer) || transfer.slot >= oldest) {
         let (Some(slot), Some(to)) = (transfer.slot, &transfer.to) else { continue };
         let known = journal.entries.iter_mut().find(|e| e.slot == slot && e.last.is_none());
         let fate = match transfer.outcome {

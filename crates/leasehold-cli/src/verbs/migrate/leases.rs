@@ -100,7 +100,7 @@ impl Leases<'_> {
         Err(restless("leases"))
     }
 
-    /// Copies every lease, its counters and its journal.
+    /// Copies every lease, its counters, its journal and its history.
     pub(super) async fn arrive(&self) -> Result<()> {
         let work = self.work;
         for seen in all(&work.from).await? {
@@ -115,6 +115,7 @@ impl Leases<'_> {
             let is_home = matches!(there, Some(Relocation::Moved { .. }));
             work.carry_one(&Key::new(Shelf::Counters, lease), is_home).await?;
             work.carry_one(&Key::new(Shelf::Runs, lease), is_home).await?;
+            work.from.copy_history(lease, &seen.record, &work.to).await?;
             if let Some(refusal) = self.order(&work.to, lease, work.arrival(&seen.record)).await? {
                 return Err(refused("TO", lease, &refusal));
             }
