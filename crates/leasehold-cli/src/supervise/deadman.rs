@@ -19,7 +19,7 @@
 
 use super::signals::PASSED_ON;
 use super::windows::Windows;
-use super::wire::{Order, Outbox, Report};
+use super::wire::{self, Order, Outbox, Report};
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_system::process::{Signal, Tree, is_ignored};
 use rustix::process::{Pid, WaitOptions};
@@ -268,7 +268,7 @@ async fn wait_to_begin(
 
 async fn next_order(lines: &mut Lines<BufReader<OwnedReadHalf>>) -> Option<Order> {
     while let Ok(Some(line)) = lines.next_line().await {
-        if let Some(order) = Order::parse(&line) {
+        if let Some(order) = wire::parse(&line) {
             return Some(order);
         }
     }

@@ -285,11 +285,9 @@ impl Supervisor {
 
     /// Nothing runs before this is heard.
     fn begin(&mut self, environment: Vec<(&'static str, String)>, keeper: &Keeper<impl Tenancy>) {
-        let set = environment.into_iter().map(|(name, value)| Order::Set(name.into(), value).to_string());
-        let mut orders: String = set.collect();
+        environment.into_iter().for_each(|(name, value)| self.order(Order::Set(name.into(), value)));
         let trust_until = held_until(&keeper.standing().borrow()).unwrap_or_else(|| SystemClock.now());
-        orders.push_str(&Order::Begin(trust_until, self.windows).to_string());
-        self.orders.send(&orders);
+        self.order(Order::Begin(trust_until, self.windows));
     }
 
     /// A dead-man that does not listen is stopped, or gone: then its silence tells.
@@ -308,7 +306,7 @@ impl Supervisor {
     }
 
     fn handle_report(&mut self, line: &str, keeper: &Keeper<impl Tenancy>) {
-        match Report::parse(line) {
+        match wire::parse(line) {
             Some(Report::Started(group)) => {
                 self.group = Some(group);
                 if self.terminal.as_ref().is_some_and(Terminal::is_spoken_to) {

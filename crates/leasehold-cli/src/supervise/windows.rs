@@ -2,6 +2,7 @@
 
 use leasehold_core::clock::Moment;
 use leasehold_core::{Error, Result, Ttl, format_duration};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Killing takes time: signals must be delivered, the tree walked, the dead reaped.
@@ -10,7 +11,7 @@ const MAX_MARGIN: Duration = Duration::from_secs(2);
 const MAX_DEFAULT_GRACE: Duration = Duration::from_secs(10);
 
 /// How the end of a trust window is used: first a polite signal, then, a margin before the end, the last one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Windows {
     /// How long a command has between SIGTERM and SIGKILL.
     pub grace: Duration,

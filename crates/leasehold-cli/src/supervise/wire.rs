@@ -2,7 +2,8 @@
 
 use super::windows::Windows;
 use leasehold_core::clock::Moment;
-use std::fmt;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::time::Duration;
 use tokio::net::unix::OwnedWriteHalf;
@@ -11,14 +12,14 @@ use tokio::net::unix::OwnedWriteHalf;
 const AGAIN: Duration = Duration::from_millis(10);
 
 /// From the supervisor.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
-    /// The command is to find this in its environment. Before [`Order::Begin`]; no line breaks.
+    /// The command is to find this in its environment. Before [`Order::Begin`].
     Set(String, String),
     /// The lease is acquired and trusted until then: run the command, with these grace periods.
-    Begin(Moment, Windows),
+    Begin(#[serde(with = "moment")] Moment, Windows),
     /// The lease is trusted until then.
-    Trust(Moment),
+    Trust(#[serde(with = "moment")] Moment),
     /// Pass this signal on to the command's group.
     Signal(i32),
     /// End the command within this long.
@@ -26,7 +27,7 @@ pub enum Order {
 }
 
 /// From the dead-man.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Report {
     /// The command runs, in a group of its own with this number.
     Started(i32),
@@ -58,8 +59,8 @@ impl Outbox {
     }
 
     /// Says it at once if that can be done, and later otherwise.
-    pub fn send(&mut self, line: &impl fmt::Display) {
-        self.unsent.extend_from_slice(line.to_string().as_bytes());
+    pub fn send(&mut self, message: &impl Serialize) {
+        self.unsent.extend_from_slice(line(message).as_bytes());
         self.push();
     }
 
@@ -95,74 +96,28 @@ impl Outbox {
     }
 }
 
-impl fmt::Display for Order {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Order::Set(name, value) => writeln!(f, "set {name}={value}"),
-            Order::Begin(until, windows) => {
-                let (grace, margin) = (windows.grace.as_millis(), windows.margin.as_millis());
-                writeln!(f, "begin {},{grace},{margin}", until.as_nanos())
-            }
-            Order::Trust(until) => writeln!(f, "trust {}", until.as_nanos()),
-            Order::Signal(number) => writeln!(f, "signal {number}"),
-            Order::Stop(within) => writeln!(f, "stop {}", within.as_millis()),
-        }
-    }
+/// A message as a line.
+fn line<T: Serialize>(message: &T) -> String {
+    // None of them has anything that JSON cannot say.
+    serde_json::to_string(message).map(|text| text + "\n").unwrap_or_default()
 }
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Report::Started(group) => writeln!(f, "started {group}"),
-            Report::NotStarted(errno) => writeln!(f, "not-started {errno}"),
-            Report::Suspended(signal) => writeln!(f, "suspended {signal}"),
-            Report::OutOfTrust => writeln!(f, "out-of-trust 0"),
-            Report::LeftBehind(count) => writeln!(f, "left-behind {count}"),
-            Report::Exited(code) => writeln!(f, "exited {code}"),
-            Report::Killed(signal) => writeln!(f, "killed {signal}"),
-        }
-    }
+/// Reads a line; none if it is not one of ours.
+pub fn parse<T: DeserializeOwned>(line: &str) -> Option<T> {
+    serde_json::from_str(line).ok()
 }
 
-impl Order {
-    /// Reads a line; none if it is not one of ours.
-    pub fn parse(line: &str) -> Option<Self> {
-        let (word, rest) = line.trim_end().split_once(' ')?;
-        Some(match word {
-            "set" => {
-                let (name, value) = rest.split_once('=')?;
-                Order::Set(name.into(), value.into())
-            }
-            "begin" => {
-                let mut numbers = rest.split(',').map(|number| number.parse::<u64>().ok());
-                let mut next = || numbers.next().flatten();
-                let until = Moment::from_nanos(next()?);
-                let (grace, margin) = (Duration::from_millis(next()?), Duration::from_millis(next()?));
-                Order::Begin(until, Windows { grace, margin })
-            }
-            "trust" => Order::Trust(Moment::from_nanos(rest.parse().ok()?)),
-            "signal" => Order::Signal(rest.parse().ok()?),
-            "stop" => Order::Stop(Duration::from_millis(rest.parse().ok()?)),
-            _ => return None,
-        })
-    }
-}
+/// A moment is shared by the processes of a machine, until it is restarted.
+mod moment {
+    use leasehold_core::clock::Moment;
+    use serde::{Deserialize, Deserializer, Serializer};
 
-impl Report {
-    /// Reads a line; none if it is not one of ours.
-    pub fn parse(line: &str) -> Option<Self> {
-        let (word, number) = line.trim_end().split_once(' ')?;
-        let number: i32 = number.parse().ok()?;
-        Some(match word {
-            "started" => Report::Started(number),
-            "not-started" => Report::NotStarted(number),
-            "suspended" => Report::Suspended(number),
-            "out-of-trust" => Report::OutOfTrust,
-            "left-behind" => Report::LeftBehind(usize::try_from(number).ok()?),
-            "exited" => Report::Exited(number),
-            "killed" => Report::Killed(number),
-            _ => return None,
-        })
+    pub fn serialize<S: Serializer>(moment: &Moment, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(moment.as_nanos())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Moment, D::Error> {
+        u64::deserialize(deserializer).map(Moment::from_nanos)
     }
 }
 
@@ -173,7 +128,7 @@ mod tests {
     #[test]
     fn lines_survive_the_wire() {
         for order in [
-            Order::Set("LEASEHOLD_NAME".into(), "a=b c".into()),
+            Order::Set("LEASEHOLD_NAME".into(), "a=b\nc".into()),
             Order::Begin(
                 Moment::from_nanos(7),
                 Windows { grace: Duration::from_secs(1), margin: Duration::from_millis(50) },
@@ -182,7 +137,7 @@ mod tests {
             Order::Signal(15),
             Order::Stop(Duration::from_millis(250)),
         ] {
-            assert_eq!(Order::parse(&order.to_string()), Some(order));
+            assert_eq!(parse(&line(&order)), Some(order));
         }
         for report in [
             Report::Started(7),
@@ -193,9 +148,9 @@ mod tests {
             Report::Exited(3),
             Report::Killed(9),
         ] {
-            assert_eq!(Report::parse(&report.to_string()), Some(report));
+            assert_eq!(parse(&line(&report)), Some(report));
         }
-        assert_eq!(Order::parse("trust x"), None);
-        assert_eq!(Report::parse("nonsense"), None);
+        assert_eq!(parse::<Order>("{\"Trust\":\"x\"}"), None);
+        assert_eq!(parse::<Report>("nonsense"), None);
     }
 }
