@@ -322,27 +322,41 @@ pub struct History {
 pub struct Operate {
     /// The lease
     pub name: String,
-    /// Why; it is kept in the lease's record
+    #[command(flatten)]
+    pub order: Order,
+}
+
+// What every order of an operator says. Not for clap, which would take it for what a verb is about.
+#[derive(Debug, Args)]
+pub struct Order {
+    /// Why; it is kept in the record
     #[arg(long, value_name = "TEXT", required = true)]
     pub why: String,
     /// Who you are [default: user@host]
     #[arg(long, value_name = "TEXT")]
     pub by: Option<String>,
-    /// Only if the lease still has this epoch, as `show` printed it [default: the epoch that it has when the command starts]
+    /// Only if the epoch is still this one, as `show` printed it [default: the epoch when the command starts]
     #[arg(long, value_name = "EPOCH", allow_negative_numbers = true)]
     pub if_epoch: Option<String>,
 }
 
+// To whom it is handed off.
 #[derive(Debug, Args)]
-pub struct HandOff {
-    #[command(flatten)]
-    pub operate: Operate,
+pub struct NewHolder {
     /// What the new holder calls itself
     #[arg(long, value_name = "TEXT", required = true)]
     pub to: String,
     /// How long the new holder has before it must renew [default: 90s]
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub ttl: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct HandOff {
+    #[command(flatten)]
+    pub operate: Operate,
+    #[command(flatten)]
+    pub holder: NewHolder,
 }
 
 #[derive(Debug, Args)]

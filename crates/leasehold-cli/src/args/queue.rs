@@ -1,6 +1,6 @@
 //! The words of `queue` and `work`.
 
-use super::within;
+use super::{NewHolder, Order, within};
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -196,15 +196,8 @@ pub struct OperateItem {
     pub queue: String,
     /// The item, as `ls` shows it
     pub id: String,
-    /// Why; it is kept in the item's history
-    #[arg(long, value_name = "TEXT", required = true)]
-    pub why: String,
-    /// Who you are [default: user@host]
-    #[arg(long, value_name = "TEXT")]
-    pub by: Option<String>,
-    /// Only if the item still has this epoch, as `show` printed it [default: the epoch that it has when the command starts]
-    #[arg(long, value_name = "EPOCH", allow_negative_numbers = true)]
-    pub if_epoch: Option<String>,
+    #[command(flatten)]
+    pub order: Order,
 }
 
 #[derive(Debug, Args)]
@@ -220,12 +213,8 @@ pub struct RetryItem {
 pub struct HandOffItem {
     #[command(flatten)]
     pub operate: OperateItem,
-    /// What the new worker calls itself
-    #[arg(long, value_name = "TEXT", required = true)]
-    pub to: String,
-    /// How long the new worker may be silent [default: 90s]
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
-    pub ttl: Option<String>,
+    #[command(flatten)]
+    pub holder: NewHolder,
 }
 
 #[derive(Debug, Args)]

@@ -59,10 +59,10 @@ fn flags(verb: &Verb) -> Flags {
         },
         Verb::Work(args) => Flags { grace: args.grace.clone(), ..held(&args.ttl, &args.label) },
         Verb::Acquire(args) => held(&args.ttl, &args.label),
-        Verb::HandOff(args) => held(&args.ttl, &None),
+        Verb::HandOff(args) => held(&args.holder.ttl, &None),
         Verb::Queue(queue) => match &queue.verb {
             QueueVerb::Claim(args) => held(&args.ttl, &args.label),
-            QueueVerb::HandOff(args) => held(&args.ttl, &None),
+            QueueVerb::HandOff(args) => held(&args.holder.ttl, &None),
             _ => Flags::default(),
         },
         #[cfg(feature = "http")]

@@ -21,7 +21,7 @@ use leasehold_work::schedule::{Journals, slot_text};
 pub const LONGEST_JUMP: u64 = 1_000_000;
 
 pub async fn hand_off(context: &Context, args: &HandOff) -> Result<Exit> {
-    let to = HolderId::new(Some(Label::named("--to", &args.to)?));
+    let to = HolderId::new(Some(Label::named("--to", &args.holder.to)?));
     let asked = Asked::HandOff { to, ttl: context.settings()?.ttl.value };
     order(context, &args.operate, asked).await
 }
@@ -36,7 +36,7 @@ pub async fn advance(context: &Context, args: &AdvanceArgs) -> Result<Exit> {
 
 pub async fn rewind(context: &Context, args: &Operate) -> Result<Exit> {
     let job = LeaseName::new(&args.name)?.of_a_lease()?;
-    Why::named("--why", &args.why)?;
+    Why::named("--why", &args.order.why)?;
     let record = context.lease(&args.name).await?.record;
     let coordinator = context.coordinator().await?;
     if let Some(state) = &record.relocation {
@@ -120,9 +120,9 @@ pub async fn order(context: &Context, args: &Operate, asked: Asked) -> Result<Ex
         Asked::HandOff { .. } => LeaseName::to_hold(&args.name)?,
         _ => LeaseName::new(&args.name)?.of_a_lease()?,
     };
-    let if_epoch = args.if_epoch.as_deref().map(|epoch| epoch_of("--if-epoch", epoch)).transpose()?;
-    let why = Why::named("--why", &args.why)?;
-    let by = by(args.by.as_deref())?;
+    let if_epoch = args.order.if_epoch.as_deref().map(|epoch| epoch_of("--if-epoch", epoch)).transpose()?;
+    let why = Why::named("--why", &args.order.why)?;
+    let by = by(args.order.by.as_deref())?;
     if settings.store.value.is_missing() {
         // Before it is made.
         asked.check(settings, &lease, &Ownership::default())?;

@@ -6,6 +6,7 @@ use crate::config::{Settings, blame_flag, duration_of};
 use crate::context::{Context, Target, existing_spool};
 use crate::exit::Exit;
 use crate::output;
+use crate::supervise::Signals;
 use leasehold_core::guard::{Policy, Strength};
 use leasehold_core::observe::Observed;
 use leasehold_core::{Error, Kind, LeaseName, Result, Ttl};
@@ -15,7 +16,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 pub async fn proxy(context: &Context, args: &Args) -> Result<Exit> {
@@ -30,9 +30,7 @@ pub async fn proxy(context: &Context, args: &Args) -> Result<Exit> {
         .map_err(|e| Error::new(Kind::Unavailable, format!("cannot listen on {listen}")).with_source(e))?;
     let listen =
         listener.local_addr().map_err(|e| Error::unavailable("cannot tell the address that is listened on", e))?;
-    let failed = |e| Error::unavailable("cannot listen to signals", e);
-    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let mut signals = Signals::listen_to_ending()?;
     let (upstream, resource, policy) = (plan.upstream.to_string(), plan.resource.clone(), plan.policy);
     if plan.state.is_none() {
         rely_on_the_store(coordinator, &format!("http:{resource}"));
@@ -61,16 +59,14 @@ pub async fn proxy(context: &Context, args: &Args) -> Result<Exit> {
     tokio::pin!(serving);
     tokio::select! {
         done = &mut serving => return done.map(|()| Exit::Done),
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        _ = signals.next_ending() => {}
     }
     output::say("ending: no new connections; what is in flight is waited for");
     let _ = stop.send(true);
     tokio::select! {
         done = &mut serving => done.map(|()| Exit::Done),
         // Asked twice: at once. The lease expires by itself.
-        _ = terminate.recv() => Ok(Exit::Code(143)),
-        _ = interrupt.recv() => Ok(Exit::Code(130)),
+        number = signals.next_ending() => Ok(Exit::by_signal(number)),
     }
 }
 

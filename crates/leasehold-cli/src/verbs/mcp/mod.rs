@@ -17,6 +17,7 @@ use crate::args::Mcp as Args;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output;
+use crate::supervise::Signals;
 use leasehold_core::{Error, Kind, Result};
 use rpc::{Incoming, Reply};
 use serde_json::{Value, json};
@@ -24,7 +25,6 @@ use session::Session;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
 /// The versions of the protocol that are spoken, newest first.
@@ -41,13 +41,10 @@ pub async fn mcp(context: &Arc<Context>, args: &Args) -> Result<Exit> {
         Error::new(Kind::Invalid, format!("cannot use --root `{}`", args.root.display())).with_source(e)
     })?;
     let session = Arc::new(Session::new(context.clone(), context.coordinator().await?.clone(), root));
-    let failed = |e| Error::unavailable("cannot listen to signals", e);
-    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let mut signals = Signals::listen_to_ending()?;
     let exit = tokio::select! {
         served = serve(&session) => served.map(|()| Exit::Done),
-        _ = terminate.recv() => Ok(Exit::Code(143)),
-        _ = interrupt.recv() => Ok(Exit::Code(130)),
+        number = signals.next_ending() => Ok(Exit::by_signal(number)),
     };
     session.give_back().await;
     exit

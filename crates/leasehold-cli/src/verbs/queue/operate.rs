@@ -26,15 +26,15 @@ pub async fn cancel(context: &Context, args: &OperateItem) -> Result<Exit> {
 }
 
 pub async fn hand_off(context: &Context, args: &HandOffItem) -> Result<Exit> {
-    let to = HolderId::new(Some(Label::named("--to", &args.to)?));
+    let to = HolderId::new(Some(Label::named("--to", &args.holder.to)?));
     let order = Order::HandOff { to, ttl: context.settings()?.ttl.value };
     operate(context, &args.operate, order, "handed off").await
 }
 
 async fn operate(context: &Context, args: &OperateItem, order: Order, done: &str) -> Result<Exit> {
     let (target, id) = (Target::parse(&args.queue)?, args.id.parse()?);
-    let (why, by) = (Why::named("--why", &args.why)?, by(args.by.as_deref())?);
-    let if_epoch = args.if_epoch.as_deref().map(|epoch| epoch_of("--if-epoch", epoch)).transpose()?;
+    let (why, by) = (Why::named("--why", &args.order.why)?, by(args.order.by.as_deref())?);
+    let if_epoch = args.order.if_epoch.as_deref().map(|epoch| epoch_of("--if-epoch", epoch)).transpose()?;
     let open = context.existing_queue(&target).await?;
     let order = Ordered { by, why, if_epoch, order };
     let (seen, token) = with_backlog!(open, backlog => Backlog::operate(&backlog, &id, order).await?);

@@ -148,47 +148,33 @@ fn shown(shown: &Shown, payload: Result<Option<&[u8]>, &Error>) -> Value {
 /// The header of every row below.
 pub const HEADER: [&str; 6] = ["ID", "STATE", "EPOCH", "PRI", "TRIED", "WHAT"];
 
-pub fn row(name: &ItemName, item: &Item, now: Timestamp) -> Vec<String> {
-    let what = match &item.state {
-        _ if item.relocation.is_some() => item.relocation.as_ref().map(ToString::to_string).unwrap_or_default(),
-        State::Ready => match item.due {
+/// A line of a listing, from what the JSON says, and what else is to be told.
+fn cells(value: &Value, what: String) -> Vec<String> {
+    let text = |field: &str| value[field].as_str().map_or_else(|| value[field].to_string(), ToOwned::to_owned);
+    let id = if value["id"].is_null() { "-".into() } else { text("id") };
+    let tried = format!("{}/{}", value["tried"], value["attempts"]);
+    vec![id, text("state"), text("epoch"), text("priority"), tried, what]
+}
+
+pub fn row(name: &ItemName, seen: &Item, now: Timestamp) -> Vec<String> {
+    let what = match &seen.state {
+        _ if seen.relocation.is_some() => seen.relocation.as_ref().map(ToString::to_string).unwrap_or_default(),
+        State::Ready => match seen.due {
             Some(due) if due > now => format!("due {}", relative(due, now)),
-            due => format!("waiting for {}", rough(now.saturating_since(due.unwrap_or(item.since)))),
+            due => format!("waiting for {}", rough(now.saturating_since(due.unwrap_or(seen.since)))),
         },
         State::Claimed(tenure) => format!("{}, until {}", tenure.holder, relative(tenure.deadline, now)),
         State::Done { at } | State::Cancelled { at } | State::Purged { at } => relative(*at, now),
         State::Dead { at, why } => format!("{}: {why}", relative(*at, now)),
     };
-    vec![
-        name.id.to_string(),
-        item.word().into(),
-        item.epoch.to_string(),
-        item.priority.get().to_string(),
-        format!("{}/{}", item.tried, item.attempts.most),
-        what,
-    ]
+    cells(&item(name, seen, false), what)
 }
 
 pub fn spool_row(item: &SpoolItem) -> Vec<String> {
-    let name = &item.name;
-    vec![
-        name.id.to_string(),
-        item.place.as_str().into(),
-        name.epoch.to_string(),
-        name.priority.get().to_string(),
-        format!("{}/{}", name.tried, name.most),
-        format!("{}/", item.place.folder().display()),
-    ]
+    cells(&spooled(item), format!("{}/", item.place.folder().display()))
 }
 
 pub fn plain_row(file: &PlainFile) -> Vec<String> {
     let name = leasehold_core::printable(&file.name);
-    vec![
-        file.id.as_ref().map_or_else(|| "-".into(), ToString::to_string),
-        Where::Ready.as_str().into(),
-        "0".into(),
-        Priority::default().get().to_string(),
-        format!("0/{}", Attempts::default().most),
-        format!("{}/, as {name}", Where::Ready.folder().display()),
-    ]
+    cells(&plain(file), format!("{}/, as {name}", Where::Ready.folder().display()))
 }
