@@ -11,12 +11,12 @@ use std::pin::pin;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Between two looks at what is still running.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// How many looks a process has to end by itself, which lets git remove its files.
-const POLITE_LOOKS: u32 = 200;
-/// How many looks there are at all: who waits for a disk cannot be ended.
-const MOST_LOOKS: u32 = 500;
+/// Between two checks of what is still running.
+const POLL: Duration = Duration::from_millis(10);
+/// How many polls a process has to end by itself, in which git removes its files.
+const POLLS_BEFORE_KILL: u32 = 200;
+/// How many polls there are at all: a process that waits for a disk cannot be ended.
+const MAX_POLLS: u32 = 500;
 
 /// Signals that are meant to end this process, and what is below it.
 #[derive(Debug)]
@@ -28,11 +28,11 @@ pub struct Watch {
 
 /// Why work ended before it was done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cut {
+pub enum Interruption {
     /// By the signal of this number.
     Signal(i32),
     /// Its time was up.
-    OutOfTime,
+    TimedOut,
 }
 
 /// Turns true when work that blocks is to end.
@@ -51,48 +51,48 @@ impl Watch {
     }
 
     /// Does the work, or says what ended it.
-    pub async fn over<T>(&mut self, patience: &Patience, work: impl Future<Output = T>) -> Result<T, Cut> {
+    pub async fn run<T>(&mut self, patience: &Patience, work: impl Future<Output = T>) -> Result<T, Interruption> {
         let mut work = pin!(work);
         let cut = tokio::select! {
             biased;
-            number = self.signals.next_ending() => Cut::Signal(number),
+            number = self.signals.next_ending() => Interruption::Signal(number),
             done = &mut work => return Ok(done),
-            () = patience.run_out() => Cut::OutOfTime,
+            () = patience.run_out() => Interruption::TimedOut,
         };
         // It is not polled any more, so it starts nothing new.
         self.end_processes().await;
         Err(cut)
     }
 
-    /// Does work that blocks. The end of its time, or one signal more than those that are spared, sets its `Stop` and ends its
+    /// Does work that blocks. The end of its time, or one signal more than those that are to be ignored, sets its `Stop` and ends its
     /// processes until it returns. The first signal's number is given too, or that its time was up.
-    pub async fn beside<T: Send + 'static>(
+    pub async fn run_blocking<T: Send + 'static>(
         &mut self,
-        spared: u32,
+        ignored: u32,
         patience: &Patience,
         work: impl FnOnce(Stop) -> T + Send + 'static,
-    ) -> Result<(T, Option<Cut>)> {
-        let broken = |e| Error::new(Kind::Unavailable, "a part of the work broke down").with_source(e);
+    ) -> Result<(T, Option<Interruption>)> {
+        let broken = |e| Error::new(Kind::Unavailable, "a part of the work crashed").with_source(e);
         let (stop, told) = watch::channel(false);
         let mut work = tokio::task::spawn_blocking(move || work(told));
         let mut cuts = Vec::new();
         let mut end = pin!(patience.run_out());
-        while cuts.len() <= spared as usize && !cuts.contains(&Cut::OutOfTime) {
+        while cuts.len() <= ignored as usize && !cuts.contains(&Interruption::TimedOut) {
             tokio::select! {
                 biased;
-                number = self.signals.next_ending() => cuts.push(Cut::Signal(number)),
+                number = self.signals.next_ending() => cuts.push(Interruption::Signal(number)),
                 done = &mut work => return Ok((done.map_err(broken)?, cuts.first().copied())),
-                () = &mut end => cuts.push(Cut::OutOfTime),
+                () = &mut end => cuts.push(Interruption::TimedOut),
             }
         }
         stop.send_replace(true);
-        let mut looks = 0;
+        let mut polls = 0;
         let done = loop {
-            self.end_once(looks);
-            looks += 1;
+            self.end_once(polls);
+            polls += 1;
             tokio::select! {
                 done = &mut work => break done,
-                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = tokio::time::sleep(POLL) => {}
             }
         };
         self.end_processes().await;
@@ -101,19 +101,19 @@ impl Watch {
 
     async fn end_processes(&self) {
         let Some(tree) = &self.tree else { return };
-        for looks in 0..MOST_LOOKS {
+        for polls in 0..MAX_POLLS {
             if tree.pids().is_ok_and(|pids| pids.is_empty()) {
                 return;
             }
-            self.end_once(looks);
-            tokio::time::sleep(LOOK_EVERY).await;
+            self.end_once(polls);
+            tokio::time::sleep(POLL).await;
         }
     }
 
-    fn end_once(&self, looks: u32) {
-        let signal = if looks < POLITE_LOOKS { Signal::TERM } else { Signal::KILL };
+    fn end_once(&self, polls: u32) {
+        let signal = if polls < POLLS_BEFORE_KILL { Signal::TERM } else { Signal::KILL };
         if let Some(tree) = &self.tree {
-            // One that is stopped hears of it when it goes on.
+            // A stopped process gets it when it is continued.
             let _ = tree.signal(signal).and_then(|()| tree.signal(Signal::CONT));
         }
     }

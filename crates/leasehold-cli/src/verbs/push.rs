@@ -4,7 +4,7 @@ use super::guarded::{self, admitted, overtaken};
 use crate::args::Push as Args;
 use crate::context::{Context, token};
 use crate::exit::Exit;
-use crate::interrupt::{Cut, Watch, exit_by};
+use crate::interrupt::{Interruption, Watch, exit_by};
 use crate::patience::Patience;
 use crate::{guards, output};
 use leasehold_core::observe::Observer;
@@ -41,7 +41,7 @@ pub async fn push(context: &Context, args: &Args) -> Result<Exit> {
     let guard = guard.with_observer(steps.clone());
     let options = PushOptions { rebases: args.rebase.unwrap_or(0) };
     let pushing = guard.push(&token, &refspecs, options, async || overtaken(context, &guard, &token).await);
-    let pushed = match Watch::begin()?.over(&patience, pushing).await {
+    let pushed = match Watch::begin()?.run(&patience, pushing).await {
         Ok(pushed) => pushed,
         Err(cut) => {
             let look = format!("git ls-remote {}", redacted(&remote));
@@ -52,11 +52,11 @@ pub async fn push(context: &Context, args: &Args) -> Result<Exit> {
                 "nothing had been pushed".to_owned()
             };
             match cut {
-                Cut::Signal(number) => {
+                Interruption::Signal(number) => {
                     output::say(&format!("told to end, and git was ended too; {outcome}"));
                     return Ok(exit_by(number));
                 }
-                Cut::OutOfTime => {
+                Interruption::TimedOut => {
                     let kind = if is_sent { Kind::Indeterminate } else { Kind::Unavailable };
                     let why = patience.gave_up(kind);
                     return Err(Error::new(kind, format!("{why}; git was ended; {outcome}")));

@@ -14,7 +14,7 @@ pub use race::{CONTENDER, contend};
 use crate::args::Doctor as Args;
 use crate::context::{Context, open_store};
 use crate::exit::Exit;
-use crate::interrupt::{Cut, Watch, exit_by};
+use crate::interrupt::{Interruption, Watch, exit_by};
 use crate::output;
 use crate::patience::Patience;
 use leasehold_core::relocation::Address;
@@ -63,15 +63,15 @@ pub async fn doctor(context: &Context, args: &Args) -> Result<Exit> {
     let patience = Patience::from_flag(args.timeout.as_deref(), TIMEOUT, format!("`{url}`"))?;
     // Where processes cannot be watched over is one of the findings; those of the race end with their handles.
     let (mut watch, shared) = (Watch::begin_anyway()?, SharedScratch::default());
-    let examined = watch.over(&patience, examine(&url, args, &patience, &shared)).await;
+    let examined = watch.run(&patience, examine(&url, args, &patience, &shared)).await;
     let left = clear(&mut watch, &shared).await;
     match examined {
         Ok(findings) => report(context, &[findings?, left].concat(), "leases"),
         Err(cut) => {
             left.iter().for_each(|left| output::say(&left.detail));
             match cut {
-                Cut::Signal(number) => Ok(exit_by(number)),
-                Cut::OutOfTime => Err(patience.gave_up(Kind::Unavailable)),
+                Interruption::Signal(number) => Ok(exit_by(number)),
+                Interruption::TimedOut => Err(patience.gave_up(Kind::Unavailable)),
             }
         }
     }
@@ -123,7 +123,7 @@ async fn clear(watch: &mut Watch, shared: &SharedScratch) -> Vec<Finding> {
         }
     };
     let patience = Patience::new(CLEARING, "the scratch namespace to be emptied");
-    let why = match watch.over(&patience, clearing).await {
+    let why = match watch.run(&patience, clearing).await {
         Ok(Ok(())) => return Vec::new(),
         Ok(Err(error)) => error.to_string(),
         Err(_) => "there was no answer in time; the next doctor does it".to_owned(),

@@ -10,7 +10,7 @@ mod target;
 use crate::args::Drill as Args;
 use crate::context::Context;
 use crate::exit::Exit;
-use crate::interrupt::{Cut, Stop, Watch, exit_by};
+use crate::interrupt::{Interruption, Stop, Watch, exit_by};
 use crate::patience::Patience;
 use crate::{guards, output};
 use leasehold_core::clock::{Clock, SystemClock};
@@ -64,15 +64,16 @@ pub async fn drill(context: &Context, args: &Args) -> Result<Exit> {
     }
     let mut watch = Watch::begin()?;
     let (scratch, own) = (lease.clone(), patience.clone());
-    let ((target, held), cut) = watch.beside(0, &patience, move |stop| hold(target, &scratch, stop, &own)).await?;
+    let ((target, held), cut) =
+        watch.run_blocking(0, &patience, move |stop| hold(target, &scratch, stop, &own)).await?;
     let (target, cleaned, cut) = tidy_up(&mut watch, target, &lease, cut, patience.limit()).await?;
     if let Some(cut) = cut {
         if let Err(error) = &cleaned {
             output::say(&format!("not everything could be removed: {error}"));
         }
         return match cut {
-            Cut::Signal(number) => Ok(exit_by(number)),
-            Cut::OutOfTime => Err(patience.gave_up(Kind::Unavailable)),
+            Interruption::Signal(number) => Ok(exit_by(number)),
+            Interruption::TimedOut => Err(patience.gave_up(Kind::Unavailable)),
         };
     }
     let (strength, attempts) = held?;
@@ -105,7 +106,7 @@ fn hold(
     let held = unless_told(stop, async {
         target.prepare().await?;
         let guard = target.guard()?;
-        Ok((guard.strength(), play(&Stage { target: &target, guard: &*guard, patience }, lease).await?))
+        Ok((guard.strength(), attempts(&Drill { target: &target, guard: &*guard, patience }, lease).await?))
     });
     (target, held)
 }
@@ -115,9 +116,9 @@ async fn tidy_up(
     watch: &mut Watch,
     target: Target,
     lease: &LeaseName,
-    cut: Option<Cut>,
+    cut: Option<Interruption>,
     limit: Duration,
-) -> Result<(Target, Result<()>, Option<Cut>)> {
+) -> Result<(Target, Result<()>, Option<Interruption>)> {
     // One who has no time for the drill has none for a remote that is silent when it is cleaned up either.
     let limit = if cut.is_some() { CLEANING.min(limit) } else { TIMEOUT };
     let patience = Patience::new(limit, format!("{target} (what the drill made is removed)"));
@@ -125,15 +126,15 @@ async fn tidy_up(
         let name = lease.clone();
         move |stop| (unless_told(stop, target.clean(&name)), target)
     };
-    let ((cleaned, target), now) = watch.beside(u32::from(cut.is_none()), &patience, clean(target)).await?;
-    if now == Some(Cut::OutOfTime) {
+    let ((cleaned, target), now) = watch.run_blocking(u32::from(cut.is_none()), &patience, clean(target)).await?;
+    if now == Some(Interruption::TimedOut) {
         return Ok((target, cleaned.map_err(|_| patience.gave_up(Kind::Unavailable)), cut));
     }
     if cut.is_some() || now.is_none() || cleaned.is_ok() {
         return Ok((target, cleaned, cut.or(now)));
     }
     // A key reaches the processes that clean up, too: once more.
-    let ((cleaned, target), _) = watch.beside(0, &patience, clean(target)).await?;
+    let ((cleaned, target), _) = watch.run_blocking(0, &patience, clean(target)).await?;
     Ok((target, cleaned, now))
 }
 
@@ -147,14 +148,14 @@ fn unless_told<T>(mut stop: Stop, work: impl Future<Output = Result<T>>) -> Resu
     })
 }
 
-async fn play(stage: &Stage<'_>, lease: &LeaseName) -> Result<Vec<Attempt>> {
+async fn attempts(drill: &Drill<'_>, lease: &LeaseName) -> Result<Vec<Attempt>> {
     // A resource that is none, or out of reach, is told as such before anybody writes.
-    stage.high_water().await?;
+    drill.high_water().await?;
     // Grants as a store gives them. The writers do not see this store, so none of them is warned by it.
     let leases = Coordinator::new(Arc::new(MemoryStore::default()));
     let (one, two) = (grant(&leases, lease).await?, hand_off(&leases, lease).await?);
     let forged = Token { nonce: Nonce::random(), ..two.clone() };
-    let first = stage.written(&one, "the first holder writes", Expected::Pass)?;
+    let first = drill.written(&one, "the first holder writes", Expected::Pass)?;
     if !first.is_expected {
         // Nobody can write here at all, so there is nothing to be learned about stale writers.
         return Err(Error::new(
@@ -163,22 +164,22 @@ async fn play(stage: &Stage<'_>, lease: &LeaseName) -> Result<Vec<Attempt>> {
         ));
     }
     let mut attempts = vec![first];
-    stage.at("it is about to be stopped in the middle of a write");
-    let stopped = Writer::stopped(stage.target, &one)?;
+    drill.at("it is about to be stopped in the middle of a write");
+    let stopped = Writer::stopped(drill.target, &one)?;
     attempts.push(
-        stage.sealed(&two, "it is stopped in the middle of a write; the next holder seals", Expected::Pass).await,
+        drill.sealed(&two, "it is stopped in the middle of a write; the next holder seals", Expected::Pass).await,
     );
-    attempts.push(stage.written(&two, "and writes", Expected::Pass)?);
+    attempts.push(drill.written(&two, "and writes", Expected::Pass)?);
     let started = SystemClock.now();
-    stage.at("the zombie ends its write");
+    drill.at("the zombie ends its write");
     let ended = stopped.resume(PATIENCE)?;
     attempts.push(Attempt::new("the zombie is resumed and ends its write", Expected::Fail, &ended, started));
-    attempts.push(stage.written(&one, "it writes again, from the start", Expected::Fail)?);
-    attempts.push(stage.sealed(&one, "it seals", Expected::Fail).await);
+    attempts.push(drill.written(&one, "it writes again, from the start", Expected::Fail)?);
+    attempts.push(drill.sealed(&one, "it seals", Expected::Fail).await);
     let what = "another grant of the new epoch writes, as after a store was restored";
-    attempts.push(stage.written(&forged, what, Expected::Alarm)?);
-    attempts.push(stage.written(&two, "the next holder writes once more", Expected::Pass)?);
-    let high = stage.high_water().await?;
+    attempts.push(drill.written(&forged, what, Expected::Alarm)?);
+    attempts.push(drill.written(&two, "the next holder writes once more", Expected::Pass)?);
+    let high = drill.high_water().await?;
     let is_expected = high.as_ref().is_some_and(|high| high.epoch == two.epoch && high.nonce == two.nonce);
     let came = high.map_or_else(|| "no epoch".to_owned(), |high| format!("epoch {}", high.epoch));
     attempts.push(Attempt {
@@ -188,7 +189,7 @@ async fn play(stage: &Stage<'_>, lease: &LeaseName) -> Result<Vec<Attempt>> {
         is_expected,
         took: Duration::ZERO,
     });
-    if let Some(content) = stage.target.read()? {
+    if let Some(content) = drill.target.read()? {
         let is_expected = content.trim_end() == target::text(&two);
         attempts.push(Attempt {
             what: "what is there is".to_owned(),
@@ -218,14 +219,14 @@ async fn hand_off(leases: &Coordinator, lease: &LeaseName) -> Result<Token> {
     }
 }
 
-/// Where the drill is played, and how long it may take.
-struct Stage<'a> {
+/// What is drilled, and how long it may take.
+struct Drill<'a> {
     target: &'a Target,
     guard: &'a dyn Guard,
     patience: &'a Patience,
 }
 
-impl Stage<'_> {
+impl Drill<'_> {
     /// What is waited for from now on.
     fn at(&self, what: &str) {
         self.patience.at(format!("{} ({what})", self.target));

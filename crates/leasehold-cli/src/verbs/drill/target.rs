@@ -20,7 +20,7 @@ const FORMS: &str = "file:PATH, git:REMOTE, sqlite:PATH, postgres://host/db, mys
                      s3://bucket/key, gs://bucket/key or az://container/key";
 /// More than a pipe holds twice over: once it is taken, the writer is in the middle of its payload.
 const PADDING_BYTES: usize = 256 * 1024;
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+const POLL: Duration = Duration::from_millis(10);
 
 /// What a writer under this token writes.
 pub fn text(token: &Token) -> String {
@@ -376,7 +376,7 @@ impl Writer {
                         let ended = writer.wait(Duration::ZERO)?;
                         return Err(Error::new(Kind::Unavailable, format!("the push ended early: {}", ended.said)));
                     }
-                    std::thread::sleep(LOOK_EVERY);
+                    std::thread::sleep(POLL);
                 }
             }
         }
@@ -437,8 +437,8 @@ impl Writer {
             match self.child.try_wait() {
                 Ok(Some(status)) => break status,
                 Ok(None) if waited < limit => {
-                    std::thread::sleep(LOOK_EVERY);
-                    waited += LOOK_EVERY;
+                    std::thread::sleep(POLL);
+                    waited += POLL;
                 }
                 Ok(None) => {
                     let _ = self.signal(Signal::KILL);
