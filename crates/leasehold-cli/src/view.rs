@@ -201,21 +201,15 @@ pub fn lease_page(lease: &Inspection) -> String {
         vec![("name", lease.lease.to_string()), ("state", told_state(lease)), ("epoch", record.epoch.to_string())];
     if let Some(tenure) = &record.tenure {
         rows.push(("holder", tenure.holder.to_string()));
-        rows.push(("since", format!("{} ({})", relative(tenure.granted_at, now), rfc3339(tenure.granted_at))));
-        rows.push(("until", format!("{} ({})", relative(tenure.deadline, now), rfc3339(tenure.deadline))));
+        let both = |at: Timestamp| format!("{} ({})", relative(at, now), rfc3339(at));
+        rows.extend([("since", both(tenure.granted_at)), ("until", both(tenure.deadline))]);
         rows.push(("ttl", format_duration(tenure.ttl.get())));
     }
-    if let Some(lineage) = record.lineage {
-        rows.push(("lineage", lineage.to_string()));
-    }
-    if let Some(state) = &record.relocation {
-        rows.push(("store", state.to_string()));
-    }
-    if let Some(mark) = &record.paused {
-        rows.push(("paused", format!("{} by {}: {}", relative(mark.at, now), mark.by, mark.why)));
-    }
-    if let Some(mark) = &record.resumed {
-        rows.push(("resumed", format!("{} by {}: {}", relative(mark.at, now), mark.by, mark.why)));
+    rows.extend(record.lineage.map(|lineage| ("lineage", lineage.to_string())));
+    rows.extend(record.relocation.as_ref().map(|state| ("store", state.to_string())));
+    for (word, mark) in [("paused", &record.paused), ("resumed", &record.resumed)] {
+        let told = |mark: &OperatorMark| format!("{} by {}: {}", relative(mark.at, now), mark.by, mark.why);
+        rows.extend(mark.as_ref().map(|mark| (word, told(mark))));
     }
     if let Some(progress) = &record.progress {
         let marker = progress.marker.as_ref().map_or("(no marker)", |m| m.as_str());

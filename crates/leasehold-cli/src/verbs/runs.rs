@@ -59,19 +59,8 @@ fn rows(mut journal: Journal, seen: &Inspection, history: &[Arc<Transfer>]) -> V
             Some(entry) if entry.epoch.is_none() && entry.fate.is_final() => {}
             other => {
                 let attempts = other.as_ref().map_or(0, |entry| entry.attempts) + 1;
-                let entry = Entry {
-                    slot,
-                    last: None,
-                    count: None,
-                    more: false,
-                    fate,
-                    at: transfer.at,
-                    host: to.host.clone(),
-                    epoch: Some(transfer.epoch),
-                    attempts,
-                    exit: None,
-                    ran_for_ms: transfer.held_for_ms,
-                };
+                let (epoch, ran_for_ms) = (Some(transfer.epoch), transfer.held_for_ms);
+                let entry = Entry { epoch, attempts, ran_for_ms, ..Entry::new(slot, fate, transfer.at, &to.host) };
                 match other {
                     Some(old) => *old = entry,
                     None => journal.entries.push(entry),

@@ -127,7 +127,8 @@ fn is_zero(n: &u32) -> bool {
 }
 
 impl Entry {
-    fn new(slot: Slot, fate: Fate, at: Timestamp, host: &str) -> Self {
+    /// One slot, of which nothing more is known yet.
+    pub fn new(slot: Slot, fate: Fate, at: Timestamp, host: &str) -> Self {
         Entry {
             slot,
             last: None,

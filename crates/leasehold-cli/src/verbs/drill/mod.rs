@@ -182,22 +182,11 @@ async fn attempts(drill: &Drill<'_>, lease: &LeaseName) -> Result<Vec<Attempt>> 
     let high = drill.high_water().await?;
     let is_expected = high.as_ref().is_some_and(|high| high.epoch == two.epoch && high.nonce == two.nonce);
     let came = high.map_or_else(|| "no epoch".to_owned(), |high| format!("epoch {}", high.epoch));
-    attempts.push(Attempt {
-        what: "the guard remembers".to_owned(),
-        expected: Expected::Pass,
-        came,
-        is_expected,
-        took: Duration::ZERO,
-    });
+    attempts.push(Attempt::fact("the guard remembers", came, is_expected));
     if let Some(content) = drill.target.read()? {
-        let is_expected = content.trim_end() == target::text(&two);
-        attempts.push(Attempt {
-            what: "what is there is".to_owned(),
-            expected: Expected::Pass,
-            came: content.trim_end().to_owned(),
-            is_expected,
-            took: Duration::ZERO,
-        });
+        let content = content.trim_end().to_owned();
+        let is_expected = content == target::text(&two);
+        attempts.push(Attempt::fact("what is there is", content, is_expected));
     }
     Ok(attempts)
 }
@@ -272,6 +261,11 @@ impl Attempt {
             is_expected,
             took: SystemClock.now().saturating_since(started),
         }
+    }
+
+    /// What was found in the end.
+    fn fact(what: &str, came: String, is_expected: bool) -> Self {
+        Attempt { what: what.to_owned(), expected: Expected::Pass, came, is_expected, took: Duration::ZERO }
     }
 
     fn json(&self) -> serde_json::Value {
