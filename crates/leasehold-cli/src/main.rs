@@ -25,17 +25,14 @@ use tokio::runtime::{Builder, Runtime};
 fn main() -> ExitCode {
     leasehold_core::put_into_words(remedy::words);
     let words: Vec<_> = std::env::args_os().collect();
-    if words.get(1).is_some_and(|word| word == supervise::deadman::ARGUMENT) {
-        return supervise::deadman::main(&words[2..]);
+    let first = words.get(1).and_then(|word| word.to_str());
+    match first {
+        Some(supervise::deadman::ARGUMENT) => return supervise::deadman::main(&words[2..]),
+        Some(supervise::trial::ARGUMENT) => return supervise::trial::main(),
+        Some(supervise::rescue::ASK) => return supervise::rescue::ask(&words[2..]),
+        _ => stopping::hold_back(),
     }
-    if words.get(1).is_some_and(|word| word == supervise::trial::ARGUMENT) {
-        return supervise::trial::main();
-    }
-    if words.get(1).is_some_and(|word| word == supervise::rescue::ASK) {
-        return supervise::rescue::ask(&words[2..]);
-    }
-    stopping::hold_back();
-    if words.get(1).is_some_and(|word| word == verbs::doctor::CONTENDER) {
+    if first == Some(verbs::doctor::CONTENDER) {
         return verbs::doctor::contend(&words[2..]);
     }
     let mut command = args::Cli::command();

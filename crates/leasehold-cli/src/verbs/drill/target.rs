@@ -306,12 +306,8 @@ fn clean_database(path: &Path) -> Result<()> {
     for ending in ["", "-wal", "-shm", "-journal"] {
         let mut file = path.as_os_str().to_owned();
         file.push(ending);
-        match std::fs::remove_file(&file) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                return Err(Error::unavailable(format!("cannot remove `{}`", path.display()), e));
-            }
-            _ => {}
-        }
+        gone(std::fs::remove_file(&file))
+            .map_err(|e| Error::unavailable(format!("cannot remove `{}`", path.display()), e))?;
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ use crate::exit::Exit;
 use crate::output;
 use crate::supervise::Signals;
 use leasehold_core::{Error, Kind, Result};
-use rpc::{Incoming, Reply};
+use rpc::Reply;
 use serde_json::{Value, json};
 use session::Session;
 use std::collections::HashMap;
@@ -72,15 +72,9 @@ async fn serve(session: &Arc<Session>) -> Result<()> {
             continue;
         }
         match rpc::parse(&line) {
-            Ok(Incoming::Nothing) => {}
-            Ok(Incoming::One(message)) => {
-                if let Some(reply) = handle(session, &running, &mut calls, message)? {
-                    send(&reply.json())?;
-                }
-            }
-            Ok(Incoming::Batch(batch)) => {
-                for message in batch {
-                    // Each is answered for itself, which clients of every version understand.
+            Ok(messages) => {
+                for message in messages {
+                    // Those of a batch are answered one by one, which clients of every version understand.
                     if let Some(reply) = handle(session, &running, &mut calls, message)? {
                         send(&reply.json())?;
                     }

@@ -9,15 +9,7 @@ pub const INVALID_REQUEST: i64 = -32600;
 pub const METHOD_NOT_FOUND: i64 = -32601;
 pub const INVALID_PARAMS: i64 = -32602;
 
-/// What a line has in it.
-#[derive(Debug)]
-pub enum Incoming {
-    Nothing,
-    One(Message),
-    Batch(Vec<Message>),
-}
-
-/// A request, or a notification if it has no id. A response to a request of ours has no method, and is `Nothing`.
+/// A request, or a notification if it has no id. A response to a request of ours has no method, and is nothing.
 #[derive(Debug)]
 pub struct Message {
     pub id: Option<Value>,
@@ -51,10 +43,10 @@ impl Reply {
     }
 }
 
-/// Reads one line.
-pub fn parse(line: &[u8]) -> Result<Incoming, Reply> {
+/// Reads one line: a message, a batch of them, or nothing.
+pub fn parse(line: &[u8]) -> Result<Vec<Message>, Reply> {
     if line.iter().all(u8::is_ascii_whitespace) {
-        return Ok(Incoming::Nothing);
+        return Ok(Vec::new());
     }
     let value: Value = serde_json::from_slice(line)
         .map_err(|error| Reply::error(Value::Null, PARSE_ERROR, &format!("not JSON: {error}")))?;
@@ -62,9 +54,9 @@ pub fn parse(line: &[u8]) -> Result<Incoming, Reply> {
         Value::Array(all) if all.is_empty() => Err(Reply::error(Value::Null, INVALID_REQUEST, "an empty batch")),
         Value::Array(all) => {
             let messages: Result<Vec<_>, _> = all.into_iter().map(message).collect();
-            Ok(Incoming::Batch(messages?.into_iter().flatten().collect()))
+            Ok(messages?.into_iter().flatten().collect())
         }
-        one => Ok(message(one)?.map_or(Incoming::Nothing, Incoming::One)),
+        one => Ok(message(one)?.into_iter().collect()),
     }
 }
 

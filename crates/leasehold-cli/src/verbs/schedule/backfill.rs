@@ -29,24 +29,28 @@ const FORGOTTEN_AT_MOST: usize = 10_000;
 pub async fn trigger(context: &Context, jobs: &Jobs, name: &str) -> Result<Exit> {
     let job = jobs.named(name)?;
     let now = context.coordinator().await?.inspect(&job.name).await?.now;
-    let mut command = run(job, job.name.as_str(), &context.settings()?.store.value.portable())?;
-    command.arg(format!("--as-slot={}", slot_text(Slot(now))));
+    // Somebody asked for this run: a skip is not what they asked for.
+    let mut command = as_slot(context, job, Slot(now))?;
     match job.busy {
         Busy::Skip => {}
         Busy::Wait(limit) => drop(command.arg(format!("--wait={}", leasehold_core::format_duration(limit)))),
         Busy::Retry(pause) => drop(command.arg(format!("--retry-after={}", leasehold_core::format_duration(pause)))),
     }
-    if let Some(ttl) = job.ttl {
-        command.arg(format!("--ttl={ttl}"));
-    }
-    // Somebody asked for this run: a skip is not what they asked for.
-    command.arg(held_exit_code());
     words(&mut command, job);
     finish(command, job, &mut Relay::listen()?).await
 }
 
 fn held_exit_code() -> String {
     format!("--held-exit-code={}", Exit::Held.code())
+}
+
+/// `run` under the job's own lease, for a slot that is only named to it, up to the job's command. A skip is not a run, and
+/// must not look like one that went well.
+fn as_slot(context: &Context, job: &Job, slot: Slot) -> Result<Command> {
+    let mut command = run(job, job.name.as_str(), &context.settings()?.store.value.portable())?;
+    command.arg(format!("--as-slot={}", slot_text(slot))).arg(held_exit_code());
+    command.args(job.ttl.map(|ttl| format!("--ttl={ttl}")));
+    Ok(command)
 }
 
 pub async fn backfill(context: &Context, jobs: &Jobs, args: &Backfill) -> Result<Exit> {
@@ -208,17 +212,12 @@ fn can_ask(args: &Backfill) -> bool {
 async fn one(context: &Context, job: &Job, claims: &LeaseName, slot: Slot, relay: &mut Relay) -> Result<Exit> {
     let store = context.settings()?.store.value.portable();
     let at = slot_text(slot);
-    let mut inner = run(job, job.name.as_str(), &store)?;
-    // A skip is not a run, and must not look like one that went well.
-    let skipped = held_exit_code();
-    inner.arg(format!("--as-slot={at}")).arg("--unless-succeeded").arg(format!("--wait={PATIENCE}")).arg(&skipped);
-    if let Some(ttl) = job.ttl {
-        inner.arg(format!("--ttl={ttl}"));
-    }
+    let mut inner = as_slot(context, job, slot)?;
+    inner.arg("--unless-succeeded").arg(format!("--wait={PATIENCE}"));
     words(&mut inner, job);
     let mut outer = Command::new(inner.get_program());
     outer.arg("run").arg(claims.as_str()).arg(format!("--slot-at={at}")).arg("--unrecorded");
-    outer.arg(format!("--wait={PATIENCE}")).arg(&skipped).arg("--quiet").env("LEASEHOLD_STORE", &store);
+    outer.arg(format!("--wait={PATIENCE}")).arg(held_exit_code()).arg("--quiet").env("LEASEHOLD_STORE", &store);
     outer.arg("--").arg(inner.get_program()).args(inner.get_args());
     if let Some(cwd) = inner.get_current_dir() {
         outer.current_dir(cwd);
