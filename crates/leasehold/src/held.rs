@@ -1,6 +1,6 @@
 //! A lease that is held, and renewed in the background.
 //!
-//! Promise: [`Held::lost`] resolves before anybody else can be granted the lease, if this process runs. Non-promise: a
+//! Promise: [`Tenure::lost`] resolves before anybody else can be granted the lease, if this process runs. Non-promise: a
 //! process that does not run is told nothing; that is what guards are for.
 
 use leasehold_core::clock::{Clock, Moment};

@@ -83,7 +83,7 @@ impl<'a> Lease<'a> {
         self.set(|asked| Ok(asked.label = Some(Label::named("label", label)?)))
     }
 
-    /// Gives the lease up when there was no [`Held::progress`] for so long. Without this, work that hangs holds it as long as
+    /// Gives the lease up when there was no [`Tenure::progress`] for so long. Without this, work that hangs holds it as long as
     /// the process lives.
     pub fn progress_timeout(self, limit: &str) -> Self {
         self.set(|asked| Ok(asked.stalls_after = Some(duration("progress_timeout", limit)?)))

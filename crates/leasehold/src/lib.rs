@@ -72,11 +72,12 @@
 //! - [`guard`]: what can be written to under a lease, and how to write a guard of your own.
 //! - [`store`]: the contract of a store, for those who write one.
 #![cfg_attr(feature = "work", doc = "- [`queue`] and [`schedule`]: items and slots, each done once.")]
-//! - [`Error`]: its [kind](Error::kind) says what to do next.
+//! - [`Error`]: its [kind](Error::kind) says what to do next; [`error`] has the types of its details.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod busy;
+pub mod error;
 pub mod guard;
 mod held;
 mod lease;
