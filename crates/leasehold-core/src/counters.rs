@@ -28,7 +28,7 @@ pub enum Event {
     AlreadyRun,
     /// The slot was too old to catch up on.
     DroppedTooOld,
-    /// A newer slot stood in for it.
+    /// A newer slot was run instead.
     DroppedCoalesced,
     /// The slot came due while slots that are still to come were claimed: the store's clock had been ahead.
     DroppedClockAhead,

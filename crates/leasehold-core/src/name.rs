@@ -154,7 +154,7 @@ pub enum Shelf {
     History,
     /// Journals of scheduled jobs: what became of each due slot, one record per job.
     Runs,
-    /// One record per queue: its bell, which is rung when there is new work.
+    /// One record per queue, which is written to wake workers when there is new work.
     Queue,
     /// The items of queues. Erased only when an operator purges what is finished.
     Item,

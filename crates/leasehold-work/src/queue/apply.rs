@@ -133,11 +133,11 @@ impl Queue {
         for one in all {
             if let Added::New(name) = &one {
                 match self.take_back(name).await {
-                    Ok(TakenBack::Gone) => {
+                    Ok(true) => {
                         gone = true;
                         continue;
                     }
-                    Ok(TakenBack::GoesAlong) => {}
+                    Ok(false) => {}
                     Err(error) => {
                         let message = format!(
                             "item `{name}` was added while its queue was moved, and whether it was taken back is not known; look \
@@ -153,15 +153,16 @@ impl Queue {
     }
 
     /// Erases an item that was just added, unless a migration has it on its way or somebody has claimed it.
-    async fn take_back(&self, name: &ItemName) -> Result<TakenBack> {
+    /// Gives whether it is gone: otherwise the migration takes it to the new store, or leaves it here if it is given up.
+    async fn take_back(&self, name: &ItemName) -> Result<bool> {
         match self.change(name, &Change::TakeBack, Start::Read).await? {
             ChangeApplied::Yes { before, .. } => {
                 if let Some(item) = &before.record {
                     self.line.leave(&self.line.place(name, item), None).await?;
                 }
-                Ok(TakenBack::Gone)
+                Ok(true)
             }
-            ChangeApplied::No { refusal: Obstacle::Relocation(_) | Obstacle::InUse, .. } => Ok(TakenBack::GoesAlong),
+            ChangeApplied::No { refusal: Obstacle::Relocation(_) | Obstacle::InUse, .. } => Ok(false),
             _ => Err(changing(name)),
         }
     }
@@ -169,13 +170,6 @@ impl Queue {
 
 fn changing(name: &ItemName) -> Error {
     Error::new(Kind::Contended, format!("item `{name}` keeps changing; try again"))
-}
-
-/// What became of an item that was added while its namespace was moved.
-enum TakenBack {
-    Gone,
-    /// The migration takes it to the new store, or leaves it here if it is given up.
-    GoesAlong,
 }
 
 /// A record that may not be there, as last seen.

@@ -23,22 +23,22 @@ use leasehold_system::undo::{Mend, undone};
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-/// How long a batch is worked off before the line is looked at again: something more urgent may have come.
+/// How long a listing is used before the line is listed again: something more urgent may have come.
 const FRESH: Duration = Duration::from_secs(1);
 /// How often an idle worker looks where the store cannot push, and where it can: hints may be lost.
 const POLL: Duration = Duration::from_secs(1);
 pub(super) const POLL_WITH_HINTS: Duration = Duration::from_secs(5);
-/// How long an item is left alone whose record is bad, and one that the store gave no answer for, which doubles each time.
+/// How long an item is left alone whose record is damaged, and one for which the store gave no answer (doubled each time).
 const DAMAGED: Duration = Duration::from_secs(60);
 const TROUBLED: Duration = Duration::from_secs(1);
 const MOST_DOUBLED: u32 = 5;
-/// So many items in a row without an answer are the store's trouble, and not theirs.
+/// So many items in a row without an answer mean that the store is away.
 pub(super) const MOST_TROUBLED: usize = 4;
-/// How many of the items that were named are remembered, so as not to name them again.
+/// How many items are remembered that a warning was given for, so as not to repeat it.
 const MOST_NAMED: usize = 4096;
-/// How often a worker with nothing to do makes sure that the queue was not moved to another store.
+/// How often an idle worker makes sure that the queue was not moved to another store.
 const BETWEEN_MIGRATION_CHECKS: Duration = Duration::from_secs(10);
-/// How long lies between two looks at least, however often the store hints.
+/// The shortest time between two listings, however often the store hints.
 const DEAF: Duration = Duration::from_millis(20);
 
 /// Claims items of one queue, one after the other.
@@ -52,9 +52,9 @@ pub struct Claimer {
     pub(super) sweep: Sweep,
     /// When to ask next whether the queue was moved.
     next_migration_check: Moment,
-    /// Items that could be claimed if the store gave an answer for them.
+    /// Items that the store gave no answer for.
     troubled: HashMap<LinePosition, Postponed>,
-    /// What is to be told of items that were set aside, and the items of which it was told.
+    /// Warnings about items that were set aside and are not given yet, and the items that were warned about.
     untold: Vec<Error>,
     named: HashSet<ItemName>,
 }
@@ -75,11 +75,11 @@ struct Postponed {
 pub enum Claimed {
     /// An item.
     Item(Box<ItemGrant>),
-    /// There is nothing to claim; it is worth looking again at this moment, if nobody says so earlier.
+    /// There is nothing to claim; look again at this moment, or when the store hints.
     Nothing {
         /// When.
         look_again: Moment,
-        /// Why an item that waits could not be claimed, if there is one: the line is not as empty as it looks.
+        /// Why a waiting item could not be claimed, if there is one: the line is not as empty as it looks.
         held_up: Option<Error>,
     },
 }
@@ -124,8 +124,8 @@ impl Claimer {
     }
 
     /// Waits for an item, for this long at most. What is there already is claimed however short that is, and a claim that
-    /// was begun is ended. A store that is away in between, or has no room for one more client, is waited for; one that is
-    /// away at the first look is an error.
+    /// was begun is finished. A store that is away in between, or has no room for one more client, is waited for. One that
+    /// is away at the first look is an error.
     pub async fn next_within(&mut self, limit: Duration) -> Result<Option<ItemGrant>> {
         let clock = self.queue.clock().clone();
         let until = clock.now() + limit;
@@ -149,7 +149,7 @@ impl Claimer {
         }
     }
 
-    /// Until this moment, or until the bell is rung.
+    /// Waits until this moment, or until the store hints.
     async fn wait(&mut self, look_again: Moment) {
         let clock = self.queue.clock().clone();
         let Some(watch) = &mut self.watch else {
@@ -243,7 +243,7 @@ impl Claimer {
         Ok(())
     }
 
-    /// Tells of the items that had no answer, now that the store has given one for others.
+    /// Warns about the items that had no answer, now that the store has answered for others.
     fn tell(&mut self) {
         let told: Vec<_> = self.troubled.iter().map(|(place, t)| (place.item.clone(), t.what.clone())).collect();
         for (item, what) in told {
@@ -260,7 +260,7 @@ impl Claimer {
         }
     }
 
-    /// Ends the claiming if the queue was moved: an empty line says nothing about where its items went.
+    /// Stops claiming if the queue was moved: an empty line does not say where its items went.
     async fn check_not_moved(&mut self) -> Result<()> {
         let now = self.queue.clock().now();
         if now < self.next_migration_check {
@@ -291,7 +291,7 @@ impl Claimer {
                     self.view.busy.insert(listed.place, written.anchor.asked + self.ttl.get());
                 }
                 match self.queue.granted(name, &holder, self.ttl, *written, entry) {
-                    // The exchange took longer than the claim lasts: it is as if another had it.
+                    // The exchange took longer than the claim lasts: as if another worker had claimed it.
                     Err(error) if error.kind() == Kind::Lost => Ok(None),
                     other => other.map(Some),
                 }
@@ -338,7 +338,7 @@ impl Claimer {
     }
 }
 
-/// Whether whoever waits looks again.
+/// Whether a waiting worker tries again.
 const fn passes(kind: Kind, is_first: bool) -> bool {
     match kind {
         Kind::Contended => true,
@@ -347,7 +347,7 @@ const fn passes(kind: Kind, is_first: bool) -> bool {
     }
 }
 
-/// Whether it may be the store's trouble, and pass.
+/// Whether the store may be the cause, so that it may pass.
 pub(super) const fn is_passing(kind: Kind) -> bool {
     matches!(kind, Kind::Unavailable | Kind::Contended | Kind::Indeterminate | Kind::Lost)
 }

@@ -1,8 +1,8 @@
 //! The line of a queue: entries whose names sort in the order in which items are to be claimed.
 //!
-//! Promise: none; an entry is a hint. While its item is claimed it stands aside, by the time at which the claim runs out,
-//! where the store can move it in the same step, and otherwise where it stood: either way an item whose claim ran out is
-//! found by everybody. It carries the item's revision and, if that is small, the item, so that claiming is one swap.
+//! Promise: none; an entry is a hint. Where the store can move it in the same step, the entry of a claimed item sorts by the
+//! time at which the claim expires. Elsewhere it stays. Either way every worker finds an item whose claim has expired. An entry
+//! carries the item's revision and, if it is small, the item, so that claiming is one write.
 //! Non-promise: entries may be stale, doubled or lost; the item's record is the truth.
 
 use super::grant::Seen;
@@ -23,7 +23,7 @@ const ENTERING: usize = 3;
 /// The value of an entry.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Entry {
-    /// The item's revision when it came to stand in line; none if the entry was written with it, and has the same.
+    /// The item's revision when it entered the line; none if the entry was written with it, and has the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     revision: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,7 +45,7 @@ impl Listed {
         &self.value.revision
     }
 
-    /// The item as it was when it came to stand in line, and its revision then. What cannot be read is only a hint less.
+    /// The item as it was when it entered the line, and its revision then. What cannot be read is one hint less.
     pub(super) fn copy(&self) -> Option<(Item, Revision)> {
         let entry: Entry = codec::decode(KIND, &self.value.bytes, self.place.item.id.as_str()).ok()?;
         Some((entry.item?, entry.revision.map_or_else(|| self.value.revision.clone(), Revision)))
@@ -188,18 +188,18 @@ impl Line {
         let ring = async {
             let key = self.wake_key()?;
             let found = self.store.read(&key).await?.value.map(|value| value.revision);
-            // Where nobody hears it, it only stands for the queue.
+            // Where nobody can be woken, the record only shows that there is such a queue.
             if found.is_some() && self.store.capabilities().watch == Watching::None {
                 return Ok(Swap::Mismatch);
             }
             let bell = codec::encode(BELL_KIND, &Bell { rung: Nonce::random() })?;
-            // If another was faster, then it rang after our item stood in line: nobody has missed it.
+            // If another was faster, it woke them after our item had entered the line: nobody has missed it.
             self.store.swap(&key, found.as_ref(), &bell).await
         };
         let _: Result<Swap> = ring.await;
     }
 
-    /// Listens for the bell.
+    /// Hints that there is new work.
     pub(super) async fn listen(&self) -> Watch {
         match self.wake_key() {
             Ok(key) => self.store.watch(&key).await.unwrap_or_else(|_| Watch::silent()),

@@ -1,9 +1,8 @@
-//! A worker's view of the line: what it has seen of the front, and how far it keeps from the others.
+//! A worker's view of the line: the entries that it has listed, and how far it keeps from other workers.
 //!
-//! Promise: a worker that meets nobody looks at the very front, in order, and again before each claim. One that finds an item
-//! taken from under it begins somewhere else, the further away the more often that happens, and comes closer again with each
-//! item it gets.
-//! Non-promise: what is seen may be stale; only the claim tells.
+//! Promise: a lone worker claims from the very front, in order, and lists again before each claim. A worker that loses a race
+//! for an item starts somewhere else: further away the more often that happens, and closer again with each claim.
+//! Non-promise: entries may be stale; only the claim tells.
 
 use super::claimer::{Claimer, POLL_WITH_HINTS};
 use super::line::{Front, Listed};
@@ -14,15 +13,15 @@ use leasehold_core::{Anchor, Jitter, Nonce, Result};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
-/// How many places are looked at behind the front, at first, where nobody else is, and at most.
+/// How many entries one listing reads: far from the front, the first time, usually, and at most.
 const SEGMENT: usize = 8;
 const FIRST_BATCH: usize = 16;
 const BATCH: usize = 64;
 const MAX_BATCH: usize = 512;
-/// How far the workers of a queue spread out at most, in places, within one batch and beyond it.
+/// How far the workers of a queue spread out at most, in entries: within one listing, and beyond it.
 const MAX_SPREAD: usize = 64;
 const MAX_FAR_SPREAD: usize = 1024;
-/// How many of the items that others took are remembered.
+/// How many lost races are remembered.
 const MAX_TAKEN: usize = 1024;
 /// How many claimed or delayed items one listing reads, at first.
 const ASIDE_BATCH: usize = 4;
@@ -40,16 +39,16 @@ pub(super) struct View {
     pub(super) anchor: Option<Anchor>,
     /// Places whose items others work on, and until when.
     pub(super) busy: HashMap<LinePosition, Moment>,
-    /// Places whose items were taken, or changed, while we looked.
+    /// Places whose items were claimed by others, or changed, after they were listed.
     taken: HashSet<LinePosition>,
     spread: usize,
-    /// How far it may spread: the line is not longer than that.
+    /// The length of the line, as far as it is known: spreading further finds nothing.
     reach: usize,
     batch: usize,
-    /// When to look next at those aside, and at those that were to come later.
+    /// When to list claimed items next, and delayed ones.
     aside: Moment,
     later: Moment,
-    /// Whether some that were to come later are due, and perhaps not claimed yet.
+    /// Whether some delayed items are due by now, and perhaps not claimed yet.
     has_come: bool,
     jitter: Jitter,
 }
@@ -73,7 +72,7 @@ impl View {
 
     /// The next candidate.
     pub(super) fn next(&mut self, is_one_step: bool) -> Option<Listed> {
-        // Where what is taken stays in line, the free ones are anywhere among them.
+        // Where claimed items keep their entries, the free ones are anywhere among them.
         let among = if is_one_step { 1 } else { self.spread.min(self.candidates.len()).max(1) };
         let at = self.below(among);
         self.candidates.remove(at)
@@ -93,7 +92,7 @@ impl View {
             return;
         }
         self.spread = (self.spread * 8).min(self.reach);
-        // Whoever has it began before us, and has those behind it, too, by the time we come to them.
+        // Whoever has it began before us, and will have claimed the next ones by the time we come to them.
         self.candidates.clear();
     }
 
@@ -107,7 +106,7 @@ impl View {
         self.jitter.below(bound as u64) as usize
     }
 
-    /// Takes what is listed as candidates, up to the first that is due later; gives that.
+    /// Takes listed entries as candidates, up to the first that is not due yet; gives that one.
     fn take_in(&mut self, front: Front) -> Option<Listed> {
         for mut listed in front.line {
             if matches!(listed.place.stand, Stand::Later(_)) && listed.place.at > front.now {
@@ -163,8 +162,8 @@ impl Claimer {
         self.view.anchor = Some(anchor);
     }
 
-    /// Whether something has come that goes before the next candidate: one short listing. Whoever keeps away from others
-    /// does not look.
+    /// Whether something more urgent than the next candidate has come: one short listing. A worker that keeps away from
+    /// others does not ask.
     pub(super) async fn is_overtaken(&mut self) -> Result<bool> {
         let Some(next) = self.view.candidates.front().filter(|_| self.view.spread == 1) else { return Ok(false) };
         if self.queue.clock().now() >= self.view.later {
@@ -176,7 +175,7 @@ impl Claimer {
         Ok(first.is_some_and(|first| first.place.rank() < next.place.rank()))
     }
 
-    /// Looks at the line from its very front, until something is found.
+    /// Lists the line from its very front, until something is found.
     async fn look_ahead(&mut self) -> Result<()> {
         let mut limit = std::mem::replace(&mut self.view.batch, BATCH);
         let mut after = None;
@@ -194,7 +193,7 @@ impl Claimer {
         }
     }
 
-    /// Looks at those that were to come later, and takes what is due by now.
+    /// Lists delayed items, and takes what is due by now.
     async fn look_later(&mut self) -> Result<()> {
         let (mut after, mut limit) = (None, ASIDE_BATCH);
         loop {
@@ -216,7 +215,7 @@ impl Claimer {
         }
     }
 
-    /// Looks somewhere behind the front, if others are there. Gives whether something was found.
+    /// Lists entries some way behind the front, if other workers are there. Gives whether something was found.
     async fn look_far(&mut self) -> Result<bool> {
         let skip = self.view.below(self.view.spread);
         if skip == 0 {
@@ -228,7 +227,7 @@ impl Claimer {
         self.saw(Anchor { now: front.now, asked });
         self.view.take_in(front);
         if listed == 0 {
-            // The line is not as long as that.
+            // The line is shorter than that.
             self.view.reach = skip;
             self.view.spread = self.view.spread.min(skip);
             return Ok(false);

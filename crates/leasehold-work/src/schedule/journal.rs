@@ -22,15 +22,15 @@ pub enum Fate {
     Succeeded,
     /// It ran and failed.
     Failed,
-    /// Its run lost the lease and was stopped; another may take it up.
+    /// Its run lost the lease and was stopped; another may run it again.
     Lost,
     /// It could not be started; it stays open, and is tried again.
     NotStarted,
-    /// An earlier run was still going on.
+    /// An earlier run was still running.
     SkippedOverlap,
     /// It was too old to catch up on.
     DroppedTooOld,
-    /// A newer slot stood in for it.
+    /// A newer slot was run instead.
     DroppedCoalesced,
     /// Slots that are still to come had been claimed while the store's clock was ahead.
     DroppedClockAhead,
@@ -58,7 +58,7 @@ impl Fate {
         }
     }
 
-    /// Whether nothing more will become of it.
+    /// Whether it will not change any more.
     pub const fn is_final(self) -> bool {
         !matches!(self, Fate::Running | Fate::Lost | Fate::NotStarted)
     }
@@ -211,7 +211,7 @@ impl Journal {
         [self.settled_to, self.forgotten_to, self.since.map(Slot)].into_iter().flatten().max()
     }
 
-    /// Up to where the fate of slots is told, as far as that was not told ahead of its time.
+    /// The newest time up to which the fate of slots is known, those ahead of their time apart.
     pub(crate) fn told_until(&self, now: Timestamp) -> Timestamp {
         let ends = self.entries.iter().map(|entry| entry.end().0);
         ends.chain(self.since).filter(|at| *at <= now).max().unwrap_or(now)
@@ -338,7 +338,7 @@ impl Journal {
         let place = self.entries.partition_point(|old| old.slot < entry.slot);
         self.entries.insert(place, entry);
         if self.entries.len() > ENTRIES_KEPT {
-            // The oldest goes, but never what was just said.
+            // The oldest is dropped, but never what was just written.
             let gone = self.entries.remove(usize::from(place == 0));
             self.forgotten_to = self.forgotten_to.max(Some(gone.end()));
         }

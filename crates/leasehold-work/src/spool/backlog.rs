@@ -147,7 +147,12 @@ impl Backlog for Spool {
     }
 
     async fn clean(&self, warn: Warn) -> Result<JanitorReport> {
-        Ok(JanitorReport::cleaned(self.clean()?, warn))
+        let mut done = self.clean()?;
+        // What lies where an item should, and cannot be one, is told and is no failure.
+        done.troubles.sort_by_key(|error| error.kind() == Kind::Invalid);
+        let mut report = JanitorReport::cleaned(done, warn);
+        report.trouble = report.trouble.filter(|error| error.kind() != Kind::Invalid);
+        Ok(report)
     }
 
     async fn purge(&self, older_than: Duration, with_dead: bool, warn: Warn) -> Result<JanitorReport> {

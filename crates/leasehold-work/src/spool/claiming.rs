@@ -1,8 +1,8 @@
-//! Claiming from a spool, and staying the one who did.
+//! Claiming from a spool.
 //!
 //! Promise: claiming is one rename, of which exactly one of any number succeeds; the epoch in the name rises with it. A
-//! worker alone claims in order: it looks at the line before each claim while that is short, and often when it is long.
-//! What it may not claim is named once and passed over. Non-promise: with several workers the order holds roughly.
+//! lone worker claims in order: it lists `ready/` before each claim while that is short, and often when it is long. It warns
+//! once about a file that it may not claim, and skips it. Non-promise: with several workers the order is approximate.
 
 use super::folder::{Spool, Where, make, same_file, sync};
 use super::listing::{Told, folders, listing};
@@ -20,21 +20,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a worker may be silent whose folder's name does not say.
+/// The TTL of a worker whose folder's name has none.
 pub(super) const DEFAULT_TTL: Duration = Duration::from_secs(900);
 /// How many names are remembered from one listing.
 const BATCH: usize = 16_384;
-/// Up to how many files a look costs less than the claim that follows, and is taken before each.
+/// Up to so many files, listing them costs less than the claim that follows: they are listed before each claim.
 pub(super) const SHORT: usize = 1_024;
-/// How much longer than a look takes its outcome is relied on, where the line is longer.
+/// A longer listing is used for so many times the time that it took.
 const LOOKS: u32 = 20;
-/// How many looks one claim takes at most, while others claim all that it saw.
+/// How many listings one claim takes at most, while others claim all that it saw.
 const MOST_LOOKS: u32 = 100;
 /// When a file that could not be claimed is tried again.
 const REFUSED: Duration = Duration::from_secs(30);
 /// How far the workers of a spool spread out at most.
 const MAX_SPREAD: u64 = 64;
-/// How often an idle worker looks, where the system does not tell it.
+/// How often an idle worker lists, where the system does not notify it.
 const POLL: Duration = Duration::from_secs(1);
 /// How often a worker looks for what dead processes left.
 const SWEEP: Duration = Duration::from_secs(300);
@@ -94,7 +94,7 @@ pub(super) fn worker_name(label: &Label, nonce: Nonce, ttl: Ttl) -> String {
     format!("{label}-{nonce}.{}", format_duration(ttl.get()))
 }
 
-/// How long the worker of this folder may be silent.
+/// The TTL of the worker of this folder: how long it may give no heartbeat.
 pub(super) fn ttl_of(worker: &str) -> Duration {
     worker.rsplit_once('.').and_then(|(_, ttl)| parse_duration(ttl).ok()).unwrap_or(DEFAULT_TTL)
 }
@@ -160,7 +160,7 @@ pub struct SpoolClaimer {
     told: Told,
 }
 
-/// A look at the line.
+/// A listing of `ready/`.
 #[derive(Debug, Clone, Copy)]
 struct Look {
     at: Moment,
@@ -211,7 +211,7 @@ impl SpoolClaimer {
         })
     }
 
-    /// Tells, once each, of what cannot be claimed, put back or looked at, and is passed over.
+    /// Calls this once for each file that is skipped because it cannot be claimed, put back or read.
     #[must_use]
     pub fn warning(mut self, warn: fn(&Error)) -> Self {
         self.told.by(warn);
@@ -251,7 +251,7 @@ impl SpoolClaimer {
                 self.list()?;
                 looks += 1;
             }
-            // A file server may go on listing what is long gone.
+            // A file server may still list what is long gone.
             if self.candidates.is_empty() || looks > MOST_LOOKS {
                 self.listed = None;
                 return Ok(None);
@@ -292,7 +292,7 @@ impl SpoolClaimer {
         Ok(())
     }
 
-    /// Whether to look again: something more urgent may have come. Looking at a long line takes a small part of the time.
+    /// Whether to list again: something more urgent may have come. Listing takes a small part of the time.
     fn is_stale(&self) -> bool {
         self.listed.is_none_or(|last| {
             last.found <= SHORT || SystemClock.now() >= last.at + (last.took * LOOKS).max(Duration::from_millis(1))
@@ -379,7 +379,7 @@ impl SpoolClaimer {
             return Ok(None);
         }
         let now = self.spool.now()?;
-        // The key is its own if nothing else has it, whatever became of that: one key, one item.
+        // The key is its own unless another item has it, finished or not: one key, one item.
         let keyed = text.parse().ok().filter(|key: &DedupeKey| {
             let taken = self.spool.path("keys").join(key.as_str());
             fs::hard_link(path, &taken).is_ok() || same_file(path, &taken)

@@ -1,8 +1,8 @@
 //! Ending a claim: completed, failed, given back.
 //!
-//! Promise: what a completion leaves and adds is laid out first, under the worker's own epoch, and counts if and only if
-//! the one rename that completes succeeds: a stale worker leaves nothing that counts. Non-promise: what a stale worker
-//! laid out lies about until it is purged.
+//! Promise: the result and the follow-ups of a completion are written first, under the worker's own epoch. They count if and
+//! only if the one rename that completes succeeds: a stale worker leaves nothing that counts. Non-promise: what a stale worker
+//! wrote stays until it is purged.
 
 use super::claiming::SpoolGrant;
 use super::folder::{Spool, SpoolItem, Where, failed, is_folder, make, same_file, sync};
@@ -71,7 +71,7 @@ impl Spool {
     pub fn complete(&self, grant: &SpoolGrant, result: Option<&Payload>, add: &[NewItem]) -> Result<SpoolItem> {
         let (outbox, done) = (self.outbox(&grant.name), self.at(&Where::Done, &grant.name));
         let exists = |path: &Path| path.symlink_metadata().is_ok();
-        // Once it is done, what was laid out then counts: nothing is laid out again, since some of it may have been added.
+        // Once it is done, what was written then counts: nothing is written again, since some of it may have been added.
         let again = !exists(grant.path()) && exists(&done);
         if !again {
             if let Some(result) = result {
@@ -96,7 +96,7 @@ impl Spool {
         self.path("outbox").join(format!("{}.e{}", name.id, name.epoch))
     }
 
-    /// Lays out what a completion is to add, under the names that it will have.
+    /// Writes the follow-ups of a completion to its outbox, under the names that they will have.
     fn lay_out(&self, outbox: &Path, add: &[NewItem]) -> Result<()> {
         self.reach(SpoolStep::LayOut);
         // What an earlier try of this very claim left.
@@ -114,7 +114,7 @@ impl Spool {
         sync(&self.path("outbox"))
     }
 
-    /// Adds what a completion laid out. Any number may do so at once: each file is moved once.
+    /// Adds the follow-ups in an outbox. Any number may do so at once: each file is moved once.
     pub(super) fn fan_out(&self, outbox: &Path) -> Result<()> {
         if !is_folder(outbox) {
             return Ok(());
@@ -141,7 +141,7 @@ impl Spool {
         Ok(())
     }
 
-    /// Takes the key of what a completion laid out.
+    /// Takes the key of a follow-up.
     fn take_key_of(&self, laid_out: &Path, key: &Path, id: &ItemId) -> Result<Key> {
         match fs::hard_link(laid_out, key) {
             Err(_) if same_file(laid_out, key) => {}
@@ -171,7 +171,7 @@ impl Spool {
         if self.end(grant.path(), &place, &name)? {
             return Ok(SpoolItem { name, place });
         }
-        // Told before, and perhaps not synced: then it has another due time.
+        // It was called before, and perhaps not synced: then the item has another due time.
         let is_this = |there: &FileName| FileName { due: name.due, ..there.clone() } == name;
         if let Some(there) = self.items(&place)?.into_iter().find(is_this) {
             sync(&self.path(place.folder()))?;
@@ -207,7 +207,7 @@ impl Spool {
     }
 }
 
-/// Reads a file that should not be longer than this; what is longer is cut off right after.
+/// Reads a file that should not be longer than this; of a longer one, one byte more.
 pub(super) fn read_at_most(path: &Path, most: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(most as u64 + 1).read_to_end(&mut bytes)?;

@@ -1,6 +1,6 @@
 //! The folder of a spool: making it, telling its time, adding to it, finding things in it.
 //!
-//! Promise: what was added is synced before the answer; a name in it never climbs out of it. Non-promise: it is only as
+//! Promise: what was added is synced before the answer; no item's name leads out of the folder. Non-promise: it is only as
 //! durable as its volume's fsync.
 
 use super::heartbeat::{changed, heartbeat_file};
@@ -245,7 +245,7 @@ impl Spool {
         self.add_temporary(new, self.copy_to_temporary(input)?)
     }
 
-    /// The same with what is at hand.
+    /// The same with these bytes as its payload.
     pub fn add_bytes(&self, new: &NewItem, payload: &[u8]) -> Result<(ItemId, bool)> {
         self.add_temporary(new, self.write_temporary(payload)?)
     }
@@ -267,7 +267,7 @@ impl Spool {
                 }
             }
         }
-        // What need not wait does not, whatever the clock says by now.
+        // An item without a delay does not wait, whatever the clock says by now.
         let folder = if new.delay.is_zero() { Where::Ready } else { self.line_of(&name)? };
         self.enter(temporary.path(), &name, &folder)?;
         Ok((name.id, true))
@@ -325,7 +325,7 @@ impl Spool {
         let path = self.path(&folder).join(name.to_string());
         match fs::rename(temporary, &path) {
             Ok(()) => {}
-            // A file server's second answer to a request that it has heard before.
+            // A file server's second answer to a request that it has carried out before.
             Err(e) if e.kind() == ErrorKind::NotFound && path.symlink_metadata().is_ok() => {}
             Err(e) if e.kind() == ErrorKind::NotFound && self.path(&folder).is_dir() => {
                 let message = format!(
@@ -352,7 +352,7 @@ impl Spool {
         self.reach(before);
         match fs::rename(from, to) {
             Ok(()) => {}
-            // A file server's second answer to a request that it has heard before.
+            // A file server's second answer to a request that it has carried out before.
             Err(e) if e.kind() == ErrorKind::NotFound && to.symlink_metadata().is_ok() => {}
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
             Err(e) => return Err(unmoved(e, from, to)),

@@ -1,10 +1,11 @@
-//! heartbeats: how a worker says that it is still at an item, and how anybody tells since when it is silent.
+//! Heartbeats: how a worker shows that it still works on an item, and how others tell when it last did.
 //!
-//! Promise: a heartbeat needs no right but those of the worker's own folder, so an item of another user is kept as well as
-//! one's own. It is the change time of the item's file, where the worker may touch that, or of a hidden file beside it,
+//! Promise: a heartbeat needs no permission but those of the worker's own folder, so an item of another user is kept as well
+//! as one's own. It is the change time of the item's file, where the worker may touch that, or of a hidden file beside it,
 //! which is called `.` and the item's name; the later one counts. Both are stamped by the clock of the file server.
-//! A heartbeat that lies in the future was given before that clock was set back, and is not believed: whoever looks gives one in
-//! its stead, from which on the silence is counted. Non-promise: whoever may write in the folder can give a heartbeat for another; epochs decide what counts, not heartbeats.
+//! A heartbeat in the future was given before that clock was set back, and does not count. Whoever finds one gives another in
+//! its place, from which the time is counted. Non-promise: whoever may write in the folder can give a heartbeat for another.
+//! Epochs decide what counts, not heartbeats.
 
 use super::claiming::SpoolGrant;
 use super::folder::{Spool, failed};
@@ -73,7 +74,7 @@ impl Spool {
             }
             Err(e) => return Err(failed(e.into(), "touch", grant.path())),
         }
-        // A heartbeat that came after the last one had run out may have been overlooked by whoever puts the item back.
+        // Whoever puts the item back may have missed a heartbeat that came after the last one had expired.
         if SystemClock.now() >= grant.trust_until {
             return lost("was renewed too late: the folder answered after its time had run out");
         }
@@ -128,7 +129,7 @@ impl Spool {
         misdated.then(|| FileName { due: now.plus(name.due.saturating_since(since)), ..name.clone() })
     }
 
-    /// For how long an item has been silent, if that is longer than `ttl`. Whatever may be rounded away is the worker's.
+    /// How long ago the last heartbeat was, if that is longer than `ttl`. Rounding favours the worker.
     pub(super) fn silent_for(&self, item: &Path, ttl: Duration, now: Timestamp) -> Option<Duration> {
         let silent = |at: Timestamp| Some(now.saturating_since(at)).filter(|silent| *silent > ttl);
         let seen = changed(&fs::symlink_metadata(item).ok()?);
@@ -143,7 +144,7 @@ impl Spool {
             Err(_) => return None,
         };
         let Some(last) = self.believed(&times, now).ok()? else {
-            // As if its claim had begun now. Whoever has claimed it trusts that for a TTL from asking at most.
+            // As if its claim had begun now. The worker trusts its claim for a TTL from asking at most.
             let _ = self.give_heartbeat(&heartbeat_file(item));
             return None;
         };

@@ -1,6 +1,6 @@
 //! What lies in a spool's folders, entry by entry.
 //!
-//! Promise: what cannot be an item, or cannot be looked at, is named and passed over, and hides nothing else. Links are
+//! Promise: what cannot be an item, or cannot be read, is named and skipped, and hides nothing else. Links are
 //! not followed. Non-promise: an entry that moves while its folder is read may be missed.
 
 use super::folder::{Spool, SpoolItem, Where, failed, same_file};
@@ -12,7 +12,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// How many different things one worker names before it says no more.
+/// How many different warnings one worker gives.
 const MOST_TOLD: usize = 1_000;
 
 /// What is in a folder.
@@ -41,7 +41,7 @@ impl Listing {
     }
 }
 
-/// What is said of an entry that is passed over.
+/// The warning about an entry that is skipped.
 pub(super) fn odd_entry(folder: &Path, name: &str, why: &str) -> Error {
     Error::new(Kind::Invalid, format!("passed over `{}` in {}: {why}", printable(name), folder.display()))
 }

@@ -64,14 +64,14 @@ pub trait Launcher: std::fmt::Debug + Send + Sync {
     async fn launch(&self, start: &Start) -> Result<()>;
 }
 
-/// What a scheduler is told while it runs.
+/// An order to a running scheduler.
 #[derive(Debug)]
 enum Order {
     Replace(Vec<Arc<Job>>),
     Drain,
 }
 
-/// The end that steers a running [`Scheduler`].
+/// Controls a running [`Scheduler`].
 #[derive(Debug, Clone)]
 pub struct Steering(mpsc::UnboundedSender<Order>);
 
@@ -178,12 +178,12 @@ impl Scheduler {
                 order = self.orders.recv() => match order {
                     Some(Order::Replace(jobs)) => {
                         self.take(jobs);
-                        // A store that is away now is looked for again by each job.
+                        // If the store is away now, each job tries it again.
                         if self.survey().await.is_err() {
                             self.arm_all();
                         }
                     }
-                    // Nobody steers any more.
+                    // The other end is gone.
                     Some(Order::Drain) | None => self.draining = true,
                 },
                 () = clock.sleep_until(wake) => {
@@ -295,7 +295,7 @@ impl Scheduler {
             let (page, more) = self.dispatcher.journals().list(after.as_ref(), PAGE).await?;
             after = page.last().map(|(name, _)| name.clone());
             for (name, journal) in page {
-                // A damaged one is looked at, told and tried again with its own job.
+                // A damaged one is read, reported and tried again with its own job.
                 let journal = match journal {
                     Err(error) if undone(Mend::JournalErrorStopsTheScheduler) => return Err(error),
                     Err(_) => {
@@ -331,7 +331,7 @@ impl Scheduler {
         }
         let now = self.dispatcher.now();
         for (index, job) in (0..).zip(&self.jobs) {
-            // Slots that are settled ahead of their time are to be told about.
+            // Slots that are settled ahead of their time have to be reported.
             let settled = known.get(&job.name).filter(|at| **at <= now);
             let next = job.schedule.next_after(settled.copied().unwrap_or(now));
             match (settled.is_some(), next) {
