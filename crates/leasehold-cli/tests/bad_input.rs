@@ -189,7 +189,11 @@ const LINES: &[(&[&str], i32, &str)] = &[
     (&["renew", "--token", "held:1:{nonce}:7:0"], 64, "the nonce is not 32 hexadecimal digits"),
     (&["renew", "--token", "held:1:{nonce}:{nonce}:x"], 64, "the sequence is not a whole number"),
     (&["renew", "--token", "held:1:{nonce}:{nonce}:0:0"], 64, "it has 6 of 5 parts"),
-    (&["run", "a", "--token", "b:1:{nonce}:{nonce}:0", "--", "touch", "ran"], 64, "it is of another lease than `a`"),
+    (
+        &["run", "a", "--token", "b:1:{nonce}:{nonce}:0", "--", "touch", "ran"],
+        64,
+        "it belongs to another lease than `a`",
+    ),
     (&["run", "a", "--token", "b", "--", "touch", "ran"], 64, "it has 1 of 5 parts"),
     (&["run", "a", "--token", "a:1:{nonce}:{nonce}:0", "--ttl", "5s", "--", "touch", "ran"], 64, "cannot be used with"),
     // What goes with what.
@@ -303,7 +307,7 @@ const LIVED: &[(&[&str], i32, &str)] = &[
     (&["renew", "--token", "held:7:{nonce}:{nonce}:0"], 64, "not this lease"),
     (&["release", "--token", "held:1:{nonce}:{nonce}:0"], 64, "nothing was changed"),
     (&["progress", "x", "--token", "held:1:{nonce}:{nonce}:0"], 64, "not this lease"),
-    (&["run", "other", "--token", "{held}", "--", "touch", "ran"], 64, "it is of another lease than `other`"),
+    (&["run", "other", "--token", "{held}", "--", "touch", "ran"], 64, "it belongs to another lease than `other`"),
     (
         &["write", "out", "--from", "text", "--token", "{other}"],
         64,

@@ -132,11 +132,11 @@ fn one_damaged_journal_among_three_hundred_jobs_stops_that_job_only_and_is_told(
     let log = std::fs::File::create(home.path("log")).unwrap();
     let scheduler = Running::from(home.leasehold(&["schedule"]).stderr(log).spawn().unwrap());
     eventually("the sound job runs", || lines(&home, "sound").len() >= 3);
-    eventually("the damaged one is told", || home.read("log").contains("trouble with job `damaged`"));
+    eventually("the damaged one is told", || home.read("log").contains("problem with job `damaged`"));
     signal(scheduler.pid(), "TERM");
     scheduler.end().expect(0);
     assert_eq!(lines(&home, "damaged").len(), before, "nobody knows which of its slots are settled");
-    assert_eq!(home.read("log").matches("trouble with job `damaged`").count(), 1, "{}", home.read("log"));
+    assert_eq!(home.read("log").matches("problem with job `damaged`").count(), 1, "{}", home.read("log"));
 }
 
 /// An instant that is some hours from now, on the hour.

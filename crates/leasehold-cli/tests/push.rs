@@ -254,7 +254,7 @@ fn a_push_that_is_told_to_end_takes_git_with_it() {
         signal(running.pid(), name);
         let ended = running.end();
         assert_eq!(ended.code, code, "{ended:?}");
-        assert!(ended.stderr.contains("git was ended too"), "{ended:?}");
+        assert!(ended.stderr.contains("git was stopped too"), "{ended:?}");
         let left: Vec<_> = below.into_iter().filter(|pid| is_alive(*pid)).collect();
         assert_eq!(left, Vec::<i32>::new(), "{name}");
         assert_eq!(place.refs(), refs, "{name}");

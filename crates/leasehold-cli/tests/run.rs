@@ -188,7 +188,7 @@ fn a_signal_ends_the_wait_for_a_reader() {
     signal(run.pid(), "TERM");
     eventually("it has ended", || run.is_over());
     let done = run.end().expect(143);
-    assert!(done.stderr.contains("before everything that the command had printed was passed on"), "{}", done.stderr);
+    assert!(done.stderr.contains("before all of the command's output was passed on"), "{}", done.stderr);
     assert_eq!(home.show("job")["state"], "free");
 }
 

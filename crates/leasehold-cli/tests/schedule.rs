@@ -185,7 +185,7 @@ fn a_reload_keeps_what_runs_and_a_wrong_file_changes_nothing() {
     let pid: i32 = home.words("long")[0].parse().unwrap();
     jobs(&home, &format!("{long}[[job]]\nname = 'bad'\ncron = '99 * * * *'\ncommand = 'true'\n"));
     signal(daemon.pid(), "HUP");
-    eventually("the wrong file is refused", || home.read("log").contains("the old jobs stay in force"));
+    eventually("the wrong file is refused", || home.read("log").contains("keeping the old jobs"));
     assert!(
         home.read("log").contains("job `bad`: field `cron`: invalid cron `99 * * * *`: minute `99`"),
         "{}",
@@ -194,7 +194,7 @@ fn a_reload_keeps_what_runs_and_a_wrong_file_changes_nothing() {
     jobs(&home, "[[job]]\nname = 'other'\nevery = '1s'\ncommand = 'echo > other'\n");
     eventually("the new file is taken up by itself", || home.path("other").exists());
     std::fs::remove_file(home.path("leasehold.toml")).unwrap();
-    let gone = format!("the old jobs stay in force: `{}` is gone", home.path("leasehold.toml").display());
+    let gone = format!("keeping the old jobs: `{}` is gone", home.path("leasehold.toml").display());
     eventually("a file that is gone is told", || home.read("log").contains(&gone));
     assert!(common::is_alive(pid), "the run that went on was dropped");
     home.touch("go");
@@ -267,7 +267,7 @@ fn a_folder_that_is_not_there_fails_the_slot_and_is_named() {
     jobs(&home, "[[job]]\nname = 'tick'\nevery = '1s'\ncwd = '/nonexistent/place'\ncommand = 'true'\n");
     let log = std::fs::File::create(home.path("log")).unwrap();
     let daemon = Running::from(home.leasehold(&["schedule"]).stderr(log).spawn().unwrap());
-    eventually("it is told", || home.read("log").contains("its cwd `/nonexistent/place` is no folder here"));
+    eventually("it is told", || home.read("log").contains("its cwd `/nonexistent/place` is not a folder here"));
     signal(daemon.pid(), "TERM");
     daemon.end().expect(0);
     assert_eq!(runs(&home, "tick")[0]["fate"], "failed");

@@ -135,7 +135,7 @@ fn a_payload_folder_that_is_removed_is_made_anew() {
     // Without even the folder for temporary files nothing can be begun: the items wait, and so does the worker.
     std::fs::rename(home.path("tmp"), home.path("away")).unwrap();
     home.add("mail", &["--text", "later"]);
-    eventually("it is told", || home.read("log").contains("cannot begin, trying again until it works"));
+    eventually("it is told", || home.read("log").contains("cannot start; retrying until it works"));
     std::fs::rename(home.path("away"), home.path("tmp")).unwrap();
     eventually("it is done", || home.seen().contains(&"later".to_owned()));
     eventually("and recorded", || {

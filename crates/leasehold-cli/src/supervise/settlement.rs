@@ -232,7 +232,7 @@ async fn tell<T>(
             is_quiet = false;
             let left = format_duration(rounded(until.saturating_since(now)));
             let trouble = trouble.as_ref().map(ToString::to_string).unwrap_or_default();
-            output::say(&format!("cannot record the end of {name} yet, trying again for up to {left}: {trouble}"));
+            output::say(&format!("cannot record the end of {name} yet; retrying for up to {left}: {trouble}"));
         }
         tokio::select! {
             () = SystemClock.sleep_until(now + pause) => {}
@@ -249,7 +249,7 @@ const fn rounded(duration: Duration) -> Duration {
 
 fn given_up(is_stopped: bool, trouble: Option<Error>) -> String {
     let trouble = trouble.map_or_else(|| "the store did not answer".to_owned(), |error| error.to_string());
-    if is_stopped { format!("told to end while the store was away: {trouble}") } else { trouble }
+    if is_stopped { format!("stopped by a signal while the store was away: {trouble}") } else { trouble }
 }
 
 /// Whether it may go well the next time.

@@ -38,7 +38,7 @@ pub async fn adopt(context: &Context, args: &Args) -> Result<Exit> {
             let (before, after) = (fence(&before), fence(&after));
             json!({ "resource": resource, "before": before, "after": after, "by": by.as_str(), "why": why.as_str() })
         },
-        || format!("resource=`{resource}` was fenced by {}, and is by {} now", line(&before), line(&after)),
+        || format!("resource=`{resource}` was fenced by {}, and is now fenced by {}", line(&before), line(&after)),
     )
 }
 

@@ -47,19 +47,19 @@ pub async fn push(context: &Context, args: &Args) -> Result<Exit> {
             let look = format!("git ls-remote {}", redacted(&remote));
             let is_sent = steps.is_sent.load(Ordering::SeqCst);
             let outcome = if is_sent {
-                format!("whether the push had landed by then: {look}")
+                format!("to see whether the push landed: {look}")
             } else {
                 "nothing had been pushed".to_owned()
             };
             match cut {
                 Interruption::Signal(number) => {
-                    output::say(&format!("told to end, and git was ended too; {outcome}"));
+                    output::say(&format!("stopped by a signal, and git was stopped too; {outcome}"));
                     return Ok(exit_by(number));
                 }
                 Interruption::TimedOut => {
                     let kind = if is_sent { Kind::Indeterminate } else { Kind::Unavailable };
                     let why = patience.gave_up(kind);
-                    return Err(Error::new(kind, format!("{why}; git was ended; {outcome}")));
+                    return Err(Error::new(kind, format!("{why}; git was stopped; {outcome}")));
                 }
             }
         }

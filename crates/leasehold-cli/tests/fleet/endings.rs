@@ -58,7 +58,7 @@ impl Bench {
 fn the_end_is_recorded_when_the_store_is_back(engine: &Engine) {
     let bench = Bench::new(engine, "back");
     let run = bench.run("60s", JOB);
-    bench.says("cannot record the end of `job:1` yet, trying again for up to ");
+    bench.says("cannot record the end of `job:1` yet; retrying for up to ");
     assert_eq!(bench.near.show("job")["state"], "held");
     bench.again();
     bench.proxy.heal();
@@ -89,7 +89,7 @@ fn a_signal_ends_the_waiting(engine: &Engine) {
     within(Duration::from_secs(20), "it has ended", || run.is_over());
     run.end().expect(74);
     bench.says("not recorded: `job:1`: the command is done");
-    bench.says("told to end while the store was away");
+    bench.says("stopped by a signal while the store was away");
 }
 
 fn an_item_that_was_done_is_completed_when_the_store_is_back(engine: &Engine) {

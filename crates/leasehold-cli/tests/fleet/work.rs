@@ -24,7 +24,7 @@ fn a_worker_outlives_its_store(engine: &Engine) {
     let before = proxy.refused();
     eventually("it has tried several times more", || proxy.refused() >= before + ATTEMPTS);
     let told = far.read("log");
-    assert!(told.starts_with("leasehold: cannot claim, trying again until it works: "), "{told}");
+    assert!(told.starts_with("leasehold: cannot claim; retrying until it works: "), "{told}");
     assert_eq!(told.lines().count(), 1, "{told}");
     // Who is only now started has nothing to go on with.
     let refused = far.done(&words).expect(69);
@@ -71,7 +71,7 @@ fn a_pool_outlives_its_lanes_and_its_store() {
             assert!(!worker.is_over(), "round {round}: {}", far.read("log"));
         }
         assert!(
-            far.read("log").contains("a lane was ended by signal 9; starting another in 1s"),
+            far.read("log").contains("a lane ended by signal 9; starting another in 1s"),
             "{}",
             far.read("log")
         );

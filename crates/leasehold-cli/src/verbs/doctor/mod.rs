@@ -128,7 +128,7 @@ async fn clear(watch: &mut Watch, shared: &SharedScratch) -> Vec<Finding> {
         Ok(Err(error)) => error.to_string(),
         Err(_) => "there was no answer in time; the next doctor does it".to_owned(),
     };
-    vec![finding(Verdict::Note, "scratch", format!("not everything could be taken away: {why}"))]
+    vec![finding(Verdict::Note, "scratch", format!("not everything could be removed: {why}"))]
 }
 
 fn report(context: &Context, findings: &[Finding], purpose: &str) -> Result<Exit> {

@@ -48,7 +48,7 @@ pub async fn race(scratch: &Scratch) -> Result<Finding> {
     let Tally { wins, unknown } = all;
     let mut detail = format!("{CONTENDERS} processes won {wins} swaps, the record counted {}", count.unwrap_or(0));
     if unknown > 0 {
-        detail.push_str(&format!("; of {unknown} more it is not known"));
+        detail.push_str(&format!("; {unknown} more are unknown"));
     }
     let sound = count.is_some_and(|count| all.explains(count)) && wins == CONTENDERS * WINS_EACH;
     Ok(finding(if sound { Verdict::Good } else { Verdict::Bad }, "race", detail))

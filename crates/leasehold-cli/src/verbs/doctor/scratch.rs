@@ -45,7 +45,7 @@ impl Scratch {
             Acquired::Refused { .. } => {
                 let patience = format_duration(TTL);
                 let message =
-                    format!("another doctor is at work on this store; try again, at the latest in {patience}");
+                    format!("another doctor is running on this store; try again, at the latest in {patience}");
                 Err(Error::new(Kind::Contended, message))
             }
         }

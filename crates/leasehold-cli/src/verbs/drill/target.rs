@@ -79,7 +79,7 @@ impl Target {
                 Resource::Object(format!("{target}.{name}.txt{options}"))
             }
             Some(("http" | "https", _)) => {
-                let why = format!("a proxy is not drilled, for it refuses by itself; what can be is {FORMS}");
+                let why = format!("a proxy is not drilled, because it refuses by itself; use {FORMS}");
                 return Err(Error::invalid("guard", text, why));
             }
             _ => return Err(Error::invalid("guard", text, format!("use {FORMS}"))),
@@ -332,7 +332,7 @@ fn output_of(command: &mut Command) -> Result<String> {
 
 /// Why a drill ends early.
 pub fn told_to_end() -> Error {
-    Error::new(Kind::Unavailable, "the drill was told to end")
+    Error::new(Kind::Unavailable, "the drill was stopped by a signal")
 }
 
 /// How a writer ended.

@@ -77,7 +77,7 @@ impl<'a> Plan<'a> {
             args.token.as_deref().map(str::parse::<Token>).transpose()?
         };
         if let Some(token) = adopt.as_ref().filter(|token| token.lease != name) {
-            return Err(Error::invalid("token", token, format!("it is of another lease than `{name}`")));
+            return Err(Error::invalid("token", token, format!("it belongs to another lease than `{name}`")));
         }
         if !args.guard.is_empty() && leases.len() > 1 {
             let message = "--guard and --or do not go together: a guarded resource admits one lease only";
@@ -297,7 +297,7 @@ impl Run<'_> {
         if finished.ended.passes()
             && let Some((ended, time_limit)) = self.ran.take()
         {
-            output::say("the last try could not be started; what counts is the one before");
+            output::say("the last try could not be started; the one before it counts");
             (finished.ended, finished.time_limit) = (ended, time_limit);
         }
         let (grant, program, coordinator) = (finished.grant.clone(), &self.plan.command[0], &self.coordinator);
@@ -329,7 +329,7 @@ impl Run<'_> {
             }
         }
         let Some(number) = cut else { return exit };
-        output::say("told to end before everything that the command had printed was passed on; the rest is lost");
+        output::say("stopped by a signal before all of the command's output was passed on; the rest is lost");
         if exit.code() == 0 { Exit::by_signal(number) } else { exit }
     }
 

@@ -161,7 +161,7 @@ fn nothing(schedule: &Schedule, lease: &LeaseName, seen: &Inspection) -> Found {
     let newest = schedule.latest(seen.now).map_or("none".into(), slot_text);
     let line = match seen.record.slot {
         Some(mark) if mark.state == SlotState::Running => {
-            format!("slot {} of `{lease}` is being run under epoch {}", slot_text(mark.slot), mark.epoch)
+            format!("slot {} of `{lease}` is running under epoch {}", slot_text(mark.slot), mark.epoch)
         }
         Some(mark) => format!("slot {newest} of `{lease}` was run already, under epoch {}", mark.epoch),
         None => format!("no slot of `{lease}` is due"),
@@ -203,6 +203,6 @@ pub async fn note_begin(coordinator: &Coordinator, lease: &LeaseName, slot: Opti
     if let Err(error) = Journals::new(coordinator.clone()).begin(lease, slot, epoch).await
         && error.kind() == Kind::Corrupt
     {
-        output::say(&format!("slot {} of `{lease}` is not written down: {error}", slot_text(slot)));
+        output::say(&format!("slot {} of `{lease}` is not recorded: {error}", slot_text(slot)));
     }
 }

@@ -67,7 +67,7 @@ pub async fn backfill(context: &Context, jobs: &Jobs, args: &Backfill) -> Result
         return Err(Error::invalid(
             "--to",
             &args.to,
-            format!("it is still to come; the store's clock shows {}", slot_text(Slot(now))),
+            format!("it is in the future; the store's clock shows {}", slot_text(Slot(now))),
         ));
     }
     let SlotsLeft { mut slots, forgotten } = find(coordinator, job, from, to, args.max as usize).await?;
@@ -79,7 +79,7 @@ pub async fn backfill(context: &Context, jobs: &Jobs, args: &Backfill) -> Result
     }
     if left_out {
         output::say(&format!(
-            "left out: {}. They may have succeeded; to run them all the same, add --again-if-forgotten",
+            "left out: {}. They may have succeeded; to run them anyway, add --again-if-forgotten",
             forgotten_line(job, &forgotten)
         ));
     }

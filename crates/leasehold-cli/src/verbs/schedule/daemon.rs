@@ -41,7 +41,7 @@ impl Watcher for Printer {
             Decided::Due(_) => {}
             Decided::Trouble(error) => {
                 self.moved.fetch_or(error.kind() == Kind::Moved, Ordering::Relaxed);
-                output::say(&format!("trouble with job `{name}`: {error}"));
+                output::say(&format!("problem with job `{name}`: {error}"));
             }
             Decided::Ahead { until, now } => output::say(&ahead_line(name, until, now)),
             _ if self.quiet => {}
@@ -117,7 +117,7 @@ pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exi
                 match &seen {
                     Some(_) if seen != before => reload(context, settings, &jobs.path, &labels, &steering),
                     None if before.is_some() => {
-                        output::say(&format!("the old jobs stay in force: `{}` is gone", jobs.path.display()));
+                        output::say(&format!("keeping the old jobs: `{}` is gone", jobs.path.display()));
                     }
                     _ => {}
                 }
@@ -168,7 +168,7 @@ fn reload(context: &Context, in_force: &Settings, path: &Path, labels: &[String]
             announce(&jobs, labels);
             steering.replace(jobs.for_machine(labels));
         }
-        Err(error) => output::say(&format!("the old jobs stay in force: {error}")),
+        Err(error) => output::say(&format!("keeping the old jobs: {error}")),
     }
 }
 

@@ -96,7 +96,7 @@ impl Launcher for Processes {
                 // It would fail as often as it was tried.
                 self.note_refusal(start, None, Verdict::Failed).await;
                 let cwd = job.cwd.clone().unwrap_or_default();
-                let message = format!("job `{}` failed: its cwd `{}` is no folder here", job.name, cwd.display());
+                let message = format!("job `{}` failed: its cwd `{}` is not a folder here", job.name, cwd.display());
                 return Err(Error::new(Kind::Unsupported, message));
             }
             Err(e) => return Err(Error::unavailable(format!("cannot start job `{}`", job.name), e)),

@@ -70,7 +70,7 @@ pub async fn run<B: Backlog>(backlog: B, mut claimer: B::Claimer, plan: Plan) ->
             Ok(None) => break,
             Err(error) if passes(error.kind()) => {
                 if failures == 0 {
-                    output::say(&format!("cannot claim, trying again until it works: {error}"));
+                    output::say(&format!("cannot claim; retrying until it works: {error}"));
                 }
                 rest(&asked, &mut failures).await;
                 continue;
@@ -188,7 +188,7 @@ async fn not_begun<B: Backlog>(
                 return Err(error);
             }
             if is_first {
-                output::say(&format!("cannot begin, trying again until it works: {error}"));
+                output::say(&format!("cannot start; retrying until it works: {error}"));
             }
             Ok(true)
         }
@@ -290,7 +290,7 @@ async fn complete<B: Backlog>(backlog: &B, grant: &B::Grant, folder: &WorkFolder
 
 async fn attempt_failed<B: Backlog>(backlog: &B, grant: &B::Grant, id: &ItemId, why: &str) -> Result<()> {
     let seen = backlog.fail(grant, Reason::lossy(why, "it failed"), None, false).await?;
-    let fate = if seen.is_dead() { "is a dead letter now" } else { "is tried again" };
+    let fate = if seen.is_dead() { "is a dead letter now" } else { "will be retried" };
     output::say(&format!("`{id}` failed and {fate}: {why}"));
     Ok(())
 }

@@ -98,7 +98,7 @@ impl Pool<'_> {
         };
         self.missing += 1;
         let pause = self.pause();
-        output::say(&format!("a lane was ended {how}; starting another in {pause}"));
+        output::say(&format!("a lane ended {how}; starting another in {pause}"));
     }
 
     /// Puts the next start off, the further the more lanes have ended since one lived for long.
@@ -117,7 +117,7 @@ impl Pool<'_> {
         while self.missing > 0 {
             if let Err(error) = self.start() {
                 let pause = self.pause();
-                output::say(&format!("{error}; trying again in {pause}"));
+                output::say(&format!("{error}; retrying in {pause}"));
                 return;
             }
             self.missing -= 1;
