@@ -70,11 +70,7 @@ fn a_pool_outlives_its_lanes_and_its_store() {
             });
             assert!(!worker.is_over(), "round {round}: {}", far.read("log"));
         }
-        assert!(
-            far.read("log").contains("a lane ended by signal 9; starting another in 1s"),
-            "{}",
-            far.read("log")
-        );
+        assert!(far.read("log").contains("a lane ended by signal 9; starting another in 1s"), "{}", far.read("log"));
         for text in ["two", "three", "four"] {
             near.done(&["queue", "add", "mail", "--text", text]).expect(0);
         }

@@ -109,7 +109,6 @@ pub async fn run<B: Backlog>(backlog: B, mut claimer: B::Claimer, plan: Plan) ->
         let finished = supervise(keeper, standby, task, &mut signals).await;
         let settled = end(&backlog, &plan, &folder, &attempt, finished, &asked).await;
         match (settled.verdict, settled.ended) {
-            // Given back, and the queue may not know it: it expires by itself, and is tried again.
             (Verdict::NotStarted, _) => rest(&asked, &mut pauses).await,
             (Verdict::Failed, Ended::NotStarted(_)) => return Ok(settled.exit),
             (Verdict::Lost | Verdict::LostUnstarted, _) => exit = Exit::LostInRun,
@@ -239,7 +238,7 @@ async fn end<B: Backlog>(
     asked: &watch::Sender<u32>,
 ) -> Settlement {
     let Attempt { id, token, .. } = attempt;
-    let goes_back = *asked.borrow() > 1 || matches!(finished.ended, Ended::NotStarted(_));
+    let (is_ended_by_us, is_started) = (*asked.borrow() > 1, !matches!(finished.ended, Ended::NotStarted(_)));
     let why = match (&finished.ended, finished.time_limit) {
         (_, TimeLimit::Exceeded) => {
             format!("it ran for longer than {}", plan.max_runtime.map(format_duration).unwrap_or_default())
@@ -258,7 +257,12 @@ async fn end<B: Backlog>(
                 }
                 completed => completed,
             },
-            Verdict::Failed | Verdict::NotStarted if goes_back => backlog.give_back(grant).await,
+            Verdict::Failed | Verdict::NotStarted if !is_started => {
+                // If that fails, it expires by itself.
+                let _ = backlog.give_back(grant).await;
+                Ok(())
+            }
+            Verdict::Failed | Verdict::NotStarted if is_ended_by_us => backlog.give_back(grant).await,
             Verdict::Failed | Verdict::NotStarted => attempt_failed(backlog, grant, id, &why).await,
         };
         match told {
