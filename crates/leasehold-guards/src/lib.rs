@@ -36,8 +36,13 @@ pub mod object;
 #[cfg(any(feature = "file", feature = "git", feature = "sql", feature = "object"))]
 mod observe;
 #[cfg(feature = "file")]
+#[cfg_attr(not(feature = "folder"), allow(dead_code, reason = "a file alone needs less of it"))]
 mod permit;
 #[cfg(feature = "sql")]
+#[cfg_attr(
+    not(all(feature = "mysql", feature = "postgres", feature = "sqlite")),
+    allow(dead_code, reason = "a database alone may not need all that they share")
+)]
 pub mod sql;
 #[cfg(feature = "mcp")]
 #[doc(hidden)]

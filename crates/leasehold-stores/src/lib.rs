@@ -47,6 +47,7 @@ mod revision;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 #[cfg(feature = "rustls")]
+#[allow(dead_code, reason = "a store alone may not need all that they share")]
 mod tls;
 mod url;
 #[cfg(any(feature = "firestore", feature = "nats"))]

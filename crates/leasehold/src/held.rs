@@ -3,12 +3,14 @@
 //! Promise: [`Tenure::lost`] resolves before anybody else can be granted the lease, if this process runs. Non-promise: a
 //! process that does not run is told nothing; that is what guards are for.
 
+#[cfg(feature = "work")]
+use leasehold_core::Slot;
 use leasehold_core::clock::{Clock, Moment};
 use leasehold_core::guard::Guard;
 use leasehold_core::lease::protocol::{Refusal, Report};
 use leasehold_core::{
     Checkpoint, Coordinator, Epoch, Error, Grant, Keeper, Kind, Line, Loss, Outcome, ProgressGate, Released, Result,
-    Slot, Standing, Token,
+    Standing, Token,
 };
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,6 +40,7 @@ pub struct Tenure {
     coordinator: Coordinator,
     token: Token,
     checkpoint: Option<Checkpoint>,
+    #[cfg(feature = "work")]
     slot: Option<Slot>,
     reported: Reported,
     standing: watch::Receiver<Standing>,
@@ -52,6 +55,7 @@ impl Held {
         let token = grant.token().clone();
         let record = grant.record();
         let checkpoint = record.progress.as_ref().and_then(|progress| progress.checkpoint.clone());
+        #[cfg(feature = "work")]
         let slot = record.slot.filter(|mark| mark.epoch == token.epoch).map(|mark| mark.slot);
         let reported = Reported::default();
         let evidence = reported.clone();
@@ -61,7 +65,16 @@ impl Held {
         });
         let keeper = Keeper::start_gated(coordinator.clone(), grant, gate);
         let standing = keeper.standing();
-        Held { tenure: Tenure { coordinator, token, checkpoint, slot, reported, standing }, keeper }
+        let tenure = Tenure {
+            coordinator,
+            token,
+            checkpoint,
+            #[cfg(feature = "work")]
+            slot,
+            reported,
+            standing,
+        };
+        Held { tenure, keeper }
     }
 
     /// What the work is given.
