@@ -25,6 +25,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "crates/leasehold-cli",
         &[
+            "leasehold",
             "leasehold-core",
             "leasehold-conformance",
             "leasehold-guards",
@@ -187,8 +188,8 @@ fn checklist(root: &Path, what: &str, complaints: &mut Vec<String>) {
     let manifest = read(&folder.join("Cargo.toml"));
     let features = section(&manifest, "features");
     let guarantees = read(&root.join("docs/guarantees.md"));
-    let command = read(&root.join("crates/leasehold-cli/Cargo.toml"));
     let front = read(&root.join("crates/leasehold/Cargo.toml"));
+    let full = front.split("\nfull = [").nth(1).and_then(|rest| rest.split(']').next()).unwrap_or_default();
     let tests: String = files(&folder, &["tests"], "rs").iter().map(|path| read(path)).collect();
     for feature in features.lines().filter_map(|line| line.split_once(" = ")).map(|(name, _)| name) {
         if feature == "default" || feature.is_empty() {
@@ -208,14 +209,11 @@ fn checklist(root: &Path, what: &str, complaints: &mut Vec<String>) {
         let is_there = rooms.iter().any(|room| folder.join("src").join(room).is_file());
         need(is_there, &format!("write crates/leasehold-{what}/src/{feature}/mod.rs"));
         need(guarantees.contains(&format!("`{feature}")), "give it a row in docs/guarantees.md");
-        let turned_on = [format!("\"{feature}\""), format!("\"leasehold-{what}/{feature}\"")];
-        need(
-            turned_on.iter().any(|line| command.contains(line)),
-            "turn the feature on in crates/leasehold-cli/Cargo.toml",
-        );
         // What the SQL guards share is turned on by each of them.
-        let passed_on = feature == "sql" || front.contains(&turned_on[1]);
+        let passed_on = feature == "sql" || front.contains(&format!("\"leasehold-{what}/{feature}\""));
         need(passed_on, "pass the feature on in crates/leasehold/Cargo.toml");
+        let is_full = feature == "sql" || full.contains(&format!("\"{feature}\""));
+        need(is_full, "turn the feature on in `full` of crates/leasehold/Cargo.toml");
         if what == "stores" {
             let open = read(&folder.join("src/open.rs"));
             need(open.contains(&format!("\"{feature}\"")), "give it a URL arm in open.rs");

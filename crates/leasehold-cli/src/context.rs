@@ -7,11 +7,12 @@ use crate::args::Common;
 use crate::config::{Flags, Settings, Source, variable};
 use crate::exit::Exit;
 use crate::output;
+use leasehold::Leases;
 use leasehold_core::{
     Coordinator, Error, Event, Inspection, Kind, LeaseName, Ownership, Resolved, Resolver, Result, Right, Token,
     Transfer,
 };
-use leasehold_stores::{StoreUrl, open};
+use leasehold_stores::StoreUrl;
 use leasehold_work::Tokens;
 use leasehold_work::queue::{Queue, QueueName};
 use leasehold_work::spool::{Presence, Spool};
@@ -303,7 +304,7 @@ pub async fn coordinator(settings: &Settings) -> Result<Coordinator> {
 /// The coordinator on this store, which is made if it is missing.
 pub async fn open_store(url: &StoreUrl) -> Result<Coordinator> {
     let missing = url.scheme() == "dir" && url.is_missing();
-    let coordinator = Coordinator::new(open(url).await?);
+    let coordinator = Leases::open(url).await?.coordinator().clone();
     if missing {
         // Below a mount point whose share is not mounted, this is the moment at which a fleet splits in two.
         output::say(&format!("made a new store at `{url}`; if other machines share it, see that it is mounted here"));

@@ -2,6 +2,7 @@
 
 use crate::lease::Lease;
 use leasehold_core::{Coordinator, Result, Store};
+use leasehold_stores::StoreUrl;
 use std::sync::Arc;
 
 /// Opens a store by its URL.
@@ -13,7 +14,7 @@ use std::sync::Arc;
 /// [`Kind::Invalid`](crate::Kind::Invalid) if that is no URL of a store; [`Kind::Unsupported`](crate::Kind::Unsupported) if
 /// its driver is a feature that is not compiled in; otherwise what opening a file or folder gave.
 pub async fn connect(url: &str) -> Result<Leases> {
-    Ok(Leases::on(leasehold_stores::open(&url.parse()?).await?))
+    Leases::open(&url.parse()?).await
 }
 
 /// The leases of one store. Clones share it.
@@ -23,6 +24,14 @@ pub struct Leases {
 }
 
 impl Leases {
+    /// [`connect`] for a URL that was parsed before.
+    ///
+    /// # Errors
+    /// Those of [`connect`].
+    pub async fn open(url: &StoreUrl) -> Result<Self> {
+        Ok(Leases::on(leasehold_stores::open(url).await?))
+    }
+
     /// The leases of this store, for one that [`connect`] does not know.
     pub fn on(store: Arc<dyn Store>) -> Self {
         Leases { coordinator: Coordinator::new(store) }
