@@ -89,6 +89,10 @@ impl Held {
     /// out by itself.
     pub async fn release(self, outcome: Outcome) -> Result<()> {
         let token = self.token.clone();
+        if let Standing::Lost(loss @ Loss::OutOfTime(_)) = &*self.standing.borrow() {
+            // Somebody else may have it by now, and the store may not answer for long.
+            return Err(Error::new(Kind::Lost, format!("lease `{}` was lost: {loss}", token.lease)));
+        }
         match self.end(outcome).await? {
             Released::Now | Released::Already(_) => Ok(()),
             Released::Lost(refusal) => {

@@ -185,3 +185,16 @@ async fn is_done(leases: &Leases, id: &str) -> bool {
     let queue = leasehold_work::queue::Queue::new(leases.store().clone(), "emails".parse().unwrap());
     queue.inspect(&id.parse().unwrap()).await.unwrap().item.state.as_str() == "done"
 }
+
+#[tokio::test]
+async fn releasing_after_the_ttl_is_told_that_the_lease_was_lost() {
+    let clock = ManualClock::default();
+    let store = Arc::new(Faulty::new(clock.clone()));
+    let leases: Leases = Coordinator::with_clock(store.clone(), Arc::new(clock.clone())).into();
+    let held = leases.lease("nightly").acquire().await.unwrap();
+    store.plan(|_, _| Fault::Hangs);
+    settle().await;
+    clock.advance(Duration::from_secs(91));
+    settle().await;
+    assert_eq!(held.release(Outcome::Succeeded).await.unwrap_err().kind(), leasehold::Kind::Lost);
+}
