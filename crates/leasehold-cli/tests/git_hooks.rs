@@ -45,7 +45,7 @@ fn a_servers_hooks_refuse_whoever_goes_around_the_fence() {
     refused(&["push", "--force", "origin", "main"], is_fenced);
     refused(&["push", "origin", ":main"], is_fenced);
     refused(&["push", "origin", ":refs/fence/job"], "fence `refs/fence/job` is never deleted");
-    refused(&["push", "origin", "+main:refs/fence/job"], "`refs/fence/job` on the remote is no fence");
+    refused(&["push", "origin", "+main:refs/fence/job"], "`refs/fence/job` on the remote is not a fence");
     // With a fence that moves, but not in one transaction.
     let fence = place.git("remote.git", &["rev-parse", "refs/fence/job"]);
     place.git("work", &["fetch", "-q", "origin", "refs/fence/job"]);

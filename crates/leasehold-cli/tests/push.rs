@@ -201,7 +201,7 @@ fn a_run_seals_where_its_pushes_look() {
     assert!(wrong.stderr.contains("--fence-namespace"), "{}", wrong.stderr);
     let wrong = run(Some("refs/remotes/x"), &["--guard", "git:origin", "--", "true"]).expect(64);
     assert!(
-        wrong.stderr.contains("LEASEHOLD_FENCE_NAMESPACE") && wrong.stderr.contains("git's own"),
+        wrong.stderr.contains("LEASEHOLD_FENCE_NAMESPACE") && wrong.stderr.contains("git uses it itself"),
         "{}",
         wrong.stderr
     );
