@@ -72,4 +72,4 @@ pub use sql::postgres::PostgresGuard;
 #[cfg(feature = "sqlite")]
 pub use sql::sqlite::SqliteGuard;
 #[cfg(feature = "mcp")]
-pub use stored::{StoreFence, is_older_copy};
+pub use stored::{Behind, StoreFence, is_older_copy};

@@ -7,7 +7,7 @@ use crate::exit::Exit;
 use crate::guards;
 use leasehold_core::guard::{Adopt, HighWater};
 use leasehold_core::{Error, Kind, LeaseName, Result, Token, Why};
-use leasehold_guards::StoreFence;
+use leasehold_guards::{Behind, StoreFence};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -52,14 +52,12 @@ async fn kept(context: &Context, resource: &str, token: &Token) -> Result<Option
     let state = context.settings()?.state_folder(false)?;
     let coordinator = context.fence_store(token).await?.clone();
     let known = Arc::new(context.open_token(token).await?.tokens);
-    #[cfg(feature = "http")]
-    if scheme == "http" {
-        return Ok(Some(Arc::new(StoreFence::http(coordinator, known, &name, state.as_deref())?)));
-    }
-    if scheme == "mcp" {
-        return Ok(Some(Arc::new(StoreFence::mcp(coordinator, known, &name, state.as_deref())?)));
-    }
-    Ok(None)
+    let behind = match scheme {
+        "http" if cfg!(feature = "http") => Behind::Proxies,
+        "mcp" => Behind::Gates,
+        _ => return Ok(None),
+    };
+    Ok(Some(Arc::new(StoreFence::new(coordinator, known, behind, &name, state.as_deref())?)))
 }
 
 fn line(high: &HighWater) -> String {

@@ -4,7 +4,7 @@ use crate::rig::{Proxied, Store, author, eventually};
 use crate::upstream::Upstream;
 use leasehold_core::Kind;
 use leasehold_core::guard::{Adopt, Guard, HighWater};
-use leasehold_guards::StoreFence;
+use leasehold_guards::{Behind, StoreFence};
 use std::sync::Arc;
 
 pub fn a_running_proxy_follows() {
@@ -17,9 +17,14 @@ pub fn a_running_proxy_follows() {
     assert_eq!(proxy.write(&old, "/write").unwrap().status, 200);
     assert_eq!(proxy.write(&new, "/write").unwrap().status, 403);
     let state = folder.path().join("state");
-    let fence =
-        StoreFence::http(store.leases.clone(), Arc::new(store.leases.clone()), &"api".parse().unwrap(), Some(&state))
-            .unwrap();
+    let fence = StoreFence::new(
+        store.leases.clone(),
+        Arc::new(store.leases.clone()),
+        Behind::Proxies,
+        &"api".parse().unwrap(),
+        Some(&state),
+    )
+    .unwrap();
     let (by, why) = ("test".parse().unwrap(), "the job has a new name".parse().unwrap());
     let from = store.run(fence.high_water()).unwrap().unwrap();
     let wrong = HighWater { epoch: new.epoch, nonce: new.nonce, ..from.clone() };

@@ -26,6 +26,7 @@ pub use upstream::default_push;
 use crate::observe::git::GitStep;
 use crate::succession;
 use async_trait::async_trait;
+use cache::Note;
 use commit::Adopted;
 use fence_ref::CommitDraft;
 use leasehold_core::guard::{Adopt, Guard, HighWater, Policy, Strength};
@@ -145,7 +146,7 @@ impl GitGuard {
         });
         held?;
         let site = site?;
-        let fenced = self.fenced_push(&site, token)?.with_draft(draft);
+        let fenced = self.fenced_push(&site, token, draft)?;
         let mut rebases = 0;
         loop {
             match fenced.push(refspecs).await {
@@ -171,9 +172,16 @@ impl GitGuard {
         Site::find(&self.git, &self.remote).await
     }
 
-    fn fenced_push<'a>(&'a self, site: &'a Site, token: &'a Token) -> Result<FencedPush<'a>> {
+    fn fenced_push<'a>(
+        &'a self,
+        site: &'a Site,
+        token: &'a Token,
+        draft: Option<CommitDraft>,
+    ) -> Result<FencedPush<'a>> {
         let fence = self.namespace.fence_of(&token.lease)?;
-        Ok(FencedPush::new(site, self.resource(), fence, token, self.policy, &self.steps))
+        let note = Note::new(&site.folder, &site.shown(), &fence);
+        let (resource, policy, steps, draft) = (self.resource(), self.policy, &self.steps, Mutex::new(draft));
+        Ok(FencedPush { site, resource, fence, token, policy, steps, note, draft })
     }
 
     fn remember(&self, lease: &LeaseName) {
@@ -193,7 +201,7 @@ impl Guard for GitGuard {
 
     async fn seal(&self, token: &Token) -> Result<HighWater> {
         let site = self.arrive(token).await?;
-        self.fenced_push(&site, token)?.seal().await
+        self.fenced_push(&site, token, None)?.seal().await
     }
 
     /// Every lease has its own fence on a remote. Before the guard knows a lease, only the remote's name is checked,
@@ -226,6 +234,6 @@ impl Adopt for GitGuard {
         succession::adopt(&self.resource(), Some(from), from, token)?;
         let site = self.arrive(token).await?;
         let adopted = Adopted { from: from.token(), note: format!("by {by}: {why}") };
-        self.fenced_push(&site, token)?.adopt(from, adopted).await
+        self.fenced_push(&site, token, None)?.adopt(from, adopted).await
     }
 }

@@ -50,15 +50,15 @@ impl From<Error> for Failure {
 
 /// One token at one remote.
 pub(super) struct FencedPush<'a> {
-    site: &'a Site,
-    resource: String,
-    fence: String,
-    token: &'a Token,
-    policy: Policy,
-    steps: &'a Observed<GitStep>,
-    note: Note,
+    pub(super) site: &'a Site,
+    pub(super) resource: String,
+    pub(super) fence: String,
+    pub(super) token: &'a Token,
+    pub(super) policy: Policy,
+    pub(super) steps: &'a Observed<GitStep>,
+    pub(super) note: Note,
     /// Used by the first push; later ones start another.
-    draft: Mutex<Option<CommitDraft>>,
+    pub(super) draft: Mutex<Option<CommitDraft>>,
 }
 
 /// What one `git push` led to, when it was not refused.
@@ -69,23 +69,6 @@ enum Outcome {
 }
 
 impl<'a> FencedPush<'a> {
-    pub(super) fn new(
-        site: &'a Site,
-        resource: String,
-        fence: String,
-        token: &'a Token,
-        policy: Policy,
-        steps: &'a Observed<GitStep>,
-    ) -> Self {
-        let note = Note::new(&site.folder, &site.shown(), &fence);
-        FencedPush { site, resource, fence, token, policy, steps, note, draft: Mutex::default() }
-    }
-
-    /// Uses a commit that was begun beforehand.
-    pub(super) fn with_draft(self, draft: Option<CommitDraft>) -> Self {
-        FencedPush { draft: Mutex::new(draft), ..self }
-    }
-
     /// Moves the fence without anything else, unless it is ours already.
     pub(super) async fn seal(&self) -> Result<HighWater> {
         let sealed = |found: Option<&Fence>| guard::seal(found.map(|fence| &fence.high), self.token);

@@ -16,6 +16,15 @@ use std::sync::Arc;
 
 const MAX_ATTEMPTS: u32 = 16;
 
+/// What checks the tokens of a resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Behind {
+    /// `leasehold proxy --resource NAME`; the resource is `http:NAME`.
+    Proxies,
+    /// `leasehold mcp-gate --guard NAME`; the resource is `mcp:NAME`.
+    Gates,
+}
+
 /// A resource behind proxies or gates.
 #[derive(Debug)]
 pub struct StoreFence {
@@ -29,34 +38,18 @@ pub struct StoreFence {
 }
 
 impl StoreFence {
-    /// The resource `http:NAME` of `leasehold proxy --resource NAME`, whose files on this machine are in `state`.
-    pub fn http(
+    /// The resource of this name behind these boundaries, whose files on this machine are in `state`.
+    pub fn new(
         coordinator: Coordinator,
         known: Arc<dyn Resolver>,
+        behind: Behind,
         name: &LeaseName,
         state: Option<&Path>,
     ) -> Result<Self> {
-        StoreFence::new((coordinator, known), "http", name, state, Strength::Atomic)
-    }
-
-    /// The resource `mcp:NAME` of `leasehold mcp-gate --guard NAME`, whose files on this machine are in `state`.
-    #[cfg(feature = "mcp")]
-    pub fn mcp(
-        coordinator: Coordinator,
-        known: Arc<dyn Resolver>,
-        name: &LeaseName,
-        state: Option<&Path>,
-    ) -> Result<Self> {
-        StoreFence::new((coordinator, known), "mcp", name, state, crate::mcp::STRENGTH)
-    }
-
-    fn new(
-        (coordinator, known): (Coordinator, Arc<dyn Resolver>),
-        scheme: &str,
-        name: &LeaseName,
-        state: Option<&Path>,
-        strength: Strength,
-    ) -> Result<Self> {
+        let (scheme, strength) = match behind {
+            Behind::Proxies => ("http", Strength::Atomic),
+            Behind::Gates => ("mcp", crate::mcp::STRENGTH),
+        };
         let resource = format!("{scheme}:{name}");
         let document = FenceDocument::new(&coordinator, &named(scheme, name)?);
         let files = LocalCopy::open(state, &resource)?;
@@ -186,8 +179,14 @@ mod tests {
         let leases = Coordinator::new(Arc::new(MemoryStore::default()));
         let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let open = |folder: &tempfile::TempDir| {
-            StoreFence::mcp(leases.clone(), Arc::new(leases.clone()), &"repo".parse().unwrap(), Some(folder.path()))
-                .unwrap()
+            StoreFence::new(
+                leases.clone(),
+                Arc::new(leases.clone()),
+                Behind::Gates,
+                &"repo".parse().unwrap(),
+                Some(folder.path()),
+            )
+            .unwrap()
         };
         let (old, new) = (grant(&leases, "old").await, grant(&leases, "new").await);
         for folder in [&here, &there] {
@@ -221,8 +220,14 @@ mod tests {
         fence.adopt(&HighWater::of(&later, 0), &new, &by, &why).await.unwrap();
         // The former lease's number does not come back with a store that was lost.
         let empty = Coordinator::new(Arc::new(MemoryStore::default()));
-        let lost = StoreFence::mcp(empty.clone(), Arc::new(empty.clone()), &"repo".parse().unwrap(), Some(here.path()))
-            .unwrap();
+        let lost = StoreFence::new(
+            empty.clone(),
+            Arc::new(empty.clone()),
+            Behind::Gates,
+            &"repo".parse().unwrap(),
+            Some(here.path()),
+        )
+        .unwrap();
         let again = grant(&empty, "new").await;
         let error = lost.seal(&again).await.unwrap_err().to_string();
         assert!(error.starts_with("not this lease") && error.contains("--lineage"), "{error}");

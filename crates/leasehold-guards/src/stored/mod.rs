@@ -7,7 +7,7 @@
 mod adopt;
 pub mod high_water;
 
-pub use adopt::StoreFence;
+pub use adopt::{Behind, StoreFence};
 
 use leasehold_core::cell::{Applied, Cell, Fate, Seen, Start};
 use leasehold_core::clock::Clock;
@@ -15,8 +15,8 @@ use leasehold_core::document::{Document, Edit};
 use leasehold_core::guard::{self, HighWater};
 use leasehold_core::store::Store;
 use leasehold_core::{
-    Claim, Coordinator, Epoch, Error, Key, Kind, LeaseName, Lineage, Nonce, Ownership, Remedy, Result, Shelf,
-    StoredLineage, Timestamp, Token, Who, Why, codec,
+    Coordinator, Epoch, Error, Key, Kind, LeaseName, Lineage, Nonce, Ownership, Remedy, Result, Shelf, StoredLineage,
+    Timestamp, Token, Who, Why, codec,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -35,9 +35,9 @@ pub struct FenceRecord {
     /// The highest token that was admitted.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "as_token")]
     pub high: Option<HighWater>,
-    /// The tenure of the proxy that answers for it.
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "as_pair")]
-    pub by: Option<Claim>,
+    /// The tenure of the proxy that answers for it: its epoch and nonce.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<(Epoch, Nonce)>,
     /// Until when admitted requests may still be running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub horizon: Option<Horizon>,
@@ -63,22 +63,6 @@ mod as_token {
         let text: Option<String> = Deserialize::deserialize(deserializer)?;
         let token = text.map(|text| text.parse::<Token>()).transpose().map_err(D::Error::custom)?;
         Ok(token.map(|token| HighWater::of(&token, token.seq)))
-    }
-}
-
-/// A claim as its epoch and nonce.
-mod as_pair {
-    use super::{Claim, Deserialize, Serialize};
-    use serde::de::Deserializer;
-    use serde::ser::Serializer;
-
-    pub(super) fn serialize<S: Serializer>(claim: &Option<Claim>, serializer: S) -> Result<S::Ok, S::Error> {
-        claim.map(|Claim { epoch, nonce }| (epoch, nonce)).serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Claim>, D::Error> {
-        let pair: Option<_> = Deserialize::deserialize(deserializer)?;
-        Ok(pair.map(|(epoch, nonce)| Claim { epoch, nonce }))
     }
 }
 

@@ -6,6 +6,9 @@
 use super::fence::Ticket;
 use super::flight::Fault;
 use bytes::Bytes;
+use futures_util::stream::{self, StreamExt};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, BodyStream, Full, StreamBody};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use ring::digest::{Context as Digest, SHA256};
 use std::pin::Pin;
@@ -183,53 +186,15 @@ impl Body for Outgoing {
 }
 
 /// A response's body.
-pub(crate) enum Reply {
-    /// All of it.
-    Full(Option<Bytes>),
-    /// As the upstream sends it.
-    Stream(Incoming),
-    /// What was read of it already, and the rest.
-    Rest(Option<Bytes>, Incoming),
+pub(crate) type Reply = UnsyncBoxBody<Bytes, hyper::Error>;
+
+/// A response's body that is all here.
+pub(crate) fn full(bytes: impl Into<Bytes>) -> Reply {
+    Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
-impl Reply {
-    pub(crate) fn empty() -> Self {
-        Reply::Full(None)
-    }
-
-    pub(crate) fn full(bytes: Bytes) -> Self {
-        Reply::Full(Some(bytes))
-    }
-}
-
-impl Body for Reply {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        match self.get_mut() {
-            Reply::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Reply::Stream(inner) => Pin::new(inner).poll_frame(context),
-            Reply::Rest(first, inner) => match first.take().filter(|bytes| !bytes.is_empty()) {
-                Some(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
-                None => Pin::new(inner).poll_frame(context),
-            },
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Reply::Full(bytes) => bytes.is_none(),
-            Reply::Stream(inner) => inner.is_end_stream(),
-            Reply::Rest(first, inner) => first.is_none() && inner.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Reply::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64)),
-            Reply::Stream(inner) => inner.size_hint(),
-            Reply::Rest(..) => SizeHint::default(),
-        }
-    }
+/// A response's body of which a part was read already.
+pub(crate) fn rest(read: Bytes, rest: Incoming) -> Reply {
+    let read = stream::iter([Ok(Frame::data(read))]);
+    StreamBody::new(read.chain(BodyStream::new(rest))).boxed_unsync()
 }

@@ -16,7 +16,7 @@ use super::problem::Problem;
 use leasehold_core::clock::Moment;
 use leasehold_core::guard::{self, HighWater, Policy, Rejection};
 use leasehold_core::observe::Observed;
-use leasehold_core::{Claim, Coordinator, Epoch, Error, Kind, LeaseName, Resolver, Token};
+use leasehold_core::{Coordinator, Epoch, Error, Kind, LeaseName, Nonce, Resolver, Token};
 use leasehold_guards::stored::high_water::LocalCopy;
 use leasehold_guards::stored::{FenceDocument, FenceRecord, SeenFence};
 use std::collections::HashMap;
@@ -75,7 +75,8 @@ pub(crate) struct State {
 
 #[derive(Debug)]
 pub(crate) struct Active {
-    pub(crate) claim: Claim,
+    /// Its epoch and nonce.
+    pub(crate) claim: (Epoch, Nonce),
     pub(crate) trust_until: Moment,
     pub(crate) seen: SeenFence,
     /// What is surely in the files of this machine.

@@ -4,7 +4,7 @@
 //! waits for it. Nothing is sent to the upstream twice, and no redirect is followed. Non-promise: a response that
 //! breaks off at the upstream breaks off at the client.
 
-use super::body::{HashSlot, Outgoing, Reply};
+use super::body::{self, HashSlot, Outgoing, Reply};
 use super::fence::{Purpose, Ticket};
 use super::flight::Fault;
 use super::problem::Problem;
@@ -175,22 +175,22 @@ impl Shared {
         let (mut head, body) = response.into_parts();
         strip(&mut head.headers);
         let (Some(cache), Some(name)) = (&self.replays, name) else {
-            return Response::from_parts(head, Reply::Stream(body));
+            return Response::from_parts(head, body.boxed_unsync());
         };
         let hash = *slot.lock().unwrap_or_else(PoisonError::into_inner);
         let (read, rest) = collect(body).await;
         let (Some(hash), Ok(read)) = (hash, read) else {
             // Answered before the whole body was sent, or broken off: nothing that could be given again.
             cache.unknown(&name);
-            let rest = rest.map_or_else(Reply::empty, Reply::Stream);
+            let rest = rest.map_or_else(|| body::full(""), BodyExt::boxed_unsync);
             return Response::from_parts(head, rest);
         };
         let whole = rest.is_none();
         let kept = Answer { status: head.status, headers: head.headers.clone(), body: read.clone() };
         cache.answered(&name, hash, whole.then_some(kept));
         let reply = match rest {
-            None => Reply::full(read),
-            Some(rest) => Reply::Rest(Some(read), rest),
+            None => body::full(read),
+            Some(rest) => body::rest(read, rest),
         };
         Response::from_parts(head, reply)
     }
@@ -248,7 +248,7 @@ impl Shared {
                 self.high_water()?
             }
         };
-        let mut response = Response::new(Reply::full(Bytes::from(format!("{value}\n"))));
+        let mut response = Response::new(body::full(format!("{value}\n")));
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         Ok(response)

@@ -3,8 +3,7 @@
 //! Promise: one line that names what is wrong and what to do; never a token's nonce. Non-promise: what hyper refuses by
 //! itself (a request that is no HTTP) has a status and no body.
 
-use super::body::Reply;
-use bytes::Bytes;
+use super::body::{self, Reply};
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 use leasehold_core::guard::Rejection;
@@ -74,7 +73,7 @@ impl Problem {
             "kind": self.kind.as_str(),
             "detail": self.detail,
         });
-        let mut response = Response::new(Reply::empty());
+        let mut response = Response::new(body::full(""));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
@@ -89,7 +88,7 @@ impl Problem {
         if let Some(seconds) = self.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
-        *response.body_mut() = Reply::full(Bytes::from(format!("{body}\n")));
+        *response.body_mut() = body::full(format!("{body}\n"));
         response
     }
 }

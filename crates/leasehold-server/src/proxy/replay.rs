@@ -4,7 +4,7 @@
 //! body or target it is refused. A request that may or may not have been applied is not sent again. Non-promise: a key
 //! that was dropped (number, age, a restart of the proxy) is a new request.
 
-use super::body::Reply;
+use super::body::{self, Reply};
 use super::config::Replay;
 use super::problem::Problem;
 use bytes::Bytes;
@@ -148,7 +148,7 @@ pub(crate) fn again(kept: [u8; 32], asked: [u8; 32], answer: Option<&Answer>) ->
         let detail = "the request with this Idempotency-Key was answered, but the answer was too long to keep; it was applied once";
         return Err(Problem::new(StatusCode::CONFLICT, Kind::Invalid, detail));
     };
-    let mut response = Response::new(Reply::full(answer.body.clone()));
+    let mut response = Response::new(body::full(answer.body.clone()));
     *response.status_mut() = answer.status;
     *response.headers_mut() = answer.headers.clone();
     response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));

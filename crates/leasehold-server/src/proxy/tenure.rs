@@ -9,7 +9,8 @@ use super::fence::{Active, Fence};
 use super::horizon::Inherited;
 use leasehold_core::guard::HighWater;
 use leasehold_core::{
-    Acquired, Ask, Claim, Error, Grant, HolderId, Keeper, Kind, Label, LeaseName, Outcome, Result, Right, Standing, Ttl,
+    Acquired, Ask, Epoch, Error, Grant, HolderId, Keeper, Kind, Label, LeaseName, Nonce, Outcome, Result, Right,
+    Standing, Ttl,
 };
 use leasehold_guards::stored::{FenceRecord, Merged, SeenFence, behind};
 use std::sync::Arc;
@@ -69,7 +70,7 @@ impl ProxyLease {
 
     async fn serve(&self, grant: Grant, stop: &mut watch::Receiver<bool>) -> Result<()> {
         let coordinator = &self.fence.coordinator;
-        let claim = grant.token().claim();
+        let claim = (grant.token().epoch, grant.token().nonce);
         let trust_until = grant.trust_until();
         let keeper = Keeper::start(coordinator.clone(), grant);
         let mut standing = keeper.standing();
@@ -156,12 +157,12 @@ impl ProxyLease {
 
     /// Puts this proxy's tenure into the fence, and whatever the files of this machine know and the store does not: from
     /// then on no earlier proxy can move it.
-    async fn sign(&self, claim: Claim) -> Result<Signed> {
+    async fn sign(&self, claim: (Epoch, Nonce)) -> Result<Signed> {
         let fence = &self.fence;
         for _ in 0..MAX_ATTEMPTS {
             let seen = fence.document.look().await?;
-            if let Some(by) = seen.record.by.filter(|by| by.epoch > claim.epoch) {
-                return Err(leasehold_core::guard::regressed(&fence.resource, &self.lease, by.epoch));
+            if let Some((epoch, _)) = seen.record.by.filter(|by| by.0 > claim.0) {
+                return Err(leasehold_core::guard::regressed(&fence.resource, &self.lease, epoch));
             }
             let filed = fence.files.high().await?;
             let Merged { high, is_behind, is_adopted } = seen.record.merged(&fence.resource, filed.as_ref())?;

@@ -16,7 +16,7 @@ use crate::observe::write::WriteStep;
 use crate::sql::server::{ASK, ServerGuard};
 use crate::sql::{
     Dialect, Outcome, Resource, Rows, Script, Setup, SqlGuard, escaped, failed_statement, hex, high_water, judge,
-    no_room, not_removed, not_set_up, one_line, shown,
+    no_room, not_removed, not_set_up, one_line, shown, undone,
 };
 use crate::succession;
 use async_trait::async_trait;
@@ -297,10 +297,7 @@ impl ServerGuard<Conn> {
                 Err(e) if is_plain(&e) => return Err(failed_statement(&self.resource(), statement, e)),
                 Err(e) => {
                     // The commit was not sent yet, so nothing was committed.
-                    let message =
-                        format!("the connection broke and all was rolled back: resource=`{}`", self.resource());
-                    let error = Error::new(Kind::Unavailable, message).with_source(one_line(&e.to_string()));
-                    return Err(self.overtaken(token, error).await);
+                    return Err(self.overtaken(token, undone(&self.resource(), e)).await);
                 }
             }
         }
@@ -313,18 +310,10 @@ fn is_binary(column: &Column) -> bool {
     /// The "character set" of what has none; numbers and dates have it too.
     const BYTES: u16 = 63;
     use mysql_async::consts::ColumnType as Type;
-    let is_string = matches!(
-        column.column_type(),
-        Type::MYSQL_TYPE_STRING
-            | Type::MYSQL_TYPE_VAR_STRING
-            | Type::MYSQL_TYPE_VARCHAR
-            | Type::MYSQL_TYPE_TINY_BLOB
-            | Type::MYSQL_TYPE_BLOB
-            | Type::MYSQL_TYPE_MEDIUM_BLOB
-            | Type::MYSQL_TYPE_LONG_BLOB
-            | Type::MYSQL_TYPE_BIT
-            | Type::MYSQL_TYPE_GEOMETRY
-    );
+    let kind = column.column_type();
+    let is_long =
+        matches!(kind, Type::MYSQL_TYPE_TINY_BLOB | Type::MYSQL_TYPE_MEDIUM_BLOB | Type::MYSQL_TYPE_LONG_BLOB);
+    let is_string = kind.is_character_type() || kind.is_geometry_type() || kind == Type::MYSQL_TYPE_BIT || is_long;
     is_string && column.character_set() == BYTES
 }
 

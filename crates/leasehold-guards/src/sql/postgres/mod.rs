@@ -14,7 +14,7 @@ use crate::observe::write::WriteStep;
 use crate::sql::server::{ASK, Lost, ServerGuard};
 use crate::sql::{
     Dialect, Name, Outcome, Resource, Rows, Script, Setup, SqlGuard, escaped, failed_statement, high_water, judge,
-    mode, no_room, not_removed, not_set_up, one_line, sequence,
+    mode, no_room, not_removed, not_set_up, one_line, sequence, undone,
 };
 use crate::succession::{self, Former, MAX_FORMER_BYTES};
 use async_trait::async_trait;
@@ -241,9 +241,7 @@ impl ServerGuard<Client> {
                     let resource = self.resource();
                     if !is_plain(&e) {
                         // The commit was not sent yet, so nothing was committed.
-                        let message = format!("the connection broke and all was rolled back: resource=`{resource}`");
-                        let error = Error::new(Kind::Unavailable, message).with_source(cause(&e));
-                        return Err(self.overtaken(token, error).await);
+                        return Err(self.overtaken(token, undone(&resource, cause(&e))).await);
                     }
                     let why = e.as_db_error().map_or_else(String::new, ToString::to_string);
                     if e.code() == Some(&SqlState::DISK_FULL) {
