@@ -51,7 +51,7 @@ impl ArtifactGuard<WholeFile> {
     ///
     /// With [`Policy::OncePerEpoch`] a crash in the middle of publishing counts as the one write, because it may have
     /// been published.
-    pub fn write_from(&self, token: impl AsRef<Token>, mut payload: impl Read) -> Result<HighWater> {
+    pub fn write_from(&self, token: &impl AsRef<Token>, mut payload: impl Read) -> Result<HighWater> {
         let token = token.as_ref();
         let scene = self.scene();
         let place = self.locate()?;
@@ -78,7 +78,7 @@ impl ArtifactGuard<WholeFile> {
     }
 
     /// [`FileGuard::write_from`] for callers that may not block.
-    pub async fn write(&self, token: impl AsRef<Token>, payload: impl Into<Vec<u8>>) -> Result<HighWater> {
+    pub async fn write(&self, token: &impl AsRef<Token>, payload: impl Into<Vec<u8>>) -> Result<HighWater> {
         let (guard, token, payload) = (self.clone(), token.as_ref().clone(), payload.into());
         blocking(move || guard.write_from(&token, &payload[..])).await
     }

@@ -139,7 +139,9 @@ impl<'a> World<'a> {
             }
             Fault::Poison(pick) => {
                 let queue = [SERVER_QUEUE, EMBEDDED_QUEUE][pick as usize / 2 % 2];
-                self.producer.poison(queue, &format!("poison-{}", self.count), pick).map(|added| adder.note(added));
+                if let Some(added) = self.producer.poison(queue, &format!("poison-{}", self.count), pick) {
+                    adder.note(added);
+                }
             }
             Fault::DamageJournal(pick) => self.damage_journal(pick, fleet),
             Fault::DamageItem(pick) => self.damage_item(pick, adder),
@@ -261,7 +263,9 @@ impl<'a> World<'a> {
             let text = if number < 2 * LANES { "plain 9000" } else { "plain 200" };
             let key = format!("burst-{}-{number}", self.count);
             let words = ["--text", text, "--attempts", "20"];
-            self.producer.add_once(SERVER_QUEUE, &key, &words, true).map(|added| adder.note(added));
+            if let Some(added) = self.producer.add_once(SERVER_QUEUE, &key, &words, true) {
+                adder.note(added);
+            }
         }
     }
 

@@ -70,23 +70,35 @@ impl<'a> Lease<'a> {
     /// How long the lease lasts unless renewed: `90s` if nobody says, and from `1s` to `24h`. It is renewed every third of
     /// that. If this process dies, nobody else can start before it is over.
     pub fn ttl(self, ttl: &str) -> Self {
-        self.set(|asked| Ok(asked.ttl = lifetime(ttl)?))
+        self.set(|asked| {
+            asked.ttl = lifetime(ttl)?;
+            Ok(())
+        })
     }
 
     /// How long to wait for whoever has it: not at all if nobody says. `10m`, `1h30m`.
     pub fn wait(self, limit: &str) -> Self {
-        self.set(|asked| Ok(asked.wait = duration("wait", limit)?))
+        self.set(|asked| {
+            asked.wait = duration("wait", limit)?;
+            Ok(())
+        })
     }
 
     /// What the holder calls itself; the machine's name if nobody says. At most 64 bytes; need not be unique.
     pub fn label(self, label: &str) -> Self {
-        self.set(|asked| Ok(asked.label = Some(Label::named("label", label)?)))
+        self.set(|asked| {
+            asked.label = Some(Label::named("label", label)?);
+            Ok(())
+        })
     }
 
     /// Gives the lease up when there was no [`Tenure::progress`] for so long. Without this, work that hangs holds it as long as
     /// the process lives.
     pub fn progress_timeout(self, limit: &str) -> Self {
-        self.set(|asked| Ok(asked.stalls_after = Some(duration("progress_timeout", limit)?)))
+        self.set(|asked| {
+            asked.stalls_after = Some(duration("progress_timeout", limit)?);
+            Ok(())
+        })
     }
 
     /// Shuts every earlier holder out of this resource before the work begins. Any number of them.

@@ -113,25 +113,37 @@ impl NewItem {
     /// Not to be claimed for so long.
     #[must_use]
     pub fn delay(self, delay: &str) -> Self {
-        self.set(|item| Ok(item.delay = duration("delay", delay)?))
+        self.set(|item| {
+            item.delay = duration("delay", delay)?;
+            Ok(())
+        })
     }
 
     /// How urgent it is: 0 to 9, higher first; 5 if nobody says.
     #[must_use]
     pub fn priority(self, priority: u8) -> Self {
-        self.set(|item| Ok(item.priority = priority.try_into()?))
+        self.set(|item| {
+            item.priority = priority.try_into()?;
+            Ok(())
+        })
     }
 
     /// How often it is tried at most: 5 times if nobody says.
     #[must_use]
     pub fn attempts(self, most: u32) -> Self {
-        self.set(|item| Ok(item.attempts.most = most))
+        self.set(|item| {
+            item.attempts.most = most;
+            Ok(())
+        })
     }
 
     /// Added only if no item of the queue has this key.
     #[must_use]
     pub fn key(self, key: &str) -> Self {
-        self.set(|item| Ok(item.key = Some(key.parse()?)))
+        self.set(|item| {
+            item.key = Some(key.parse()?);
+            Ok(())
+        })
     }
 
     fn set(self, set: impl FnOnce(&mut work::NewItem) -> Result<()>) -> Self {

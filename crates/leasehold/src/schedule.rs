@@ -65,23 +65,35 @@ impl<'a> Schedule<'a> {
 
     /// The time zone of the cron line, by its IANA name; UTC if nobody says.
     pub fn zone(self, zone: &str) -> Self {
-        self.set(|asked| Ok(asked.zone = zone.parse()?))
+        self.set(|asked| {
+            asked.zone = zone.parse()?;
+            Ok(())
+        })
     }
 
     /// How long the lease lasts unless renewed: `90s` if nobody says, and from `1s` to `24h`.
     pub fn ttl(self, ttl: &str) -> Self {
-        self.set(|asked| Ok(asked.ttl = lifetime(ttl)?))
+        self.set(|asked| {
+            asked.ttl = lifetime(ttl)?;
+            Ok(())
+        })
     }
 
     /// What the holder calls itself; the machine's name if nobody says.
     pub fn label(self, label: &str) -> Self {
-        self.set(|asked| Ok(asked.label = Some(Label::named("label", label)?)))
+        self.set(|asked| {
+            asked.label = Some(Label::named("label", label)?);
+            Ok(())
+        })
     }
 
     /// After an outage, the newest `count` slots that are no older than this are run; the newest of one day if nobody says.
     /// What is dropped is recorded.
     pub fn catch_up(self, count: u32, max_age: &str) -> Self {
-        self.set(|asked| Ok(asked.catch_up = CatchUp::new(count, duration("max_age", max_age)?)?))
+        self.set(|asked| {
+            asked.catch_up = CatchUp::new(count, duration("max_age", max_age)?)?;
+            Ok(())
+        })
     }
 
     /// Shuts every earlier run out of this resource before the work begins. Any number of them.

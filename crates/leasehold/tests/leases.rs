@@ -53,7 +53,10 @@ async fn a_loss_stops_the_work() {
 #[tokio::test]
 async fn work_that_ends_after_the_lease_was_taken_away_is_lost() {
     let leases = leasehold::Leases::on(leasehold::store::memory());
-    let run = leases.lease("nightly").run(async |_| Ok::<_, leasehold::Error>(revoke(&leases, "nightly").await));
+    let run = leases.lease("nightly").run(async |_| {
+        revoke(&leases, "nightly").await;
+        Ok::<_, leasehold::Error>(())
+    });
     assert!(matches!(run.await.unwrap(), Run::Lost(Loss::Moved(_))));
 }
 

@@ -69,7 +69,7 @@ impl ArtifactGuard<WholeFolder> {
     }
 
     /// Replaces the folder by a copy of `source`.
-    pub fn publish(&self, token: impl AsRef<Token>, source: &Path) -> Result<HighWater> {
+    pub fn publish(&self, token: &impl AsRef<Token>, source: &Path) -> Result<HighWater> {
         let token = token.as_ref();
         let scene = self.scene();
         let place = self.locate()?;

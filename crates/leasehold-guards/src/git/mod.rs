@@ -126,7 +126,7 @@ impl GitGuard {
     /// remote cannot be asked what became of it.
     pub async fn push(
         &self,
-        token: impl AsRef<Token>,
+        token: &impl AsRef<Token>,
         refspecs: &[Refspec],
         options: PushOptions,
         still_held: impl AsyncFn() -> Result<()>,

@@ -197,7 +197,7 @@ impl ObjectGuard {
     }
 
     /// Puts the object, unless a newer epoch has been there.
-    pub async fn put(&self, token: impl AsRef<Token>, body: Bytes, content_type: &str) -> Result<HighWater> {
+    pub async fn put(&self, token: &impl AsRef<Token>, body: Bytes, content_type: &str) -> Result<HighWater> {
         let token = token.as_ref();
         if body.len() > MAX_BODY_BYTES {
             let allowed = format!("at most {} MiB", MAX_BODY_BYTES >> 20);

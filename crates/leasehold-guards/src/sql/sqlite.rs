@@ -66,7 +66,7 @@ pub struct SqliteGuard {
 pub fn admit(
     transaction: &Connection,
     resource: &Resource,
-    token: impl AsRef<Token>,
+    token: &impl AsRef<Token>,
     policy: Policy,
 ) -> Result<HighWater> {
     let token = token.as_ref();

@@ -33,7 +33,7 @@ impl fmt::Debug for Fenced {
 ///
 /// # Errors
 /// Those of [`super::admit`]; the connection is closed then.
-pub async fn begin(mut conn: Conn, resource: &Resource, token: impl AsRef<Token>, policy: Policy) -> Result<Fenced> {
+pub async fn begin(mut conn: Conn, resource: &Resource, token: &impl AsRef<Token>, policy: Policy) -> Result<Fenced> {
     let token = token.as_ref();
     let high = HighWater::of(token, token.seq);
     // From here on whatever goes wrong, or is given up, is undone.

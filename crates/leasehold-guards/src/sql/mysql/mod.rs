@@ -45,7 +45,7 @@ pub type MysqlGuard = ServerGuard<Conn>;
 pub async fn admit(
     transaction: &mut impl Queryable,
     resource: &Resource,
-    token: impl AsRef<Token>,
+    token: &impl AsRef<Token>,
     policy: Policy,
 ) -> Result<HighWater> {
     let token = token.as_ref();

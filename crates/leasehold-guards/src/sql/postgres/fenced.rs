@@ -35,7 +35,7 @@ impl fmt::Debug for Fenced<'_> {
 pub async fn begin<'a>(
     client: &'a mut Client,
     resource: &'a Resource,
-    token: impl AsRef<Token>,
+    token: &impl AsRef<Token>,
     policy: Policy,
 ) -> Result<Fenced<'a>> {
     let token = token.as_ref();

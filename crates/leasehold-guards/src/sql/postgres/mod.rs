@@ -44,7 +44,7 @@ pub type PostgresGuard = ServerGuard<Client>;
 pub async fn admit(
     transaction: &impl GenericClient,
     resource: &Resource,
-    token: impl AsRef<Token>,
+    token: &impl AsRef<Token>,
     policy: Policy,
 ) -> Result<HighWater> {
     let token = token.as_ref();
