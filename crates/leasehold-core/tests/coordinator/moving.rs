@@ -5,7 +5,7 @@ use crate::support::seconds;
 use crate::{Bench, TTL, ask, bench, granted, name};
 use leasehold_core::lease::protocol::{Holder, Order, Report};
 use leasehold_core::migration::{self, Migration};
-use leasehold_core::relocation::Step;
+use leasehold_core::relocation::{Address, Step};
 use leasehold_core::{Acquired, Keeper, Kind, Loss, Nonce, Operated, Remedy, Result};
 use tokio::task::JoinHandle;
 
@@ -137,7 +137,8 @@ async fn a_migration_that_was_given_up_never_goes_on() {
             migration::give_up(store, one.number).await.unwrap();
             for step in [leaving(&one), Step::Depart] {
                 let error = migration::leave(store, &step, &one).await.unwrap_err();
-                assert!(error.to_string().contains("migrate dir:/a dir:/b --abort"), "{error}");
+                let (from, to) = (Some("dir:/a".parse().unwrap()), Some("dir:/b".parse().unwrap()));
+                assert_eq!(error.remedy(), Some(&Remedy::AbortMigration { from, to }), "{error}");
             }
         }
         migration::leave(store, &Step::Stay, &one).await.unwrap();
@@ -159,13 +160,12 @@ async fn a_migration_that_is_not_finished_is_in_the_way_of_others() {
     migration::leave(from, &leaving(&there), &there).await.unwrap();
     migration::leave(from, &Step::Depart, &there).await.unwrap();
     let error = migration::leave(to, &leaving(&on), &on).await.unwrap_err();
-    assert!(error.to_string().contains("migrate dir:/a dir:/b`"), "{error}");
+    let (a, b): (Address, Address) = ("dir:/a".parse().unwrap(), "dir:/b".parse().unwrap());
+    assert_eq!(error.remedy(), Some(&Remedy::FinishMigration { from: a.clone(), to: b.clone() }), "{error}");
     migration::arrived(to, there.number, migration::Came::ToStay).await.unwrap();
     let error = migration::arrive(from, &back).await.unwrap_err();
-    assert!(
-        error.to_string().contains("not finished") && error.to_string().contains("migrate dir:/a dir:/b`"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("not finished"), "{error}");
+    assert_eq!(error.remedy(), Some(&Remedy::CompleteMigration { from: a, to: b }), "{error}");
     migration::finish(from, there.number).await.unwrap();
     migration::arrive(from, &back).await.unwrap();
     migration::leave(to, &leaving(&back), &back).await.unwrap();
