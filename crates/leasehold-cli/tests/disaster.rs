@@ -68,7 +68,7 @@ fn a_zombie_is_fenced_on_a_shared_folder() {
 #[test]
 fn a_sealed_zombie_cannot_write_even_before_the_new_holder_has_written() {
     let home = Home::new(On::Sqlite);
-    let a = home.done(&["acquire", "job", "--ttl", "1s"]).expect(0);
+    let a = home.done(&["acquire", "job", "--ttl", "3s"]).expect(0);
     let token = a.stdout.trim().to_owned();
     let b = home.done(&["run", "job", "--wait", "20s", "--guard", "file:out", "--", "true"]).expect(0);
     assert_eq!(b.stderr, "");

@@ -90,7 +90,7 @@ fn what_cannot_be_moved_changes_nothing() {
 #[test]
 fn who_ran_out_of_time_completes_nothing_behind_the_copys_back() {
     let (old, new) = houses();
-    let token = old.done(&["acquire", "job", "--ttl", "1s"]).expect(0).stdout;
+    let token = old.done(&["acquire", "job", "--ttl", "3s"]).expect(0).stdout;
     eventually("it has run out", || old.show("job")["state"] == "expired");
     migrate(&old, &new, &[]).expect(0);
     old.done(&["release", "--token", token.trim()]).expect(78);
@@ -260,7 +260,7 @@ fn verbs(token: &str) -> Vec<Vec<String>> {
 /// A store with a lease that was held, an item that waits and a dead one; and the token of the lease.
 fn lived_in() -> (Home, Home, String) {
     let (old, new) = houses();
-    let token = old.done(&["acquire", "job", "--ttl", "1s"]).expect(0).stdout.trim().to_owned();
+    let token = old.done(&["acquire", "job", "--ttl", "3s"]).expect(0).stdout.trim().to_owned();
     old.done(&["queue", "add", "mail", "--text", "a", "--key", "dead", "--attempts", "1"]).expect(0);
     old.done(&["work", "mail", "--until-empty", "--", "false"]).expect(0);
     old.done(&["queue", "add", "mail", "--text", "b", "--key", "waits"]).expect(0);

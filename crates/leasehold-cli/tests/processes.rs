@@ -206,7 +206,7 @@ fn two_hundred_killed_holders_leave_nothing_stuck() {
         signal(run.pid(), "KILL");
         run.end();
         if round % 20 == 0 {
-            let done = home.done(&["run", "job", "--ttl", "1s", "--wait", "20s", "--", "true"]).expect(0);
+            let done = home.done(&["run", "job", "--ttl", "3s", "--wait", "20s", "--", "true"]).expect(0);
             assert_eq!(done.stderr, "");
         }
     }

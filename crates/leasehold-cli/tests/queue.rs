@@ -91,7 +91,7 @@ fn work_feeds_each_item_to_the_command_and_keeps_its_result() {
 fn a_stale_completion_is_refused_with_13_and_progress_with_12() {
     for bench in benches() {
         let id = bench.ok("add", &["--text", "x"]);
-        let first = bench.ok("claim", &["--ttl", "1s", "--payload", "payload"]);
+        let first = bench.ok("claim", &["--ttl", "3s", "--payload", "payload"]);
         assert_eq!(bench.file("payload"), "x");
         let second = bench.ok("claim", &["--ttl", "1m", "--wait", "10s"]);
         std::fs::write(bench.folder.path().join("more"), "{\"payload\": \"zombie\"}\n").unwrap();

@@ -40,7 +40,7 @@ const LOOKS: &[&[&str]] = &[
 /// A store with a lease in every state.
 fn lived(on: On) -> Home {
     let home = Home::new(on);
-    home.done(&["acquire", "expired", "--ttl", "1s"]).expect(0);
+    home.done(&["acquire", "expired", "--ttl", "3s"]).expect(0);
     home.done(&["acquire", "held", "--ttl", "24h"]).expect(0);
     home.done(&["run", "free", "--", "leasehold", "progress", "half", "--checkpoint", "42"]).expect(0);
     home.done(&["run", "free", "--", "false"]).expect(1);

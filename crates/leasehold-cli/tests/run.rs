@@ -82,8 +82,8 @@ fn a_pause_that_is_ordered_during_the_wait_keeps_every_seat_free() {
 #[test]
 fn a_second_try_comes_after_the_given_time() {
     let home = Home::new(On::Sqlite);
-    home.done(&["acquire", "job", "--ttl", "1s"]).expect(0);
-    home.done(&["run", "job", "--retry-after", "1200ms", "--held-exit-code", "9", "--", "true"]).expect(0);
+    home.done(&["acquire", "job", "--ttl", "3s"]).expect(0);
+    home.done(&["run", "job", "--retry-after", "3500ms", "--held-exit-code", "9", "--", "true"]).expect(0);
     home.done(&["acquire", "job", "--ttl", "5m"]).expect(0);
     home.done(&["run", "job", "--retry-after", "10ms", "--held-exit-code", "9", "--", "true"]).expect(9);
 }
@@ -267,7 +267,7 @@ fn standard_input_goes_to_the_command() {
 #[test]
 fn two_runs_with_one_label_are_told_apart() {
     let home = Home::new(On::Sqlite);
-    let old = home.done(&["acquire", "job", "--ttl", "1s", "--label", "worker-1"]).expect(0).stdout;
+    let old = home.done(&["acquire", "job", "--ttl", "3s", "--label", "worker-1"]).expect(0).stdout;
     let new = home.done(&["acquire", "job", "--ttl", "5m", "--label", "worker-1", "--wait", "20s"]).expect(0).stdout;
     home.done(&["renew", "--token", old.trim()]).expect(12);
     home.done(&["release", "--token", old.trim()]).expect(12);

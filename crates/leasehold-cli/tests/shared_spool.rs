@@ -141,7 +141,7 @@ fn a_worker_keeps_alive_what_another_user_added() {
 fn what_a_dead_worker_left_is_put_back_by_another_user() {
     let Some(team) = Team::new() else { return };
     team.add(ALICE, "letter");
-    team.done(BOB, &["queue", "claim", &team.spool, "--ttl", "1s"]).expect(0);
+    team.done(BOB, &["queue", "claim", &team.spool, "--ttl", "3s"]).expect(0);
     let work = ["work", &team.spool, "--items", "1", "--", "cat"];
     let done = team.done(ALICE, &work).expect(0);
     assert_eq!(done.stdout, "letter");
@@ -152,11 +152,11 @@ fn what_a_dead_worker_left_is_put_back_by_another_user() {
 fn a_folder_that_is_closed_to_others_stops_only_what_is_in_it() {
     let Some(team) = Team::new() else { return };
     let kept = team.add(ALICE, "kept");
-    team.done(BOB, &["queue", "claim", &team.spool, "--ttl", "1s"]).expect(0);
+    team.done(BOB, &["queue", "claim", &team.spool, "--ttl", "3s"]).expect(0);
     let claimed = team.claimed().unwrap();
     let closed = claimed.parent().unwrap();
     mode(closed, 0o700);
-    let expired = changed_ms(&claimed).unwrap() + 1_100;
+    let expired = changed_ms(&claimed).unwrap() + 3_100;
     team.put("tmp/clock", ALICE, 0o600);
     eventually("it ran out", || {
         fs::write(team.path("tmp/clock"), "x").unwrap();
