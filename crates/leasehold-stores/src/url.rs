@@ -161,6 +161,13 @@ impl fmt::Debug for Address {
     }
 }
 
+/// Whether what is sent to this host stays on this machine.
+#[cfg(any(feature = "durable", feature = "dynamodb", feature = "firestore", feature = "object"))]
+pub(crate) fn is_loopback(host: &str) -> bool {
+    let host = host.trim_matches(['[', ']']);
+    host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
+}
+
 fn non_empty(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }

@@ -6,7 +6,7 @@
 use super::aws_profile::Profile;
 use super::connection::{Connector, REMOTE, Source};
 use super::{Env, Found, Renewed, no_retry, var};
-use crate::url::Secret;
+use crate::url::{Secret, is_loopback};
 use leasehold_core::{Error, Kind, Result};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredential};
 use object_store::client::HttpClient;
@@ -155,9 +155,7 @@ impl Wanted {
         let Some(path) = var(&self.env, file) else { return Ok(None) };
         let Some(arn) = var(&self.env, role) else { return Err(incomplete(file, role)) };
         let is_safe = |url: &reqwest::Url| {
-            let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-            let is_loopback = host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
-            url.scheme() == "https" || (url.scheme() == "http" && is_loopback)
+            url.scheme() == "https" || (url.scheme() == "http" && url.host_str().is_some_and(is_loopback))
         };
         let endpoint = var(&self.env, "AWS_ENDPOINT_URL_STS");
         if endpoint.is_some_and(|text| !reqwest::Url::parse(text).is_ok_and(|url| is_safe(&url))) {

@@ -10,7 +10,7 @@
 use crate::http::client::{CA, Untimed, client, untimed};
 use crate::namespace::Namespace;
 use crate::phase::Phase;
-use crate::url::{Address, Secret};
+use crate::url::{Address, Secret, is_loopback};
 use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -61,8 +61,7 @@ pub fn check(address: &Address) -> Result<()> {
     if address.user.is_some() {
         return Err(address.invalid("there is no user; the token is the password: do+https://:TOKEN@host"));
     }
-    let is_loopback = host.name == "localhost" || host.name.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
-    if address.scheme == "do+http" && !is_loopback {
+    if address.scheme == "do+http" && !is_loopback(&host.name) {
         return Err(address.invalid("the token would be sent in the clear; use do+https"));
     }
     Ok(())

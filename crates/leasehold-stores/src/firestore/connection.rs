@@ -3,6 +3,7 @@
 use crate::credentials::Renewed;
 use crate::http::client::{Untimed, untimed};
 use crate::phase::Phase;
+use crate::url::is_loopback;
 use leasehold_core::{Error, Kind, Result, printable};
 use object_store::gcp::GcpCredential;
 use reqwest::{Client, Url};
@@ -60,10 +61,9 @@ impl From<Error> for Failure {
 /// A token is not sent in the clear, but to this machine.
 pub(super) fn is_endpoint(text: &str) -> bool {
     let Ok(url) = Url::parse(text) else { return false };
-    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-    let is_loopback = host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
+    let host = url.host_str().unwrap_or_default();
     let is_bare = url.path() == "/" && url.query().is_none() && url.username().is_empty() && url.password().is_none();
-    is_bare && !host.is_empty() && (url.scheme() == "https" || (url.scheme() == "http" && is_loopback))
+    is_bare && !host.is_empty() && (url.scheme() == "https" || (url.scheme() == "http" && is_loopback(host)))
 }
 
 pub(super) fn is_endpoint_of_emulator(host: &str) -> bool {

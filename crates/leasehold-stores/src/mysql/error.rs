@@ -141,6 +141,11 @@ fn refused(error: &ServerError, phase: Phase, place: &str) -> Stop {
         1040 | 1203 | 1226 | 1047 | 3100 | 3101 => {
             Stop::Failed(fail(Kind::Unavailable, format!("{place} cannot serve now; try again")))
         }
+        // Statements are prepared once per connection.
+        1461 => Stop::Failed(fail(
+            Kind::Unavailable,
+            format!("{place} prepares no more statements; raise `max_prepared_stmt_count` there"),
+        )),
         // Not understood, or too large for it.
         1064 | 1153 | 1193 | 1406 => Stop::Failed(fail(Kind::Unsupported, format!("{place} does not understand this"))),
         _ if phase == Phase::Writing => {

@@ -1,6 +1,6 @@
 //! Records in one table of a MariaDB or MySQL database, for a fleet.
 //!
-//! Promise: one exchange per read and per swap, each statement its own transaction; the server's clock in UTC, whatever
+//! Promise: one exchange per read and per write, each statement its own transaction; the server's clock in UTC, whatever
 //! its time zone; no session state that a proxy could lose to ill effect. The table is made by the first write that
 //! misses it. Non-promise: the server pushes nothing, so waiters poll once a second; and what a failover to a replica
 //! loses is lost here too (`survey` says which settings that hangs on). Reads must go to the server that takes the writes:
