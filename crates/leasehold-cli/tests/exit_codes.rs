@@ -118,7 +118,7 @@ fn what_was_done_and_could_not_be_told_has_a_code_of_its_own() {
     let told = home.leasehold(&write).stdout(full()).output().unwrap();
     let said = String::from_utf8_lossy(&told.stderr);
     assert_eq!(told.status.code(), Some(74), "{said}");
-    assert!(said.contains("all else was done"), "{said}");
+    assert!(said.contains("everything else was done"), "{said}");
     assert_eq!(std::fs::read_to_string(home.path("out")).unwrap(), "x");
     // A lease is nothing without its token, and is given back.
     let told = home.leasehold(&["acquire", "other"]).stdout(full()).output().unwrap();

@@ -57,7 +57,8 @@ impl Transcript {
             false => (*word).to_owned(),
         };
         let words: Vec<String> = args.iter().map(quoted).collect();
-        let mut block = format!("\n$ leasehold {}\n", words.join(" "));
+        let set: String = environment.iter().map(|(name, value)| format!("{name}={value} ")).collect();
+        let mut block = format!("\n$ {set}leasehold {}\n", words.join(" "));
         block.push_str(&done.stdout);
         block.push_str(&done.stderr);
         block.push_str(&format!("exit {}\n", done.code));
@@ -78,7 +79,8 @@ impl Transcript {
                     && (["for", "in"].contains(&words[at - 1].as_str())
                         || words.get(at + 1).is_some_and(|next| next.starts_with("ago")));
                 if is_time {
-                    words[at] = "TIME".into();
+                    let end = words[at].trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '.');
+                    words[at] = format!("TIME{end}");
                 }
                 if words[at - 1].ends_with("pid") {
                     words[at] = words[at].replace(|c: char| c.is_ascii_digit(), "").replacen("", "PID", 1);
@@ -155,7 +157,7 @@ fn nothing_there(t: &mut Transcript) {
     t.run(&["runs", "nightly"]);
     t.run(&["queue", "ls"]);
     t.run(&["renew"]);
-    let token = "nightly:1:00000000000000000000000000000001:00000000000000000000000000000002";
+    let token = "nightly:1:00000000000000000000000000000001:00000000000000000000000000000002:0";
     t.run(&["renew", "--token", token]);
     t.run(&["--store", "dir:missing", "renew", "--token", token]);
 }
@@ -211,7 +213,6 @@ fn runs(t: &mut Transcript) {
         "-c",
         "leasehold revoke nightly --why drain --by ann && sleep 60",
     ]);
-    t.run(&["advise", "nightly"]);
     t.run(&["acquire", "nightly", "--ttl", "1h", "--label", "box-1"]).expect(0);
     t.run(&["run", "nightly", "--", "true"]);
     t.run(&["run", "nightly", "--held-exit-code", "7", "--", "true"]);
@@ -249,7 +250,6 @@ fn stale_writers(t: &mut Transcript) {
     t.run_with(&["write", "out.json", "--from", "new"], &inside);
     t.run_with(&["write", "out.json", "--from", "missing"], &inside);
     t.run_with(&["publish", "new", "site"], &inside);
-    t.run_with(&["gate", "api", "--", "./missing"], &inside);
     t.run_with(&["adopt", "file:other.json", "--why", "moved", "--by", "ann"], &inside);
     t.run_with(&["sql", "sqlite:app.db", "-c", "SELECT 1"], &inside);
     t.run(&["revoke", "report", "--why", "it hangs", "--by", "ann"]);
@@ -271,10 +271,10 @@ fn queues(t: &mut Transcript) {
     t.heading("queues");
     t.run(&["queue", "ls", "mail"]);
     t.run(&["queue", "claim", "mail"]);
-    t.run(&["queue", "show", "mail", "nothing"]);
+    t.run(&["queue", "show", "mail", "k.nothing"]);
     t.run(&["queue", "ls", "two words"]);
     t.run(&["queue", "ls", "spool:missing"]);
-    t.run(&["queue", "show", "spool:missing", "x"]);
+    t.run(&["queue", "show", "spool:missing", "k.x"]);
     t.run(&["queue", "add", "mail", "--text", "hello", "--key", "welcome"]).expect(0);
     t.run(&["queue", "add", "mail", "--text", "hello", "--key", "welcome"]);
     t.run(&["queue", "ls", "mail", "--state", "lost"]);
@@ -282,14 +282,15 @@ fn queues(t: &mut Transcript) {
     let inside = [("LEASEHOLD_TOKEN", token.as_str())];
     t.run_with(&["queue", "complete", "letters"], &inside);
     t.run_with(&["release"], &inside);
-    t.run(&["queue", "retry", "mail", "welcome", "--why", "stuck", "--by", "ann"]);
+    t.run(&["queue", "retry", "mail", "k.welcome", "--why", "stuck", "--by", "ann"]);
     t.run_with(&["queue", "complete", "mail"], &inside);
     t.run(&["work", "mail", "--until-empty", "--", "true"]);
     t.run(&["queue", "add", "mail", "--text", "bad", "--key", "bad", "--attempts", "1"]);
     t.run(&["work", "mail", "--until-empty", "--", "sh", "-c", "exit 3"]);
+    t.run(&["queue", "add", "mail", "--text", "last", "--key", "last"]);
     t.run(&["work", "mail", "--until-empty", "--", "./missing"]);
     t.run(&["work", "empty", "--until-empty", "--", "true"]);
-    t.run(&["queue", "cancel", "mail", "welcome", "--why", "done", "--by", "ann"]);
+    t.run(&["queue", "cancel", "mail", "k.welcome", "--why", "done", "--by", "ann"]);
     t.run(&["queue", "janitor", "mail"]);
 }
 

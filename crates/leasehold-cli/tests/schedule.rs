@@ -54,7 +54,7 @@ fn a_slot_that_failed_has_been_run_and_a_run_that_died_has_not() {
     home.words("pid");
     // While it goes on, another is told so.
     let elsewhere = home.done(&args).expect(0);
-    assert!(elsewhere.stderr.contains("is being run"), "{elsewhere:?}");
+    assert!(elsewhere.stderr.contains("is running"), "{elsewhere:?}");
     // The supervisor first: it would note that its command was lost.
     let below = common::descendants(broken.pid());
     for pid in [broken.pid()].into_iter().chain(below) {

@@ -69,7 +69,7 @@ const PROGRESS: Row =
 const RELEASE: Row = [
     (0, ""),
     (0, ""),
-    (0, "had been released before"),
+    (0, "was already released"),
     (12, "no longer the holder's"),
     (64, "not this"),
     (64, "never granted"),
