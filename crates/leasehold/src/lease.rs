@@ -70,35 +70,23 @@ impl<'a> Lease<'a> {
     /// How long the lease lasts unless renewed: `90s` if nobody says, and from `1s` to `24h`. It is renewed every third of
     /// that. If this process dies, nobody else can start before it is over.
     pub fn ttl(self, ttl: &str) -> Self {
-        self.set(|asked| {
-            asked.ttl = lifetime(ttl)?;
-            Ok(())
-        })
+        self.set(lifetime(ttl), |asked, value| asked.ttl = value)
     }
 
     /// How long to wait for whoever has it: not at all if nobody says. `10m`, `1h30m`.
     pub fn wait(self, limit: &str) -> Self {
-        self.set(|asked| {
-            asked.wait = duration("wait", limit)?;
-            Ok(())
-        })
+        self.set(duration("wait", limit), |asked, value| asked.wait = value)
     }
 
     /// What the holder calls itself; the machine's name if nobody says. At most 64 bytes; need not be unique.
     pub fn label(self, label: &str) -> Self {
-        self.set(|asked| {
-            asked.label = Some(Label::named("label", label)?);
-            Ok(())
-        })
+        self.set(Label::named("label", label), |asked, value| asked.label = Some(value))
     }
 
     /// Gives the lease up when there was no [`Tenure::progress`] for so long. Without this, work that hangs holds it as long as
     /// the process lives.
     pub fn progress_timeout(self, limit: &str) -> Self {
-        self.set(|asked| {
-            asked.stalls_after = Some(duration("progress_timeout", limit)?);
-            Ok(())
-        })
+        self.set(duration("progress_timeout", limit), |asked, value| asked.stalls_after = Some(value))
     }
 
     /// Shuts every earlier holder out of this resource before the work begins. Any number of them.
@@ -163,8 +151,11 @@ impl<'a> Lease<'a> {
     }
 
     /// The first thing that is wrong is remembered; what comes after it makes no difference.
-    fn set(mut self, set: impl FnOnce(&mut Asked) -> Result<()>) -> Self {
-        self.asked = self.asked.and_then(|mut asked| set(&mut asked).map(|()| asked));
+    fn set<T>(mut self, value: Result<T>, set: impl FnOnce(&mut Asked, T)) -> Self {
+        self.asked = self.asked.and_then(|mut asked| {
+            set(&mut asked, value?);
+            Ok(asked)
+        });
         self
     }
 }

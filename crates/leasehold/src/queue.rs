@@ -113,41 +113,34 @@ impl NewItem {
     /// Not to be claimed for so long.
     #[must_use]
     pub fn delay(self, delay: &str) -> Self {
-        self.set(|item| {
-            item.delay = duration("delay", delay)?;
-            Ok(())
-        })
+        self.set(duration("delay", delay), |item, value| item.delay = value)
     }
 
     /// How urgent it is: 0 to 9, higher first; 5 if nobody says.
     #[must_use]
     pub fn priority(self, priority: u8) -> Self {
-        self.set(|item| {
-            item.priority = priority.try_into()?;
-            Ok(())
-        })
+        self.set(priority.try_into(), |item, value| item.priority = value)
     }
 
     /// How often it is tried at most: 5 times if nobody says.
     #[must_use]
     pub fn attempts(self, most: u32) -> Self {
-        self.set(|item| {
-            item.attempts.most = most;
-            Ok(())
-        })
+        self.set(Ok(most), |item, value| item.attempts.most = value)
     }
 
     /// Added only if no item of the queue has this key.
     #[must_use]
     pub fn key(self, key: &str) -> Self {
-        self.set(|item| {
-            item.key = Some(key.parse()?);
-            Ok(())
-        })
+        self.set(key.parse(), |item, value| item.key = Some(value))
     }
 
-    fn set(self, set: impl FnOnce(&mut work::NewItem) -> Result<()>) -> Self {
-        NewItem { item: self.item.and_then(|mut item| set(&mut item).map(|()| item)) }
+    /// The first thing that is wrong is remembered.
+    fn set<T>(self, value: Result<T>, set: impl FnOnce(&mut work::NewItem, T)) -> Self {
+        let item = self.item.and_then(|mut item| {
+            set(&mut item, value?);
+            Ok(item)
+        });
+        NewItem { item }
     }
 }
 

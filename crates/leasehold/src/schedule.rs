@@ -65,34 +65,24 @@ impl<'a> Schedule<'a> {
 
     /// The time zone of the cron line, by its IANA name; UTC if nobody says.
     pub fn zone(self, zone: &str) -> Self {
-        self.set(|asked| {
-            asked.zone = zone.parse()?;
-            Ok(())
-        })
+        self.set(zone.parse(), |asked, value| asked.zone = value)
     }
 
     /// How long the lease lasts unless renewed: `90s` if nobody says, and from `1s` to `24h`.
     pub fn ttl(self, ttl: &str) -> Self {
-        self.set(|asked| {
-            asked.ttl = lifetime(ttl)?;
-            Ok(())
-        })
+        self.set(lifetime(ttl), |asked, value| asked.ttl = value)
     }
 
     /// What the holder calls itself; the machine's name if nobody says.
     pub fn label(self, label: &str) -> Self {
-        self.set(|asked| {
-            asked.label = Some(Label::named("label", label)?);
-            Ok(())
-        })
+        self.set(Label::named("label", label), |asked, value| asked.label = Some(value))
     }
 
     /// After an outage, the newest `count` slots that are no older than this are run; the newest of one day if nobody says.
     /// What is dropped is recorded.
     pub fn catch_up(self, count: u32, max_age: &str) -> Self {
-        self.set(|asked| {
-            asked.catch_up = CatchUp::new(count, duration("max_age", max_age)?)?;
-            Ok(())
+        self.set(duration("max_age", max_age).and_then(|age| CatchUp::new(count, age)), |asked, value| {
+            asked.catch_up = value
         })
     }
 
@@ -160,8 +150,11 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    fn set(mut self, set: impl FnOnce(&mut Asked) -> Result<()>) -> Self {
-        self.asked = self.asked.and_then(|mut asked| set(&mut asked).map(|()| asked));
+    fn set<T>(mut self, value: Result<T>, set: impl FnOnce(&mut Asked, T)) -> Self {
+        self.asked = self.asked.and_then(|mut asked| {
+            set(&mut asked, value?);
+            Ok(asked)
+        });
         self
     }
 }
