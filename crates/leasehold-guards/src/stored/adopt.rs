@@ -229,7 +229,7 @@ mod tests {
         )
         .unwrap();
         let again = grant(&empty, "new").await;
-        let error = lost.seal(&again).await.unwrap_err().to_string();
-        assert!(error.starts_with("not this lease") && error.contains("--lineage"), "{error}");
+        let error = lost.seal(&again).await.unwrap_err();
+        assert!(error.to_string().starts_with("not this lease") && error.remedy().is_some(), "{error}");
     }
 }
