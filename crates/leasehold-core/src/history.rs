@@ -26,6 +26,7 @@ use crate::nonce::Lineage;
 use crate::store::{Change, Range, Store};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -222,6 +223,15 @@ impl<'a> Archive<'a> {
         }
     }
 
+    /// The same record with the archived transfers around this epoch, if they can be read: for what one transfer answers.
+    async fn around(&self, record: &Ownership, epoch: Epoch) -> Result<Ownership> {
+        let Some(lineage) = record.lineage else { return Ok(record.clone()) };
+        let found = self.document(lineage, number(epoch))?.look(self.clock.now()).await?.record;
+        let mut more = record.clone();
+        merge(&mut more.transfers, &found.transfers);
+        Ok(more)
+    }
+
     /// The same record with all of its transfers from this epoch on, if they are there.
     pub(crate) async fn remember(&self, record: &Ownership, from: Epoch) -> Result<Option<Ownership>> {
         let (archived, is_whole) = self.since(record, from).await?;
@@ -290,12 +300,29 @@ impl Coordinator {
 
     /// The record with its transfers from this epoch on, as far as they are known.
     pub(crate) async fn with_history(&self, lease: &LeaseName, record: Ownership, from: Epoch) -> Ownership {
-        let is_there = record.transfers.first().is_some_and(|first| first.epoch <= from);
-        if is_there || from > record.archived {
+        if !is_archived(&record, from) {
             return record;
         }
         self.archive(lease).remember(&record, from).await.ok().flatten().unwrap_or(record)
     }
+
+    /// The record with the transfer of this epoch, if that is known: one read, however long ago it was.
+    pub(crate) async fn with_transfer<'a>(
+        &self,
+        lease: &LeaseName,
+        record: &'a Ownership,
+        epoch: Epoch,
+    ) -> Cow<'a, Ownership> {
+        if !is_archived(record, epoch) {
+            return Cow::Borrowed(record);
+        }
+        self.archive(lease).around(record, epoch).await.map_or(Cow::Borrowed(record), Cow::Owned)
+    }
+}
+
+/// Whether the transfer of this epoch is no longer in the record.
+fn is_archived(record: &Ownership, epoch: Epoch) -> bool {
+    epoch <= record.archived && record.transfers.first().is_none_or(|first| first.epoch > epoch)
 }
 
 /// How far a record was archived since it was written, once that is known.

@@ -122,7 +122,7 @@ impl Resolver for Coordinator {
             return Err(Error::new(Kind::Unsupported, message));
         }
         let seen = self.look(&token.lease).await?;
-        let record = self.with_history(&token.lease, seen.record.clone(), token.epoch).await;
+        let record = self.with_transfer(&token.lease, &seen.record, token.epoch).await;
         let trust_until = seen.trust(self.grain());
         let is_over = seen.has_run_out() || self.clock().now() >= trust_until;
         let state = match state_of(&record, token) {

@@ -67,6 +67,8 @@ impl<'a> LeaseRow<'a> {
         match (self.coordinator.archive(self.lease).take(next).await, &self.room) {
             (Ok(archived), _) => next.archived = archived,
             (Err(_), Room::Wanted) => {}
+            // It will not get better by waiting: a damaged history stops no work.
+            (Err(error), _) if matches!(error.kind(), Kind::Corrupt | Kind::Unsupported | Kind::Invalid) => {}
             (Err(error), _) => {
                 let message = format!("lease `{}` was not acquired: its history is to be archived first", self.lease);
                 return Err(Error::unavailable(message, error));

@@ -316,7 +316,7 @@ impl Coordinator {
         if let Refusal::AlreadyReleased { outcome } = *refusal {
             return Released::Already(outcome);
         }
-        let record = self.with_history(&token.lease, seen.record, token.epoch).await;
+        let record = self.with_transfer(&token.lease, &seen.record, token.epoch).await;
         protocol::outcome_of(&record, token.claim()).map_or(Released::Lost(*refusal), Released::Already)
     }
 

@@ -200,6 +200,26 @@ async fn an_archive_that_cannot_be_written_stops_acquirers_and_no_operator() {
 }
 
 #[tokio::test]
+async fn a_history_that_is_damaged_stops_nobody() {
+    let bench = bench();
+    bench.store.plan(|call, _| if call == Call::Archive { Fault::Fails(Kind::Corrupt) } else { Fault::None });
+    tenures(&bench.leases, 1_000, 3 * TRANSFERS_KEPT).await;
+    assert_eq!(bench.record().await.transfers.len(), 3 * TRANSFERS_KEPT, "nothing was dropped that is not archived");
+}
+
+#[tokio::test]
+async fn a_token_of_long_ago_costs_one_read_more() {
+    let bench = bench();
+    let grant = bench.grant(1).await;
+    bench.leases.release(&grant, Outcome::Succeeded).await.unwrap();
+    tenures(&bench.leases, 2_000, 400).await;
+    bench.store.round_trips();
+    let resolved = bench.leases.resolve(grant.token()).await.unwrap();
+    assert!(matches!(resolved.state, TokenState::Superseded { .. }));
+    assert_eq!(bench.store.round_trips(), (2, 0));
+}
+
+#[tokio::test]
 async fn a_moved_lease_takes_its_history_along() {
     let (here, there) = (bench(), bench());
     tenures(&here.leases, 1_000, 100).await;

@@ -353,7 +353,10 @@ fn try_again_at(record: &Ownership, slot: Slot) -> Option<Timestamp> {
         |transfer: &&Arc<Transfer>| transfer.slot == Some(slot) && transfer.outcome == Some(Outcome::NotStarted);
     let times = record.transfers.iter().rev().take_while(is_one).count();
     let last = record.transfers.last().filter(|_| times > 0)?;
+    // Those before the ones that the record still has may have been archived.
+    let is_all = times == record.transfers.len() && record.archived > Epoch::ZERO;
     let pause = RETRY_AFTER.saturating_mul(1 << (times - 1).min(8)).min(LONGEST_PAUSE);
+    let pause = if is_all { LONGEST_PAUSE } else { pause };
     Some(last.at.plus(Duration::from_millis(last.held_for_ms.unwrap_or(0))).plus(pause))
 }
 
@@ -397,4 +400,33 @@ fn readiness(job: &Job, slot: Slot, seen: &Inspection) -> Readiness {
         return Readiness::Over(Fate::Paused);
     }
     Readiness::Clear
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_core::{Nonce, Reason};
+
+    #[test]
+    fn what_never_starts_is_tried_no_more_often_when_its_record_is_archived() {
+        let slot = Slot(Timestamp::from_millis(1_000));
+        let transfer = |number: u64| Transfer {
+            epoch: Epoch::new(number).unwrap(),
+            at: Timestamp::from_millis(0),
+            reason: Reason::Recovered,
+            nonce: Nonce::from_u128(u128::from(number)),
+            from: None,
+            to: None,
+            by: None,
+            why: None,
+            slot: Some(slot),
+            held_for_ms: Some(0),
+            outcome: Some(Outcome::NotStarted),
+        };
+        let transfers: Vec<_> = (13..=16).map(|number| Arc::new(transfer(number))).collect();
+        let young = Ownership { transfers: transfers.clone(), ..Ownership::default() };
+        assert_eq!(try_again_at(&young, slot), Some(Timestamp::from_millis(0).plus(RETRY_AFTER * 8)));
+        let old = Ownership { transfers, archived: Epoch::new(15).unwrap(), ..Ownership::default() };
+        assert_eq!(try_again_at(&old, slot), Some(Timestamp::from_millis(0).plus(LONGEST_PAUSE)));
+    }
 }
