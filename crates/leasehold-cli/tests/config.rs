@@ -41,7 +41,8 @@ fn without_settings_the_defaults_hold() {
         assert_eq!(found[key]["source"], "default", "{key}");
     }
     let text = Done::from(bare(&home, ".", &["config"]).output().unwrap()).expect(0).stdout;
-    assert!(text.contains("(the machine's name)") && text.contains("(a sixth of the ttl, at most 10s)"), "{text}");
+    assert!(text.contains("(the machine's name)") && text.contains("(for ever)"), "{text}");
+    assert_eq!(text.matches("(a sixth of the ttl, at most 10s)").count(), 1, "{text}");
 }
 
 #[test]
