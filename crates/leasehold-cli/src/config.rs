@@ -4,6 +4,7 @@
 //! are that command's own.
 
 use crate::args::Common;
+use crate::log::{self, Format, Levels};
 use crate::supervise::windows::Windows;
 use leasehold_core::{Error, Kind, Label, Result, Retention, Ttl, format_duration, parse_duration};
 use leasehold_stores::StoreUrl;
@@ -69,6 +70,8 @@ struct File {
     state: Option<String>,
     history_transfers: Option<u64>,
     history_age: Option<String>,
+    log: Option<String>,
+    log_format: Option<String>,
     /// `leasehold schedule` reads these.
     #[serde(default, rename = "job")]
     _job: serde::de::IgnoredAny,
@@ -112,6 +115,10 @@ pub struct Settings {
     pub history_transfers: Setting<u64>,
     /// For how long they are kept; for ever if none.
     pub history_age: Setting<Option<Duration>>,
+    /// From which level on is logged; as the command has it if none.
+    pub log: Setting<Option<Levels>>,
+    /// How lines of the log look.
+    pub log_format: Setting<Format>,
 }
 
 impl Settings {
@@ -161,6 +168,10 @@ impl Settings {
             files.pick(&None, "history_transfers", "LEASEHOLD_HISTORY_TRANSFERS", in_file, count)?;
         let age = |text: &str, _: &Source| parse_duration(text);
         let history_age = files.pick(&None, "history_age", "LEASEHOLD_HISTORY_AGE", |f| f.history_age.clone(), age)?;
+        let log = files.pick(&common.log, "log", log::LEVELS_VARIABLE, |f| f.log.clone(), |text, _| text.parse())?;
+        let in_file = |f: &File| f.log_format.clone();
+        let log_format =
+            files.pick(&common.log_format, "log_format", log::FORMAT_VARIABLE, in_file, |text, _| text.parse())?;
         Ok(Settings {
             store: store.map_or_else(|| StoreUrl::user_default().map(default), Ok)?,
             ttl: ttl.map_or_else(|| Ttl::new(DEFAULT_TTL).map(default), Ok)?,
@@ -170,6 +181,8 @@ impl Settings {
             state: optional(state),
             history_transfers: history_transfers.unwrap_or_else(|| default(Retention::default().transfers)),
             history_age: optional(history_age),
+            log: optional(log),
+            log_format: log_format.unwrap_or_else(|| default(Format::Text)),
         })
     }
 
@@ -199,7 +212,7 @@ impl Settings {
     }
 
     /// Each by its name, as people see it, with where it came from; no value where it is left to the default.
-    pub fn rows(&self) -> [(&'static str, Option<String>, &Source); 8] {
+    pub fn rows(&self) -> [(&'static str, Option<String>, &Source); 10] {
         let label = self.label.value.as_ref().map(ToString::to_string);
         let state = self.state_folder(false).ok().flatten().map(|folder| folder.display().to_string());
         [
@@ -211,6 +224,8 @@ impl Settings {
             ("state", state, &self.state.source),
             ("history_transfers", Some(self.history_transfers.value.to_string()), &self.history_transfers.source),
             ("history_age", self.history_age.value.map(format_duration), &self.history_age.source),
+            ("log", self.log.value.as_ref().map(ToString::to_string), &self.log.source),
+            ("log_format", Some(self.log_format.value.to_string()), &self.log_format.source),
         ]
     }
 }
@@ -290,6 +305,18 @@ fn environment(variable: &str) -> Result<Option<String>> {
         }
         text => Ok(text.ok().filter(|text| !text.is_empty())),
     }
+}
+
+/// What the flag says, or else the variable, parsed.
+pub fn flag_or_variable<T>(
+    flag: &Option<String>,
+    field: &str,
+    variable: &'static str,
+    parse: impl Fn(&str) -> Result<T>,
+) -> Result<Option<T>> {
+    let no_files = Files(Vec::new());
+    let found = no_files.pick(flag, field, variable, |_| None, |text, _| parse(text))?;
+    Ok(found.map(|setting| setting.value))
 }
 
 /// What a variable that is no setting says, parsed.

@@ -6,7 +6,7 @@
 use crate::args::Common;
 use crate::config::{Flags, Settings, Source, variable};
 use crate::exit::Exit;
-use crate::output;
+use crate::{log, output};
 use leasehold::Leases;
 use leasehold_core::{
     Coordinator, Error, Event, Inspection, Kind, LeaseName, Ownership, Resolved, Resolver, Result, Right, Token,
@@ -44,7 +44,10 @@ impl Context {
     pub fn settings(&self) -> Result<&Settings> {
         match self.settings.get() {
             Some(settings) => Ok(settings),
-            None => self.read_settings().map(|settings| self.settings.get_or_init(|| settings)),
+            None => self.read_settings().map(|settings| {
+                log::follow(&settings);
+                self.settings.get_or_init(|| settings)
+            }),
         }
     }
 

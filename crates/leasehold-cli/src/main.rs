@@ -6,6 +6,7 @@ mod context;
 mod exit;
 mod guards;
 mod interrupt;
+mod log;
 mod output;
 mod patience;
 mod remedy;
@@ -36,17 +37,19 @@ fn main() -> ExitCode {
         return verbs::doctor::contend(&words[2..]);
     }
     let mut command = args::Cli::command();
-    let parsed = command.try_get_matches_from_mut(words).and_then(|found| args::Cli::from_arg_matches(&found));
+    let parsed = command.try_get_matches_from_mut(&words).and_then(|found| args::Cli::from_arg_matches(&found));
     let parsed = parsed.map_err(|error| error.format(&mut command));
     // Thousands of small pieces: the end of the process frees them at once.
     std::mem::forget(command);
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
-            let _ = error.print();
-            return if error.use_stderr() { Exit::Usage.into() } else { Exit::Done.into() };
+            return refuse(&error, &words);
         }
     };
+    if let Err(error) = log::install(&cli) {
+        return output::fail(&error).into();
+    }
     let runtime = match runtime() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -54,10 +57,7 @@ fn main() -> ExitCode {
             return Exit::Unavailable.into();
         }
     };
-    let exit = runtime.block_on(verbs::execute(cli)).unwrap_or_else(|error| {
-        output::say(&error.to_string());
-        Exit::from(&error)
-    });
+    let exit = runtime.block_on(verbs::execute(cli)).unwrap_or_else(|error| output::fail(&error));
     // A store's thread may still wait for a server or a disk; nobody waits for it.
     runtime.shutdown_background();
     if let Exit::Signal(number) = exit {
@@ -65,6 +65,22 @@ fn main() -> ExitCode {
         let _ = signal_hook::low_level::emulate_default_handler(number.into());
     }
     exit.into()
+}
+
+/// Says what is wrong with the command line, or gives the help that was asked for.
+fn refuse(error: &clap::Error, words: &[std::ffi::OsString]) -> ExitCode {
+    if !error.use_stderr() {
+        let _ = error.print();
+        return Exit::Done.into();
+    }
+    log::install_for(words);
+    match log::format() {
+        log::Format::Text => drop(error.print()),
+        log::Format::Json => {
+            tracing::error!(target: log::SAY, exit_code = Exit::Usage.code(), "{}", error.to_string().trim_end());
+        }
+    }
+    Exit::Usage.into()
 }
 
 const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);

@@ -1,5 +1,7 @@
 //! What is printed: data to standard output, everything else to standard error.
 
+use crate::exit::Exit;
+use crate::log;
 use leasehold_core::{Error, Kind, Result, Timestamp, format_duration};
 use serde_json::Value;
 use std::io::{ErrorKind, Write};
@@ -52,13 +54,16 @@ pub fn json(value: &Value) -> Result<()> {
     line(&value.to_string())
 }
 
-/// Says something to people, in one line: a path may hold a line break, or what a terminal takes for an order.
+/// Says something to whoever started the command, on standard error.
 pub fn say(text: &str) {
-    let mut line = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() { line.extend(c.escape_debug()) } else { line.push(c) }
-    }
-    let _ = writeln!(std::io::stderr(), "leasehold: {line}");
+    tracing::info!(target: log::SAY, "{text}");
+}
+
+/// Says what ended the command, and gives its exit code.
+pub fn fail(error: &Error) -> Exit {
+    let exit = Exit::from(error);
+    tracing::error!(target: log::SAY, exit_code = exit.code(), "{error}");
+    exit
 }
 
 /// A time as JSON has it: RFC 3339 in UTC.

@@ -56,6 +56,13 @@ pub struct Common {
     /// Print JSON instead of text, where a command prints data
     #[arg(long, global = true)]
     pub json: bool,
+    /// From which level on to log to standard error: off, error, warn, info, debug or trace; for a driver too with a comma, as in
+    /// `info,hyper=debug` [default: info for `schedule`, `work` and `proxy`, warn for others]
+    #[arg(long, global = true, value_name = "LEVEL")]
+    pub log: Option<String>,
+    /// How a line of the log looks: `text` (default), or `json` for one object a line
+    #[arg(long, global = true, value_name = "FORMAT")]
+    pub log_format: Option<String>,
 }
 
 /// The verbs. The flags of one are made when it is asked for: those of all of them are much of what a start costs.

@@ -85,7 +85,8 @@ pub fn main(args: &[OsString]) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("leasehold: the dead-man could not start: {error}");
+            crate::log::install_for(&[]);
+            tracing::error!("the dead-man could not start: {error}");
             ExitCode::FAILURE
         }
     }

@@ -2,6 +2,7 @@
 
 use super::deadman::Arguments;
 use super::evidence::Evidence;
+use crate::log;
 use leasehold_core::{Error, Kind, Nonce, Result};
 use leasehold_system::process::{Tree, check_table, own_program};
 use std::ffi::OsString;
@@ -51,6 +52,7 @@ impl Standby {
         let mut command = Command::new(own_program().map_err(cannot)?);
         // Here and not over the channel, because a path may have any character.
         command.arg0("leasehold").args(arguments.to_args()).env("LEASEHOLD_STORE", store).process_group(0);
+        log::hand_down_format(&mut command);
         if evidence.is_some_and(Evidence::wants_output) {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }

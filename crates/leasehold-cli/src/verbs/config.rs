@@ -12,6 +12,7 @@ pub fn config(context: &Context) -> Result<Exit> {
     let unset = |key: &str| match key {
         "label" => "(the machine's name)",
         "state" => "(unknown: HOME is not set)",
+        "log" => "(info for `schedule`, `work` and `proxy`, warn for others)",
         "history_age" => "(for ever)",
         _ => "(a sixth of the ttl, at most 10s)",
     };

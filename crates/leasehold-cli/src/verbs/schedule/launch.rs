@@ -4,6 +4,7 @@
 //! killed or reloads. Non-promise: its output is the scheduler's, line by line as it comes.
 
 use crate::config::Settings;
+use crate::log;
 use crate::supervise::settlement::{Noted, Verdict};
 use async_trait::async_trait;
 use leasehold_core::{Coordinator, Error, Kind, Result};
@@ -82,6 +83,7 @@ impl Launcher for Processes {
     async fn launch(&self, start: &Start) -> Result<()> {
         let (job, token) = (&start.job, start.grant.token());
         let mut command = run(job, job.name.as_str(), &self.store)?;
+        log::hand_down(&mut command);
         command.arg("--adopt").arg(format!("--slot-at={}", slot_text(start.slot)));
         if let (None, Some(grace)) = (job.grace, self.grace) {
             command.arg(format!("--grace={}", leasehold_core::format_duration(grace)));

@@ -9,8 +9,8 @@ use crate::args::Work as Args;
 use crate::config::Settings;
 use crate::context::Target;
 use crate::exit::Exit;
-use crate::output;
 use crate::supervise::Signals;
+use crate::{log, output};
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::{Error, Result, format_duration};
 use leasehold_system::process::own_program;
@@ -139,6 +139,7 @@ impl Pool<'_> {
         if args.until_empty {
             command.arg("--until-empty");
         }
+        log::hand_down(&mut command);
         command.arg("--").args(args.command.iter().map(OsString::from));
         // In the environment, because it may hold a password; in a group of its own, so that a key reaches it once.
         command.env("LEASEHOLD_STORE", settings.store.value.portable()).env(LANE, "1");
