@@ -1,4 +1,4 @@
-//! What a promise is tried on: a way to open handles to one store, and how hard to try.
+//! What a promise is tested on: a way to open handles to one store, and how hard to try.
 
 use leasehold_core::store::{Store, Swap};
 use leasehold_core::{Coordinator, Error, Key, LeaseName, Nonce, Result, Revision, Shelf, Timestamp};

@@ -1,7 +1,7 @@
-//! A store in front of another, that counts which of its calls are reached.
+//! A wrapper that counts the calls to the store behind it.
 //!
-//! Promise: every call goes to the same call of the store behind, and is counted under its name. It shows that a wrapper,
-//! or a suite, reaches the store's own code and not something that stands in for it.
+//! Promise: every call goes to the same call of the store behind it, and is counted under its name. It shows that a wrapper, or
+//! a suite, reaches the store's own code.
 
 use async_trait::async_trait;
 use leasehold_core::store::{Capabilities, Change, Next, Page, Range, Reading, Store, Survey, Swap, Watch};
@@ -9,7 +9,7 @@ use leasehold_core::{Key, Result, Shelf};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Every call of a [`Store`], by the name under which it is counted; what a call is asked to do counts as a call of its own.
+/// Every call of a [`Store`], by the name under which it is counted. A `write` is counted by what it is asked to do.
 pub const CALLS: [&str; 9] =
     ["capabilities", "erase", "list", "list, skipping", "put", "put, along", "read", "survey", "watch"];
 

@@ -1,4 +1,4 @@
-//! A store in front of another, whose answers fail on purpose.
+//! A wrapper whose answers fail on purpose.
 //!
 //! Promise: exactly the calls that were chosen fail, and only in ways that the [`Store`] contract allows.
 //! Non-promise: it cannot make the store behind it fail inside.
@@ -56,7 +56,7 @@ impl FaultyStore {
         FaultyStore { gate: Some(gate), ..self }
     }
 
-    /// Takes back what was written and is not durable.
+    /// Undoes what is not durable.
     pub async fn crash(&self) {
         self.inner.crash().await;
     }

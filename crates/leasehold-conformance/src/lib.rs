@@ -1,8 +1,8 @@
 //! The promises of a Leasehold store, as functions that any store's author can run.
 //!
-//! Promise: a store that keeps every promise in [`PROMISES`] can carry leases; each promise names one thing that goes
-//! wrong for users if it is broken, and `tests/broken_stores.rs` shows a store that breaks it. Non-promise: durability
-//! through a power cut and failover cannot be shown from inside one process; see `docs/guarantees.md`.
+//! Promise: a store that keeps every promise in [`PROMISES`] is fit for leases. Each promise prevents one failure that users
+//! would see, and `tests/broken_stores.rs` has a store that breaks it. Non-promise: durability through a power cut and failover
+//! cannot be shown from inside one process; see `docs/guarantees.md`.
 //!
 //! ```
 //! # use leasehold_core::MemoryStore;
@@ -77,7 +77,7 @@ pub const PROMISES: &[Promise] = promises![
     timing::a_lease_can_be_had_after_its_ttl_and_not_before,
 ];
 
-/// What came of every promise.
+/// The verdict on every promise.
 #[derive(Debug)]
 pub struct Report(Vec<(&'static str, Verdict)>);
 

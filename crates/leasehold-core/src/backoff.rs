@@ -1,6 +1,6 @@
-//! How long to stay away: longer each time, and never as long as the others.
+//! Backoff: pauses that grow, with jitter.
 //!
-//! Promise: pauses double up to a limit, and each is random, so that those who were in each other's way are not again.
+//! Promise: pauses double up to a limit, and each is random, so that contenders do not collide again.
 //! Non-promise: it does not sleep.
 
 use crate::nonce::{Jitter, Nonce};
@@ -12,7 +12,7 @@ pub(crate) struct Backoff {
     first: Duration,
     most: Duration,
     last: Duration,
-    /// Drawn with the first pause: most need none.
+    /// Seeded at the first pause: most callers never pause.
     jitter: Option<Jitter>,
 }
 
@@ -26,13 +26,13 @@ impl Backoff {
         self.last = Duration::ZERO;
     }
 
-    /// Up to twice as long as the last, anything from nothing on: for a few who meet for a moment.
+    /// A random pause below a bound that doubles each time: for a few contenders.
     pub(crate) fn any(&mut self) -> Duration {
         self.last = (self.last * 2).clamp(self.first, self.most);
         self.below(self.last)
     }
 
-    /// The same, but at least half of it: for a crowd.
+    /// The same, but at least half of the bound: for many contenders.
     pub(crate) fn at_least_half(&mut self) -> Duration {
         self.last = (self.last * 2).clamp(self.first, self.most);
         let half = self.last / 2;

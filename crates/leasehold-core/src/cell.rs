@@ -1,10 +1,11 @@
-//! A cell: one record that is changed by reading, deciding and writing, at most so many times. The one loop behind leases,
-//! items, counters, journals, fences in a store and the namespace's mark.
+//! A cell: one record that is changed by reading, deciding and writing, a bounded number of times. The one loop behind
+//! leases, items, counters, journals, fences in a store and the namespace's mark.
 //!
 //! Promise: nothing counts as applied unless a write answered that it is stored.
-//! - *Unknown stays unknown.* A write without an answer is looked for in the record: what the record proves was not applied is
-//!   tried again, and what it no longer remembers is an error of kind [`Kind::Indeterminate`], never a second attempt. A store
-//!   that is away after that is reported by the earlier error, which denies nothing.
+//! - *Unknown stays unknown.* A write without an answer is looked for in the record. If the record proves that it was not
+//!   applied, it is tried again. If the record no longer remembers, that is an error of kind [`Kind::Indeterminate`], never a
+//!   second attempt. If the store then goes away, the earlier error is reported, because it does not claim that nothing
+//!   happened.
 //! - *Visible is not durable.* What is found applied is confirmed by a new, answered write.
 //! - A refusal that rests on memory is read again before it is believed.
 //!
@@ -32,13 +33,13 @@ pub trait Protocol: Sync {
     /// Why it may be refused.
     type Refusal: Send;
 
-    /// What it makes of a record at this time of the store's clock.
+    /// The decision on a record at this time of the store's clock.
     fn decide(&self, record: &Self::Record, now: Timestamp) -> Decision<Self::Record, Self::Refusal>;
 
-    /// What became of it, if its write got no answer: that was based on `base`, and the record is `seen` now.
+    /// Whether it was applied, after a write that got no answer. The write was based on `base`; the record now is `seen`.
     fn fate(&self, base: &Self::Record, seen: &Self::Record) -> Fate;
 
-    /// How far back a record remembers, in words, for a fate that it does not show.
+    /// How far back a record remembers, in words, for the message about an unknown fate.
     fn memory(base: &Self::Record, seen: &Self::Record) -> String;
 
     /// What is added to the time of a remembered record, where the store's clock is exact to `grain`.
@@ -46,22 +47,22 @@ pub trait Protocol: Sync {
         grain
     }
 
-    /// How often it is decided at most.
+    /// How many times it may be decided.
     fn attempts(&self) -> u32 {
         MAX_ATTEMPTS
     }
 
-    /// Whether somebody builds upon the answer that it was applied before, so that a new write has to confirm it.
+    /// Whether a caller relies on the answer *already applied*, so that a new write has to confirm it.
     fn is_built_upon(&self) -> bool {
         true
     }
 
-    /// Whether a refusal is what its own earlier write has led to, if that was applied.
+    /// Whether its own earlier write, if that was applied, causes this refusal.
     fn is_own_doing(&self, _: &Self::Refusal) -> bool {
         false
     }
 
-    /// Whether a refusal says that what was asked for is so already, which callers take for done.
+    /// Whether a refusal means that the requested state is there already. Callers treat that as success.
     fn is_so_already(&self, _: &Self::Refusal) -> bool {
         false
     }
@@ -89,9 +90,9 @@ pub enum Fate {
     Unknown,
 }
 
-/// Where a record lies, and how it is written: apart from the rules, because a write may move a second row along.
+/// Where a record is stored and how it is written. Apart from the rules, because a write may change a second row too.
 pub trait Row: Send + Sync {
-    /// What lies there.
+    /// The record that is stored there.
     type Record: Clone + Send + Sync;
 
     /// Its name in messages.
@@ -110,7 +111,7 @@ pub trait Row: Send + Sync {
         std::future::ready(seen)
     }
 
-    /// One swap over what was seen; none if somebody was faster. `asked` is when the exchange began.
+    /// One swap over what was seen; none if another writer was faster. `asked` is when the exchange began.
     fn write(
         &mut self,
         seen: &Seen<Self::Record>,
@@ -136,7 +137,7 @@ impl<R> Seen<R> {
         Seen { record, revision, anchor }
     }
 
-    /// What a swap has made of it, if that was done.
+    /// The record after a swap, if the swap was done.
     pub fn after(swap: Swap, record: R, asked: Moment) -> Option<Self> {
         let Swap::Done { revision, now } = swap else { return None };
         Some(Seen::new(record, Some(revision), Anchor { now, asked }))
@@ -159,19 +160,19 @@ pub enum Start<'a, R> {
 pub enum Applied<'a, R: Clone, N> {
     /// Written now, or found written by this very request.
     Yes {
-        /// What it was decided on.
+        /// The record that it was decided on.
         before: Cow<'a, Seen<R>>,
-        /// What it has become.
+        /// The record after it.
         written: Box<Seen<R>>,
     },
     /// Refused.
     No {
-        /// Why.
+        /// The reason.
         refusal: N,
-        /// By what.
+        /// The record that it was refused on.
         seen: Box<Seen<R>>,
     },
-    /// Not tried any more: the record is not the one that it was to be decided on.
+    /// Not tried again: the record is no longer the one that the request was meant for.
     Overtaken,
     /// There is no such record.
     Missing,
@@ -185,7 +186,7 @@ pub struct Unanswered<R> {
 }
 
 impl<R> Unanswered<R> {
-    /// What to say for as long as nothing more is known.
+    /// The error while nothing more is known.
     fn error(&self) -> Error {
         Error::new(self.error.kind(), self.error.to_string())
     }
@@ -222,8 +223,8 @@ impl<'a, W: Row> Cell<'a, W> {
         Cell { row, clock, grain: store.capabilities().clock.grain() }
     }
 
-    /// The loop: decide on what is remembered (or read), write, and read again when somebody was faster or no answer came.
-    /// Whoever makes the same request again passes on what an earlier call left `unanswered`.
+    /// The loop: decide on what is remembered (or read), write, and read again when another writer was faster or no answer
+    /// came. To repeat a request, pass what the earlier call left `unanswered`.
     pub async fn apply<'s, P: Protocol<Record = W::Record>>(
         &mut self,
         request: &P,
@@ -251,7 +252,7 @@ impl<'a, W: Row> Cell<'a, W> {
                 },
             };
             let asked = self.clock.now();
-            // What was just read is judged by the time it was read at; what is remembered, by how late it can be by now.
+            // A fresh read is judged by the time of the read; a remembered record, by the latest time that it can be now.
             let now = match from_memory {
                 true => seen.anchor.at_latest(asked, request.margin(self.grain)),
                 false => seen.anchor.now,
@@ -289,7 +290,7 @@ impl<'a, W: Row> Cell<'a, W> {
         }))
     }
 
-    /// What to do about a record, in the light of a write that got no answer. An error if that stays unknown.
+    /// What to do about a record after a write that got no answer. An error if its fate stays unknown.
     fn step<P: Protocol<Record = W::Record>>(
         &self,
         request: &P,
@@ -298,10 +299,10 @@ impl<'a, W: Row> Cell<'a, W> {
         unanswered: Option<&Unanswered<P::Record>>,
     ) -> Result<Step<P::Record, P::Refusal>> {
         let fate = unanswered.map(|write| (write, write.fate(seen, request)));
-        // It is visible; whether it is durable, only a new write's answer can tell.
+        // It is visible. Only the answer to a new write shows that it is durable.
         let confirm = || Box::new(seen.record.clone());
         Ok(match (fate, request.decide(&seen.record, now)) {
-            // Not remembered; or it was applied and is over, and once more would be a second time.
+            // Not remembered, or applied and already over: doing it again would apply it twice.
             (Some((write, Fate::Unknown)), _) | (Some((write, Fate::Applied)), Decision::Write(_)) => {
                 return Err(write.forgotten::<P>(&self.row.what(), &seen.record));
             }
@@ -312,7 +313,7 @@ impl<'a, W: Row> Cell<'a, W> {
             (Some((_, Fate::Applied)), Decision::Refuse(no)) if request.is_own_doing(&no) => {
                 Step::Write(confirm(), None)
             }
-            // Whoever made it so may have got no answer either.
+            // Whoever wrote that state may have got no answer either.
             (_, Decision::Refuse(no)) if seen.revision.is_some() && request.is_so_already(&no) => {
                 Step::Write(confirm(), Some(no))
             }
@@ -323,11 +324,11 @@ impl<'a, W: Row> Cell<'a, W> {
 
 /// What to do about a record.
 enum Step<R, N> {
-    /// Write this; then, if what was asked for is so already, refuse it for that.
+    /// Write this. Then refuse, if the requested state was there already.
     Write(Box<R>, Option<N>),
     /// The same after others have written over a record whose change got no answer.
     Again(Box<R>),
-    /// Nothing was to be done, and nothing rests on it.
+    /// There is nothing to do, and nobody relies on it.
     Nothing,
     Refuse(N),
 }

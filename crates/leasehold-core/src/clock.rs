@@ -1,6 +1,6 @@
 //! The holder's own clock, which counts suspended time.
 //!
-//! Promise: the keeper and the coordinator read time only through this trait, so that tests can turn it by hand.
+//! Promise: the keeper and the coordinator read time only through this trait, so that tests can set it.
 
 use leasehold_system::clock as system;
 pub use leasehold_system::clock::Moment;

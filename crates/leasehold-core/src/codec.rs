@@ -1,7 +1,8 @@
 //! Records as bytes: one header line with format version and checksum, then JSON.
 //!
-//! Promise: a flipped bit, a truncated file or a newer format is told apart and never overwritten; every released format is
-//! read for ever (golden files in `tests/golden/`). Non-promise: the JSON is for machines; `show --json` is the stable form.
+//! Promise: a flipped bit, a truncated file and a newer format are recognised, and such a record is never overwritten. Every
+//! released format stays readable (golden files in `tests/golden/`). Non-promise: the JSON is for machines; `show --json` is
+//! the stable form.
 
 use crate::error::{Error, Kind, Result};
 use serde::de::{DeserializeOwned, Visitor};
@@ -61,7 +62,7 @@ pub fn decode<T: DeserializeOwned>(kind: &str, bytes: &[u8], place: &str) -> Res
     if format!("{head}\n") != header(kind, version, body) {
         return Err(corrupt("the checksum does not match"));
     }
-    // As one text: otherwise each of its many strings is checked on its own.
+    // Checked once as a whole, or serde would check each of its many strings.
     let body = std::str::from_utf8(body).map_err(|e| corrupt("it is not text").with_source(e))?;
     serde_json::from_str(body).map_err(|e| corrupt("a field is wrong").with_source(e))
 }
@@ -75,7 +76,7 @@ fn header(kind: &str, version: u32, body: &[u8]) -> String {
     format!("leasehold {kind} v{version} {:08x} {}\n", hash.finalize(), body.len())
 }
 
-/// Reads what is kept as text, without a copy of the text.
+/// Deserializes a value from its text, without copying the text.
 pub(crate) fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err = Error>>(deserializer: D) -> Result<T, D::Error> {
     deserializer.deserialize_str(Parsed(PhantomData))
 }

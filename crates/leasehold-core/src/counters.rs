@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 const KIND: &str = "counters";
 
-/// What became of an attempt to run.
+/// The outcome of an attempt to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
@@ -30,7 +30,7 @@ pub enum Event {
     DroppedTooOld,
     /// A newer slot was run instead.
     DroppedCoalesced,
-    /// The slot came due while slots that are still to come were claimed: the store's clock had been ahead.
+    /// The slot came due while later slots were already claimed, because the store's clock had been ahead.
     DroppedClockAhead,
     /// An operator had paused it.
     Paused,
@@ -102,10 +102,10 @@ impl Coordinator {
             *count = count.saturating_add(times);
             Ok(Some(counters))
         };
-        // A count has no mark of its own, by which it could be found again.
+        // A count leaves no nonce in the record by which it could be found again.
         let edit = Edit { decide: &counted, fate: &|_| Fate::Unknown, attempts: MAX_ATTEMPTS };
         match self.document(lease).change(self.clock().as_ref(), &edit).await {
-            // Others count at the same time, and were faster each time: this count is missed, and nobody is told.
+            // Others counted at the same time and were faster each time: this count is missed, silently.
             Err(error) if error.kind() == Kind::Contended && tries.into_inner() == MAX_ATTEMPTS => Ok(()),
             counted => counted.map(|_| ()),
         }

@@ -14,7 +14,7 @@ use crate::time::Timestamp;
 use serde::{Serialize, de::DeserializeOwned};
 use std::marker::PhantomData;
 
-/// Where a document lies.
+/// Where a document is stored.
 #[derive(Debug)]
 pub struct Document<'a, R> {
     store: &'a dyn Store,
@@ -27,11 +27,11 @@ pub struct Document<'a, R> {
 
 /// A change to a document.
 pub struct Edit<'a, R> {
-    /// What it makes of the document; none if nothing is to be done, an error if it is refused.
+    /// The changed document; none if there is nothing to do, an error if it is refused.
     pub decide: &'a (dyn Fn(&R, Timestamp) -> Result<Option<R>> + Sync),
-    /// Whether a document that others have written since shows it, if its answer was lost.
+    /// Whether the change was applied, after its answer was lost, by what the document shows now.
     pub fate: &'a (dyn Fn(&R) -> Fate + Sync),
-    /// How often it is decided at most.
+    /// How many times it may be decided.
     pub attempts: u32,
 }
 
@@ -41,7 +41,7 @@ impl<'a, R: Clone + Default + Serialize + DeserializeOwned + Send + Sync> Docume
         Document { store, key, kind, what, is_at_home: false, record: PhantomData }
     }
 
-    /// The same, but its first version is not written in a namespace that everybody is leaving, or has left.
+    /// The same, but its first version is not written in a namespace that is moving or has moved to another store.
     #[must_use]
     pub fn at_home(self) -> Self {
         Document { is_at_home: true, ..self }
@@ -56,7 +56,7 @@ impl<'a, R: Clone + Default + Serialize + DeserializeOwned + Send + Sync> Docume
         Ok(Seen::new(record, revision, Anchor { now: reading.now, asked }))
     }
 
-    /// Changes what is read; gives what that was.
+    /// Changes the document; returns what was read before.
     pub async fn change(self, clock: &dyn Clock, edit: &Edit<'_, R>) -> Result<Seen<R>> {
         let (store, what) = (self.store, self.what.clone());
         match Cell::new(self, store, clock).apply(edit, Start::Read, &mut None).await? {

@@ -15,8 +15,8 @@ impl Epoch {
     pub const ZERO: Epoch = Epoch(0);
     /// The largest epoch: every JSON reader can hold it exactly.
     pub const MAX: Epoch = Epoch((1 << 53) - 1);
-    /// The highest epoch that an operator may move a lease past. The lease is at the next one then, and 2^40 epochs are left: a
-    /// thousand transfers a second for 34 years.
+    /// The highest epoch that an operator may move a lease past. After that 2^40 epochs are left: a thousand transfers a second
+    /// for 34 years.
     pub const HIGHEST_ADVANCE: Epoch = Epoch(Epoch::MAX.0 - (1 << 40) - 1);
 
     /// An epoch of this number, at most [`Epoch::MAX`].

@@ -23,7 +23,7 @@ pub enum Kind {
     Lost,
     /// The guarded resource has seen a newer epoch. Stop; nothing was written.
     Fenced,
-    /// Too many others were at it. Try again later.
+    /// Too many others wrote at the same time. Try again later.
     Contended,
     /// The store or resource could not be reached or written, and surely nothing was applied. Try again later.
     Unavailable,
@@ -62,8 +62,8 @@ impl Kind {
 
 /// The error of every fallible call.
 ///
-/// Its text is one line with every cause in it. [`source`](StdError::source) gives the cause itself, to be looked at or
-/// downcast; whoever prints a whole chain of causes prints it twice.
+/// Its text is one line with every cause in it. [`source`](StdError::source) returns the cause itself, to be inspected or
+/// downcast; a caller that prints the whole chain of causes prints it twice.
 #[derive(Debug)]
 pub struct Error {
     kind: Kind,
@@ -134,7 +134,7 @@ impl Error {
         self
     }
 
-    /// Says in which store what would help is to be done.
+    /// Names the store to which the remedy applies.
     #[must_use]
     pub fn in_store(mut self, address: &str) -> Self {
         self.fill_in(address);
@@ -182,8 +182,8 @@ impl Error {
         self.detail(|details| details.remedy.as_ref())
     }
 
-    /// Names where a wrong value came from, as in `--tz`; it is printed last. What is closest to the value counts, so an
-    /// error that has an origin keeps it.
+    /// Names where a wrong value came from, such as `--tz`; it is printed last. An error that has an origin keeps it, because the
+    /// first one is closest to the value.
     #[must_use]
     pub fn with_origin(mut self, origin: impl Into<String>) -> Self {
         self.origin.get_or_insert_with(|| origin.into());
@@ -211,7 +211,7 @@ impl fmt::Display for Error {
         }
         let mut source = self.source();
         while let Some(cause) = source {
-            // Many drivers' errors print their own causes, which then come once more.
+            // Many drivers' errors print their own causes, which would then be printed twice.
             let cause_text = cause.to_string();
             if !text.ends_with(&cause_text) {
                 text.push_str(": ");

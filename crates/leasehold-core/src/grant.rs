@@ -1,4 +1,4 @@
-//! A held lease or item, and until when it may be believed in.
+//! A held lease or item, and until when it may be trusted.
 //!
 //! # Trust
 //! Deadlines are in the store's clock, which only the store reads. The holder gets a time `now` with every answer, and
@@ -21,7 +21,7 @@ use crate::token::Token;
 use std::borrow::Cow;
 use std::time::Duration;
 
-/// The store's time as it was told, and the local moment at which it was asked for.
+/// A time of the store, and the local moment at which it was asked for.
 #[derive(Debug, Clone, Copy)]
 pub struct Anchor {
     /// The store's time in the answer.
@@ -41,7 +41,7 @@ impl Anchor {
         self.now.plus(at.saturating_since(self.asked) + grain)
     }
 
-    /// Why a renewal with this answer leaves no time, where the store's clock should have shown at most `latest` by now.
+    /// Why a renewal with this answer leaves no time. The store's clock should have shown at most `latest` by now.
     fn why_too_late(self, latest: Timestamp, ttl: Ttl) -> String {
         if self.now > latest {
             let by = format_duration(self.now.saturating_since(latest));
@@ -54,7 +54,7 @@ impl Anchor {
 
 /// A record that says who holds something, and until when.
 pub trait Tenured {
-    /// The tenure in it, run out or not.
+    /// Its tenure, expired or not.
     fn tenure(&self) -> Option<&Tenure>;
 
     /// The epoch of the last tenure.
@@ -82,16 +82,15 @@ impl Tenured for Item {
 }
 
 impl<R: Tenured> Seen<R> {
-    /// Until when, locally, the tenure in it surely stands; it was over when it was asked for if there is none. Never for longer
-    /// than a TTL from asking: a store whose clock was set back between two answers would have us trust it for as long as it
-    /// was set back by.
+    /// Until when, locally, its tenure is surely in force; the moment of asking if it has none. Never longer than a TTL from
+    /// asking: otherwise a store whose clock was set back between two answers would be trusted for that much longer.
     pub fn trust(&self, grain: Duration) -> Moment {
         let until =
             |tenure: &Tenure| self.anchor.trust(tenure.deadline, grain).min(self.anchor.asked + tenure.ttl.get());
         self.record.tenure().map_or(self.anchor.asked, until)
     }
 
-    /// Whether somebody had it when it was seen, and the tenure had run out.
+    /// Whether it had a tenure when it was seen, and that had expired.
     pub fn has_run_out(&self) -> bool {
         self.record.tenure().is_some_and(|tenure| self.anchor.now >= tenure.deadline)
     }
@@ -168,7 +167,7 @@ impl<R: Tenured> Grant<R> {
             return Err(Error::new(Kind::Lost, format!("{what} was granted and has moved on since")));
         }
         let grant = Self::unchecked(token, ttl, seen, grain);
-        // A slow exchange may have eaten the whole tenure: then it is no grant, whatever the store said.
+        // A slow exchange may have taken the whole tenure: then it is no grant, whatever the store said.
         if now >= grant.trust_until {
             let message = format!("{what} was granted too late: the answer took longer than its ttl of {ttl}");
             return Err(Error::new(Kind::Lost, message));
@@ -176,21 +175,21 @@ impl<R: Tenured> Grant<R> {
         Ok(grant)
     }
 
-    /// The same for requests that are decided by the record anyway.
+    /// The same without these checks, for requests that the record decides anyway.
     pub fn unchecked(token: Token, ttl: Ttl, seen: Seen<R>, grain: Duration) -> Self {
         let trust_until = seen.trust(grain);
         Grant { token, ttl, seen, trust_until, archived: Mark::default() }
     }
 
-    /// Goes on from an answered write that was decided on what was seen at `before`. What does not move the deadline makes
-    /// nothing longer.
+    /// Continues from an answered write that was decided on what was seen at `before`. A write that does not move the deadline
+    /// does not extend the trust.
     pub fn follow(&mut self, before: Anchor, written: Seen<R>, grain: Duration) {
         let trust_until = self.trust_until;
         self.move_on(before, written, grain);
         self.trust_until = self.trust_until.min(trust_until);
     }
 
-    /// The same for a renewal, at this local moment. An exchange that outlived the window that it bought has bought nothing.
+    /// The same for a renewal, at this local moment. It fails if the exchange took longer than the window that it gained.
     pub fn renew(&mut self, what: &str, before: Anchor, written: Seen<R>, grain: Duration, now: Moment) -> Result<()> {
         let latest = self.seen.anchor.at_latest(now, grain);
         self.move_on(before, written, grain);
@@ -201,8 +200,8 @@ impl<R: Tenured> Grant<R> {
         Err(Error::new(Kind::Lost, format!("{what} was renewed too late: {why}")))
     }
 
-    /// By the time that the deadline was reckoned from, and by the answer's own: a store whose clock was set forward in between
-    /// has used up part of the time, or all of it.
+    /// Trusts by both times, the one that the deadline was computed from and the answer's own: if the store's clock was set
+    /// forward in between, part of the time is used up, or all of it.
     fn move_on(&mut self, before: Anchor, written: Seen<R>, grain: Duration) {
         if let Some(tenure) = written.record.tenure() {
             self.trust_until = before.trust(tenure.deadline, grain).min(written.trust(grain));

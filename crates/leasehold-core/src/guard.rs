@@ -1,7 +1,7 @@
 //! The fence: what a guarded resource remembers, and the one predicate that admits or refuses a token.
 //!
 //! Promise: once a resource was sealed at or admitted epoch N, [`admit`] refuses every lower epoch, every other lease,
-//! and every other grant of N. Non-promise: a writer that goes past the guard is not stopped; each guard says in its
+//! and every other grant of N. Non-promise: a writer that bypasses the guard is not stopped; each guard says in its
 //! [`Strength`] whether there is a window between its check and its write.
 
 use crate::epoch::Epoch;
@@ -58,11 +58,11 @@ pub enum Policy {
 /// Why a token is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rejection {
-    /// A newer epoch was here.
+    /// The resource has seen a newer epoch.
     Stale {
         /// The epoch of the token.
         held: Epoch,
-        /// The epoch that was here.
+        /// The newest epoch that the resource has seen.
         seen: Epoch,
     },
     /// Another lease fences this resource.
@@ -72,8 +72,8 @@ pub enum Rejection {
         /// The lease that fences it.
         seen: LeaseName,
     },
-    /// The token's lease has the name of the one that fences this resource, and is another: its epochs were counted in
-    /// another store or namespace, or in one that was lost and begun anew.
+    /// Another lease of the same name fences this resource: the token's epochs were counted in another store or namespace, or
+    /// in a store that was lost and created again.
     OtherLineage {
         /// The name of both.
         lease: LeaseName,
@@ -84,7 +84,7 @@ pub enum Rejection {
         /// The highest epoch of that one.
         high: Epoch,
     },
-    /// Another grant of this very epoch was here: the store has issued it twice, so it went back in time.
+    /// The resource has seen another grant of this very epoch: the store issued it twice, so it went back in time.
     Regressed {
         /// The lease.
         lease: LeaseName,
@@ -122,7 +122,7 @@ impl Rejection {
                     Right::Lease => {
                         (format!("write with a token of `{seen}`, or give the resource to `{held}`"), Remedy::GiveAway)
                     }
-                    // Each item is a lease of its own, and is over when its work is.
+                    // Each item is a lease of its own, which ends with its work.
                     Right::Item | Right::SpoolFile => {
                         ("what several items write to needs a lease of its own".into(), Remedy::LeaseTheWrite)
                     }
@@ -152,7 +152,7 @@ impl Rejection {
     }
 }
 
-/// The error for a guard that knows a newer epoch than the store: loud, and with what heals it.
+/// The error for a guard that knows a newer epoch than the store, with the remedy.
 pub fn regressed(resource: &str, lease: &LeaseName, seen: Epoch) -> Error {
     let message = format!(
         "store regressed: resource=`{resource}` has seen epoch {seen} of lease `{lease}`, which the store does not know: it \
@@ -172,8 +172,8 @@ pub fn seal(high: Option<&HighWater>, token: &Token) -> Result<HighWater, Reject
 
 /// What the resource should remember once this token's write was applied.
 ///
-/// The caller applies the write and remembers the answer in one atomic step; between the two, a newer epoch could slip
-/// in. Ordered writes begin at sequence 1, for 0 is a seal.
+/// The caller applies the write and stores the returned value in one atomic step; otherwise a newer epoch could come in
+/// between. Ordered writes begin at sequence 1, because 0 is a seal.
 ///
 /// ```
 /// use leasehold_core::{Kind, Token, guard::{Policy, admit}};
@@ -231,7 +231,7 @@ fn compare<'a>(high: Option<&'a HighWater>, token: &Token) -> Result<Standing<'a
 pub enum Strength {
     /// No window.
     Atomic,
-    /// A window, which is named.
+    /// There is a window.
     CheckThenAct {
         /// What may happen in between.
         window: &'static str,
@@ -247,7 +247,7 @@ impl fmt::Display for Strength {
     }
 }
 
-/// What every guard can do; writing through it is each guard's own call, for what is written differs.
+/// What every guard can do. Writing is each guard's own method, because what is written differs.
 ///
 /// # Contract
 /// - `seal` and the guard's own write refuse by [`admit`]'s rules and leave the resource as it was when they refuse.
@@ -271,10 +271,10 @@ pub trait Guard: fmt::Debug + Send + Sync {
 /// A guard whose resource an operator can give to another lease.
 ///
 /// # Contract
-/// - Refused as [`Kind::Contended`] when the fence no longer is what the operator saw (`from`); nothing changes then.
-/// - When it returns, the resource is sealed at `token`, durably, and nothing of the former lease is applied from then on,
-///   however long its writer slept. A crash in the middle leaves the one fence or the other, never none.
-/// - Who did it and why is kept with the fence, where it has room for words.
+/// - Refused as [`Kind::Contended`] when the fence is no longer what the operator saw (`from`). Then nothing changes.
+/// - When it returns, the resource is sealed at `token`, durably. From then on no write of the former lease is applied,
+///   however long its writer slept. A crash in the middle leaves one fence or the other, never none.
+/// - Who did it and why is recorded with the fence, where there is room for text.
 #[async_trait]
 pub trait Adopt: Guard {
     /// Gives the resource to the lease of `token`.

@@ -1,7 +1,7 @@
-//! Hints in the background: somebody who is busy learns that a record may have changed.
+//! Hints in the background: a busy task learns that a record may have changed.
 //!
-//! Promise: a store that does not answer holds up nobody, because a task of its own listens to it. Non-promise: hints may be
-//! late, doubled or lost.
+//! Promise: a store that does not answer delays nobody, because a separate task listens to it. Non-promise: hints may be late,
+//! doubled or lost.
 
 use crate::name::Key;
 use crate::store::{Store, Watch, Watching};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-/// A watch that is being set up; none where nobody can push hints.
+/// A watch that is being set up; none where the store cannot push hints.
 pub type Opening = Pin<Box<dyn Future<Output = Option<Watch>> + Send>>;
 
 /// Watches a record of a store.
@@ -28,7 +28,7 @@ pub fn watch(store: Arc<dyn Store>, key: Key) -> Opening {
 pub struct Hints(JoinHandle<()>);
 
 impl Hints {
-    /// Notifies once the watch is set up, because nobody was told of what happened before that, and then at each hint.
+    /// Notifies once when the watch is set up, because earlier changes gave no hint, and then at each hint.
     pub fn pass_on(opening: impl Future<Output = Option<Watch>> + Send + 'static, to: Arc<Notify>) -> Self {
         Hints(tokio::spawn(async move {
             let Some(mut watch) = opening.await else { return };

@@ -31,11 +31,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const KIND: &str = "history";
-/// A segment has the transfers of so many epochs. Three stores' worth of the longest ones fit into a record.
+/// How many epochs a segment covers. Even with transfers of the greatest length, a segment fits into a record.
 const EPOCHS: u64 = 16;
 /// How many segments are read at once.
 const PAGE: usize = 64;
-/// How many segments that are too old are erased when a new one begins.
+/// How many old segments are erased when a new one begins.
 const ERASED: usize = 4;
 
 /// How much history is kept.
@@ -59,7 +59,7 @@ impl Default for Retention {
 struct Segment {
     /// The lease. None in a segment that was not written yet.
     lease: Option<LeaseName>,
-    /// The epoch of the last transfer before it, zero if there is none: by this a missing segment is noticed.
+    /// The epoch of the last transfer before it, zero if there is none. It shows whether a segment is missing.
     since: Epoch,
     /// How many transfers were archived before it.
     before: u64,
@@ -73,7 +73,7 @@ impl Segment {
         self.before.saturating_add(self.transfers.len() as u64)
     }
 
-    /// With these transfers, too.
+    /// The segment with these transfers added.
     fn with(&self, lease: &LeaseName, more: &[Arc<Transfer>]) -> Self {
         let mut segment = Segment { lease: Some(lease.clone()), ..self.clone() };
         merge(&mut segment.transfers, more);
@@ -93,7 +93,7 @@ fn merge(transfers: &mut Vec<Arc<Transfer>>, more: &[Arc<Transfer>]) {
     transfers.sort_by_key(|t| (t.epoch, t.at));
 }
 
-/// The transfers of a record that are not archived, and whose segment will get no others.
+/// The transfers of a record that are not archived yet and whose segment is complete.
 pub(crate) fn due(record: &Ownership) -> impl Iterator<Item = &Arc<Transfer>> {
     record.transfers.iter().filter(|t| t.epoch > record.archived && number(t.epoch) < number(record.epoch))
 }
@@ -125,7 +125,7 @@ impl<'a> Archive<'a> {
         Ok(Document::new(self.store, key(lineage, number)?, KIND, what))
     }
 
-    /// Archives what is due of this record; gives the epoch up to which everything is archived then.
+    /// Archives what is due of this record; returns the epoch up to which everything is archived.
     pub(crate) async fn take(&self, record: &Ownership) -> Result<Epoch> {
         let Some(lineage) = record.lineage else { return Ok(record.archived) };
         let due: Vec<Arc<Transfer>> = due(record).cloned().collect();
@@ -154,7 +154,7 @@ impl<'a> Archive<'a> {
             }
             Ok(Some(if found.lease.is_none() { &first } else { found }.with(lease, part)))
         };
-        // Written again, it is the same: so is what was perhaps written and not answered.
+        // Writing it again changes nothing, also after a write without an answer.
         let edit = Edit { decide: &decide, fate: &|_| Fate::NotApplied, attempts: MAX_ATTEMPTS };
         self.document(lineage, number_of_this)?.change(self.clock, &edit).await?;
         if is_new {
@@ -163,7 +163,7 @@ impl<'a> Archive<'a> {
         Ok(last.epoch)
     }
 
-    /// Erases the oldest segments that nobody is to keep, best effort.
+    /// Erases the oldest segments beyond the retention, best effort.
     async fn erase_old(&self, lineage: Lineage, total: u64) {
         let Ok(page) = self.page(lineage, None, ERASED).await else { return };
         for (name, revision, segment) in page.segments {
@@ -223,7 +223,7 @@ impl<'a> Archive<'a> {
         }
     }
 
-    /// The same record with the archived transfers around this epoch, if they can be read: for what one transfer answers.
+    /// The same record with the archived transfers around this epoch, if they can be read. Enough to look up one transfer.
     async fn around(&self, record: &Ownership, epoch: Epoch) -> Result<Ownership> {
         let Some(lineage) = record.lineage else { return Ok(record.clone()) };
         let found = self.document(lineage, number(epoch))?.look(self.clock.now()).await?.record;
@@ -287,7 +287,7 @@ impl Coordinator {
         self.archive(lease).copy(record, &to.archive(lease)).await
     }
 
-    /// Archives what is over, while nobody waits for it; the mark of how far that went is left with the grant.
+    /// Archives old transfers in the background. The mark in the grant says how far that went.
     pub(crate) fn archive_in_background(&self, lease: &LeaseName, record: &Ownership, mark: &Mark) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (coordinator, lease, record, mark) = (self.clone(), lease.clone(), record.clone(), mark.clone());
@@ -334,7 +334,7 @@ impl Mark {
         self.0.get().copied()
     }
 
-    /// Once: a grant's record is archived once.
+    /// Only once: a grant's record is archived once.
     pub(crate) fn set(&self, archived: Epoch) {
         let _ = self.0.set(archived);
     }

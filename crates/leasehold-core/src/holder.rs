@@ -78,14 +78,14 @@ impl From<HolderId> for String {
 
 impl Serialize for HolderId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // What cannot be read back must not be written: a record that nobody can decode ends its lease for ever.
+        // What cannot be read back must not be written: nobody could ever use the lease again.
         if !is_host(&self.host) {
             let host = crate::error::printable(&self.host);
             return Err(serde::ser::Error::custom(format!(
                 "host `{host}` is not 1 to 64 printable characters without `:`"
             )));
         }
-        // Without a copy: a record with a full history has thirty of them.
+        // Without a copy, because a full record has thirty of them.
         serializer.collect_str(&format_args!("{}:{}:{}:{}", self.nonce, self.pid, self.host, self.label))
     }
 }

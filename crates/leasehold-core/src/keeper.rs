@@ -1,7 +1,7 @@
 //! The keeper: stays the holder while the work runs, and knows the moment it no longer is.
 //!
 //! # The trust window
-//! A holder may believe in its lease only while nobody else can have been granted it. The keeper renews at a third of
+//! A holder may trust its lease only while nobody else can have been granted it. The keeper renews at a third of
 //! the TTL, so two renewals in a row may fail. It never asks "did a renewal fail?" but "has the trust window passed?":
 //! the window ends at [`Grant::trust_until`], counted from the instant the last successful renewal was *sent*, on a
 //! clock that also counts while the machine sleeps.
@@ -37,11 +37,11 @@ use tokio::task::JoinHandle;
 
 /// How long work must last before the keeper listens to the store.
 const LISTEN_AFTER: Duration = Duration::from_millis(250);
-/// How long hints are not listened to after a write of our own, and how long lies between two looks: a store that many
-/// share hints often.
+/// For how long hints are ignored after a write of our own, and the least time between two reads: a store that many share
+/// hints often.
 const DEAF: Duration = Duration::from_millis(250);
 
-/// Where a keeper stands.
+/// Whether a keeper still holds its lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
     /// Holding, at least until then.
@@ -49,7 +49,7 @@ pub enum Standing {
         /// The end of the trust window.
         trust_until: Moment,
     },
-    /// Not holding any more.
+    /// No longer held.
     Lost(Loss),
 }
 
@@ -57,7 +57,7 @@ pub enum Standing {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Loss {
-    /// The store says that it has moved or run out.
+    /// The store says that it has moved or expired.
     Moved(String),
     /// It could not be renewed before the trust window ended.
     OutOfTime(String),
@@ -161,12 +161,12 @@ impl<T: Tenancy> Keeper<T> {
         Keeper { standing, trouble, stop: Some(stop), task: Some(task) }
     }
 
-    /// Where it stands now, and, through the receiver, every change.
+    /// Its standing now and, through the receiver, every change.
     pub fn standing(&self) -> watch::Receiver<Standing> {
         self.standing.clone()
     }
 
-    /// What went wrong with the last renewal, if it went wrong.
+    /// Why the last renewal failed, if it did.
     pub fn trouble(&self) -> Option<String> {
         self.trouble.borrow().clone()
     }
@@ -212,7 +212,7 @@ struct Renewals<T> {
     last_evidence: Moment,
     judge_again: Moment,
     trouble: watch::Sender<Option<String>>,
-    /// Hears that the record may have changed: an operator may have taken the lease away.
+    /// Notified when the record may have changed: an operator may have taken the lease away.
     changed: Arc<Notify>,
     _hints: Hints,
 }
@@ -227,7 +227,7 @@ impl<T: Tenancy> Renewals<T> {
         let now = tenancy.clock().now();
         let (clock, opening, changed) = (tenancy.clock().clone(), tenancy.watch(), Arc::new(Notify::new()));
         let opening = async move {
-            // Most work is over before anybody could take its lease away: for that, listening would cost for nothing.
+            // Short work ends before anybody could take its lease away, so listening would be wasted.
             clock.sleep_until(clock.now() + LISTEN_AFTER).await;
             opening.await
         };
@@ -269,7 +269,7 @@ impl<T: Tenancy> Renewals<T> {
                 match self.judge(end).await {
                     Ok(None) => {}
                     Ok(Some(loss)) => return loss,
-                    // Nobody can say whether there was progress: neither a reason to renew nor one to give up early.
+                    // Whether there was progress is unknown: neither a reason to renew nor one to give up early.
                     Err(error) => {
                         self.trouble.send_replace(Some(error.to_string()));
                         self.judge_again = clock.now() + retry;
@@ -289,8 +289,8 @@ impl<T: Tenancy> Renewals<T> {
                 renewed = self.tenancy.renew() => renewed,
             };
             match renewed {
-                // The machine may have slept between the answer and now. From the end of the window on, whoever goes
-                // by it has stopped; an answer that says otherwise comes too late.
+                // The machine may have slept between the answer and now. Once the window has ended, the work has
+                // stopped, so a later answer comes too late.
                 Ok(()) if clock.now() >= end => {
                     return Loss::OutOfTime("the store's answer came after the window had ended".into());
                 }
@@ -301,7 +301,7 @@ impl<T: Tenancy> Renewals<T> {
                     // The hint of our own write is on its way.
                     deaf_until = clock.now() + DEAF;
                 }
-                // A lease that has moved to another store is granted there: trying again would only be a second run beside it.
+                // A lease that has moved to another store is granted there: trying again could only lead to a second run.
                 Err(error) if matches!(error.kind(), Kind::Lost | Kind::Moved) => {
                     return Loss::Moved(error.to_string());
                 }
@@ -313,15 +313,15 @@ impl<T: Tenancy> Renewals<T> {
         }
     }
 
-    /// When the next renewal is due. A window that is far too short, because the store's clock was set forward, is made whole
-    /// at once. (That of a store that is slow to answer is so short only if each answer takes longer than a period.)
+    /// When the next renewal is due. If the window is far too short, because the store's clock was set forward, the keeper
+    /// renews at once. (With a slow store it is that short only if each answer takes longer than a period.)
     fn after_renewal(&self, asked: Moment, period: Duration) -> Moment {
         let (now, end) = (self.tenancy.clock().now(), self.tenancy.trust_until());
         let missing = (asked + self.tenancy.ttl().get()).saturating_since(end);
         if missing > period { now } else { (asked + period).min(now + end.saturating_since(now) / 3) }
     }
 
-    /// Whether the record shows that the lease is no longer ours. What cannot be read says nothing.
+    /// Whether the record shows that the lease is lost. A record that cannot be read shows nothing.
     async fn has_moved(&self, end: Moment) -> bool {
         tokio::select! {
             biased;
@@ -338,8 +338,8 @@ impl<T: Tenancy> Renewals<T> {
         }
     }
 
-    /// Looks for evidence, first on this machine, then in the store: a worker may have reported there since the last
-    /// renewal, and giving up on it unread would end work that moves.
+    /// Looks for evidence, first on this machine, then in the store: a worker may have reported there since the last renewal,
+    /// and giving up without reading that would end work that makes progress.
     async fn judge(&mut self, end: Moment) -> Result<Option<Loss>> {
         let Some(gate) = &self.gate else { return Ok(None) };
         let clock = self.tenancy.clock().clone();

@@ -21,7 +21,7 @@
 //! let leases = Coordinator::new(Arc::new(MemoryStore::default()));
 //! let ask = Ask::new(HolderId::new(None), "90s".parse()?);
 //! match leases.acquire(&"daily-publish".parse()?, &ask).await? {
-//!     Acquired::Refused { refusal, .. } => println!("somebody else is at it: {refusal:?}"),
+//!     Acquired::Refused { refusal, .. } => println!("skipped: {refusal}"),
 //!     Acquired::Granted(grant) => {
 //!         let keeper = Keeper::start(leases.clone(), *grant);
 //!         // ... the work, which ends early when `keeper.lost()` resolves ...

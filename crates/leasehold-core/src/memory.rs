@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// The time at which a memory store's clock begins, so that timestamps look like real ones.
+/// When a memory store's clock starts, so that timestamps look like real ones.
 const BEGINNING_MS: u64 = 1_700_000_000_000;
 
 /// Records in memory. Clones share them.

@@ -1,11 +1,14 @@
-//! Whether a whole namespace lives here: one small record, by which a migration excludes others and keeps new names from
-//! coming up behind it, in the old store and in the new one.
+//! Whether a whole namespace lives here: one small record, by which a migration excludes other migrations and keeps new names
+//! from being created meanwhile, in the old store and in the new one.
 //!
-//! Promise: two migrations of one namespace, or into one, never run at once, until the last write of the first; the mark turns
-//! from *moving* to *moved* in one swap, which is the moment from which a migration can no longer be given up; and one that was
-//! given up is never resumed, even by a process that was asleep. Whoever writes the first version of a record looks at the mark before, and
-//! again after it: either the migration sees the record, or the writer sees the mark and takes the record back. Non-promise:
-//! it says nothing about a single lease: its own record does.
+//! Promise:
+//! - Two migrations of one namespace, or into one, never run at once.
+//! - The mark turns from *moving* to *moved* in one swap. From then on a migration can no longer be given up.
+//! - A migration that was given up is never resumed, even by a process that was asleep.
+//! - The writer of a record's first version reads the mark before it writes and again after. Either the migration sees the
+//!   record, or the writer sees the mark and takes the record back.
+//!
+//! Non-promise: it says nothing about a single lease; the lease's own record does.
 
 use crate::cell::Fate;
 use crate::clock::{Clock, SystemClock};
@@ -23,7 +26,7 @@ use std::time::Duration;
 
 const KIND: &str = "namespace";
 const NAME: &str = "namespace";
-/// How often the mark is tried when others keep writing it.
+/// How often a change of the mark is tried when others keep writing it.
 const MAX_ATTEMPTS: u32 = 8;
 /// How many migrations that were given up are remembered.
 const MAX_GIVEN_UP: usize = 64;
@@ -41,25 +44,25 @@ pub struct Migration {
     pub by: Who,
 }
 
-/// What a namespace is marked with.
+/// The mark of a namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mark {
-    /// Which way it goes, and the other store.
+    /// Whether it leaves or arrives, and the other store.
     pub state: Relocation,
-    /// This store, as the migration was told its address.
+    /// This store's address, as the migration was given it.
     pub here: Address,
     /// Who began the migration.
     pub by: Who,
     /// When, in this store's time.
     pub since: Timestamp,
-    /// What has moved is all in the other store, and nothing of the migration is left to do.
+    /// Everything is in the other store, and the migration has nothing left to do.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub finished: bool,
 }
 
 impl Mark {
-    /// The store that it goes from, and the one that it goes to.
+    /// The old store and the new one.
     pub const fn ends(&self) -> (&Address, &Address) {
         match &self.state {
             Relocation::Arriving { from, .. } => (from, &self.here),
@@ -82,7 +85,7 @@ impl Mark {
         format!("begun {} ago by {}", format_duration(ago), self.by)
     }
 
-    /// The error of what meets it.
+    /// The error for a request that finds this mark.
     fn refusal(&self, what: &str, now: Timestamp) -> Error {
         let under_way = match &self.state {
             state @ Relocation::Moved { .. } => return relocation::elsewhere(what, state),
@@ -103,16 +106,16 @@ impl Mark {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Marks {
-    /// Set when the namespace is on its way to another store, or has gone there.
+    /// Set when the namespace is moving to another store, or has moved there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaving: Option<Mark>,
     /// Set while another store's records come in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arriving: Option<Mark>,
-    /// Migrations from here that were given up, or began to be, the latest last. None of them goes on.
+    /// Migrations from here that were given up, or began to be, the latest last. None of them can continue.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     given_up: Vec<Nonce>,
-    /// New for each write, so that no two are alike.
+    /// New for each write, so that no two records are equal.
     #[serde(skip_serializing_if = "Option::is_none")]
     tag: Option<Nonce>,
 }
@@ -127,12 +130,12 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Refuses a name that would come up in a namespace which is leaving or has left, or in which others arrive.
+    /// Refuses to create a name in a namespace that is leaving or has left, or into which another one is moving.
     pub fn check(&self, what: &str) -> Result<()> {
         self.check_for(what, None)
     }
 
-    /// The same for a migration, which is not in its own way.
+    /// The same for a migration, which its own mark does not stop.
     pub fn check_for(&self, what: &str, migration: Option<Nonce>) -> Result<()> {
         let marks = [&self.marks.arriving, &self.marks.leaving];
         let in_the_way = |mark: &&Mark| Some(mark.state.migration()) != migration;
@@ -142,12 +145,12 @@ impl Seen {
 }
 
 impl Marks {
-    /// Whether everything that was here has gone to another store. What is written here since then counts for nothing.
+    /// Whether everything has moved to another store. What was written here since then does not count.
     pub fn has_left(&self) -> bool {
         self.leaving.as_ref().is_some_and(|mark| matches!(mark.state, Relocation::Moved { .. }))
     }
 
-    /// Whether somebody has given a migration from here up, or began to.
+    /// Whether a migration from here was given up, or began to be.
     pub fn has_given_up(&self, migration: Nonce) -> bool {
         self.given_up.contains(&migration)
     }
@@ -164,7 +167,7 @@ impl Marks {
         self.arriving.as_ref().map_or(Ok(()), |mark| Err(in_the_way("FROM", Some(mark))))
     }
 
-    /// What the beginning of a departure makes of it; an error if another migration is in the way.
+    /// The marks after a step of a departure; an error if another migration is in the way.
     fn leave(&self, step: &Step, migration: &Migration, now: Timestamp) -> Result<Option<Marks>> {
         let first = || migration.mark(now);
         if let (Step::Leave { .. } | Step::Depart, true) = (step, self.has_given_up(migration.number)) {
@@ -183,7 +186,7 @@ impl Marks {
         }
     }
 
-    /// What it is once a migration from here can no longer go on; an error if that has moved everything already.
+    /// The marks once a migration from here is given up; an error if it has moved everything already.
     fn give_up(&self, migration: Nonce) -> Result<Option<Marks>> {
         let ours = self.leaving.as_ref().filter(|mark| mark.state.migration() == migration);
         if let Some(mark @ Mark { state: Relocation::Moved { .. }, .. }) = ours {
@@ -197,7 +200,7 @@ impl Marks {
         Ok(Some(Marks { given_up, ..self.clone() }))
     }
 
-    /// What an arrival makes of it. A namespace that had left may come home.
+    /// The marks after an arrival begins. A namespace that had left may come home.
     fn arrive(&self, migration: &Migration, now: Timestamp) -> Result<Option<Marks>> {
         self.may_receive(migration.number)?;
         let state = Relocation::Arriving { from: migration.from.clone(), migration: migration.number };
@@ -253,8 +256,8 @@ pub async fn look(store: &dyn Store) -> Result<Seen> {
     Ok(Seen { marks: seen.record, now: seen.anchor.now })
 }
 
-/// The error of everything that meets a record which is not simply here, with who began the migration and what ends it if the
-/// namespace's mark can be read.
+/// The error for a record that is moving or has moved. It names who began the migration and how to end it, if the namespace's
+/// mark can be read.
 pub async fn elsewhere(store: &dyn Store, what: &str, state: &Relocation) -> Error {
     if let Relocation::Moved { .. } = state {
         return relocation::elsewhere(what, state);
@@ -265,7 +268,7 @@ pub async fn elsewhere(store: &dyn Store, what: &str, state: &Relocation) -> Err
     ours.next().map_or_else(|| left_behind(what, state), |mark| mark.refusal(what, seen.now))
 }
 
-/// The error of what was marked by a process that slept while its migration was given up.
+/// The error for a record that a sleeping process marked after its migration was given up.
 fn left_behind(what: &str, state: &Relocation) -> Error {
     let (from, to) = match state {
         Relocation::Arriving { from, .. } => (Some(from.clone()), None),
@@ -280,12 +283,12 @@ pub async fn leave(store: &dyn Store, step: &Step, migration: &Migration) -> Res
     change(store, |seen, now| seen.leave(step, migration, now)).await
 }
 
-/// The first step of giving a migration up: from here on nobody can take the one after which it cannot be, nor begin it anew.
+/// The first step of giving a migration up. From here on it can be neither finished nor started again.
 pub async fn give_up(store: &dyn Store, migration: Nonce) -> Result<()> {
     change(store, |seen, _| seen.give_up(migration)).await
 }
 
-/// The last step of a migration, in the old store: from here on another one may bring something back.
+/// The last step of a migration, in the old store. From here on another migration may bring something back.
 pub async fn finish(store: &dyn Store, migration: Nonce) -> Result<()> {
     change(store, |marks, _| {
         let ours = marks.leaving.as_ref().filter(|mark| mark.state.migration() == migration);
@@ -295,12 +298,12 @@ pub async fn finish(store: &dyn Store, migration: Nonce) -> Result<()> {
     .await
 }
 
-/// Says that records come in; refused while another migration is under way here.
+/// Marks that records arrive here; refused while another migration is under way.
 pub async fn arrive(store: &dyn Store, migration: &Migration) -> Result<()> {
     change(store, |seen, now| seen.arrive(migration, now)).await
 }
 
-/// Ends an arrival. `came` says whether the namespace lives here from now on, whatever it had left for before.
+/// Ends an arrival. `came` says whether the namespace lives here from now on, even if it had left before.
 pub async fn arrived(store: &dyn Store, migration: Nonce, came: Came) -> Result<()> {
     change(store, |seen, _| {
         let is_ours = seen.arriving.as_ref().is_some_and(|mark| mark.state.migration() == migration);
@@ -319,9 +322,9 @@ pub enum Came {
     GivenUp,
 }
 
-/// Decides on what is there and swaps the answer in. Every step may be made again, so a write without an answer is.
+/// Decides and swaps. Every step may be repeated, so a write without an answer is.
 async fn change(store: &dyn Store, decide: impl Fn(&Marks, Timestamp) -> Result<Option<Marks>> + Sync) -> Result<()> {
-    // What is there already may be visible and not yet durable: it is written once more, and that is answered.
+    // What is there may be visible and not yet durable, so it is written once more.
     let tagged = |seen: &Marks, now| -> Result<_> {
         let next = decide(seen, now)?.unwrap_or_else(|| seen.clone());
         Ok(Some(Marks { tag: Some(Nonce::random()), ..next }))

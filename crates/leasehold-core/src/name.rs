@@ -11,7 +11,7 @@ use std::str::FromStr;
 /// The longest name, in bytes.
 pub const MAX_NAME_BYTES: usize = 200;
 
-/// Names below this are the leases with which proxies agree on who of them answers.
+/// Names below this are the leases by which proxies decide which of them is active.
 pub const PROXY_FOLDER: &str = "proxy";
 
 const ALLOWED: &str =
@@ -79,12 +79,12 @@ impl LeaseName {
         Ok(name)
     }
 
-    /// The same name, unless it is one that tokens of items have: there is never a lease of that name.
+    /// The same name, unless it is reserved for the tokens of items: no lease has such a name.
     pub fn of_a_lease(self) -> Result<Self> {
         self.check_lease().map(|()| self)
     }
 
-    /// Refuses the names that tokens of items have.
+    /// Refuses the names that are reserved for the tokens of items.
     pub fn check_lease(&self) -> Result<()> {
         let what = match self.folder() {
             Some(LeaseName::ITEMS) => "names that begin with `queue/` are items of queues",
@@ -139,18 +139,18 @@ impl From<LeaseName> for String {
     }
 }
 
-/// Which kind of record a key leads to.
+/// A kind of record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Shelf {
     /// Ownership records: never erased.
     Lease,
     /// Outcome counters, one record per lease.
     Counters,
-    /// Fences of resources that cannot keep one themselves: never erased.
+    /// Fences of resources that cannot store one themselves: never erased.
     Fence,
     /// Scratch records of `doctor` and of the conformance suite.
     Probe,
-    /// Old transfers of leases, in segments. Erased when they are older than is to be kept.
+    /// Old transfers of leases, in segments. Erased when they exceed the retention.
     History,
     /// Journals of scheduled jobs: what became of each due slot, one record per job.
     Runs,
@@ -158,14 +158,14 @@ pub enum Shelf {
     Queue,
     /// The items of queues. Erased only when an operator purges what is finished.
     Item,
-    /// Where the items of queues stand in line: hints, erased when the item is finished.
+    /// The items' positions in line: hints, erased when the item is finished.
     Line,
     /// One record for the namespace as a whole, such as the mark that it moved to another store: never erased.
     Namespace,
 }
 
 impl Shelf {
-    /// Every shelf, for stores that lay out their room up front.
+    /// Every shelf, for stores that create them up front.
     pub const ALL: [Shelf; 10] = [
         Shelf::Lease,
         Shelf::Counters,
@@ -195,14 +195,13 @@ impl Shelf {
         }
     }
 
-    /// Whether nothing on this shelf is ever erased, because forgetting it would let an old epoch or a former home
-    /// in again.
+    /// Whether nothing on this shelf is ever erased, because forgetting it would admit an old epoch or a former store again.
     pub const fn is_permanent(self) -> bool {
         matches!(self, Shelf::Lease | Shelf::Fence | Shelf::Namespace)
     }
 }
 
-/// Where a record is kept: a shelf and a name on it.
+/// Where a record is stored: a shelf and a name on it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     /// The shelf.

@@ -38,7 +38,7 @@ impl Nonce {
     }
 }
 
-// Written without a copy: a record with a full history has thirty of them.
+// Written without a copy, because a full record has thirty of them.
 impl Serialize for Nonce {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         serializer.collect_str(self)
@@ -47,7 +47,7 @@ impl Serialize for Nonce {
 
 impl fmt::Display for Nonce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // By hand: formatting a number of this width is slow, and a record with a full history has thirty of them.
+        // By hand: formatting a number of this width is slow, and a full record has thirty of them.
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut text = [0; 32];
         for (pair, byte) in text.chunks_exact_mut(2).zip(self.0.to_be_bytes()) {
@@ -68,7 +68,7 @@ impl FromStr for Nonce {
     type Err = Error;
 
     fn from_str(s: &str) -> Result<Self> {
-        // By hand, as it is written: a record with a full history has thirty of them.
+        // By hand, because a full record has thirty of them.
         let digit = |byte: u8| match byte {
             b'0'..=b'9' => Some(byte - b'0'),
             b'a'..=b'f' => Some(byte - b'a' + 10),
@@ -99,14 +99,14 @@ impl<'de> Deserialize<'de> for Nonce {
 
 /// The identity of one line of epochs: 128 random bits, made with a record's first write.
 ///
-/// Two leases of one name, in two stores or in one that was lost and begun anew, count from 1 each; their numbers say
-/// nothing about each other. A guard tells them apart by this. Copies of a store, and what is migrated, keep it.
+/// Two leases of one name, in two stores or in one that was lost and created again, both count from 1, so their epochs cannot
+/// be compared. A guard tells them apart by their lineage. Copies of a store and migrated records keep it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Lineage(Nonce);
 
 impl Lineage {
-    /// A new line of epochs, for the case that a request turns out to write a record's first version.
+    /// A new line of epochs, in case a request writes a record's first version.
     pub fn random() -> Self {
         Lineage(Nonce::random())
     }

@@ -8,7 +8,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-/// Is told of every step. A closure is an observer, too.
+/// Notified of every step. A closure is an observer too.
 pub trait Observer<Step>: Send + Sync {
     /// Called before the step is taken. An error makes the step fail with it, where a step can fail.
     fn reach(&self, step: Step) -> io::Result<()>;

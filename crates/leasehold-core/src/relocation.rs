@@ -1,8 +1,8 @@
-//! A record that is on its way to another store, or has gone there.
+//! A record that is moving to another store, or has moved there.
 //!
-//! Promise: the steps are one pure function for leases and for queue items, and each is idempotent by its migration's
-//! number, so that a migration which died is carried on by running it again. A record that left here never comes back by
-//! anything but a migration. Non-promise: nothing here reads or writes a store.
+//! Promise: the steps are one pure function for leases and for queue items. Each is idempotent by its migration's number, so a
+//! migration that died is continued by running it again. Only a migration brings a record back that left. Non-promise: nothing
+//! here reads or writes a store.
 //!
 //! ```text
 //! old store:   here ── Leave ──> moving ── Depart ──> moved        moving ── Stay ──> here
@@ -21,18 +21,18 @@ use std::fmt;
 /// The address of a store without its secrets.
 pub type Address = Line<1000>;
 
-/// Where a record is that is not simply here.
+/// The state of a record that is moving or has moved.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Relocation {
-    /// About to leave for another store; a migration that is given up takes this back.
+    /// About to leave for another store. Giving the migration up takes this back.
     Moving {
         /// The store that it goes to.
         to: Address,
         /// Which migration.
         migration: Nonce,
     },
-    /// Gone to another store, for good.
+    /// Moved to another store, for good.
     Moved {
         /// The store that it went to.
         to: Address,
@@ -58,7 +58,7 @@ impl Relocation {
         }
     }
 
-    /// The migration that brought it about.
+    /// The migration that caused it.
     pub const fn migration(&self) -> Nonce {
         match self {
             Relocation::Moving { migration, .. }
@@ -86,7 +86,7 @@ impl fmt::Display for Relocation {
     }
 }
 
-/// The error of everything that meets a record which is not simply here. [`crate::migration::elsewhere`] says more.
+/// The error for a record that is moving or has moved. [`crate::migration::elsewhere`] says more.
 pub fn elsewhere(what: &str, state: &Relocation) -> Error {
     let under_way = match state {
         Relocation::Moved { to, .. } => {
@@ -102,8 +102,8 @@ pub fn elsewhere(what: &str, state: &Relocation) -> Error {
     Error::new(Kind::Unavailable, message).with_remedy(Remedy::Examine)
 }
 
-/// The error of a holder whose lease or item left under it: the step that made it leave has ended its tenure, and a migration
-/// that is given up does not bring it back.
+/// The error for a holder whose lease or item left: that step ended its tenure, and giving the migration up does not restore
+/// it.
 pub fn taken_away(what: &str, state: &Relocation) -> Error {
     match state {
         Relocation::Moved { .. } => elsewhere(what, state),
@@ -114,7 +114,7 @@ pub fn taken_away(what: &str, state: &Relocation) -> Error {
 /// One step of a migration, for one record.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// In the old store: nothing happens here any more.
+    /// In the old store: nothing is granted or changed here any more.
     Leave {
         /// The store that it goes to.
         to: Address,
@@ -129,14 +129,14 @@ pub enum Step {
     Withdraw,
 }
 
-/// What a step makes of a record.
+/// The result of a step on a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Relocated {
-    /// It is in this state from now on; none is *here*.
+    /// The new state; none is *here*.
     To(Option<Relocation>),
-    /// It was made before, by this migration.
+    /// This migration made the step before.
     Already,
-    /// It cannot be made in this state.
+    /// The step cannot be made in this state.
     No,
 }
 

@@ -1,8 +1,8 @@
-//! What would help about an error, as data.
+//! What to do about an error, as data.
 //!
-//! Promise: the library names no command; whoever meets people [puts it into words](put_into_words), and those go on where the
-//! message ends, wherever the error is shown. Non-promise: the library does not know how its caller came by the store; until
-//! [`crate::Error::in_store`] says so, the words have to do without its address.
+//! Promise: the library names no command. A program for people [puts the remedy into words](put_into_words), which follow the
+//! message wherever the error is shown. Non-promise: the library does not know the address of the caller's store; until
+//! [`crate::Error::in_store`] sets it, the words do without.
 
 use crate::relocation::Address;
 use crate::resolve::Right;
@@ -36,18 +36,18 @@ pub enum Remedy {
         /// The resource.
         resource: String,
     },
-    /// Give the resource to another lease, if it is to have it.
+    /// Give the resource to another lease, if that is intended.
     GiveAway,
     /// Hold a lease for the write itself.
     LeaseTheWrite,
-    /// Look at the store: it knows who began the migration.
+    /// Examine the store: it knows who began the migration.
     Examine,
-    /// Look at the spool: it says whose rights to change.
+    /// Examine the spool: that says which permissions to change.
     ExamineSpool {
         /// Where it is, if that is known.
         path: Option<PathBuf>,
     },
-    /// Finish a migration that was broken off, or give it up.
+    /// Finish an interrupted migration, or give it up.
     FinishMigration {
         /// The old store.
         from: Address,
@@ -61,7 +61,7 @@ pub enum Remedy {
         /// The new one.
         to: Address,
     },
-    /// Give a migration up; the end that is none is the store at hand.
+    /// Give a migration up. The store that is none is the one at hand.
     AbortMigration {
         /// The old store.
         from: Option<Address>,
@@ -132,30 +132,30 @@ impl Remedy {
     pub fn lost(resource: &str, lease: &LeaseName, seen: Epoch, lineage: Lineage, found: StoredLineage) -> Self {
         match Right::of(lease) {
             Right::Lease => Remedy::Advance { lease: lease.clone(), past: seen, back_to: Some((lineage, found)) },
-            // An item has a short life: its work is added anew, and what it wrote goes to the new one.
+            // Items are short-lived: the work is added again, and the new item adopts what the old one wrote.
             Right::Item | Right::SpoolFile => Remedy::Adopt { resource: resource.to_owned() },
         }
     }
 
-    /// A spool is no store, and a store no spool: an address of the wrong kind is left out.
+    /// Whether the address is of the right kind: a spool is not a store.
     pub(crate) fn is_for(&self, address: &str) -> bool {
         let of_spool = matches!(self, Remedy::Retry { lease, .. } if Right::of(lease) == Right::SpoolFile);
         address.starts_with("spool:") == of_spool
     }
 }
 
-/// What to say about a remedy, if the address of the store is known with it. It follows the message: `; heal with: ...`.
+/// The words for a remedy, with the store's address if that is known. They follow the message: `; heal with: ...`.
 pub type Words = fn(&Remedy, Option<&str>) -> String;
 
 static WORDS: OnceLock<Words> = OnceLock::new();
 
-/// Shows every error of this process with these words for what would help. For a program that has commands to name; the first
-/// words stay.
+/// Shows every error of this process with these words for its remedy. For a program that has commands to name. The first call
+/// counts.
 pub fn put_into_words(words: Words) {
     let _ = WORDS.set(words);
 }
 
-/// The words for it, if anybody has given any.
+/// The words for it, if the program has set any.
 pub(crate) fn words(remedy: &Remedy, store: Option<&str>) -> String {
     WORDS.get().map_or_else(String::new, |words| words(remedy, store))
 }

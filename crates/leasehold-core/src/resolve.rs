@@ -1,7 +1,7 @@
-//! From a token to the record that it is of, and what that record says of it.
+//! From a token to its record, and what that record says about the token.
 //!
-//! A token proves a lease, an item of a queue in the store, or an item of a spool; its name says which. Every verb, guard
-//! check, proxy and gate asks a [`Resolver`] and gets the same answer for the same token, whatever it is of.
+//! A token belongs to a lease, to an item of a queue in the store, or to an item of a spool; its name says which. Every verb,
+//! guard check, proxy and gate asks a [`Resolver`] and gets the same answer for the same token.
 //!
 //! Promise: the answer is what one read of the record shows, and each refusal is worded in one place. Non-promise: it is
 //! out of date when it arrives; a guard decides by its own fence.
@@ -22,7 +22,7 @@ use crate::verbs::LeaseVerbs;
 use async_trait::async_trait;
 use std::fmt;
 
-/// What a token is of.
+/// What a token belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Right {
     /// A lease in the store.
@@ -34,7 +34,7 @@ pub enum Right {
 }
 
 impl Right {
-    /// What a token with this name is of.
+    /// What a token with this name belongs to.
     pub fn of(lease: &LeaseName) -> Self {
         match lease.as_str().split_once('/') {
             Some((LeaseName::ITEMS, _)) => Right::Item,
@@ -51,12 +51,12 @@ impl Right {
     }
 }
 
-/// What a record says of a token.
+/// What a record says about a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenState {
     /// The token's grant is in force.
     Live(Live),
-    /// It ran out, and nobody has been granted it since: writes count, and it cannot be renewed.
+    /// It expired, and nobody has been granted it since: writes count, but it cannot be renewed.
     Expired,
     /// Its holder ended it.
     Ended {
@@ -68,14 +68,14 @@ pub enum TokenState {
         /// Who has it now and why, for people.
         by: String,
     },
-    /// The lineage is the record's, and the record does not know this grant: the store went back in time.
+    /// The lineage matches, but the record does not know this grant: the store went back in time.
     NeverGranted,
-    /// The record's epochs are another line of epochs: another lease of the same name.
+    /// The record has another lineage: it is another lease of the same name.
     OtherLineage {
         /// The lineage of the record.
         seen: Lineage,
     },
-    /// The record is on its way to another store, or has gone there.
+    /// The record is moving to another store, or has moved there.
     Moved(Relocation),
     /// There is no such record.
     Missing,
@@ -93,23 +93,23 @@ pub struct Live {
 /// What was found for a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resolved {
-    /// What the token is of.
+    /// What the token belongs to.
     pub right: Right,
     /// The epoch of the record; zero if there is none.
     pub epoch: Epoch,
-    /// What the record says of the token.
+    /// What the record says about the token.
     pub state: TokenState,
     /// Where the record was looked for, as messages name it.
     pub place: String,
 }
 
-/// Finds the record that a token is of.
+/// Finds the record of a token.
 #[async_trait]
 pub trait Resolver: fmt::Debug + Send + Sync {
     /// Looks the token up. An error means that the record could not be read.
     async fn resolve(&self, token: &Token) -> Result<Resolved>;
 
-    /// Hints that the record may have changed; none where nobody can push them.
+    /// Hints that the record may have changed; none where the store cannot push them.
     fn watch(&self, token: &Token) -> Opening;
 }
 
@@ -139,14 +139,14 @@ impl Resolver for Coordinator {
     }
 }
 
-/// Whether a grant has run out, and until when it is trusted, is for the caller to fill in.
+/// The caller fills in whether a grant has expired and until when it is trusted.
 fn state_of(record: &Ownership, token: &Token) -> TokenState {
     let Some(lineage) = record.lineage else { return TokenState::Missing };
     if lineage != token.lineage {
         return TokenState::OtherLineage { seen: lineage };
     }
     match &record.relocation {
-        // Evicted when it was to leave: that token is over, however the migration ends.
+        // Evicted for the move: that token is over, however the migration ends.
         Some(Relocation::Moving { .. } | Relocation::Arriving { .. }) if token.epoch < record.epoch => {}
         Some(relocation) => return TokenState::Moved(relocation.clone()),
         None => {}
@@ -177,7 +177,7 @@ fn succession(record: &Ownership, held: Epoch) -> String {
 }
 
 impl Resolved {
-    /// The grant, if it is in force: for what needs the right itself, such as renewing it.
+    /// The grant, if it is in force: for what needs the lease itself, such as renewing it.
     pub fn in_force(&self, token: &Token) -> Result<Live> {
         match &self.state {
             TokenState::Live(live) => Ok(*live),
@@ -185,8 +185,8 @@ impl Resolved {
         }
     }
 
-    /// Refuses a write that cannot count, before the guarded resource is asked. What ran out counts by its epoch, for as
-    /// long as nobody newer was granted it.
+    /// Refuses a write that cannot count, before the guarded resource is asked. An expired token still counts by its epoch, until
+    /// a newer one was granted.
     pub fn may_write(&self, token: &Token, resource: &str) -> Result<()> {
         match &self.state {
             TokenState::Live(_) | TokenState::Expired => Ok(()),
@@ -208,7 +208,7 @@ impl Resolved {
         }
     }
 
-    /// Whether the record shows this token as the newest grant, run out or not.
+    /// Whether the record shows this token as the newest grant, expired or not.
     pub fn is_newest(&self) -> bool {
         matches!(self.state, TokenState::Live(_) | TokenState::Expired)
     }

@@ -1,8 +1,8 @@
-//! What is shown of an address that may hold a secret.
+//! How an address that may contain a secret is shown.
 //!
-//! Promise: the password of a URL, a user that stands alone where a token may stand, and the value of a field whose name
-//! suggests a secret come out as `***`, wherever in a text the URL is. Non-promise: a secret in a path, a fragment, or a field of an
-//! innocent name is not known for one.
+//! Promise: shown as `***` are the password of a URL, a user without a password where a token may stand, and the value of a
+//! field whose name suggests a secret, wherever in a text the URL is. Non-promise: a secret in a path, in a fragment or in a
+//! field with another name is not recognised.
 
 /// What a secret looks like.
 pub const HIDDEN: &str = "***";

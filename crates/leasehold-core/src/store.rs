@@ -1,4 +1,4 @@
-//! The place where records are kept.
+//! The contract of a store: where records are kept.
 //!
 //! A store is dumb: it reads, compares and swaps, and tells the time. It decides nothing about ownership.
 //! Users meet [`crate::Coordinator`]; this trait is for those who write a store.
@@ -35,7 +35,7 @@ pub struct Change<'a> {
     pub next: Next<'a>,
     /// What changes along with it, if and only if it does: all of it or nothing, seen by others and made durable in one step.
     pub along: Along<'a>,
-    /// Whether those who watch the record want to know. A store that pays for hints need not give one otherwise.
+    /// Whether watchers are to be notified. If not, a store for which hints are costly may skip them.
     pub notify: bool,
 }
 
@@ -58,7 +58,7 @@ impl<'a> Next<'a> {
     }
 }
 
-/// What changes along with a record. Nobody is hinted at it.
+/// What changes along with a record. Watchers are not notified of it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Along<'a> {
     /// Stored, with the revision that the change gives, unless the key has a value.
@@ -68,7 +68,7 @@ pub struct Along<'a> {
 }
 
 impl<'a> Change<'a> {
-    /// Stores a value, and hints at it.
+    /// Stores a value, and notifies watchers.
     pub fn put(key: &'a Key, expected: Option<&'a Revision>, value: &'a [u8]) -> Self {
         Change { key, expected, next: Next::Put(value), along: Along::default(), notify: true }
     }
@@ -78,7 +78,7 @@ impl<'a> Change<'a> {
         Change { next: Next::Erase, ..Change::put(key, Some(expected), &[]) }
     }
 
-    /// Refuses what no store does, and what this one cannot. Every [`Store::write`] begins with it.
+    /// Refuses what no store may do, and what this one cannot. Every [`Store::write`] begins with it.
     pub fn check(&self, store: &Capabilities) -> Result<()> {
         let erased = matches!(self.next, Next::Erase).then_some(self.key);
         for key in erased.into_iter().chain(self.along.erase) {
@@ -108,9 +108,9 @@ impl Along<'_> {
 pub struct Range<'a> {
     /// It begins just after this name.
     pub after: Option<&'a LeaseName>,
-    /// So many entries are passed over first.
+    /// How many entries to skip first.
     pub skip: usize,
-    /// At most so many are given.
+    /// How many entries to return at most.
     pub limit: usize,
 }
 
@@ -167,14 +167,13 @@ pub enum Class {
 /// Where a store's time comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClockSource {
-    /// The store tells its own time, this exact.
+    /// The store's own clock, of this precision.
     Store {
-        /// How far a told time may lie behind the true one; it never lies ahead of it. At least a millisecond, for
-        /// timestamps have no more than that.
+        /// How far a time may be behind the true one; it is never ahead. At least a millisecond, because timestamps are no finer.
         grain: Duration,
     },
-    /// The store has no clock: each machine tells its own time. A holder gives up this much earlier, so that nobody
-    /// whose clock is ahead of its own can have been granted the lease by then.
+    /// The store has no clock: each machine uses its own. A holder gives up this much earlier, so that nobody whose clock is
+    /// ahead can have been granted the lease by then.
     Local {
         /// How far two machines' clocks may differ.
         margin: Duration,
@@ -182,7 +181,7 @@ pub enum ClockSource {
 }
 
 impl ClockSource {
-    /// How far a told time may be from the true one.
+    /// How far a time may be from the true one.
     pub const fn grain(self) -> Duration {
         match self {
             ClockSource::Store { grain } => grain,
@@ -222,7 +221,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Refuses a TTL that this store's clock cannot tell, before anything is written.
+    /// Refuses a TTL that is too short for this store's clock, before anything is written.
     pub fn check_ttl(&self, ttl: Ttl) -> Result<()> {
         let grain = self.clock.grain();
         if ttl.get() > grain * 2 {
@@ -301,7 +300,7 @@ impl Watch {
         (sender, Watch(Some(receiver)))
     }
 
-    /// Forgets a hint that has come: whoever looks now need not look for it again.
+    /// Drops a pending hint, before a read that makes it unnecessary.
     pub fn forget(&mut self) {
         if let Some(receiver) = &mut self.0 {
             while receiver.try_recv().is_ok() {}
@@ -329,7 +328,7 @@ impl Watch {
 /// - `read` is linearizable: it sees every change whose answer was given before the read was called.
 /// - `Done` means durable. `Kind::Unavailable` means *surely not applied*; when that is not sure, the error is
 ///   `Kind::Indeterminate`. No error ever means applied.
-/// - `now` is the store's clock, taken between call and answer. It may lie behind the true time by at most the grain,
+/// - `now` is the store's clock, taken between call and answer. It may be behind the true time by at most the grain,
 ///   and never ahead of it: round down.
 /// - A dropped future leaves the key changed or unchanged, never half-written.
 /// - Nothing on a shelf that [is permanent](Shelf::is_permanent) is ever deleted, not by a change and not by the store's
@@ -345,8 +344,8 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Makes a change, if the record still has the expected revision. It begins with [`Change::check`].
     async fn write(&self, change: &Change<'_>) -> Result<Swap>;
 
-    /// Lists a part of a shelf in the order of names. A store that cannot pass over entries more cheaply than it can give
-    /// them calls [`skip_by_reading`].
+    /// Lists a part of a shelf in the order of names. A store that cannot skip entries more cheaply than read them calls
+    /// [`skip_by_reading`].
     async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page>;
 
     /// Hints when a key may have changed. A store without hints gives [`Watch::silent`].
@@ -356,9 +355,9 @@ pub trait Store: fmt::Debug + Send + Sync {
     async fn survey(&self) -> Result<Survey>;
 }
 
-/// Conveniences, apart from the trait so that no store and no wrapper of one can write, or forget, a version of its own.
+/// Conveniences, apart from the trait so that no store and no wrapper can override or forget one.
 impl dyn Store + '_ {
-    /// Stores a value and hints at it, if the key still has the expected revision (`None`: if it is not there).
+    /// Stores a value and notifies watchers, if the key still has the expected revision (`None`: if it is not there).
     pub async fn swap(&self, key: &Key, expected: Option<&Revision>, next: &[u8]) -> Result<Swap> {
         self.write(&Change::put(key, expected, next)).await
     }
@@ -369,8 +368,8 @@ impl dyn Store + '_ {
     }
 }
 
-/// [`Store::list`] for a store that passes over entries by reading them. A page may be shorter than was asked for, so this
-/// reads on until there is something after the skipped ones, or nothing more.
+/// [`Store::list`] for a store that skips entries by reading them. A page may be shorter than requested, so this reads until
+/// there is an entry after the skipped ones, or no more.
 pub async fn skip_by_reading(store: &dyn Store, shelf: Shelf, range: Range<'_>) -> Result<Page> {
     let (mut after, mut left, limit) = (range.after.cloned(), range.skip, range.limit);
     loop {
@@ -389,9 +388,9 @@ pub async fn skip_by_reading(store: &dyn Store, shelf: Shelf, range: Range<'_>) 
 fn refuse_erasing(key: &Key) -> Result<()> {
     let what = match key.shelf {
         Shelf::Lease => "ownership record",
-        // Without it, an epoch that was shut out would be let in again.
+        // Without it, an old epoch would be admitted again.
         Shelf::Fence => "fence",
-        // Without it, a job could be born in a store that everybody has left.
+        // Without it, a lease could be created in a store that has moved.
         Shelf::Namespace => "record of the namespace",
         _ => return Ok(()),
     };

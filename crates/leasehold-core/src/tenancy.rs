@@ -1,7 +1,7 @@
-//! What a keeper keeps: a right that is renewed in time, or lost.
+//! What a keeper keeps: a lease or an item that is renewed in time, or lost.
 //!
-//! Promise: leases and queue items are kept by the same code, under the same trust window. Non-promise: a tenancy renews
-//! when it is told to; when that is due is the keeper's to know.
+//! Promise: leases and queue items are kept by the same code, under the same trust window. Non-promise: a tenancy does not know
+//! when to renew; the keeper does.
 
 use crate::clock::{Clock, Moment};
 use crate::error::Result;
@@ -15,16 +15,16 @@ use async_trait::async_trait;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A right that [`crate::Keeper`] can keep.
+/// What [`crate::Keeper`] can keep.
 #[async_trait]
 pub trait Tenancy: Send + Sync + 'static {
-    /// What is given back when the keeping ends.
+    /// What [`Tenancy::into_grant`] returns at the end.
     type Grant: Send + 'static;
 
     /// The holder's own clock.
     fn clock(&self) -> &Arc<dyn Clock>;
 
-    /// Hints that its record may have changed; none where nobody can push them.
+    /// Hints that its record may have changed; none where the store cannot push them.
     fn watch(&self) -> Opening;
 
     /// How long each renewal lasts.
@@ -33,11 +33,11 @@ pub trait Tenancy: Send + Sync + 'static {
     /// The moment from which on somebody else may have it.
     fn trust_until(&self) -> Moment;
 
-    /// Renews once. An error of kind [`crate::Kind::Lost`] or [`crate::Kind::Moved`] is final; a dropped call leaves it
-    /// renewed or not.
+    /// Renews once. An error of kind [`crate::Kind::Lost`] or [`crate::Kind::Moved`] is final. A dropped call may or may not have
+    /// renewed.
     async fn renew(&mut self) -> Result<()>;
 
-    /// Whether the record shows that it is no longer ours.
+    /// Whether the record shows that it is lost.
     async fn has_moved(&self) -> Result<bool>;
 
     /// How long ago progress was last reported in this tenure, if it ever was.

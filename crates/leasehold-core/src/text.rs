@@ -42,8 +42,8 @@ impl<const MAX: usize> Line<MAX> {
         Err(Error::invalid(field, &text, format!("{wrong}; use one printable line of at most {MAX} bytes")))
     }
 
-    /// The nearest line to any text: line breaks and control characters dropped, cut at the bound; what is left of
-    /// `fallback` if nothing is left of the text, and `-` if nothing is left of that.
+    /// The nearest line to any text: line breaks and control characters are dropped, and it is cut at the bound. If nothing is
+    /// left, the same of `fallback`, and `-` if nothing is left of that either.
     pub fn lossy(text: &str, fallback: &str) -> Self {
         let kept = |text: &str| {
             let mut kept = String::new();
@@ -97,7 +97,7 @@ impl<const MAX: usize> From<Line<MAX>> for String {
     }
 }
 
-/// What the next attempt needs to carry on: any text of at most 4096 bytes.
+/// What the next attempt needs to continue: any text of at most 4096 bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Checkpoint(String);

@@ -50,7 +50,7 @@ impl Token {
     }
 }
 
-/// So that whatever carries a token can be shown to a guard as it is.
+/// So that guards accept anything that carries a token.
 impl AsRef<Token> for Token {
     fn as_ref(&self) -> &Token {
         self
@@ -68,7 +68,7 @@ impl FromStr for Token {
 
     fn from_str(s: &str) -> Result<Self> {
         let refuse = |what: &str| {
-            // Whoever reads the log need not know the nonce.
+            // The nonce does not belong in a log.
             let hide = |part: &'_ str| if is_like_a_nonce(part) { "…".to_owned() } else { part.to_owned() };
             let shown = s.split(':').map(hide).collect::<Vec<_>>().join(":");
             Error::invalid(
@@ -111,7 +111,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Whether this is the tenure of a record of this epoch, run out or not.
+    /// Whether this is the tenure of a record of this epoch, expired or not.
     pub fn holds(self, epoch: Epoch, tenure: Option<&Tenure>) -> bool {
         self.epoch == epoch && tenure.is_some_and(|tenure| tenure.holder.nonce == self.nonce)
     }

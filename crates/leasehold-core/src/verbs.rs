@@ -26,7 +26,7 @@ pub trait LeaseVerbs: fmt::Debug + Send + Sync {
     /// The caller's own clock, by which it counts its trust windows.
     fn clock(&self) -> &Arc<dyn Clock>;
 
-    /// How far a told store time may be from the true one.
+    /// How far a store time may be from the true one.
     fn grain(&self) -> Duration;
 
     /// The store's time.
@@ -51,7 +51,7 @@ pub trait LeaseVerbs: fmt::Debug + Send + Sync {
     /// Counts an event that happened so many times, best effort.
     async fn count_many(&self, lease: &LeaseName, event: Event, times: u64) -> Result<()>;
 
-    /// Hints that a record may have changed; none where nobody can push them.
+    /// Hints that a record may have changed; none where the store cannot push them.
     fn watch(&self, lease: &LeaseName) -> Opening;
 }
 
@@ -66,7 +66,7 @@ impl LeaseVerbs for Coordinator {
     }
 
     async fn now(&self) -> Result<Timestamp> {
-        // No lease's own record: one that is damaged must not hide the time.
+        // Not a lease's record, because a damaged one must not hide the time.
         let key = Key::new(Shelf::Probe, &"clock".parse()?);
         Ok(self.store().read(&key).await?.now)
     }

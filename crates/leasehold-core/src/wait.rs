@@ -14,22 +14,22 @@ use crate::token::Token;
 use futures_util::future::select_all;
 use std::time::Duration;
 
-/// How often a waiter looks for itself, hints or not.
+/// How often a waiter reads the record, with or without hints.
 const POLL: Duration = Duration::from_secs(1);
 /// How long a waiter backs off when another waiter was faster, the first time and at most.
 const FIRST_BACKOFF: Duration = Duration::from_millis(250);
 const MAX_BACKOFF: Duration = POLL;
-/// The longest pause between a hint and the look that follows it.
+/// The longest pause between a hint and the read that follows it.
 const MAX_SPREAD: Duration = Duration::from_millis(1);
-/// How long a waiter stays away at most from a store that has no room for it.
+/// How long a waiter stays away at most from a store that has no free connection.
 const MAX_RETREAT: Duration = Duration::from_secs(5);
 
-/// How waiters that one hint wakes keep out of each other's way.
+/// How waiters that one hint wakes avoid colliding.
 ///
-/// All of them hear of a release, and one can get the lease. If all looked at every release, their reads and lost swaps would
-/// slow down that one. So a waiter that finds a new holder after a hint backs off, and does not watch meanwhile. Those who watch
-/// at a release look at slightly different times. Otherwise whoever is told first would always get it: the last holder, who did
-/// not have to back off, began to watch before all others. A lone waiter never backs off.
+/// All of them are notified of a release, and one can get the lease. If all read at every release, their reads and lost swaps
+/// would slow that one down. So a waiter that finds a new holder after a hint backs off, and does not watch meanwhile. The
+/// others read at slightly different times. Otherwise the waiter that is notified first would always win: the last holder,
+/// which did not have to back off and so began to watch before all others. A lone waiter never backs off.
 #[derive(Debug)]
 struct Crowd {
     seen: Option<Epoch>,
@@ -48,15 +48,15 @@ impl Crowd {
         (!is_same && is_hinted).then(|| self.backoff.at_least_half())
     }
 
-    /// How long to pause after a hint that was waited for this long: a small part of it, so that short tenures are passed on
+    /// How long to pause after a hint, given how long it took to come: a small part of that, so that short tenures are handed over
     /// without delay.
     fn spread(&mut self, waited: Duration) -> Duration {
         self.backoff.below((waited / 20).min(MAX_SPREAD))
     }
 }
 
-/// How long to stay away from a store that is away. From one that has no room for one more client, such as a server with as
-/// many connections as it allows, longer each time.
+/// How long to pause when the store is away. If it has no room for another client, such as a server with all its connections
+/// in use, longer each time.
 fn retreat(kind: Kind, backoff: &mut Backoff) -> Duration {
     if kind == Kind::Contended { backoff.at_least_half() } else { POLL }
 }
@@ -82,7 +82,7 @@ impl<'a> Group<'a> {
 enum Attempt {
     /// Granted, or refused with the nonce unused.
     Answered(Acquired),
-    /// A seat was granted and given back, for the lease was paused by then: the nonce is used up.
+    /// A seat was granted and given back, because the lease was paused by then: the nonce is used up.
     GivenBack(Acquired),
 }
 
@@ -104,13 +104,13 @@ impl Coordinator {
         soonest.ok_or_else(|| Error::new(Kind::Invalid, "no lease name was given"))
     }
 
-    /// Tries until one of the names is acquired or `limit` has passed. Woken by the store where it can push; otherwise
-    /// looks once a second and when a deadline comes.
+    /// Tries until one of the names is acquired or `limit` has passed. Woken by the store where it can push; otherwise reads once
+    /// a second and when a deadline comes.
     ///
-    /// A refusal that waiting does not end, such as a slot that has been run, is given at once. A store that is away in
-    /// between, or has no room for one more client, is waited for; one that is away at the first look is an error. What a
-    /// request without an answer came to is found out by the next, which has the same nonce. The limit bounds the waiting,
-    /// not a call to the store that hangs.
+    /// A refusal that waiting does not end, such as a slot that has run, is returned at once. A store that is away in between, or
+    /// has no room for another client, is waited for; a store that is away at the first attempt is an error. The next request has
+    /// the same nonce, so it finds out what happened to one without an answer. The limit bounds the waiting, not a call to the
+    /// store that hangs.
     ///
     /// Dropping the future leaves nothing held, or a grant that expires by itself.
     ///
@@ -132,11 +132,11 @@ impl Coordinator {
         self.wait_for(Group::Names(leases), ask, limit).await
     }
 
-    /// The same for the seats of one lease (see [`LeaseName::seat`]), whose pause holds for all of them: it counts at each
-    /// try, so one that is ordered during the wait keeps the other seats free too.
+    /// The same for the seats of one lease (see [`LeaseName::seat`]). A pause of the lease holds for all of its seats, also one
+    /// that begins during the wait.
     ///
-    /// If a pause came between the look and the grant, the seat is given back and the refusal is given at once; whoever
-    /// waits on asks with a fresh [`crate::HolderId`].
+    /// If a pause came between the read and the grant, the seat is given back and the refusal is returned at once. To wait again,
+    /// use a fresh [`crate::HolderId`].
     pub async fn acquire_seat(&self, seats: &[LeaseName], ask: &Ask, limit: Duration) -> Result<Acquired> {
         self.wait_for(Group::Seats(seats), ask, limit).await
     }
@@ -151,7 +151,7 @@ impl Coordinator {
         }
         let answer = self.acquire_any(seats, ask).await?;
         match &answer {
-            // The first seat's own record was paused or not in the very swap. Another's was not.
+            // For the first seat the swap itself has checked the pause. For another seat it has not.
             Acquired::Granted(grant) if grant.token().lease != *first => match self.paused(first).await {
                 Ok(None) => Ok(Attempt::Answered(answer)),
                 Ok(Some(paused)) => {
@@ -171,7 +171,7 @@ impl Coordinator {
     async fn paused(&self, lease: &LeaseName) -> Result<Option<Acquired>> {
         let seen = self.inspect(lease).await?;
         if let Some(state) = &seen.record.relocation {
-            // A pause that it left with counts for nothing here.
+            // A lease that has moved: its pause does not count here.
             return Err(migration::elsewhere(self.store().as_ref(), &format!("lease `{lease}`"), state).await);
         }
         let refused =
@@ -179,7 +179,7 @@ impl Coordinator {
         Ok(seen.record.paused.map(refused))
     }
 
-    /// The first try that is answered. Only a store that says itself that it has no room is waited for.
+    /// The first try that is answered. Only a store that says that it has no room is waited for.
     async fn first_attempt(&self, group: Group<'_>, ask: &Ask, give_up: Moment, full: &mut Backoff) -> Result<Attempt> {
         loop {
             match self.attempt(group, ask).await {
@@ -227,12 +227,12 @@ impl Coordinator {
                         let hinted = self.clock().now();
                         let pause = crowd.spread(hinted.saturating_since(now));
                         self.clock().sleep_until((hinted + pause).min(give_up)).await;
-                        // What was hinted at in the meantime is seen by the look that follows.
+                        // The read that follows sees what the hints meanwhile were about.
                         watches.iter_mut().for_each(Watch::forget);
                     }
                 }
             } else {
-                // Watch first, look again, then sleep: a release between the look and the watch is not missed.
+                // Watch first, read again, then sleep: so a release between the read and the watch is not missed.
                 let mut opened = Vec::with_capacity(leases.len());
                 for lease in leases {
                     opened.push(self.store().watch(&Key::new(Shelf::Lease, lease)).await.unwrap_or(Watch::silent()));
@@ -246,10 +246,10 @@ impl Coordinator {
                     full.reset();
                 }
                 Ok(Attempt::GivenBack(paused)) => return Ok(paused),
-                // The store may be back before the limit; the first look above has shown that the configuration works.
+                // The store may be back before the limit; the first read has shown that the configuration works.
                 Err(error) if passes(error.kind()) && self.clock().now() < give_up => {
                     if error.kind() == Kind::Contended {
-                        // A watch is one connection more.
+                        // A watch needs one more connection.
                         watches = None;
                     }
                     let pause = retreat(error.kind(), &mut full);
@@ -260,7 +260,7 @@ impl Coordinator {
         }
     }
 
-    /// Gives back what a given-up [`Coordinator::acquire_within`] may have been granted after all.
+    /// Gives back what an abandoned [`Coordinator::acquire_within`] may have been granted after all.
     pub async fn withdraw(&self, leases: &[LeaseName], ask: &Ask) -> Result<()> {
         for (index, lease) in leases.iter().enumerate() {
             let nonce = ask.holder.nonce.nth(index);

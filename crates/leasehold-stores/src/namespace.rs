@@ -1,4 +1,4 @@
-//! A namespace: one team's room in a store that several share.
+//! A namespace: one team's part of a store that several share.
 //!
 //! Promise: equal names in different namespaces are different records. Non-promise: it keeps nobody out; whoever can
 //! open the store can open every namespace of it.
@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-/// The namespace that is meant where none is named.
+/// The namespace if none is named.
 const DEFAULT: &str = "default";
 /// The longest namespace, in bytes.
 const MAX_BYTES: usize = 40;
@@ -44,13 +44,12 @@ impl Namespace {
         &self.0
     }
 
-    /// Whether it is the one that is meant where none is named.
+    /// Whether it is the default one.
     pub fn is_default(&self) -> bool {
         self.0 == DEFAULT
     }
 
-    /// What a shelf of this namespace is called in stores that have no place of their own for the namespace: `lease`,
-    /// or `lease@team`.
+    /// The name of a shelf of this namespace, in stores that do not separate namespaces otherwise: `lease`, or `lease@team`.
     pub fn shelf(&self, shelf: Shelf) -> Cow<'static, str> {
         if self.is_default() {
             return Cow::Borrowed(shelf.as_str());

@@ -1,7 +1,7 @@
 //! Store URLs, parsed once at the edge, and the one place that knows every store.
 //!
-//! Promise: a URL that parsed has an absolute path and can be handed to another process as it is; what is shown to
-//! people has no password in it. Non-promise: that it parsed does not mean that the store can be opened.
+//! Promise: a parsed URL has an absolute path and can be handed to another process as it is; what is shown has no password.
+//! Non-promise: a URL that parses may still not open.
 
 use crate::namespace::Namespace;
 use crate::url::{Address, is_token};
@@ -59,12 +59,12 @@ pub struct StoreUrl {
 enum Location {
     // Always absolute and UTF-8, so that the text form is exact.
     Path(String),
-    // With the text as it was given, but for the namespace.
+    // With the text as it was given, without the namespace.
     Network(Box<Address>, String),
 }
 
 impl StoreUrl {
-    /// The store that is used when none is named: a database in this user's state directory.
+    /// The default store: a database in this user's state directory.
     pub fn user_default() -> Result<Self> {
         let state = leasehold_system::paths::state_dir().map_err(|e| {
             let message = format!("cannot tell where this user's own store is; give a store URL: {}", forms());
@@ -74,7 +74,7 @@ impl StoreUrl {
         Ok(StoreUrl { driver: &DRIVERS[0], location, namespace: Namespace::default() })
     }
 
-    /// Parses a URL whose relative path is meant from `base`, or from the working folder where that is none.
+    /// Parses a URL. A relative path is resolved from `base`, or from the working folder.
     pub fn parse_in(base: Option<&Path>, text: &str) -> Result<Self> {
         let refuse = |what: &str| refused(text, what);
         if text.chars().any(char::is_control) {
@@ -154,8 +154,8 @@ impl StoreUrl {
         StoreUrl { namespace, ..self.clone() }
     }
 
-    /// A room for trying this store out: a namespace of its own or, for a directory, which never forgets a name, a
-    /// folder inside of it that is also given, to be removed as a whole.
+    /// A scratch part of this store: a namespace of its own. For a directory, which never forgets a name, a folder inside of it,
+    /// which is also returned, to be removed as a whole.
     pub fn scratch(&self, name: Namespace) -> (Self, Option<PathBuf>) {
         match &self.location {
             Location::Path(root) if self.driver.feature == "dir" => {
@@ -167,8 +167,8 @@ impl StoreUrl {
         }
     }
 
-    /// Whether there is nothing yet where opening would make a new store, so that those who only look need make none.
-    /// False where opening fails: it says why. Opening a networked store makes nothing, so it is never missing.
+    /// Whether opening would create a new store, so that a reader need not create one. False where opening fails, which says why.
+    /// Opening a networked store creates nothing, so it is never missing.
     pub fn is_missing(&self) -> bool {
         let Some(path) = self.path() else { return false };
         let absent = path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
@@ -204,7 +204,7 @@ impl FromStr for StoreUrl {
     }
 }
 
-/// As people may see it.
+/// For people, without secrets.
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&redacted(&self.portable()))
@@ -217,7 +217,7 @@ impl fmt::Debug for StoreUrl {
     }
 }
 
-/// Opens the store. A networked one makes nothing when it is opened: the first write does.
+/// Opens the store. For a networked one nothing is created until the first write.
 pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
     #[allow(unused_variables, reason = "a build without any driver is allowed")]
     let namespace = &url.namespace;
@@ -256,8 +256,8 @@ pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
     }
 }
 
-/// The process that keeps everybody from writing to the store, where that can be: a SQLite database has one writer at a
-/// time, and a writer that is stopped in the middle blocks all others.
+/// The process that keeps others from writing to the store. Only SQLite has one: it has one writer at a time, and a writer
+/// that is stopped in the middle blocks all others.
 #[cfg(feature = "sqlite")]
 pub fn blocker(url: &StoreUrl) -> Option<crate::sqlite::Blocker> {
     let path = url.path().filter(|_| url.driver.feature == "sqlite")?;
@@ -319,7 +319,7 @@ fn text_of(path: PathBuf, given: &str) -> Result<String> {
     })
 }
 
-/// A text that is no URL, without anything that may have been meant as a secret.
+/// A text that is no URL, without anything that may be a secret.
 pub(crate) fn concealed(text: &str) -> String {
     let is_path = |scheme| DRIVERS.iter().any(|driver| driver.is_path && driver.schemes.contains(&scheme));
     let Some((scheme, rest)) = text.split_once(':').filter(|(scheme, _)| !is_path(*scheme)) else {
@@ -327,7 +327,7 @@ pub(crate) fn concealed(text: &str) -> String {
     };
     let place = rest.trim_start_matches('/');
     let slashes = &rest[..rest.len() - place.len()];
-    // The last `@` counts, wherever it is: a password may hold anything, if it was not escaped.
+    // The last `@` counts, wherever it is: a password that was not escaped may contain anything.
     let (login, place) = match place.rsplit_once('@') {
         Some((login, place)) => (format!("{}@", secret::login(login, true)), place),
         None => (String::new(), place),
@@ -340,7 +340,7 @@ pub(crate) fn concealed(text: &str) -> String {
     format!("{scheme}:{slashes}{login}{place}{}", fields.collect::<String>())
 }
 
-/// The text without what may be a secret. A store's URL is one whole, and its password may not have been encoded.
+/// The text without what may be a secret. The password of a store's URL may not have been encoded.
 fn redacted(text: &str) -> String {
     let (mut shown, rest) = match text.split_once("://") {
         Some((scheme, rest)) => {
@@ -358,8 +358,8 @@ fn redacted(text: &str) -> String {
     shown
 }
 
-/// Where the user and the password end, at an `@`: the last of the authority, for a password may hold one. If there is
-/// none, a `/` or `?` of the password may not have been encoded, and the last of all counts.
+/// Where the user and the password end, at an `@`: the last one of the authority, because a password may contain one. If there
+/// is none, the password may contain a `/` or `?` that was not encoded, and the last `@` of all counts.
 fn user_ends(rest: &str) -> usize {
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let authority = &rest[..end];

@@ -1,23 +1,23 @@
-//! How far a call to a store's server had come when it failed: what decides whether it may have been done.
+//! What a call to a store's server was doing when it failed: that decides whether it may have been applied.
 //!
-//! Promise: an unanswered write is *unknown*, and nothing else is. Non-promise: what an answer means is the store's to say.
+//! Promise: an unanswered write is *unknown*, and nothing else is. Non-promise: each store decides what an answer means.
 
 use leasehold_core::Kind;
 
-/// What a call was about.
+/// What a call was doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Making a connection, or opening a file: nothing was asked yet.
+    /// Connecting, or opening a file: nothing was sent yet.
     Connecting,
     Reading,
     /// Writing a record.
     Writing,
-    /// Making the table or the bucket, which holds no record yet and may be made any number of times.
+    /// Creating the table or the bucket, which has no record yet and may be created any number of times.
     Preparing,
 }
 
 impl Phase {
-    /// The kind of an error after which the server may have done what was asked.
+    /// The kind of an error when no answer came.
     pub(crate) const fn unanswered(self) -> Kind {
         match self {
             Phase::Writing => Kind::Indeterminate,

@@ -1,8 +1,8 @@
 //! Revisions of the stores that keep records in tables.
 //!
-//! Promise: no two writes ever have the same one, on whichever server, before or after a failover. Counting up would not do:
-//! a server that lost its last writes would count them again, and a holder that it has forgotten would find its own
-//! revision on its successor's record, and renew over it.
+//! Promise: no two writes ever have the same one, on any server, before or after a failover. A count would not do: a server that
+//! lost its last writes would count the same numbers again. Then a forgotten holder would find its own revision on its
+//! successor's record, and renew over it.
 
 use leasehold_core::Nonce;
 

@@ -2,9 +2,9 @@
 
 use std::sync::Once;
 
-/// Chooses it, once. Drivers take the process's choice.
+/// Installs it, once. Drivers use the process's choice.
 pub(crate) fn install() {
     static ONCE: Once = Once::new();
-    // Fails only if somebody else chose first, which is as good.
+    // Fails only if one was installed before, which is fine.
     ONCE.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
 }

@@ -1,13 +1,13 @@
 //! The address of a store that is reached over the network: `scheme://user:password@host:port,host:port/path?option=value`.
 //!
 //! Promise: parsed once, percent-decoded, several hosts allowed; the password is in a type that cannot be shown.
-//! Non-promise: which parts and options a store wants is for its own file to say.
+//! Non-promise: each store checks its own parts and options.
 
 use leasehold_core::{Error, Kind, Result, printable};
 use percent_encoding::percent_decode_str;
 use std::fmt;
 
-/// Where what stands before the `@` by itself is a token, or may be meant as one.
+/// Schemes for which a user without a password is a token, or may be one.
 const TOKEN_SCHEMES: &[&str] = &["nats", "tls", "nats+tls", "do+https", "do+http"];
 
 /// Whether a user without a password is a secret.
@@ -47,7 +47,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// As it is written in URLs, with this port if none was given.
+    /// As in URLs, with this port if none was given.
     pub fn authority(&self, default_port: u16) -> String {
         let port = self.port.unwrap_or(default_port);
         if self.name.contains(':') { format!("[{}]:{port}", self.name) } else { format!("{}:{port}", self.name) }
@@ -76,13 +76,13 @@ impl Address {
         let rest = rest.strip_prefix("//").ok_or_else(|| format!("`//` is missing after `{scheme}:`"))?;
         let (rest, query) = rest.split_once('?').map_or((rest, ""), |(rest, query)| (rest, query));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        // Nothing of a password that was cut in two may be shown as a host or a path.
+        // A password that was cut in two must not be shown as a host or a path.
         let is_cut = !authority.contains('@') && authority.contains(':');
         let cut = || "there is an `@` after the host; in a password write `/` as `%2F` and `?` as `%3F`".to_owned();
         if is_cut && path.contains('@') {
             return Err(cut());
         }
-        // The last `@` counts: a password may hold one.
+        // The last `@` counts: a password may contain one.
         let (user, hosts) = authority.rsplit_once('@').map_or((None, authority), |(user, hosts)| (Some(user), hosts));
         let (user, password) = match user.map(|user| user.split_once(':').unwrap_or((user, ""))) {
             Some((user, password)) => (non_empty(decode(user)?), non_empty(decode(password)?).map(Secret)),

@@ -1,7 +1,7 @@
 //! Users and groups by name.
 //!
-//! Promise: a number that the system's own files know comes back as its name, any other as the number. Non-promise: names
-//! that only a directory service knows stay numbers.
+//! Promise: a number that is in the system's own files is shown by name, any other as the number. Non-promise: names that only a
+//! directory service knows stay numbers.
 
 use std::fs;
 

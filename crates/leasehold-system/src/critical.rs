@@ -1,11 +1,11 @@
-//! Stretches of work in which this process must not be stopped, because others wait for what it has locked.
+//! Sections in which this process must not be stopped, because others wait for what it has locked.
 //!
-//! A process that stops with a lock in its hand, as it does when somebody presses Ctrl-Z, keeps that lock until it is
-//! continued. So whoever takes such a lock [enters](enter) first, and whoever is about to stop the process
-//! [pauses](pause): it waits until nobody is inside, and lets nobody in while the pause lasts.
+//! A process that stops while it has a lock, as on Ctrl-Z, keeps that lock until it is continued. So code that takes such a lock
+//! [enters](enter) first, and code that is about to stop the process [pauses](pause): that waits until no thread is inside, and
+//! lets none in while the pause lasts.
 //!
-//! Promise: during a pause no thread of this process is inside. Non-promise: a signal that cannot be handled (SIGSTOP)
-//! asks nobody. Entering twice on one thread can wait for itself.
+//! Promise: during a pause no thread of this process is inside. Non-promise: a signal that cannot be handled (SIGSTOP) does not
+//! wait. Entering twice on one thread can deadlock.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -45,7 +45,7 @@ pub fn pause() -> Pause {
     while state.is_paused {
         state = GATE.wait(state);
     }
-    // From here on nobody goes in, so this ends with what is under way.
+    // From here on nobody enters, so this ends when those inside are done.
     state.is_paused = true;
     while state.inside > 0 {
         state = GATE.wait(state);
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(told.recv().unwrap(), "entered");
         entering.join().unwrap();
 
-        // Who only waits lets it pass.
+        // A thread that only waits lets it pass.
         let inside = enter();
         assert!(!let_pause_pass());
         let pausing = std::thread::spawn(|| drop(self::pause()));

@@ -4,7 +4,7 @@
 //! that number; the runtime can wait on a descriptor only if told that nobody else will close it; the kernel starts a
 //! process inside a control group only by a system call that the standard library does not make; and a process that has
 //! handled a stop signal can be stopped by it only if the system's own action is put in the handler's place. All are sound
-//! by construction here, and nowhere else may anybody claim so.
+//! by construction here, and no other file may use `unsafe`.
 
 #![allow(unsafe_code)]
 
@@ -57,8 +57,8 @@ struct CloneArgs {
     cgroup: u64,
 }
 
-/// Starts a command as `Command::spawn` would, but in the control group that this folder is: it is in there before its
-/// first instruction. Moving a process there by a write to `cgroup.procs` takes the kernel some 10 ms.
+/// Starts a command as `Command::spawn` would, but inside the control group of this folder, from its first instruction on.
+/// Moving a process there by a write to `cgroup.procs` takes the kernel some 10 ms.
 ///
 /// The outer error says that no process could be started there; the inner one is the command's own, such as a program
 /// that does not exist.
@@ -116,7 +116,7 @@ pub(crate) fn spawn_into(
 /// # Errors
 /// If it is not a signal, or one whose action cannot be changed.
 pub fn with_default_action<T>(signal: i32, act: impl FnOnce() -> T) -> io::Result<T> {
-    // Two at once would each put back what they found, the later one the system's own.
+    // Two at once would restore what they found, and the later one would leave the default action.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let signal = Signal::try_from(signal)?;

@@ -1,9 +1,9 @@
 //! Who has a part of a file locked against everybody else (POSIX record locks).
 //!
-//! Promise: [`Owner::end_if_stopped`] ends a process only if it is ours to end: the same user, the same program, stopped and
-//! not by a debugger, and still the owner; never one that was merely given its number. Non-promise: [`owner`] finds none that
-//! this system does not show, as one in another PID namespace, and none at all on macOS. There [`ask`] tells, in a process
-//! that has nothing to do with the file: closing a descriptor drops all locks that its process has on the file.
+//! Promise: [`Owner::end_if_stopped`] ends a process only if it has the same user and the same program, is stopped, not by a
+//! debugger, and still has the lock; never another process that was given its number. Non-promise: [`owner`] does not see a
+//! process in another PID namespace, and none at all on macOS. There [`ask`] helps, in a process that does not use the file:
+//! closing a descriptor drops all locks that its process has on the file.
 
 use crate::native::locks as native;
 use rustix::process::{Flock, FlockType};
@@ -24,7 +24,7 @@ pub struct Owner {
     pub(crate) started: u64,
 }
 
-/// What a process does.
+/// The state of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// It runs, or waits for something.
@@ -51,8 +51,8 @@ impl Owner {
         self.pid.cast_unsigned() == std::process::id()
     }
 
-    /// Kills it, if it is this user's, runs this very program, is stopped and not traced, and if `still_owns` it after all
-    /// that was found. Says whether it was killed.
+    /// Kills it, if it belongs to this user, runs this very program, is stopped and not traced, and `still_owns` holds after
+    /// these checks. Says whether it was killed.
     pub fn end_if_stopped(&self, still_owns: impl FnOnce() -> bool) -> bool {
         self.state == State::Stopped && !self.is_us() && native::end_if_stopped(self, still_owns)
     }
@@ -65,12 +65,12 @@ impl fmt::Display for Owner {
     }
 }
 
-/// Who has one of these bytes of a file locked for itself alone; none if nobody is seen to.
+/// The process that has one of these bytes of a file locked exclusively; none if none is visible.
 pub fn owner(file: &Path, bytes: &[RangeInclusive<u64>]) -> Option<Owner> {
     native::owner(file, bytes)
 }
 
-/// What the lock itself tells of its owner.
+/// What the kernel says about a lock's owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Told {
     /// Nobody has it.
@@ -81,8 +81,8 @@ pub enum Told {
     Elsewhere,
 }
 
-/// Asks the locks of a file who has one of these bytes locked for itself alone. Never in a process that has locks on the
-/// file: they would be gone.
+/// Asks the kernel who has one of these bytes of a file locked exclusively. Never call it in a process that has locks on the
+/// file: they would be dropped.
 pub fn ask(file: &Path, bytes: &[RangeInclusive<u64>]) -> io::Result<Told> {
     let file = File::open(file)?;
     for range in bytes {

@@ -1,9 +1,9 @@
 //! The tree of processes below this one.
 //!
-//! Promise: [`Tree::signal`] reaches children that left their group or session too, whatever became of their first
-//! threads, and never a process that was merely given the number of one. Non-promise: work handed to another service
-//! (`at`, `systemd-run`, a container engine) is not below us; and without a control group a program that forks faster
-//! than we look may escape [`Tree::kill`] for a while.
+//! Promise: [`Tree::signal`] also reaches children that left their group or session, or whose first thread has exited, and never
+//! another process that was given the number of one. Non-promise: work handed to another service (`at`, `systemd-run`, a
+//! container engine) is not below us; and without a control group a program that forks faster than we look may escape
+//! [`Tree::kill`] for a while.
 
 use crate::clock;
 use crate::native::cgroup::Cgroup;
@@ -34,8 +34,8 @@ pub fn is_ignored(signal: i32) -> bool {
     native::is_ignored(signal)
 }
 
-/// Fails with [`io::ErrorKind::Unsupported`] where the process table that we can see is not that of this process, as in a
-/// PID namespace with the outer `/proc`. Nothing can be watched over there.
+/// Fails with [`io::ErrorKind::Unsupported`] where the visible process table is not that of this process, as in a PID namespace
+/// with the outer `/proc`. No process can be supervised there.
 pub fn check_table() -> io::Result<()> {
     native::check_table()
 }
@@ -48,8 +48,8 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Adopts orphans from now on, where the system can. What is below us already is not ours to signal: a shell may
-    /// have started it before it became us by `exec`.
+    /// Adopts orphans from now on, where the system can. Processes that are below us already are not ours to signal: a shell may
+    /// have started them before it became us by `exec`.
     ///
     /// # Errors
     /// As [`check_table`].
@@ -63,12 +63,12 @@ impl Tree {
     /// group from all others.
     ///
     /// # Errors
-    /// Where none can be had, and why. Everything else works without.
+    /// If none can be made, and why. Everything else works without.
     pub fn enclose(&mut self, key: &str) -> io::Result<&Path> {
         Ok(self.cgroup.insert(Cgroup::make(key)?).path())
     }
 
-    /// Takes over the control group that a child of ours made with this key, if it has by now.
+    /// Takes over the control group that a child of ours made with this key, if it exists by now.
     pub fn take_over(&mut self, maker: Pid, key: &str) {
         if self.cgroup.is_none() {
             self.cgroup = Cgroup::find(maker, key);

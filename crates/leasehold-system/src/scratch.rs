@@ -1,8 +1,8 @@
 //! A file for what a child of ours writes and we read.
 //!
-//! Promise: it is readable by this user alone, has a path while this is kept, and is gone when this is dropped. Where the
-//! system can, it lies in memory, so that nothing is left of it even if we are killed. Non-promise: elsewhere that leaves
-//! a file in the folder for temporary files.
+//! Promise: only this user can read it; it has a path until it is dropped, and is removed then. Where the system can, it is in
+//! memory, so that nothing is left even if we are killed. Non-promise: elsewhere a kill leaves a file in the folder for temporary
+//! files.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};

@@ -20,7 +20,7 @@ impl Terminal {
         Some(Terminal { tty, ours: rustix::process::getpgrp(), lent: Cell::new(None) })
     }
 
-    /// Whether a person talks to us: neither input nor output is a file or another program.
+    /// Whether a person uses it: neither input nor output is a file or another program.
     pub fn is_spoken_to(&self) -> bool {
         std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
     }
@@ -36,9 +36,9 @@ impl Terminal {
         self.in_front() == Some(group)
     }
 
-    /// The same for a group that reached for the terminal, and waits for its turn. Ours reaches for it too, so the system
-    /// stops it until a shell puts it in front: we could not look and stop ourselves without a moment between in which
-    /// the shell does so in vain. False where no shell ever will.
+    /// The same for a group that was stopped because it used the terminal. Our own group uses it too, so the system stops us until
+    /// a shell puts us in front. If we checked and then stopped ourselves, a shell that did so in between would be missed. False
+    /// where no shell ever will.
     pub fn lend_in_turn(&self, group: i32) -> bool {
         let Some(group) = Pid::from_raw(group) else { return false };
         let lent = self.in_front() == Some(group) || rustix::termios::tcsetpgrp(&self.tty, group).is_ok();

@@ -1,17 +1,17 @@
-//! Switches that take a mend back, so that the torture can be seen to find what was mended.
+//! Switches that turn a fix off, so that the torture test can show that it finds the bug.
 //!
-//! Promise: without the feature `undo`, which no other feature turns on but the command's own `undo`, nothing is read and
-//! every mend holds. Non-promise: not every mend has a switch; those that no fault of the torture can trigger have tests
-//! of their own.
+//! Promise: without the feature `undo`, which only the command's own feature `undo` turns on, nothing is read and every fix is
+//! in force. Non-promise: not every fix has a switch; bugs that no fault of the torture test can trigger have tests of their
+//! own.
 
-/// A mend that can be taken back.
+/// A fix that can be turned off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mend {
-    /// The end of a run is told until the trust window ends, not once.
+    /// The end of a run is reported until the trust window ends, not once.
     EndToldOnce,
     /// An item that cannot be claimed is set aside, and the others are claimed.
     ItemErrorLeavesTheClaimer,
-    /// An item's oldest events give way, so that its record always fits.
+    /// An item's oldest events are dropped, so that its record always fits.
     RecordBudgetNotKept,
     /// An item without a delay may be claimed whatever the store's clock shows.
     ItemsWaitForTheClock,
@@ -21,23 +21,23 @@ pub enum Mend {
     JournalErrorStopsTheScheduler,
     /// A slot whose run died is run again before newer ones.
     InterruptedSlotLeft,
-    /// A lane that ends untold is replaced.
+    /// A lane that ends unexpectedly is replaced.
     LanesNotReplaced,
-    /// A lane's folder that a cleaner removed is made anew.
+    /// A lane's folder that a cleaner removed is created again.
     LaneFolderNotMadeAnew,
-    /// An item whose command cannot be begun fails that attempt, and the lane goes on.
+    /// An item whose command cannot be started fails that attempt, and the lane continues.
     UnreadyItemEndsTheLane,
     /// A file that cannot be read uses up its attempts.
     UnreadableFileLeftUntried,
-    /// A checkpoint that is not text is passed over.
+    /// A checkpoint that is not text is ignored.
     BadCheckpointEndsTheLane,
-    /// What a spool's janitor cannot do for one file is told, and everything else is done.
+    /// A spool's janitor reports the file that it cannot handle, and continues with the others.
     JanitorErrorStopsTheSpool,
     /// A spool's worker keeps a file alive that another user owns.
     SignOfLifeNeedsTheOwner,
 }
 
-/// The variable that names what is taken back.
+/// The variable that names the fixes to turn off.
 pub const VARIABLE: &str = "LEASEHOLD_UNDO";
 
 impl Mend {
@@ -80,13 +80,13 @@ impl Mend {
     }
 }
 
-/// Whether this mend is taken back in this process.
+/// Whether this fix is turned off in this process.
 #[cfg(feature = "undo")]
 pub fn undone(mend: Mend) -> bool {
     std::env::var(VARIABLE).is_ok_and(|names| names == mend.as_str())
 }
 
-/// No: this build keeps every mend.
+/// No: in this build every fix is in force.
 #[cfg(not(feature = "undo"))]
 pub const fn undone(_mend: Mend) -> bool {
     false

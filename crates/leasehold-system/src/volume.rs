@@ -1,8 +1,7 @@
 //! What kind of file system a path is on.
 //!
-//! Promise: [`Volume::Local`] is said only of file systems that this kernel alone writes to, so that its clock is theirs
-//! and shared memory works on them. Non-promise: a local folder that a tool copies elsewhere (Dropbox, Syncthing) looks
-//! local.
+//! Promise: [`Volume::Local`] means that only this kernel writes to the file system, so that its clock is the file system's and
+//! shared memory works there. Non-promise: a folder that a tool copies elsewhere (Dropbox, Syncthing) looks local.
 
 use crate::native;
 use std::fs::Metadata;
@@ -21,8 +20,7 @@ pub enum Volume {
     Unknown,
 }
 
-/// How a file comes to have more than one name. What a program keeps beside the file, named after it, is then not the same
-/// for everybody who uses it.
+/// How a file has more than one name. Files that a program names after it are then not the same for all its users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SecondName {
     /// It has so many hard links.
@@ -32,7 +30,7 @@ pub enum SecondName {
 }
 
 impl SecondName {
-    /// Whether a file has another name; the mount is not looked for.
+    /// Whether a file has another name; mounts are not checked.
     pub fn by_link(file: &Metadata) -> Option<Self> {
         (file.nlink() > 1).then(|| SecondName::Links(file.nlink()))
     }
@@ -71,8 +69,8 @@ pub fn of(path: &Path) -> io::Result<Volume> {
     native::volume::of(path)
 }
 
-/// When a file, or a link itself, was last changed, in milliseconds of the clock that stamps it. A file server is asked
-/// again, whatever this machine remembers.
+/// When a file, or a link itself, was last changed, in milliseconds of the clock that stamps it. A file server is asked again,
+/// whatever this machine has cached.
 pub fn changed_ms(path: &Path) -> io::Result<u64> {
     let (seconds, nanos) = native::volume::changed(path)?;
     Ok((seconds.max(0) as u64).saturating_mul(1000).saturating_add(u64::from(nanos) / 1_000_000))

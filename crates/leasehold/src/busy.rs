@@ -51,7 +51,7 @@ impl Busy {
         }
     }
 
-    /// Whether an operator has paused it. The one who holds a paused lease goes on; nobody new is let in.
+    /// Whether an operator has paused it. Its present holder continues; nobody else can acquire it.
     pub fn is_paused(&self) -> bool {
         matches!(self.refusal, Refusal::Paused(_))
     }
@@ -67,7 +67,8 @@ impl fmt::Display for Busy {
         let lease = &self.lease;
         match &self.refusal {
             Refusal::Held { tenure, epoch } => {
-                let left = format_duration(tenure.deadline.saturating_since(self.now));
+                let left = Duration::from_secs(tenure.deadline.saturating_since(self.now).as_secs());
+                let left = format_duration(left);
                 write!(f, "`{lease}` is held by {} (epoch {epoch}); expires in {left} unless renewed", tenure.holder)
             }
             Refusal::Paused(mark) => write!(f, "`{lease}` was paused by {}: {}", mark.by, mark.why),

@@ -118,7 +118,7 @@ pub struct McpGate {
 #[command(after_help = "\
 Examples:
   leasehold mcp                            speaks MCP on standard input and output
-  claude mcp add leasehold -- leasehold mcp --store dir:/mnt/team
+  claude mcp add leasehold -- leasehold mcp --store dir:/mnt/team/leases
 
 Leases that were acquired are renewed until they are released, or standard input ends; then they are given back.")]
 pub struct Mcp {

@@ -26,7 +26,7 @@ const ABOUT: &str = "Lets many background jobs share work safely: a lease decide
 const EXAMPLES: &str = "\
 Examples:
   leasehold run daily-publish -- ./publish.sh        one run at a time, on this machine
-  leasehold run daily-publish --store dir:/mnt/team -- ./publish.sh
+  leasehold run daily-publish --store dir:/mnt/team/leases -- ./publish.sh
                                                      one run at a time, on every machine with that folder
   leasehold run report --guard file:out.json -- sh -c './report >new && leasehold write out.json --from new'
                                                      a stalled run that wakes up late cannot overwrite out.json

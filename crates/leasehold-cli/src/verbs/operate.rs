@@ -46,10 +46,10 @@ pub async fn rewind(context: &Context, args: &Operate) -> Result<Exit> {
     let (journal, now) = journals.read(&job).await?;
     let newest = record.slot.map(|mark| mark.slot).max(journal.settled_until());
     if newest.is_none_or(|newest| newest.0 <= now) {
-        let (newest, now) = (newest.map_or("none".into(), slot_text), slot_text(Slot(now)));
-        let message = format!(
-            "no slot of `{job}` is ahead of the store's clock, which shows {now}; the newest is {newest}. Nothing changed"
-        );
+        let newest = newest.map_or("it has none".into(), |slot| format!("its newest is {}", slot_text(slot)));
+        let now = slot_text(Slot(now));
+        let message =
+            format!("no slot of `{job}` is ahead of the store's clock, which shows {now}: {newest}. Nothing changed");
         return Err(Error::new(Kind::Invalid, message));
     }
     let exit = order(context, args, Asked::Rewind).await?;

@@ -29,7 +29,7 @@ pub async fn runs(context: &Context, args: &Args) -> Result<Exit> {
         return Err(nothing());
     }
     let rows = rows(journal, &seen, &context.history(&seen).await?);
-    let header = ["SLOT", "FATE", "WHEN", "RAN FOR", "EXIT", "HOST", "EPOCH", "TRIES"];
+    let header = ["SLOT", "OUTCOME", "WHEN", "RAN FOR", "EXIT", "HOST", "EPOCH", "TRIES"];
     context.print(
         || Value::Array(rows.iter().map(as_json).collect()),
         || output::table(&header, rows.iter().map(|row| as_cells(row, &seen))),

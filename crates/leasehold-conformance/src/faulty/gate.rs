@@ -1,4 +1,4 @@
-//! A point at which a call waits until a test lets it go on.
+//! A point at which a call waits until a test lets it continue.
 
 use std::sync::Arc;
 use tokio::sync::Semaphore;
@@ -27,11 +27,11 @@ impl Eq for Gate {}
 impl Gate {
     /// Lets everybody through, from now on.
     pub fn open(&self) {
-        // Nobody ever gets a permit of it: whoever waits is told that it is closed, and goes on.
+        // It never has permits: closing it releases all waiters.
         self.open.close();
     }
 
-    /// Waits until a call has arrived at the gate. Each arrival is told once.
+    /// Waits until a call has arrived at the gate. Each arrival counts once.
     pub async fn reached(&self) {
         if let Ok(permit) = self.arrived.acquire().await {
             permit.forget();

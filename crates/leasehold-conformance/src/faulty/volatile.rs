@@ -1,7 +1,7 @@
-//! A store in front of another, with writes that can be seen and are not durable: as on a disk whose sync failed.
+//! A wrapper with writes that are visible and not durable, as on a disk whose sync failed.
 //!
 //! Promise: such a write reads, lists and compares like any other, and is gone after [`Volatile::crash`], revision and
-//! all, unless an answered write of its key came after it. Non-promise: nobody is hinted at it.
+//! all, unless an answered write of its key came after it. Non-promise: it gives no hints.
 
 use async_trait::async_trait;
 use leasehold_core::store::{

@@ -12,7 +12,7 @@ use tokio::sync::Barrier;
 
 const LONG: Ttl = Ttl::MAX;
 
-/// Takes a lease that must be there to be had.
+/// Acquires a lease that must be free.
 async fn take(leases: &Coordinator, lease: &LeaseName) -> Result<Grant, Broken> {
     take_as(leases, lease, HolderId::new(None)).await
 }
@@ -116,9 +116,9 @@ pub(crate) async fn a_zombie_cannot_renew(bench: Bench) -> Verdict {
 
 pub(crate) async fn one_of_many_gets_the_lease(bench: Bench) -> Verdict {
     let lease = fresh_name("many")?;
-    // Ended with us: one who gives up waiting for this promise clears the store up.
+    // Ends with this future: a caller that gives up clears the store afterwards.
     let mut clients = tokio::task::JoinSet::new();
-    // All at once: one who asked before the others were there would not be contended.
+    // All at once: a client that asked before the others would meet no contention.
     let start = Arc::new(Barrier::new(bench.effort.clients));
     for _ in 0..bench.effort.clients {
         let (leases, lease, start) = (bench.coordinator().await?, lease.clone(), start.clone());

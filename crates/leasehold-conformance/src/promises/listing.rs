@@ -1,4 +1,4 @@
-//! Listing and looking. If these are broken, people and janitors miss leases, or change them by looking.
+//! Listing and reading. If these are broken, people and janitors miss leases, or change them by reading.
 
 use crate::bench::{done, ensure};
 use crate::{Bench, Broken, Verdict};
@@ -51,7 +51,7 @@ pub(crate) async fn skipping_leaves_out_the_first(bench: Bench) -> Verdict {
         let page = store.list(Shelf::Probe, Range { after: Some(&start), skip, limit }).await?;
         let (found, rest) = (page.entries, &all[skip.min(all.len())..]);
         let expected = &rest[..limit.min(rest.len())];
-        // A page may be short, but then it says that there is more, and there is something in it to go on from.
+        // A page may be short, but then it says that there is more, and has an entry to continue from.
         ensure!(expected.starts_with(&found), "after {skip} of {}, at most {limit}: {found:?} was listed", all.len());
         ensure!(
             page.more || found.len() == rest.len(),

@@ -55,8 +55,8 @@ pub(crate) async fn a_done_swap_is_there(bench: Bench) -> Verdict {
     Ok(())
 }
 
-/// After an answer that was lost, the same record is written again: that this was answered must mean that it is durable
-/// now. A store that finds nothing to change and says that it is done would vouch for what it never made durable.
+/// After a lost answer the same record is written again, and that answer must mean that it is durable now. A store that finds
+/// nothing to change and answers *done* would confirm what it never made durable.
 pub(crate) async fn a_swap_of_equal_bytes_is_a_write(bench: Bench) -> Verdict {
     let (store, other) = (bench.open().await?, bench.open().await?);
     let key = fresh_key("equal")?;
@@ -134,13 +134,13 @@ pub(crate) async fn names_never_collide(bench: Bench) -> Verdict {
     let mut keys = Vec::new();
     for name in &names {
         let name = LeaseName::new(name.as_str())?;
-        // What is never erased would stay behind in the user's store.
+        // Records on permanent shelves would stay in the user's store.
         let erasable = Shelf::ALL.iter().filter(|shelf| !shelf.is_permanent());
         keys.extend(erasable.map(|shelf| Key::new(*shelf, &name)));
     }
     for key in &keys {
         let swap = store.swap(key, None, key.to_string().as_bytes()).await?;
-        done(swap, &format!("the first swap of `{key}`, beside others with names like it,"))?;
+        done(swap, &format!("the first swap of `{key}`, next to others with similar names,"))?;
     }
     for key in &keys {
         let value = store.read(key).await?.value.map(|value| value.bytes);
@@ -158,7 +158,7 @@ struct Tally {
 
 pub(crate) async fn contended_swaps_have_one_winner_each(bench: Bench) -> Verdict {
     let key = fresh_key("contended")?;
-    // Ended with us: one who gives up waiting for this promise clears the store up.
+    // Ends with this future: a caller that gives up clears the store afterwards.
     let mut clients = tokio::task::JoinSet::new();
     for _ in 0..bench.effort.clients {
         clients.spawn(contend(bench.open().await?, key.clone(), bench.effort.swaps_each));

@@ -1,4 +1,4 @@
-//! The store's clock, expiry and hints. If these are broken, a lease is had too early, or never.
+//! The store's clock, expiry and hints. If these are broken, a lease is granted too early, or never.
 
 use crate::bench::{done, ensure, fresh_key, fresh_name};
 use crate::{Bench, Broken, Verdict};
@@ -64,10 +64,10 @@ pub(crate) async fn a_watch_hints_at_changes(bench: Bench) -> Verdict {
     let (writer, watcher) = (bench.open().await?, bench.open().await?);
     let key = fresh_key("watch")?;
     let mut revision: Option<Revision> = None;
-    // The first write may come by another way than the later ones.
+    // The first write may be made in another way than the later ones.
     for turn in ["first", "second"] {
         let mut watch = watcher.watch(&key).await?;
-        // Asked only now: a store may learn by trying that something stands in between that passes no hints on.
+        // Asked only now: a store may find out by trying that a pooler in between passes no hints on.
         if watcher.capabilities().watch == Watching::None {
             return Ok(());
         }

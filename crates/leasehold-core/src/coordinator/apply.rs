@@ -15,9 +15,9 @@ use crate::name::{Key, LeaseName, Shelf};
 use crate::relocation;
 use crate::store::Change;
 
-/// What a request has made of a record.
+/// A record that a request has changed.
 pub(super) struct Changed {
-    /// The time that it was decided on.
+    /// The time at which it was decided.
     pub(super) before: Anchor,
     pub(super) written: Seen<Ownership>,
 }
@@ -28,29 +28,29 @@ pub(super) struct Refused {
     pub(super) seen: Box<Seen<Ownership>>,
 }
 
-/// Where a lease's record lies.
+/// Where a lease's record is stored.
 pub(super) struct LeaseRow<'a> {
     coordinator: &'a Coordinator,
     lease: &'a LeaseName,
-    /// Whether others wait to hear of its change.
+    /// Whether watchers are notified of its change.
     notify: bool,
-    /// Whether the namespace's mark is looked at before a name comes up.
+    /// Whether the namespace's mark is read before the first write of a name.
     looks_first: bool,
     room: Room,
 }
 
-/// Who makes room in a record that is overfull, by archiving what is over.
+/// Who makes room in a record that is too long, by archiving its oldest transfers.
 enum Room {
-    /// Whoever acquires, before it is written.
+    /// Acquirers do, before they write.
     Needed,
-    /// Operators try to, and go on without it.
+    /// Operators try to, and continue without it.
     Wanted,
-    /// Holders write whatever there is.
+    /// Holders write the record as it is.
     Any,
 }
 
-/// Beyond so many transfers the archive is waited for before anything is written. Up to that, only who has acquired the lease
-/// waits: if all who want it archived at once, they would be in each other's way.
+/// With more transfers than this, acquirers wait for the archive before they write. Up to it, only the process that acquired
+/// the lease archives: if all contenders archived at once, they would collide.
 const OVERFULL: usize = TRANSFERS_KEPT + 8;
 
 impl<'a> LeaseRow<'a> {
@@ -58,7 +58,7 @@ impl<'a> LeaseRow<'a> {
         LeaseRow { coordinator, lease, notify: true, looks_first: true, room: Room::Any }
     }
 
-    /// Drops what is archived, and archives what is over where the record is too long even so.
+    /// Drops what is archived, and archives more where the record is still too long.
     async fn make_room(&self, next: &mut Ownership) -> Result<()> {
         next.drop_archived();
         if matches!(self.room, Room::Any) || next.transfers.len() <= OVERFULL {
@@ -67,7 +67,7 @@ impl<'a> LeaseRow<'a> {
         match (self.coordinator.archive(self.lease).take(next).await, &self.room) {
             (Ok(archived), _) => next.archived = archived,
             (Err(_), Room::Wanted) => {}
-            // It will not get better by waiting: a damaged history stops no work.
+            // Waiting does not help. A damaged history stops no work.
             (Err(error), _) if matches!(error.kind(), Kind::Corrupt | Kind::Unsupported | Kind::Invalid) => {}
             (Err(error), _) => {
                 let message = format!("lease `{}` was not acquired: its history is to be archived first", self.lease);
@@ -135,7 +135,7 @@ impl Coordinator {
         self.apply_again(lease, request, start, &mut None).await
     }
 
-    /// Whoever makes the same request again passes on what an earlier call left `unanswered`.
+    /// To repeat a request, pass what the earlier call left `unanswered`.
     pub(super) async fn apply_again(
         &self,
         lease: &LeaseName,
@@ -144,7 +144,7 @@ impl Coordinator {
         unanswered: &mut Option<Unanswered<Ownership>>,
     ) -> Result<std::result::Result<Changed, Refused>> {
         let store = self.store.as_ref();
-        // Nobody waits to hear that a lease was taken or is still held.
+        // Nobody waits for the news that a lease was acquired or renewed.
         let notify = matches!(request, Request::Release { .. } | Request::Operate { .. });
         let room = match request {
             Request::Acquire { .. } => Room::Needed,
@@ -165,16 +165,16 @@ impl Coordinator {
                 })
             }
             Applied::No { refusal, seen } => Ok(Err(Refused { refusal: Box::new(refusal), seen })),
-            // A name that was never written has the default record, and what has changed is read again.
+            // A name that was never written has the default record, and a record that has changed is read again.
             Applied::Overtaken | Applied::Missing => {
                 Err(Error::new(Kind::Contended, format!("lease `{lease}` has changed meanwhile; try again")))
             }
         }
     }
 
-    /// A name that has just come up may have come up in a store that everybody is leaving, since the mark was looked at. The
-    /// record was there before this look: either the migration sees the record, or this look sees the migration. Then what
-    /// was written is taken back, for it was granted to nobody.
+    /// The first write of a name may have met a migration that began after the mark was read. The record was written before
+    /// this second read of the mark: either the migration sees the record, or this read sees the migration. In that case the
+    /// write is taken back, because nothing was granted yet.
     async fn check_birth(&self, lease: &LeaseName, before: &Seen<Ownership>, written: &Seen<Ownership>) -> Result<()> {
         if !written.record.newborn || written.record.relocation.is_some() {
             return Ok(());
@@ -185,10 +185,10 @@ impl Coordinator {
             Error::new(Kind::Indeterminate, message).with_source(error)
         })?;
         let Err(refused) = seen.check(&namespace_of(lease)) else { return Ok(()) };
-        // The record that was there before, or an empty one, which is as good as none.
+        // The record that was there before, or an empty one, which counts as none.
         let mut row = LeaseRow { looks_first: false, ..LeaseRow::new(self, lease) };
         match row.write(written, before.record.clone(), self.clock.now()).await {
-            // Written over: somebody has built upon it, and looks at the mark as well; or the migration takes it along.
+            // Overwritten: the other writer reads the mark as well, or the migration takes the record along.
             Ok(_) => Err(refused),
             Err(error) => {
                 let message = format!(

@@ -1,4 +1,4 @@
-//! The coordinator: read, decide, swap, at most so many times.
+//! The coordinator: read, decide, swap, a bounded number of times.
 //!
 //! Promise: nothing is granted, renewed, completed or ordered unless a swap answered that it is stored. A write without an
 //! answer is looked for by its nonce: what is found is confirmed by a new write, what the record proves was not applied is
@@ -36,7 +36,7 @@ pub struct Coordinator {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     retention: Retention,
-    /// Whether what is over is archived while nobody waits for it. Not in tests that count calls.
+    /// Whether old transfers are archived in the background. Not in tests that count calls.
     archives_in_background: bool,
 }
 
@@ -62,13 +62,13 @@ impl Ask {
 /// The outcome of an acquisition. That somebody else holds the lease is not an error.
 #[derive(Debug)]
 pub enum Acquired {
-    /// It is ours.
+    /// The lease was acquired.
     Granted(Box<Grant>),
-    /// It is not, and why; for several names, the one that comes free first.
+    /// It was not, and why; for several names, the one that comes free first.
     Refused {
         /// The lease that was refused.
         lease: LeaseName,
-        /// Why.
+        /// What is in the way.
         refusal: Box<Refusal>,
         /// The store's time when it was refused.
         now: Timestamp,
@@ -82,7 +82,7 @@ pub enum Released {
     Now,
     /// This tenure had been released before; nothing changed.
     Already(Outcome),
-    /// It was ours no longer; nothing changed.
+    /// The lease was already lost; nothing changed.
     Lost(Refusal),
 }
 
@@ -108,7 +108,7 @@ impl Coordinator {
         Coordinator { store, clock, retention: Retention::default(), archives_in_background: false }
     }
 
-    /// The same, which keeps this much history.
+    /// The same with this much history.
     #[must_use]
     pub fn with_retention(self, retention: Retention) -> Self {
         Coordinator { retention, ..self }
@@ -161,7 +161,8 @@ impl Coordinator {
         })
     }
 
-    /// Archives what is over: while nobody waits for it, unless the record is full. Best effort; who finds it overfull must.
+    /// Archives old transfers: in the background, unless the record is full. Best effort; an acquirer that finds it too long
+    /// must archive first.
     async fn archive_granted(&self, grant: &Grant) {
         let (lease, record) = (&grant.token().lease, grant.record());
         let archive = self.archive(lease);
@@ -170,7 +171,7 @@ impl Coordinator {
                 archived = archive.take(record) => if let Ok(archived) = archived {
                     grant.mark().set(archived);
                 },
-                // The tenure is for the work.
+                // Most of the tenure is for the work.
                 () = self.clock.sleep_until(self.clock.now() + grant.ttl().get() / 4) => {}
             }
         } else if self.archives_in_background {
@@ -178,7 +179,7 @@ impl Coordinator {
         }
     }
 
-    /// Takes up a grant that was handed to this process as a token, if it still stands. One read; it does not renew.
+    /// Takes up a grant that was handed to this process as a token, if it is still in force. One read; it does not renew.
     pub async fn adopt(&self, token: &Token) -> Result<Grant> {
         let seen = self.look(&token.lease).await?;
         let held = seen.record.is_held_by(token.claim());
@@ -193,9 +194,8 @@ impl Coordinator {
 
     /// Stays the holder for another TTL, if still the holder.
     ///
-    /// An error of kind [`Kind::Lost`] is final: the lease has moved or run out, or the answer took longer than the
-    /// TTL that it brought. After any other error the grant is as it was, and can be tried again until
-    /// [`Grant::trust_until`].
+    /// An error of kind [`Kind::Lost`] is final: the lease has moved or expired, or the answer took longer than the TTL. After
+    /// any other error the grant is unchanged, and the renewal can be tried again until [`Grant::trust_until`].
     pub async fn renew(&self, grant: &mut Grant, progress: Option<Report>) -> Result<()> {
         let claim = grant.token().claim();
         let request = Request::Renew { claim, ttl: grant.ttl(), progress };
@@ -208,7 +208,7 @@ impl Coordinator {
         self.apply_held(grant, &request).await
     }
 
-    /// Records progress by token alone, as a process does that was not the one to acquire.
+    /// Records progress by token alone, for a process other than the one that acquired.
     pub async fn checkpoint_by_token(&self, token: &Token, report: Report) -> Result<()> {
         let request = Request::Checkpoint { claim: token.claim(), report };
         let changed = self.apply(&token.lease, &request, Start::Read).await?;
@@ -226,25 +226,25 @@ impl Coordinator {
         self.releasing(grant, outcome).attempt().await
     }
 
-    /// A release that is tried again when the store is away, until somebody gives it up.
+    /// A release that can be retried while the store is away.
     pub fn releasing<'a>(&'a self, grant: &'a Grant, outcome: Outcome) -> Releasing<'a> {
         let request = Request::Release { claim: grant.token().claim(), outcome };
         Releasing { coordinator: self, grant, request, unanswered: None }
     }
 
-    /// Releases by token alone, as a process does that was not the one to acquire.
+    /// Releases by token alone, for a process other than the one that acquired.
     pub async fn release_by_token(&self, token: &Token, outcome: Outcome) -> Result<Released> {
         let request = Request::Release { claim: token.claim(), outcome };
         let answer = self.apply(&token.lease, &request, Start::Read).await?;
         Ok(self.released(token, answer).await)
     }
 
-    /// Carries out an operator's order, decided on the record as it is now. Gives the grant for a hand-off.
+    /// Carries out an operator's order, decided on the present record. A hand-off returns the new grant.
     pub async fn operate(&self, lease: &LeaseName, by: Who, why: Why, order: Order) -> Result<Operated> {
         self.operate_if(lease, by, why, None, order).await
     }
 
-    /// The same for an order that was decided on a record of this epoch: if another has come since, it is refused.
+    /// The same for an order that was decided on a record of this epoch. Another epoch refuses it.
     pub async fn operate_if(
         &self,
         lease: &LeaseName,
@@ -274,8 +274,8 @@ impl Coordinator {
         Ok(Inspection { lease: lease.clone(), record: seen.record, now: seen.anchor.now })
     }
 
-    /// Reads all records from just after a name, a page at a time. A record that cannot be read is given as its error,
-    /// so that one damaged record does not hide the others.
+    /// Reads all records from just after a name, a page at a time. A record that cannot be read is returned as its error, so
+    /// that one damaged record does not hide the others.
     pub async fn list(&self, after: Option<&LeaseName>, limit: usize) -> Result<Listing> {
         let page = self.store.list(Shelf::Lease, Range::new(after, limit)).await?;
         let now = page.now;
@@ -298,7 +298,7 @@ impl Coordinator {
                 let what = format!("lease `{lease}`");
                 grant.renew(&what, before, written, self.grain(), self.clock.now())
             }
-            // Checkpoints and completions count by the epoch alone, whatever the time.
+            // Checkpoints and completions count by the epoch alone, at any time.
             Ok(Changed { before, written }) => {
                 grant.follow(before, written, self.grain());
                 Ok(())
@@ -307,7 +307,7 @@ impl Coordinator {
         }
     }
 
-    /// What became of a release. One that the record no longer remembers is looked for in the archive.
+    /// The result of a release. One that the record no longer remembers is looked up in the archive.
     async fn released(&self, token: &Token, answer: std::result::Result<Changed, Refused>) -> Released {
         let Refused { refusal, seen } = match answer {
             Ok(_) => return Released::Now,
@@ -330,7 +330,7 @@ impl Coordinator {
         LeaseRow::new(self, lease).seen(self.clock.now()).await
     }
 
-    /// How far a told store time may be from the true one.
+    /// How far a store time may be from the true one.
     pub(crate) fn grain(&self) -> Duration {
         self.store.capabilities().clock.grain()
     }
@@ -338,8 +338,8 @@ impl Coordinator {
 
 /// A release that may take several attempts.
 ///
-/// Promise: what became of an attempt that got no answer is found out by the next one, and what is found is confirmed by a
-/// new write. Non-promise: an attempt whose future is dropped is forgotten; that is for giving up.
+/// Promise: the next attempt finds out whether an unanswered one was applied, and confirms that by a new write. Non-promise:
+/// an attempt whose future is dropped is forgotten, so drop it only to give up.
 #[derive(Debug)]
 pub struct Releasing<'a> {
     coordinator: &'a Coordinator,

@@ -1,4 +1,4 @@
-//! How large an item's record may become, and what gives way.
+//! How large an item's record may become, and what is dropped to make it fit.
 //!
 //! Promise: every part at its documented limit, in its worst encoding, fits into one record together with all the others,
 //! so an item that was added can be claimed, failed, retried, completed, moved and cancelled, whatever it carries. Only
@@ -70,7 +70,7 @@ fn carried(item: &Item) -> usize {
 /// How many bytes it has as JSON.
 fn encoded(value: &impl serde::Serialize) -> usize {
     let mut count = Count(0);
-    // Neither the types nor the counter can fail; what cannot be measured is refused as too large.
+    // Neither the types nor the counter can fail. If they did, the record would be refused as too large.
     serde_json::to_writer(&mut count, value).map_or(usize::MAX / 2, |()| count.0)
 }
 

@@ -1,4 +1,4 @@
-//! What became of a request on an item whose answer was lost.
+//! Whether a request on an item was applied, after its answer was lost.
 //!
 //! Promise: `Applied` and `NotApplied` are proved by the record; what it no longer shows is `Unknown`. Non-promise: `Applied`
 //! says that the write is visible, not that it is durable.
@@ -26,7 +26,7 @@ impl Protocol for Request {
         format!("it was asked for at epoch {base}, and the item is at epoch {now} and remembers no further back")
     }
 
-    /// A renewal must not come too late, so for it the latest time counts that it can be.
+    /// A renewal must not come too late, so it is judged by the latest time that it can be.
     fn margin(&self, grain: Duration) -> Duration {
         if let Request::Renew { .. } = self { grain } else { Duration::ZERO }
     }
@@ -40,19 +40,19 @@ impl Protocol for Request {
     }
 }
 
-/// What became of a request that was based on the record `base` and got no answer, now that the record is `seen`.
+/// Whether a request without an answer was applied. It was based on the record `base`; the record now is `seen`.
 pub fn fate(base: &Item, seen: &Item, request: &Request) -> Fate {
     if seen.lineage != base.lineage || seen.epoch < base.epoch {
         return Fate::Unknown;
     }
-    // Every claim and every order raises the epoch by one; the last of each has left its nonce.
+    // Every claim and every order raises the epoch by one, and the last of each leaves its nonce.
     let raised = |is_ours: bool| match is_ours {
         true => Fate::Applied,
         false if Some(seen.epoch) <= base.epoch.next() => Fate::NotApplied,
         false => Fate::Unknown,
     };
     match request {
-        // Made again, they write the same or are refused for what has happened since.
+        // If repeated, they write the same or are refused because of what happened since.
         Request::Renew { .. } | Request::Progress { .. } | Request::Reap | Request::Settle => Fate::NotApplied,
         Request::Operate { order: Order::Relocate { .. } | Order::Arrive { .. }, .. } => Fate::NotApplied,
         Request::Operate { nonce, .. } => raised(seen.ordered == Some(*nonce)),

@@ -1,9 +1,8 @@
-//! Names: of a queue, of an item in it, and of a place in its line.
+//! Names: of a queue, of an item in it, and of a position in its line.
 //!
-//! Promise: an item's place in line sorts by priority, then by the time since which it stands there, then by age; those that
-//! are due later stand apart, by the time from which they may be claimed; and a name in the line never stands for two turns
-//! of one item. Non-promise: between items of one millisecond, added by two
-//! processes, there is no order.
+//! Promise: positions sort by priority, then by the time since which the item waits, then by age. Items that are due later
+//! stand apart, sorted by the time from which they may be claimed. A name in the line never stands for two turns of one item.
+//! Non-promise: items that two processes added in the same millisecond have no order.
 
 use crate::{Epoch, Error, Key, LeaseName, Nonce, Remedy, Result, Shelf, Timestamp, Token};
 use serde::{Deserialize, Serialize};
@@ -153,7 +152,7 @@ pub struct ItemName {
 }
 
 impl ItemName {
-    /// Where its record is kept.
+    /// The key of its record.
     pub fn key(&self) -> Result<Key> {
         Ok(Key::new(Shelf::Item, &LeaseName::new(format!("{}/{}", self.queue, self.id))?))
     }
@@ -231,23 +230,23 @@ impl FromStr for Priority {
     }
 }
 
-/// A place in the line of a queue: one turn of one item.
+/// A position in the line of a queue: one turn of one item.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinePosition {
     /// The item.
     pub item: ItemName,
-    /// Where.
+    /// In which part of the line.
     pub stand: Stand,
     /// The time that it sorts by: since when it waits, from when on it may be claimed, or until when it is claimed.
     pub at: Timestamp,
-    /// The item's epoch when it came to stand there: never the same twice.
+    /// The item's epoch when it came to this position: never the same twice.
     pub turn: Epoch,
 }
 
-/// Where in the line a place is.
+/// A part of the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stand {
-    /// Aside, because somebody is at the item until the claim runs out.
+    /// Aside, because the item is claimed until the claim expires.
     Aside,
     /// Among those that may be claimed only from a time on, of whatever priority.
     Later(Priority),
@@ -265,12 +264,12 @@ impl Stand {
     }
 }
 
-/// What the places aside, and those that are due later, have instead of a priority.
+/// What positions aside, and those that are due later, have instead of a priority.
 const ASIDE: &str = "-";
 const LATER: &str = "-d";
 
 impl LinePosition {
-    /// Where its entry is kept.
+    /// The key of its entry.
     pub fn key(&self) -> Result<Key> {
         let LinePosition { item: ItemName { queue, id }, stand, at, turn } = self;
         // Fifteen digits last until the year 33658.
@@ -281,7 +280,7 @@ impl LinePosition {
         Ok(Key::new(Shelf::Line, &LeaseName::new(name)?))
     }
 
-    /// The place that an entry's name stands for; none if it is no place in this queue's line.
+    /// The position that an entry's name stands for; none if it is no position in this queue's line.
     pub fn parse(queue: &QueueName, name: &LeaseName) -> Option<Self> {
         let rest = name.as_str().strip_prefix(queue.as_str())?.strip_prefix('/')?;
         let parts: Vec<&str> = rest.split('/').collect();
@@ -301,14 +300,14 @@ impl LinePosition {
         })
     }
 
-    /// What comes first of two that may both be claimed: by urgency, then by time, then by age.
+    /// The order of positions that may all be claimed: by priority, then by time, then by age.
     pub fn rank(&self) -> (Reverse<Option<Priority>>, Timestamp, &ItemId) {
         (Reverse(self.stand.priority()), self.at, &self.item.id)
     }
 
-    /// A name just before every such place in this queue's line.
+    /// A name just before every position in this part of the queue's line.
     pub fn before(queue: &QueueName, stand: Stand) -> Result<LeaseName> {
-        // `-` is the least character that a name may have, and a place continues with a digit.
+        // `-` is the lowest character that a name may have, and a position continues with a digit.
         LeaseName::new(format!("{queue}/{stand}/-"))
     }
 }

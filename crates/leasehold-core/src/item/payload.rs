@@ -1,14 +1,14 @@
 //! What an item carries: bytes of a bounded size.
 //!
-//! Promise: any bytes come back as they were, and a record has at most a third more of them than they are. Non-promise:
-//! large data belongs elsewhere; the payload then says where.
+//! Promise: any bytes come back as they were, and take at most a third more space in a record. Non-promise: large data
+//! belongs elsewhere; the payload then says where.
 
 use crate::{Error, Kind, Result};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Bytes, kept as text where they are text.
+/// Bytes, stored as text where they are text.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Payload(Vec<u8>);
 
@@ -53,7 +53,7 @@ impl Payload {
         STANDARD.encode(&self.0)
     }
 
-    /// The text, where writing it as JSON takes no more than base64 would, or is short anyway.
+    /// The text, if as JSON it takes no more space than base64 would, or is short.
     fn plain(&self) -> Option<&str> {
         let escaped: usize = self.0.iter().map(|byte| escaped(*byte)).sum();
         let most = self.0.len().div_ceil(3) * 4;
@@ -61,7 +61,7 @@ impl Payload {
     }
 }
 
-/// A text that has no more bytes than that as JSON is kept as text.
+/// A text of at most this many bytes as JSON is stored as text.
 const READABLE: usize = 4096;
 
 /// How many bytes a byte of a text becomes in JSON.

@@ -33,7 +33,7 @@ pub enum Request {
         /// For how long.
         ttl: Ttl,
     },
-    /// To note how far the work has come.
+    /// To record how far the work has come.
     Progress {
         /// The claim.
         claim: Claim,
@@ -44,9 +44,9 @@ pub enum Request {
     Complete {
         /// The claim.
         claim: Claim,
-        /// What is left behind.
+        /// The result that the worker leaves.
         result: Option<Payload>,
-        /// What is to be added in the same step.
+        /// The items to add in the same step.
         follow_ups: Vec<FollowUp>,
     },
     /// To have failed.
@@ -65,10 +65,10 @@ pub enum Request {
         /// The claim.
         claim: Claim,
     },
-    /// To put a claim that ran out back in line, or to give the item up if it was tried often enough; and to let it wait for no
-    /// longer than it was to, if the store's clock was set back.
+    /// To put an item whose claim expired back in line, or to give it up after its last attempt. Also to shorten its wait to
+    /// what was requested, if the store's clock was set back.
     Reap,
-    /// To note that what its completion adds was added.
+    /// To record that its follow-ups were added.
     Settle,
     /// An operator's order.
     Operate {
@@ -86,7 +86,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// Whether a worker who holds the item makes it. What left for another store has left without one.
+    /// Whether the item's worker makes it. An item that left for another store has no worker.
     pub fn needs_a_claim(&self) -> bool {
         !matches!(self, Request::Claim { .. } | Request::Reap | Request::Settle | Request::Operate { .. })
     }
@@ -95,16 +95,16 @@ impl Request {
 /// What an operator can order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
-    /// Back in line, with all its attempts.
+    /// Put it back in line, with all its attempts.
     Retry {
         /// An epoch that a guard has seen, which a store that was restored from an old copy does not know.
         past: Option<Epoch>,
     },
-    /// Out of the line, for good.
+    /// Take it out of the line, for good.
     Cancel,
-    /// Into somebody's hands.
+    /// Give it to this holder.
     HandOff {
-        /// Whose.
+        /// The new holder.
         to: HolderId,
         /// For how long at first.
         ttl: Ttl,
@@ -118,7 +118,7 @@ pub enum Order {
         /// What [`Step::Leave`] does about somebody who has claimed it.
         holder: Holder,
     },
-    /// Over what is here, take in the item of this name in another store.
+    /// Take in the item of this name from another store, over what is here.
     Arrive {
         /// The migration's own number.
         migration: Nonce,
@@ -132,7 +132,7 @@ pub enum Order {
 /// The answer of [`decide`].
 pub type Decision = crate::cell::Decision<Item, Refusal>;
 
-/// Decides what a request makes of an item at this time of the store's clock. What is to be written fits into a record.
+/// Decides a request on an item at this time of the store's clock. What is to be written fits into a record.
 pub fn decide(item: &Item, request: &Request, now: Timestamp) -> Decision {
     let mut next = match becomes(item, request, now) {
         Decision::Write(next) => next,
@@ -154,8 +154,8 @@ fn becomes(item: &Item, request: &Request, now: Timestamp) -> Decision {
         Request::Claim { holder, ttl } => claim(item, holder, *ttl, now),
         Request::Renew { claim, ttl } => held(item, *claim, None, |next| {
             let State::Claimed(tenure) = &mut next.state else { return false };
-            // Also when that is sooner than before: a clock that was set back must not leave the item to its worker for as long
-            // as it was set back by. Nobody trusts a renewal whose answer was lost.
+            // Also when that is sooner than before: otherwise, after the clock was set back, the worker would keep the item for that
+            // much longer. Nobody trusts a renewal whose answer was lost.
             let earlier = tenure.deadline;
             tenure.deadline = now.plus(ttl.get());
             if undone(Mend::ItemDeadlineNotShortened) {
@@ -253,8 +253,8 @@ fn held(item: &Item, claim: Claim, how: Option<How>, change: impl FnOnce(&mut It
     let stale = || Decision::Refuse(Refusal::Stale { seen: item.epoch, state: item.state.as_str() });
     if !item.is_held_by(claim) {
         let ended = how.map(|how| Ended { epoch: claim.epoch, nonce: claim.nonce, how });
-        // Whoever repeats a request that ended its own claim is told that it was heard, for as long as nobody else has
-        // claimed the item since: then it is stale, whatever it once was.
+        // A repeated request that ended its own claim counts as already applied, until somebody else claims the item. From
+        // then on it is stale.
         let heard = ended.is_some() && item.ended == ended && item.epoch == claim.epoch;
         return if heard { Decision::AlreadyApplied } else { stale() };
     }
@@ -284,7 +284,7 @@ fn reap(item: &Item, now: Timestamp) -> Decision {
     Decision::Write(Box::new(next))
 }
 
-/// As if its wait, or its claim, had begun now. Whoever has claimed it trusts that for a TTL from asking at most.
+/// As if its wait, or its claim, had begun now. A worker trusts its claim for at most a TTL from asking.
 fn redated(item: &Item, now: Timestamp) -> Item {
     let mut next = item.clone();
     match &mut next.state {
@@ -300,7 +300,7 @@ fn redated(item: &Item, now: Timestamp) -> Item {
 fn operate(item: &Item, nonce: Nonce, by: &Who, why: &Why, order: &Order, now: Timestamp) -> Decision {
     let finished = Decision::Refuse(Refusal::Finished { state: item.state.as_str() });
     let allowed = match (order, &item.state) {
-        // What was completed once is never begun again: that would be a second completion.
+        // A completed item is never started again: that would allow a second completion.
         (Order::Retry { .. }, state) => !matches!(state, State::Done { .. } | State::Purged { .. }),
         (Order::Cancel, state) => !matches!(state, State::Done { .. } | State::Cancelled { .. } | State::Purged { .. }),
         (Order::HandOff { .. }, State::Ready | State::Claimed(_)) => true,
@@ -403,12 +403,12 @@ fn arrive(item: &Item, migration: Nonce, from: &Address, other: &Item) -> Decisi
 /// An item of another store as it is taken in by this one.
 pub fn arriving(other: &Item, migration: Nonce, from: &Address) -> Item {
     let relocation = Some(Relocation::Arriving { from: from.clone(), migration });
-    // A new turn, so that no place in line which it had here before stands for it.
+    // A new turn, so that no position that it had here before stands for it.
     Item { relocation, turn: other.epoch, ..other.clone() }
 }
 
 impl Item {
-    /// Puts it in line again, where it stood, under a turn that no earlier place in line had.
+    /// Puts it back in line, where it stood, under a turn that no earlier position had.
     fn line_up(&mut self, now: Timestamp) {
         let stood = self.due.take().unwrap_or(self.since);
         (self.state, self.since, self.turn) = (State::Ready, stood.min(now), self.epoch);

@@ -18,13 +18,13 @@ pub const EVENTS_KEPT: usize = 24;
 /// The longest pause between two attempts.
 const MAX_BACKOFF: Duration = Duration::from_secs(3_600);
 
-/// By how much a store's clock may go back without having been set: that of another server, or of one that is corrected.
+/// How far a store's clock may go back without having been set: another server's clock, or one that is being adjusted.
 pub const SKEW: Duration = Duration::from_secs(60);
 
 /// Why an attempt failed.
 pub type Reason = Line<500>;
 
-/// Where an item is in its life.
+/// The state of an item.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -213,17 +213,17 @@ pub struct Item {
     pub lineage: Lineage,
     /// Where it is in its life.
     pub state: State,
-    /// Set while it is on its way to another store, or has gone there; nothing happens here then.
+    /// Set while it is moving to another store, or has moved there. Then nothing is claimed or changed here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relocation: Option<Relocation>,
-    /// The epoch at which it last came to stand in line.
+    /// The epoch at which it last entered the line.
     pub turn: Epoch,
     /// How urgent it is.
     pub priority: Priority,
-    /// From when on it may be claimed; none if it is not to wait. So a clock that is set back hides nothing.
+    /// From when on it may be claimed; none if at once, so that a clock that is set back hides nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due: Option<Timestamp>,
-    /// Since when it waits: what it is ordered by among those of its priority, unless it is due later. Nobody waits for it.
+    /// Since when it waits: its order among those of its priority, unless it is due later.
     pub since: Timestamp,
     /// When it was added.
     pub added: Timestamp,
@@ -239,7 +239,7 @@ pub struct Item {
     /// The last report of progress, with the checkpoint that the next attempt gets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
-    /// What its completion left.
+    /// The result of its completion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Payload>,
     /// What its completion added.
@@ -293,12 +293,12 @@ impl Item {
         }
     }
 
-    /// Where it is, in one word: in its life, or on its way to another store.
+    /// Its state in one word, or where it is on its way to another store.
     pub fn word(&self) -> &'static str {
         self.relocation.as_ref().map_or(self.state.as_str(), Relocation::as_str)
     }
 
-    /// Its place in line, where it stays while it is claimed unless it is put aside.
+    /// Its position in line, where it stays while it is claimed, unless it is put aside.
     pub fn place(&self, name: &ItemName) -> LinePosition {
         let (stand, at) = match self.due {
             Some(due) => (Stand::Later(self.priority), due),
@@ -315,7 +315,7 @@ impl Item {
         self.due.is_none_or(|due| due <= now)
     }
 
-    /// Whether it waits for a time that the store's clock told before it was set back: for longer than was ever asked for.
+    /// Whether its due time is from before the store's clock was set back: it would wait longer than was ever requested.
     pub fn is_misdated(&self, now: Timestamp) -> bool {
         match &self.state {
             State::Ready => self.due.is_some() && self.since > now.plus(SKEW),
@@ -324,23 +324,23 @@ impl Item {
         }
     }
 
-    /// Its place aside while it is claimed; none if it is not.
+    /// Its position aside while it is claimed; none otherwise.
     pub fn place_aside(&self, name: &ItemName) -> Option<LinePosition> {
         let at = self.tenure()?.deadline;
         Some(LinePosition { item: name.clone(), stand: Stand::Aside, at, turn: self.epoch })
     }
 
-    /// The claim in force, run out or not.
+    /// The claim, expired or not.
     pub fn tenure(&self) -> Option<&Tenure> {
         if let State::Claimed(tenure) = &self.state { Some(tenure) } else { None }
     }
 
-    /// Whether this claim is the one in force, run out or not.
+    /// Whether this claim is the present one, expired or not.
     pub fn is_held_by(&self, claim: Claim) -> bool {
         claim.holds(self.epoch, self.tenure())
     }
 
-    /// Whether it stands in line, or would if its claim ran out.
+    /// Whether it is in line, or would be if its claim expired.
     pub fn is_open(&self) -> bool {
         self.relocation.is_none() && matches!(self.state, State::Ready | State::Claimed(_))
     }

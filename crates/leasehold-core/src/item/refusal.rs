@@ -25,14 +25,14 @@ pub enum Refusal {
     Exhausted,
     /// It is finished: `done`, `dead` or `cancelled`.
     Finished {
-        /// Which.
+        /// Which of the three.
         state: &'static str,
     },
     /// The claim is no longer the one in force.
     Stale {
         /// The item's epoch now.
         seen: Epoch,
-        /// Where it is in its life now.
+        /// Its state now.
         state: &'static str,
     },
     /// The item has another epoch than the order was decided on.
@@ -42,9 +42,9 @@ pub enum Refusal {
         /// The item's epoch.
         seen: Epoch,
     },
-    /// It is on its way to another store, has gone there, or has not quite come from there.
+    /// It is moving to another store, has moved there, or has not finished arriving from there.
     Elsewhere(Relocation),
-    /// It is simply here, and no migration has it on its way.
+    /// No migration is moving it.
     NotMoving,
     /// Its claim has not run out.
     NotExpired,

@@ -32,17 +32,17 @@ pub struct Ownership {
     /// The line of epochs that the number belongs to; none before the first write.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lineage: Option<Lineage>,
-    /// Whether an operator gave it that lineage, to go on where a lost store had been. That can be done once.
+    /// Whether an operator gave it that lineage, to continue where a lost store had been. That can be done once.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub healed: bool,
-    /// Set by the first write, and kept until a holder has done more than acquire. Whoever is granted the lease meanwhile
-    /// makes sure that its namespace was not moved to another store before the record was there to be moved along.
+    /// Set by the first write, and cleared when a holder has done more than acquire. While it is set, an acquirer checks that
+    /// the namespace did not move to another store before this record could be moved along.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub newborn: bool,
-    /// Set while it is on its way to another store, or has gone there; nothing happens here then.
+    /// Set while it is moving to another store, or has moved there. Then nothing is granted or changed here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relocation: Option<Relocation>,
-    /// Who holds it, if anyone does. May have run out: only the store's clock can tell.
+    /// Who holds it, if anyone does. It may have expired: only the store's clock can tell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenure: Option<Tenure>,
     /// The newest scheduled slot that was claimed.
@@ -60,7 +60,8 @@ pub struct Ownership {
     /// Every transfer up to this epoch is in the archive too; zero if none is.
     #[serde(default, skip_serializing_if = "Epoch::is_zero")]
     pub archived: Epoch,
-    /// The last transfers, oldest first: all that are not archived, and a few that are. Shared, for each step copies the record.
+    /// The last transfers, oldest first: all that are not archived, and a few that are. Shared, because each step copies the
+    /// record.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub transfers: Vec<Arc<Transfer>>,
 }
@@ -99,7 +100,7 @@ impl Ownership {
         self.transfers.drain(..surplus.min(archived));
     }
 
-    /// True for a name that nobody knows: it was never written, or its first write was taken back.
+    /// True for a name that was never written, or whose first write was taken back.
     pub fn is_unknown(&self) -> bool {
         self.epoch == Epoch::ZERO && self.lineage.is_none()
     }
@@ -114,7 +115,7 @@ impl Ownership {
         claim.holds(self.epoch, self.tenure.as_ref())
     }
 
-    /// The slot whose run died or could not be started: it was claimed, never ended, and nobody is at it.
+    /// The slot whose run died or could not be started: it was claimed, never ended, and nobody holds the lease.
     pub fn interrupted_slot(&self, now: Timestamp) -> Option<SlotMark> {
         let is_at_work = |mark: &SlotMark| mark.epoch == self.epoch && self.live_tenure(now).is_some();
         let interrupted = self.slot.filter(|mark| mark.state == SlotState::Running && !is_at_work(mark));
@@ -150,7 +151,7 @@ pub struct Slot(pub Timestamp);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SlotState {
-    /// Claimed; the run has not said how it ended. If its tenure is over, it died or could not be started.
+    /// Claimed; the run has not reported its end. If its tenure is over, it died or could not be started.
     Running,
     /// Ran to its end.
     Done,
@@ -172,7 +173,7 @@ impl SlotState {
     }
 }
 
-/// How often a slot is run, with the first time, when its run dies each time.
+/// How often a slot is run in all, when its run dies each time.
 pub const SLOT_RUNS: u32 = 3;
 
 /// A claimed slot.
@@ -201,7 +202,7 @@ pub struct Progress {
     /// How far the work has come.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub marker: Option<Marker>,
-    /// What the next attempt needs to carry on.
+    /// What the next attempt needs to continue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
 }

@@ -99,7 +99,7 @@ pub struct Transfer {
     pub epoch: Epoch,
     /// When, in store time.
     pub at: Timestamp,
-    /// Why the lease was there to be had.
+    /// Why the lease was free, or which order moved it.
     pub reason: Reason,
     /// The nonce of the request, so that a lost reply can be told from a refusal.
     pub nonce: Nonce,
@@ -120,7 +120,7 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// An operator's order, if that is how it went, in words that others can follow.
+    /// The operator's order that caused it, if one did, in words for a message.
     pub(crate) fn order_told(&self) -> String {
         match (&self.by, &self.why) {
             (Some(by), Some(why)) => format!("{} by {by} ({why}), ", self.reason.as_str().replace('_', " ")),
@@ -129,7 +129,7 @@ impl Transfer {
     }
 }
 
-/// How many places of a row are always there.
+/// How many values every row has.
 const LEAST: usize = 4;
 
 impl Serialize for Transfer {
@@ -180,7 +180,7 @@ impl<'de> Visitor<'de> for Row {
         f.write_str("the row of a transfer")
     }
 
-    // A row that goes on after its last place is refused by the reader, which finds no end there.
+    // The reader refuses a row with more values, because it finds no end there.
     fn visit_seq<A: SeqAccess<'de>>(self, mut row: A) -> Result<Transfer, A::Error> {
         let (epoch, at, reason) = (needed(&mut row)?, needed(&mut row)?, needed(&mut row)?);
         let nonce: Option<Nonce> = needed(&mut row)?;

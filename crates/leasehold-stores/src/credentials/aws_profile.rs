@@ -15,7 +15,7 @@ const FETCHED: &[&str] = &["credential_process", "role_arn", "sso_session", "sso
 /// What the shared files say about one profile.
 pub(crate) struct Profile {
     pub(super) name: String,
-    /// Whether somebody asked for it by its name.
+    /// Whether the user named it.
     pub(super) is_named: bool,
     fields: BTreeMap<String, String>,
 }
@@ -27,8 +27,8 @@ impl fmt::Debug for Profile {
 }
 
 impl Profile {
-    /// The profile of this name, or the one that the environment names, or the default one, which is empty if there are
-    /// no files. A file that is given takes the place of `~/.aws/credentials`.
+    /// The profile of this name, or the one that the environment names, or the default one, which is empty if there are no
+    /// files. `file` replaces `~/.aws/credentials`.
     pub(crate) fn read(env: &Env, name: Option<&str>, file: Option<&Path>) -> Result<Self> {
         let named = name.or_else(|| var(env, "AWS_PROFILE")).or_else(|| var(env, "AWS_DEFAULT_PROFILE"));
         let name = named.unwrap_or("default");
@@ -39,7 +39,7 @@ impl Profile {
             let home = || var(env, "HOME").map(|home| PathBuf::from(home).join(".aws").join(file));
             var(env, variable).map(PathBuf::from).or_else(home)
         };
-        // What the credentials file says counts more, so it is read last.
+        // The credentials file takes precedence, so it is read last.
         for (path, section, is_given) in [
             (usual("AWS_CONFIG_FILE", "config"), format!("profile {name}"), false),
             (
@@ -74,7 +74,7 @@ impl Profile {
         self.fields.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// Refuses a profile that says where to fetch keys instead of having them: nothing else would be meant.
+    /// Refuses a profile that says where to fetch keys instead of having them, rather than trying other sources.
     pub(super) fn refuse_without_keys(&self) -> Result<()> {
         let Some(field) = FETCHED.iter().find(|field| self.fields.contains_key(**field)) else { return Ok(()) };
         let name = &self.name;
@@ -86,11 +86,11 @@ impl Profile {
     }
 }
 
-/// The fields of the sections whose title is meant; none if there is no such section.
+/// The fields of the matching sections; none if there is no such section.
 fn sections(text: &str, is_meant: impl Fn(&str) -> bool) -> Option<BTreeMap<String, String>> {
     let (mut fields, mut inside) = (None, false);
     for line in text.lines() {
-        // A line that is set in belongs to the one above: nested settings, of which none are used here.
+        // An indented line is a nested setting of the one above; none of those is used here.
         if line.starts_with([' ', '\t', '#', ';']) {
             continue;
         }

@@ -29,12 +29,12 @@ pub(super) enum Ended {
     },
 }
 
-/// Makes the providers' connections. Clones share what they saw.
+/// Makes the providers' connections. Clones share how the last request ended.
 #[derive(Debug, Clone)]
 pub(super) struct Connector {
     client: HttpClient,
     timeout: Duration,
-    /// A header of this value goes along with each request.
+    /// The value of an `Authorization` header for each request.
     authorization: Option<Secret>,
     ended: Arc<Mutex<Ended>>,
 }
@@ -91,7 +91,7 @@ impl HttpService for Connector {
     }
 }
 
-/// The innermost cause says most, and has no address in it.
+/// The innermost cause: it says most, and has no address in it.
 fn innermost(error: &HttpError) -> String {
     let mut at: &(dyn std::error::Error + 'static) = error;
     while let Some(cause) = at.source() {
@@ -111,22 +111,22 @@ pub(crate) fn code_in(body: &[u8]) -> String {
 #[derive(Debug, Clone)]
 pub(super) struct Source {
     pub(super) name: &'static str,
-    /// A service of this machine that does not answer is not there: most machines have none.
+    /// Whether it is a service of this machine. One that does not answer is not there: most machines have none.
     pub(super) is_local: bool,
     /// A file that the provider reads before it asks, and the variable that names it.
     pub(super) file: Option<(&'static str, String)>,
-    /// What is to be looked at when it refuses.
+    /// What to check when it refuses.
     pub(super) check: &'static str,
-    /// What is said when there is nothing else to try.
+    /// The message when there is nothing else to try.
     pub(super) none: String,
-    /// What to do then.
+    /// What to do in that case.
     pub(super) how: &'static str,
     /// The kind of an answer that makes no sense.
     pub(super) garbled: Kind,
 }
 
 impl Source {
-    /// What a failure means. Nothing was written yet, whatever happened.
+    /// The error for a failure. Nothing was written yet in any case.
     pub(super) fn failed(&self, ended: &Ended) -> Error {
         let Source { name, check, none, how, .. } = self;
         let (kind, message) = match (ended, &self.file) {
@@ -162,7 +162,7 @@ pub(super) mod stand_in {
     type Answer = (u16, String);
     type Asked = Arc<Mutex<Vec<String>>>;
 
-    /// Gives each of its answers once; then it is not there.
+    /// Gives each of its answers once, and then no more.
     #[derive(Debug)]
     pub(in crate::credentials) struct Script {
         answers: Mutex<VecDeque<Answer>>,

@@ -15,7 +15,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long the metadata server may take: it is on this machine, or it is not.
+/// How long the metadata server may take: if it exists, it is on this machine.
 const LOCAL: Duration = Duration::from_secs(3);
 const HOW: &str = "set GOOGLE_APPLICATION_CREDENTIALS to a service account's key file, or run: \
                    gcloud auth application-default login";
@@ -56,7 +56,7 @@ fn source(name: &'static str, is_local: bool) -> Source {
     Source { name, is_local, file: None, check, none, how: HOW, garbled: Kind::Unavailable }
 }
 
-/// Says what is wrong with a file before the driver does, which names neither the file nor the way out.
+/// Reports what is wrong with a file before the driver does, whose message names neither the file nor a remedy.
 fn refuse_other_kinds(path: &Path, shown: &str) -> Result<()> {
     let refuse = |what: String| Error::new(Kind::Unsupported, format!("{what}; {HOW}"));
     let text =
@@ -113,7 +113,7 @@ mod tests {
         let (script, asked) = Script::serve([answer(200, r#"{"access_token":"T","expires_in":3599}"#), refused]);
         let tokens = credentials(script, env, None);
         assert_eq!(tokens.get().await.unwrap().bearer, "T");
-        // The second time nobody is asked.
+        // The second call asks nobody.
         assert_eq!(tokens.get().await.unwrap().bearer, "T");
         *tokens.state.lock().await = crate::credentials::State { found: None, last: None };
         let error = tokens.get().await.unwrap_err();
@@ -135,7 +135,7 @@ mod tests {
         let (script, _) = Script::serve([answer(503, ""), answer(503, "")]);
         let tokens = credentials(script, Env::new(), None);
         assert_eq!(tokens.get().await.unwrap_err().kind(), Kind::Unavailable);
-        // The script is at its end: nobody answers.
+        // The script has ended: nobody answers.
         let error = tokens.get().await.unwrap_err();
         assert_eq!(error.kind(), Kind::Unsupported);
         assert!(error.to_string().contains("set GOOGLE_APPLICATION_CREDENTIALS"), "{error}");

@@ -1,9 +1,9 @@
 //! Credentials of cloud services: found where the service's own tools find them, fetched and renewed by object_store's
 //! providers.
 //!
-//! Promise: temporary ones are renewed minutes before they end, and while that fails those at hand are used as long as
-//! they are surely good; refused ones are looked for anew; no secret is in a message. Non-promise: what needs a sign-in,
-//! a program or a chain of roles is not followed; the message says what to run instead.
+//! Promise: temporary credentials are renewed minutes before they expire. While that fails, the old ones are used for as long
+//! as they are surely valid. Refused ones are looked up again. No secret is in a message. Non-promise: what needs a sign-in, a
+//! program or a chain of roles is not followed; the message says what to run instead.
 
 #[cfg(any(feature = "dynamodb", feature = "object"))]
 pub(crate) mod aws;
@@ -26,10 +26,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex;
 
-/// Providers renew four or five minutes ahead, so what one gave out is good for this long.
+/// Providers renew four or five minutes ahead, so what one returned is valid for this long.
 const SURELY_GOOD: Duration = Duration::from_secs(4 * 60);
 
-/// The environment, as it was found.
+/// A copy of the environment.
 pub(crate) type Env = BTreeMap<String, String>;
 
 /// The environment of this process.
@@ -39,17 +39,17 @@ pub(crate) fn env() -> Env {
         .collect()
 }
 
-/// A variable that is set to something.
+/// A variable that is set and not empty.
 pub(crate) fn var<'a>(env: &'a Env, name: &str) -> Option<&'a str> {
     env.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())
 }
 
-/// Nothing is repeated behind the caller's back: a failed request would only take longer to be told.
+/// No hidden retries: they would only delay the error.
 fn no_retry() -> RetryConfig {
     RetryConfig { max_retries: 0, retry_timeout: Duration::ZERO, ..RetryConfig::default() }
 }
 
-/// A provider, and what is said when it fails.
+/// A provider, and the messages for its failures.
 pub(crate) struct Found<C> {
     provider: Arc<dyn CredentialProvider<Credential = C>>,
     connector: Connector,
@@ -66,7 +66,7 @@ pub(crate) struct Renewed<C> {
 
 struct State<C> {
     found: Option<Arc<Found<C>>>,
-    /// The last that a provider gave out, and when.
+    /// What a provider last returned, and when.
     last: Option<(Arc<C>, Moment)>,
 }
 
@@ -81,13 +81,13 @@ impl<C> Renewed<C> {
         Renewed { find: Box::new(find), state: Mutex::new(State { found: None, last: None }) }
     }
 
-    /// Refuses what can be seen to be unusable without asking anybody.
+    /// Refuses what is unusable, as far as that shows without asking a service.
     #[cfg(feature = "object")]
     pub(crate) fn check(&self) -> Result<()> {
         (self.find)().map(drop)
     }
 
-    /// The next request looks for credentials anew.
+    /// Makes the next request look the credentials up again.
     #[cfg(any(feature = "dynamodb", feature = "firestore"))]
     pub(crate) async fn forget(&self) {
         *self.state.lock().await = State { found: None, last: None };
@@ -106,7 +106,7 @@ impl<C> Renewed<C> {
                 Ok(fresh)
             }
             (Err(_), Some((last, at))) if clock::now().saturating_since(at) < SURELY_GOOD => Ok(last),
-            // What the driver says may quote a file, or an address that has a token in it.
+            // The driver's message may quote a file, or an address with a token in it.
             (Err(_), _) => {
                 state.found = None;
                 Err(found.source.failed(&found.connector.ended()))
@@ -125,7 +125,7 @@ impl<C: fmt::Debug + Send + Sync> CredentialProvider for Renewed<C> {
     }
 }
 
-/// Why there were no credentials for a call of the driver, if that is why it failed.
+/// The credential error behind a failed call of the driver, if that is why it failed.
 #[cfg(feature = "object")]
 pub(crate) fn cause(driver: &object_store::Error) -> Option<&leasehold_core::Error> {
     match driver {

@@ -22,8 +22,8 @@ pub struct Attempt<'root> {
 }
 
 impl<'root> Attempt<'root> {
-    /// Stores `next`, or the trace of an erase, if the key still has the expected revision. Tells as soon as the answer
-    /// stands; old versions are removed after that, when nobody waits any more.
+    /// Stores `next`, or the trace of an erase, if the key still has the expected revision. Answers through `tell` as soon as the
+    /// result is certain; old versions are removed after that.
     pub fn run_and_tell(
         root: &'root Root,
         key: &Key,
@@ -54,7 +54,7 @@ impl<'root> Attempt<'root> {
         let newest = match numbers.last() {
             Some(number) => match root.version(&folder, *number)? {
                 Some(version) => Some(version),
-                // Collected since it was listed: many others were faster.
+                // Collected since it was listed: many other swaps were faster.
                 None => return Ok(None),
             },
             None => None,
@@ -80,7 +80,7 @@ impl<'root> Attempt<'root> {
         Ok(Some(Attempt { root, folder, next: next_mark, staged }))
     }
 
-    /// Links the file to its number; false if somebody else's is there.
+    /// Links the file to its number; false if another file is there.
     pub fn publish(&self) -> Result<bool> {
         let target = self.folder.join(layout::file_of(self.next.number));
         let Err(error) = fs::hard_link(&self.staged.path, &target) else { return Ok(true) };
@@ -95,8 +95,7 @@ impl<'root> Attempt<'root> {
         }
     }
 
-    /// Makes the link durable, makes sure that it was the first of its number and says so; then removes what is old
-    /// beside it.
+    /// Makes the link durable, checks that it was the first of its number and answers; then removes old versions.
     pub fn confirm_and_tell(self, tell: impl FnOnce(Result<Swap>)) {
         match self.settle() {
             Ok((swap, old)) => {
@@ -111,14 +110,14 @@ impl<'root> Attempt<'root> {
         sync_folder(&self.folder).map_err(|e| self.unknown(e))?;
         let mut numbers = self.root.numbers(&self.folder).map_err(|e| self.unknown(e))?;
         let highest = numbers.last().copied().unwrap_or(0);
-        // A listing from which ours is missing is not to be believed in the rest either.
+        // A listing without our own file cannot be trusted about the others either.
         if !numbers.contains(&self.next.number) || highest >= self.next.number.saturating_add(KEPT) {
             let message = format!("others went on to version {highest} while this process slept");
             return Err(self.unknown(message));
         }
         if highest > self.next.number {
             let following = self.root.version(&self.folder, self.next.number + 1).map_err(|e| self.unknown(e))?;
-            // If what follows does not follow ours, another stood at this number and was lost in a crash.
+            // If the next version does not follow ours, another one had this number and was lost in a crash.
             if following.is_none_or(|following| following.follows != Some(self.next.tag)) {
                 return Err(self.unknown("another version of that number was followed"));
             }
@@ -134,7 +133,7 @@ impl<'root> Attempt<'root> {
     }
 }
 
-/// For tests, which go on when the old versions are gone.
+/// For tests, which continue when the old versions are gone.
 #[cfg(test)]
 impl<'root> Attempt<'root> {
     pub fn run(root: &'root Root, key: &Key, expected: Option<&Revision>, next: Option<&[u8]>) -> Result<Swap> {
@@ -150,7 +149,7 @@ impl<'root> Attempt<'root> {
     }
 }
 
-/// Versions that are old beside one that counts: so the highest number that counts is no lower, however late they go.
+/// Versions older than one that counts. However late they are removed, the highest number that counts stays.
 #[derive(Debug)]
 struct Old {
     folder: PathBuf,
@@ -160,7 +159,7 @@ struct Old {
 impl Old {
     fn remove(&self) {
         for number in &self.numbers {
-            // What cannot be removed now, the next swap removes.
+            // If that fails, the next swap removes it.
             let _ = fs::remove_file(self.folder.join(layout::file_of(*number)));
         }
     }

@@ -1,8 +1,8 @@
-//! The folders on the way to a key's versions, and that they are still there after a crash.
+//! The folders above a key's versions, made durable.
 //!
-//! Promise: a key's first version is linked only when every folder on the way to it is durable, whoever made it and
-//! whatever became of that one. So whoever sees a version relies on its folders without a sync of its own. Non-promise:
-//! folders above the one in which the store lies are the user's.
+//! Promise: a key's first version is linked only when every folder above it is durable, whichever process made it. So a
+//! process that sees a version relies on its folders without a sync of its own. Non-promise: the folders above the store are
+//! the user's.
 
 use super::layout;
 use std::collections::HashSet;
@@ -12,8 +12,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// The folders that this process found or made durable in the folder above: the store's own, its shelves, and those in
-/// which long names go on. They are never removed, so once is enough.
+/// The folders that this process made durable: the store's own, its shelves, and those in which long names continue. They
+/// are never removed, so once is enough.
 #[derive(Debug, Default)]
 pub struct Folders {
     durable: Mutex<HashSet<(u64, u64)>>,
@@ -26,24 +26,24 @@ impl Folders {
         self.remember(root)
     }
 
-    /// Makes a shelf, unless it is there; durable in either case.
+    /// Makes a shelf, unless it is there. It is durable in either case.
     pub fn make(&self, folder: &Path) -> io::Result<()> {
         make_durable(folder)?;
         self.remember(folder)
     }
 
-    /// The store's folder was made by somebody else. Whether that one lived to sync it is not known.
+    /// Another process made the store's folder, and perhaps died before it synced it.
     fn find_root(&self, root: &Path) -> io::Result<()> {
         match sync_folder(above(root)) {
-            // Then it was made by somebody with more rights, who gave it to us.
+            // Then somebody with more rights made it for us.
             Err(e) if e.kind() == ErrorKind::PermissionDenied => {}
             other => other?,
         }
         self.remember(root)
     }
 
-    /// Makes the folder of a key that has no version yet. It and every folder above it are durable then. A folder above
-    /// that is missing is made only if a first write makes such folders: a share that is not mounted has none.
+    /// Makes the folder of a key that has no version yet, durable with every folder above it. A missing folder above is made only
+    /// if a first write makes such folders: a share that is not mounted has none.
     pub fn lead_to(&self, root: &Path, key_folder: &Path) -> io::Result<()> {
         let mut way: Vec<&Path> = key_folder.ancestors().skip(1).take_while(|path| path.starts_with(root)).collect();
         way.reverse();
@@ -80,13 +80,13 @@ fn may_be_made(folder: &Path) -> bool {
 fn create_durable(folder: &Path) -> io::Result<()> {
     fs::create_dir(folder)?;
     sync_folder(above(folder)).inspect_err(|_| {
-        // A second sync proves nothing after one that failed. If the folder is made anew, its sync does.
+        // After a failed sync a second one proves nothing. The sync of a new folder does.
         let _ = fs::remove_dir(folder);
     })
 }
 
-/// The same, unless it is there. Then the folder above is synced all the same: whoever made it may have died before its
-/// sync, or may not have come to it yet.
+/// The same, unless it is there. Even then the folder above is synced: the process that made it may have died before its
+/// sync, or not reached it yet.
 fn make_durable(folder: &Path) -> io::Result<()> {
     match create_durable(folder) {
         Err(_) if folder.is_dir() => sync_folder(above(folder)),

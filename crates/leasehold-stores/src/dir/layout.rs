@@ -1,8 +1,8 @@
 //! Names and files of a directory store.
 //!
-//! Promise: two lease names never share a folder, not even where upper and lower case are the same or a component may
-//! have 255 bytes only; a version file that was cut or edited is noticed. Non-promise: a flipped bit in the body is for
-//! the record's own checksum to find.
+//! Promise: two lease names never share a folder, not even where upper and lower case are the same or a component has at most
+//! 255 bytes. A version file that was cut or edited is noticed. Non-promise: a flipped bit in the body is found by the
+//! record's own checksum.
 
 use leasehold_core::store::Revision;
 use leasehold_core::{Error, Kind, LeaseName, Nonce, Result};
@@ -54,7 +54,7 @@ pub fn name_of(components: &[String]) -> Option<LeaseName> {
         }
     }
     let name = LeaseName::new(name).ok()?;
-    // A stranger's folder may decode to a name without being its folder.
+    // Another program's folder may decode to a name without being its folder.
     (folder_of(&name) == components.iter().collect::<PathBuf>()).then_some(name)
 }
 
@@ -109,7 +109,7 @@ pub struct Version {
 }
 
 const MAGIC: &str = "leasehold-version-1";
-/// Stands for the tag that a key's first version does not have before it.
+/// Written instead of the previous tag in a key's first version.
 const FIRST: &str = "-";
 
 impl Version {
@@ -122,7 +122,7 @@ impl Version {
         bytes
     }
 
-    /// Decodes the file that stands at `number`; `place` names it in messages.
+    /// Decodes the file of this number; `place` names it in messages.
     pub fn decode(number: u64, bytes: &[u8], place: &Path) -> Result<Self> {
         Self::parse(number, bytes).ok_or_else(|| {
             let message = format!(

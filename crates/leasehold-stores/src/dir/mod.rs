@@ -7,12 +7,12 @@
 //! # Layout
 //! ```text
 //! leasehold-store                      marks the folder as ours, with the format
-//! tmp/<random>                         files being written; a day old, they are swept
+//! tmp/<random>                         files being written; removed when they are a day old
 //! <shelf>/<encoded name>/<20 digits>   one file per version; the highest number is the record
 //! <shelf>@<namespace>/...              the same for each other namespace
 //! ```
 //! Each version file begins with a random tag, and a revision is number and tag. An erase writes a version that says
-//! "erased", so numbers go on from there and no revision ever comes back.
+//! "erased", so numbers continue from there and no revision ever comes back.
 //!
 //! # Why a swap has one winner, however long a process sleeps
 //! Versions are collected, or the folder would grow for ever: when a swap to `M` is known to count, numbers up to `M -`
@@ -67,7 +67,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::oneshot;
 
-/// How many of the newest versions stay. More than a swap in a busy race needs; each costs one small file per lease.
+/// How many of the newest versions are kept. More than a swap in a busy race needs; each costs one small file per lease.
 pub const KEPT: u64 = 16;
 
 const BROKEN_OFF: &str = "the call into the folder was broken off";
@@ -91,7 +91,7 @@ impl DirStore {
         blocking(move || work(&root)).await
     }
 
-    /// A swap, or an erase. It goes on when the caller is dropped: it is done or not, never half.
+    /// A swap, or an erase. It continues when the caller is dropped: it is done or not, never half.
     async fn replace(&self, key: &Key, expected: Option<&Revision>, next: Option<&[u8]>) -> Result<Swap> {
         let (root, key) = (self.root.clone(), key.clone());
         let (expected, next) = (expected.cloned(), next.map(<[u8]>::to_vec));
@@ -105,7 +105,7 @@ impl DirStore {
     }
 }
 
-/// Runs blocking work that changes nothing beside the runtime.
+/// Runs blocking reads off the runtime.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| Err(Error::unavailable(BROKEN_OFF, e)))
 }
@@ -117,11 +117,11 @@ impl Store for DirStore {
         let local = volume == Volume::Local;
         Capabilities {
             name: "dir",
-            // Where links and listings were put to the test. Elsewhere they may well be as good; nobody has shown it.
+            // Where links and listings were tested. Elsewhere they may be as good, but that is not shown.
             class: if local || volume == Volume::Network("nfs") { Class::A } else { Class::B },
             clock: ClockSource::Store { grain: self.root.grain() },
             reach: if local { Reach::Host } else { Reach::Network },
-            // Other machines' changes are not hinted at.
+            // Other machines' changes give no hints.
             watch: if local { Watching::Hints } else { Watching::None },
             writes_along: false,
             durability: "fsync of file and folder before each answer",
@@ -130,7 +130,7 @@ impl Store for DirStore {
 
     async fn read(&self, key: &Key) -> Result<Reading> {
         if self.root.volume() == Volume::Local {
-            // A listing and a small file, mostly in memory: cheaper done than handed over. A server may take its time.
+            // A listing and a small file, mostly in memory: cheaper here than on another thread. A server may be slow.
             return self.root.read(key);
         }
         let key = key.clone();
@@ -172,7 +172,7 @@ impl Store for DirStore {
     }
 }
 
-/// Watches the folder, or while it does not exist yet, the one above in which it will come to be.
+/// Watches the folder, or, while it does not exist, the nearest one above.
 fn nearest(folder: &Path) -> Option<PathWatch> {
     folder.ancestors().take(3).find_map(|folder| PathWatch::entries(folder).ok())
 }

@@ -1,4 +1,4 @@
-//! The folder itself: opening, looking, listing and the clock.
+//! The folder itself: opening, reading, listing and the clock.
 
 use super::folders::{Folders, sync_folder};
 use super::layout::{self, Version};
@@ -18,13 +18,13 @@ use std::time::Duration;
 const MARKER: &str = "leasehold-store";
 const FORMAT: &str = "leasehold directory store, format 1\n";
 const STAGING: &str = "tmp";
-/// How often a look is repeated when the version it chose was collected in between.
+/// How often a read is repeated when the version it chose was collected in between.
 const MAX_LOOKS: u32 = 100;
-/// How far a stamp lies behind the kernel's clock: one tick of the slowest timer.
+/// How far a stamp is behind the kernel's clock: one tick of the slowest timer.
 const FINE_GRAIN: Duration = Duration::from_millis(10);
 /// The same where stamps are whole seconds, or even ones (FAT).
 const COARSE_GRAIN: Duration = Duration::from_secs(2);
-/// Age at which a staging file's process is given up. If it was only asleep, its link fails, and it says so.
+/// Age at which a staging file is removed. If its process was only asleep, its link then fails with an error.
 const ABANDONED: Duration = Duration::from_secs(24 * 3600);
 /// The deepest that a name's folder can be below its shelf: 400 encoded bytes at 200 per component.
 const MAX_DEPTH: usize = 3;
@@ -58,7 +58,7 @@ impl Root {
         let folders = Folders::default();
         match folders.create(&root) {
             Ok(()) => {}
-            // Whether it can be used shows below; on a read-only file system even an existing folder gives an error.
+            // Checked below; on a read-only file system this fails even for an existing folder.
             Err(_) if root.is_dir() => {}
             Err(e) if e.kind() == ErrorKind::NotFound => {
                 let above = root.parent().unwrap_or(&root).display().to_string();
@@ -116,7 +116,7 @@ impl Root {
         self.furnish().map_err(|e| failed(e, "cannot set up", &self.path))
     }
 
-    /// A folder with other things in it was probably not meant.
+    /// Refuses a folder with other files in it, which was probably named by mistake.
     fn refuse_strangers(&self) -> Result<()> {
         let entries = fs::read_dir(&self.path).map_err(|e| failed(e, "cannot list", &self.path))?;
         for entry in entries {
@@ -124,7 +124,7 @@ impl Root {
             let name = name.to_string_lossy();
             let ours = [MARKER, STAGING].contains(&&*name)
                 || Shelf::ALL.iter().any(|shelf| name.split('@').next() == Some(shelf.as_str()));
-            // What file systems put into every folder of theirs.
+            // Made by file systems themselves.
             let harmless = name.starts_with('.') || name == "lost+found";
             if !ours && !harmless {
                 let message = format!(
@@ -151,7 +151,7 @@ impl Root {
         sync_folder(&self.path)
     }
 
-    /// Finds out how finely the server stamps files, and sweeps what dead processes left.
+    /// Finds out how finely the server stamps files, and removes what dead processes left.
     fn learn_clock(&mut self) {
         // A local clock is read directly, however coarse the stamps are.
         if self.volume == Volume::Local {
@@ -160,7 +160,7 @@ impl Root {
             }
             return;
         }
-        // A stamp may fall on a whole second by chance, but hardly twice with a tick in between.
+        // A stamp may be a whole second by chance, but hardly twice with a tick in between.
         for _ in 0..2 {
             let Ok((staged, nanos)) = self.stage_unsynced() else { return };
             if nanos != 0 {
@@ -189,8 +189,8 @@ impl Root {
         }
         match self.stage_unsynced() {
             Ok((staged, _)) => Ok(staged.now),
-            // Who may never write here can decide nothing here, and may look by this machine's time. Any other failure
-            // may pass, and a decision by the wrong clock would stay.
+            // A user who may never write here decides nothing here, and may read by this machine's time. Any other failure
+            // may be temporary, and a decision by the wrong clock would be permanent.
             Err(e) if matches!(e.kind(), io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied) => {
                 Ok(local())
             }
@@ -215,7 +215,7 @@ impl Root {
 
     fn create_staged(&self) -> io::Result<(File, Staged, u32)> {
         let path = self.path.join(STAGING).join(Nonce::random().to_string());
-        // Not exclusive: NFS servers keep an exclusive create's verifier in the very stamp that is wanted here.
+        // Not exclusive: NFS servers store an exclusive create's verifier in the very stamp that is needed here.
         let file = OpenOptions::new()
             .write(true)
             .create(true)
@@ -299,7 +299,7 @@ impl Root {
             let (bytes, revision) = match self.newest(&self.folder(&Key::new(shelf, &name))) {
                 Ok(Some(Version { mark, value: Some(bytes), .. })) => (bytes, mark.revision()),
                 Ok(_) => continue,
-                // A damaged file must not hide the others. No record decodes from nothing, and no swap expects this.
+                // A damaged file must not hide the others. No record decodes from nothing, and no swap expects this revision.
                 Err(e) if e.kind() == Kind::Corrupt => (Vec::new(), Revision("damaged".into())),
                 Err(e) => return Err(e),
             };
@@ -311,7 +311,7 @@ impl Root {
         Ok(Page { entries, more: false, now })
     }
 
-    /// Whether the shelf was never written to, in a store that is there.
+    /// Whether the shelf was never written to, in a store that exists.
     fn is_unmade(&self, shelf: Shelf) -> bool {
         let missing = self.shelf(shelf).symlink_metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound);
         missing && !self.namespace.is_default() && self.path.join(MARKER).is_file()
@@ -324,7 +324,7 @@ impl Root {
         };
         for entry in entries {
             let entry = entry.map_err(|e| failed(e, "cannot list", folder))?;
-            // What does not decode is a stranger's: desktop tools leave files everywhere.
+            // What does not decode is not ours: desktop tools leave files everywhere.
             let Ok(component) = entry.file_name().into_string() else { continue };
             let continued = layout::is_continued(&component);
             above.push(component);

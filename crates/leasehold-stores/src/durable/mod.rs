@@ -27,13 +27,13 @@ use std::time::Duration;
 use tokio::sync::mpsc::Sender;
 
 const TOKEN: &str = "LEASEHOLD_DO_TOKEN";
-/// What this client speaks.
+/// The version of the protocol that this client speaks.
 const PROTOCOL: u64 = 1;
 /// The worker gives a sign of life every 15 s; a watch without any for longer is dead.
 const SILENCE: Duration = Duration::from_secs(40);
 /// Between two attempts to listen.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The most that is said of an error of the worker's own.
+/// How much of the worker's own error is quoted, in bytes.
 const MAX_SAID: usize = 200;
 
 /// A store in a Durable Object. Clones share their connections.
@@ -52,7 +52,7 @@ impl fmt::Debug for DurableStore {
     }
 }
 
-/// Refuses an address that cannot be one of a worker.
+/// Refuses an address that no worker can have.
 pub fn check(address: &Address) -> Result<()> {
     address.allow_options(&[CA])?;
     let [host] = address.hosts.as_slice() else {

@@ -15,7 +15,7 @@ use std::fmt;
 
 const API: &str = "DynamoDB_20120810";
 const CONTENT: &str = "application/x-amz-json-1.0";
-/// The most that is said of an error of the server's own.
+/// How much of the server's own error is quoted, in bytes.
 const MAX_SAID: usize = 200;
 
 /// Where requests go, and who signs them.
@@ -36,7 +36,7 @@ impl fmt::Display for Endpoint {
 pub(super) enum Failure {
     /// The condition did not hold; nothing changed.
     Mismatch,
-    /// There is no such table; nothing changed. It was said at this time.
+    /// There is no such table; nothing changed. The server answered at this time.
     NoTable(Timestamp),
     Error(Error),
 }
@@ -116,7 +116,7 @@ impl Endpoint {
                 if let Failure::Error(error) = &failure
                     && error.kind() == Kind::Unsupported
                 {
-                    // They may have been changed meanwhile, in a file or by a service.
+                    // They may have changed meanwhile, in a file or at a service.
                     self.credentials.forget().await;
                 }
                 Err(failure)

@@ -35,7 +35,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The most that one query is asked for.
+/// The largest page that one query asks for.
 const MAX_PAGE: usize = 1000;
 
 /// A store in a DynamoDB table. Clones share their connections.
@@ -52,7 +52,7 @@ impl fmt::Debug for DynamoStore {
     }
 }
 
-/// Refuses an address that cannot be one of a table.
+/// Refuses an address that no table can have.
 pub fn check(address: &Address) -> Result<()> {
     parts(address).map(drop)
 }
@@ -231,7 +231,7 @@ impl Store for DynamoStore {
                 Err(Failure::NoTable(now)) => return Ok(Page { entries: Vec::new(), more: false, now }),
                 Err(failure) => return Err(failure.into()),
             };
-            // The earliest: what came later is seen or not, as it happens.
+            // The earliest time: later changes may or may not be seen.
             let now = *told.get_or_insert(now);
             for item in answer["Items"].as_array().into_iter().flatten() {
                 let name = item["name"]["S"].as_str().unwrap_or_default();

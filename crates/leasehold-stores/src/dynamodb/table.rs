@@ -1,4 +1,4 @@
-//! The table: made when it is missed, and looked at by `doctor`.
+//! The table: created when it is missing, and examined by `doctor`.
 
 use super::DynamoStore;
 use super::connection::Failure;
@@ -8,12 +8,12 @@ use leasehold_core::{Error, Kind, Result};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// How long a new table may take; it is made once in its life.
+/// How long creating the table may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(250);
 
 impl DynamoStore {
-    /// Makes the table, or waits for the one that somebody else is making.
+    /// Creates the table, or waits for another process that does.
     pub(super) async fn make_table(&self) -> Result<()> {
         let question = json!({
             "TableName": self.table,
@@ -34,8 +34,8 @@ impl DynamoStore {
                     let message = format!("table `{}` is missing; make it: {}", self.table, self.by_hand());
                     return Err(Error::new(Kind::Unsupported, message).with_source(error));
                 }
-                // Somebody else was first, or the answer was lost: whether there is one, and what it is, is seen below.
-                // The record was surely not written.
+                // Another process was first, or the answer was lost: the loop below sees whether there is a table. The record
+                // was surely not written.
                 Kind::Unavailable | Kind::Indeterminate => {}
                 _ => return Err(error),
             },
@@ -56,13 +56,13 @@ impl DynamoStore {
     async fn is_active(&self) -> Result<bool> {
         match self.ask("DescribeTable", &json!({ "TableName": self.table })).await {
             Ok((answer, _)) => Ok(answer["Table"]["TableStatus"] == "ACTIVE"),
-            // A table that was just asked for may not be seen everywhere yet.
+            // A table that was just created may not be visible everywhere yet.
             Err(Failure::NoTable(_)) => Ok(false),
             Err(failure) => Err(failure.into()),
         }
     }
 
-    /// The command that makes the table.
+    /// The command that creates the table.
     fn by_hand(&self) -> String {
         format!(
             "aws dynamodb create-table --region {} --table-name {} --billing-mode PAY_PER_REQUEST \
@@ -124,12 +124,12 @@ impl DynamoStore {
         if status == "DISABLED" {
             return Ok(survey.fine(setting, "off"));
         }
-        let note = format!("{status}; a restored table has old epochs: `leasehold advance` every lease before use");
+        let note = format!("{status}; a restored table has old epochs: advance every lease before use");
         Ok(survey.fine(setting, note))
     }
 }
 
-/// Replicas that take writes without asking each other may both grant.
+/// Replicas that accept writes independently may both grant.
 fn replicas(table: &Value) -> Survey {
     let setting = "global table";
     let regions: Vec<&str> = table["Replicas"]

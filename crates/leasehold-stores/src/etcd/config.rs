@@ -1,6 +1,6 @@
-//! Where a cluster is and how to get in: from the URL, and where that says nothing from etcdctl's own variables.
+//! Where a cluster is and how to log in: from the URL, and otherwise from etcdctl's own variables.
 //!
-//! Promise: what contradicts itself is refused, and TLS is never given up silently. Non-promise: nothing is reached here.
+//! Promise: contradictions are refused, and TLS is never dropped silently. Non-promise: nothing is connected here.
 
 use crate::http;
 use crate::open::concealed;
@@ -19,7 +19,7 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 /// A variable of the environment.
 pub(super) type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// One member, or what stands in front of some.
+/// One member, or a proxy in front of some.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Endpoint {
     /// `http://host:port`
@@ -51,7 +51,7 @@ pub(super) fn check(address: &Address) -> Result<()> {
     if !address.path.is_empty() {
         return Err(address.invalid("no path can stand here; another room is `?namespace=NAME`"));
     }
-    // Without hosts it is the environment that says whether there is TLS.
+    // Without hosts the environment decides whether there is TLS.
     if address.hosts.is_empty() { Ok(()) } else { refuse_files_without_tls(address, address.scheme == TLS) }
 }
 
@@ -83,7 +83,7 @@ impl Config {
 
     /// The HTTP client. Reads the PEM files.
     pub(super) fn client(&self) -> Result<Client> {
-        // HTTP/1.1: a watch has a connection of its own, so ending it is dropping it. Answers never lead elsewhere.
+        // HTTP/1.1: a watch has a connection of its own, and is ended by dropping it. Redirects are not followed.
         let mut builder = http::builder().http1_only().redirect(redirect::Policy::none()).tcp_keepalive(KEEPALIVE);
         if let Some(file) = &self.ca {
             let trusted = Certificate::from_pem_bundle(&pem(file)?).map_err(|e| not_pem(file, "certificate", e))?;

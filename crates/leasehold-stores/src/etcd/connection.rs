@@ -1,8 +1,8 @@
 //! The members of a cluster, and the login: which one is asked, what happens when it is away, and with which token.
 //!
-//! Promise: a read goes on to the next member when one is away or in trouble; a write only when it surely was not sent,
-//! or was refused for its token. Every call ends within [`CALL`]. Non-promise: nothing here balances load; the member
-//! that answered last is asked again, so that in quiet times all clients share one member's clock.
+//! Promise: a read tries the next member when one is away or in trouble; a write does so only when it surely was not sent, or
+//! was refused for its token. Every call ends within [`CALL`]. Non-promise: nothing here balances load; the member that
+//! answered last is asked again, so that usually all clients share one member's clock.
 
 use super::config::{Config, Credentials, Endpoint};
 use super::error::{Cause, Refusal};
@@ -35,7 +35,7 @@ pub(super) struct Connections {
     login: Mutex<LoginState>,
 }
 
-/// What is known about getting in.
+/// What is known about the login.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum LoginState {
     Untried,
@@ -44,7 +44,7 @@ enum LoginState {
     NotNeeded,
 }
 
-/// What came back.
+/// A member's reply.
 #[derive(Debug)]
 pub(super) enum Reply<'a> {
     /// From this place.
@@ -82,7 +82,7 @@ impl Connections {
         self.good.load(Ordering::Relaxed) % self.endpoints.len()
     }
 
-    /// Leaves a member that gave no answer: the next call asks another.
+    /// Turns away from a member that gave no answer: the next call asks another.
     pub(super) fn leave(&self, index: usize) {
         let next = (index + 1) % self.endpoints.len();
         let _ = self.good.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
@@ -95,7 +95,7 @@ impl Connections {
             let token = self.token().await?;
             let reply = self.send(path, &body, token.as_deref(), phase).await?;
             match reply {
-                // Refused before it was proposed or instead of being applied: it can be sent again.
+                // Surely not applied, so it can be sent again.
                 Reply::Refused(refusal) if refusal.cause != Cause::NotPermitted && self.may_log_in_again(&refusal) => {
                     let token = self.log_in_again(token.as_deref()).await?;
                     self.send(path, &body, token.as_deref(), phase).await
@@ -191,7 +191,7 @@ impl Connections {
         self.credentials.is_some() && causes.contains(&refusal.cause)
     }
 
-    /// Another token than the stale one. Those who come while somebody logs in take what comes of that.
+    /// Replaces a stale token. Concurrent callers share one login.
     pub(super) async fn log_in_again(&self, stale: Option<&str>) -> Result<Option<Arc<str>>> {
         let Some(credentials) = &self.credentials else { return Ok(None) };
         let mut login = self.login.lock().await;

@@ -1,7 +1,7 @@
-//! What etcd says instead of phase it, and what that means for the caller.
+//! What etcd answers instead of doing what was asked, and what that means for the caller.
 //!
-//! Promise: a write is said to be surely not applied only for refusals that etcd gives before a proposal or instead of
-//! applying it. Everything else, known or new, leaves a write unknown.
+//! Promise: a write counts as surely not applied only for refusals that etcd gives before a proposal or instead of applying
+//! it. Everything else, known or new, leaves a write unknown.
 
 use super::wire::Refused;
 use crate::http::Answer;
@@ -11,11 +11,11 @@ use leasehold_core::{Error, Kind, printable};
 /// Why it was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// The token is unknown, expired or from before a change of users: a new one may do.
+    /// The token is unknown, expired or from before a change of users: a new one may work.
     StaleToken,
     /// No token was sent, and one is needed.
     NoUser,
-    /// Nobody can log in: everybody may do everything.
+    /// Authentication is off: everybody may do everything.
     AuthIsOff,
     BadCredentials,
     NotPermitted,
@@ -25,12 +25,12 @@ pub(super) enum Cause {
     Busy,
     Corrupt,
     NotEtcd,
-    /// No leader, a new leader, a timeout, or what no one thought of.
+    /// No leader, a new leader, a timeout, or anything unknown.
     Trouble,
 }
 
-/// By text, as the gateway of etcd 3.4 was seen or is known to give it. A release that words one differently makes it
-/// `Trouble`, which claims nothing about a write.
+/// By text, as the gateway of etcd 3.4 words it. If a release words one differently, it becomes `Trouble`, which claims
+/// nothing about a write.
 const CAUSES: &[(&str, Cause)] = &[
     ("invalid auth token", Cause::StaleToken),
     ("revision in header is old", Cause::StaleToken),
@@ -67,13 +67,13 @@ impl Refusal {
         }
     }
 
-    /// From what was said.
+    /// From a message.
     pub(super) fn saying(message: &str, place: &str) -> Self {
         let cause = CAUSES.iter().find(|(text, _)| message.contains(text)).map_or(Cause::Trouble, |(_, cause)| *cause);
         Refusal { cause, place: place.to_owned(), said: printable(message) }
     }
 
-    /// Whether another member may do better.
+    /// Whether another member may succeed.
     pub(super) fn is_trouble(&self) -> bool {
         self.cause == Cause::Trouble
     }
@@ -94,7 +94,7 @@ impl Refusal {
                 Kind::Unsupported,
                 "grant the user's role `etcdctl role grant-permission ROLE readwrite --prefix=true /leasehold/`",
             ),
-            // Reading here means: it was looked up, and nothing was written.
+            // After a read-back that found nothing written.
             Cause::NoSpace => (
                 phase.unanswered(),
                 "its quota is used up; run `etcdctl compact`, `etcdctl defrag` and `etcdctl alarm disarm`, and set \

@@ -3,8 +3,8 @@
 //! Promise: a swap is one transaction that compares the key's `mod_revision`, a number of the whole cluster that never
 //! comes twice; reads are linearizable; an answered write is in the write-ahead logs of most members, fsynced, so epochs
 //! rise through crash and failover. Keys are `/leasehold/NAMESPACE/SHELF/NAME`, without a lease of etcd's own, so nothing
-//! expires. What watchers want to know is put, with nothing in it, under `/leasehold/NAMESPACE/news/SHELF/NAME` in the same
-//! transaction: who waits watches that, and not every renewal.
+//! expires. To notify watchers, the same transaction puts an empty value under `/leasehold/NAMESPACE/news/SHELF/NAME`, so that
+//! renewals wake nobody.
 //! Non-promise: the clock is the `Date` header of the member that answered, cut to whole seconds; members whose
 //! clocks differ let a lease expire earlier or later by as much (the fence holds).
 //!
@@ -39,10 +39,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use wire::{Pair, Ranged, Swapped, base64};
 
-/// More than any page has: etcd's own limit is a signed number.
+/// The largest page: etcd's limit is a signed number.
 const MOST_KEYS: usize = i64::MAX as usize;
 
-/// What the `Date` header tells.
+/// The resolution of the `Date` header.
 const GRAIN: Duration = Duration::from_secs(1);
 
 /// A store in an etcd cluster. Clones share connections.
@@ -59,12 +59,12 @@ impl fmt::Debug for EtcdStore {
     }
 }
 
-/// Refuses an address that this store could not use. Nothing is read or reached.
+/// Refuses an address that this store could not use. Nothing is read or connected.
 pub fn check(address: &Address) -> Result<()> {
     config::check(address)
 }
 
-/// Gets ready. Certificates are read; the first call makes the connection.
+/// Reads certificates; the first call connects.
 pub async fn open(address: &Address, namespace: &Namespace) -> Result<EtcdStore> {
     let config = Config::gather(address, &|name| std::env::var(name).ok())?;
     let connections = Arc::new(Connections::new(config)?);
@@ -80,7 +80,7 @@ impl EtcdStore {
         format!("{}{}", self.shelf(key.shelf), key.name)
     }
 
-    /// What is written when there is news about a record.
+    /// The key that is put to notify watchers of a record.
     fn news(&self, key: &Key) -> String {
         format!("{}news/{}/{}", self.prefix, key.shelf.as_str(), key.name)
     }
@@ -93,13 +93,13 @@ impl EtcdStore {
         Ok((parsed(&answer, Phase::Reading, place)?, answer.now))
     }
 
-    /// The record that is there now, if any.
+    /// The present record, if any.
     async fn find(&self, key: &str) -> Result<(Option<Versioned>, leasehold_core::Timestamp)> {
         let (found, now) = self.range(&json!({ "key": base64(key) })).await?;
         Ok((found.kvs.into_iter().next().map(Pair::versioned), now))
     }
 
-    /// Does these things if the key's `mod_revision` is this; 0 stands for a key that is not there.
+    /// Runs these operations if the key has this `mod_revision`; 0 stands for a missing key.
     async fn transact(&self, key: &str, expected: u64, success: &[Value]) -> Result<Swap> {
         let compare = json!({
             "key": base64(key), "target": "MOD", "result": "EQUAL", "mod_revision": expected.to_string(),
@@ -117,8 +117,8 @@ impl EtcdStore {
             }
             Reply::Refused(refusal) => refusal,
         };
-        // The write that fills the quota is applied *and* answered so: only a look tells whether this was the one. The
-        // answer came after it was applied, so the look does see it.
+        // The write that fills the quota is applied *and* answered with this error: only a read shows whether this was the
+        // one. The answer comes after the write was applied, so the read sees it.
         if refusal.cause == Cause::NoSpace
             && let Ok((found, _)) = self.find(key).await
             && found.and_then(|value| number(&value.revision)).unwrap_or(0) == expected
@@ -145,7 +145,7 @@ fn delete(key: &str) -> Value {
     json!({ "request_delete_range": { "key": base64(key) } })
 }
 
-/// A revision that this store never gave stands for no value at all. 0 would stand for "not there".
+/// None for a revision that this store never gave, and for 0, which would mean a missing key.
 fn number(revision: &Revision) -> Option<u64> {
     revision.0.parse().ok().filter(|number| *number > 0)
 }
@@ -180,7 +180,7 @@ impl Store for EtcdStore {
         let success = match change.next {
             Next::Put(value) if change.notify => vec![put(&key, value), put(&news, b"")],
             Next::Put(value) => vec![put(&key, value)],
-            // That it goes is news too, and the last there will be.
+            // Erasing notifies too, by deleting the key.
             Next::Erase => vec![delete(&key), delete(&news)],
         };
         self.transact(&key, expected, &success).await
@@ -191,12 +191,12 @@ impl Store for EtcdStore {
             return skip_by_reading(self, shelf, range).await;
         }
         let shelf = self.shelf(shelf);
-        // The key that comes just after a name has a zero byte behind it.
+        // The first key after a name is the name with a zero byte.
         let begin = range.after.map_or_else(|| shelf.clone(), |name| format!("{shelf}{name}\0"));
         let end = format!("{}0", shelf.trim_end_matches('/'));
         let body = json!({
             "key": base64(&begin), "range_end": base64(&end), "sort_order": "ASCEND", "sort_target": "KEY",
-            // One more would not be needed, for the answer says whether there is more; but 0 would mean all.
+            // The answer says whether there is more, so the limit is enough; 0 would mean all.
             "limit": range.limit.clamp(1, MOST_KEYS).to_string(),
         });
         let (found, now) = self.range(&body).await?;

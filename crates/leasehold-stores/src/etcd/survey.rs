@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Members' clocks may seem this far apart: the grain, and what the exchanges take.
+/// Members' clocks may appear this far apart: the grain, and the duration of the exchanges.
 const SKEW: Duration = Duration::from_secs(2);
 /// The share of the quota above which it is time to compact, in percent.
 const FULL: u64 = 80;
@@ -97,7 +97,7 @@ fn alarmed(survey: Survey, alarms: &Alarms) -> Survey {
     }
 }
 
-/// Asks every endpoint for its time at once. One that is away is not a reason to fail.
+/// Asks every endpoint for its time at once. One that is away is no failure.
 async fn clocks(survey: Survey, connections: &Connections) -> Result<Survey> {
     if connections.endpoints().len() < 2 {
         return Ok(survey.fine("members' clocks", "one endpoint given, so one clock is used"));

@@ -1,7 +1,7 @@
 //! The streaming watch: one line of JSON for every change of a key, passed on as a hint.
 //!
-//! Promise: a change after [`watch`] returned is hinted at while the member is there; after a cut the watch is made
-//! anew and hints once, for what it may have missed. The task ends with its receiver. Non-promise: hints may be lost.
+//! Promise: a change after [`watch`] returned gives a hint while the member is there. After a cut the watch is opened again and
+//! hints once, for what it may have missed. The task ends with its receiver. Non-promise: hints may be lost.
 
 use super::connection::Connections;
 use super::error::Refusal;
@@ -17,15 +17,15 @@ use std::time::Duration;
 use tokio::sync::mpsc::Sender;
 use tokio::time::{sleep, timeout};
 
-/// How long a member may take to say that it watches.
+/// How long a member may take to confirm a watch.
 const OPENING: Duration = Duration::from_secs(5);
-/// The pause before a watch that broke off is made anew, doubled while that fails.
+/// The pause before a broken watch is opened again, doubled while that fails.
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(16);
 /// No line is longer: a record is far smaller.
 const MAX_LINE: usize = 16 << 20;
 
-/// Watches one key. Returns when the server watches, or when that failed for now.
+/// Watches one key. Returns when the server has confirmed it, or when that failed for now.
 pub(super) async fn watch(connections: &Arc<Connections>, key: &str) -> Watch {
     let body = json!({ "create_request": { "key": base64(key) } }).to_string();
     let (sender, watch) = Watch::channel();
@@ -70,7 +70,7 @@ async fn follow(connections: &Connections, index: usize, body: &str, sender: &Se
 /// A watch that the server has confirmed.
 struct Stream {
     response: Response,
-    /// What came and is not yet a whole line.
+    /// Bytes of a line that is not complete yet.
     rest: Vec<u8>,
     place: String,
 }
@@ -99,7 +99,7 @@ impl Stream {
         token: Option<&str>,
     ) -> Result<Result<Self, Refusal>> {
         let place = connections.endpoints()[index].place.clone();
-        // A member without a leader would be silent: it is to end the watch instead.
+        // Makes a member without a leader end the watch, instead of being silent.
         let request = connections.request(index, "watch", token).header("Grpc-Metadata-Hasleader", "true");
         let response = request.body(body.to_owned()).send().await.map_err(|e| broken(&place).with_source(e))?;
         let status = response.status().as_u16();
@@ -143,7 +143,7 @@ impl Stream {
     }
 }
 
-/// The one place where the driver's error becomes ours: a watch is broken, and that is all there is to say.
+/// The one place where the driver's error becomes ours: a watch is broken, for whatever reason.
 fn broken(place: &str) -> Error {
     Error::new(Kind::Unavailable, format!("the watch at {place} broke off"))
 }

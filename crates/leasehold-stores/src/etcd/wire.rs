@@ -50,7 +50,7 @@ pub(super) struct Swapped {
     pub(super) succeeded: bool,
 }
 
-/// The answer of a range. Without a header it is not etcd's: nothing found must not be read into any other JSON.
+/// The answer of a range. Without a header it is not etcd's: other JSON must not be taken for an empty answer.
 #[derive(Debug, Deserialize)]
 pub(super) struct Ranged {
     #[serde(rename = "header")]
@@ -81,7 +81,7 @@ pub(super) struct Authenticated {
     pub(super) token: String,
 }
 
-/// What is said instead of an answer. etcd 3.4 says it twice, as `message` and as `error`.
+/// An error answer. etcd 3.4 has the text twice, as `message` and as `error`.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Refused {
     #[serde(default)]
@@ -110,7 +110,7 @@ pub(super) struct Status {
     pub(super) version: String,
     #[serde(rename = "dbSize", deserialize_with = "number")]
     pub(super) size: u64,
-    /// Not told by etcd 3.4; read where a later release tells it.
+    /// Missing in etcd 3.4; read where a later release has it.
     #[serde(rename = "dbSizeQuota", deserialize_with = "number")]
     pub(super) quota: u64,
 }

@@ -10,17 +10,17 @@ use reqwest::{Client, Url};
 use serde_json::Value;
 use std::fmt;
 
-/// The most that is said of an error of the server's own.
+/// How much of the server's own error is quoted, in bytes.
 const MAX_SAID: usize = 200;
 
 /// Where access tokens come from.
 pub(super) enum Tokens {
-    /// An emulator takes everybody for its master.
+    /// An emulator accepts everybody.
     Emulator,
     Google(Renewed<GcpCredential>),
 }
 
-/// Where requests go, and by whose leave.
+/// Where requests go, and with which token.
 pub(super) struct Service {
     client: Client,
     tokens: Tokens,
@@ -58,7 +58,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// A token is not sent in the clear, but to this machine.
+/// Whether it is an endpoint. A token is sent unencrypted only to this machine.
 pub(super) fn is_endpoint(text: &str) -> bool {
     let Ok(url) = Url::parse(text) else { return false };
     let host = url.host_str().unwrap_or_default();
@@ -88,7 +88,7 @@ impl Service {
 
     /// One call. A write is sent once.
     pub(super) async fn call(&self, call: &str, question: &Value, phase: Phase) -> Result<Value, Failure> {
-        // Without a token nothing is sent: an error of its is none of a write.
+        // Without a token nothing is sent, so an error here leaves no write unknown.
         let url = format!("{}/v1/{}{call}", self.base, self.documents);
         let request = self.client.post(url).json(question);
         let request = match &self.tokens {
@@ -98,7 +98,7 @@ impl Service {
         let answer = untimed(request, phase, &self.base).await?;
         if answer.status != 200 {
             if let (401, Tokens::Google(tokens)) = (answer.status, &self.tokens) {
-                // It may have been revoked, and another may be had.
+                // It may have been revoked, and another may be available.
                 tokens.forget().await;
             }
             return Err(self.refused(&answer, phase));

@@ -32,10 +32,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The database that is meant where none is named.
+/// The database if none is named.
 const DEFAULT_DATABASE: &str = "(default)";
 const PUBLIC: &str = "https://firestore.googleapis.com";
-/// The most that one query is asked for.
+/// The largest page that one query asks for.
 const MAX_PAGE: usize = 300;
 
 /// A store in a Firestore database. Clones share their connections.
@@ -52,14 +52,14 @@ impl fmt::Debug for FirestoreStore {
     }
 }
 
-/// What an address says.
+/// The parts of an address.
 struct CollectionPath<'a> {
     project: &'a str,
     database: &'a str,
     collection: &'a str,
 }
 
-/// Refuses an address that cannot be one of a collection.
+/// Refuses an address that no collection can have.
 pub fn check(address: &Address) -> Result<()> {
     parts(address).map(drop)
 }
@@ -133,7 +133,7 @@ impl FirestoreStore {
         match self.service.call(":commit", &question, Phase::Writing).await {
             Ok(answer) => {
                 let now = time(&answer["commitTime"]).ok_or_else(|| self.garbled(Phase::Writing))?;
-                // What is deleted has no update time.
+                // A deleted document has no update time.
                 let revision = answer["writeResults"][0]["updateTime"].as_str().unwrap_or_default();
                 Ok(Swap::Done { revision: Revision(revision.to_owned()), now })
             }
@@ -178,8 +178,8 @@ impl Store for FirestoreStore {
         Capabilities {
             name: "firestore",
             class: Class::A,
-            // Commits are stamped to the microsecond. How far behind a read's stamp may lie is not documented: the same
-            // as the `Date` header of other services is assumed.
+            // Commits are stamped to the microsecond. How far behind a read's stamp may be is not documented; we assume the
+            // same as for the `Date` header of other services.
             clock: ClockSource::Store { grain: Duration::from_secs(1) },
             reach: Reach::Network,
             watch: Watching::None,
@@ -201,7 +201,7 @@ impl Store for FirestoreStore {
         change.check(&self.capabilities())?;
         let precondition = match change.expected {
             None => json!({ "exists": false }),
-            // What is no time is the revision of nothing.
+            // Not a time, so not a revision of ours.
             Some(revision) if millis_of(&revision.0).is_none() => return Ok(Swap::Mismatch),
             Some(revision) => json!({ "updateTime": revision.0 }),
         };
@@ -240,7 +240,7 @@ impl Store for FirestoreStore {
             }
             let answers = self.ask(&format!("{parent}:runQuery"), &json!({ "structuredQuery": query })).await?;
             let stamp = answers.iter().find_map(|answer| time(&answer["readTime"]));
-            // The earliest: what came later is seen or not, as it happens.
+            // The earliest time: later changes may or may not be seen.
             let now = *told.get_or_insert(stamp.ok_or_else(|| self.garbled(Phase::Reading))?);
             let documents: Vec<&Value> = answers.iter().filter_map(|answer| answer.get("document")).collect();
             for document in &documents {
@@ -271,7 +271,7 @@ impl Store for FirestoreStore {
             let survey = survey.advise(setting, format!("emulator at {}", self.service), advice);
             return Ok(Survey { class: Class::B, ..survey });
         }
-        // That it answers shows that project, database and credentials are right.
+        // An answer shows that project, database and credentials are right.
         let probe = json!({ "documents": [format!("{}/probe/n:survey", self.parent)] });
         self.ask(":batchGet", &probe).await?;
         let expiry = "not seen from here; set no TTL policy on these collections, records must never expire";

@@ -1,4 +1,4 @@
-//! The client of stores that are web services: whom it trusts, and a read that is asked twice.
+//! The client of stores that are web services: whom it trusts, and when it repeats a read.
 //!
 //! Promise: it follows no redirect, so a write goes where it was sent and nowhere else; only reads are repeated.
 //! Non-promise: authentication is each store's own.
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// The option that names a file with further certificate authorities.
 pub(crate) const CA: &str = "ca";
-/// A failure that comes sooner than this was that of a kept connection that the server had closed.
+/// A failure sooner than this means that the server had closed a pooled connection.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// A client that trusts the system's certificate authorities, and those in the file that the option `ca` names.
@@ -61,7 +61,7 @@ pub(crate) async fn reading(request: RequestBuilder, place: &str) -> Result<Answ
     twice(request, |request| exchange(request, Phase::Reading, place)).await
 }
 
-/// Sends a request that changes nothing, and once more where a kept connection turned out to be closed.
+/// Sends a request that changes nothing, and again if a pooled connection turned out to be closed.
 async fn twice<T, Sent>(request: RequestBuilder, send: impl Fn(RequestBuilder) -> Sent) -> Result<T>
 where
     Sent: Future<Output = Result<T>>,

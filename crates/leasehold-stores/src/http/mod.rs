@@ -1,7 +1,7 @@
-//! One HTTP exchange with a store's server: what its failure means, and what time the server says it is.
+//! One HTTP exchange with a store's server: what its failure means, and the server's time.
 //!
-//! Promise: an error is `Unavailable` only where the server surely did not get a write; a secret in a URL or a header
-//! never reaches a message. Non-promise: what a status means is for the store to say.
+//! Promise: an error is `Unavailable` only where the server surely did not get a write; a secret in a URL or a header never
+//! appears in a message. Non-promise: each store decides what a status means.
 
 #[cfg(any(feature = "durable", feature = "dynamodb", feature = "firestore"))]
 pub(crate) mod client;
@@ -20,7 +20,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Idle connections are dropped before servers and balancers do so themselves.
 const IDLE: Duration = Duration::from_secs(50);
 
-/// What a server says when it does not like a client's certificate, or that there is none.
+/// TLS alerts of a server that rejects the client's certificate, or wants one.
 const DISTRUST: &[AlertDescription] = &[
     AlertDescription::AccessDenied,
     AlertDescription::BadCertificate,
@@ -43,7 +43,7 @@ pub(crate) struct Answer {
     pub(crate) body: Vec<u8>,
 }
 
-/// The client's settings that all stores share.
+/// Client settings that all stores share.
 pub(crate) fn builder() -> ClientBuilder {
     crate::tls::install();
     Client::builder().connect_timeout(CONNECT).pool_idle_timeout(IDLE).tcp_nodelay(true).no_proxy()
@@ -88,12 +88,12 @@ fn failed(error: reqwest::Error, phase: Phase, place: &str) -> Error {
         let message = format!("no tls connection to {place}; check the certificate authority and the certificates");
         return Error::new(Kind::Unsupported, message).with_source(error.without_url());
     }
-    // A connection that could not be made carried nothing.
+    // Without a connection nothing was sent.
     let kind = if error.is_connect() || error.is_builder() { Kind::Unavailable } else { phase.unanswered() };
     Error::new(kind, format!("cannot reach {place}")).with_source(error.without_url())
 }
 
-/// Whether one end does not trust the other: no request is read before that is settled, and trying again is no use.
+/// Whether one end rejects the other's certificate. That happens before a request is read, and retrying does not help.
 fn distrusts(error: &reqwest::Error) -> bool {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
@@ -111,7 +111,7 @@ fn distrusts(error: &reqwest::Error) -> bool {
     false
 }
 
-/// The time in a `Date` header. It is cut to whole seconds, so it never lies ahead.
+/// The time in a `Date` header. It has whole seconds, rounded down, so it is never ahead.
 fn time_of(date: &str) -> Option<Timestamp> {
     let since = httpdate::parse_http_date(date).ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
     Some(Timestamp::from_millis(u64::try_from(since.as_millis()).ok()?))

@@ -1,4 +1,4 @@
-//! How to reach the server: the address, then the option file, then the environment, as MySQL's own programs have it.
+//! How to reach the server: the address, then the option file, then the environment, as with MySQL's own programs.
 //!
 //! From `~/.my.cnf` the section `[client]` is read: user, password, host, port, socket, ssl-mode, ssl-ca. From the
 //! environment: `MYSQL_HOST`, `MYSQL_TCP_PORT`, `MYSQL_PWD`, and `USER` as the last resort for the user.
@@ -12,23 +12,23 @@ use std::time::Duration;
 
 const OPTIONS: &[&str] = &["socket", "ssl-ca", "ssl-mode"];
 const DEFAULT_PORT: u16 = 3306;
-/// The most that a packet may hold: far more than a record.
+/// The largest packet, far larger than a record.
 const PACKET: usize = 16 * 1024 * 1024;
-/// After this long without use the driver takes a new connection: servers close theirs after 8 hours by default.
+/// After this long without use the driver opens a new connection: servers close theirs after 8 hours by default.
 const IDLE_SECONDS: usize = 3600;
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// What is set on each connection. None of it is needed where the server's defaults are in place: it keeps a server or a
-/// user with odd defaults from breaking the contract, and makes a wait for another's transaction end before ours does.
+/// What is set on each connection. With the server's own defaults none of it is needed. It protects the contract where
+/// defaults were changed, and makes a wait for another transaction end before our own timeout.
 const SET_UP: &str = "SET SESSION autocommit = 1, innodb_lock_wait_timeout = 3; \
     SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ";
 
-/// How far the server must prove itself: the words that users of MySQL know.
+/// How the server is authenticated, in MySQL's own words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SslMode {
     Disabled,
-    /// Encrypted if the server can; against nobody who can alter what is sent.
+    /// Encrypted if the server can. No protection against an active attacker.
     Preferred,
-    /// Encrypted; the certificate is not looked at.
+    /// Encrypted; the certificate is not checked.
     Required,
     VerifyCa,
     VerifyIdentity,
@@ -48,7 +48,7 @@ impl SslMode {
     }
 }
 
-/// What surrounds the process.
+/// The process's environment and option file.
 #[derive(Debug, Default)]
 pub(super) struct Surroundings {
     variables: HashMap<&'static str, String>,
@@ -71,7 +71,7 @@ impl Surroundings {
 /// How to reach the server.
 #[derive(Debug)]
 pub(super) struct Config {
-    /// The server, as people may see it.
+    /// The server, for messages.
     pub(super) place: String,
     user: Option<String>,
     password: Option<Secret>,
@@ -83,7 +83,7 @@ pub(super) struct Config {
     ssl_ca: Option<PathBuf>,
 }
 
-/// Refuses an address that cannot be meant.
+/// Refuses an address by its text alone.
 pub(super) fn check(address: &Address) -> Result<()> {
     address.allow_options(OPTIONS)?;
     if address.hosts.len() > 1 {
@@ -113,13 +113,13 @@ pub(super) fn check(address: &Address) -> Result<()> {
 }
 
 impl Config {
-    /// Puts together what is known.
+    /// Combines the address with its surroundings.
     pub(super) fn gather(address: &Address, around: &Surroundings) -> Result<Self> {
         check(address)?;
         let file = around.option_file.as_deref().map(client_section).transpose()?.unwrap_or_default();
         let option = |name: &str| address.option(name).map(ToOwned::to_owned);
         let host = address.hosts.first().map(|host| host.name.clone());
-        // A socket in the file is for those who name no host.
+        // A socket in the file counts only if no host is named.
         let socket = option("socket").or_else(|| {
             let is_meant = host.is_none() && !file.contains_key("host");
             file.get("socket").filter(|_| is_meant).cloned()
@@ -136,7 +136,7 @@ impl Config {
         let ssl_mode = match option("ssl-mode").or_else(|| file.get("ssl-mode").cloned()) {
             Some(word) => SslMode::parse(&word)
                 .ok_or_else(|| Error::invalid("ssl-mode in ~/.my.cnf", word, "use DISABLED up to VERIFY_IDENTITY"))?,
-            // As MySQL's own programs: who names an authority wants it asked.
+            // As in MySQL's own programs: naming an authority means checking it.
             None if ssl_ca.is_some() => SslMode::VerifyCa,
             None => SslMode::Preferred,
         };
@@ -163,14 +163,14 @@ impl Config {
         })
     }
 
-    /// Whether a server without TLS will do.
+    /// Whether a server without TLS is accepted.
     pub(super) const fn may_be_plain(&self) -> bool {
         matches!(self.ssl_mode, SslMode::Preferred)
     }
 
-    /// The driver's options, without TLS if the server has none and that will do.
+    /// The driver's options; without TLS if the server has none and that is accepted.
     pub(super) fn options(&self, is_plain: bool) -> OptsBuilder {
-        // One connection, kept as it is when it is given back: nothing that we do leaves traces on it.
+        // One connection, not reset when it is returned: our statements leave no session state.
         let pool = PoolOpts::default()
             .with_constraints(PoolConstraints::new(1, 1).unwrap_or_default())
             .with_reset_connection(false);
@@ -184,7 +184,7 @@ impl Config {
             .db_name(Some(self.database.clone()))
             .ssl_opts(self.tls().filter(|_| !is_plain))
             .setup(vec![SET_UP])
-            // The driver would ask the server for each of these, or leave the address that was given for a socket.
+            // Otherwise the driver would ask the server for each of these, or use a socket instead of the address.
             .prefer_socket(false)
             .max_allowed_packet(Some(PACKET))
             .wait_timeout(Some(IDLE_SECONDS))
@@ -197,7 +197,7 @@ impl Config {
             return None;
         }
         crate::tls::install();
-        // For `VERIFY_CA` the name counts too: the driver cannot look at the one without the other.
+        // `VERIFY_CA` checks the name too: the driver cannot check one without the other.
         let looks_at_certificate = matches!(self.ssl_mode, SslMode::VerifyCa | SslMode::VerifyIdentity);
         let options = SslOpts::default().with_danger_accept_invalid_certs(!looks_at_certificate);
         Some(match &self.ssl_ca {
@@ -207,7 +207,7 @@ impl Config {
     }
 }
 
-/// The server as people may see it: what was given, filled up, without the password.
+/// The server, for messages: the address with its defaults, without the password.
 fn place(address: &Address, user: Option<&str>, host: &str, port: u16, socket: Option<&str>) -> String {
     let user = user.map(|user| format!("{}@", leasehold_core::printable(user))).unwrap_or_default();
     let server = match socket {
@@ -218,7 +218,7 @@ fn place(address: &Address, user: Option<&str>, host: &str, port: u16, socket: O
     format!("{}://{user}{server}/{}", address.scheme, leasehold_core::printable(&address.path))
 }
 
-/// The fields of `[client]`. A file that is not there has none.
+/// The fields of `[client]`; none if there is no file.
 fn client_section(path: &Path) -> Result<HashMap<String, String>> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -242,7 +242,7 @@ fn client_section(path: &Path) -> Result<HashMap<String, String>> {
     Ok(fields)
 }
 
-/// A value as in option files: quotes around it are taken off, some escapes stand for others, and ` #` begins a comment.
+/// A value of an option file: surrounding quotes are removed, escapes are resolved, and ` #` begins a comment.
 fn option_value(text: &str) -> String {
     let quote = text.chars().next().filter(|c| matches!(c, '"' | '\''));
     let bare = match quote {

@@ -1,7 +1,7 @@
-//! Connections to the server: a few at once, each for one exchange at a time, made anew when they broke.
+//! Connections to the server: a few at once, each for one exchange at a time, replaced when they break.
 //!
-//! Promise: an exchange ends in time; a connection that was left in the middle of one is never used again. Non-promise:
-//! nothing is sent twice but a question whose connection broke.
+//! Promise: an exchange ends in time; a connection that was left in the middle of one is never used again. Non-promise: only a
+//! read whose connection broke is sent again.
 
 use super::config::Config;
 use super::error::{Failure, Stop, meaning};
@@ -20,34 +20,34 @@ use tokio::time::timeout;
 
 /// How many exchanges run at once; others wait. Servers allow some 150 connections in all by default.
 const AT_ONCE: usize = 16;
-/// A connection that was used so recently is taken as it is.
+/// A connection that was used this recently is reused without a check.
 const WARM: Duration = Duration::from_millis(500);
 /// How often a login is tried: the driver sometimes fails a correct one.
 const LOGINS: u32 = 3;
-/// How long connecting may take, with the wait for a turn.
+/// How long connecting may take, including the wait for a turn.
 const CONNECT: Duration = Duration::from_secs(4);
-/// How long an answer may take. Longer than the server is told to wait for another's transaction.
+/// How long an answer may take: longer than the server waits for another transaction.
 const ANSWER: Duration = Duration::from_secs(5);
 /// How long a call may take in all.
 const CALL: Duration = Duration::from_secs(9);
 
-/// What the server said to one exchange.
+/// The server's answer to one exchange.
 #[derive(Debug)]
 pub(super) struct Answer {
     /// How many rows the first statement changed.
     pub(super) affected: u64,
-    /// What `LAST_INSERT_ID(…)` in it was given; for a statement that writes.
+    /// The value of its `LAST_INSERT_ID(…)`, for a statement that writes.
     pub(super) inserted: Option<u64>,
     /// The rows of each statement that succeeded.
     pub(super) sets: Vec<Vec<Row>>,
-    /// Why the next statement did not.
+    /// Why the next statement failed.
     pub(super) stopped: Option<Stop>,
 }
 
 /// A line to the server: a pool for one connection.
 struct Line {
     pool: Pool,
-    /// The connection, if it was used a moment ago.
+    /// The connection, if it was just used.
     warm: Option<(Conn, Moment)>,
 }
 
@@ -56,7 +56,7 @@ impl Line {
         Line { pool, warm: None }
     }
 
-    /// The connection. One that was not used for a while is looked at by the pool: it may be closed by now.
+    /// The connection. After a while without use the pool checks it first: it may be closed by now.
     async fn conn(&mut self) -> mysql_async::Result<Conn> {
         match self.warm.take() {
             Some((conn, used)) if SystemClock.now().saturating_since(used) < WARM => Ok(conn),
@@ -68,11 +68,11 @@ impl Line {
     }
 }
 
-/// The connections of one store. Never shown: the driver's pools know the password.
+/// The connections of one store. No `Debug`: the driver's pools know the password.
 pub(super) struct Connections {
     config: Config,
-    // Pools of the driver's, of one connection each: they notice that an idle connection was closed, which a connection
-    // alone does not, and in a larger one a connection that was just given back is not at hand at once.
+    // Pools of one connection each. A pool notices that an idle connection was closed, which a bare connection does not;
+    // and from a larger pool a connection that was just returned is not available at once.
     idle: Mutex<Vec<Line>>,
     turns: Semaphore,
     /// The server has no TLS, and the settings do not insist.
@@ -117,7 +117,7 @@ impl Connections {
         }
         let attempts = async {
             match self.attempt(phase, sql, values.clone()).await {
-                // A connection that was closed since, most likely: nothing is lost by asking again.
+                // Most likely the connection had been closed. Asking again is safe.
                 Err(Failure::Broken(_)) if phase == Phase::Reading => self.attempt(phase, sql, values).await,
                 attempted => attempted,
             }
@@ -138,18 +138,18 @@ impl Connections {
         connected.map_err(|_| Failure::Final(self.late(Phase::Connecting, CONNECT)))?
     }
 
-    /// Whether an answer counts, and what becomes of the connection it came over.
+    /// Decides whether an answer counts and whether its connection is kept.
     fn judge(&self, held: Held<'_>, answer: Result<Answer, Failure>) -> Result<Answer, Failure> {
         if let Err(Failure::Broken(_)) = &answer {
             return answer;
         }
-        // After a failover the server's name leads to another one, but an old connection would stay with this one.
+        // After a failover the name leads to another server, but an old connection would stay with this one.
         if let Ok(Answer { stopped: Some(Stop::ReadOnly(_)), .. }) = &answer {
             lock(&self.idle).clear();
             return answer;
         }
-        // An answer counts only if each statement was its own transaction: otherwise a write is not committed, and a
-        // read may be of long ago. Leaving the connection rolls back.
+        // An answer counts only if each statement was its own transaction: otherwise a write is not committed, and a read
+        // may be old. Dropping the connection rolls back.
         if !held.is_autocommit() {
             let message = format!("{} runs with autocommit off; turn it on, there or in the proxy", self.place());
             return Err(Failure::Final(Error::new(Kind::Unsupported, message)));
@@ -175,7 +175,7 @@ impl Connections {
                     self.is_plain.store(true, Ordering::Relaxed);
                 }
                 Err(Failure::Refused(stop)) => return Err(Failure::Final(stop.into_error(self.place()))),
-                // Nothing was asked yet, so asking again on another connection would only double the wait.
+                // Nothing was asked yet, so trying another connection would only double the wait.
                 Err(
                     Failure::Broken(error) | Failure::NoTls(error) | Failure::NoLogin(error) | Failure::Final(error),
                 ) => {
@@ -199,7 +199,7 @@ impl Connections {
     }
 }
 
-/// A connection in use. Unless it is given back it is closed, in whatever state it is.
+/// A connection in use. Unless it is returned, it is closed, whatever its state.
 struct Held<'a> {
     conn: Option<Conn>,
     line: Option<Line>,
@@ -216,7 +216,7 @@ impl Held<'_> {
                 Err(e) => Err(meaning(e, phase, place)),
             }
         } else {
-            // What fails here was not run.
+            // If this fails, the statement was not run.
             match conn.prep(sql).await.map_err(|e| meaning(e, Phase::Preparing, place)) {
                 Ok(statement) => match conn.exec_iter(statement, values).await {
                     Ok(result) => take(result, phase, place).await,
@@ -233,7 +233,7 @@ impl Held<'_> {
         }
     }
 
-    /// As the last good answer said; a refusal says nothing about it.
+    /// As the last successful answer said; a refusal says nothing about it.
     fn is_autocommit(&self) -> bool {
         let flags = self.conn.as_ref().and_then(Conn::last_ok_packet).map(|ok| ok.status_flags());
         flags.is_none_or(|flags| {
@@ -252,7 +252,7 @@ impl Held<'_> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        // One poll marks it as closed, so that the driver does not wait for the rest of an answer.
+        // One poll marks it as closed, so that the driver does not wait for the rest of the answer.
         if let Some(conn) = self.conn.take() {
             let _ = conn.disconnect().now_or_never();
         }
@@ -272,7 +272,7 @@ async fn take<P: Protocol>(mut result: QueryResult<'_, '_, P>, phase: Phase, pla
                 if !result.is_empty() {
                     continue;
                 }
-                // The driver keeps the refusal of a later statement for the next question.
+                // The driver reports the failure of a later statement with the next call.
                 match result.next().await.map_err(|e| meaning(e, phase, place)) {
                     Ok(_) => return Ok(answer),
                     Err(Failure::Refused(stop)) => return Ok(Answer { stopped: Some(stop), ..answer }),

@@ -1,26 +1,26 @@
-//! What the driver's errors mean: the one place that tells *surely not applied* from *may be applied*.
+//! What the driver's errors mean: the one place that separates *surely not applied* from *may be applied*.
 
 use crate::phase::Phase;
 use leasehold_core::{Error, Kind};
 use mysql_async::{DriverError, IoError, ServerError};
 use std::io;
 
-/// Why the server went no further.
+/// Why the server stopped.
 #[derive(Debug)]
 pub(super) enum Stop {
     /// The table was never made.
     NoTable,
     /// There is such a row already.
     Taken,
-    /// This user may not.
+    /// This user lacks a permission.
     NotPermitted(Error),
-    /// It is a replica, perhaps only by now.
+    /// It is a replica, perhaps since a failover.
     ReadOnly(Error),
     Failed(Error),
 }
 
 impl Stop {
-    /// The same, where it is no outcome that was expected.
+    /// As an error, where the caller has no other use for it.
     pub(super) fn into_error(self, place: &str) -> Error {
         match self {
             Stop::NoTable => Error::new(Kind::Unavailable, format!("{place} has no table leasehold_record")),
@@ -35,16 +35,16 @@ impl Stop {
 pub(super) enum Failure {
     /// The server answered with an error; the connection is fine.
     Refused(Stop),
-    /// The connection is broken; another one may do.
+    /// The connection is broken; another one may work.
     Broken(Error),
-    /// The driver's own pool is no more: take a new one.
+    /// The driver's pool has ended: a new one is needed.
     NoPool,
     /// The server has no TLS, and it was asked for.
     NoTls(Error),
-    /// The server does not know us, or the driver spoilt its proof: it drops the last byte of MariaDB's ed25519 challenge
-    /// where that is zero, once in 256 times.
+    /// The login was refused, perhaps wrongly: the driver drops the last byte of MariaDB's ed25519 challenge where that is zero,
+    /// once in 256 times.
     NoLogin(Error),
-    /// Another connection would do no better.
+    /// Another connection would fail too.
     Final(Error),
 }
 
@@ -89,7 +89,7 @@ pub(super) fn meaning(error: mysql_async::Error, phase: Phase, place: &str) -> F
     }
 }
 
-/// What the driver's TLS says of a certificate comes wrapped as invalid data.
+/// Whether TLS rejected a certificate; the driver wraps that as invalid data.
 fn is_distrust(error: &IoError) -> bool {
     match error {
         IoError::Tls(_) => true,
@@ -97,8 +97,8 @@ fn is_distrust(error: &IoError) -> bool {
     }
 }
 
-/// What the server's refusals mean. A write that met one that is not named here may have been applied: the server can
-/// also fail after its commit.
+/// What the server's refusals mean. After one that is not listed here a write may have been applied: the server can also fail
+/// after its commit.
 fn refused(error: &ServerError, phase: Phase, place: &str) -> Stop {
     let said: String = error.message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let said = format!("{said} (error {})", error.code);
@@ -133,11 +133,11 @@ fn refused(error: &ServerError, phase: Phase, place: &str) -> Stop {
             Kind::Unavailable,
             format!("no space left at {place}; nothing was changed, free some and try again"),
         )),
-        // Too many connections: whoever waits comes back.
+        // Too many connections: a waiter retries.
         1040 | 1203 | 1226 if phase == Phase::Connecting => {
             Stop::Failed(fail(Kind::Contended, format!("{place} has as many clients as it allows; try again")))
         }
-        // The same of a question, or a node that has not joined its cluster or rolled back at its behest.
+        // The same for a statement; or a node that has not joined its cluster, or was rolled back by it.
         1040 | 1203 | 1226 | 1047 | 3100 | 3101 => {
             Stop::Failed(fail(Kind::Unavailable, format!("{place} cannot serve now; try again")))
         }
@@ -146,7 +146,7 @@ fn refused(error: &ServerError, phase: Phase, place: &str) -> Stop {
             Kind::Unavailable,
             format!("{place} prepares no more statements; raise `max_prepared_stmt_count` there"),
         )),
-        // Not understood, or too large for it.
+        // Not understood, or too large.
         1064 | 1153 | 1193 | 1406 => Stop::Failed(fail(Kind::Unsupported, format!("{place} does not understand this"))),
         _ if phase == Phase::Writing => {
             Stop::Failed(fail(Kind::Indeterminate, format!("{place} failed in the middle of a write")))

@@ -1,16 +1,16 @@
 //! Records in one table of a MariaDB or MySQL database, for a fleet.
 //!
 //! Promise: one exchange per read and per write, each statement its own transaction; the server's clock in UTC, whatever
-//! its time zone; no session state that a proxy could lose to ill effect. The table is made by the first write that
-//! misses it. Non-promise: the server pushes nothing, so waiters poll once a second; and what a failover to a replica
-//! loses is lost here too (`survey` says which settings that hangs on). Reads must go to the server that takes the writes:
-//! a proxy that sends them to replicas breaks the contract.
+//! its time zone; no session state that a proxy could lose. The first write that finds no table creates it. Non-promise: the
+//! server pushes nothing, so waiters poll once a second; and what a failover to a replica loses is lost here too (`survey`
+//! says which settings decide that). Reads must go to the server that takes the writes: a proxy that sends them to replicas
+//! breaks the contract.
 //!
-//! The time of a write comes with the server's word that it was done: `LAST_INSERT_ID(…)` is part of that answer, so
-//! no second statement has to ask. A read gives the time as its first row.
+//! The answer to a write contains its time, in `LAST_INSERT_ID(…)`, so no second statement is needed. A read has the time as
+//! its first row.
 //!
-//! Parameters are bound. The driver prepares a statement when a connection first runs it, which costs one more exchange,
-//! and keeps it with the connection; so there are few of them.
+//! Parameters are bound. The driver prepares a statement when a connection first runs it, which costs one more exchange, and
+//! caches it with the connection; so there are few statements.
 //!
 //! Every write has a random revision, so none ever comes back, not even after a failover that lost writes.
 
@@ -36,7 +36,7 @@ use mysql_async::{Row, Value};
 use std::fmt;
 use std::time::Duration;
 
-/// What makes the table, in one line that a person can run too.
+/// The statement that creates the table, in one line that a person can run too.
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS leasehold_record (shelf VARBINARY(64) NOT NULL, \
     name VARBINARY(255) NOT NULL, revision BIGINT UNSIGNED NOT NULL, value MEDIUMBLOB NOT NULL, \
     PRIMARY KEY (shelf, name)) ENGINE=InnoDB";
@@ -88,18 +88,18 @@ impl fmt::Debug for MysqlStore {
     }
 }
 
-/// Refuses an address that cannot be meant.
+/// Refuses an address by its text alone.
 pub fn check(address: &Address) -> Result<()> {
     config::check(address)
 }
 
-/// Reads the surroundings (option file, environment) and gives a store. The first call connects.
+/// Reads the option file and the environment. The first call connects.
 pub async fn open(address: &Address, namespace: &Namespace) -> Result<MysqlStore> {
     let config = Config::gather(address, &config::Surroundings::of_this_process())?;
     Ok(MysqlStore { connections: Connections::new(config), namespace: namespace.clone() })
 }
 
-/// A connection to the database at this address, for what is not a store. Settings and TLS are found as for one.
+/// A connection to the database at this address, for uses other than a store. Settings and TLS are found in the same way.
 pub async fn connect(address: &Address) -> Result<mysql_async::Conn> {
     let config = Config::gather(address, &config::Surroundings::of_this_process())?;
     Connections::new(config).single().await
@@ -119,7 +119,7 @@ impl MysqlStore {
     fn written(&self, mut answer: Answer, now: impl Fn(&Answer) -> Result<Timestamp>) -> Result<Written> {
         match answer.stopped.take() {
             None => {}
-            // The statement itself was refused: nothing was written.
+            // The statement was refused: nothing was written.
             Some(stop) if answer.sets.is_empty() => {
                 return match stop {
                     Stop::NoTable => Ok(Written::NoTable),
@@ -216,8 +216,8 @@ impl MysqlStore {
     }
 
     async fn erase(&self, key: &Key, expected: u64) -> Result<Swap> {
-        // The answer to a DELETE tells no time, so the question follows in the same exchange, which takes no parameters. There
-        // is nothing to escape: names and namespaces have only letters, digits and a few signs that mean nothing to SQL.
+        // The answer to a DELETE has no time, so a SELECT follows in the same exchange, which takes no parameters. Nothing needs
+        // to be escaped: names and namespaces have only letters, digits and a few characters that mean nothing in SQL.
         let (shelf, name) = (self.namespace.shelf(key.shelf), &key.name);
         let row = format!("shelf = '{shelf}' AND name = '{name}' AND revision = {expected}");
         let sql = format!("DELETE FROM leasehold_record WHERE {row}; SELECT {NOW}");
@@ -233,15 +233,15 @@ impl MysqlStore {
     }
 }
 
-/// What became of a writing statement.
+/// The result of a writing statement.
 enum Written {
     At(Timestamp),
-    /// No row was as expected.
+    /// No row matched.
     Not,
     NoTable,
 }
 
-/// A revision that this store never gave stands for no value at all.
+/// None for a revision that this store never gave.
 fn number(revision: &Revision) -> Option<u64> {
     revision.0.parse().ok()
 }

@@ -37,7 +37,7 @@ pub(super) async fn look(connections: &Connections) -> Result<Survey> {
     Ok(judge(&seen))
 }
 
-/// What the server told.
+/// What the server reported.
 #[derive(Debug, Default)]
 struct Seen {
     version: String,
@@ -129,8 +129,8 @@ fn replication(survey: Survey, seen: &Seen) -> Survey {
         Some(count) => worse(survey).advise(
             "replicas",
             format!("{count}, asynchronous"),
-            "turn semi-synchronous replication on: a failover may lose swaps that were answered; after one, run \
-             `leasehold advance` where a guard reports that the store regressed",
+            "turn semi-synchronous replication on: a failover may lose swaps that were answered; after one, advance each \
+             lease whose guard reports that the store regressed",
         ),
         None => worse(survey).advise(
             "replicas",
@@ -160,7 +160,7 @@ fn clusters(mut survey: Survey, seen: &Seen) -> Survey {
     survey
 }
 
-/// What reads and writes of this server are worth.
+/// Whether this server may be read and written.
 fn reading(mut survey: Survey, seen: &Seen) -> Survey {
     let isolation = seen.get("transaction_isolation").or_else(|| seen.get("tx_isolation"));
     if isolation == Some("READ-UNCOMMITTED") {

@@ -1,9 +1,9 @@
 //! The leader's clock, as last told.
 //!
-//! Promise: a time that is given out was told by the leader before the caller's call ends, and was asked for at most
-//! [`FRESH`] before that call: it never lies ahead, and behind by less than [`GRAIN`]. Nothing is added to it, so the
-//! rate of our own clock matters only to measure those few milliseconds.
-//! Non-promise: a lone call asks anew each time. It is for many at once that one answer does.
+//! Promise: a time was answered by the leader before the caller's call ends, and was requested at most [`FRESH`] before that
+//! call. So it is never ahead, and behind by less than [`GRAIN`]. Nothing is added to it, so our own clock only measures those
+//! few milliseconds.
+//! Non-promise: a lone call asks each time. Only concurrent calls share an answer.
 
 use leasehold_core::Timestamp;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
@@ -11,32 +11,32 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How long before a call a time may have been asked for.
+/// How long before a call a time may have been requested.
 const FRESH: Duration = Duration::from_millis(40);
-/// How far a time may lie behind: [`FRESH`], and room for two clocks of which one is being adjusted.
+/// How far a time may be behind: [`FRESH`], and some slack for a clock that is being adjusted.
 pub(super) const GRAIN: Duration = Duration::from_millis(50);
 
-/// The last question for the time, answered or not.
+/// The last request for the time, answered or not.
 #[derive(Debug)]
 struct Asked {
     at: Moment,
     told: watch::Receiver<Option<Timestamp>>,
 }
 
-/// Where the last question is remembered.
+/// The last request for the time, shared by concurrent calls.
 #[derive(Debug, Default)]
 pub(super) struct Pulse(Mutex<Option<Asked>>);
 
 /// What a caller is to do.
 pub(super) enum Next {
-    /// Wait for the answer to a question that was asked just now.
+    /// Wait for the answer to a request that was just sent.
     Wait(watch::Receiver<Option<Timestamp>>),
-    /// Ask, and tell others.
+    /// Ask, and share the answer.
     Ask(watch::Sender<Option<Timestamp>>),
 }
 
 impl Pulse {
-    /// To be called before anything is sent.
+    /// Call it before anything is sent.
     pub(super) fn next(&self) -> Next {
         self.next_at(SystemClock.now())
     }
@@ -52,7 +52,7 @@ impl Pulse {
     }
 }
 
-/// The answer; none if whoever asked got none.
+/// The answer; none if the request got none.
 pub(super) async fn answer(mut told: watch::Receiver<Option<Timestamp>>) -> Option<Timestamp> {
     told.wait_for(Option::is_some).await.ok().and_then(|time| *time)
 }

@@ -1,7 +1,7 @@
-//! Where the servers are and who we are there, from the URL and from the variables that NATS's own tools read.
+//! The servers and the login, from the URL and from the variables that NATS's own tools read.
 //!
-//! Promise: what stands in the URL wins; a secret is in no message. Files are read at each connection, so a credential
-//! that was renewed is picked up. Non-promise: contexts of the `nats` command are not read.
+//! Promise: the URL wins; no secret is in a message. Files are read at each connection, so renewed credentials are picked up.
+//! Non-promise: contexts of the `nats` command are not read.
 
 use crate::url::{Address, Host, Secret};
 use async_nats::{ConnectOptions, ServerAddr};
@@ -13,14 +13,14 @@ const PORT: u16 = 4222;
 /// As many copies as JetStream keeps at most.
 const MAX_REPLICAS: u32 = 5;
 const OPTIONS: [&str; 7] = ["ca", "cert", "creds", "inbox", "key", "nkey", "replicas"];
-/// Those that name files. A URL is handed to processes in other folders, so their paths are absolute.
+/// The options that name files. A URL is handed to processes in other folders, so their paths are absolute.
 const FILES: [&str; 5] = ["ca", "cert", "creds", "key", "nkey"];
-/// Where it is when neither the URL nor `NATS_URL` says so.
+/// The host if neither the URL nor `NATS_URL` names one.
 const HERE: &str = "localhost";
-/// A dead connection that nobody writes to is noticed after a few of these.
+/// An idle connection that is dead is noticed after a few of these.
 const PING: Duration = Duration::from_secs(20);
 
-/// How the server knows us.
+/// How we log in.
 #[derive(Debug, Clone)]
 enum Proof {
     Nothing,
@@ -36,7 +36,7 @@ enum Proof {
 #[derive(Debug, Clone)]
 pub(super) struct Config {
     pub(super) servers: Vec<ServerAddr>,
-    /// How the servers are called in messages.
+    /// The servers, for messages.
     pub(super) place: String,
     /// How many copies a new bucket has.
     pub(super) replicas: u32,
@@ -85,7 +85,7 @@ fn replicas(address: &Address) -> Result<u32> {
 }
 
 impl Config {
-    /// From the URL, and from the environment where the URL is silent.
+    /// From the URL, and otherwise from the environment.
     pub(super) fn new(address: &Address, environment: impl Fn(&str) -> Option<String>) -> Result<Self> {
         check(address)?;
         let from = |option: &str, variable: &str| {
@@ -122,7 +122,7 @@ impl Config {
             place: printable(&format!("nats://{}", places.join(","))),
             replicas: replicas(address)?,
             proof: proof(address, login, &environment),
-            // Whoever names a certificate does not want to be led to a server without.
+            // Naming a certificate means requiring TLS.
             needs_tls: address_tls || address.option("ca").is_some() || address.option("cert").is_some(),
             ca: from("ca", "NATS_CA"),
             cert,
@@ -130,7 +130,7 @@ impl Config {
         })
     }
 
-    /// The driver's settings. What a file holds is read now.
+    /// The driver's settings. Files are read now.
     pub(super) async fn options(&self) -> Result<ConnectOptions> {
         let options = match &self.proof {
             Proof::Nothing => ConnectOptions::new(),

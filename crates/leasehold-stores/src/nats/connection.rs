@@ -1,10 +1,10 @@
 //! One connection to NATS, and what its failures mean.
 //!
-//! Promise: a request is sent at most once, on the connection it was made for, and every wait has an end. The driver
-//! would keep requests while it is away and send them after it came back, long after the caller was told that there was
-//! no answer. So each connection is a client of its own, which is led to a port where nobody can listen as soon as it
-//! stands: when the connection breaks, the client ends, and with it everything that it had not sent.
-//! Non-promise: a request that was sent on a connection that broke may have been done.
+//! Promise: a request is sent at most once, on the connection it was made for, and every wait is bounded. The driver would
+//! queue requests while it is disconnected and send them after it reconnected, long after the caller was told that there was
+//! no answer. So each connection is a client of its own, whose server address is replaced, once it is connected, by a port
+//! where nobody can listen. When the connection breaks, the client ends, with everything that it had not sent.
+//! Non-promise: a request on a connection that broke may have been carried out.
 
 use super::clock::Pulse;
 use super::config::Config;
@@ -24,7 +24,7 @@ use tokio::time::timeout;
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long an answer may take.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Where nobody can listen: trying to connect there sends nothing to anybody.
+/// An address where nobody can listen.
 const NOWHERE: &str = "nats://127.0.0.1:0";
 
 /// Why there is no answer.
@@ -46,7 +46,7 @@ pub(super) enum Failure {
     Refused(Refusal),
     /// The answer makes no sense.
     Garbled(String),
-    /// Not even asked, for this reason.
+    /// Not sent, for this reason.
     Unasked(Error),
 }
 
@@ -59,7 +59,7 @@ impl Failure {
 /// A connection.
 pub(super) struct Connection {
     client: Client,
-    /// The last thing that the server complained about without being asked: a missing permission is told so.
+    /// The last error that the server sent by itself, such as a missing permission.
     complaints: watch::Receiver<String>,
     is_given_up: AtomicBool,
     /// Whether the bucket was seen on this connection, fit for leases.
@@ -73,7 +73,7 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// The way to the servers: at most one connection at a time, made anew when it is gone.
+/// At most one connection at a time, replaced when it is gone.
 #[derive(Debug)]
 pub(super) struct Connections {
     pub(super) config: Config,
@@ -87,7 +87,7 @@ impl Connections {
 
     /// The connection, a new one if the last is gone.
     pub(super) async fn connection(&self) -> Result<Arc<Connection>> {
-        // The wait for others who are connecting counts too: they would otherwise each wait in turn.
+        // Includes the wait for others that are connecting, or each would wait in turn.
         let connection = timeout(CONNECT, async {
             let mut slot = self.connection.lock().await;
             if let Some(connection) = slot.as_ref().filter(|connection| connection.is_alive()) {
@@ -107,7 +107,7 @@ impl Connections {
 
 impl Connection {
     async fn connect(config: &Config) -> Result<Self> {
-        // Of several servers one may be frozen: the others get their turn within the time.
+        // One of several servers may be frozen: the others are still tried in time.
         let turn = CONNECT / u32::try_from(config.servers.len()).unwrap_or(u32::MAX);
         let (complain, complaints) = watch::channel(String::new());
         let options = config
@@ -142,7 +142,7 @@ impl Connection {
         self.client.connection_state() == State::Connected && !self.is_given_up.load(Ordering::Relaxed)
     }
 
-    /// What the server says that it is.
+    /// The server's description of itself.
     pub(super) fn server(&self) -> async_nats::ServerInfo {
         self.client.server_info()
     }
@@ -181,7 +181,7 @@ impl Connection {
             }
             complaint = denied => Err(Failure::Denied(complaint)),
             () = tokio::time::sleep(ANSWER) => {
-                // Whatever is wrong with it, the next call is better off with a new connection.
+                // The next call gets a new connection.
                 self.is_given_up.store(true, Ordering::Relaxed);
                 Err(Failure::Silent)
             }
@@ -194,7 +194,7 @@ impl Connection {
         read::<T>(&message)
     }
 
-    /// Sends without waiting for an answer: for what may be lost.
+    /// Sends without waiting for an answer, for messages that may be lost.
     pub(super) async fn tell(&self, subject: String, payload: Vec<u8>) {
         let _ = timeout(ANSWER, self.client.publish(subject, payload.into())).await;
     }

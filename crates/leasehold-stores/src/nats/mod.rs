@@ -2,9 +2,9 @@
 //!
 //! Promise: a swap is one publish that the stream's leader takes only while the record's last message is the expected
 //! one; a read is answered by the leader, never by a copy that may lag (no direct gets); a revision is the stream's
-//! sequence number, which no two messages share. The clock is the leader's: a stream's description, which has the time
-//! in it, is asked for in the same breath as the read or the write, so each is one exchange; many calls within a few
-//! milliseconds share one such answer.
+//! sequence number, which no two messages share. The clock is the leader's: a stream's description, which contains the time,
+//! is requested together with the read or the write, so each is one exchange. Many calls within a few milliseconds share one
+//! such answer.
 //! Non-promise: NATS answers before its disk does unless it is told `sync_interval: always`, so a power cut may take
 //! back what was answered: class B. A leader that was cut off from the others a moment ago may still answer a read with
 //! an older record; the swap, which needs a majority, then decides.
@@ -16,9 +16,8 @@
 //!
 //! URL: `nats://user:password@host:4222,other`, a token before the `@` alone, `tls://` or `nats+tls://` to insist on TLS.
 //! Options: `creds` and `nkey` (files), `ca`, `cert`, `key` (files), `replicas` (of a bucket that is made), `inbox` (a
-//! prefix, where the user may not listen to `_INBOX`). Where the URL is silent, `NATS_URL`, `NATS_USER`,
-//! `NATS_PASSWORD`, `NATS_TOKEN`, `NATS_CREDS`, `NATS_NKEY`, `NATS_CA`, `NATS_CERT`, `NATS_KEY` and
-//! `NATS_INBOX_PREFIX` are read.
+//! prefix, where the user may not listen to `_INBOX`). What the URL leaves out is read from `NATS_URL`, `NATS_USER`,
+//! `NATS_PASSWORD`, `NATS_TOKEN`, `NATS_CREDS`, `NATS_NKEY`, `NATS_CA`, `NATS_CERT`, `NATS_KEY` and `NATS_INBOX_PREFIX`.
 
 mod clock;
 mod config;
@@ -52,13 +51,13 @@ use wire::{Ack, Get, Got, Info, NO_JETSTREAM, NO_MESSAGE, NO_STREAM, Purge, Purg
 
 /// How many records are asked for at once.
 const ABREAST: usize = 64;
-/// How often a write is offered that nobody listened to, and how long to wait in between: a stream that was just made,
-/// or whose leader just died, has nobody for a moment.
+/// How often a write is sent that nobody listened to, and how long to wait in between: a stream that was just created, or whose
+/// leader just died, has no listener for a moment.
 const OFFERS: usize = 20;
 const BETWEEN_OFFERS: Duration = Duration::from_millis(50);
 /// How often a first write may find a marker in its place that another one has changed in between.
 const OVER_MARKERS: usize = 4;
-/// More subjects than one answer has, times this, is more than a shelf is meant for.
+/// The most answers that one listing reads.
 const MAX_ANSWERS: usize = 1_000;
 const EXPECTED: &str = "Nats-Expected-Last-Subject-Sequence";
 
@@ -89,7 +88,7 @@ pub fn check(address: &Address) -> Result<()> {
     config::check(address)
 }
 
-/// What came of an offered write.
+/// The result of a write.
 enum Offered {
     Stored(u64, Timestamp),
     Mismatch,
@@ -102,7 +101,7 @@ impl NatsStore {
         self.connections.connection().await.map_err(Failure::Unasked)
     }
 
-    /// The stream, if it is there; an error if it cannot carry leases.
+    /// The stream, if there is one; an error if its settings do not fit leases.
     async fn info(&self, connection: &Connection, payload: Vec<u8>) -> Result<Option<Info>, Failure> {
         let info: Info = match connection.api(&format!("STREAM.INFO.{}", self.names.stream), payload).await {
             Ok(info) => info,
@@ -153,7 +152,7 @@ impl NatsStore {
         Ok(Some(now))
     }
 
-    /// The time where there is no stream yet to tell it: by the clock of the server that we are connected to.
+    /// The time where there is no stream yet: by the clock of the server that we are connected to.
     async fn time_without_bucket(&self, connection: &Connection) -> Result<Timestamp, Failure> {
         let message = match connection.ask("$SYS.REQ.USER.INFO", None, Vec::new()).await {
             Ok(message) => message,
@@ -190,7 +189,7 @@ impl NatsStore {
         Ok(Reading { value: value(stored?)?, now })
     }
 
-    /// Publishes, expecting the subject's last message to be this one, and asks for the time in the same breath.
+    /// Publishes, expecting the subject's last message to be this one, and asks for the time together with it.
     async fn offer(
         &self,
         connection: &Connection,
@@ -211,14 +210,14 @@ impl NatsStore {
                     if let Ok(Some(now)) = now {
                         return Ok(Offered::Stored(ack.seq, now));
                     }
-                    // The write stands. Without a time its outcome can only be called unknown.
+                    // The write was stored, but without a time its outcome can only be reported as unknown.
                     let now = self.now(connection).await.ok().flatten().ok_or(Failure::Broken)?;
                     return Ok(Offered::Stored(ack.seq, now));
                 }
                 Err(Failure::Refused(refusal)) if wire::WRONG_SEQUENCE.contains(&refusal.err_code) => {
                     return Ok(Offered::Mismatch);
                 }
-                // Nobody took it, so it may be offered again.
+                // Nobody received it, so it may be sent again.
                 Err(failure @ (Failure::Nobody | Failure::Off)) => match self.info(connection, Vec::new()).await {
                     Ok(None) => return Ok(Offered::NoBucket),
                     Ok(Some(_)) => tokio::time::sleep(BETWEEN_OFFERS).await,
@@ -230,13 +229,13 @@ impl NatsStore {
         Err(Failure::Nobody)
     }
 
-    /// What makes the bucket by hand.
+    /// The command that creates the bucket.
     fn command(&self) -> String {
         let (bucket, replicas) = (&self.names.bucket, self.connections.config.replicas);
         format!("nats kv add {bucket} --history=1 --storage=file --replicas={replicas}")
     }
 
-    /// Makes the bucket unless it is there, and makes sure that it can carry leases. No record is written.
+    /// Creates the bucket if it is missing, and checks that its settings fit leases. No record is written.
     async fn prepare(&self, connection: &Connection) -> Result<()> {
         let told = |failure| self.told(failure, Phase::Reading);
         if self.info(connection, Vec::new()).await.map_err(told)?.is_some() {
@@ -247,7 +246,7 @@ impl NatsStore {
         let config = wire::new_bucket(stream, &self.names.all(), replicas);
         match connection.api::<Info>(&format!("STREAM.CREATE.{stream}"), json(&config)).await {
             Ok(_) => {}
-            // Somebody else made it a moment ago, otherwise than we would.
+            // Another process just created it, with other settings.
             Err(failure) if failure.is(wire::OTHER_SETTINGS) => {}
             Err(failure @ (Failure::Denied(_) | Failure::Refused(_))) => {
                 let (command, why) = (self.command(), self.told(failure, Phase::Reading));
@@ -286,7 +285,7 @@ impl NatsStore {
                 // It was there a moment ago.
                 Offered::NoBucket => self.prepare(&connection).await?,
                 Offered::Mismatch if expected == 0 => {
-                    // Surely not written, so it may be offered again in place of a marker.
+                    // Surely not written, so it may be sent again in place of a marker.
                     match self
                         .last(&connection, &subject)
                         .await
@@ -348,7 +347,7 @@ impl NatsStore {
         Ok(Page { entries, more: wanted.peek().is_some(), now })
     }
 
-    /// What a failure is to the caller.
+    /// The error for the caller.
     fn told(&self, failure: Failure, phase: Phase) -> Error {
         let place = &self.connections.config.place;
         let unknown = phase.unanswered();
@@ -381,7 +380,7 @@ impl NatsStore {
             Failure::Refused(refusal) => {
                 let kind = match refusal.code {
                     500.. => unknown,
-                    // Its queue is full: it was not taken in.
+                    // Its queue is full: the message was not accepted.
                     429 => Kind::Unavailable,
                     _ => Kind::Unsupported,
                 };
@@ -392,20 +391,20 @@ impl NatsStore {
     }
 }
 
-/// A subject's last message as a record; none if it says that there is none.
+/// A subject's last message as a record; none if it marks an erased one.
 fn value(stored: Option<Stored>) -> Result<Option<Versioned>, Failure> {
     let Some(stored) = stored.filter(|stored| !stored.is_erasure()) else { return Ok(None) };
     let bytes = stored.bytes().ok_or_else(|| Failure::Garbled("a record that is not base64".into()))?;
     Ok(Some(Versioned { bytes, revision: Revision(stored.seq.to_string()) }))
 }
 
-/// The number of a message. A revision that this store never gave stands for no message at all.
+/// The number of a message; none for a revision that this store never gave.
 fn number(revision: &Revision) -> Option<u64> {
     revision.0.parse().ok().filter(|seq| *seq > 0)
 }
 
 fn json(value: &impl serde::Serialize) -> Vec<u8> {
-    // Only text, numbers and flags go in: nothing that could fail.
+    // Text, numbers and flags cannot fail to serialize.
     serde_json::to_vec(value).unwrap_or_default()
 }
 
@@ -425,7 +424,7 @@ impl Store for NatsStore {
 
     async fn read(&self, key: &Key) -> Result<Reading> {
         match self.look(key).await {
-            // The server may have hung up long ago: a read may be asked again.
+            // The server may have closed the connection long ago. A read may be repeated.
             Err(Failure::Broken) => self.look(key).await,
             other => other,
         }
@@ -445,13 +444,13 @@ impl Store for NatsStore {
         if let NextValue::Put(_) = change.next {
             return Ok(Swap::Done { revision: Revision(seq.to_string()), now });
         }
-        // The record is gone; the marker is only litter, and whoever writes next can deal with it. What came after the
-        // marker has a higher number and stays.
+        // The record is gone. The marker does no harm, and the next writer replaces it. Messages after the marker have
+        // higher numbers and stay.
         if let Ok(connection) = self.connections.connection().await {
             let payload = json(&Purge { filter: &self.names.subject(change.key), seq: seq + 1 });
             let _ = connection.api::<Purged>(&format!("STREAM.PURGE.{}", self.names.stream), payload).await;
         }
-        // Not a number: the key has no value any more, so nothing may be swapped for this.
+        // Not a number: the key has no value any more, so no swap may expect this.
         Ok(Swap::Done { revision: Revision(format!("erased-{seq}")), now })
     }
 

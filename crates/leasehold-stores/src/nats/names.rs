@@ -1,4 +1,4 @@
-//! How a record is called in a bucket.
+//! The names of records in a bucket.
 //!
 //! Promise: every key has a subject of its own, of characters that NATS and its tools allow in a key, and the subject
 //! gives the name back. Non-promise: subjects do not sort as names do.
@@ -6,7 +6,7 @@
 use crate::namespace::Namespace;
 use leasehold_core::{Key, LeaseName, Shelf};
 
-/// The names that one namespace goes by.
+/// The bucket, stream and subjects of one namespace.
 #[derive(Debug, Clone)]
 pub(super) struct Names {
     /// The bucket, as `nats kv` shows it.

@@ -1,10 +1,10 @@
-//! Hints from JetStream: a consumer that tells of every message stored for a key.
+//! Hints from JetStream: a consumer that delivers every message stored for a key.
 //!
-//! Promise: a hint comes after the record can be read; a consumer or connection that is lost is replaced, with a hint, at
-//! most once a second. Non-promise: what happens in between is not told one by one.
+//! Promise: a hint comes after the record can be read; a lost consumer or connection is replaced, with a hint, at most once a
+//! second. Non-promise: changes in between give one hint together.
 //!
-//! A plain subscription to the key's subject would be told when a write is *sent*, before it is stored or refused. It is
-//! used only while there is no bucket to have a consumer on.
+//! A plain subscription to the key's subject would hint when a write is *sent*, before it is stored or refused. It is used
+//! only while there is no bucket for a consumer.
 
 use super::connection::{Connection, Failure};
 use super::wire::{Consumer, NO_STREAM, new_consumer};
@@ -19,16 +19,16 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-/// How often the server says that it is still there.
+/// How often the server sends a sign of life.
 const HEARTBEAT: Duration = Duration::from_secs(5);
-/// Silence after which it is not.
+/// Silence after which the subscription is replaced.
 const SILENCE: Duration = Duration::from_secs(12);
 /// The least time between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long the first write to a bucket that is not made yet takes, about.
+/// About how long the first write takes, which creates the bucket.
 const FIRST_WRITE: Duration = Duration::from_millis(20);
 
-/// What is listened to.
+/// The source of hints.
 enum Subscription {
     /// The consumer's inbox, and the consumer.
     Stored(Subscriber, Arc<Connection>, String),
@@ -40,7 +40,7 @@ pub(super) async fn watch(store: &NatsStore, key: &Key) -> Result<Watch> {
     let subject = store.names.subject(key);
     let subscription = match establish(store, &subject).await {
         Ok(subscription) => Some(subscription),
-        // Hints are a comfort: whoever waits also looks for himself.
+        // Hints are optional: waiters also poll.
         Err(Failure::Denied(_)) => return Ok(Watch::silent()),
         Err(_) => None,
     };
@@ -75,7 +75,7 @@ async fn follow(store: NatsStore, subject: String, subscription: Option<Subscrip
             }
         }
         if let Some(Subscription::Stored(_, connection, consumer)) = subscription.take() {
-            // It would go by itself after a while.
+            // Otherwise the server would remove it after a while.
             connection.tell(format!("$JS.API.CONSUMER.DELETE.{}.{consumer}", store.names.stream), Vec::new()).await;
         }
         let again = async {
@@ -90,14 +90,14 @@ async fn follow(store: NatsStore, subject: String, subscription: Option<Subscrip
             () = sender.closed() => return,
             subscription = again => subscription,
         };
-        // Whatever happened meanwhile was not told.
+        // Changes meanwhile gave no hint.
         if subscription.is_some() {
             let _ = sender.try_send(());
         }
     }
 }
 
-/// Passes hints on until this ear hears nothing any more; says how long to wait before the next one.
+/// Passes hints on until this subscription ends; returns how long to wait before the next one.
 async fn listen(subscription: &mut Subscription, sender: &mpsc::Sender<()>) -> Duration {
     let began = SystemClock.now();
     match subscription {
@@ -108,10 +108,10 @@ async fn listen(subscription: &mut Subscription, sender: &mpsc::Sender<()>) -> D
                     let _ = sender.try_send(());
                 }
             }
-            // A server that hangs up on everybody at once is not asked in a hurry.
+            // A server that closes every connection at once is given some time.
             PAUSE.saturating_sub(SystemClock.now().saturating_since(began))
         }
-        // The bucket may also be made by a write to another key, so this ear is never trusted for long.
+        // A write to another key may create the bucket too, so this subscription is soon replaced.
         Subscription::Sent(told) => match timeout(PAUSE, told.next()).await {
             Ok(Some(_)) => FIRST_WRITE,
             Ok(None) => PAUSE,

@@ -1,6 +1,6 @@
-//! What JetStream's interface says and is told, as JSON.
+//! The requests and answers of JetStream's interface, as JSON.
 //!
-//! Promise: a field that an older or newer server leaves out is a default or a clear refusal, never a guess.
+//! Promise: a field that a server leaves out gets a default or is a clear refusal, never a guess.
 
 use crate::utc::millis_of;
 use base64::Engine;
@@ -15,12 +15,12 @@ pub(super) const NO_STREAM: u32 = 10059;
 pub(super) const NO_MESSAGE: u32 = 10037;
 /// A stream of this name is there, with other settings.
 pub(super) const OTHER_SETTINGS: u32 = 10058;
-/// The subject's last message is another one; the second says so of a write that is still on its way.
+/// The subject's last message is another one; the second code is about a write that is still in progress.
 pub(super) const WRONG_SEQUENCE: [u32; 2] = [10071, 10164];
 /// JetStream is off on the server, or for the account.
 pub(super) const NO_JETSTREAM: [u32; 2] = [10076, 10039];
 
-/// An error as the server tells it.
+/// An error from the server.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Refusal {
     pub(super) code: u32,
@@ -66,7 +66,7 @@ impl Info {
     }
 }
 
-/// A stream's settings; only those that its promises rest on.
+/// A stream's settings, as far as the promises depend on them.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct StreamConfig {
@@ -84,7 +84,7 @@ pub(super) struct StreamConfig {
 }
 
 impl StreamConfig {
-    /// Why records in such a bucket could vanish or not be written at all; none if it can carry leases.
+    /// Why such a bucket could lose or refuse records; none if it fits leases.
     pub(super) fn unfit(&self) -> Option<&'static str> {
         let limited = self.max_bytes > 0 || self.max_msgs > 0;
         let reasons = [
@@ -136,7 +136,7 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    /// Whether it says that the record was erased.
+    /// Whether it marks an erased record.
     pub(super) fn is_erasure(&self) -> bool {
         STANDARD.decode(&self.hdrs).is_ok_and(|headers| {
             headers.windows(OPERATION.len()).any(|part| part.eq_ignore_ascii_case(OPERATION.as_bytes()))
@@ -171,7 +171,7 @@ pub(super) struct Purged {
     error: Option<Refusal>,
 }
 
-/// The user that we are, told by the server that we are connected to: the only answer with a time that needs no stream.
+/// Our user, according to the server that we are connected to: the only answer with a time that needs no stream.
 #[derive(Debug, Deserialize)]
 pub(super) struct WhoAmI {
     server: Teller,
@@ -212,7 +212,7 @@ pub(super) struct Purge<'a> {
 pub(super) fn new_bucket(stream: &str, subjects: &str, replicas: u32) -> serde_json::Value {
     serde_json::json!({
         "name": stream,
-        "description": "leases; see `leasehold doctor`",
+        "description": "leases of leasehold; nothing here may expire or be discarded",
         "subjects": [subjects],
         "storage": "file",
         "retention": "limits",
@@ -230,7 +230,7 @@ pub(super) fn new_bucket(stream: &str, subjects: &str, replicas: u32) -> serde_j
     })
 }
 
-/// Something that tells of every write to a subject from now on, and is gone soon after nobody listens.
+/// A consumer that delivers every message of a subject from now on. It is removed soon after nobody listens.
 pub(super) fn new_consumer(stream: &str, subject: &str, inbox: &str, heartbeat_ns: u64) -> serde_json::Value {
     serde_json::json!({
         "stream_name": stream,

@@ -1,7 +1,7 @@
-//! What a URL, the environment and the usual files say about a bucket: the service, its endpoint and the credentials.
+//! The service, endpoint and credentials of a bucket, from the URL, the environment and the usual files.
 //!
 //! Promise: the variables and files that each service's own tools read are read here too, and a wrong one is named.
-//! Non-promise: nothing is asked of the network; credentials that have to be fetched are fetched by the first call.
+//! Non-promise: nothing is sent; the first call fetches credentials that have to be fetched.
 
 use super::azure::ConnectionString;
 use super::connection::{Advice, Connector};
@@ -28,7 +28,7 @@ pub(super) trait Cloud: ObjectStore + PaginatedListStore {}
 
 impl<T: ObjectStore + PaginatedListStore> Cloud for T {}
 
-/// Whose service it is, or whose it is like.
+/// The service, or the one that the server is compatible with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Service {
     S3,
@@ -97,14 +97,14 @@ impl Service {
     }
 }
 
-/// A bucket that can be talked to.
+/// A bucket, and a client for it.
 pub(super) struct Bucket {
     pub(super) cloud: Arc<dyn Cloud>,
     pub(super) service: Service,
     pub(super) name: String,
     /// The folder of all namespaces.
     pub(super) prefix: Path,
-    /// Which server it is, for messages: without secrets.
+    /// The server, for messages: without secrets.
     pub(super) place: String,
     /// The same, as a part of an object's key.
     pub(super) label: String,
@@ -117,7 +117,7 @@ impl fmt::Debug for Bucket {
     }
 }
 
-/// Refuses what could not be used, before anything is opened.
+/// Refuses an address that could not be used, before anything is opened.
 pub(super) fn check(address: &Address) -> Result<()> {
     let service = Service::of(address)?;
     address.allow_options(service.options())?;
@@ -162,7 +162,7 @@ fn is_local(endpoint: &str) -> bool {
     ["127.", "localhost", "[::1]"].iter().any(|local| host.starts_with(local))
 }
 
-/// Finds everything out.
+/// Reads the settings and builds the client.
 pub(super) fn bucket(address: &Address, env: &Env) -> Result<Bucket> {
     check(address)?;
     let service = Service::of(address)?;
@@ -225,7 +225,7 @@ fn connector(address: &Address, env: &Env, service: Service, is_local: bool) -> 
     Connector::new(pem.as_deref(), is_local).map_err(|why| unusable(file.unwrap_or("the system"), why))
 }
 
-/// The driver's builders, ready but for what they share.
+/// The driver's builders, without the settings that they share.
 enum Builder {
     S3(Box<AmazonS3Builder>),
     Google { builder: Box<GoogleCloudStorageBuilder>, has_token: bool },
@@ -252,7 +252,7 @@ impl Builder {
     }
 
     fn build(self, bucket: &str, connector: Connector) -> Result<Arc<dyn Cloud>, String> {
-        // A conditional write that is sent again after it was done looks refused.
+        // A conditional write that is repeated after it was done looks refused.
         let retry = RetryConfig { max_retries: 0, retry_timeout: Duration::ZERO, ..RetryConfig::default() };
         let options = ClientOptions::new().with_allow_http(true);
         match self {
@@ -304,7 +304,7 @@ fn s3(address: &Address, env: &Env) -> Result<(Builder, Option<String>)> {
     Ok((Builder::S3(Box::new(builder)), endpoint.map(str::to_owned)))
 }
 
-/// What is said about AWS's credentials.
+/// The settings for AWS's credentials.
 fn wanted(address: &Address, env: &Env) -> aws::Wanted {
     aws::Wanted {
         env: env.clone(),
@@ -326,7 +326,7 @@ fn google(address: &Address, env: &Env) -> (Builder, Option<String>) {
         .map(Secret::reveal)
         .or_else(|| var(env, "CLOUDSDK_AUTH_ACCESS_TOKEN"))
         .or_else(|| var(env, "GOOGLE_OAUTH_ACCESS_TOKEN"))
-        // An emulator takes anything; asking the metadata address for it would be futile.
+        // An emulator accepts any token, and has no metadata server.
         .or_else(|| endpoint.as_deref().filter(|endpoint| endpoint.starts_with("http://")).map(|_| "emulator"));
     let mut builder = GoogleCloudStorageBuilder::new();
     if let Some(endpoint) = &endpoint {

@@ -1,8 +1,8 @@
-//! One request to an object store, watched: what the server answered, and what time it says it is.
+//! One observed request to an object store: the server's answer and its time.
 //!
-//! Promise: what is said about a failed request is what was seen on the wire, not what the driver made of it: it gives
-//! 409 and 412 one name. Concurrent requests do not mix, for each carries its own [`Watcher`]. Non-promise: what a status
-//! means for a record is for the store to say.
+//! Promise: a failed request is reported as it was seen on the wire, not as the driver reports it, which does not distinguish
+//! 409 and 412. Concurrent requests do not mix, because each carries its own [`Watcher`]. Non-promise: the store decides what a
+//! status means for a record.
 
 use crate::credentials::{self, code_in};
 use crate::phase::Phase;
@@ -17,14 +17,14 @@ use std::time::Duration;
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long a call may take, credentials included.
 const CALL: Duration = Duration::from_secs(10);
-/// Idle connections are dropped before servers do so themselves, many after 5 s: a write that meets a connection which is
-/// just being closed is unknown, and dearer than a new connection.
+/// Idle connections are dropped before servers close them, many after 5 s. A write on a connection that is just being closed
+/// is unknown, which costs more than a new connection.
 const IDLE: Duration = Duration::from_secs(4);
 
 /// What was seen of one request.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Seen {
-    /// Whether it was given to the network at all; before that, credentials are fetched.
+    /// Whether it was sent; before that, credentials are fetched.
     sent: bool,
     /// Whether no connection could be made, so that it surely never left.
     unconnected: bool,
@@ -36,7 +36,7 @@ pub(super) struct Seen {
     date: Option<Timestamp>,
 }
 
-/// Travels with a request to the connector.
+/// Carries what was seen of a request from the connector back to the caller.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Watcher(Arc<Mutex<Seen>>);
 
@@ -64,11 +64,10 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// A connector that trusts these certificates beside the system's. A server on this machine is never asked for
-    /// through a proxy.
+    /// A connector that trusts these certificates and the system's. A server on this machine is never reached through a proxy.
     pub(super) fn new(certificates: Option<&[u8]>, is_local: bool) -> Result<Self, String> {
         crate::tls::install();
-        // Redirects are for the settings to follow: a write that is sent on blindly may be applied twice.
+        // No redirects: a write that is sent again elsewhere may be applied twice.
         let mut builder = reqwest::Client::builder()
             .connect_timeout(CONNECT)
             .pool_idle_timeout(IDLE)
@@ -122,7 +121,7 @@ impl HttpService for Watched {
         if parts.status.is_success() {
             return Ok(HttpResponse::from_parts(parts, body));
         }
-        // The status is known by now, so a body that does not come changes nothing.
+        // The status is known, so a missing body does not matter.
         let body = body.bytes().await.unwrap_or_default();
         watcher.note(|seen| {
             if seen.code.is_empty() {
@@ -140,18 +139,18 @@ impl Seen {
             if let Some(error) = at.downcast_ref::<reqwest::Error>() {
                 self.unconnected |= error.is_connect();
             }
-            // The innermost cause says most, and has no address in it.
+            // The innermost cause: it says most, and has no address in it.
             self.why = leasehold_core::printable(&at.to_string());
             cause = at.source();
         }
     }
 
-    /// Whether a connection stood and broke before the answer was there.
+    /// Whether the connection broke before the answer.
     pub(super) fn is_broken_off(&self) -> bool {
         self.sent && !self.unconnected && self.status.is_none_or(|status| (200..300).contains(&status))
     }
 
-    /// The server's time. A write that was answered without one is not known to have been done in time.
+    /// The server's time. A write whose answer has none is unknown, because nobody can say when it was done.
     pub(super) fn now(&self, phase: Phase, place: &str) -> Result<Timestamp> {
         self.date.ok_or_else(|| {
             let message = format!("{place} answered without a readable `Date` header, so its time is not known");
@@ -160,18 +159,18 @@ impl Seen {
     }
 }
 
-/// The time in a `Date` header. It is cut to whole seconds, so it never lies ahead.
+/// The time in a `Date` header. It has whole seconds, rounded down, so it is never ahead.
 fn time_of(date: &str) -> Option<Timestamp> {
     let since = httpdate::parse_http_date(date).ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
     Some(Timestamp::from_millis(u64::try_from(since.as_millis()).ok()?))
 }
 
-/// Waits for a call of the driver, but not without end. None if it took too long; what was seen says how far it got.
+/// Waits for a call of the driver, within a bound. None if it took too long; what was seen says how far it got.
 pub(super) async fn in_time<T>(call: impl Future<Output = object_store::Result<T>>) -> Option<object_store::Result<T>> {
     tokio::time::timeout(CALL, call).await.ok()
 }
 
-/// What a failed call means. The driver's own error is used only where nothing was sent: else what was seen says more,
+/// The error for a failed call. The driver's own error is used only where nothing was sent. Otherwise what was seen says more,
 /// in one line and without addresses.
 pub(super) fn failure(
     driver: Option<object_store::Error>,

@@ -1,8 +1,8 @@
-//! Where a record lies in a bucket and what its object holds.
+//! The key of a record in a bucket, and the content of its object.
 //!
-//! Promise: the keys of a shelf sort as its names do; every write has a body of its own, so that an ETag made of the
-//! content never comes back; a revision that this store never gave is told apart without asking. Non-promise: an object
-//! that somebody else put under the prefix is not understood, and said to be damaged.
+//! Promise: the keys of a shelf sort as its names do. Every write has a unique body, so that an ETag made from the content
+//! never comes back. A revision that this store never gave is recognised without a request. Non-promise: an object that
+//! another program put under the prefix is reported as damaged.
 
 use leasehold_core::store::Revision;
 use leasehold_core::{Error, Kind, LeaseName, Nonce, Result};
@@ -12,7 +12,7 @@ use object_store::path::Path;
 /// Before the tag: a value, or the tombstone of an erased record.
 const VALUE: &[u8; 4] = b"LHv1";
 const ERASED: &[u8; 4] = b"LHe1";
-/// A mark and a tag.
+/// The size of a tombstone: a mark and a tag.
 const TOMBSTONE_BYTES: usize = 20;
 /// After a value's tag, so that even an empty value is longer than a tombstone and a listing's sizes tell them apart.
 const VALUE_BEGINS: u8 = b'\n';
@@ -25,7 +25,7 @@ pub(super) const fn is_tombstone(size: u64) -> bool {
 /// What an object holds.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Content {
-    /// The number drawn for the write that stored it.
+    /// The random tag of the write that stored it.
     pub(super) tag: Nonce,
     /// None for a tombstone.
     pub(super) value: Option<Vec<u8>>,
@@ -59,7 +59,7 @@ pub(super) fn content(body: &[u8], place: &Path) -> Result<Content> {
     }
 }
 
-/// The part of an object's tag that its server compares.
+/// What the server compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Compared {
     /// S3 and Azure.
@@ -77,13 +77,13 @@ pub(super) fn revision(tag: Nonce, compared: Compared, e_tag: Option<&str>, vers
     (!compared.is_empty()).then(|| Revision(format!("{tag}.{compared}")))
 }
 
-/// The revision of a tombstone: it stands for no value, so nothing can be swapped against it.
+/// The revision of a tombstone. It stands for no value, so no swap can expect it.
 pub(super) fn erased(tag: Nonce) -> Revision {
     Revision(format!("{tag}."))
 }
 
-/// What the server is to compare. None for a revision that this store never gave, or of a tombstone: a made-up one could
-/// be `*` or `0`, which servers take for a wish of another kind.
+/// What the server is to compare. None for a revision that this store never gave, or of a tombstone: a made-up one could be
+/// `*` or `0`, which have another meaning to servers.
 pub(super) fn expected(revision: &Revision, compared: Compared) -> Option<UpdateVersion> {
     let (tag, text) = revision.0.split_once('.')?;
     tag.parse::<Nonce>().ok()?;
@@ -93,8 +93,8 @@ pub(super) fn expected(revision: &Revision, compared: Compared) -> Option<Update
     })
 }
 
-/// A name as one segment of an object's key, in the same order. There is no `/`, for a file-like server cannot have
-/// both `a` and `a/b`, and no dot at the end, which Azure drops.
+/// A name as one segment of an object's key, in the same order. It has no `/`, because a server on top of a file system cannot
+/// have both `a` and `a/b`, and no dot at the end, which Azure drops.
 pub(super) fn encode(name: &LeaseName) -> String {
     let mut text = String::with_capacity(name.as_str().len() + 8);
     for c in name.as_str().chars() {

@@ -1,14 +1,14 @@
-//! Records as objects in a bucket of S3, Google Cloud Storage, Azure, or of a server that speaks like one of them.
+//! Records as objects in a bucket of S3, Google Cloud Storage, Azure, or a compatible server.
 //!
 //! Promise: one conditional put per swap (`If-None-Match: *`, `If-Match`, a generation), decided by the service; its
 //! `Date` header is the clock; a server that does not enforce the condition, one by one or in a race, is refused before
 //! the first record is written. Non-promise: no hints, so waiters poll; nothing is ever deleted, so a rule that expires
-//! objects below the prefix destroys leases; a record that is erased leaves a tombstone of 20 bytes, for a conditional
-//! delete is not to be had everywhere.
+//! objects below the prefix destroys leases; an erased record leaves a tombstone of 20 bytes, because not every service has a
+//! conditional delete.
 //!
 //! Every write has a random tag before its value: the ETag of equal bodies is equal, and a revision must never come back.
-//! 409 is not 412: it means that the service has not decided, so the write is tried again and then given up as contended.
-//! The driver's own retries are off: a write that is sent again after it was done looks refused.
+//! 409 is not 412: it means that the service has not decided, so the write is retried and then reported as contended. The
+//! driver's own retries are off: a write that is repeated after it was done looks refused.
 
 mod azure;
 mod config;
@@ -37,13 +37,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OnceCell;
 
-/// How often a write that the service could not decide is tried again, and how long after.
+/// The pauses before a write that the service could not decide is retried.
 const CONFLICTS: [Duration; 3] = [Duration::from_millis(20), Duration::from_millis(60), Duration::from_millis(150)];
 /// How many values of a listing are fetched at once.
 const FETCHES: usize = 16;
 /// The most keys that a service gives at once.
 const MAX_KEYS: usize = 1_000;
-/// A bound on pages, so that a server whose pages never end is noticed.
+/// The most pages of a listing, against a server whose pages never end.
 const MAX_PAGES: usize = 10_000;
 
 /// A store in a bucket. Clones share its connections.
@@ -76,7 +76,7 @@ impl Stored {
     }
 }
 
-/// What became of a conditional put.
+/// The result of a conditional put.
 #[derive(Debug)]
 enum Put {
     Done { revision: Revision, now: Timestamp },
@@ -94,16 +94,15 @@ pub fn check(address: &Address) -> Result<()> {
     config::check(address)
 }
 
-/// Finds the credentials. Nothing is asked of the server before the first call, and nothing made there before the first
-/// write.
+/// Finds the credentials. Nothing is sent before the first call, and nothing is created before the first write.
 pub async fn open(address: &Address, namespace: &Namespace) -> Result<BucketStore> {
     let bucket = config::bucket(address, &crate::credentials::env())?;
     let folder = bucket.prefix.clone().join(namespace.as_str());
     Ok(BucketStore { namespace: Arc::new(BucketNamespace { bucket, folder, proven: OnceCell::new() }) })
 }
 
-/// A client for the bucket at this address, for what is not a store: credentials and endpoint are found as for one, nothing
-/// is sent twice. The address's path is for the caller to read.
+/// A client for the bucket at this address, for uses other than a store. Credentials and endpoint are found in the same way,
+/// and nothing is sent twice. The caller reads the address's path.
 pub fn client(address: &Address) -> Result<Arc<dyn object_store::ObjectStore>> {
     Ok(config::bucket(address, &crate::credentials::env())?.cloud)
 }
@@ -132,7 +131,7 @@ impl BucketNamespace {
         };
         let answer = in_time(async {
             match once().await {
-                // A pooled connection may have gone stale; asking again changes nothing.
+                // A pooled connection may have been closed; a read may be repeated.
                 Err(_) if watcher.seen().is_broken_off() => once().await,
                 answer => answer,
             }
@@ -184,9 +183,9 @@ impl BucketNamespace {
                 }
                 // Some servers answer a refused `If-None-Match` with 304.
                 (_, Some(412 | 304)) => return Ok(Put::Refused),
-                // Azure's word for the same; any other 409 means that nothing was decided.
+                // Azure's code for the same; any other 409 means that nothing was decided.
                 (_, Some(409)) if seen.code == "BlobAlreadyExists" => return Ok(Put::Refused),
-                // There is nothing that could have the expected revision.
+                // There is no object, so none with the expected revision.
                 _ if expected.is_some() && is_absent(&seen) => return Ok(Put::Refused),
                 (answer, status) => {
                     if let (Some(409), Some(pause)) = (status, pauses.next()) {
@@ -214,13 +213,13 @@ impl BucketNamespace {
         }
     }
 
-    /// The names of one page of a shelf, without the erased ones, and how to go on.
+    /// The names of one page of a shelf, without the erased ones, and how to continue.
     async fn names(&self, shelf: Shelf, asked: &Asked<'_>) -> Result<Names> {
         let prefix = format!("{}/", self.shelf(shelf));
         let watcher = Watcher::default();
         let options = PaginatedListOptions {
             offset: asked.after.map(|after| format!("{prefix}{}", layout::encode(after))),
-            // What lies deeper is not ours.
+            // Deeper keys are not ours.
             delimiter: Some("/".into()),
             max_keys: Some(asked.count.clamp(1, MAX_KEYS)),
             page_token: asked.token.clone(),
@@ -236,7 +235,7 @@ impl BucketNamespace {
         let mut names: Vec<LeaseName> = Vec::new();
         for object in page.result.objects {
             let Some(name) = object.location.as_ref().strip_prefix(&prefix).and_then(layout::decode) else { continue };
-            // An emulator may not know the offset and begin at the beginning.
+            // An emulator may ignore the offset.
             if layout::is_tombstone(object.size) || asked.after.is_some_and(|after| name <= *after) {
                 continue;
             }
@@ -257,12 +256,12 @@ impl BucketNamespace {
         let mut token = None;
         for _ in 0..MAX_PAGES {
             let wanted = limit - entries.len();
-            // One more, for an offset may be listed itself.
+            // One more, because the offset itself may be listed.
             let asked = Asked { after, last: last.as_ref(), token: token.take(), count: wanted.saturating_add(1) };
             let mut page = self.names(shelf, &asked).await?;
             last = page.names.last().cloned().or(last);
             let mut names = page.names.drain(..);
-            // Some may have been erased since they were listed: then the next ones take their place.
+            // Some may have been erased since they were listed: then the next ones follow.
             while entries.len() < limit {
                 let batch: Vec<LeaseName> = names.by_ref().take(limit - entries.len()).collect();
                 if batch.is_empty() {
@@ -289,7 +288,7 @@ impl BucketNamespace {
     }
 }
 
-/// What is asked of one page.
+/// The request for one page.
 struct Asked<'a> {
     after: Option<&'a LeaseName>,
     /// The last name of the page before, to see that the order is kept.
@@ -305,12 +304,12 @@ struct Names {
     now: Timestamp,
 }
 
-/// Whether the service said that there is no such object. Any other 404 is that of a server which is no object store.
+/// Whether the service said that there is no such object. Any other 404 comes from a server that is not an object store.
 fn is_absent(seen: &Seen) -> bool {
     seen.status == Some(404) && matches!(seen.code.as_str(), "NoSuchKey" | "BlobNotFound")
 }
 
-/// An object that anybody may read is cached by some services unless it says otherwise.
+/// Some services cache public objects unless these say otherwise.
 fn attributes() -> Attributes {
     Attributes::from_iter([(Attribute::CacheControl, "no-store"), (Attribute::ContentType, "application/octet-stream")])
 }

@@ -1,8 +1,8 @@
 //! The proof that a server enforces conditions, made before the first record of a namespace is written.
 //!
-//! Promise: a server that ignores a condition, or keeps it one by one but not in a race, is refused, and the condition is
-//! named; no record is written then. The proof is kept as an object, for each way (endpoint) to the server, so that later
-//! processes only look for it. Non-promise: a server that loses one race in a thousand may pass; `doctor` tries longer.
+//! Promise: a server that ignores a condition, alone or in a race, is refused, and the condition is named; no record is
+//! written then. Passing is recorded in an object for each endpoint, so that later processes only read that. Non-promise: a
+//! server that loses one race in a thousand may pass; `doctor` tries longer.
 
 use super::connection::in_time;
 use super::{BucketNamespace, Put};
@@ -30,7 +30,7 @@ impl BucketNamespace {
         self.folder.clone().join("proof").join(self.bucket.label.as_str())
     }
 
-    /// Makes sure, once, that the server enforces conditions.
+    /// Checks, once, that the server enforces conditions.
     pub(super) async fn prove(&self) -> Result<()> {
         self.proven.get_or_try_init(|| self.prove_now()).await.copied()
     }
@@ -43,12 +43,12 @@ impl BucketNamespace {
         let scratch = self.folder.clone().join("scratch").join(Nonce::random().to_string());
         let mut used = Vec::new();
         let verdict = self.try_out(&scratch, &mut used).await;
-        // Scratch that cannot be deleted, for want of a permission say, does no harm.
+        // Scratch objects that cannot be deleted, such as without the permission, do no harm.
         let deletions = used.iter().map(|path| in_time(self.bucket.cloud.delete(path)));
         join_all(deletions).await;
         verdict?;
         let words = format!("conditional writes proven with {RACERS} writers in {ROUNDS} races of each kind\n");
-        // Refused if another process was faster, which is as good.
+        // Refused if another process was faster, which is fine.
         self.put(&marker, None, Nonce::random(), Some(words.as_bytes())).await.map(drop)
     }
 
@@ -94,7 +94,7 @@ impl BucketNamespace {
         }
     }
 
-    /// All write at once, expecting the same; gives the revision of the one that was done.
+    /// All write at once, with the same expectation; returns the revision of the one that succeeded.
     async fn race(&self, path: &Path, expected: Option<&Revision>) -> Result<Revision> {
         let condition = if expected.is_none() { Condition::Absent } else { Condition::Unchanged };
         let write = || self.put(path, expected, Nonce::random(), Some(b"race".as_slice()));

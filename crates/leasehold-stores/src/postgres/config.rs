@@ -15,7 +15,7 @@ use tokio_postgres::config::SslMode;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 const DEFAULT_PORT: u16 = 5432;
-/// Where servers put their sockets, by the packagers' taste.
+/// Where servers put their sockets, depending on the package.
 const SOCKETS: &[&str] = &["/run/postgresql", "/var/run/postgresql", "/tmp"];
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
@@ -160,7 +160,7 @@ fn ports(text: Option<&str>) -> Result<Vec<u16>, String> {
 fn mode_of(text: &str) -> Result<(SslMode, Trust), String> {
     match text {
         "disable" => Ok((SslMode::Disable, Trust::Anybody)),
-        // `allow` would begin in the clear: the stricter neighbour does all that it does.
+        // `allow` would begin unencrypted; `prefer` covers it.
         "allow" | "prefer" => Ok((SslMode::Prefer, Trust::Anybody)),
         "require" => Ok((SslMode::Require, Trust::AuthorityIfGiven)),
         "verify-ca" => Ok((SslMode::Require, Trust::Authority)),

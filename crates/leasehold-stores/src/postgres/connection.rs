@@ -1,7 +1,7 @@
 //! A few connections, made when they are needed and reused.
 //!
-//! Promise: every call ends in time; a connection whose last call was not answered in full, or was dropped, is closed and
-//! never used again, so no answer is taken for another's. Non-promise: nothing is done again here, but for a read.
+//! Promise: every call ends in time. A connection whose last call was not answered in full, or was dropped, is closed and never
+//! used again, so no answer is taken for that of another call. Non-promise: only reads are repeated.
 
 use super::config::{Config, Server};
 use super::direct::is_direct;
@@ -29,11 +29,10 @@ const CONNECT: Duration = Duration::from_secs(4);
 const ANSWER: Duration = Duration::from_secs(6);
 /// A connection that was not needed for so long is closed.
 const IDLE: Duration = Duration::from_secs(60);
-/// A connection that has run so many statements is worth preparing them. A command that takes and gives back one lease is
-/// over by then.
+/// Statements are prepared on a connection that has run so many. A command that acquires and releases one lease ends before.
 const PREPARE_AFTER: u32 = 32;
 
-/// What a statement is given.
+/// The parameters of a statement.
 pub(super) type Params<'a> = [(&'a (dyn ToSql + Sync), Type)];
 
 /// An open connection. Dropping it closes it, whatever the server does.
@@ -44,15 +43,15 @@ pub(super) struct Connection {
     place: Arc<str>,
     used: Moment,
     habits: Habits,
-    /// What it was notified of, unless a listener has taken that up.
+    /// Its notifications, unless a listener has taken them.
     pub(super) notices: Option<mpsc::UnboundedReceiver<String>>,
 }
 
-/// What a connection that is used again and again has come to.
+/// Whether statements are prepared on a connection.
 enum Habits {
-    /// So many statements were run.
+    /// It has run so many statements.
     New(u32),
-    /// It leads to one session, in which these were prepared.
+    /// It leads to one session, in which these are prepared.
     Direct(HashMap<String, Statement>),
     /// It may lead to another session each time.
     Unknown,
@@ -70,7 +69,7 @@ impl Drop for Driver {
 }
 
 impl Connection {
-    /// The driver's own client, which the caller may use as it likes. The connection ends when that is dropped.
+    /// The driver's own client, for the caller's use. Dropping it ends the connection.
     pub(super) fn into_client(self) -> Client {
         let Connection { client, mut driver, .. } = self;
         // The task ends with the client; aborting it would break the connection.
@@ -78,8 +77,8 @@ impl Connection {
         client
     }
 
-    /// Runs a statement in one round trip. Without a name, so that a pooler may send it to any session; unless this
-    /// connection is used a lot and leads to one session, where planning it each time would be most of the work.
+    /// Runs a statement in one round trip. Unnamed, so that a pooler may send it to any session; unless this connection is used a
+    /// lot and leads to one session, where planning each time would be most of the work.
     pub(super) async fn run(
         &mut self,
         phase: Phase,
@@ -117,14 +116,14 @@ impl Connection {
             return Some(statement.clone());
         }
         let types: Vec<Type> = params.iter().map(|(_, kind)| kind.clone()).collect();
-        // What cannot be prepared says why when it is run.
+        // If it cannot be prepared, running it says why.
         let statement = self.client.prepare_typed(sql, &types).await.ok()?;
         statements.insert(sql.to_owned(), statement.clone());
         Some(statement)
     }
 }
 
-/// A statement that the session does not know any more, or that gives other columns than when it was prepared.
+/// The session no longer knows the statement, or its columns have changed.
 fn is_forgotten(state: &SqlState) -> bool {
     *state == SqlState::INVALID_SQL_STATEMENT_NAME || *state == SqlState::FEATURE_NOT_SUPPORTED
 }
@@ -132,20 +131,20 @@ fn is_forgotten(state: &SqlState) -> bool {
 /// The connections of one handle.
 pub(super) struct Connections {
     pub(super) config: Arc<Config>,
-    // The last used at the end.
+    // The most recently used is the last.
     idle: Mutex<Vec<Connection>>,
-    /// The listener's connection, which serves calls too: who waits for a lease needs one connection and not two. Locked
-    /// while it is in use, and empty if that was not ended as it should.
+    /// The listener's connection, which serves calls too, so that a waiter needs one connection, not two. Locked while it is in
+    /// use, and empty if a use of it was interrupted.
     pub(super) session: Shared<Option<Connection>>,
     permits: Semaphore,
-    /// The server that was the primary when last seen.
+    /// The last known primary.
     primary: AtomicUsize,
 }
 
 struct Lent<'a> {
     connection: Connection,
     is_new: bool,
-    /// Where it goes back to if it is the listener's.
+    /// Where to return it, if it is the listener's.
     session: Option<SharedGuard<'a, Option<Connection>>>,
     _permit: SemaphorePermit<'a>,
 }
@@ -156,8 +155,8 @@ impl Connections {
         Connections { config, idle, session, permits, primary: AtomicUsize::new(0) }
     }
 
-    /// Runs a statement whose second column says whether the server is a standby. Sent again once if the connection was
-    /// lost while nobody used it, or leads to a standby.
+    /// Runs a statement whose second column says whether the server is a standby. Repeated once if the connection was lost while
+    /// it was idle, or leads to a standby.
     pub(super) async fn read(&self, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, Failure> {
         let mut is_last = false;
         loop {
@@ -185,7 +184,7 @@ impl Connections {
     }
 
     async fn run(&self, mut lent: Lent<'_>, phase: Phase, sql: &str, params: &Params<'_>) -> Result<Vec<Row>, Failure> {
-        // Dropped in the middle, or not answered: the connection goes with it.
+        // If this is dropped or gets no answer, the connection is dropped with it.
         let answer = lent.connection.run(phase, sql, params, &self.config).await;
         match &answer {
             Err(Failure::Standby(_)) => self.forget_all(),
@@ -221,14 +220,14 @@ impl Connections {
         }
     }
 
-    /// A connection that nobody uses, if there is one.
+    /// An idle connection, if there is one.
     pub(super) fn take_idle(&self) -> Option<Connection> {
         let mut idle = self.idle();
         idle.retain(|connection| !connection.client.is_closed());
         idle.pop()
     }
 
-    /// Takes in a connection that nobody uses.
+    /// Adds an idle connection.
     pub(super) fn keep(&self, mut connection: Connection) {
         if connection.client.is_closed() {
             return;
@@ -253,7 +252,7 @@ impl Connections {
         }
     }
 
-    /// Connects to the primary among the servers named, beginning with the one that was it last.
+    /// Connects to the primary among the servers, beginning with the last known one.
     pub(super) async fn connect(&self) -> Result<Connection, Failure> {
         let servers = &self.config.servers;
         let first = self.primary.load(Ordering::Relaxed);
@@ -281,9 +280,9 @@ impl Connections {
             .connect(config.tls.clone())
             .await
             .map_err(|e| failed(e, Phase::Connecting, &place.shown, config))?;
-        // Told from version 14 on, and not by every pooler.
+        // Reported since version 14, and not by every pooler.
         let in_hot_standby = connection.parameter("in_hot_standby").map(|value| value == "on");
-        // With the driver's end the notices end.
+        // Notifications end with the driver.
         let (sender, notices) = mpsc::unbounded_channel();
         let driver = tokio::spawn(async move {
             while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
@@ -298,7 +297,7 @@ impl Connections {
         let mut connection = Connection { client, driver, place: place_shown, used, habits, notices };
         let is_standby = match in_hot_standby {
             Some(is_standby) => is_standby,
-            // With one server, the statements themselves tell.
+            // With one server, the statements themselves report it.
             None if config.servers.len() == 1 => false,
             None => {
                 let rows = connection.run(Phase::Reading, super::statements::NOW, &[], config).await?;
@@ -309,7 +308,7 @@ impl Connections {
     }
 }
 
-/// One error for all servers: to be mended by a person only if every one is.
+/// One error for all servers: it needs a person only if every one of them does.
 fn all_failed(mut errors: Vec<Error>) -> Error {
     if errors.len() == 1
         && let Some(error) = errors.pop()

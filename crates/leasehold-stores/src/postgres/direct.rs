@@ -1,9 +1,9 @@
 //! Whether a connection leads to one session of the server, or to a pooler that lends a session for each transaction.
 //!
-//! Promise: it is direct only if the session at the other end has the number that the server gave to this very connection. A
-//! pooler makes such numbers up. Non-promise: that it is not proves nothing.
+//! Promise: it is direct only if the session has the process number that the server gave to this connection. A pooler invents
+//! such numbers. Non-promise: a mismatch proves nothing.
 //!
-//! A statement that was prepared in one session must not be named in another: somebody else's of that name would run.
+//! A statement that was prepared in one session must not be named in another: a different statement of that name would run.
 
 use std::future::{Ready, ready};
 use std::io;
@@ -15,9 +15,9 @@ use tokio::time::timeout;
 use tokio_postgres::Client;
 use tokio_postgres::tls::{ChannelBinding, TlsConnect, TlsStream};
 
-/// The request to cancel, the only message in which the driver tells the number: length, code, number, key.
+/// The cancel request, the only message in which the driver reveals the number: length, code, number, key.
 const MESSAGE_BYTES: usize = 16;
-/// More than is ever written, so that nobody waits for a reader.
+/// More than is ever written, so that writing never blocks.
 const BUFFER_BYTES: usize = 256;
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -28,10 +28,10 @@ pub(super) async fn is_direct(client: &Client) -> Option<bool> {
     Some(rows.first()?.try_get::<_, i32>(0).ok()? == number)
 }
 
-/// The number that the server gave this connection when it was made. Nothing is sent anywhere.
+/// The process number that the server gave this connection. Nothing is sent.
 async fn number(client: &Client) -> Option<i32> {
     let (near, mut far) = duplex(BUFFER_BYTES);
-    // The answer to a request for encryption, if there will be one.
+    // The answer to a request for encryption, if one comes.
     far.write_all(b"S").await.ok()?;
     client.cancel_token().cancel_query_raw(near, Unencrypted).await.ok()?;
     let mut written = Vec::new();
@@ -40,7 +40,7 @@ async fn number(client: &Client) -> Option<i32> {
     Some(i32::from_be_bytes([message[8], message[9], message[10], message[11]]))
 }
 
-/// What takes the part of encryption where the message goes nowhere.
+/// A TLS stand-in, for a message that is sent nowhere.
 struct Unencrypted;
 
 impl TlsConnect<DuplexStream> for Unencrypted {

@@ -1,4 +1,4 @@
-//! What the driver's errors mean: what is surely undone is told apart from what may have been applied.
+//! What the driver's errors mean: what was surely not applied is separated from what may have been.
 
 use super::config::Config;
 use crate::phase::Phase;
@@ -11,7 +11,7 @@ use tokio_postgres::error::Severity;
 pub(super) enum Failure {
     /// The table is not there; nothing was done.
     MissingTable,
-    /// Somebody else was faster, and the server undid the call: it may be sent again.
+    /// Another writer was faster, and the server rolled the call back: it may be repeated.
     Overtaken(Error),
     /// The server is not the primary; nothing was done.
     Standby(Error),
@@ -49,8 +49,8 @@ pub(super) fn failed(error: tokio_postgres::Error, phase: Phase, place: &str, co
         return unanswered(error.into(), phase, place, config);
     };
     let state = told.code().code();
-    // Only a plain error is the answer to a statement, and undoes it. The rest ends the connection at any point, or comes
-    // from a pooler that lost the server.
+    // Only a plain error is the answer to a statement, which is then rolled back. The others end the connection at any point,
+    // or come from a pooler that lost the server.
     let is_plain = matches!(told.parsed_severity(), Some(Severity::Error) | None) && !state.starts_with("08");
     let says = format!("{} ({state})", leasehold_core::printable(told.message()));
     let (role, table) = (&config.user, &config.table);
@@ -71,7 +71,7 @@ pub(super) fn failed(error: tokio_postgres::Error, phase: Phase, place: &str, co
         "3F000" => {
             unsupported(format!("the schema is missing at {place}; let an administrator run: {}", table.advice(role)))
         }
-        // Said before anything was asked: whoever waits comes back.
+        // Before anything was sent: a waiter retries.
         "53300" if phase == Phase::Connecting => {
             Final(Error::new(Kind::Contended, format!("{place} has as many clients as it allows: {says}; try again")))
         }
@@ -79,7 +79,7 @@ pub(super) fn failed(error: tokio_postgres::Error, phase: Phase, place: &str, co
         "42703" | "42804" | "42809" | "42883" => {
             unsupported(format!("{table} at {place} is not a leasehold table: {says}; name another with `?table=`"))
         }
-        // Two that make the table at once collide in the catalogue.
+        // Two processes that create the table at once collide in the catalogue.
         "42P07" | "42710" | "23505" | "XX000" if phase == Phase::Preparing => {
             Overtaken(unavailable(format!("{place} could not make the table: {says}; try again")))
         }
@@ -98,18 +98,18 @@ pub(super) fn failed(error: tokio_postgres::Error, phase: Phase, place: &str, co
     }
 }
 
-/// No answer of the server: the connection was cut, or never came about.
+/// No answer from the server: the connection was cut, or never opened.
 fn unanswered(error: Box<dyn StdError + Send + Sync>, phase: Phase, place: &str, config: &Config) -> Failure {
     let text = error.to_string();
     match phase {
-        // The driver calls a password that is asked for and not there a wrong configuration.
+        // The driver reports a missing password as a configuration error.
         Phase::Connecting if text.contains("authentication") || text.contains("configuration") => {
             let what = format!("{place} refused role `{}`: {}; give a password", config.user, cause(&*error));
             Failure::Final(Error::new(Kind::Unsupported, what))
         }
         Phase::Connecting if text.contains("TLS") => {
             let what = format!("no secure connection to {place}: {}; check sslmode and sslrootcert", cause(&*error));
-            // A server that cannot do TLS, or whose certificate is not trusted, does not mend itself; a cut does.
+            // A server without TLS, or with an untrusted certificate, needs a person; a cut connection does not.
             let kind = if is_io(&*error) { Kind::Unavailable } else { Kind::Unsupported };
             Failure::Final(Error::new(kind, what))
         }

@@ -6,8 +6,8 @@
 //! Non-promise: with an asynchronous standby an acknowledged swap may be gone after a failover; [`Store::survey`] says so.
 //!
 //! Every write has a random revision, so none ever comes back, not even after a failover that lost writes. The table is
-//! made by the first write that misses it. Hints are notifications, sent only where somebody
-//! listens (see `listener`), for a notification makes all commits wait for each other.
+//! created by the first write that finds it missing. Hints are notifications, sent only where somebody listens (see `watch`),
+//! because a notification makes all commits wait for each other.
 
 mod config;
 mod connection;
@@ -41,8 +41,8 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use watch::Listener;
 
-/// How often a write is sent again that the server surely undid: because the table was missing, or being made by another
-/// process, or because a stricter isolation level than ours gave way to somebody else's write.
+/// How often a write is repeated that the server surely rolled back: because the table was missing or being created by another
+/// process, or because of another write, at a stricter isolation level than ours.
 const ATTEMPTS: usize = 8;
 
 /// A store in one table. Clones share the connections.
@@ -67,7 +67,7 @@ pub fn check(address: &Address) -> Result<()> {
     config::check(address)
 }
 
-/// A connection to the database at this address, for what is not a store. Settings and TLS are found as for one.
+/// A connection to the database at this address, for uses other than a store. Settings and TLS are found in the same way.
 pub async fn connect(address: &Address) -> Result<tokio_postgres::Client> {
     let connections = Connections::new(Arc::new(Config::read(address, |name| std::env::var(name).ok())?));
     connections.connect().await.map(connection::Connection::into_client).map_err(Failure::into_error)
@@ -84,7 +84,7 @@ impl PostgresStore {
         Ok(PostgresStore { connections, statements, listener, namespace: namespace.clone(), proven: Arc::default() })
     }
 
-    /// Reads; none if the table was never made.
+    /// Reads; none if there is no table.
     async fn look(&self, sql: &str, params: &Params<'_>) -> Result<Option<Vec<Row>>> {
         match self.connections.read(sql, params).await {
             Ok(rows) => Ok(Some(rows)),
@@ -93,14 +93,14 @@ impl PostgresStore {
         }
     }
 
-    /// The server's time, where there is no table to read it along with.
+    /// The server's time, where there is no table.
     async fn now(&self) -> Result<Timestamp> {
         let rows = self.connections.read(statements::NOW, &[]).await.map_err(Failure::into_error)?;
         rows.first().map_or_else(|| Err(strange("it told no time")), |row| timestamp(row, 0))
     }
 
-    /// Runs one writing statement, again while the server surely undid it. What is written to a missing table by an
-    /// `INSERT` makes the table; anything else cannot match.
+    /// Runs one writing statement, and repeats it while the server surely rolled it back. If the table is missing, an `INSERT`
+    /// creates it; anything else cannot match.
     async fn execute(&self, sql: &str, params: &Params<'_>, missing: Missing) -> Result<Swap> {
         let mut last = None;
         for attempt in 0..ATTEMPTS {
@@ -120,7 +120,7 @@ impl PostgresStore {
         Err(last.unwrap_or_else(|| strange("its table is there and is not")))
     }
 
-    /// Hints those who watch by this handle at a swap that was done by it.
+    /// Notifies this handle's own watchers of a swap that was done.
     fn told(&self, key: &Key, swap: Swap) -> Swap {
         if let Swap::Done { .. } = &swap {
             self.listener.echo(key);
@@ -128,7 +128,7 @@ impl PostgresStore {
         swap
     }
 
-    /// Makes the table. Gives the error that another process phase the same may cause.
+    /// Creates the table. Returns the error that another process doing the same may cause.
     async fn make_table(&self) -> Result<Option<Error>> {
         let table = &self.connections.config.table;
         match self.connections.ask(Phase::Preparing, &table.ddl(), &[]).await {
@@ -139,7 +139,7 @@ impl PostgresStore {
     }
 }
 
-/// What a write to a table that is not there comes to.
+/// What a write does if the table is missing.
 #[derive(Clone, Copy)]
 enum Missing {
     Make,
@@ -147,7 +147,7 @@ enum Missing {
 }
 
 fn done(row: &Row) -> Result<Swap> {
-    // The answer is complete, so it was applied; what cannot be read of it is not known.
+    // The answer is complete, so the write was applied, even if the answer cannot be read.
     let revision: i64 = row.try_get(0).map_err(|_| unread())?;
     let now = timestamp(row, 1).map_err(|_| unread())?;
     Ok(Swap::Done { revision: Revision(revision.to_string()), now })
@@ -175,7 +175,7 @@ fn versioned(row: &Row, at: usize) -> Result<Option<Versioned>> {
     Ok(Some(Versioned { bytes, revision: Revision(revision.to_string()) }))
 }
 
-/// A revision that this store never gave stands for no value at all.
+/// None for a revision that this store never gave.
 fn number(revision: &Revision) -> Option<i64> {
     revision.0.parse().ok()
 }
@@ -185,7 +185,7 @@ impl Store for PostgresStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             name: "postgres",
-            // There may be a standby that an acknowledged swap has not reached; only a look can tell.
+            // There may be a standby that lacks an acknowledged swap; only a survey can tell.
             class: if self.proven.load(Ordering::Relaxed) { Class::A } else { Class::B },
             clock: ClockSource::Store { grain: Duration::from_millis(1) },
             reach: Reach::Network,

@@ -4,7 +4,7 @@ use crate::url::Secret;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// The password of the first line that fits. As with libpq, a file that others can read does not count.
+/// The password of the first line that matches. As with libpq, a file that others can read is ignored.
 pub(super) fn find(file: &Path, host: &str, port: u16, database: &str, user: &str) -> Option<Secret> {
     let about = std::fs::metadata(file).ok()?;
     if !about.is_file() || about.permissions().mode() & 0o077 != 0 {

@@ -6,22 +6,22 @@ use leasehold_core::store::Along;
 use ring::digest::{Context, SHA256};
 use std::fmt;
 
-/// The table that is meant where none is named.
+/// The table if none is named.
 const DEFAULT_TABLE: &str = "leasehold_record";
 /// Named in full, so that two roles with different search paths meet in one table.
 const DEFAULT_SCHEMA: &str = "public";
 /// PostgreSQL cuts longer names off.
 const MAX_NAME: usize = 63;
 
-/// The server's time. The clock, not the transaction's start: that lies before the wait for somebody else's write.
+/// The server's time. Not the transaction's start, which is before the wait for another write.
 macro_rules! now {
     () => {
         "clock_timestamp()"
     };
 }
 
-/// Evaluated only for a row that was written. Raises `synchronous_commit` for this transaction where the role, the
-/// database or the server has it lower, which ends with the transaction.
+/// Evaluated only for a row that was written. Raises `synchronous_commit` for this transaction only, where the role, the
+/// database or the server has it lower.
 macro_rules! returning {
     () => {
         concat!(
@@ -33,7 +33,7 @@ macro_rules! returning {
     };
 }
 
-/// The same, and notifies if there is a tag and a listener holds it, for notifying makes commits wait for each other.
+/// The same, and notifies if there is a tag and a listener holds it, because notifying makes commits wait for each other.
 macro_rules! telling {
     () => {
         concat!(
@@ -85,7 +85,7 @@ impl Table {
         Ok(Table { schema: schema.to_owned(), name: name.to_owned() })
     }
 
-    /// Makes the table. Names compare byte by byte; room is left in each page so that an update need not touch the index.
+    /// Creates the table. Names compare byte by byte; each page has free space, so that an update need not touch the index.
     pub(super) fn ddl(&self) -> String {
         format!(
             "CREATE TABLE IF NOT EXISTS {self} (namespace text COLLATE \"C\" NOT NULL, shelf text COLLATE \"C\" NOT NULL, \
@@ -94,7 +94,7 @@ impl Table {
         )
     }
 
-    /// What an administrator runs where the role may not make the table.
+    /// What an administrator runs where the role may not create the table.
     pub(super) fn advice(&self, role: &str) -> String {
         let schema = match self.schema.as_str() {
             DEFAULT_SCHEMA => String::new(),
@@ -139,7 +139,7 @@ pub(super) struct Statements {
 }
 
 impl Statements {
-    /// The statement that replaces a row, or inserts one, and along with that puts one, or takes one out, or both. All take the
+    /// The statement that replaces or inserts a row and, along with it, inserts another one, deletes one, or both. All take the
     /// same parameters.
     pub(super) fn along(&self, replaces: bool, along: &Along<'_>) -> &str {
         let (puts, erases) = (along.put.is_some(), along.erase.is_some());
@@ -155,7 +155,7 @@ impl Statements {
             telling!()
         );
         let update = format!("UPDATE {table} SET revision = $8, value = $7 WHERE {is_it}{}", telling!());
-        // All parts see the table as it was before any of them, so what depends on the first asks for its row.
+        // All parts see the table as it was before, so those that depend on the first one check its returned row.
         let along = std::array::from_fn(|which| {
             let first = if which & 4 == 0 { &insert } else { &update };
             let puts = format!(
@@ -187,7 +187,7 @@ impl Statements {
     }
 }
 
-/// What stands for a key in notifications: a number that tells nobody its name.
+/// The number that stands for a key in notifications. It does not reveal the name.
 pub(super) struct Tag<'a> {
     pub(super) number: i64,
     pub(super) channel: &'a str,

@@ -1,4 +1,4 @@
-//! What the server's settings make of its class.
+//! The class that follows from the server's settings.
 
 use leasehold_core::store::{Class, Survey};
 use tokio_postgres::Row;
@@ -15,7 +15,7 @@ pub(super) struct ServerSettings {
     standbys: i64,
     sync: i64,
     quorum: i64,
-    /// Slots kept for standbys that are away.
+    /// Replication slots of standbys that are away.
     away: i64,
 }
 

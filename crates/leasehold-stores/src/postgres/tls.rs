@@ -1,4 +1,4 @@
-//! TLS as `sslmode` means it: whose certificate is trusted, and whether its name must fit.
+//! TLS as `sslmode` means it: whose certificate is trusted, and whether its name must match.
 
 use leasehold_core::printable;
 use rustls::client::WebPkiServerVerifier;
@@ -11,10 +11,10 @@ use std::path::Path;
 use std::sync::Arc;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-/// Whose certificate will do.
+/// Whose certificate is accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trust {
-    /// `prefer`: anybody's. Against listeners only, not against an impostor.
+    /// `prefer`: anybody's. It protects against eavesdroppers only, not against an impostor.
     Anybody,
     /// `require`: anybody's, unless there is a file of authorities.
     AuthorityIfGiven,
@@ -89,7 +89,7 @@ fn strict(provider: Arc<CryptoProvider>, root: Option<&Path>) -> Result<Arc<WebP
         .map_err(|e| format!("no authority to check the server's certificate with: {e}; name a file with sslrootcert"))
 }
 
-/// Takes any name, and without authorities any certificate; the handshake must be signed with it nevertheless.
+/// Accepts any name, and without authorities any certificate. The handshake must still be signed with it.
 #[derive(Debug)]
 struct Lenient {
     provider: Arc<CryptoProvider>,
@@ -107,7 +107,7 @@ impl ServerCertVerifier for Lenient {
     ) -> Result<ServerCertVerified, Error> {
         let Some(inner) = &self.inner else { return Ok(ServerCertVerified::assertion()) };
         match inner.verify_server_cert(end_entity, intermediates, server_name, ocsp, now) {
-            // The name is looked at last, when the chain has been found good.
+            // The name is checked last, after the chain.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) => Ok(ServerCertVerified::assertion()),

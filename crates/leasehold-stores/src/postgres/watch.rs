@@ -1,14 +1,12 @@
 //! Hints by LISTEN and NOTIFY.
 //!
-//! Promise: while a watch lives, a swap of its key is hinted at, at once; after a cut everybody is hinted once, for
-//! something may have been missed. Non-promise: behind a pooler there is no session to listen in. That is noticed, and
-//! waiters poll.
+//! Promise: while a watch lives, a swap of its key gives a hint at once. After a cut every watch gets one, because something may
+//! have been missed. Non-promise: behind a pooler there is no session to listen in. That is detected, and waiters poll.
 //!
 //! A notification takes a lock that all notifying commits of the cluster queue for, flush included: where every swap
 //! notified, sixteen clients on sixteen leases were several times slower. So a listener holds, in its own session, a shared
-//! advisory lock on the tag of each key it watches, and a swap notifies only if it cannot have that tag for the length of
-//! its transaction. Nothing but hints depends on these locks. A listener that comes while a swap has the tag waits for it,
-//! and reads what it wrote.
+//! advisory lock on the tag of each key it watches, and a swap notifies only if it cannot lock that tag for its transaction.
+//! Only hints depend on these locks. A listener that comes while a swap has the tag waits for it, and reads what it wrote.
 
 use super::connection::Connections;
 use super::direct::is_direct;
@@ -24,13 +22,13 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 use tokio_postgres::types::Type;
 
-/// How often a lost session is looked for again, and watches that are gone are cleared away.
+/// How often a lost session is reopened, and dropped watches are removed.
 const TURN: Duration = Duration::from_secs(1);
-/// How long it is left alone at most: a server may have no room for one more client.
+/// The longest pause before that: a server may have no room for another client.
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
-/// How long a session is kept after the last watch: who waits in turns does not connect for each.
+/// How long a session is kept after the last watch, so that repeated waits do not reconnect.
 const LINGER: Duration = Duration::from_secs(5);
-/// How long a new watch waits until it is in force.
+/// How long a new watch may take to be in force.
 const SETTLING: Duration = Duration::from_secs(2);
 
 /// The one listener of a handle. It runs while anybody watches.
@@ -48,7 +46,7 @@ struct Shared {
     is_pooled: bool,
 }
 
-/// What a session has taken upon itself.
+/// What a session listens to.
 #[derive(Default)]
 struct Audience {
     held: HashSet<i64>,
@@ -57,7 +55,7 @@ struct Audience {
 
 struct Watcher {
     sender: mpsc::Sender<()>,
-    /// Told when the watch is in force.
+    /// Notified when the watch is in force.
     settled: Option<oneshot::Sender<()>>,
 }
 
@@ -75,7 +73,7 @@ impl Listener {
         Listener { connections, channel, shared: Mutex::default(), changed: Notify::new() }
     }
 
-    /// What stands for a key in notifications.
+    /// The number that stands for a key in notifications.
     pub(super) fn tag(&self, key: &Key) -> Tag<'_> {
         Tag { number: statements::number(&self.channel, key), channel: &self.channel }
     }
@@ -102,7 +100,7 @@ impl Listener {
         self.changed.notify_one();
         match timeout(SETTLING, has_settled).await {
             Ok(Err(_)) => Watch::silent(),
-            // A server that is slow or away: hints may begin later.
+            // The server is slow or away: hints may begin later.
             Ok(Ok(())) | Err(_) => watch,
         }
     }
@@ -111,7 +109,7 @@ impl Listener {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The tags that are watched. If there are none and the listener may end, its life is over, and it must return.
+    /// The tags that are watched. If there are none and the listener may end, it is marked as ended, and must return.
     fn watched(&self, may_end: bool) -> HashSet<i64> {
         let mut shared = self.shared();
         shared.watched.retain(|_, watchers| {
@@ -130,7 +128,7 @@ impl Listener {
                 Ended::Pooled => {
                     let mut shared = self.shared();
                     (shared.is_pooled, shared.is_running) = (true, false);
-                    // The watches' ends go with them: nobody waits for a hint any more.
+                    // Drops the senders, which ends the watches.
                     shared.watched.clear();
                     return;
                 }
@@ -145,7 +143,7 @@ impl Listener {
         }
     }
 
-    /// One connection, from its beginning to its end. It is one of the pool's, and serves the pool's calls meanwhile.
+    /// One connection, from its beginning to its end. It belongs to the pool, and serves the pool's calls meanwhile.
     async fn session(&self, pause: &mut Duration) -> Ended {
         let connection = match self.connections.take_idle() {
             Some(connection) => connection,
@@ -170,7 +168,7 @@ impl Listener {
         if let Some(mut connection) = self.connections.session.lock().await.take()
             && let Ended::Unwanted = ended
         {
-            // It listens to nothing any more.
+            // It no longer listens.
             connection.notices = Some(notifications);
             self.connections.keep(connection);
         }
@@ -206,15 +204,15 @@ impl Listener {
         }
     }
 
-    /// Takes the tags that are newly watched and lets go of those that are not any more. Listens while there is any.
+    /// Locks the tags that are newly watched and unlocks those that are not any more. Listens while there is any.
     async fn hold(&self, audience: &mut Audience, watched: HashSet<i64>) -> Option<()> {
         let Audience { held, is_listening } = audience;
         let new: Vec<i64> = watched.difference(held).copied().collect();
         let old: Vec<i64> = held.difference(&watched).copied().collect();
-        // Without need it is left to those who call.
+        // If nothing changed, the connection stays free for calls.
         if *is_listening == watched.is_empty() || !new.is_empty() || !old.is_empty() {
             let mut session = self.connections.session.lock().await;
-            // Not to be used again if this does not go well.
+            // Dropped if this fails.
             let mut connection = session.take()?;
             let config = &self.connections.config;
             if *is_listening == watched.is_empty() {
@@ -239,9 +237,9 @@ impl Listener {
         for tag in held.iter() {
             for watcher in shared.watched.get_mut(tag).into_iter().flatten() {
                 match watcher.settled.take() {
-                    // Whoever watches reads afterwards.
+                    // The watcher reads after this.
                     Some(settled) => drop(settled.send(())),
-                    // Newly held, but watched before: after a cut. Something may have been missed.
+                    // Newly locked but watched before: after a cut. Something may have been missed.
                     None if new.contains(tag) => drop(watcher.sender.try_send(())),
                     None => {}
                 }
@@ -250,11 +248,11 @@ impl Listener {
         Some(())
     }
 
-    /// Hints at a swap of this handle's own: the session that made it may be the one that listens, and is not notified if it
-    /// is the only one.
+    /// Hints at a swap of this handle's own: the session that made it may be the only one that listens, and then it sends no
+    /// notification.
     pub(super) fn echo(&self, key: &Key) {
         if !self.hint(self.tag(key).number) {
-            // Nobody watches it any more: the listener lets go of it.
+            // Nobody watches it any more: the listener unlocks it.
             self.changed.notify_one();
         }
     }

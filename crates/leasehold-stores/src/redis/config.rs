@@ -1,4 +1,4 @@
-//! Where the server is and how to talk to it, read from the address and checked before anything is opened.
+//! Where the server is and how to log in: read from the address and checked before anything is opened.
 
 use crate::url::Address;
 use ::redis::{
@@ -49,7 +49,7 @@ pub(super) struct Config {
     pub(super) mode: Mode,
     pub(super) hosts: Vec<Node>,
     pub(super) wait: Option<Wait>,
-    /// As it may be shown.
+    /// For messages.
     pub(super) name: String,
     db: i64,
     credentials: Credentials,
@@ -96,7 +96,7 @@ impl Config {
         })
     }
 
-    /// Reads what lies outside the address: the environment and the certificates' files.
+    /// Reads the environment and the certificates' files as well.
     pub(super) fn load(address: &Address, variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let mut config = Config::parse(address)?;
         if config.credentials.password.is_none() {
@@ -120,14 +120,14 @@ impl Config {
             _ => None,
         };
         config.certificates = Some(TlsCertificates { client_tls, root_cert: file("cacert")? });
-        // So that a file that is no certificate is named now and not at the first call.
+        // Reports a file that is no certificate now, not at the first call.
         config.client(&config.hosts[0]).map(drop)?;
         Ok(config)
     }
 
     /// A client for one server of the store.
     pub(super) fn client(&self, node: &Node) -> Result<Client> {
-        // The third protocol, which all servers since Redis 6 speak, pushes hints on the same connection.
+        // RESP3, which all servers since Redis 6 speak, pushes hints on the same connection.
         let settings = RedisConnectionInfo::default().set_db(self.db).set_protocol(ProtocolVersion::RESP3);
         self.build(node, settings, &self.credentials)
     }

@@ -1,9 +1,9 @@
-//! The connection to the one server that has this namespace: found, kept, and found again.
+//! The connection to the one server that has this namespace: found, and found again after a loss.
 //!
 //! Promise: a write is sent at most once, unless the server answered that it did not run it; every call ends in time.
-//! Non-promise: nothing is retried but what surely was not done, and a read whose connection was gone. The driver's own
-//! cluster and sentinel clients are not used, because they retry by themselves and cannot put `WAIT` on the connection
-//! of the write: one namespace is one slot, so one connection is enough.
+//! Non-promise: only what surely was not done is retried, and a read whose connection was gone. The driver's own cluster and
+//! sentinel clients are not used, because they retry by themselves and cannot send `WAIT` on the connection of the write. One
+//! namespace is one slot, so one connection is enough.
 
 use super::config::{Config, Mode, Node};
 use super::error::{Failure, judge};
@@ -22,13 +22,13 @@ use tokio::time::timeout;
 
 /// How long one connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(3);
-/// How long one answer may take, beside the time that replicas are given.
+/// How long one answer may take, without the wait for replicas.
 const ANSWER: Duration = Duration::from_secs(4);
 /// How long a whole call may take.
 const CALL: Duration = Duration::from_secs(10);
-/// How often a call follows where it is sent on to.
+/// How many redirections a call follows.
 const HOPS: usize = 6;
-/// How often a lost connection is looked for again while somebody watches.
+/// How often a lost connection is reopened while somebody watches.
 const TENDING: Duration = Duration::from_secs(1);
 
 /// What is asked of the server.
@@ -40,7 +40,7 @@ pub(super) enum Call<'a> {
 }
 
 impl Call<'_> {
-    /// As it is sent: the script by its digest, or whole where the server does not have it.
+    /// As it is sent: the script by its digest, or in full where the server does not have it.
     fn command(&self, is_whole: bool) -> Cmd {
         match self {
             Call::Command(command) => command.clone(),
@@ -63,7 +63,7 @@ pub(super) enum Confirm {
     No,
 }
 
-/// A connection that stood when it was last used.
+/// A connection that worked when it was last used.
 struct Connection {
     connection: MultiplexedConnection,
     node: Node,
@@ -76,19 +76,19 @@ impl Connection {
     }
 }
 
-/// What is known of the way to the server, and the connection that is in use.
+/// What is known about the server's location, and the connection in use.
 pub(super) struct Connections {
     pub(super) config: Config,
     watchers: Arc<Watchers>,
     live: Mutex<Current>,
-    /// Subscriptions change one at a time, so that none is undone while it is made.
+    /// Subscriptions change one at a time.
     subscribing: Mutex<()>,
 }
 
 #[derive(Default)]
 struct Current {
     live: Option<Arc<Connection>>,
-    /// The node of a cluster that was last said to have the slot.
+    /// The node of a cluster that last had the slot.
     owner: Option<Node>,
 }
 
@@ -102,7 +102,7 @@ impl Connections {
         })
     }
 
-    /// Asks the server, and gives its answer. An error says whether it can have been done.
+    /// Asks the server. An error says whether the call may have been carried out.
     pub(super) async fn call(&self, call: Call<'_>, phase: Phase, confirm: Confirm) -> Result<Value> {
         let sent = AtomicBool::new(false);
         timeout(CALL, self.follow(&call, phase, confirm, &sent)).await.unwrap_or_else(|_| {
@@ -114,11 +114,11 @@ impl Connections {
         })
     }
 
-    /// Goes where the servers send us, until one answers.
+    /// Follows redirections until a server answers.
     async fn follow(&self, call: &Call<'_>, phase: Phase, confirm: Confirm, sent: &AtomicBool) -> Result<Value> {
         let (mut is_whole, mut is_retried, mut last) = (false, false, None);
         for _ in 0..HOPS {
-            // Whatever was sent before was answered with where else to go.
+            // What was sent before was answered with a redirection.
             sent.store(false, Ordering::SeqCst);
             let live = self.live().await?;
             sent.store(true, Ordering::SeqCst);
@@ -126,10 +126,10 @@ impl Connections {
             let failure = match answer {
                 Ok(value) => return Ok(value),
                 Err(Failure::Asked(node)) if self.config.mode == Mode::Cluster => {
-                    let beside =
+                    let next_owner =
                         self.connect(&on_same_host(node, &live)).await.map_err(|t| t.into_error(&self.config.name))?;
-                    // The script whole: a node that is just getting the slot may not have it.
-                    match self.send(&beside, call.command(true), phase, confirm, Some(cmd("ASKING"))).await {
+                    // The script in full: a node that is just getting the slot may not have it.
+                    match self.send(&next_owner, call.command(true), phase, confirm, Some(cmd("ASKING"))).await {
                         Ok(value) => return Ok(value),
                         Err(failure) => failure,
                     }
@@ -152,7 +152,7 @@ impl Connections {
                     is_retried = true;
                 }
                 Failure::Closed(_) | Failure::Late(_) | Failure::Elsewhere(_) => {
-                    // The next call looks for the server anew.
+                    // The next call finds the server again.
                     live.give_up();
                     return Err(failure.into_error(&self.config.name));
                 }
@@ -190,7 +190,7 @@ impl Connections {
         let mut answers = answers.into_iter().skip(at);
         let answer = answers.next().unwrap_or(Value::Nil).extract_error().map_err(failed)?;
         let Some(wait) = wait else { return Ok(answer) };
-        // A swap of another record than was expected: nothing was written that could be lost.
+        // A mismatch: nothing was written that could be lost.
         if answer == Value::Nil {
             return Ok(answer);
         }
@@ -203,7 +203,7 @@ impl Connections {
                 Err(Failure::Refused(Error::new(kind, what)))
             }
             Ok(_) => Err(Failure::Refused(Error::new(kind, format!("{name} does not understand WAIT")))),
-            // The script before it was run, whatever became of the wait.
+            // The script was run, even if the wait failed.
             Err(e) => {
                 let cause = failed(e).into_error(name);
                 Err(Failure::Refused(
@@ -224,7 +224,7 @@ impl Connections {
         let channels = self.watchers.channels();
         if !channels.is_empty() {
             let subscribed = live.connection.clone().subscribe(channels).await;
-            // If it may not subscribe, watches stay silent.
+            // Without the permission to subscribe, watches stay silent.
             if let Err(error) = subscribed
                 && let failure @ (Failure::Closed(_) | Failure::Late(_)) =
                     judge(error, Phase::Connecting, &self.config.name)
@@ -237,7 +237,7 @@ impl Connections {
         Ok(live)
     }
 
-    /// Looks for a server that may be the right one; if it is not, it will say so.
+    /// Connects to a server that may be the right one; if it is not, its answer says so.
     async fn find(&self, owner: &mut Option<Node>) -> Result<Connection> {
         let mut nodes: Vec<Node> = owner.take().into_iter().collect();
         match &self.config.mode {
@@ -308,14 +308,14 @@ impl Connections {
         Error::new(Kind::Unavailable, format!("{} names no server", self.config.name))
     }
 
-    /// Hints this sender when something is published on the channel. If that cannot be had now, it is tried again.
+    /// Hints this sender when something is published on the channel. If subscribing fails now, it is retried.
     pub(super) async fn subscribe(self: &Arc<Self>, channel: &str, sender: Sender<()>) {
         let _turn = self.subscribing.lock().await;
         let added = self.watchers.add(channel, sender);
         if added.is_untended {
             tokio::spawn(tend(self.watchers.clone(), Arc::downgrade(self)));
         }
-        // One that was watched a moment ago is still subscribed to, or is when the connection is made anew.
+        // Already subscribed to, or will be when the connection is reopened.
         if !added.is_first {
             return;
         }
@@ -330,7 +330,7 @@ impl Connections {
         let _ = timeout(CALL, subscribed).await;
     }
 
-    /// Drops what nobody watches any more and finds a lost connection again. False if nobody watches.
+    /// Drops channels that nobody watches any more and reopens a lost connection. False if nobody watches.
     async fn look_after_watches(&self) -> bool {
         let turn = self.subscribing.lock().await;
         let (gone, is_watched) = self.watchers.prune();
@@ -358,7 +358,7 @@ async fn tend(watchers: Arc<Watchers>, connections: Weak<Connections>) {
     }
 }
 
-/// One question on a connection that is not kept.
+/// One command on a connection of its own.
 async fn ask<T: FromRedisValue>(client: &Client, question: &Cmd) -> ::redis::RedisResult<T> {
     let config =
         AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT / 3)).set_response_timeout(Some(CONNECT / 3));
@@ -366,7 +366,7 @@ async fn ask<T: FromRedisValue>(client: &Client, question: &Cmd) -> ::redis::Red
     question.query_async(&mut connection).await
 }
 
-/// A node that does not know its own host is told as nothing: it is where the answer came from.
+/// An empty host means the host that the answer came from.
 fn on_same_host((host, port): Node, live: &Connection) -> Node {
     if host.is_empty() { (live.node.0.clone(), port) } else { (host, port) }
 }

@@ -18,14 +18,14 @@ pub(super) enum Failure {
     Closed(Error),
     /// No answer came in time. What was asked may have been done.
     Late(Error),
-    /// The server is not the one to ask, or not yet: nothing was run.
+    /// Not the right server, or not ready yet: nothing was run.
     Elsewhere(Error),
     /// The server refused, or answered what cannot be used: asking another one would not help.
     Refused(Error),
 }
 
 impl Failure {
-    /// The error, where nothing else can be done.
+    /// The error, where there is nothing else to try.
     pub(super) fn into_error(self, name: &str) -> Error {
         match self {
             Failure::Closed(error) | Failure::Late(error) | Failure::Elsewhere(error) | Failure::Refused(error) => {
@@ -39,10 +39,10 @@ impl Failure {
     }
 }
 
-/// What a server says that has as many clients as it allows.
+/// The message of a server that has as many clients as it allows.
 const CROWDED: &str = "max number of clients";
 
-/// States of the server that pass. In each it answers without having run the script.
+/// Temporary states of the server. In each it answers without having run the script.
 const PASSING: &[(&str, &str)] = &[
     ("LOADING", "is still loading its data; try again"),
     ("MASTERDOWN", "is a replica without a primary; try again after the failover"),
@@ -59,7 +59,7 @@ const PASSING: &[(&str, &str)] = &[
 /// Those after which another server may be the right one.
 const ELSEWHERE: &[&str] = &["LOADING", "MASTERDOWN", "CLUSTERDOWN", "READONLY"];
 
-/// What is wrong with the set-up, until somebody mends it.
+/// Problems of the set-up, which last until somebody fixes them.
 const SET_UP: &[(&str, &str)] = &[
     ("NOAUTH", "wants a password; put it into the url or into REDISCLI_AUTH"),
     ("WRONGPASS", "does not know this user and password; mend the url or REDISCLI_AUTH"),
@@ -76,7 +76,7 @@ const SET_UP: &[(&str, &str)] = &[
     ("certificate", "has a certificate that is not trusted for this name; name its authority's file with `cacert=`"),
 ];
 
-/// The driver's error as ours: what is surely not applied is told apart from what may be.
+/// The driver's error as ours: what was surely not applied is separated from what may have been.
 pub(super) fn judge(error: RedisError, phase: Phase, name: &str) -> Failure {
     if let Some(node) = error.redirect_node().and_then(|(node, _)| parse_node(node)) {
         return if error.code() == Some("ASK") { Failure::Asked(node) } else { Failure::Moved(node) };
@@ -85,10 +85,10 @@ pub(super) fn judge(error: RedisError, phase: Phase, name: &str) -> Failure {
     if code == "NOSCRIPT" {
         return Failure::NoScript;
     }
-    // Older servers wrap what a command in a script said, so the words are looked for anywhere.
+    // Older servers wrap the error of a command in a script, so the words may be anywhere.
     let text = format!("{code} {error}");
     let says = |(word, _): &&(&str, &str)| text.contains(word);
-    // As text: the driver's error prints its own cause, which would be printed once more.
+    // As text: the driver's error prints its own cause, which would be printed twice.
     let cause = error.to_string().replace('\n', " ");
     let made = |kind, what: &str| Error::new(kind, format!("{name} {what}")).with_source(cause.clone());
     // Without a code it is the connection that failed, and a write may have gone through before.
@@ -103,7 +103,7 @@ pub(super) fn judge(error: RedisError, phase: Phase, name: &str) -> Failure {
     if !code.is_empty() {
         return match PASSING.iter().find(says) {
             Some((word, what)) if ELSEWHERE.contains(word) => Failure::Elsewhere(made(Kind::Unavailable, what)),
-            // Whoever waits comes back.
+            // A waiter retries.
             Some((CROWDED, what)) => Failure::Refused(made(Kind::Contended, what)),
             Some((_, what)) => Failure::Refused(made(Kind::Unavailable, what)),
             None => Failure::Refused(made(Kind::Unsupported, "refused the call; leasehold needs Redis 6 or newer")),

@@ -5,10 +5,10 @@
 //! has answered, and by default writes to its disk once a second. After a failover or a crash an acknowledged epoch may
 //! be issued again (class B), unless the server is set up as `survey` asks for.
 //!
-//! `wait_replicas=N` makes every swap wait for N replicas, in the same round trip; with fewer the answer is *unknown*. A
-//! read then waits as well: else whoever reads an unknown write back could take for kept what only the primary has.
+//! `wait_replicas=N` makes every swap wait for N replicas, in the same round trip; with fewer the answer is *unknown*. A read
+//! then waits as well: otherwise a read-back after an unknown write could rely on what only the primary has.
 //!
-//! A revision is random and not a count: a server that went back in time would give a counted one to another value too.
+//! A revision is random, not a count: a server that went back in time would give a counted one again, to another value.
 
 mod config;
 mod connection;
@@ -33,7 +33,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The most entries of one page: a script holds up all others while it runs.
+/// The largest page: a script blocks all other clients while it runs.
 const MAX_PAGE: usize = 1_000;
 /// A page ends after about so many bytes.
 const PAGE_BYTES: usize = 4 * 1024 * 1024;
@@ -51,7 +51,7 @@ impl fmt::Debug for RedisStore {
     }
 }
 
-/// Refuses an address that cannot be meant.
+/// Refuses an address by its text alone.
 pub fn check(address: &Address) -> Result<()> {
     Config::parse(address).map(drop)
 }
@@ -75,7 +75,7 @@ impl RedisStore {
         statements::channel(&self.namespace, key)
     }
 
-    /// Runs a script that writes; its answer is the time, or nothing if the record is another one.
+    /// Runs a script that writes; its answer is the time, or nil on a mismatch.
     async fn change(&self, call: Call<'_>, revision: Revision) -> Result<Swap> {
         match self.connections.call(call, Phase::Writing, Confirm::ByReplicas).await? {
             Value::Nil => Ok(Swap::Mismatch),
@@ -107,7 +107,7 @@ impl RedisStore {
         }
     }
 
-    /// An answer that no script of ours gives.
+    /// The error for an answer that no script of ours gives.
     fn strange(&self, phase: Phase) -> Error {
         let kind = if phase == Phase::Writing { Kind::Indeterminate } else { Kind::Corrupt };
         Error::new(
@@ -116,7 +116,7 @@ impl RedisStore {
         )
     }
 
-    /// One page, and the last name that was looked at.
+    /// One page, and the last name that was read.
     async fn page(&self, shelf: Shelf, after: Option<&LeaseName>, limit: usize) -> Result<(Page, Option<LeaseName>)> {
         let least = after.map_or_else(|| "-".to_owned(), |name| format!("({name}"));
         let words = [least, limit.min(MAX_PAGE).to_string(), PAGE_BYTES.to_string()];
@@ -137,7 +137,7 @@ impl RedisStore {
                 let what = format!("{} has a record of no lease", self.connections.config.name);
                 Error::new(Kind::Corrupt, what).with_source(e)
             })?;
-            // A name without a record was about to be written by somebody whom the server stopped midway.
+            // A name without a record is left by a write that the server stopped midway.
             if let Value::BulkString(record) = &entry[1] {
                 entries.push((name.clone(), self.versioned(Key::new(shelf, &name), record)?));
             }
@@ -186,7 +186,7 @@ impl Store for RedisStore {
         change.check(&self.capabilities())?;
         let key = change.key;
         let expected = match change.expected {
-            // No revision of ours: it stands for no value at all.
+            // Not a revision of ours.
             Some(revision) if revision.0.is_empty() || revision.0.contains('\n') => return Ok(Swap::Mismatch),
             Some(revision) => format!("{}\n", revision.0),
             None => String::new(),
@@ -219,7 +219,7 @@ impl Store for RedisStore {
         let mut after = range.after.cloned();
         loop {
             let (page, last) = self.page(shelf, after.as_ref(), range.limit).await?;
-            // A page of names that have no record is no page.
+            // A page must have an entry if there are more.
             if !page.entries.is_empty() || !page.more || last.is_none() {
                 return Ok(page);
             }
@@ -227,7 +227,7 @@ impl Store for RedisStore {
         }
     }
 
-    /// Every change that watchers want to know is published on a channel of the record.
+    /// Changes are published on a channel of the record.
     async fn watch(&self, key: &Key) -> Result<Watch> {
         let (sender, watch) = Watch::channel();
         self.connections.subscribe(&self.channel(key), sender).await;

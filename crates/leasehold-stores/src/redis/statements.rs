@@ -3,9 +3,9 @@
 //! Each namespace has one hash tag, so that a cluster keeps it in one slot. A shelf is a hash from names to records, and
 //! a sorted set of the same names, for listings. A record is its revision, a line feed and the value.
 //!
-//! What every script keeps to: the write that counts is the last one that can fail, so that an error means that nothing
-//! was changed; and there is a command that writes, even if there is nothing to write, because that is what a replica
-//! refuses. So nothing is ever read from one. Time is told in milliseconds, rounded down.
+//! Every script follows two rules. The write that counts is the last command that can fail, so that an error means that nothing
+//! was changed. And every script has a command that writes, even a read, because a replica refuses those: so nothing is ever
+//! read from one. Time is in milliseconds, rounded down.
 
 use crate::namespace::Namespace;
 use ::redis::Script;
@@ -20,7 +20,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)"
     };
 }
 
-/// A script's text, and the digest by which a server that has it knows it.
+/// A script's text, and the digest by which a server knows it.
 pub(super) struct Lua {
     pub(super) code: &'static str,
     pub(super) digest: String,
@@ -124,7 +124,7 @@ pub(super) fn names(namespace: &Namespace, shelf: Shelf) -> String {
     format!("{}:names", records(namespace, shelf))
 }
 
-/// The channel on which a changed record is told.
+/// The channel on which changes of a record are published.
 pub(super) fn channel(namespace: &Namespace, key: &Key) -> String {
     format!("{}/{}", records(namespace, key.shelf), key.name)
 }

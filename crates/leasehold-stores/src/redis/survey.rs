@@ -1,7 +1,7 @@
 //! The settings that the class rests on.
 //!
-//! Promise: class A is said only where every setting that it takes was seen, on the primary and on each replica.
-//! Non-promise: a replica that is neither connected nor known to sentinels or cluster is not seen.
+//! Promise: class A is reported only if every setting that it needs was seen, on the primary and on each replica. Non-promise:
+//! a replica that is neither connected nor known to sentinels or cluster is not seen.
 
 use super::RedisStore;
 use super::config::{Mode, Node};
@@ -13,10 +13,10 @@ use leasehold_core::store::{Class, Survey};
 use leasehold_core::{Error, Kind, Result, Shelf};
 use std::collections::BTreeMap;
 
-/// What is said of a setting that the server does not show.
+/// The value of a setting that the server does not show.
 const HIDDEN: &str = "cannot be read";
 
-/// What was found, and whether all of it is as class A takes it.
+/// What was found, and whether all of it suits class A.
 struct Findings {
     survey: Survey,
     is_proven: bool,
@@ -40,7 +40,7 @@ impl Findings {
 }
 
 pub(super) async fn survey(store: &RedisStore) -> Result<Survey> {
-    // A read first: in a cluster it leads to the node that is meant.
+    // A read first: in a cluster it finds the right node.
     let call =
         Call::Script { script: &statements::READ, keys: &[store.records(Shelf::Lease)], args: &[b"survey", b"0"] };
     store.connections.call(call, Phase::Reading, Confirm::No).await?;
@@ -99,7 +99,7 @@ async fn expiry(store: &RedisStore, findings: &mut Findings) -> Result<()> {
     Ok(())
 }
 
-/// Whether a failover can lead to a server that lacks an answered write.
+/// Whether after a failover an answered write can be missing.
 async fn replicas(store: &RedisStore, findings: &mut Findings) -> Result<()> {
     let least = config(store, "min-replicas-to-write").await?;
     findings.survey = std::mem::replace(&mut findings.survey, Survey::plain(Class::B))

@@ -1,4 +1,4 @@
-//! Who waits for which channel.
+//! The watches of each channel.
 
 use ::redis::{PushInfo, PushKind, Value};
 use std::collections::HashMap;
@@ -10,22 +10,22 @@ use tokio::sync::mpsc::Sender;
 #[derive(Default)]
 pub(super) struct Watchers {
     watches: Mutex<Watches>,
-    /// Told when a channel has news for nobody.
+    /// Notified when a message comes for a channel that nobody watches.
     pub(super) unwanted: Notify,
 }
 
 #[derive(Default)]
 struct Watches {
     by_channel: HashMap<String, Vec<Sender<()>>>,
-    /// Whether a task looks after the connection.
+    /// Whether a task maintains the connection.
     is_tended: bool,
 }
 
-/// What a new watch finds.
+/// What is to be done for a new watch.
 pub(super) struct Added {
     /// Nobody watches the channel yet: it must be subscribed to.
     pub(super) is_first: bool,
-    /// A task must be started that tends the connection.
+    /// A task must be started that maintains the connection.
     pub(super) is_untended: bool,
 }
 
@@ -44,8 +44,8 @@ impl Watchers {
         self.lock().by_channel.keys().cloned().collect()
     }
 
-    /// Drops watches that nobody looks at any more: the channels that nobody watches now, and whether any is left. If
-    /// none is, the task that tends the connection must end.
+    /// Removes dropped watches; returns the channels that nobody watches now, and whether any is left. If none is, the task that
+    /// maintains the connection must end.
     pub(super) fn prune(&self) -> (Vec<String>, bool) {
         let mut watches = self.lock();
         let mut gone = Vec::new();
@@ -63,12 +63,12 @@ impl Watchers {
     /// Hints everybody: something may have been missed.
     pub(super) fn hint_all(&self) {
         for sender in self.lock().by_channel.values().flatten() {
-            // Full is as good: a hint is waiting already.
+            // If it is full, a hint is pending already.
             let _ = sender.try_send(());
         }
     }
 
-    /// What the server pushed.
+    /// Handles a message that the server pushed.
     pub(super) fn pushed(&self, push: &PushInfo) {
         if push.kind != PushKind::Message {
             return;

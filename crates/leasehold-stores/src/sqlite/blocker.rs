@@ -7,28 +7,28 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-/// The bytes of the `-shm` file that are locked by the one writer, by whoever rebuilds the index, and by whoever opens the
-/// file first (SQLite's `walLockExclusive` and `unixLockSharedMemory`).
+/// The bytes of the `-shm` file that are locked by the writer, while the index is rebuilt, and by the first process that opens
+/// the file (SQLite's `walLockExclusive` and `unixLockSharedMemory`).
 const INDEX_BYTES: [RangeInclusive<u64>; 3] = [120..=120, 122..=122, 128..=128];
-/// The bytes of the database itself that are locked while it is turned to WAL, or closed by its last user.
+/// The bytes of the database that are locked while it is switched to WAL, or closed by its last user.
 const DATABASE_BYTES: [RangeInclusive<u64>; 1] = [0x4000_0000..=0x4000_01ff];
 
-/// Somebody who has a database locked.
+/// The process that has a database locked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocker {
     owner: Owner,
     path: PathBuf,
 }
 
-/// Who has this database locked; none if nobody is seen to.
+/// The process that has this database locked; none if none is visible.
 pub fn blocker(path: &Path) -> Option<Blocker> {
     let (file, index) = files(path).ok()?;
     let owner = locks::owner(&index, &INDEX_BYTES).or_else(|| locks::owner(&file, &DATABASE_BYTES))?;
     Some(Blocker { owner, path: path.to_owned() })
 }
 
-/// Asks the locks themselves who has this database locked, which tells where [`blocker`] sees nobody. Only in a process of
-/// its own, which never opens the database: the locks of the asking process would be gone.
+/// Asks the kernel which process has this database locked, for when [`blocker`] sees none. Call it only in a separate process
+/// that never opens the database: the caller's own locks would be dropped.
 pub fn ask(path: &Path) -> io::Result<Told> {
     let (file, index) = files(path)?;
     match locks::ask(&index, &INDEX_BYTES)? {
@@ -37,7 +37,7 @@ pub fn ask(path: &Path) -> io::Result<Told> {
     }
 }
 
-/// The database and the index of its log. SQLite follows links before it names what is beside the file.
+/// The database and the index of its log. SQLite resolves links before it names these files.
 fn files(path: &Path) -> io::Result<(PathBuf, PathBuf)> {
     let file = path.canonicalize()?;
     let mut index = OsString::from(&file);
@@ -46,8 +46,8 @@ fn files(path: &Path) -> io::Result<(PathBuf, PathBuf)> {
 }
 
 impl Blocker {
-    /// Kills the process, if it is stopped in the middle of its write and is this user's own leasehold (any program that is
-    /// the same as this one); says whether it did. What it was writing is not written.
+    /// Kills the process, if it is stopped in the middle of its write, belongs to this user and runs this very program. Says
+    /// whether it did. What it was writing is not written.
     pub fn end_if_stopped(&self) -> bool {
         self.owner.end_if_stopped(|| blocker(&self.path).as_ref() == Some(self))
     }
@@ -58,7 +58,7 @@ impl Blocker {
     }
 }
 
-/// Who it is, what it does, and what to do about it.
+/// Which process it is, its state, and what to do about it.
 impl fmt::Display for Blocker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (owner, pid) = (&self.owner, self.owner.pid());

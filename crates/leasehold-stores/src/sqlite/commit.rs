@@ -1,8 +1,8 @@
 //! Changes: what a swap or an erasure writes, and how several are made durable at once.
 //!
-//! Promise: each change is done whole or not at all, and is answered after it is durable. Those that wait at the same time
-//! share one transaction, and so one fsync; if that fails before it is committed, each is tried on its own, so nobody
-//! pays for another's. Non-promise: between those that wait at the same time there is no order.
+//! Promise: each change is done whole or not at all, and is answered after it is durable. Changes that wait at the same time
+//! share one transaction, and so one fsync. If that fails before the commit, each is tried on its own, so that no change fails
+//! because of another. Non-promise: concurrent changes have no order.
 
 use super::statements::{Database, failed, now};
 use crate::phase::Phase;
@@ -17,14 +17,14 @@ const DELETE: &str = "DELETE FROM record WHERE shelf = ?1 AND name = ?2 AND revi
 const TAKE_OUT: &str = "DELETE FROM record WHERE shelf = ?1 AND name = ?2";
 const REVISION: &str = "SELECT revision FROM record WHERE shelf = ?1 AND name = ?2";
 
-/// What is to be written.
+/// A change to be made.
 pub(super) struct Pending {
     pub(super) key: Key,
     /// The revision that it must have; none if it must not be there.
     pub(super) expected: Option<i64>,
     /// Its value and revision then; none if it is to be erased.
     pub(super) next: Option<(Vec<u8>, i64)>,
-    /// What is taken out, and what is put in, if it was written.
+    /// What is erased and what is added along with it.
     pub(super) erased: Option<Key>,
     pub(super) put: Option<(Key, Vec<u8>)>,
 }
@@ -35,7 +35,7 @@ impl Pending {
     }
 
     fn answer(&self, is_written: bool, now: Timestamp) -> Swap {
-        // What was erased had the revision that it was erased by.
+        // An erasure is answered with the revision that was erased.
         let revision = self.next.as_ref().map(|(_, fresh)| *fresh).or(self.expected);
         match revision {
             Some(revision) if is_written => Swap::Done { revision: Revision(revision.to_string()), now },
@@ -45,13 +45,13 @@ impl Pending {
 }
 
 impl Database {
-    /// Makes all changes that can be made; gives an answer for each, in the same order.
+    /// Makes all changes that can be made; returns an answer for each, in the same order.
     pub(super) fn make(&self, changes: &[Pending]) -> Vec<Result<Swap>> {
         let _inside = critical::enter();
         match changes {
             [_, _, ..] => match self.make_together(changes) {
                 Ok(answers) => answers,
-                // Nothing of it was committed.
+                // Nothing was committed.
                 Err(Undone) => changes.iter().map(|change| self.make_one(change)).collect(),
             },
             _ => changes.iter().map(|change| self.make_one(change)).collect(),
@@ -61,7 +61,7 @@ impl Database {
     fn make_together(&self, changes: &[Pending]) -> std::result::Result<Vec<Result<Swap>>, Undone> {
         self.check_identity().map_err(|_| Undone)?;
         let failed = |e| failed(e, Phase::Writing, &self.path);
-        // The same error for all: nobody is to wait for the file once more.
+        // The same error for all, so that nobody waits for the file again.
         let all = |e: Error| changes.iter().map(|_| Err(Error::new(e.kind(), e.to_string()))).collect();
         let together = match Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate) {
             Ok(together) => together,
@@ -76,7 +76,7 @@ impl Database {
         if answers.iter().all(|answer| matches!(answer, Ok(Swap::Mismatch))) {
             return Ok(answers);
         }
-        // If that fails, what was found not to match may have been changed by another of them, which may be undone.
+        // If the commit fails, mismatches get the error too: another change of this transaction may have caused them.
         Ok(together.commit().map_or_else(|e| all(failed(e)), |()| answers))
     }
 
@@ -87,7 +87,7 @@ impl Database {
             if change.is_one_statement() {
                 return self.write(change);
             }
-            // Of many who want the same row, all but one need not wait for each other.
+            // A mismatch is found without waiting for the lock.
             let (shelf, name) = (self.namespace.shelf(change.key.shelf), change.key.name.as_str());
             let mut look = self.connection.prepare_cached(REVISION)?;
             let found: Option<i64> = look.query_row(params![shelf, name], |row| row.get(0)).optional()?;
@@ -105,7 +105,7 @@ impl Database {
         Ok(change.answer(is_written, now))
     }
 
-    /// Writes it, in a transaction that others begin and end.
+    /// Writes it, inside the caller's transaction.
     fn write(&self, change: &Pending) -> rusqlite::Result<bool> {
         let Pending { key, expected, next, erased, put } = change;
         let run = |sql: &str, key: &Key, more: &[&dyn ToSql]| {

@@ -1,4 +1,4 @@
-//! Opening: as little as possible on a file that is ours, and safely on a new one while others do the same.
+//! Opening: as little work as possible on a file of ours, and safe on a new one that several processes open at once.
 
 use super::statements::{BUSY, Database, failed, refuse};
 use crate::namespace::Namespace;
@@ -32,9 +32,9 @@ const LAYOUT: &str = "CREATE TABLE IF NOT EXISTS record (
     shelf TEXT NOT NULL, name TEXT NOT NULL, revision INTEGER NOT NULL, value BLOB NOT NULL,
     PRIMARY KEY (shelf, name))";
 
-/// About how long a writer waits for another at first, and at most: each waits twice as long with every attempt, so that
-/// the more there are, the less often each asks. Asking takes several calls to the system. With 64 processes and at most
-/// 4 ms each asked 114 times for one write, which took more of the machine than the writes.
+/// About how long a writer waits for another, at first and at most. The wait doubles with every attempt, so that the more
+/// writers there are, the less often each tries. A try takes several system calls: with 64 processes and at most 4 ms, each
+/// tried 114 times for one write, which used more processor time than the writes.
 const FIRST_WAIT: Duration = Duration::from_micros(100);
 const LONGEST_WAIT: Duration = Duration::from_millis(32);
 /// Between two attempts to set up a new file while others do so too.
@@ -50,7 +50,7 @@ impl Database {
             let message = format!("{} is not a file; give `sqlite:/path/file.db`", path.display());
             return Err(Error::new(Kind::Invalid, message));
         }
-        // A kernel that cannot tell of mounts has none of single files.
+        // If the kernel cannot list mounts, only hard links are checked.
         refuse(&path, SecondName::of(&path).unwrap_or_else(|_| SecondName::by_link(&metadata)))?;
         let identity = (metadata.dev(), metadata.ino());
         let connection = {
@@ -62,7 +62,7 @@ impl Database {
         Ok(database)
     }
 
-    /// Brings a new file into our layout; of any other only checks that it is ours.
+    /// Sets up a new file; for any other, only checks that it is ours.
     fn set_up(&self) -> Result<()> {
         let give_up = clock::now() + BUSY;
         loop {
@@ -72,7 +72,7 @@ impl Database {
             };
             match tried {
                 Ok(done) => return done,
-                // Turning a new file to WAL fails at once, whatever the timeout, while others do the same.
+                // Switching a new file to WAL fails at once, whatever the timeout, while others do the same.
                 Err(e) if e.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && clock::now() < give_up => {
                     std::thread::sleep(SETUP_PAUSE);
                 }
@@ -102,7 +102,7 @@ impl Database {
         }
         let mode: String = db.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
         if mode != "wal" {
-            // Counts for an empty file only.
+            // Has an effect on an empty file only.
             db.pragma_update(None, "page_size", PAGE_BYTES)?;
             let mode: String = db.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
             if mode != "wal" {
@@ -128,8 +128,8 @@ thread_local! {
     static WAITING_SINCE: Cell<Moment> = Cell::new(clock::now());
 }
 
-/// Waits for another connection's write; gives whether to go on waiting. SQLite's own waits grow to a tenth of a second,
-/// which is a hundred times as long as a write takes: with many writers, most of the time nobody would write.
+/// Waits for another connection's write; returns whether to keep waiting. SQLite's own waits grow to a tenth of a second, a
+/// hundred times as long as a write takes: with many writers, most of the time nobody would write.
 fn wait(so_far: i32) -> bool {
     let now = clock::now();
     if so_far == 0 {
@@ -138,7 +138,7 @@ fn wait(so_far: i32) -> bool {
     let longest = FIRST_WAIT.saturating_mul(1 << so_far.clamp(0, 10)).min(LONGEST_WAIT);
     let share = (Nonce::random().as_u128() & 0xff) as u32;
     std::thread::sleep(longest * (64 + share) / 320);
-    // Whoever waits here has nothing locked that others wait for. The time for which the process is stopped does not count.
+    // A waiter has nothing locked that others wait for. The time for which the process is stopped does not count.
     if critical::let_pause_pass() {
         WAITING_SINCE.set(clock::now());
         return true;
@@ -151,7 +151,7 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let mut connection = Connection::open_with_flags(path, flags)?;
     connection.busy_handler(Some(wait))?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-    // Plans do not depend on what is bound: otherwise SQLite prepares a kept statement anew for every key.
+    // Plans must not depend on bound values: otherwise SQLite prepares a cached statement again for every key.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     // On macOS a plain fsync stops at the drive's cache; elsewhere these do nothing.
@@ -161,7 +161,7 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Makes this user's state directory if the file belongs there; any other folder must exist, and be local.
+/// Creates this user's state directory if the file belongs there. Any other folder must exist and be local.
 fn prepare_folder(path: &Path) -> Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     if leasehold_system::paths::state_dir().is_ok_and(|state| state == folder) {
@@ -188,11 +188,11 @@ fn prepare_folder(path: &Path) -> Result<()> {
     Err(Error::new(Kind::Unsupported, message))
 }
 
-/// Makes the file, for this user only, if it is missing; SQLite takes an empty file for a new database.
+/// Creates the file, for this user only, if it is missing. To SQLite an empty file is a new database.
 ///
-/// The file gets its name after it was closed: closing any descriptor of a database drops all locks that this process
-/// has on it, and another connection of this process may have some. It gets it by a rename, for which it never has two
-/// names: a process that is killed between linking and unlinking would leave a file that is refused.
+/// The file gets its name after it was closed: closing any descriptor of a database drops all locks that this process has on
+/// it, and another connection may have some. It gets the name by a rename, so that it never has two names: a process that is
+/// killed between link and unlink would leave a file that is refused.
 fn create_if_missing(path: &Path) -> Result<()> {
     if std::fs::symlink_metadata(path).is_ok() {
         return Ok(());

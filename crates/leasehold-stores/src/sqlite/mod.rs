@@ -37,14 +37,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How long after a write of the log the hints follow.
+/// When hints follow a write to the log.
 const HINTS_AFTER: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(60)];
 
-/// How many changes share a commit: others wait for as long as it takes.
+/// How many changes share a commit at most.
 const MOST_TOGETHER: usize = 64;
 
-/// A store in one SQLite file. All handles of a process share one connection to it: several would only wait for each
-/// other, and sleep while they do.
+/// A store in one SQLite file. All handles of a process share one connection: several would only wait for each other, asleep.
 #[derive(Clone)]
 pub struct SqliteStore {
     shared: Arc<Shared>,
@@ -75,7 +74,7 @@ impl SqliteStore {
         blocking(phase, move || work(&mut database)).await
     }
 
-    /// Makes a change, together with those that others wait for.
+    /// Makes a change, together with others that are waiting.
     async fn change(&self, change: Pending) -> Result<Swap> {
         let broken_off = || Error::new(Kind::Indeterminate, "the sqlite call was broken off");
         let (tell, mut answer) = oneshot::channel();
@@ -86,13 +85,13 @@ impl SqliteStore {
             database = self.shared.database.clone().lock_owned() => database,
         };
         let pending = self.shared.take_pending();
-        // Goes on when the caller is dropped: a swap is done or not, never half.
+        // Continues when the caller is dropped: a swap is done or not, never half.
         tokio::task::spawn_blocking(move || {
-            // Nobody waits any more for some of them, and they were not begun.
+            // Changes whose callers were dropped are not begun.
             let (changes, tell): (Vec<_>, Vec<_>) =
                 pending.into_iter().filter(|p| !p.tell.is_closed()).map(|p| (p.change, p.tell)).unzip();
             let answers: Vec<_> = changes.chunks(MOST_TOGETHER).flat_map(|some| database.make(some)).collect();
-            // Before anybody is told: whoever drops the store after its answer has closed the file.
+            // Before the answers: a caller that drops the store after its answer has then closed the file.
             drop(database);
             for (tell, answer) in tell.into_iter().zip(answers) {
                 let _ = tell.send(answer);
@@ -102,7 +101,7 @@ impl SqliteStore {
     }
 }
 
-/// Runs blocking work beside the runtime. It goes on when the caller is dropped: a swap is done or not, never half.
+/// Runs blocking work off the runtime. It continues when the caller is dropped: a swap is done or not, never half.
 async fn blocking<T: Send + 'static>(phase: Phase, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|e| {
         let kind = phase.unanswered();
@@ -110,7 +109,7 @@ async fn blocking<T: Send + 'static>(phase: Phase, work: impl FnOnce() -> Result
     })
 }
 
-/// A revision that this store never gave stands for no value at all.
+/// None for a revision that this store never gave.
 fn number(revision: &Revision) -> Option<i64> {
     revision.0.parse().ok()
 }
@@ -130,7 +129,7 @@ impl Store for SqliteStore {
     }
 
     async fn read(&self, key: &Key) -> Result<Reading> {
-        // A read is a few pages that are mostly in memory, and waits for no writer: cheaper done than handed over.
+        // A read is a few pages, mostly in memory, and waits for no writer: cheaper here than on another thread.
         if let Ok(database) = self.shared.database.try_lock() {
             return database.read(key);
         }
@@ -156,7 +155,7 @@ impl Store for SqliteStore {
             .await
     }
 
-    /// Every process's commit writes to the log beside the file, so a write there is a hint for every key.
+    /// Every commit writes to the log next to the file, so a write there is a hint for every key.
     async fn watch(&self, _key: &Key) -> Result<Watch> {
         let mut log = self.path.as_os_str().to_owned();
         log.push("-wal");

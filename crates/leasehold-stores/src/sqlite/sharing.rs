@@ -1,7 +1,7 @@
 //! The connections of this process, shared by all who open the same file for the same namespace.
 //!
-//! Promise: two handles share one connection if, and only if, their path leads to the same file now. It is closed when
-//! the last of them is dropped. Non-promise: two who open a file at the same moment may get one each, which is as good.
+//! Promise: two handles share one connection if and only if their path leads to the same file now. It is closed when the last
+//! of them is dropped. Non-promise: two that open a file at the same moment may get one each, which does no harm.
 
 use super::commit::Pending;
 use super::statements::Database;
@@ -14,21 +14,21 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex as PlainMutex, MutexGuard, OnceLock, PoisonError, Weak};
 use tokio::sync::{Mutex, oneshot};
 
-/// A connection, and who waits for it.
+/// A connection, and the changes that wait for it.
 pub(super) struct Shared {
     // An asynchronous mutex in front of the blocking pool: waiting calls cost a queue entry, not a thread each.
     pub(super) database: Arc<Mutex<Database>>,
     pending: PlainMutex<Vec<Waiting>>,
 }
 
-/// A change that was not begun, and who is to be told.
+/// A change that was not begun, and where its answer goes.
 pub(super) struct Waiting {
     pub(super) change: Pending,
     pub(super) tell: oneshot::Sender<Result<Swap>>,
 }
 
 impl Shared {
-    /// Leaves a change to whoever has the connection next.
+    /// Queues a change for the next user of the connection.
     pub(super) fn wait_for(&self, change: Waiting) {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner).push(change);
     }

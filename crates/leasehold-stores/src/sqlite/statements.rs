@@ -27,7 +27,7 @@ pub(super) struct Database {
     pub(super) namespace: Namespace,
     /// Device and inode of the open file.
     pub(super) identity: (u64, u64),
-    /// Set when it is closed, which takes locks too. The last field, so that it is dropped after the connection.
+    /// Set while it is closed, which takes locks too. The last field, so that it is dropped after the connection.
     pub(super) closing: Option<critical::Inside>,
 }
 
@@ -40,7 +40,7 @@ impl Drop for Database {
 impl Database {
     pub(super) fn read(&self, key: &Key) -> Result<Reading> {
         let read = || {
-            // Told before it is read: a tenure is not taken for over because this process slept in between.
+            // Taken before the read: if this process slept in between, a tenure does not look expired.
             let now = now();
             let _inside = critical::enter();
             let mut statement = self.connection.prepare_cached(READ)?;
@@ -54,7 +54,7 @@ impl Database {
         read().map_err(|e| failed(e, Phase::Reading, &self.path))
     }
 
-    /// What this connection's settings are, as SQLite itself tells.
+    /// This connection's settings, according to SQLite.
     pub(super) fn survey(&mut self) -> Result<Survey> {
         let look = || {
             let _inside = critical::enter();
@@ -66,7 +66,7 @@ impl Database {
         look().map_err(|e| failed(e, Phase::Reading, &self.path))
     }
 
-    /// A file that was moved or replaced under us would take writes that nobody else ever sees.
+    /// Refuses a file that was moved or replaced: nobody else would ever see what is written to the old one.
     pub(super) fn check_identity(&self) -> Result<()> {
         let place = self.path.display();
         match std::fs::metadata(&self.path) {
@@ -120,7 +120,7 @@ fn versioned(revision: i64, bytes: Vec<u8>) -> Versioned {
     Versioned { bytes, revision: Revision(revision.to_string()) }
 }
 
-/// The driver's error as ours: what is surely not applied is told apart from what may be.
+/// The driver's error as ours: what was surely not applied is separated from what may have been.
 pub(super) fn failed(error: rusqlite::Error, phase: Phase, path: &Path) -> Error {
     let place = path.display();
     let (kind, what) = match (error.sqlite_error_code(), phase) {

@@ -1,8 +1,8 @@
 //! A control group (cgroup v2) for one command: what is started in it stays in it, and the kernel ends it as one.
 //!
 //! Promise: only a group that was made here is ever ended or removed, and never the one that this process is in.
-//! Non-promise: there may be none to be had. It takes a cgroup v2 mount, the right to make a group below our own, and
-//! Linux 5.14 for `cgroup.kill`; and who has the right may move a process out of it again.
+//! Non-promise: it may not be available. It needs a cgroup v2 mount, the right to make a group below our own, and Linux 5.14 for
+//! `cgroup.kill`. Whoever has that right may move a process out of the group again.
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstatfs, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
@@ -20,7 +20,7 @@ use std::time::Duration;
 const CGROUP2: u64 = 0x6367_7270;
 /// How the names of our groups begin; the maker's process number and its key follow.
 const PREFIX: &str = "leasehold-";
-/// How often a removal is tried, a millisecond apart: the kernel may still be at the end of a process that was reaped.
+/// How often a removal is tried, a millisecond apart: the kernel may still be cleaning up a process that was reaped.
 const REMOVAL_TRIES: u32 = 50;
 /// How deep groups are removed that a command made inside its own. The kernel's own default is no limit.
 const MAX_DEPTH: u32 = 16;
@@ -36,7 +36,7 @@ pub(crate) struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes a group of this process, and removes those of processes that were killed before they could.
+    /// Makes a group for this process, and removes groups that killed processes left behind.
     pub(crate) fn make(key: &str) -> io::Result<Self> {
         let (parent, path) = own_group()?;
         sweep(parent.as_fd());
@@ -48,8 +48,7 @@ impl Cgroup {
         })
     }
 
-    /// The group that another process has made with this key, if it is there. A key is used once, so it is the one that is
-    /// meant.
+    /// The group that another process made with this key, if it is there. A key is used only once.
     pub(crate) fn find(maker: Pid, key: &str) -> Option<Self> {
         let (parent, path) = own_group().ok()?;
         let name = name(maker, key);
@@ -69,7 +68,7 @@ impl Cgroup {
         }
     }
 
-    /// Where it is, for people.
+    /// Its folder, for messages.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -152,7 +151,7 @@ fn groups_in(folder: BorrowedFd<'_>) -> Vec<String> {
     names.filter(|name| name != "." && name != "..").collect()
 }
 
-/// The group that this process is in, wherever cgroup v2 is mounted: alone, or beside v1.
+/// The group of this process, wherever cgroup v2 is mounted: alone, or together with v1.
 fn own_group() -> io::Result<(OwnedFd, PathBuf)> {
     let cgroups = std::fs::read_to_string("/proc/self/cgroup")?;
     let none =

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 pub(crate) fn owner(file: &Path, bytes: &[RangeInclusive<u64>]) -> Option<Owner> {
-    // Numbers of another namespace's table mean nothing here.
+    // Process numbers of another PID namespace mean nothing here.
     let me = std::fs::read_link("/proc/self").ok()?;
     if me.to_str()?.parse() != Ok(std::process::id()) {
         return None;
@@ -89,7 +89,7 @@ fn look(pid: i32) -> Option<Process> {
 
 pub(crate) fn end_if_stopped(seen: &Owner, still_owns: impl FnOnce() -> bool) -> bool {
     let Some(number) = Pid::from_raw(seen.pid) else { return false };
-    // Taken first: whatever is found out about the number from here on is true of this process, or it is gone.
+    // Opened first: what is read about the number from here on is about this process, or the process is gone.
     let Ok(handle) = rustix::process::pidfd_open(number, PidfdFlags::empty()) else { return false };
     let Some(now) = look(seen.pid) else { return false };
     let us = rustix::process::geteuid().as_raw();

@@ -22,7 +22,7 @@ pub(crate) fn own_program() -> std::io::Result<PathBuf> {
     Ok("/proc/self/exe".into())
 }
 
-/// What the kernel says of this process that does not change while it runs. Read once: a start-up asks for many parts.
+/// What the kernel says about this process that does not change while it runs. Read once: a start-up needs many parts.
 struct Status {
     /// The signals that our caller had ignored, one bit each.
     ignored: u64,
@@ -55,7 +55,7 @@ pub(crate) fn is_ignored(signal: i32) -> bool {
     (1..=64).contains(&signal) && mask & (1 << (signal - 1)) != 0
 }
 
-/// Fails unless `/proc` is the table of our own PID namespace: in another's, our numbers mean other processes.
+/// Fails unless `/proc` shows our own PID namespace: in another one, our numbers mean other processes.
 pub(crate) fn check_table() -> std::io::Result<()> {
     let me = own_number();
     let message = match status().map(|status| status.numbers.as_slice()) {
@@ -83,11 +83,11 @@ pub(crate) struct Entry {
     first_thread: FirstThread,
 }
 
-/// What became of the thread that `/proc/PID/stat` tells of.
+/// The state of the first thread, which `/proc/PID/stat` describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FirstThread {
     Lives,
-    /// It has exited. So many threads are left in the kernel's count, itself included: the others may work on.
+    /// It has exited. The kernel counts so many threads, itself included: the others may still work.
     Exited {
         threads: u32,
     },
@@ -158,7 +158,7 @@ fn table() -> std::io::Result<HashMap<i32, Entry>> {
     Ok(table)
 }
 
-/// The entry of a process, dead or alive; none for a number that nobody has.
+/// The entry of a process, dead or alive; none if no process has this number.
 fn entry(pid: i32) -> Option<Entry> {
     parse(&read(format!("/proc/{pid}/stat"))?)
 }

@@ -24,7 +24,7 @@ const NETWORK: &[(u64, &str)] = &[
     (0x1983_0326, "beegfs"),
 ];
 
-/// Magic numbers of file systems behind which anything may stand.
+/// Magic numbers of file systems that may be backed by anything.
 const UNKNOWN: &[u64] = &[
     0x6573_5546, // fuse, virtiofs
     0x0102_1997, // 9p
@@ -62,7 +62,7 @@ pub(crate) fn is_mount_point(file: &Path) -> io::Result<bool> {
     {
         return Ok(found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT));
     }
-    // Kernels before 5.8 do not tell.
+    // Kernels before 5.8 do not say.
     let mounts = std::fs::read("/proc/self/mountinfo")?;
     Ok(mounts.split(|byte| *byte == b'\n').any(|line| mounted_at(line) == Some(file.as_os_str().as_bytes().to_vec())))
 }

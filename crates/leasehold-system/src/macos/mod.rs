@@ -15,7 +15,7 @@ use std::time::Duration;
 /// The system's name, as people say it.
 pub const NAME: &str = "macos";
 
-/// On Darwin `CLOCK_MONOTONIC` is the continuous clock: it goes on while the machine sleeps.
+/// On Darwin `CLOCK_MONOTONIC` is the continuous clock: it also counts while the machine sleeps.
 pub(crate) const SUSPEND_COUNTING_CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
 
 /// How late a wake-up after a system sleep may be noticed: Darwin has no timer on the continuous clock to wait on.
@@ -31,7 +31,7 @@ pub(crate) async fn sleep_until(until: Moment) {
     }
 }
 
-/// A file of a name that nobody has used.
+/// A file with an unused name.
 pub(crate) fn scratch() -> std::io::Result<Scratch> {
     use std::sync::atomic::{AtomicU64, Ordering};
     static COUNT: AtomicU64 = AtomicU64::new(0);

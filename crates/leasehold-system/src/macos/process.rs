@@ -22,7 +22,7 @@ pub(crate) fn own_program() -> std::io::Result<PathBuf> {
     std::env::current_exe()
 }
 
-/// Darwin tells only through calls that are not safe: taken as no.
+/// Darwin has no safe call for it, so no is assumed.
 pub(crate) fn is_ignored(_signal: i32) -> bool {
     false
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-/// Lets two paths change places in one step: nobody ever sees either missing.
+/// Exchanges two paths in one step: neither is ever missing.
 ///
 /// # Errors
 /// [`io::ErrorKind::Unsupported`] where the file system cannot do it (APFS can, network and FAT volumes cannot).
@@ -17,10 +17,10 @@ pub fn exchange(a_at: impl AsFd, a: &Path, b_at: impl AsFd, b: &Path) -> io::Res
     }
 }
 
-/// Gives a file a name that nobody has, in one step: it never has two.
+/// Renames a file to an unused name in one step: it never has two names.
 ///
 /// # Errors
-/// [`io::ErrorKind::AlreadyExists`] if somebody has it, [`io::ErrorKind::Unsupported`] where the file system cannot do it.
+/// [`io::ErrorKind::AlreadyExists`] if the name is in use, [`io::ErrorKind::Unsupported`] where the file system cannot do it.
 pub fn without_replacing(from: &Path, to: &Path) -> io::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP | Errno::OPNOTSUPP) => Err(io::ErrorKind::Unsupported.into()),

@@ -1,8 +1,8 @@
-//! What became of a request whose answer was lost.
+//! Whether a request was applied, after its answer was lost.
 //!
-//! Promise: `Applied` and `NotApplied` are proved by the record; whatever is not remembered far enough back is `Unknown`,
-//! and must not be applied a second time. Non-promise: `Applied` says that the write is visible, not that it is durable:
-//! nothing may be built on it before a new write was answered.
+//! Promise: `Applied` and `NotApplied` are proved by the record. If the record does not remember far enough back, the fate is
+//! `Unknown`, and the request must not be applied a second time. Non-promise: `Applied` says that the write is visible, not
+//! that it is durable. Nothing may rely on it before a new write was answered.
 
 use super::{Decision, Order, Refusal, Request, decide};
 use crate::cell::{Fate, Protocol};
@@ -43,10 +43,10 @@ impl Protocol for Request {
     }
 }
 
-/// Tells what became of a request that was based on the record `base`, now that the record is `seen`.
+/// Whether a request without an answer was applied. It was based on the record `base`; the record now is `seen`.
 pub fn fate(base: &Ownership, seen: &Ownership, request: &Request) -> Fate {
     match request {
-        // Made again, they write the same or are refused for what has happened since.
+        // If repeated, they write the same or are refused because of what happened since.
         Request::Renew { .. } | Request::Checkpoint { .. } | Request::Complete { .. } => Fate::NotApplied,
         Request::Acquire { holder, .. } => transferred(base, seen, holder.nonce),
         Request::Release { claim, .. } => {
@@ -65,7 +65,7 @@ pub fn fate(base: &Ownership, seen: &Ownership, request: &Request) -> Fate {
             Order::HandOff { to, .. } => transferred(base, seen, to.nonce),
             Order::Pause => paused(base, seen, *nonce),
             Order::Resume { pause } => resumed(seen, *nonce, *pause),
-            // By a migration's own number each step is known again, and another's changes nothing.
+            // Each step is recognised by its migration's number, and a repeated step changes nothing.
             Order::Relocate { .. } | Order::Arrive { .. } => Fate::NotApplied,
         },
     }
@@ -85,7 +85,7 @@ fn remembers(seen: &Ownership, epoch: Epoch) -> bool {
     seen.epoch == epoch || (seen.epoch > epoch && first.is_some_and(|first| Some(first) <= epoch.next()))
 }
 
-/// A pause leaves its nonce until it is ended; who ended the last one is remembered too.
+/// A pause leaves its nonce until it is ended. The record also remembers who ended the last one.
 fn paused(base: &Ownership, seen: &Ownership, nonce: Nonce) -> Fate {
     match &seen.paused {
         Some(mark) if mark.nonce == nonce => Fate::Applied,

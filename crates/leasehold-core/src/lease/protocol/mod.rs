@@ -100,14 +100,14 @@ fn acquire(record: &Ownership, holder: &HolderId, ttl: Ttl, slot: Option<SlotCla
     Ok(Some(next))
 }
 
-/// The grant under this nonce was made before and its reply was lost. It counts only while it lasts: whoever takes the
-/// record's epoch for its own when another has been granted the lease since, has a token of another's epoch.
+/// The grant under this nonce was made before, and its reply was lost. It counts only while it lasts: once another holder was
+/// granted the lease, the record's epoch is that holder's.
 fn found_own_grant(record: &Ownership, nonce: Nonce, now: Timestamp) -> Decided {
     let still_ours = record.live_tenure(now).is_some_and(|t| t.holder.nonce == nonce);
     if still_ours { Ok(None) } else { Err(lost(record)) }
 }
 
-/// How often a slot that may be claimed was claimed before; a refusal if it may not.
+/// How often the slot was claimed before; a refusal if it may not be claimed.
 fn runs_so_far(record: &Ownership, claim: SlotClaim) -> Result<u32, Refusal> {
     let Some(mark) = record.slot else { return Ok(0) };
     if claim.slot > mark.slot {
@@ -124,7 +124,7 @@ fn runs_so_far(record: &Ownership, claim: SlotClaim) -> Result<u32, Refusal> {
     }
 }
 
-/// A newer slot waits for one whose run died; that one is not run for ever.
+/// A newer slot waits for one whose run died, but that one is run only a bounded number of times.
 fn interrupted_comes_first(record: &Ownership, claim: SlotClaim, now: Timestamp) -> Result<(), Refusal> {
     let Some(mark) = record.interrupted_slot(now) else { return Ok(()) };
     let is_worn_out = mark.runs >= SLOT_RUNS && claim.after_failure == AfterFailure::Leave;
@@ -147,7 +147,7 @@ fn renew(record: &Ownership, claim: Claim, ttl: Ttl, progress: Option<&Report>, 
     Ok(Some(next))
 }
 
-/// The record, changed by a holder who was granted it: the grant was checked against the namespace by then.
+/// The record after a change by its holder. By then the grant was checked against the namespace's mark.
 fn proved(record: &Ownership) -> Ownership {
     Ownership { newborn: false, ..record.clone() }
 }
@@ -158,8 +158,8 @@ fn release(record: &Ownership, claim: Claim, outcome: Outcome, now: Timestamp) -
             outcome_of(record, claim).map_or_else(|| lost(record), |outcome| Refusal::AlreadyReleased { outcome })
         );
     }
-    // What ends by release did not expire and was not evicted: the audit trail would lie, and the release could not be
-    // recognised when its reply is lost.
+    // A released tenure did not expire and was not evicted. Otherwise the history would be wrong, and a release whose
+    // reply was lost could not be recognised.
     let outcome = if matches!(outcome, Outcome::Expired | Outcome::Evicted) { Outcome::Lost } else { outcome };
     let is_proof = matches!(outcome, Outcome::Succeeded | Outcome::Failed);
     let mut next = if is_proof { proved(record) } else { record.clone() };
@@ -247,7 +247,7 @@ fn operate(record: &Ownership, mark: OperatorMark, expected: Option<Epoch>, orde
                     return Err(Refusal::LineageFixed { lineage: record.lineage });
                 }
                 (next.lineage, next.healed) = (Some(lineage), record.lineage.is_some());
-                // The archive goes by the lineage: under the new one there is none yet.
+                // The archive is kept by lineage, and the new one has none yet.
                 next.archived = Epoch::ZERO;
             }
             Ok(Some(next))
@@ -275,7 +275,7 @@ fn advance(record: &Ownership, mark: OperatorMark, past: Epoch) -> Result<Owners
         next.epoch = epoch;
         next.amend_last(|last| last.epoch = epoch);
     }
-    // Also if the lease has come that far by itself: an advance is never what uses the last epochs up.
+    // Also if the lease came that far by itself: an advance never uses up the last epochs.
     if next.epoch.get() > Epoch::HIGHEST_ADVANCE.get() + 1 {
         return Err(Refusal::TooFar { most: Epoch::HIGHEST_ADVANCE });
     }
@@ -320,7 +320,7 @@ fn sign(next: &mut Ownership, mark: OperatorMark) {
     next.amend_last(|last| (last.by, last.why) = (Some(mark.by), Some(mark.why)));
 }
 
-/// A slot that was running under `from` goes on under the new epoch: who takes the lease over takes the work over.
+/// A slot that was running under `from` continues under the new epoch: whoever takes the lease over takes the work over.
 fn pass_slot_on(next: &mut Ownership, from: Epoch) {
     let Some(mark) = next.slot.as_mut().filter(|m| m.epoch == from && m.state == SlotState::Running) else { return };
     mark.epoch = next.epoch;
@@ -331,7 +331,7 @@ fn pass_slot_on(next: &mut Ownership, from: Epoch) {
 /// Writes the end of the present tenure, if there is one, into the transfer that began it.
 fn end_tenure(next: &mut Ownership, now: Timestamp, outcome: Outcome) {
     let Some(tenure) = next.tenure.take() else { return };
-    // A tenure that ran out lasted until its deadline, not until somebody noticed.
+    // An expired tenure lasted until its deadline, not until somebody noticed.
     let end = if outcome == Outcome::Expired { tenure.deadline.min(now) } else { now };
     if let Some(began) = next.transfers.iter_mut().rev().find(|t| t.epoch == next.epoch) {
         let began = Arc::make_mut(began);
@@ -340,8 +340,8 @@ fn end_tenure(next: &mut Ownership, now: Timestamp, outcome: Outcome) {
     }
 }
 
-/// What an outcome makes of a running slot. A run that lost its lease, or was never started, did not finish its slot: that
-/// stays open for another to recover.
+/// How an outcome ends a running slot. A run that lost its lease, or was never started, did not finish its slot, which stays
+/// open for another run.
 fn slot_end(outcome: Outcome) -> Option<SlotState> {
     match outcome {
         Outcome::Succeeded => Some(SlotState::Done),
@@ -354,7 +354,7 @@ fn close_slot(next: &mut Ownership, epoch: Epoch, outcome: Outcome) {
     let running = next.slot.as_mut().filter(|m| m.epoch == epoch && m.state == SlotState::Running);
     match (running, slot_end(outcome)) {
         (Some(mark), Some(end)) => mark.state = end,
-        // It does not count as one of the runs that a slot is given.
+        // It does not count as one of the slot's runs.
         (Some(mark), None) if outcome == Outcome::NotStarted => mark.runs = mark.runs.saturating_sub(1),
         _ => {}
     }
@@ -370,7 +370,7 @@ fn note_progress(next: &mut Ownership, report: &Report, now: Timestamp) {
     });
 }
 
-/// Why a lease that nobody holds in time is there to be had.
+/// Why a lease without a live tenure is free.
 fn why_free(record: &Ownership) -> Reason {
     if record.tenure.is_some() {
         return Reason::Expired;

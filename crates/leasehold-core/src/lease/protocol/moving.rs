@@ -10,7 +10,7 @@ use crate::lease::transfer::{Outcome, Reason};
 use crate::nonce::Nonce;
 use crate::relocation::{Address, Relocated, Relocation, Step, relocate};
 
-/// What is to happen to somebody who holds the lease that is to leave.
+/// What happens to the holder of a lease that is to leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Holder {
     /// The step is refused.
@@ -19,12 +19,12 @@ pub enum Holder {
     Evicted,
 }
 
-/// What a record counts for that came up in the new store and whose holder has not been heard of since.
+/// How to treat a record of the new store whose holder has done nothing since it acquired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Newborn {
-    /// It may be held: it is a lease like any other.
+    /// It may be held, like any other lease.
     Counts,
-    /// Its namespace had left by then, so it was granted to nobody, and what arrives takes its place.
+    /// Its namespace had left by then, so nothing was granted, and the arriving record replaces it.
     IsNothing,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn step(record: &Ownership, mark: OperatorMark, migration: Nonce, ste
         (Step::Settle, _) => signed(record, &mark, Reason::Advanced)?,
         _ => record.clone(),
     };
-    // Whoever had it and ran out of time could still complete its slot otherwise, behind the copy's back.
+    // Otherwise a holder that ran out of time could still complete its slot, unseen by the copy.
     end_tenure(&mut moved, mark.at, Outcome::Expired);
     moved.relocation = next;
     // The namespace is asked about by the migration itself.
@@ -68,7 +68,7 @@ pub(super) fn arrive(
 ) -> Decided {
     match &record.relocation {
         Some(Relocation::Arriving { migration: known, .. }) if *known == migration => return Ok(None),
-        // It comes home: what is here is older than what it brings, for nothing was granted here since it left.
+        // It comes home. The record here is older, because nothing was granted here since it left.
         Some(Relocation::Moved { .. }) if record.lineage == other.lineage && record.epoch <= other.epoch => {}
         _ if record.is_unknown() => {}
         None if record.newborn && newborn == Newborn::IsNothing => {}
@@ -82,7 +82,7 @@ pub(super) fn arrive(
     Ok(Some(next))
 }
 
-/// The refusal of everything that meets a record which is not simply here.
+/// The refusal for a record that is moving or has moved.
 pub(super) fn elsewhere(record: &Ownership) -> Refusal {
     match &record.relocation {
         Some(state) => Refusal::Elsewhere(state.clone()),

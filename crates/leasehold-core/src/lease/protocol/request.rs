@@ -95,7 +95,7 @@ pub enum Order {
         /// How long its grant lasts unless renewed.
         ttl: Ttl,
     },
-    /// Keep new holders out. The present one goes on.
+    /// Keep new holders out. The present holder continues.
     Pause,
     /// Let holders in again.
     Resume {
@@ -121,7 +121,7 @@ pub enum Order {
         /// What [`relocation::Step::Leave`] does about somebody who holds the lease.
         holder: Holder,
     },
-    /// Take in the record that this lease has in another store, so that its epochs go on from there.
+    /// Take in the record that this lease has in another store, so that its epochs continue from there.
     Arrive {
         /// The migration's own number.
         migration: Nonce,
@@ -129,7 +129,7 @@ pub enum Order {
         from: Address,
         /// The record there, as it was when it left.
         record: Box<Ownership>,
-        /// What a record of this name counts for that came up here and was never proved.
+        /// How to treat a record of this name whose holder has done nothing since it acquired.
         newborn: Newborn,
     },
 }
@@ -141,8 +141,8 @@ pub struct SlotClaim {
     pub slot: Slot,
     /// What to do when that slot already ran and failed.
     pub after_failure: AfterFailure,
-    /// The older slot whose run died and that is not run again: whoever asks has written down that it died. Without this
-    /// an interrupted slot keeps newer ones out, so that none is passed over in silence.
+    /// The older slot whose run died and that is not run again; the requester has recorded that it died. Without this an
+    /// interrupted slot keeps newer ones out, so that none is skipped silently.
     pub gives_up: Option<Slot>,
 }
 
@@ -188,10 +188,10 @@ pub enum Refusal {
     Paused(OperatorMark),
     /// That slot has run, or a later one was claimed; or the slot was completed with another outcome.
     AlreadyRun(SlotMark),
-    /// The run of this slot died or could not be started. It is run again, or given up, before a newer one is claimed; and it
-    /// is not run more often than [`SLOT_RUNS`](crate::SLOT_RUNS) times unless somebody asks for it by name.
+    /// The run of this slot died or could not be started. It is run again, or given up, before a newer one is claimed. It is
+    /// run at most [`SLOT_RUNS`](crate::SLOT_RUNS) times, unless somebody asks for it by name.
     Interrupted(SlotMark),
-    /// The one who asks is not, or no longer, the holder.
+    /// The requester is not, or no longer, the holder.
     Lost {
         /// The record's epoch.
         seen: Epoch,
@@ -200,7 +200,7 @@ pub enum Refusal {
         /// How the epoch last moved, if it did.
         last: Option<Arc<Transfer>>,
     },
-    /// The tenure had been released by the one who asks.
+    /// The requester had released this tenure already.
     AlreadyReleased {
         /// How it ended.
         outcome: Outcome,
@@ -222,7 +222,7 @@ pub enum Refusal {
     OtherPause(OperatorMark),
     /// The lease is on its way to another store, has gone there, or has not quite come from there.
     Elsewhere(Relocation),
-    /// The lease is simply here, and no migration has it on its way.
+    /// No migration is moving the lease.
     NotMoving {
         /// Its lineage.
         lineage: Option<Lineage>,
@@ -236,7 +236,7 @@ pub enum Refusal {
         /// The lineage there.
         there: Option<Lineage>,
     },
-    /// An operator gave the record a lineage before; a second one would fence what the first has healed.
+    /// An operator gave the record a lineage before. A second one would fence off what the first repaired.
     LineageFixed {
         /// The lineage that it has.
         lineage: Option<Lineage>,
