@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A file that is longer than this has more than one idea in it. Its unit tests do not count.
-const MAX_LINES: usize = 520;
+const MAX_LINES: usize = 500;
 /// A function that is longer than this cannot be seen at once.
 const MAX_FUNCTION_LINES: usize = 80;
 
@@ -167,10 +167,9 @@ fn long_functions(place: &str, code: &str, complaints: &mut Vec<String>) {
     let lines: Vec<&str> = code.lines().collect();
     for (at, line) in lines.iter().enumerate() {
         let indent = line.len() - line.trim_start().len();
-        let words = line.trim_start();
-        let is_function = ["fn ", "pub fn ", "pub(crate) fn ", "async fn ", "pub async fn ", "pub const fn "]
-            .iter()
-            .any(|start| words.starts_with(start));
+        let visible = ["pub ", "pub(crate) ", "pub(super) "].iter().find_map(|pub_| line.trim_start().strip_prefix(pub_));
+        let words = visible.unwrap_or(line.trim_start());
+        let is_function = ["fn ", "async fn ", "const fn "].iter().any(|start| words.starts_with(start));
         if !is_function || words.ends_with(';') {
             continue;
         }
@@ -188,6 +187,8 @@ fn checklist(root: &Path, what: &str, complaints: &mut Vec<String>) {
     let manifest = read(&folder.join("Cargo.toml"));
     let features = section(&manifest, "features");
     let guarantees = read(&root.join("docs/guarantees.md"));
+    let heading = if what == "stores" { "\n## Stores\n" } else { "\n## Guards\n" };
+    let rows = guarantees.split(heading).nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap_or_default();
     let front = read(&root.join("crates/leasehold/Cargo.toml"));
     let full = front.split("\nfull = [").nth(1).and_then(|rest| rest.split(']').next()).unwrap_or_default();
     let tests: String = files(&folder, &["tests"], "rs").iter().map(|path| read(path)).collect();
@@ -208,7 +209,8 @@ fn checklist(root: &Path, what: &str, complaints: &mut Vec<String>) {
         ];
         let is_there = rooms.iter().any(|room| folder.join("src").join(room).is_file());
         need(is_there, &format!("write crates/leasehold-{what}/src/{feature}/mod.rs"));
-        need(guarantees.contains(&format!("`{feature}")), "give it a row in docs/guarantees.md");
+        let row = |line: &str| line.split(" | ").next().is_some_and(|cell| cell.contains(&format!("`{feature}")));
+        need(rows.lines().any(row), "give it a row in docs/guarantees.md");
         // What the SQL guards share is turned on by each of them.
         let passed_on = feature == "sql" || front.contains(&format!("\"leasehold-{what}/{feature}\""));
         need(passed_on, "pass the feature on in crates/leasehold/Cargo.toml");
@@ -216,7 +218,15 @@ fn checklist(root: &Path, what: &str, complaints: &mut Vec<String>) {
         need(is_full, "turn the feature on in `full` of crates/leasehold/Cargo.toml");
         if what == "stores" {
             let open = read(&folder.join("src/open.rs"));
-            need(open.contains(&format!("\"{feature}\"")), "give it a URL arm in open.rs");
+            let line = open.split(&format!("feature: \"{feature}\"")).nth(1).and_then(|rest| rest.split('}').next());
+            need(line.is_some(), "give it a line in DRIVERS of open.rs");
+            need(open.contains(&format!("(\"{feature}\", Location::")), "give it an arm in `open` of open.rs");
+            let line = line.unwrap_or_default();
+            let is_checked = line.contains("is_path: true") || open.contains(&format!("crate::{feature}::check(address)"));
+            need(is_checked, "give it an arm in `check` of open.rs");
+            let scheme = line.split("schemes: &[\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or(feature);
+            let is_described = read(&root.join("docs/stores.md")).contains(&format!("`{scheme}:"));
+            need(is_described, "give it a section in docs/stores.md, with its URL");
             need(
                 tests.contains(&format!("fn {feature}_keeps_every_promise")) && tests.contains("leasehold_conformance"),
                 "call the conformance suite on it in tests/",
