@@ -167,7 +167,8 @@ fn long_functions(place: &str, code: &str, complaints: &mut Vec<String>) {
     let lines: Vec<&str> = code.lines().collect();
     for (at, line) in lines.iter().enumerate() {
         let indent = line.len() - line.trim_start().len();
-        let visible = ["pub ", "pub(crate) ", "pub(super) "].iter().find_map(|pub_| line.trim_start().strip_prefix(pub_));
+        let visible =
+            ["pub ", "pub(crate) ", "pub(super) "].iter().find_map(|pub_| line.trim_start().strip_prefix(pub_));
         let words = visible.unwrap_or(line.trim_start());
         let is_function = ["fn ", "async fn ", "const fn "].iter().any(|start| words.starts_with(start));
         if !is_function || words.ends_with(';') {
@@ -222,7 +223,8 @@ fn checklist(root: &Path, what: &str, complaints: &mut Vec<String>) {
             need(line.is_some(), "give it a line in DRIVERS of open.rs");
             need(open.contains(&format!("(\"{feature}\", Location::")), "give it an arm in `open` of open.rs");
             let line = line.unwrap_or_default();
-            let is_checked = line.contains("is_path: true") || open.contains(&format!("crate::{feature}::check(address)"));
+            let is_checked =
+                line.contains("is_path: true") || open.contains(&format!("crate::{feature}::check(address)"));
             need(is_checked, "give it an arm in `check` of open.rs");
             let scheme = line.split("schemes: &[\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or(feature);
             let is_described = read(&root.join("docs/stores.md")).contains(&format!("`{scheme}:"));

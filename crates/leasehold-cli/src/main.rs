@@ -1,4 +1,4 @@
-//! The leasehold command: one verb, one file.
+//! The leasehold command: a file for each verb, or for a few that belong together.
 
 mod args;
 mod config;

@@ -50,7 +50,14 @@ pub mod sqlite;
 #[allow(dead_code, reason = "a store alone may not need all that they share")]
 mod tls;
 mod url;
-#[cfg(any(feature = "firestore", feature = "nats"))]
+#[cfg(any(
+    feature = "durable",
+    feature = "dynamodb",
+    feature = "etcd",
+    feature = "firestore",
+    feature = "nats",
+    feature = "object"
+))]
 mod utc;
 
 pub use namespace::Namespace;

@@ -235,9 +235,7 @@ pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>> {
         #[cfg(feature = "redis")]
         ("redis", Location::Network(address, _)) => Ok(Arc::new(crate::redis::open(address, namespace).await?)),
         #[cfg(feature = "postgres")]
-        ("postgres", Location::Network(address, _)) => {
-            Ok(Arc::new(crate::postgres::PostgresStore::open(address, namespace).await?))
-        }
+        ("postgres", Location::Network(address, _)) => Ok(Arc::new(crate::postgres::open(address, namespace).await?)),
         #[cfg(feature = "nats")]
         ("nats", Location::Network(address, _)) => Ok(Arc::new(crate::nats::open(address, namespace).await?)),
         #[cfg(feature = "object")]

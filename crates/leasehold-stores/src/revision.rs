@@ -5,8 +5,15 @@
 //! successor's record, and renew over it.
 
 use leasehold_core::Nonce;
+use leasehold_core::store::Revision;
+use std::str::FromStr;
 
 /// A fresh one: 62 random bits, never negative.
 pub(crate) fn fresh() -> i64 {
     (Nonce::random().as_u128() >> 66) as i64
+}
+
+/// The number of a revision; none for one that these stores never gave.
+pub(crate) fn number<N: FromStr>(revision: &Revision) -> Option<N> {
+    revision.0.parse().ok()
 }

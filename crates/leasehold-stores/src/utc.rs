@@ -1,11 +1,19 @@
 //! Times as services write them.
 
+/// The time in a `Date` header. It has whole seconds, rounded down, so it is never ahead.
+#[cfg(any(feature = "durable", feature = "dynamodb", feature = "etcd", feature = "firestore", feature = "object"))]
+pub(crate) fn time_of(date: &str) -> Option<leasehold_core::Timestamp> {
+    let since = httpdate::parse_http_date(date).ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+    Some(leasehold_core::Timestamp::from_millis(u64::try_from(since.as_millis()).ok()?))
+}
+
 /// The milliseconds since 1970 of a time like `2026-11-15T23:27:25.123456Z`, rounded down; none before 1970.
+#[cfg(any(feature = "firestore", feature = "nats"))]
 pub(crate) fn millis_of(time: &str) -> Option<u64> {
     time.parse::<jiff::Timestamp>().ok()?.as_millisecond().try_into().ok()
 }
 
-#[cfg(test)]
+#[cfg(all(test, any(feature = "firestore", feature = "nats")))]
 mod tests {
     use super::*;
 

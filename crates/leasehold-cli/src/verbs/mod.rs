@@ -1,4 +1,4 @@
-//! One verb, one file. What several share is here.
+//! A file for each verb, or for a few that belong together. What several share is here.
 
 mod adopt;
 mod advise;

@@ -7,7 +7,7 @@
 //! `do+https://host/path`; `do+http` only to a loopback address, for trying it out. The token is the password part of
 //! the URL, or `LEASEHOLD_DO_TOKEN`.
 
-use crate::http::client::{CA, Untimed, client, untimed};
+use crate::http::client::{CA, Untimed, client, quoted, untimed};
 use crate::namespace::Namespace;
 use crate::phase::Phase;
 use crate::url::{Address, Secret, is_loopback};
@@ -18,7 +18,7 @@ use leasehold_core::store::{
     Capabilities, Change, Class, ClockSource, Next, Page, Range, Reach, Reading, Revision, Store, Survey, Swap,
     Versioned, Watch, Watching, skip_by_reading,
 };
-use leasehold_core::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp, printable};
+use leasehold_core::{Error, Key, Kind, LeaseName, Result, Shelf, Timestamp};
 use reqwest::{Client, RequestBuilder};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -33,8 +33,6 @@ const PROTOCOL: u64 = 1;
 const SILENCE: Duration = Duration::from_secs(40);
 /// Between two attempts to listen.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How much of the worker's own error is quoted, in bytes.
-const MAX_SAID: usize = 200;
 
 /// A store in a Durable Object. Clones share their connections.
 #[derive(Clone)]
@@ -118,11 +116,11 @@ impl DurableStore {
     fn refused(&self, answer: &Untimed, phase: Phase) -> Error {
         let place = &self.place;
         let said = serde_json::from_slice::<Complaint>(&answer.body).map(|said| said.error).unwrap_or_default();
-        let said: String = printable(&said).chars().take(MAX_SAID).collect();
+        let said = quoted(&said);
         let (kind, what) = match answer.status {
             401 | 403 => (Kind::Unsupported, format!("{place} refused the token; set {TOKEN} to its LEASEHOLD_TOKEN")),
             300..=399 | 404 | 405 => {
-                let deploy = "deploy workers/durable-object there, or mend the path of the URL";
+                let deploy = "deploy workers/durable-object there, or fix the path of the URL";
                 (Kind::Unsupported, format!("{place} is no leasehold worker (status {}); {deploy}", answer.status))
             }
             501 => (Kind::Unsupported, format!("{place} is not set up: {said}")),

@@ -2,7 +2,7 @@
 
 use crate::credentials::aws::Wanted;
 use crate::credentials::{Renewed, var};
-use crate::http::client::reading;
+use crate::http::client::{quoted, reading};
 use crate::http::{Answer, exchange};
 use crate::phase::Phase;
 use leasehold_core::{Error, Kind, Result, Timestamp, printable};
@@ -15,8 +15,6 @@ use std::fmt;
 
 const API: &str = "DynamoDB_20120810";
 const CONTENT: &str = "application/x-amz-json-1.0";
-/// How much of the server's own error is quoted, in bytes.
-const MAX_SAID: usize = 200;
 
 /// Where requests go, and who signs them.
 pub(super) struct Endpoint {
@@ -156,7 +154,7 @@ impl Endpoint {
         let code = body["__type"].as_str().unwrap_or_default();
         let code = printable(code.rsplit('#').next().unwrap_or_default());
         let said = body["message"].as_str().or_else(|| body["Message"].as_str()).unwrap_or_default();
-        let said: String = printable(said).chars().take(MAX_SAID).collect();
+        let said = quoted(said);
         let (kind, what) = match code.as_str() {
             "ConditionalCheckFailedException" => return Failure::Mismatch,
             "ResourceNotFoundException" => return Failure::NoTable(answer.now),

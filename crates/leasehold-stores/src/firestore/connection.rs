@@ -1,7 +1,7 @@
 //! One request to Firestore, and what its answer means.
 
 use crate::credentials::Renewed;
-use crate::http::client::{Untimed, untimed};
+use crate::http::client::{Untimed, quoted, untimed};
 use crate::phase::Phase;
 use crate::url::is_loopback;
 use leasehold_core::{Error, Kind, Result, printable};
@@ -9,9 +9,6 @@ use object_store::gcp::GcpCredential;
 use reqwest::{Client, Url};
 use serde_json::Value;
 use std::fmt;
-
-/// How much of the server's own error is quoted, in bytes.
-const MAX_SAID: usize = 200;
 
 /// Where access tokens come from.
 pub(super) enum Tokens {
@@ -116,7 +113,7 @@ impl Service {
         let error = if body.is_array() { &body[0]["error"] } else { &body["error"] };
         let code = printable(error["status"].as_str().unwrap_or_default());
         let said = error["message"].as_str().unwrap_or_default();
-        let said: String = printable(said).chars().take(MAX_SAID).collect();
+        let said = quoted(said);
         let (project, database) = (&self.project, &self.database);
         // The name of a missing document has `databases` in it, too.
         let is_about_the_database = said.contains("does not exist for project") || said.contains("Datastore Mode");

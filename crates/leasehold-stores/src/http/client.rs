@@ -6,7 +6,7 @@
 use crate::http::{Answer, builder, exchange, undated};
 use crate::phase::Phase;
 use crate::url::Address;
-use leasehold_core::{Error, Kind, Result};
+use leasehold_core::{Error, Kind, Result, printable};
 use leasehold_system::clock;
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, RequestBuilder};
@@ -14,6 +14,8 @@ use std::time::Duration;
 
 /// The option that names a file with further certificate authorities.
 pub(crate) const CA: &str = "ca";
+/// How much of a server's own error is quoted, in characters.
+const MAX_QUOTED: usize = 200;
 /// A failure sooner than this means that the server had closed a pooled connection.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
@@ -36,6 +38,11 @@ pub(crate) fn client(address: &Address) -> Result<Client> {
     builder.build().map_err(|e| {
         Error::new(Kind::Unsupported, "cannot set up TLS; check the system's certificate authorities").with_source(e)
     })
+}
+
+/// A server's own words, as they may be quoted in a message.
+pub(crate) fn quoted(text: &str) -> String {
+    printable(text).chars().take(MAX_QUOTED).collect()
 }
 
 /// An answer of a service that tells its time in the body, or not at all.

@@ -7,6 +7,7 @@
 pub(crate) mod client;
 
 use crate::phase::Phase;
+use crate::utc::time_of;
 use leasehold_core::{Error, Kind, Result, Timestamp};
 use reqwest::header::DATE;
 use reqwest::{Client, ClientBuilder, RequestBuilder};
@@ -109,10 +110,4 @@ fn distrusts(error: &reqwest::Error) -> bool {
         };
     }
     false
-}
-
-/// The time in a `Date` header. It has whole seconds, rounded down, so it is never ahead.
-fn time_of(date: &str) -> Option<Timestamp> {
-    let since = httpdate::parse_http_date(date).ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
-    Some(Timestamp::from_millis(u64::try_from(since.as_millis()).ok()?))
 }

@@ -241,11 +241,6 @@ enum Written {
     NoTable,
 }
 
-/// None for a revision that this store never gave.
-fn number(revision: &Revision) -> Option<u64> {
-    revision.0.parse().ok()
-}
-
 #[async_trait]
 impl Store for MysqlStore {
     fn capabilities(&self) -> Capabilities {
@@ -269,7 +264,7 @@ impl Store for MysqlStore {
 
     async fn write(&self, change: &Change<'_>) -> Result<Swap> {
         change.check(&self.capabilities())?;
-        match (change.next, change.expected.map(number)) {
+        match (change.next, change.expected.map(revision::number)) {
             (_, Some(None)) => Ok(Swap::Mismatch),
             (Next::Put(value), expected) => self.put(change.key, expected.flatten(), value).await,
             (Next::Erase, expected) => self.erase(change.key, expected.flatten().unwrap_or_default()).await,

@@ -6,6 +6,7 @@
 
 use crate::credentials::{self, code_in};
 use crate::phase::Phase;
+use crate::utc::time_of;
 use async_trait::async_trait;
 use leasehold_core::{Error, Kind, Result, Timestamp};
 use object_store::client::{HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService};
@@ -157,12 +158,6 @@ impl Seen {
             Error::new(phase.unanswered(), message)
         })
     }
-}
-
-/// The time in a `Date` header. It has whole seconds, rounded down, so it is never ahead.
-fn time_of(date: &str) -> Option<Timestamp> {
-    let since = httpdate::parse_http_date(date).ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
-    Some(Timestamp::from_millis(u64::try_from(since.as_millis()).ok()?))
 }
 
 /// Waits for a call of the driver, within a bound. None if it took too long; what was seen says how far it got.

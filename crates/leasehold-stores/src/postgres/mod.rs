@@ -73,17 +73,17 @@ pub async fn connect(address: &Address) -> Result<tokio_postgres::Client> {
     connections.connect().await.map(connection::Connection::into_client).map_err(Failure::into_error)
 }
 
-impl PostgresStore {
-    /// Takes the settings from the address, the environment and the files they name. Connects with the first call.
-    pub async fn open(address: &Address, namespace: &Namespace) -> Result<Self> {
-        let config = Arc::new(Config::read(address, |name| std::env::var(name).ok())?);
-        let statements = Arc::new(Statements::new(&config.table));
-        let connections = Arc::new(Connections::new(config));
-        let listener =
-            Arc::new(Listener::new(connections.clone(), statements::channel(&connections.config.table, namespace)));
-        Ok(PostgresStore { connections, statements, listener, namespace: namespace.clone(), proven: Arc::default() })
-    }
+/// Takes the settings from the address, the environment and the files they name. Connects with the first call.
+pub async fn open(address: &Address, namespace: &Namespace) -> Result<PostgresStore> {
+    let config = Arc::new(Config::read(address, |name| std::env::var(name).ok())?);
+    let statements = Arc::new(Statements::new(&config.table));
+    let connections = Arc::new(Connections::new(config));
+    let listener =
+        Arc::new(Listener::new(connections.clone(), statements::channel(&connections.config.table, namespace)));
+    Ok(PostgresStore { connections, statements, listener, namespace: namespace.clone(), proven: Arc::default() })
+}
 
+impl PostgresStore {
     /// Reads; none if there is no table.
     async fn look(&self, sql: &str, params: &Params<'_>) -> Result<Option<Vec<Row>>> {
         match self.connections.read(sql, params).await {
@@ -175,11 +175,6 @@ fn versioned(row: &Row, at: usize) -> Result<Option<Versioned>> {
     Ok(Some(Versioned { bytes, revision: Revision(revision.to_string()) }))
 }
 
-/// None for a revision that this store never gave.
-fn number(revision: &Revision) -> Option<i64> {
-    revision.0.parse().ok()
-}
-
 #[async_trait]
 impl Store for PostgresStore {
     fn capabilities(&self) -> Capabilities {
@@ -209,7 +204,7 @@ impl Store for PostgresStore {
     async fn write(&self, change: &Change<'_>) -> Result<Swap> {
         change.check(&self.capabilities())?;
         let Change { key, next, along, notify, .. } = *change;
-        let (revision, missing) = match change.expected.map(number) {
+        let (revision, missing) = match change.expected.map(revision::number) {
             Some(None) => return Ok(Swap::Mismatch),
             Some(revision) => (revision, Missing::Mismatch),
             None => (None, Missing::Make),

@@ -24,8 +24,7 @@ use async_trait::async_trait;
 pub use blocker::{Blocker, ask, blocker};
 use commit::Pending;
 use leasehold_core::store::{
-    Capabilities, Change, Class, ClockSource, Page, Range, Reach, Reading, Revision, Store, Survey, Swap, Watch,
-    Watching,
+    Capabilities, Change, Class, ClockSource, Page, Range, Reach, Reading, Store, Survey, Swap, Watch, Watching,
 };
 use leasehold_core::{Error, Key, Kind, Result, Shelf};
 use leasehold_system::watch::PathWatch;
@@ -109,11 +108,6 @@ async fn blocking<T: Send + 'static>(phase: Phase, work: impl FnOnce() -> Result
     })
 }
 
-/// None for a revision that this store never gave.
-fn number(revision: &Revision) -> Option<i64> {
-    revision.0.parse().ok()
-}
-
 #[async_trait]
 impl Store for SqliteStore {
     fn capabilities(&self) -> Capabilities {
@@ -139,7 +133,7 @@ impl Store for SqliteStore {
 
     async fn write(&self, change: &Change<'_>) -> Result<Swap> {
         change.check(&self.capabilities())?;
-        let expected = match change.expected.map(number) {
+        let expected = match change.expected.map(revision::number) {
             Some(None) => return Ok(Swap::Mismatch),
             expected => expected.flatten(),
         };
