@@ -50,7 +50,7 @@ pub fn compare(scratch: &Scratch) -> Result<Vec<Row>> {
         for _ in 0..TURNS {
             theirs = theirs.min(beanstalk::measure(&reference, workers, items, PAYLOAD)?);
         }
-        let what = format!("the same, {workers} at work");
+        let what = format!("the same, {workers} workers");
         rows.push(Row::new(what, "beanstalkd", Unit::PerSecond, ours, Some(theirs), Demand::None));
     }
     for (workers, items) in CREWS {

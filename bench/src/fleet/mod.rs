@@ -32,7 +32,7 @@ const WAITS: usize = 40;
 const RENEWING: Demand = Demand::AtLeastTheSpeed(0.9);
 const TENURE: Demand = Demand::AtLeastTheSpeed(0.5);
 const NO_COLLAPSE: Demand = Demand::AtLeastTheSpeed(0.5);
-/// Within which a released lease is had elsewhere.
+/// Within which another client has a released lease.
 const WOKEN: Demand = Demand::AtMost(Duration::from_millis(20));
 
 /// One who takes leases: ours, or written by hand.
@@ -123,7 +123,7 @@ async fn measure(engine: &dyn Engine, limit: Duration) -> Result<Vec<Row>> {
     rows.extend(contention(engine, limit).await?);
     if engine.wakes() {
         let p50 = waiting(engine).await?.percentile(50);
-        let what = format!("release until had elsewhere ({name})");
+        let what = format!("release until acquired elsewhere ({name})");
         rows.push(Row::new(what, "-", Unit::Milliseconds, p50, None, WOKEN));
     }
     Ok(rows)

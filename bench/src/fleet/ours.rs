@@ -42,7 +42,7 @@ impl Client for Ours {
     async fn acquire_waiting(&mut self, lease: &str) -> Result<()> {
         let ask = Ask::new(HolderId::new(None), self.ttl);
         let acquired = self.leases.acquire_within(&[lease.parse()?], &ask, PATIENCE).await?;
-        ensure!(self.take(acquired), "waited in vain");
+        ensure!(self.take(acquired), "the wait failed");
         Ok(())
     }
 

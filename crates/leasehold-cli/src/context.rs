@@ -1,7 +1,7 @@
 //! What a command works with: its settings, the store, and how it prints.
 //!
 //! Promise: settings are read once and the store is opened once, when somebody first asks for them. Whoever means a
-//! lease, a token or a queue gets it here. Non-promise: what failed is tried anew when it is asked for again.
+//! lease, a token or a queue gets it here. Non-promise: what failed is tried again when it is asked for again.
 
 use crate::args::Common;
 use crate::config::{Flags, Settings, Source, variable};

@@ -168,7 +168,7 @@ pub fn refusal_line(lease: &LeaseName, refusal: &Refusal, now: Timestamp) -> Str
              look again"
         ),
         Refusal::OtherPause(mark) => format!(
-            "`{lease}` was paused anew by {} {}: {}; nothing changed, look again",
+            "`{lease}` was paused again by {} {}: {}; nothing changed, look again",
             mark.by,
             relative(mark.at, now),
             mark.why

@@ -135,7 +135,7 @@ fn a_rolled_back_store_is_told_apart_and_healed() {
     let healed = place.acquire("job");
     place.push(&healed, &["origin", "main"]).expect(0);
     assert_eq!(place.subject("main"), "two");
-    // A store that was lost and begun anew has another line of epochs, whatever its number.
+    // A store that was lost and created again has another line of epochs, whatever its number.
     fs::remove_dir_all(&store).unwrap();
     let begun_anew = place.acquire("job");
     place.commit("three");

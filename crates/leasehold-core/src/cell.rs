@@ -20,7 +20,7 @@ use crate::time::Timestamp;
 use std::borrow::Cow;
 use std::time::Duration;
 
-/// How often a request is decided anew when others keep writing in between.
+/// How often a request is decided again when others keep writing in between.
 pub const MAX_ATTEMPTS: u32 = 40;
 /// The longest pause between two attempts, after the first and after many.
 const FIRST_BACKOFF: Duration = Duration::from_millis(1);

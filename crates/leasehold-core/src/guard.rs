@@ -134,7 +134,7 @@ impl Rejection {
                     "not this lease: resource=`{resource}` is fenced by a lease `{lease}` of lineage {seen} (epoch {high}), \
                      the token is of a lease `{lease}` of lineage {held}, from another store or namespace; nothing was \
                      written. Use the store that the resource belongs to, or give the resource to this lease. If its store \
-                     was lost and begun anew, stop the job first, then take its lineage back"
+                     was lost and created again, stop the job first, then take its lineage back"
                 );
                 let found = StoredLineage::Lineage(held);
                 Error::new(Kind::Invalid, message).with_remedy(Remedy::lost(resource, &lease, high, seen, found))

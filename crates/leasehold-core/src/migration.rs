@@ -73,7 +73,7 @@ impl Mark {
     /// The error of a migration that somebody else is giving up.
     pub fn given_up(&self) -> Error {
         let message = "somebody is giving this migration up, or began to; nothing more is moved. If that was broken off, give \
-                       it up again, and then begin anew";
+                       it up again, and then start over";
         let (from, to) = self.ends();
         let remedy = Remedy::AbortMigration { from: Some(from.clone()), to: Some(to.clone()) };
         Error::new(Kind::Invalid, message).with_remedy(remedy)

@@ -128,7 +128,7 @@ impl Remedy {
         }
     }
 
-    /// A guard has seen an epoch of a lineage that the store, which was lost and begun anew, does not have.
+    /// A guard has seen an epoch of a lineage that the store, which was lost and created again, does not have.
     pub fn lost(resource: &str, lease: &LeaseName, seen: Epoch, lineage: Lineage, found: StoredLineage) -> Self {
         match Right::of(lease) {
             Right::Lease => Remedy::Advance { lease: lease.clone(), past: seen, back_to: Some((lineage, found)) },

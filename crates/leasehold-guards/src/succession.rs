@@ -97,7 +97,7 @@ pub(crate) fn returning(resource: &str, seen: Option<Epoch>, token: &Token) -> R
     };
     let message = format!(
         "{what}: resource=`{resource}` has seen epoch {seen} of lease `{lease}` before it was given to another lease, and a \
-         lease that comes back needs a higher epoch; the token has {}. Nothing was changed. Acquire `{lease}` anew and adopt \
+         lease that comes back needs a higher epoch; the token has {}. Nothing was changed. Acquire `{lease}` again and adopt \
          with that token. If the store was restored from an old copy, stop the job first, then move it past that epoch",
         token.epoch
     );

@@ -22,7 +22,7 @@ pub(crate) const TTL: &str = "90s";
 pub enum Run<T> {
     /// The work is done, and this is what it gave.
     Ran(T),
-    /// Nothing was begun: somebody else is at it.
+    /// Nothing was started: somebody else holds the lease.
     Skipped(Busy),
     /// The lease was lost, and the work was stopped, or was over before that was known. What it wrote through guards after
     /// somebody else was granted the lease was refused.

@@ -93,7 +93,7 @@ impl<'a> Schedule<'a> {
     }
 
     /// Does this work for each slot that is due and that nobody else runs. An error of the work means that the slot failed, and
-    /// the schedule goes on. It ends only with an error: what was set is wrong, or needs a person; a store that is away is
+    /// the schedule continues. It ends only with an error: what was set is wrong, or needs a person; a store that is away is
     /// waited for.
     ///
     /// Dropping the future drops the work; the slot is run again after the TTL, here or elsewhere. To end it without that,

@@ -62,7 +62,7 @@ pub struct Proxy {
     /// How long a client may take to send a head, or between two pieces of a body
     #[arg(long, value_name = "DURATION", default_value = "30s", allow_hyphen_values = true)]
     pub client_timeout: String,
-    /// How long the upstream may take to begin its answer; a request that was sent counts as at work for as long
+    /// How long the upstream may take to begin its answer; a request that was sent counts as in progress for as long
     #[arg(long, value_name = "DURATION", default_value = "30s", allow_hyphen_values = true)]
     pub upstream_timeout: String,
     /// Keep the high water in this folder too, so that a store which is restored from an old copy is noticed [default:

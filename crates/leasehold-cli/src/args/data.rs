@@ -147,7 +147,7 @@ Examples:
   token=$(leasehold acquire report-v2) && leasehold adopt file:out.json --token \"$token\" --why 'report-v2 replaces report'
 
 A resource belongs to the lease that wrote there first; every other lease is refused, also one of the same name in another
-store or namespace. If a store was lost and begun anew, do not adopt: heal the lease with `leasehold advance --lineage`.")]
+store or namespace. If a store was lost and created again, do not adopt: heal the lease with `leasehold advance --lineage`.")]
 pub struct Adopt {
     /// What to give away, as --guard names it: file:PATH, folder:PATH, git:REMOTE, a database, an object in a
     /// bucket; or http:NAME of `proxy --resource NAME`, mcp:NAME of `mcp-gate --guard NAME`

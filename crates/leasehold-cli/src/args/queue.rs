@@ -47,16 +47,16 @@ pub enum QueueVerb {
     /// Give an attempt up: the item is tried again, or becomes a dead letter
     #[command(after_help = "Examples:\n  leasehold queue fail pages --token \"$token\" --why 'no such page'")]
     Fail(Fail),
-    /// Put an item back in line, with all its attempts; whoever is at it is fenced
+    /// Put an item back in line, with all its attempts; whoever works on it is fenced
     #[command(after_help = "Examples:\n  leasehold queue retry pages ID --why 'the site is back'")]
     Retry(RetryItem),
-    /// Take an item out of the line for good; whoever is at it is fenced
+    /// Take an item out of the line for good; whoever works on it is fenced
     #[command(after_help = "Examples:\n  leasehold queue cancel pages ID --why 'not needed any more'")]
     Cancel(OperateItem),
     /// Put an item into somebody's hands; prints the new token
     #[command(after_help = "Examples:\n  token=$(leasehold queue hand-off pages ID --to ann --why 'by hand')")]
     HandOff(HandOffItem),
-    /// Put back what ran out, and mend what is out of line; workers do so by themselves
+    /// Put back expired items, and repair the line; workers do so by themselves
     #[command(after_help = "Examples:\n  leasehold queue janitor pages")]
     Janitor(QueueArg),
     /// Erase items that were finished long ago; their keys may be used again

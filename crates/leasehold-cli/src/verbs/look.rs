@@ -12,7 +12,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 const PAGE: usize = 500;
-/// How often a live listing is read anew.
+/// How often a live listing is read again.
 const REFRESH: Duration = Duration::from_secs(1);
 
 pub async fn ls(context: &Context, args: &Ls) -> Result<Exit> {

@@ -233,7 +233,7 @@ fn check_lineage(
         None if next.is_some_and(|next| found != StoredLineage::Lineage(next)) => {
             let allowed = format!(
                 "say which lineage it takes the place of, for this can be done once: lease `{lease}` has {found} in store \
-                 `{store}`, so if that is the lease that was lost and begun anew, add --if-lineage {found}; nothing was \
+                 `{store}`, so if that is the lease that was lost and created again, add --if-lineage {found}; nothing was \
                  changed"
             );
             Err(Error::invalid("--lineage", next.map(|next| next.to_string()).unwrap_or_default(), allowed))

@@ -59,7 +59,7 @@ pub(crate) async fn skipping_leaves_out_the_first(bench: Bench) -> Verdict {
             found.len(),
             rest.len()
         );
-        ensure!(!page.more || !found.is_empty(), "after {skip} there is said to be more, and nothing to go on from");
+        ensure!(!page.more || !found.is_empty(), "after {skip} there is said to be more, and nothing to continue from");
     }
     Ok(())
 }

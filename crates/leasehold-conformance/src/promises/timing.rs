@@ -112,7 +112,7 @@ async fn expiry(bench: &Bench, ttl: Ttl) -> leasehold_core::Result<Verdict> {
                 clock.sleep_until(clock.now() + Duration::from_millis(25)).await;
             }
             Acquired::Refused { .. } => {
-                return Ok(Err(Broken(format!("a lease of {ttl} could not be had {SLACK:?} after it ran out"))));
+                return Ok(Err(Broken(format!("a lease of {ttl} could not be acquired {SLACK:?} after it expired"))));
             }
         }
     };

@@ -222,7 +222,7 @@ pub struct Merged {
 }
 
 /// The error if the store's record of a lease is behind what the resource has seen of it: the store went back in time, or
-/// was lost and begun anew.
+/// was lost and created again.
 pub fn behind(resource: &str, high: &HighWater, record: &Ownership) -> Option<Error> {
     let HighWater { lease, lineage, epoch, .. } = high;
     if record.lineage != Some(*lineage) {
@@ -232,7 +232,7 @@ pub fn behind(resource: &str, high: &HighWater, record: &Ownership) -> Option<Er
         };
         let message = format!(
             "store regressed: resource=`{resource}` has seen epoch {epoch} of lease `{lease}` with lineage {lineage}, and \
-             the store {found}: it was lost and begun anew, or it is another store. Use the store that the resource \
+             the store {found}: it was lost and created again, or it is another store. Use the store that the resource \
              belongs to; if that was lost, stop the job first, then take the lineage back"
         );
         let found = record.lineage.map_or(StoredLineage::Nothing, StoredLineage::Lineage);

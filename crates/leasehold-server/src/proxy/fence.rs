@@ -373,7 +373,7 @@ impl Fence {
             }
             if now >= end {
                 return Err(Problem::unavailable(format!(
-                    "resource=`{}` {waiting} older request(s) may still be at work upstream; try again",
+                    "resource=`{}` {waiting} older request(s) may still be in progress upstream; try again",
                     self.resource
                 )));
             }

@@ -112,7 +112,7 @@ impl<'root> Attempt<'root> {
         let highest = numbers.last().copied().unwrap_or(0);
         // A listing without our own file cannot be trusted about the others either.
         if !numbers.contains(&self.next.number) || highest >= self.next.number.saturating_add(KEPT) {
-            let message = format!("others went on to version {highest} while this process slept");
+            let message = format!("others advanced to version {highest} while this process slept");
             return Err(self.unknown(message));
         }
         if highest > self.next.number {

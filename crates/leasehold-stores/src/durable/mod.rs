@@ -270,7 +270,7 @@ impl Store for DurableStore {
         Ok(Page { entries, more, now: Timestamp::from_millis(now) })
     }
 
-    /// A stream from the object, opened anew when it ends.
+    /// A stream from the object, opened again when it ends.
     async fn watch(&self, key: &Key) -> Result<Watch> {
         let (sender, watch) = Watch::channel();
         let (store, question) = (self.clone(), Watched::of(key));

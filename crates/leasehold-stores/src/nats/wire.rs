@@ -88,7 +88,7 @@ impl StreamConfig {
     pub(super) fn unfit(&self) -> Option<&'static str> {
         let limited = self.max_bytes > 0 || self.max_msgs > 0;
         let reasons = [
-            (self.max_age > 0, "its records have a ttl, after which epochs would begin anew"),
+            (self.max_age > 0, "its records have a ttl, after which epochs would start again"),
             (limited && self.discard != "new", "it discards old records when it is full"),
             (!matches!(self.retention.as_str(), "" | "limits"), "its stream drops what was consumed"),
             (self.mirror.is_some(), "it is a mirror"),

@@ -204,7 +204,7 @@ impl Store for PostgresStore {
     async fn write(&self, change: &Change<'_>) -> Result<Swap> {
         change.check(&self.capabilities())?;
         let Change { key, next, along, notify, .. } = *change;
-        let (revision, missing) = match change.expected.map(revision::number) {
+        let (revision, missing) = match change.expected.map(revision::number::<i64>) {
             Some(None) => return Ok(Swap::Mismatch),
             Some(revision) => (revision, Missing::Mismatch),
             None => (None, Missing::Make),

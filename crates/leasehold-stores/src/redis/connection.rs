@@ -281,7 +281,7 @@ impl Connections {
         let found: Option<Node> =
             self.ask_sentinels(cmd("SENTINEL").arg("get-master-addr-by-name").arg(service).take()).await?;
         found.ok_or_else(|| {
-            let what = format!("the sentinels of {} know no primary `{service}`; mend the url", self.config.name);
+            let what = format!("the sentinels of {} know no primary `{service}`; fix the url", self.config.name);
             Error::new(Kind::Unsupported, what)
         })
     }

@@ -62,15 +62,15 @@ const ELSEWHERE: &[&str] = &["LOADING", "MASTERDOWN", "CLUSTERDOWN", "READONLY"]
 /// Problems of the set-up, which last until somebody fixes them.
 const SET_UP: &[(&str, &str)] = &[
     ("NOAUTH", "wants a password; put it into the url or into REDISCLI_AUTH"),
-    ("WRONGPASS", "does not know this user and password; mend the url or REDISCLI_AUTH"),
-    ("invalid password", "does not know this password; mend the url or REDISCLI_AUTH"),
+    ("WRONGPASS", "does not know this user and password; fix the url or REDISCLI_AUTH"),
+    ("invalid password", "does not know this password; fix the url or REDISCLI_AUTH"),
     ("NOPERM", "does not permit it to this user; docs/stores.md has the `ACL SETUSER` that does"),
     (
         "The user executing the script can't",
         "does not permit it to this user; docs/stores.md has the `ACL SETUSER` that does",
     ),
     ("without any password configured", "has no password for this user; take it out of the url"),
-    ("DB index is out of range", "does not have this database; mend the number in the url"),
+    ("DB index is out of range", "does not have this database; fix the number in the url"),
     ("SELECT is not allowed", "is a cluster node; add `mode=cluster`"),
     ("CertificateRequired", "wants a certificate of the client; name it with `cert=` and `key=`"),
     ("certificate", "has a certificate that is not trusted for this name; name its authority's file with `cacert=`"),

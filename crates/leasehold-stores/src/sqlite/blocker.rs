@@ -71,11 +71,11 @@ impl fmt::Display for Blocker {
                 "{owner} is stopped in the middle of a write: continue it with `kill -CONT {pid}`, or end it with `kill -KILL {pid}`"
             ),
             State::Traced => {
-                write!(f, "{owner} is held by a debugger in the middle of a write: let it go on, or end it")
+                write!(f, "{owner} is held by a debugger in the middle of a write: let it continue, or end it")
             }
             State::Running => write!(
                 f,
-                "{owner} is in the middle of a write; try again, and if that goes on see whether it is frozen or its disk does not answer"
+                "{owner} is in the middle of a write; try again, and if that persists see whether it is frozen or its disk does not answer"
             ),
         }
     }

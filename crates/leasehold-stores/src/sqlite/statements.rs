@@ -127,7 +127,7 @@ pub(super) fn failed(error: rusqlite::Error, phase: Phase, path: &Path) -> Error
         (Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed), _) => {
             let who = blocker(path).map_or_else(
                 || {
-                    "try again, and if that goes on look for a stopped process or a frozen container that uses it"
+                    "try again, and if that persists look for a stopped process or a frozen container that uses it"
                         .into()
                 },
                 |blocker| blocker.to_string(),

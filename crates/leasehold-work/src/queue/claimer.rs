@@ -317,7 +317,7 @@ impl Claimer {
             }
             Applied::No { refusal: Refusal::TooLarge { bytes, most }, .. } => Err(too_large(&name, bytes, most)),
             Applied::No { refusal: Refusal::OutOfEpochs, .. } => {
-                Err(Error::new(Kind::Invalid, format!("item `{name}` has had its last epoch; add it anew")))
+                Err(Error::new(Kind::Invalid, format!("item `{name}` has had its last epoch; add it again")))
             }
             Applied::No { refusal: Refusal::Exhausted, .. } => {
                 self.queue.reap(&name).await?;

@@ -1,4 +1,4 @@
-//! `migrate`: move every lease, journal and queue to another store, with epochs that go on from where they were.
+//! `migrate`: move every lease, journal and queue to another store, with epochs that continue from where they were.
 //!
 //! The order of steps is the promise. First the new namespace is marked as one that others arrive in, and then the old one as
 //! leaving: that excludes other migrations, and no new name comes up in either. Then every record is marked as moving and
@@ -435,7 +435,7 @@ impl Move {
         items.arrive(self).await?;
         let there = migration::look(self.to.store().as_ref()).await?.marks.arriving;
         if there.is_none_or(|mark| mark.state.migration() != self.migration.number) {
-            let message = "somebody gave this migration up while it ran; run it again to begin anew";
+            let message = "somebody gave this migration up while it ran; run it again to start over";
             return Err(Error::new(Kind::Contended, message));
         }
         migration::leave(self.from.store().as_ref(), &Step::Depart, &self.migration).await?;

@@ -107,7 +107,7 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// Whether the dead-man may be started before the lease is had. Not if it may be a long wait, and not if the command
+    /// Whether the dead-man may be started before the lease is acquired. Not if it may be a long wait, and not if the command
     /// is to inherit a flock that is taken after the lease.
     fn stands_by_early(&self) -> bool {
         self.flock.is_none() && matches!(self.busy, Busy::Skip) && !matches!(self.slot, SlotPlan::Newest(..))

@@ -34,7 +34,7 @@ pub enum Seats {
     Apart,
 }
 
-/// What was had.
+/// What was acquired.
 pub enum Taken {
     /// The lease, and the flock if one was asked for.
     Granted(Box<Grant>, Option<File>),

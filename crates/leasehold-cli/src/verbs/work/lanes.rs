@@ -1,6 +1,6 @@
 //! Several lanes: this program again, once for each, and nothing between them.
 //!
-//! Promise: a lane that ends untold, however it does, is replaced after a pause, so the pool is as large as it was asked to
+//! Promise: a lane that ends unexpectedly, however it does, is replaced after a pause, so the pool is as large as it was asked to
 //! be. The pool ends when it is told to, when its lanes have (`--until-empty`), or when they found that no item can ever be
 //! run. Non-promise: what a lane that was killed was at is claimed again only when its TTL is over.
 
@@ -24,7 +24,7 @@ use std::time::Duration;
 use tokio::process::ChildStdin;
 use tokio::sync::mpsc;
 
-/// The pauses before lanes that ended untold are replaced.
+/// The pauses before lanes that ended unexpectedly are replaced.
 const PAUSES: [Duration; 5] = [
     Duration::from_secs(1),
     Duration::from_secs(2),
@@ -87,7 +87,7 @@ pub async fn run(settings: &Settings, target: &Target, args: &Args) -> Result<Ex
 }
 
 impl Pool<'_> {
-    /// Has a lane that ended untold replaced after a pause.
+    /// Has a lane that ended unexpectedly replaced after a pause.
     fn replace(&mut self, status: ExitStatus, lived: Duration) {
         if lived >= STEADY {
             self.failures = 0;

@@ -94,7 +94,7 @@ fn decide(
 ) -> Result<Admitted> {
     let strange = || {
         let message =
-            format!("resource=`{resource}`: leasehold_admit is not the function that we install; set it up anew");
+            format!("resource=`{resource}`: leasehold_admit is not the function that we install; set it up again");
         Error::new(Kind::Unsupported, message).with_remedy(Remedy::SetUpSql)
     };
     let row = last_row(messages).ok_or_else(strange)?;

@@ -26,7 +26,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 /// How many jobs ask the store at once.
 const ASKING: usize = 64;
-/// How often a job is decided anew when others decide at the same time.
+/// How often a job is decided again when others decide at the same time.
 const MAX_ROUNDS: u32 = 32;
 /// How long after an error a job is checked again.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
