@@ -62,7 +62,9 @@ pub fn heir_name(config: &Config, turn: u8) -> Name {
 impl LeaseModel {
     /// Lists what may happen next.
     pub fn offer(&self, world: &World, actions: &mut Vec<Action>) {
-        let held = self.archive.record(world.record).tenure.is_some();
+        let record = self.archive.record(world.record);
+        // Whether something in the record runs out.
+        let held = record.tenure.is_some() || record.drain.is_some();
         let clients = usize::from(self.config.clients);
         for actor in (0..clients).chain([OPERATOR]) {
             match world.actors[actor].pursuit {
@@ -145,6 +147,7 @@ impl LeaseModel {
             let command = match kind {
                 OrderKind::Revoke => Command::Revoke,
                 OrderKind::HandOff => Command::HandOff { to: heir_name(&self.config, turn) },
+                OrderKind::Drain => Command::Drain,
                 OrderKind::Pause => Command::Pause,
                 OrderKind::Resume => Command::Resume { pause },
                 OrderKind::Advance => Command::Advance { past },

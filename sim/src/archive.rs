@@ -50,6 +50,7 @@ pub enum Verdict {
 pub enum No {
     Held,
     Paused,
+    Draining,
     AlreadyRun,
     Lost,
     AlreadyReleased,
@@ -135,12 +136,17 @@ impl Archive {
             Decision::Refuse(refusal) => Verdict::Refuse(match refusal {
                 Refusal::Held { .. } => No::Held,
                 Refusal::Paused(_) => No::Paused,
+                Refusal::Draining(_) => No::Draining,
                 Refusal::AlreadyRun(_) => No::AlreadyRun,
                 Refusal::Lost { .. } => No::Lost,
                 Refusal::AlreadyReleased { .. } => No::AlreadyReleased,
                 Refusal::NeverHeld
                 | Refusal::Interrupted(_)
                 | Refusal::NotPaused
+                | Refusal::NotHeld
+                | Refusal::TooSoon { .. }
+                | Refusal::Recent { .. }
+                | Refusal::Forgotten(_)
                 | Refusal::NoSlot
                 | Refusal::LineageFixed { .. }
                 | Refusal::Changed { .. }
@@ -183,6 +189,10 @@ fn fold_times(record: &mut Ownership) {
     if let Some(progress) = &mut record.progress {
         progress.at = EARLY;
     }
+    if let Some(drain) = &mut record.drain {
+        (drain.asked.at, drain.until) = (EARLY, EARLY.plus(Ttl::MIN.get()));
+    }
+    record.last_run = record.last_run.map(|_| EARLY);
     for mark in [&mut record.paused, &mut record.resumed].into_iter().flatten() {
         mark.at = EARLY;
     }

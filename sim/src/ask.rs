@@ -48,6 +48,7 @@ pub enum Command {
     HandOff {
         to: Name,
     },
+    Drain,
     Pause,
     Resume {
         /// The pause that was seen.
@@ -114,7 +115,8 @@ impl Ask {
 
     /// Whether the clock has a say in the answer.
     pub fn depends_on_time(self) -> bool {
-        matches!(self, Ask::Acquire { .. } | Ask::Renew(_) | Ask::Operate { command: Command::HandOff { .. }, .. })
+        let by_order = matches!(self, Ask::Operate { command: Command::HandOff { .. } | Command::Drain, .. });
+        by_order || matches!(self, Ask::Acquire { .. } | Ask::Renew(_))
     }
 
     /// The real request.
@@ -124,6 +126,7 @@ impl Ask {
                 lineage: LINEAGE,
                 holder: texts.holder(name),
                 ttl: Ttl::MIN,
+                spacing: None,
                 slot: (slot > 0).then(|| {
                     // Who retries failures also knows that the slot before was given up, if its run died.
                     let gives_up = (after == Again::Retry).then(|| slot_of(slot - 1));
@@ -143,6 +146,7 @@ impl Ask {
                 order: match command {
                     Command::Revoke => Order::Revoke,
                     Command::HandOff { to } => Order::HandOff { to: texts.holder(to), ttl: Ttl::MIN },
+                    Command::Drain => Order::Drain { within: Ttl::MIN },
                     Command::Pause => Order::Pause,
                     Command::Resume { pause } => Order::Resume { pause: nonce(pause) },
                     Command::Advance { past } => Order::Advance { past: epoch(past), lineage: None },

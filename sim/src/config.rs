@@ -11,6 +11,8 @@ pub enum OrderKind {
     Revoke,
     /// Give it to another.
     HandOff,
+    /// Ask the holder to finish.
+    Drain,
     /// Keep new holders out.
     Pause,
     /// Let them in again.
@@ -105,6 +107,9 @@ const BASE: Config = Config {
 const ALL_ORDERS: &[OrderKind] =
     &[OrderKind::Revoke, OrderKind::HandOff, OrderKind::Pause, OrderKind::Resume, OrderKind::Advance];
 
+/// What a drain is made of.
+const DRAINING: &[OrderKind] = &[OrderKind::Drain, OrderKind::HandOff];
+
 /// What it takes to notice that a store went back, and to heal it.
 const HEALING: &[OrderKind] = &[OrderKind::Advance];
 
@@ -117,6 +122,7 @@ pub fn ci() -> Vec<Config> {
         Config { name: "faults", clients: 3, losses: 2, renewals: 0, ..BASE },
         Config { name: "renewals", guards: 2, ..BASE },
         Config { name: "operator", orders_given: 2, orders: ALL_ORDERS, renewals: 0, copies: 0, ..BASE },
+        Config { name: "drain", orders_given: 2, orders: DRAINING, copies: 0, guards: 0, ..BASE },
         Config { name: "rollback", rollback: true, orders_given: 1, orders: HEALING, renewals: 0, copies: 0, ..BASE },
         Config { name: "slots", turns: 2, slots: 2, renewals: 0, copies: 0, guards: 0, ..BASE },
         Config {
@@ -160,11 +166,14 @@ pub const ROLLBACK: Config = Config {
     losses: 0,
     ..BASE
 };
+/// Of a drain.
+pub const DRAIN: Config =
+    Config { name: "small-drain", orders_given: 1, orders: DRAINING, copies: 0, guards: 0, ..BASE };
 /// Of slots.
 pub const SLOTS: Config =
     Config { name: "small-slots", turns: 2, slots: 2, renewals: 0, losses: 0, copies: 0, guards: 0, ..BASE };
 
 /// All of the small ones.
 pub fn small() -> Vec<Config> {
-    vec![FAULTS, OPERATOR, ROLLBACK, SLOTS]
+    vec![FAULTS, OPERATOR, DRAIN, ROLLBACK, SLOTS]
 }

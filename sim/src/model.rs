@@ -118,6 +118,13 @@ impl LeaseModel {
                         _ => {}
                     }
                 }
+                let is_drained = self.archive.record(world.record).drain.is_some();
+                match (ask, time) {
+                    (Ask::Acquire { .. }, Time::Early) if is_drained => breaks(world, Promise::DrainKeepsOut),
+                    (Ask::Acquire { .. }, Time::Late) if is_drained => self.see(Sighting::GrantedAfterDrain),
+                    (Ask::Renew(_), _) if is_drained => self.see(Sighting::AskedHolderRenewed),
+                    _ => {}
+                }
             }
             Verdict::AlreadyApplied => {
                 self.see(Sighting::FoundApplied);
@@ -227,6 +234,9 @@ impl LeaseModel {
         if ask.title().is_some_and(|title| !before.is_held_by(title.claim())) {
             breaks(world, Promise::OnlyTheHolder);
         }
+        if matches!(ask, Ask::Operate { command: ask::Command::Drain, .. }) && after.tenure != before.tenure {
+            breaks(world, Promise::DrainTakesNothing);
+        }
         if let Ask::Acquire { slot, .. } = ask {
             if before.paused.is_some() {
                 breaks(world, Promise::PauseHolds);
@@ -305,6 +315,7 @@ impl LeaseModel {
         match no {
             No::Held => self.see(Sighting::HeldRefused),
             No::Paused => self.see(Sighting::PauseRefused),
+            No::Draining => self.see(Sighting::DrainRefused),
             No::AlreadyRun if !mistake => self.see(Sighting::SlotRefused),
             No::Lost if pursuit.ask.title().is_some() => self.see(Sighting::LoserRefused),
             No::AlreadyReleased => self.see(Sighting::SecondReleaseRefused),

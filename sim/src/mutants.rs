@@ -7,7 +7,7 @@ use crate::config::{self, Config};
 use crate::promises::Promise;
 use leasehold_core::guard::{self, HighWater, Policy, Rejection};
 use leasehold_core::lease::protocol::{self, Decision, Order, Request};
-use leasehold_core::{Claim, Epoch, Ownership, SlotState, Timestamp, Token, Ttl};
+use leasehold_core::{Claim, Epoch, Nonce, Ownership, SlotState, Timestamp, Token, Ttl};
 use std::sync::Arc;
 
 /// A seeded bug.
@@ -57,6 +57,10 @@ pub enum Mutant {
     OrderForgetsNonce,
     /// A pause keeps nobody out.
     PauseIgnored,
+    /// Asking a holder to finish keeps nobody out.
+    DrainIgnored,
+    /// Asking a holder to finish ends its tenure.
+    DrainEvicts,
     /// A swap does not compare revisions.
     SwapIgnoresRevision,
     /// No answer is taken for a grant.
@@ -89,7 +93,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Each with its name on the command line, the promise that must catch it, and where.
-    pub const ALL: [(Mutant, &'static str, Promise, &'static Config); 36] = {
+    pub const ALL: [(Mutant, &'static str, Promise, &'static Config); 38] = {
         use Mutant as M;
         use Promise as P;
         [
@@ -115,6 +119,8 @@ impl Mutant {
             (M::AdvanceStopsShort, "advance-stops-short", P::AdvanceGoesPast, &config::ROLLBACK),
             (M::OrderForgetsNonce, "order-forgets-nonce", P::AppliedOnce, &config::OPERATOR),
             (M::PauseIgnored, "pause-ignored", P::PauseHolds, &config::OPERATOR),
+            (M::DrainIgnored, "drain-ignored", P::DrainKeepsOut, &config::DRAIN),
+            (M::DrainEvicts, "drain-evicts", P::DrainTakesNothing, &config::DRAIN),
             (M::SwapIgnoresRevision, "swap-ignores-revision", P::SwapIsAtomic, &config::FAULTS),
             (M::LostReplyIsGrant, "lost-reply-is-grant", P::GrantedIsGranted, &config::FAULTS),
             (M::LostReplyIsRelease, "lost-reply-is-release", P::ReleasedIsReleased, &config::FAULTS),
@@ -168,9 +174,7 @@ pub fn decide(mutant: Mutant, record: &Ownership, request: &Request, now: Timest
         }),
         (Mutant::AcquireTakesLive, Request::Acquire { .. }) => protocol::decide(record, request, past_every_deadline),
         (Mutant::AcquireForgetsNonce, Request::Acquire { holder, .. }) => {
-            let mut forgetful = record.clone();
-            forgetful.transfers.retain(|t| t.nonce != holder.nonce);
-            real(&forgetful, request)
+            real(&forgetful(record, holder.nonce), request)
         }
         (Mutant::AcquireClaimsOldGrant, Request::Acquire { holder, .. })
             if record.transfer_by(holder.nonce).is_some() =>
@@ -222,16 +226,25 @@ pub fn decide(mutant: Mutant, record: &Ownership, request: &Request, now: Timest
         }
         (Mutant::OrderForgetsNonce, Request::Operate { nonce, order, .. }) => {
             let nonce = if let Order::HandOff { to, .. } = order { to.nonce } else { *nonce };
-            let mut forgetful = record.clone();
-            forgetful.transfers.retain(|t| t.nonce != nonce);
-            real(&forgetful, request)
+            real(&forgetful(record, nonce), request)
         }
         (Mutant::PauseIgnored, Request::Acquire { .. }) => {
             let paused = record.paused.clone();
             change(real(&Ownership { paused: None, ..record.clone() }, request), |next| next.paused = paused)
         }
+        (Mutant::DrainIgnored, Request::Acquire { .. }) => real(&Ownership { drain: None, ..record.clone() }, request),
+        (Mutant::DrainEvicts, Request::Operate { order: Order::Drain { .. }, .. }) => {
+            change(real(record, request), |next| next.tenure = None)
+        }
         _ => real(record, request),
     }
+}
+
+/// The record without the transfer of this nonce.
+fn forgetful(record: &Ownership, nonce: Nonce) -> Ownership {
+    let mut forgetful = record.clone();
+    forgetful.transfers.retain(|t| t.nonce != nonce);
+    forgetful
 }
 
 fn change(decision: Decision, spoil: impl FnOnce(&mut Ownership)) -> Decision {

@@ -72,6 +72,7 @@ fn wish(ask: Ask) -> String {
         Ask::Operate { name, command } => match command {
             Command::Revoke => format!("revokes, order #{name}"),
             Command::HandOff { to } => format!("hands off to #{to}"),
+            Command::Drain => format!("asks to finish, order #{name}"),
             Command::Pause => "pauses".into(),
             Command::Resume { .. } => "resumes".into(),
             Command::Advance { past } => format!("advances past {past}, order #{name}"),

@@ -52,6 +52,10 @@ pub enum Promise {
     AdvanceGoesPast,
     /// An operator's pause.
     PauseHolds,
+    /// An operator's request to finish.
+    DrainKeepsOut,
+    /// The same, seen from the holder.
+    DrainTakesNothing,
 }
 
 /// What must be met in some state.
@@ -99,6 +103,12 @@ pub enum Sighting {
     HealedByAdvance,
     /// An acquirer is refused by a pause.
     PauseRefused,
+    /// An acquirer is refused while an operator waits for the holder.
+    DrainRefused,
+    /// A holder renews after it was asked to finish.
+    AskedHolderRenewed,
+    /// A lease is granted after a request to finish ran out.
+    GrantedAfterDrain,
     /// A holder by hand-off writes.
     HandedOffHolderWrote,
     /// A second release changes nothing.
@@ -107,10 +117,10 @@ pub enum Sighting {
     HeirCompleted,
 }
 
-const SIGHTINGS: usize = 24;
+const SIGHTINGS: usize = 27;
 
 /// Each promise, its name and its twin.
-pub const PROMISES: [(Promise, &str, Sighting); 19] = {
+pub const PROMISES: [(Promise, &str, Sighting); 21] = {
     use Promise as P;
     use Sighting as S;
     [
@@ -133,11 +143,14 @@ pub const PROMISES: [(Promise, &str, Sighting); 19] = {
         (P::GuardNotAhead, "S9 a guard is ahead of the store only if the store went back", S::GuardAhead),
         (P::AdvanceGoesPast, "S9 advance goes past the number given", S::HealedByAdvance),
         (P::PauseHolds, "a paused lease gets no new holder", S::PauseRefused),
+        (P::DrainKeepsOut, "a lease that an operator waits for gets no new holder", S::DrainRefused),
+        (P::DrainTakesNothing, "asking a holder to finish takes nothing from it", S::AskedHolderRenewed),
     ]
 };
 
 /// Sightings that are no promise's twin, wanted all the same.
-const EXTRA: [Sighting; 5] = [
+const EXTRA: [Sighting; 6] = [
+    Sighting::GrantedAfterDrain,
     Sighting::GrantedAfterRelease,
     Sighting::SealAloneRefused,
     Sighting::HandedOffHolderWrote,
@@ -214,6 +227,9 @@ impl Sighting {
             Sighting::GuardAhead => "a guard is ahead of a restored store",
             Sighting::HealedByAdvance => "a write is applied after advance healed the store",
             Sighting::PauseRefused => "an acquirer is refused by a pause",
+            Sighting::DrainRefused => "an acquirer is refused while an operator waits for the holder",
+            Sighting::AskedHolderRenewed => "a holder renews after it was asked to finish",
+            Sighting::GrantedAfterDrain => "a lease is granted after a request to finish ran out",
             Sighting::HandedOffHolderWrote => "a holder by hand-off writes",
             Sighting::SecondReleaseRefused => "a second release changes nothing",
             Sighting::HeirCompleted => "a slot that was handed off is completed by its new holder",
@@ -229,6 +245,8 @@ impl Sighting {
             Sighting::HandedOffHolderWrote => has(O::HandOff) && config.guards > 0,
             Sighting::HeirCompleted => has(O::HandOff) && config.slots > 0,
             Sighting::PauseRefused => has(O::Pause),
+            Sighting::DrainRefused | Sighting::GrantedAfterDrain => has(O::Drain),
+            Sighting::AskedHolderRenewed => has(O::Drain) && config.renewals > 0,
             Sighting::HealedByAdvance => has(O::Advance) && config.rollback && config.guards > 0,
             Sighting::EpochIssuedTwice => config.rollback,
             Sighting::RegressionTold | Sighting::GuardAhead => config.rollback && config.guards > 0,
@@ -299,14 +317,15 @@ fn met<const INDEX: usize>(model: &LeaseModel, _: &World) -> bool {
 }
 
 // The checker takes plain function pointers, so there is one instance of each function per promise.
-const KEPT: [Condition; 19] = [
+const KEPT: [Condition; 21] = [
     kept::<0>, kept::<1>, kept::<2>, kept::<3>, kept::<4>, kept::<5>, kept::<6>, kept::<7>, kept::<8>, kept::<9>,
     kept::<10>, kept::<11>, kept::<12>, kept::<13>, kept::<14>, kept::<15>, kept::<16>, kept::<17>, kept::<18>,
+    kept::<19>, kept::<20>,
 ];
 const MET: [Condition; SIGHTINGS] = [
     met::<0>, met::<1>, met::<2>, met::<3>, met::<4>, met::<5>, met::<6>, met::<7>, met::<8>, met::<9>, met::<10>,
     met::<11>, met::<12>, met::<13>, met::<14>, met::<15>, met::<16>, met::<17>, met::<18>, met::<19>, met::<20>,
-    met::<21>, met::<22>, met::<23>,
+    met::<21>, met::<22>, met::<23>, met::<24>, met::<25>, met::<26>,
 ];
 
 #[cfg(test)]

@@ -29,7 +29,12 @@ const DEBIAN: &[(&str, &str)] = &[
     ("curl", "curl"),
     ("strace", "strace"),
     ("procps", "ps"),
+    ("systemd", "systemd-analyze"),
+    // For promtool.
+    ("prometheus", "promtool"),
     ("groff-base", "groff"),
+    ("zsh", "zsh"),
+    ("fish", "fish"),
     ("npm", "npm"),
     ("jgit-cli", "/usr/share/java/org.eclipse.jgit.pgm.jar"),
     // jgit-cli does not ask for one.

@@ -5,8 +5,10 @@
 
 use crate::args::Common;
 use crate::log::{self, Format, Levels};
+use crate::notify::{NotifyTable, NotifyTables};
 use crate::supervise::windows::Windows;
-use leasehold_core::{Error, Kind, Label, Result, Retention, Ttl, format_duration, parse_duration};
+use leasehold_core::{Error, Kind, Label, NamePattern, Result, Retention, Ttl, format_duration, parse_duration};
+use leasehold_server::status::Address;
 use leasehold_stores::StoreUrl;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -15,6 +17,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const FILE: &str = "leasehold.toml";
+/// Names the address of one process; those that it starts have none.
+pub const METRICS: &str = "LEASEHOLD_METRICS";
 /// TTL rule of thumb for jobs of unknown length: two renewals may fail within a minute's outage.
 const DEFAULT_TTL: Duration = Duration::from_secs(90);
 
@@ -72,9 +76,17 @@ struct File {
     history_age: Option<String>,
     log: Option<String>,
     log_format: Option<String>,
+    metrics: Option<String>,
+    metrics_leases: Option<Vec<String>>,
+    #[serde(default)]
+    notify: Vec<NotifyTable>,
     /// `leasehold schedule` reads these.
     #[serde(default, rename = "job")]
     _job: serde::de::IgnoredAny,
+    #[serde(default, rename = "owner")]
+    _owner: serde::de::IgnoredAny,
+    #[serde(default, rename = "revision")]
+    _revision: serde::de::IgnoredAny,
 }
 
 /// What flags say, for the settings that a command has flags for.
@@ -90,6 +102,10 @@ pub struct Flags {
     pub held_exit_code: Option<String>,
     /// `--state`
     pub state: Option<String>,
+    /// `--metrics`
+    pub metrics: Option<String>,
+    /// `--metrics-leases`, all of them
+    pub metrics_leases: Option<String>,
     /// `--file`, in place of the project's.
     pub file: Option<PathBuf>,
     /// Whoever started this has read the files, and they may have changed since.
@@ -119,6 +135,12 @@ pub struct Settings {
     pub log: Setting<Option<Levels>>,
     /// How lines of the log look.
     pub log_format: Setting<Format>,
+    /// Where to answer those who ask for numbers; nowhere if none.
+    pub metrics: Setting<Option<Address>>,
+    /// Which leases have numbers of their own, although they are no jobs.
+    pub metrics_leases: Setting<Vec<NamePattern>>,
+    /// Who is told of what; checked by those who tell.
+    pub notify: NotifyTables,
 }
 
 impl Settings {
@@ -172,6 +194,12 @@ impl Settings {
         let in_file = |f: &File| f.log_format.clone();
         let log_format =
             files.pick(&common.log_format, "log_format", log::FORMAT_VARIABLE, in_file, |text, _| text.parse())?;
+        let metrics = |text: &str, _: &Source| text.parse::<Address>();
+        let metrics = files.pick(&flags.metrics, "metrics", METRICS, |f| f.metrics.clone(), metrics)?;
+        let patterns = |text: &str, _: &Source| text.split(',').map(|one| one.trim().parse()).collect();
+        let in_file = |f: &File| f.metrics_leases.as_ref().filter(|all| !all.is_empty()).map(|all| all.join(","));
+        let variable = "LEASEHOLD_METRICS_LEASES";
+        let metrics_leases = files.pick(&flags.metrics_leases, "metrics_leases", variable, in_file, patterns)?;
         Ok(Settings {
             store: store.map_or_else(|| StoreUrl::user_default().map(default), Ok)?,
             ttl: ttl.map_or_else(|| Ttl::new(DEFAULT_TTL).map(default), Ok)?,
@@ -183,6 +211,9 @@ impl Settings {
             history_age: optional(history_age),
             log: optional(log),
             log_format: log_format.unwrap_or_else(|| default(Format::Text)),
+            metrics: optional(metrics),
+            metrics_leases: metrics_leases.unwrap_or_else(|| default(Vec::new())),
+            notify: files.notify(),
         })
     }
 
@@ -212,8 +243,10 @@ impl Settings {
     }
 
     /// Each by its name, as people see it, with where it came from; no value where it is left to the default.
-    pub fn rows(&self) -> [(&'static str, Option<String>, &Source); 10] {
+    pub fn rows(&self) -> [(&'static str, Option<String>, &Source); 12] {
         let label = self.label.value.as_ref().map(ToString::to_string);
+        let patterns: Vec<String> = self.metrics_leases.value.iter().map(ToString::to_string).collect();
+        let patterns = (!patterns.is_empty()).then(|| patterns.join(","));
         let state = self.state_folder(false).ok().flatten().map(|folder| folder.display().to_string());
         [
             ("store", Some(self.store.value.to_string()), &self.store.source),
@@ -226,6 +259,8 @@ impl Settings {
             ("history_age", self.history_age.value.map(format_duration), &self.history_age.source),
             ("log", self.log.value.as_ref().map(ToString::to_string), &self.log.source),
             ("log_format", Some(self.log_format.value.to_string()), &self.log_format.source),
+            ("metrics", self.metrics.value.map(|address| address.to_string()), &self.metrics.source),
+            ("metrics_leases", patterns, &self.metrics_leases.source),
         ]
     }
 }
@@ -275,6 +310,15 @@ impl Files {
             }
         }
         Ok(Files(files))
+    }
+
+    /// Of the nearest file that has any.
+    fn notify(&self) -> NotifyTables {
+        let found = self.0.iter().find(|(_, file)| !file.notify.is_empty());
+        found.map_or_else(NotifyTables::default, |(path, file)| NotifyTables {
+            tables: file.notify.clone(),
+            file: path.clone(),
+        })
     }
 
     /// The flag, or else the variable, or else what the nearest file says that says something.
@@ -354,12 +398,37 @@ fn read_file(path: &Path) -> Result<Option<File>> {
     parse_toml(&text, "settings", path).map(Some)
 }
 
+/// What to write instead of a bare number, where a text is wanted.
+fn as_written(message: &str, line: &str) -> Option<String> {
+    const DURATIONS: [&str; 9] = [
+        "ttl",
+        "grace",
+        "history_age",
+        "every",
+        "jitter",
+        "backoff",
+        "timeout",
+        "progress_timeout",
+        "catch_up_max_age",
+    ];
+    let is_number = message.starts_with("invalid type: integer") || message.starts_with("invalid type: floating");
+    let (key, value) = line.split_once('=').filter(|_| is_number && message.contains("expected a string"))?;
+    let (key, value) = (key.trim(), value.split('#').next().unwrap_or_default().trim());
+    let whole = value.bytes().all(|b| b.is_ascii_digit());
+    Some(match DURATIONS.contains(&key) {
+        true if whole => format!("`{key}` has no unit; write it with a unit, in quotes: {key} = \"{value}s\""),
+        true => format!("`{key}` has no unit; write it with a unit, in quotes, such as {key} = \"90s\""),
+        false => format!("`{key}` is a text; write it in quotes: {key} = \"{value}\""),
+    })
+}
+
 /// Reads TOML, and says in which line it is wrong.
 pub fn parse_toml<T: DeserializeOwned>(text: &str, what: &str, path: &Path) -> Result<T> {
     toml::from_str(text).map_err(|error| {
-        let wrong = error.message().replace('\n', " ");
         let before = error.span().map_or(0, |span| span.start.min(text.len()));
         let line = 1 + text.bytes().take(before).filter(|byte| *byte == b'\n').count();
+        let written = text.lines().nth(line - 1).unwrap_or_default();
+        let wrong = as_written(error.message(), written).unwrap_or_else(|| error.message().replace('\n', " "));
         Error::new(Kind::Invalid, format!("invalid {what} `{}`, line {line}: {wrong}", path.display()))
     })
 }

@@ -6,19 +6,23 @@
 use crate::args::Common;
 use crate::config::{Flags, Settings, Source, variable};
 use crate::exit::Exit;
+use crate::notify::Notifier;
 use crate::{log, output};
 use leasehold::Leases;
+use leasehold_core::measured::{Measured, Requests};
 use leasehold_core::{
-    Coordinator, Error, Event, Inspection, Kind, LeaseName, Ownership, Resolved, Resolver, Result, Right, Token,
-    Transfer,
+    Coordinator, Error, Event, History, Inspection, Kind, LeaseName, Ownership, Resolved, Resolver, Result, Right,
+    Token,
 };
 use leasehold_stores::StoreUrl;
 use leasehold_work::Tokens;
+use leasehold_work::notify::Channel;
 use leasehold_work::queue::{Queue, QueueName};
 use leasehold_work::spool::{Presence, Spool};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::OnceLock;
 use tokio::sync::OnceCell;
 
 /// Where `run` and `work` tell their command by which token it writes.
@@ -33,11 +37,14 @@ pub struct Context {
     flags: Flags,
     settings: OnceLock<Settings>,
     coordinator: OnceCell<Coordinator>,
+    /// How long the store took to answer.
+    pub requests: Requests,
 }
 
 impl Context {
-    pub const fn new(common: Common, flags: Flags) -> Self {
-        Context { common, flags, settings: OnceLock::new(), coordinator: OnceCell::const_new() }
+    pub fn new(common: Common, flags: Flags) -> Self {
+        let requests = Requests::default();
+        Context { common, flags, settings: OnceLock::new(), coordinator: OnceCell::const_new(), requests }
     }
 
     /// The settings in force.
@@ -58,7 +65,13 @@ impl Context {
 
     /// The coordinator on the store that the settings name, which is made if it is missing.
     pub async fn coordinator(&self) -> Result<&Coordinator> {
-        self.coordinator.get_or_try_init(|| async { coordinator(self.settings()?).await }).await
+        let opening = || async {
+            let settings = self.settings()?;
+            let store = coordinator(settings).await?.store().clone();
+            let timed = Measured::new(store, self.requests.clone());
+            Ok(Coordinator::new(Arc::new(timed)).with_retention(settings.retention()))
+        };
+        self.coordinator.get_or_try_init(opening).await
     }
 
     /// The same for those who only look, or ask for what a missing store cannot have: they make none.
@@ -97,12 +110,14 @@ impl Context {
         Err(never_held(&lease))
     }
 
-    /// Every transfer of a lease that is still known, oldest first.
-    pub async fn history(&self, seen: &Inspection) -> Result<Vec<Arc<Transfer>>> {
-        match self.existing().await? {
-            Some(coordinator) => coordinator.history(&seen.lease, &seen.record).await,
-            None => Ok(seen.record.transfers.clone()),
-        }
+    /// Every transfer of a lease that is still known. What is missing is said.
+    pub async fn history(&self, seen: &Inspection) -> Result<History> {
+        let history = match self.existing().await? {
+            Some(coordinator) => coordinator.history(&seen.lease, &seen.record).await?,
+            None => History { transfers: seen.record.transfers.clone(), damaged: Vec::new() },
+        };
+        history.damaged.iter().for_each(|error| output::say(&error.to_string()));
+        Ok(history)
     }
 
     /// Opens what the token is of. Nothing is made: what is missing has not granted it.
@@ -113,11 +128,14 @@ impl Context {
                 Some((path, source)) => (tokens.with_spool(existing_spool(&path)?), source),
                 None => (tokens, Source::Default),
             };
-            return Ok(OpenToken { token: token.clone(), tokens, coordinator: None, source });
+            return Ok(OpenToken { token: token.clone(), tokens, coordinator: None, source, notifier: None });
         }
         let coordinator = self.granting().await?.clone();
         let (tokens, source) = (self.tokens(&coordinator)?, self.settings()?.store.source.clone());
-        Ok(OpenToken { token: token.clone(), tokens, coordinator: Some(coordinator), source })
+        // A write is not refused because somebody cannot be told of it.
+        let rules = self.settings()?.notify.read().unwrap_or_default();
+        let notifier = Notifier::new(&coordinator, rules);
+        Ok(OpenToken { token: token.clone(), tokens, coordinator: Some(coordinator), source, notifier })
     }
 
     /// Tokens of this store's leases and items, with the store named as people know it.
@@ -224,6 +242,8 @@ pub struct OpenToken {
     pub coordinator: Option<Coordinator>,
     /// Who named the store or the spool.
     pub source: Source,
+    /// Who is told of refusals.
+    notifier: Option<Notifier>,
 }
 
 impl OpenToken {
@@ -236,6 +256,9 @@ impl OpenToken {
     pub async fn count_fenced(&self) {
         if let (Some(coordinator), Right::Lease) = (&self.coordinator, Right::of(&self.token.lease)) {
             let _ = coordinator.count(&self.token.lease, Event::Fenced).await;
+            if let Some(notifier) = &self.notifier {
+                notifier.refused(&self.token.lease).await;
+            }
         }
     }
 }
@@ -268,6 +291,17 @@ impl Target {
         match Target::parse(text)? {
             Target::Spool(path) => Ok(path),
             Target::Queue(_) => Err(Error::invalid("spool", text, "use spool:/path/to/folder")),
+        }
+    }
+
+    /// Refuses the queues in which our own notifications wait, to those who would add to them or take from them.
+    pub fn check_ours(&self, what: &str) -> Result<()> {
+        match self {
+            Target::Queue(name) if Channel::is_reserved(name) => {
+                let why = format!("its items are leasehold's own notifications: look at them, but do not {what} it");
+                Err(Error::invalid("queue name", name, why))
+            }
+            _ => Ok(()),
         }
     }
 

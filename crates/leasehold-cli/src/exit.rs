@@ -42,15 +42,15 @@ pub const TABLE: &[(Exit, &str)] = &[
     (
         Exit::Done,
         "done; in `run` also: skipped, because somebody else holds the lease or its flock, it is paused, its slot was run already or \
-         is too old, or `--wait` ran out (set another with --held-exit-code)",
+         is too old, it ran within --min-interval, or `--wait` ran out (set another with --held-exit-code)",
     ),
     (
         Exit::Held,
-        "`acquire`: somebody else holds the lease, or it is paused; `migrate`: leases or queue items are held",
+        "`acquire`, `schedule trigger`, `run --dry-run`: somebody else holds the lease, or it is paused; `migrate`: leases or queue items are held",
     ),
     (
         Exit::Lost,
-        "`renew`, `release`, `progress`, `gate`: the lease or item is no longer held; `write` and other guards: it was released",
+        "`renew`, `release`, `progress`, `gate`: the lease or item is no longer held; `write` and other guards: it was released, or has expired (--strict)",
     ),
     (
         Exit::Fenced,

@@ -1,23 +1,32 @@
 //! The leasehold command: a file for each verb, or for a few that belong together.
 
 mod args;
+mod bar;
 mod config;
 mod context;
 mod exit;
 mod guards;
 mod interrupt;
 mod log;
+mod metrics;
+mod notify;
+mod orphans;
+mod outbound;
 mod output;
 mod patience;
+mod ping;
 mod remedy;
+mod service;
 mod stopping;
 mod supervise;
 mod targets;
 mod verbs;
 mod view;
 
+use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches};
 use exit::Exit;
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
@@ -43,9 +52,7 @@ fn main() -> ExitCode {
     std::mem::forget(command);
     let cli = match parsed {
         Ok(cli) => cli,
-        Err(error) => {
-            return refuse(&error, &words);
-        }
+        Err(error) => return refuse(error, &words),
     };
     if let Err(error) = log::install(&cli) {
         return output::fail(&error).into();
@@ -67,17 +74,30 @@ fn main() -> ExitCode {
     exit.into()
 }
 
-/// Says what is wrong with the command line, or gives the help that was asked for.
-fn refuse(error: &clap::Error, words: &[std::ffi::OsString]) -> ExitCode {
-    if !error.use_stderr() {
-        let _ = error.print();
-        return Exit::Done.into();
+/// Prints the page that was asked for, or what is wrong with these words.
+fn refuse(error: clap::Error, words: &[OsString]) -> ExitCode {
+    match error.kind() {
+        ErrorKind::DisplayHelp => {
+            return output::print(&args::page(words)).map_or_else(|e| Exit::from(&e), |()| Exit::Done).into();
+        }
+        ErrorKind::DisplayVersion => {
+            let _ = error.print();
+            return Exit::Done.into();
+        }
+        _ => log::install_for(words),
     }
-    log::install_for(words);
+    let (error, hint) = args::with_hint(error, words);
     match log::format() {
-        log::Format::Text => drop(error.print()),
+        log::Format::Text if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            eprint!("{}", args::page(words));
+        }
+        log::Format::Text => {
+            let _ = error.print();
+            hint.iter().for_each(|hint| eprintln!("\n{hint}"));
+        }
         log::Format::Json => {
-            tracing::error!(target: log::SAY, exit_code = Exit::Usage.code(), "{}", error.to_string().trim_end());
+            let told: Vec<_> = [error.to_string().trim_end().to_owned()].into_iter().chain(hint).collect();
+            tracing::error!(target: log::SAY, exit_code = Exit::Usage.code(), "{}", told.join("; "));
         }
     }
     Exit::Usage.into()

@@ -1,13 +1,14 @@
 //! How long a verb waits for a remote that may not answer.
 //!
-//! Promise: whoever waits longer than five seconds for one thing is told what for, on standard error, once; and no wait
-//! outlasts the limit. Non-promise: work that a thread does without ever letting go (a dead network mount) is not cut off.
+//! Promise: whoever waits longer than five seconds for one thing is told what for, on standard error, once (on a terminal: all
+//! the time, on a line that goes away); and no wait outlasts the limit. Non-promise: work that a thread does without ever letting go (a dead network mount) is not cut off.
 
+use crate::bar::Bar;
 use crate::config::duration_of;
 use crate::output;
 use leasehold_core::{Error, Kind, Result, format_duration};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -20,6 +21,7 @@ const QUIET: Duration = Duration::from_secs(5);
 pub struct Patience {
     limit: Duration,
     step: Arc<watch::Sender<String>>,
+    bar: Arc<OnceLock<Bar>>,
 }
 
 impl Patience {
@@ -34,7 +36,7 @@ impl Patience {
 
     /// With this limit.
     pub fn new(limit: Duration, step: impl Into<String>) -> Self {
-        Patience { limit, step: Arc::new(watch::Sender::new(step.into())) }
+        Patience { limit, step: Arc::new(watch::Sender::new(step.into())), bar: Arc::default() }
     }
 
     /// How long it lasts.
@@ -44,18 +46,27 @@ impl Patience {
 
     /// From now on this is waited for: a noun, as in "still waiting for ...".
     pub fn at(&self, step: impl Into<String>) {
-        self.step.send_replace(step.into());
+        let step = step.into();
+        if let Some(bar) = self.bar.get() {
+            bar.at(&step);
+        }
+        self.step.send_replace(step);
     }
 
     /// Returns when the time is up. Until then it says what takes long.
     pub async fn run_out(&self) {
         let mut step = self.step.subscribe();
+        let line = Line(self.bar.get_or_init(Bar::begin));
+        line.0.at(&step.borrow());
         let mut end = pin!(sleep(self.limit));
         loop {
             tokio::select! {
                 () = &mut end => return,
                 Ok(()) = step.changed() => continue,
                 () = sleep(QUIET) => {}
+            }
+            if line.0.is_shown() {
+                continue;
             }
             let (what, limit) = (step.borrow_and_update().clone(), format_duration(self.limit));
             output::say(&format!("still waiting for {what}; gives up after {limit} in all (see --timeout)"));
@@ -70,6 +81,15 @@ impl Patience {
     pub fn gave_up(&self, kind: Kind) -> Error {
         let (step, limit) = (self.step.borrow().clone(), format_duration(self.limit));
         Error::new(kind, format!("gave up after {limit}, still waiting for {step}; --timeout gives it more time"))
+    }
+}
+
+/// The line on the terminal, which goes away with the wait, however that ends.
+struct Line<'a>(&'a Bar);
+
+impl Drop for Line<'_> {
+    fn drop(&mut self) {
+        self.0.clear();
     }
 }
 

@@ -3,10 +3,13 @@
 use crate::output::{relative, rfc3339, rough};
 use leasehold_core::lease::protocol::Refusal;
 use leasehold_core::{
-    HolderId, Inspection, LeaseName, OperatorMark, SlotState, Timestamp, Token, Transfer, format_duration,
+    HolderId, Inspection, LeaseName, OperatorMark, Reason, SlotState, Timestamp, Token, Transfer, format_duration,
 };
 use serde_json::{Value, json};
 use std::time::Duration;
+
+/// A lease that has been free for so long is of no interest, and may be forgotten.
+pub const IDLE: Duration = Duration::from_secs(86_400);
 
 /// Where a lease stands.
 pub fn state(lease: &Inspection) -> &'static str {
@@ -17,16 +20,21 @@ pub fn state(lease: &Inspection) -> &'static str {
         (_, Some(_), _) => "held",
         (_, None, Some(_)) => "paused",
         (Some(_), None, None) => "expired",
+        (None, None, None) if lease.record.forgotten.is_some() => "forgotten",
         (None, None, None) => "free",
     }
 }
 
-/// The same for people, who should also see that nobody will follow the holder.
+/// The same for people, who should also see that nobody will follow the holder, or that an operator waits for it.
 fn told_state(lease: &Inspection) -> String {
-    match (state(lease), &lease.record.paused) {
-        ("held", Some(_)) => "held, paused".into(),
-        (state, _) => state.into(),
+    let mut told = state(lease).to_owned();
+    if told == "held" && lease.record.paused.is_some() {
+        told.push_str(", paused");
     }
+    if lease.record.live_drain(lease.now).is_some() {
+        told.push_str(", draining");
+    }
+    told
 }
 
 /// A lease as JSON.
@@ -47,6 +55,12 @@ pub fn lease_json(lease: &Inspection) -> Value {
         "ttl_ms": record.tenure.as_ref().map(|t| t.ttl.get().as_millis() as u64),
         "paused": record.paused.as_ref().map(mark_json),
         "resumed": record.resumed.as_ref().map(mark_json),
+        "drain": record.live_drain(lease.now).map(|drain| {
+            let mut value = mark_json(&drain.asked);
+            value["until"] = json!(rfc3339(drain.until));
+            value
+        }),
+        "forgotten": record.forgotten.as_ref().map(mark_json),
         "progress": record.progress.as_ref().map(|p| json!({
             "at": rfc3339(p.at),
             "epoch": p.epoch.get(),
@@ -117,6 +131,26 @@ pub fn lease_row(lease: &Inspection) -> Vec<String> {
     ]
 }
 
+/// The header of [`transfer_row`].
+pub const TRANSFER_HEADER: [&str; 6] = ["EPOCH", "WHEN", "HOLDER", "TAKEN", "ENDED", "WHY"];
+
+/// How a lease was taken, or what an operator did to it.
+fn taken(transfer: &Transfer) -> &'static str {
+    match (transfer.reason, &transfer.to) {
+        (Reason::First, _) => "first",
+        (Reason::Released, _) => "after release",
+        (Reason::Expired, _) => "after expiry",
+        (Reason::Recovered, _) => "to recover",
+        (Reason::HandedOff, _) => "handed off",
+        (Reason::Revoked, None) => "revoked",
+        (Reason::Revoked, Some(_)) => "after revoke",
+        (Reason::Advanced, None) => "advanced",
+        (Reason::Advanced, Some(_)) => "after advance",
+        (Reason::Rewound, None) => "rewound",
+        (Reason::Rewound, Some(_)) => "after rewind",
+    }
+}
+
 /// A transfer as a row, latest times relative to `now`.
 pub fn transfer_row(transfer: &Transfer, now: Timestamp) -> Vec<String> {
     let ended = match (&transfer.to, transfer.held_for_ms, transfer.outcome) {
@@ -131,8 +165,8 @@ pub fn transfer_row(transfer: &Transfer, now: Timestamp) -> Vec<String> {
     vec![
         transfer.epoch.to_string(),
         relative(transfer.at, now),
-        transfer.reason.as_str().into(),
         transfer.to.as_ref().map_or("nobody".into(), ToString::to_string),
+        taken(transfer).into(),
         ended,
         why,
     ]
@@ -150,6 +184,25 @@ pub fn refusal_line(lease: &LeaseName, refusal: &Refusal, now: Timestamp) -> Str
         Refusal::Paused(mark) => {
             format!("`{lease}` was paused by {} {}: {}", mark.by, relative(mark.at, now), mark.why)
         }
+        Refusal::Draining(drain) => format!(
+            "`{lease}` is kept for {}, who asked its holder to finish {}: {}; that ends {}",
+            drain.asked.by,
+            relative(drain.asked.at, now),
+            drain.asked.why,
+            relative(drain.until, now),
+        ),
+        Refusal::TooSoon { began, until } => {
+            let (began, left) = (relative(*began, now), rough(until.saturating_since(now)));
+            format!("the last run of `{lease}` began {began}; the next may begin in {left} (--min-interval)")
+        }
+        Refusal::Recent { since } => {
+            let since = relative(*since, now);
+            format!("`{lease}` was held until {since}, and is forgotten only after a day; nothing changed")
+        }
+        Refusal::Forgotten(mark) => {
+            format!("`{lease}` was forgotten by {} {}: {}", mark.by, relative(mark.at, now), mark.why)
+        }
+        Refusal::NotHeld => format!("nobody holds `{lease}`"),
         Refusal::AlreadyRun(mark) => {
             format!("`{lease}` has run slot {} already, under epoch {}", rfc3339(mark.slot.0), mark.epoch)
         }
@@ -207,9 +260,13 @@ pub fn lease_page(lease: &Inspection) -> String {
     }
     rows.extend(record.lineage.map(|lineage| ("lineage", lineage.to_string())));
     rows.extend(record.relocation.as_ref().map(|state| ("store", state.to_string())));
-    for (word, mark) in [("paused", &record.paused), ("resumed", &record.resumed)] {
+    for (word, mark) in [("paused", &record.paused), ("resumed", &record.resumed), ("forgotten", &record.forgotten)] {
         let told = |mark: &OperatorMark| format!("{} by {}: {}", relative(mark.at, now), mark.by, mark.why);
         rows.extend(mark.as_ref().map(|mark| (word, told(mark))));
+    }
+    if let Some(drain) = record.live_drain(now) {
+        let (asked, until) = (relative(drain.asked.at, now), relative(drain.until, now));
+        rows.push(("draining", format!("asked {asked} by {}: {}; ends {until}", drain.asked.by, drain.asked.why)));
     }
     if let Some(progress) = &record.progress {
         let marker = progress.marker.as_ref().map_or("(no marker)", |m| m.as_str());

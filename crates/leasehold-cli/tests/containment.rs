@@ -270,6 +270,8 @@ fn doctor_says_how_commands_are_ended() {
     let line = diagnosis(&done);
     assert!(line.starts_with("note") && line.contains("walking the process table"), "{done:?}");
     assert!(line.ends_with("LEASEHOLD_CGROUP is `off`"), "{done:?}");
+    let verdict = done.stdout.lines().last().unwrap_or_default();
+    assert!(verdict.starts_with("fit for leases: every check passed, with "), "{done:?}");
     let Some(below) = cgroups() else { return };
     let home = home.ending_by(Way::Cgroup);
     let done = home.done(&["doctor"]).expect(0);
@@ -330,7 +332,7 @@ fn nothing_is_run_where_the_process_table_is_another_namespaces() {
     let runs: [&[&str]; 4] = [
         &["run", "job", "--", "touch", "ran"],
         &["run", "job", "--wait", "1s", "--", "touch", "ran"],
-        &["work", "letters", "--until-empty", "--", "touch", "ran"],
+        &["work", "letters", "--until-idle", "--", "touch", "ran"],
         &["schedule"],
     ];
     let before = state(home.folder.path());

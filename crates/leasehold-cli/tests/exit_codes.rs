@@ -1,15 +1,16 @@
-//! What other programs rely on: exit codes, JSON keys, the manual, completions. Each is documented, and as documented.
+//! What other programs rely on: exit codes and JSON keys. Each is documented, and as documented.
 
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
 use common::state::tamper;
-use common::{Done, Home, On};
+use common::{Done, Home, On, signal, within};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 fn document(name: &str) -> String {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
@@ -34,15 +35,6 @@ fn table(home: &Home) -> BTreeMap<i32, String> {
         (code.parse().unwrap(), meaning.lines().next().unwrap().replace("\\-", "-"))
     });
     entries.collect()
-}
-
-fn verbs(home: &Home) -> Vec<String> {
-    let help = home.done(&["--help"]).expect(0).stdout;
-    let list = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap().to_owned();
-    let verbs = list.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
-    let verbs: Vec<_> = verbs.map(|line| line.split_whitespace().next().unwrap().to_owned()).collect();
-    assert!(verbs.len() > 20, "{verbs:?}");
-    verbs.into_iter().filter(|verb| verb != "help").collect()
 }
 
 #[test]
@@ -126,67 +118,6 @@ fn what_was_done_and_could_not_be_told_has_a_code_of_its_own() {
     assert!(home.show("other")["holder"].is_null(), "{}", home.show("other"));
 }
 
-#[test]
-fn the_manual_has_every_verb_and_every_code() {
-    let home = Home::new(On::Sqlite);
-    let page = home.done(&["man"]).expect(0).stdout;
-    for verb in verbs(&home) {
-        assert!(page.contains(&format!(".SS {verb}\n")), "{verb} is missing");
-    }
-    for code in table(&home).keys() {
-        assert!(page.contains(&format!(".TP\n{code}\n")), "{code} is missing");
-    }
-    let mut groff = match Command::new("groff")
-        .args(["-man", "-Tutf8", "-ww"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-    {
-        Ok(groff) => groff,
-        Err(why) => {
-            assert!(std::env::var("CI").as_deref() != Ok("true"), "cannot run groff: {why}");
-            println!("skipped: cannot run groff: {why}");
-            return;
-        }
-    };
-    let mut input = groff.stdin.take().unwrap();
-    let writing = std::thread::spawn(move || std::io::Write::write_all(&mut input, page.as_bytes()));
-    let output = groff.wait_with_output().unwrap();
-    writing.join().unwrap().unwrap();
-    assert!(output.status.success());
-    assert_eq!(String::from_utf8_lossy(&output.stderr), "", "the manual is not good roff");
-    assert!(output.stdout.len() > 5_000);
-}
-
-#[test]
-fn every_verb_explains_itself() {
-    let home = Home::new(On::Sqlite);
-    for verb in verbs(&home) {
-        let help = home.done(&[&verb, "--help"]).expect(0);
-        let summary = help.stdout.lines().next().unwrap();
-        assert!(summary.len() > 10 && summary.starts_with(char::is_uppercase), "{verb}: {summary}");
-        assert!(help.stdout.contains(&format!("Usage: leasehold {verb}")), "{verb}");
-        assert_eq!(help.stderr, "", "{verb}");
-    }
-}
-
-#[test]
-fn completions_are_scripts() {
-    let home = Home::new(On::Sqlite);
-    for shell in ["bash", "zsh", "fish"] {
-        let script = home.done(&["completions", shell]).expect(0).stdout;
-        for verb in verbs(&home) {
-            assert!(script.contains(&verb), "{shell} does not know {verb}");
-        }
-        if shell == "bash" {
-            std::fs::write(home.path("completion"), script).unwrap();
-            let checked = Command::new("bash").arg("-n").arg(home.path("completion")).output().unwrap();
-            assert!(checked.status.success() && checked.stderr.is_empty(), "{checked:?}");
-        }
-    }
-}
-
 /// Every key, with a dot into objects; a list stands for its elements.
 fn keys(value: &Value, above: &str, found: &mut BTreeSet<String>) {
     match value {
@@ -259,11 +190,25 @@ fn the_json_has_the_documented_keys() {
     std::fs::write(home.path("jobs.toml"), "[[job]]\nname = 'x'\nevery = '1h'\ncommand = 'true'\n").unwrap();
     look("schedule check", &["schedule", "check", "--file", "jobs.toml"], 0);
     look("schedule next", &["schedule", "next", "--file", "jobs.toml"], 0);
+    home.done(&["queue", "add", "letters"]).expect(0);
+    // A job that no machine runs, and somebody who is told.
+    let lonely = "[[notify]]\non = ['missed']\ncommand = ['sh', '-c', 'cat >part; mv part event']\n\
+                  [[job]]\nname = 'lonely'\nevery = '1s'\nlate_after = '1s'\non = 'nowhere'\ncommand = 'true'\n";
+    std::fs::write(home.path("lonely.toml"), lonely).unwrap();
+    let scheduler = home.start(&["schedule", "--file", "lonely.toml"]);
+    within(Duration::from_secs(90), "it is noticed", || home.path("event").exists());
+    look("check", &["check", "--missed"], 1);
+    look("schedule plan", &["schedule", "plan", "--file", "lonely.toml"], 0);
+    signal(scheduler.pid(), "TERM");
+    scheduler.end().expect(0);
+    look("schedule retire", &["schedule", "retire", "lonely"], 0);
     look("stats", &["stats"], 0);
     look("stats", &["stats", "nobody"], 0);
     look("doctor", &["doctor", "--folder", "."], 0);
     look("migrate", &["migrate", &home.store, "dir:elsewhere", "--revoke-held"], 0);
     look("config", &["config"], 0);
+    let event = serde_json::from_str(&home.read("event")).unwrap();
+    keys(&event, "", seen.entry("notification".into()).or_default());
     assert_eq!(seen, documented_keys());
 }
 

@@ -240,12 +240,13 @@ fn a_backfill_leaves_out_and_names_what_the_journal_has_forgotten() {
     assert_eq!(lines(&home, "ran").len(), 2);
 }
 
-/// Makes the lease's record and the journal of a job forget what they know of a slot, as time does: many newer slots run.
+/// Makes the lease's record, its history and the journal of a job forget what they know of a slot, as time does: many newer slots run.
 fn forget(home: &Home, job: &str, slot: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let coordinator =
             leasehold_core::Coordinator::new(leasehold_stores::open(&home.store.parse().unwrap()).await.unwrap());
+        let coordinator = coordinator.with_retention(leasehold_core::Retention { transfers: 16, age: None });
         let journals = leasehold_work::schedule::Journals::new(coordinator.clone());
         let name: leasehold_core::LeaseName = job.parse().unwrap();
         let first = leasehold_work::schedule::parse_instant("slot", slot).unwrap();

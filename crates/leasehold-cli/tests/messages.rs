@@ -76,7 +76,7 @@ impl Transcript {
             let mut words: Vec<String> = line.split(' ').map(plain).collect();
             for at in 1..words.len() {
                 let is_time = is_duration(&words[at])
-                    && (["for", "in"].contains(&words[at - 1].as_str())
+                    && (["after", "for", "in"].contains(&words[at - 1].as_str())
                         || words.get(at + 1).is_some_and(|next| next.starts_with("ago")));
                 if is_time {
                     let end = words[at].trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '.');
@@ -165,6 +165,8 @@ fn nothing_there(t: &mut Transcript) {
 fn wrong_input(t: &mut Transcript) {
     t.heading("wrong input");
     t.run(&["frobnicate"]);
+    t.run(&["rnu", "nightly", "--", "true"]);
+    t.run(&["run", "nightly", "true"]);
     t.run(&["run", "nightly", "--frobnicate", "--", "true"]);
     t.run(&["run", "nightly"]);
     t.run(&["run", "two words", "--", "true"]);
@@ -179,7 +181,6 @@ fn wrong_input(t: &mut Transcript) {
     t.run(&["run", "nightly", "--slot", "every day", "--", "true"]);
     t.run(&["--store", "carrier-pigeon://coop", "ls"]);
     t.run(&["--store", "dir:", "ls"]);
-    t.run(&["--store", "postgres://", "ls"]);
     t.run_with(&["ls"], &[("LEASEHOLD_STORE", "nonsense")]);
     t.run_with(&["run", "nightly", "--", "true"], &[("LEASEHOLD_TTL", "forever")]);
     t.run(&["renew", "--token", "not-a-token"]);
@@ -284,12 +285,12 @@ fn queues(t: &mut Transcript) {
     t.run_with(&["release"], &inside);
     t.run(&["queue", "retry", "mail", "k.welcome", "--why", "stuck", "--by", "ann"]);
     t.run_with(&["queue", "complete", "mail"], &inside);
-    t.run(&["work", "mail", "--until-empty", "--", "true"]);
+    t.run(&["work", "mail", "--until-idle", "--", "true"]);
     t.run(&["queue", "add", "mail", "--text", "bad", "--key", "bad", "--attempts", "1"]);
-    t.run(&["work", "mail", "--until-empty", "--", "sh", "-c", "exit 3"]);
+    t.run(&["work", "mail", "--until-idle", "--", "sh", "-c", "exit 3"]);
     t.run(&["queue", "add", "mail", "--text", "last", "--key", "last"]);
-    t.run(&["work", "mail", "--until-empty", "--", "./missing"]);
-    t.run(&["work", "empty", "--until-empty", "--", "true"]);
+    t.run(&["work", "mail", "--until-idle", "--", "./missing"]);
+    t.run(&["work", "empty", "--until-idle", "--", "true"]);
     t.run(&["queue", "cancel", "mail", "k.welcome", "--why", "done", "--by", "ann"]);
     t.run(&["queue", "janitor", "mail"]);
 }
@@ -320,19 +321,14 @@ fn schedules(t: &mut Transcript) {
     t.run(&["schedule", "trigger", "a"]);
 }
 
-/// The verbs that a help lists.
-#[cfg(feature = "full")]
-fn verbs(help: &str) -> Vec<String> {
-    let listed = help.split("Commands:\n").nth(1).unwrap_or_default().split("\n\n").next().unwrap_or_default();
-    let names = listed.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
-    names.filter_map(|line| line.split_whitespace().next()).filter(|verb| *verb != "help").map(String::from).collect()
-}
-
 #[cfg(feature = "full")]
 fn help(home: &Home, path: &[&str], pages: &mut String) {
-    let page = home.done(&[path, &["--help"]].concat()).expect(0).stdout;
-    pages.push_str(&format!("\n$ leasehold {}\n{page}", [path, &["--help"]].concat().join(" ")));
-    for verb in verbs(&page) {
+    for flag in ["-h", "--help"] {
+        let words = [path, &[flag]].concat();
+        let page = home.done(&words).expect(0).stdout;
+        pages.push_str(&format!("\n$ leasehold {}\n{page}", words.join(" ")));
+    }
+    for verb in common::verbs(home, path) {
         help(home, &[path, &[&verb]].concat(), pages);
     }
 }

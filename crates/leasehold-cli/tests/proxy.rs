@@ -80,6 +80,30 @@ fn run_seals_through_the_proxy() {
 }
 
 #[test]
+fn what_is_refused_is_logged_without_secrets() {
+    let (home, upstream) = (Home::new(On::Sqlite), Upstream::start());
+    let proxy = Proxy::start(&home, &upstream, &["--log-format", "json"]).active();
+    let old = acquire(&home);
+    let new = acquire(&home);
+    assert_eq!(proxy.write(&new, "one").status, 200);
+    assert_eq!(proxy.write(&old, "two").status, 412);
+    assert_eq!(proxy.write(&format!("{old}0x"), "three").status, 400);
+    let log = || home.read("proxy.log");
+    eventually("both are logged", || log().matches("was refused (4").count() == 2);
+    let lines: Vec<serde_json::Value> = log().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let stale = lines.iter().find(|line| line["status"] == 412).unwrap();
+    let held: u64 = old.split(':').nth(1).unwrap().parse().unwrap();
+    assert_eq!((&stale["lease"], &stale["epoch"]), (&"job".into(), &held.into()), "{stale}");
+    assert_eq!(
+        (&stale["level"], &stale["outcome"], &stale["error"]),
+        (&"warn".into(), &"refused".into(), &"fenced".into())
+    );
+    for token in [&old, &new] {
+        assert!(!log().contains(token.split(':').nth(3).unwrap()), "{}", log());
+    }
+}
+
+#[test]
 fn safe_methods_pass_without_a_token_by_choice() {
     let (home, upstream) = (Home::new(On::Sqlite), Upstream::start());
     let strict = Proxy::start(&home, &upstream, &[]).active();

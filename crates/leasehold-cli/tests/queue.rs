@@ -74,7 +74,7 @@ fn work_feeds_each_item_to_the_command_and_keeps_its_result() {
         let ids: Vec<String> = ["one", "two"].iter().map(|text| bench.ok("add", &["--text", text])).collect();
         let script = "cat >> seen; cat \"$1\" >> seen; echo \" $LEASEHOLD_ATTEMPT $LEASEHOLD_EPOCH\" >> seen; \
                       test -n \"$LEASEHOLD_TOKEN\" && printf result-of-$LEASEHOLD_ITEM > $LEASEHOLD_RESULT";
-        let output = bench.run(&["work", &bench.queue, "--until-empty", "--", "sh", "-c", script, "sh", "{}"]);
+        let output = bench.run(&["work", &bench.queue, "--until-idle", "--", "sh", "-c", script, "sh", "{}"]);
         assert_eq!(code(&output), 0, "{}", said(&output));
         assert_eq!(bench.file("seen"), "oneone 1 1\ntwotwo 1 1\n");
         for id in &ids {
@@ -129,7 +129,7 @@ fn a_short_wait_claims_what_is_there() {
 fn failures_become_dead_letters_and_operators_need_a_reason() {
     for bench in benches() {
         let id = bench.ok("add", &["--text", "x", "--attempts", "1"]);
-        let output = bench.run(&["work", &bench.queue, "--until-empty", "--", "sh", "-c", "exit 3"]);
+        let output = bench.run(&["work", &bench.queue, "--until-idle", "--", "sh", "-c", "exit 3"]);
         assert_eq!(code(&output), 0);
         assert!(said(&output).contains("is a dead letter now: exit code 3"), "{}", said(&output));
         let shown = bench.show(&id);
@@ -157,9 +157,9 @@ fn four_lanes_do_everything_once_and_add_what_follows() {
         assert!(child.wait().unwrap().success());
         let script = "read n; echo $n > out-$n-$$; \
                       case $n in 7) echo '{\"payload\": \"100\"}' > $LEASEHOLD_FOLLOW_UPS;; esac";
-        let output = bench.run(&["work", &bench.queue, "-j", "4", "--until-empty", "--", "sh", "-c", script]);
+        let output = bench.run(&["work", &bench.queue, "-j", "4", "--until-idle", "--", "sh", "-c", script]);
         assert_eq!(code(&output), 0, "{}", said(&output));
-        let output = bench.run(&["work", &bench.queue, "--until-empty", "--", "sh", "-c", script]);
+        let output = bench.run(&["work", &bench.queue, "--until-idle", "--", "sh", "-c", script]);
         assert_eq!(code(&output), 0, "{}", said(&output));
         let mut seen: Vec<u32> = std::fs::read_dir(bench.folder.path())
             .unwrap()
@@ -287,7 +287,7 @@ fn the_pages_example_by_hand_completes_what_went_well_and_fails_what_did_not() {
 fn a_queue_that_is_not_there_yet_is_said_to_be_missing() {
     let bench = &benches()[0];
     bench.ok("add", &["--text", "x"]);
-    let work = |queue: &str, jobs: &str| bench.run(&["work", queue, "-j", jobs, "--until-empty", "--", "cat"]);
+    let work = |queue: &str, jobs: &str| bench.run(&["work", queue, "-j", jobs, "--until-idle", "--", "cat"]);
     for jobs in ["1", "2"] {
         let typo = said(&work("mial", jobs));
         assert_eq!(typo.matches("there is no queue `mial` yet").count(), 1, "{typo}");

@@ -47,7 +47,16 @@ type Row = [(u16, &'static str); 6];
 
 const GUARD: Row = [
     (0, ""),
+    (0, "has expired, and nobody newer has come: epochs decide, so this write counts"),
+    (12, "was not written"),
+    (13, "stale epoch refused"),
+    (64, "not this"),
+    (64, "was never granted by"),
+];
+/// The same with --strict.
+const STRICT: Row = [
     (0, ""),
+    (12, "ran out before it was renewed"),
     (12, "was not written"),
     (13, "stale epoch refused"),
     (64, "not this"),
@@ -213,8 +222,14 @@ fn lay_out(home: &Home) {
 fn guards(home: &Home, proof: &Proof) {
     let name = proof.name();
     let guard = |verb: &str, args: &[&str]| {
+        // First as it is refused: nothing may have been written by then.
+        let strict = proof.done(home, &[&args[..1], &["--strict"], &args[1..]].concat());
+        proof.check(&format!("{verb} --strict"), &STRICT, strict.code as u16, &strict.stderr);
         let done = proof.done(home, args);
         proof.check(verb, &GUARD, done.code as u16, &done.stderr);
+        if proof.state == State::Live {
+            assert!(!strict.stderr.contains("expired") && !done.stderr.contains("expired"), "{verb}: {done:?}");
+        }
     };
     let (file, folder, remote) = (format!("{name}.txt"), format!("{name}.d"), format!("{name}.git"));
     guard("write", &["write", &file, "--from", "tree/page"]);
@@ -351,6 +366,8 @@ fn put_knows_every_state_of_every_token() {
         for proof in proofs(kind, &home, &other) {
             let (bucket, name, port) = (leasehold_testbed::BUCKET, proof.name(), server.port());
             let url = format!("s3://id:secret@{bucket}/{name}.json?endpoint=http://127.0.0.1:{port}");
+            let strict = proof.done(&home, &["put", "--strict", "report.json", &url]);
+            proof.check("put --strict", &STRICT, strict.code as u16, &strict.stderr);
             let done = proof.done(&home, &["put", "report.json", &url]);
             proof.check("put", &GUARD, done.code as u16, &done.stderr);
         }
@@ -369,7 +386,7 @@ fn inside_work_every_verb_needs_no_flags() {
             echo hi | leasehold write out; leasehold publish tree site
             leasehold sql sqlite:app.db -c 'CREATE TABLE done (n)'; leasehold push --repo work \"$PWD/remote.git\" main
             leasehold release && exit 9; test $? = 64; echo whole > end";
-        let done = home.done(&["work", &queue, "--until-empty", "--", "sh", "-c", script]).expect(0);
+        let done = home.done(&["work", &queue, "--until-idle", "--", "sh", "-c", script]).expect(0);
         assert_eq!(home.read("end"), "whole\n", "{done:?}");
         assert_eq!(home.read("out"), "hi\n");
         let all: serde_json::Value =
@@ -392,4 +409,6 @@ fn a_spools_item_needs_to_know_its_spool() {
     home.done(&["renew", "--token", &token, "--store", "spool:/no/such/spool"]).expect(69);
     // A guard stands without any store.
     home.done(&["write", "out", "--from", "/etc/hostname", "--token", &token]).expect(0);
+    // Unless it is to be sure of the time.
+    home.done(&["write", "out", "--strict", "--from", "/etc/hostname", "--token", &token]).expect(64);
 }

@@ -66,7 +66,7 @@ fn items_of_the_largest_parts_are_worked_on_and_cancelled() {
                   $1|$2) cat > copy-$LEASEHOLD_ITEM && cp result $LEASEHOLD_RESULT && \
                      leasehold queue progress mail --checkpoint \"$(head -c 4096 /dev/zero | tr '\\0' '\\1')\";; \
                   *) echo \"$(cat)\" >> seen;; esac";
-    let words = ["work", "mail", "-j", "3", "--until-empty", "--", "sh", "-c", script, "sh", &poison, &other];
+    let words = ["work", "mail", "-j", "3", "--until-idle", "--", "sh", "-c", script, "sh", &poison, &other];
     let done = home.done(&words).expect(0);
     for id in [&poison, &other] {
         let item = home.item("mail", id);
@@ -112,7 +112,7 @@ fn a_damaged_item_is_named_and_stops_nobody() {
         let listed = listed.as_array().unwrap();
         assert_eq!(listed.len(), 8);
         assert!(listed.iter().any(|item| item["id"] == *bad && item["state"] == "damaged"), "{listed:?}");
-        home.done(&["work", "mail", "--until-empty", "--", "true"]).expect(0);
+        home.done(&["work", "mail", "--until-idle", "--", "true"]).expect(0);
     }
 }
 
@@ -135,7 +135,8 @@ fn a_payload_folder_that_is_removed_is_made_anew() {
     // Without even the folder for temporary files nothing can be begun: the items wait, and so does the worker.
     std::fs::rename(home.path("tmp"), home.path("away")).unwrap();
     home.add("mail", &["--text", "later"]);
-    eventually("it is told", || home.read("log").contains("cannot start; retrying until it works"));
+    let is_told = |line: &str| line.contains("cannot start") && line.contains("retrying until it works");
+    eventually("it is told", || home.read("log").lines().any(is_told));
     std::fs::rename(home.path("away"), home.path("tmp")).unwrap();
     eventually("it is done", || home.seen().contains(&"later".to_owned()));
     eventually("and recorded", || {
@@ -217,8 +218,10 @@ fn the_examples_in_the_help_of_queues_can_be_run() {
         let line = example
             .replace(" ID", &format!(" {id}"))
             .replace("/srv", &home.folder.path().display().to_string())
-            .replace(" -- ./send.sh", " --until-empty -- ./send.sh")
-            .replace("--until-empty --until-empty", "--until-empty");
+            // One item stays claimed here, which `--until-done` would wait for.
+            .replace("--until-done", "--until-idle")
+            .replace(" -- ./send.sh", " --until-idle -- ./send.sh")
+            .replace("--until-idle --until-idle", "--until-idle");
         let command = home.leasehold(&[]);
         let shell = std::process::Command::new("sh")
             .args(["-c", &line])

@@ -13,6 +13,8 @@
 //! - *The store's clock is set forward*: the answer to a renewal tells the new time, and the window ends by that. If it
 //!   has ended already, the lease is lost at once; if it is shorter, the keeper renews at once.
 //! - *The machine slept past the window*: the boot clock fires at the resume; lost before anything else runs.
+//! - *An operator asks the holder to finish*: it is told with the next renewal, or at once where the store can push, and
+//!   the lease is renewed on, so that the work has time to end by itself.
 //! - *The work is wedged*: with a [`ProgressGate`], renewal depends on evidence of progress and not on this task being
 //!   alive. When there was none on this machine for the whole timeout, the store is read before that is called a stall.
 //!   Without a gate, a keeper renews as long as its process lives.
@@ -23,14 +25,16 @@
 //! Non-promise: a process that is not running is told nothing; that is why writes go through a guard.
 
 use crate::clock::Moment;
+use crate::distribution::{Distribution, REQUESTS};
 use crate::error::{Kind, Result};
 use crate::grant::Grant;
 use crate::hints::Hints;
+use crate::lease::record::Drain;
 use crate::tenancy::{Held, Tenancy};
 use crate::time::format_duration;
 use crate::verbs::LeaseVerbs;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -98,7 +102,7 @@ impl fmt::Debug for ProgressGate {
 ///
 /// ```
 /// use leasehold_core::{Acquired, Ask, Coordinator, HolderId, Keeper, MemoryStore, Outcome};
-/// use std::sync::Arc;
+/// use std::sync::{Arc, Mutex, PoisonError};
 ///
 /// # async fn work() -> bool { true }
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> leasehold_core::Result<()> {
@@ -118,6 +122,8 @@ impl fmt::Debug for ProgressGate {
 pub struct Keeper<T: Tenancy = Held> {
     standing: watch::Receiver<Standing>,
     trouble: watch::Receiver<Option<String>>,
+    asked: watch::Receiver<Option<Drain>>,
+    renewals: Arc<Mutex<Distribution>>,
     stop: Option<oneshot::Sender<()>>,
     task: Option<JoinHandle<T::Grant>>,
 }
@@ -148,17 +154,20 @@ impl<T: Tenancy> Keeper<T> {
     pub fn keep(tenancy: T, gate: Option<ProgressGate>) -> Self {
         let (publish, standing) = watch::channel(Standing::Held { trust_until: tenancy.trust_until() });
         let (note, trouble) = watch::channel(None);
+        let (ask, asked) = watch::channel(tenancy.asked_to_finish().cloned());
         let (stop, stopped) = oneshot::channel();
+        let renewals = Arc::<Mutex<Distribution>>::default();
+        let answers = renewals.clone();
         let task = tokio::spawn(async move {
-            let mut work = Renewals::new(tenancy, gate, publish, note);
+            let mut work = Renewals::new(tenancy, gate, Told { publish, trouble: note, asked: ask, answers });
             tokio::select! {
                 biased;
-                loss = work.run() => { work.publish.send_replace(Standing::Lost(loss)); }
+                loss = work.run() => { work.told.publish.send_replace(Standing::Lost(loss)); }
                 _ = stopped => {}
             }
             work.tenancy.into_grant()
         });
-        Keeper { standing, trouble, stop: Some(stop), task: Some(task) }
+        Keeper { standing, trouble, asked, renewals, stop: Some(stop), task: Some(task) }
     }
 
     /// Its standing now and, through the receiver, every change.
@@ -169,6 +178,22 @@ impl<T: Tenancy> Keeper<T> {
     /// Why the last renewal failed, if it did.
     pub fn trouble(&self) -> Option<String> {
         self.trouble.borrow().clone()
+    }
+
+    /// Who asks the holder to finish, if anybody does, and, through the receiver, every new request. The lease is renewed on,
+    /// so that there is time to finish.
+    pub fn asked(&self) -> watch::Receiver<Option<Drain>> {
+        self.asked.clone()
+    }
+
+    /// Resolves when an operator asks the holder to finish; never if nobody does.
+    pub async fn asked_to_finish(&self) -> Drain {
+        asked_to_finish(&self.asked).await
+    }
+
+    /// How long the store took to answer the renewals so far, on the scale of [`REQUESTS`].
+    pub fn renewals(&self) -> Distribution {
+        self.renewals.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Resolves when the lease is lost.
@@ -205,25 +230,36 @@ impl<T: Tenancy> Drop for Keeper<T> {
     }
 }
 
+/// Resolves when there is a request to finish; never if there is none.
+pub async fn asked_to_finish(asked: &watch::Receiver<Option<Drain>>) -> Drain {
+    let found = asked.clone().wait_for(Option::is_some).await.ok().and_then(|drain| drain.clone());
+    match found {
+        Some(drain) => drain,
+        None => std::future::pending().await,
+    }
+}
+
+/// What those who go by the keeper hear.
+struct Told {
+    publish: watch::Sender<Standing>,
+    trouble: watch::Sender<Option<String>>,
+    asked: watch::Sender<Option<Drain>>,
+    answers: Arc<Mutex<Distribution>>,
+}
+
 struct Renewals<T> {
     tenancy: T,
     gate: Option<ProgressGate>,
-    publish: watch::Sender<Standing>,
+    told: Told,
     last_evidence: Moment,
     judge_again: Moment,
-    trouble: watch::Sender<Option<String>>,
-    /// Notified when the record may have changed: an operator may have taken the lease away.
+    /// Notified when the record may have changed: an operator may have taken the lease away, or ask for it.
     changed: Arc<Notify>,
     _hints: Hints,
 }
 
 impl<T: Tenancy> Renewals<T> {
-    fn new(
-        tenancy: T,
-        gate: Option<ProgressGate>,
-        publish: watch::Sender<Standing>,
-        trouble: watch::Sender<Option<String>>,
-    ) -> Self {
+    fn new(tenancy: T, gate: Option<ProgressGate>, told: Told) -> Self {
         let now = tenancy.clock().now();
         let (clock, opening, changed) = (tenancy.clock().clone(), tenancy.watch(), Arc::new(Notify::new()));
         let opening = async move {
@@ -232,7 +268,7 @@ impl<T: Tenancy> Renewals<T> {
             opening.await
         };
         let _hints = Hints::pass_on(opening, changed.clone());
-        Renewals { tenancy, gate, publish, last_evidence: now, judge_again: now, trouble, changed, _hints }
+        Renewals { tenancy, gate, told, last_evidence: now, judge_again: now, changed, _hints }
     }
 
     async fn run(&mut self) -> Loss {
@@ -255,13 +291,13 @@ impl<T: Tenancy> Renewals<T> {
                 },
             }
             if clock.now() >= end {
-                let trouble = self.trouble.borrow().clone();
+                let trouble = self.told.trouble.borrow().clone();
                 return Loss::OutOfTime(trouble.unwrap_or_else(|| "this process did not run".into()));
             }
             if look_at.is_some_and(|at| clock.now() >= at) {
                 (look_at, looked) = (None, clock.now());
-                if self.has_moved(end).await {
-                    // The next renewal finds out how.
+                if self.has_news(end).await {
+                    // The next renewal finds out what it is.
                     next = clock.now();
                 }
             }
@@ -271,7 +307,7 @@ impl<T: Tenancy> Renewals<T> {
                     Ok(Some(loss)) => return loss,
                     // Whether there was progress is unknown: neither a reason to renew nor one to give up early.
                     Err(error) => {
-                        self.trouble.send_replace(Some(error.to_string()));
+                        self.told.trouble.send_replace(Some(error.to_string()));
                         self.judge_again = clock.now() + retry;
                         next = next.max(self.judge_again);
                     }
@@ -288,6 +324,8 @@ impl<T: Tenancy> Renewals<T> {
                 }
                 renewed = self.tenancy.renew() => renewed,
             };
+            let took = clock.now().saturating_since(asked);
+            self.told.answers.lock().unwrap_or_else(PoisonError::into_inner).add(REQUESTS, took);
             match renewed {
                 // The machine may have slept between the answer and now. Once the window has ended, the work has
                 // stopped, so a later answer comes too late.
@@ -295,8 +333,7 @@ impl<T: Tenancy> Renewals<T> {
                     return Loss::OutOfTime("the store's answer came after the window had ended".into());
                 }
                 Ok(()) => {
-                    self.publish.send_replace(Standing::Held { trust_until: self.tenancy.trust_until() });
-                    self.trouble.send_replace(None);
+                    self.tell_renewed();
                     next = self.after_renewal(asked, period);
                     // The hint of our own write is on its way.
                     deaf_until = clock.now() + DEAF;
@@ -306,10 +343,18 @@ impl<T: Tenancy> Renewals<T> {
                     return Loss::Moved(error.to_string());
                 }
                 Err(error) => {
-                    self.trouble.send_replace(Some(error.to_string()));
+                    self.told.trouble.send_replace(Some(error.to_string()));
                     next = clock.now() + retry;
                 }
             }
+        }
+    }
+
+    fn tell_renewed(&self) {
+        self.told.publish.send_replace(Standing::Held { trust_until: self.tenancy.trust_until() });
+        self.told.trouble.send_replace(None);
+        if let Some(drain) = self.tenancy.asked_to_finish() {
+            self.told.asked.send_if_modified(|asked| asked.replace(drain.clone()).as_ref() != Some(drain));
         }
     }
 
@@ -321,12 +366,12 @@ impl<T: Tenancy> Renewals<T> {
         if missing > period { now } else { (asked + period).min(now + end.saturating_since(now) / 3) }
     }
 
-    /// Whether the record shows that the lease is lost. A record that cannot be read shows nothing.
-    async fn has_moved(&self, end: Moment) -> bool {
+    /// Whether the record shows something new to us. A record that cannot be read shows nothing.
+    async fn has_news(&self, end: Moment) -> bool {
         tokio::select! {
             biased;
             () = self.tenancy.clock().sleep_until(end) => false,
-            moved = self.tenancy.has_moved() => moved.unwrap_or(false),
+            news = self.tenancy.has_news() => news.unwrap_or(false),
         }
     }
 

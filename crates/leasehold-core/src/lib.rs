@@ -38,7 +38,9 @@ pub mod clock;
 pub mod codec;
 mod coordinator;
 mod counters;
+pub mod distribution;
 pub mod document;
+mod drain;
 mod epoch;
 mod error;
 mod grant;
@@ -49,12 +51,14 @@ mod holder;
 pub mod item;
 mod keeper;
 pub mod lease;
+pub mod measured;
 mod memory;
 pub mod migration;
 mod name;
 mod nonce;
 #[doc(hidden)]
 pub mod observe;
+mod pattern;
 pub mod relocation;
 mod remedy;
 mod resolve;
@@ -67,21 +71,23 @@ mod token;
 mod verbs;
 mod wait;
 
-pub use coordinator::{Acquired, Ask, Coordinator, Inspection, Listing, Operated, Released, Releasing};
-pub use counters::{Counters, Event};
+pub use coordinator::{Acquired, Ask, Coordinator, Inspection, Listing, Operated, Released, Releasing, lost_error};
+pub use counters::{Counters, EndedRun, Event};
+pub use distribution::Distribution;
 pub use epoch::Epoch;
 pub use error::{Error, Kind, Result, printable};
 pub use grant::{Anchor, Grant, Tenured};
-pub use history::Retention;
+pub use history::{History, Retention};
 pub use holder::HolderId;
-pub use keeper::{Keeper, Loss, ProgressGate, Standing};
+pub use keeper::{Keeper, Loss, ProgressGate, Standing, asked_to_finish};
 pub use lease::record::{
-    OperatorMark, Ownership, Progress, SLOT_RUNS, Slot, SlotMark, SlotState, TRANSFERS_KEPT, Tenure,
+    Drain, OperatorMark, Ownership, Progress, SLOT_RUNS, Slot, SlotMark, SlotState, TRANSFERS_KEPT, Tenure,
 };
 pub use lease::transfer::{Outcome, Reason, Transfer};
 pub use memory::MemoryStore;
 pub use name::{Key, LeaseName, MAX_NAME_BYTES, PROXY_FOLDER, Shelf};
 pub use nonce::{Jitter, Lineage, Nonce};
+pub use pattern::NamePattern;
 pub use remedy::{Remedy, StoredLineage, Words, put_into_words};
 pub use resolve::{Live, Resolved, Resolver, Right, TokenState};
 pub use store::{Capabilities, Revision, Store};

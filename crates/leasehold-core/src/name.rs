@@ -154,6 +154,10 @@ pub enum Shelf {
     History,
     /// Journals of scheduled jobs: what became of each due slot, one record per job.
     Runs,
+    /// Definitions of scheduled jobs, as schedulers publish them, one record per job. Erased when the job is retired.
+    Job,
+    /// What somebody was told about a lease or a queue, one record per name.
+    Watch,
     /// One record per queue, which is written to wake workers when there is new work.
     Queue,
     /// The items of queues. Erased only when an operator purges what is finished.
@@ -166,13 +170,15 @@ pub enum Shelf {
 
 impl Shelf {
     /// Every shelf, for stores that create them up front.
-    pub const ALL: [Shelf; 10] = [
+    pub const ALL: [Shelf; 12] = [
         Shelf::Lease,
         Shelf::Counters,
         Shelf::Fence,
         Shelf::Probe,
         Shelf::History,
         Shelf::Runs,
+        Shelf::Job,
+        Shelf::Watch,
         Shelf::Queue,
         Shelf::Item,
         Shelf::Line,
@@ -188,6 +194,8 @@ impl Shelf {
             Shelf::Probe => "probe",
             Shelf::History => "history",
             Shelf::Runs => "runs",
+            Shelf::Job => "job",
+            Shelf::Watch => "watch",
             Shelf::Queue => "queue",
             Shelf::Item => "item",
             Shelf::Line => "line",

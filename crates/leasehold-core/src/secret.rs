@@ -4,6 +4,9 @@
 //! field whose name suggests a secret, wherever in a text the URL is. Non-promise: a secret in a path, in a fragment or in a
 //! field with another name is not recognised.
 
+use crate::error::{Error, Result};
+use std::fmt;
+
 /// What a secret looks like.
 pub const HIDDEN: &str = "***";
 
@@ -68,9 +71,111 @@ fn is_secret(name: &str) -> bool {
     SECRETS.iter().any(|word| name.contains(word))
 }
 
+/// The address of a web service whose path is often a secret: only its host is shown.
+///
+/// ```
+/// use leasehold_core::secret::WebUrl;
+/// let url: WebUrl = "https://hc-ping.com/0c8983c9-9d73-446f-adb5-0641fdacc9d4".parse()?;
+/// assert_eq!(url.to_string(), "https://hc-ping.com/***");
+/// # Ok::<(), leasehold_core::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct WebUrl(String);
+
+impl WebUrl {
+    /// The whole text, to be sent to and shown to nobody.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+
+    /// Its path, beginning with `/`, and what follows the `?`.
+    pub fn path_and_query(&self) -> (&str, Option<&str>) {
+        let rest = self.0.split_once("://").map_or("", |(_, rest)| rest);
+        let path = rest.find(['/', '?']).map_or("/", |at| &rest[at..]);
+        match path.split_once('?') {
+            Some((path, query)) => (if path.is_empty() { "/" } else { path }, Some(query)),
+            None => (path, None),
+        }
+    }
+
+    /// The same service at another path and query.
+    #[must_use]
+    pub fn at(&self, path: &str, query: Option<&str>) -> Self {
+        let (scheme, rest) = self.0.split_once("://").unwrap_or(("https", ""));
+        let host = &rest[..rest.find(['/', '?']).unwrap_or(rest.len())];
+        let query = query.map(|query| format!("?{query}")).unwrap_or_default();
+        WebUrl(format!("{scheme}://{host}{path}{query}"))
+    }
+}
+
+impl std::str::FromStr for WebUrl {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let form = "use https://HOST/PATH or http://HOST/PATH, without a user, a space or a `#`";
+        // A text that is no URL may be a secret in the wrong place.
+        let wrong = || Error::invalid("url", HIDDEN, form);
+        let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")).ok_or_else(wrong)?;
+        let host = &rest[..rest.find(['/', '?']).unwrap_or(rest.len())];
+        let is_plain = text.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'#' | b'"' | b'<' | b'>' | b'\\'));
+        if host.is_empty() || host.contains('@') || !is_plain {
+            return Err(wrong());
+        }
+        Ok(WebUrl(text.to_owned()))
+    }
+}
+
+impl fmt::Display for WebUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (scheme, rest) = self.0.split_once("://").unwrap_or(("https", ""));
+        let end = rest.find(['/', '?']).unwrap_or(rest.len());
+        let hidden = if rest[end..].len() > 1 { HIDDEN } else { "" };
+        write!(f, "{scheme}://{}/{hidden}", &rest[..end])
+    }
+}
+
+impl fmt::Debug for WebUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WebUrl({self})")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_web_url_only_the_host_is_shown() {
+        let url = |text: &str| text.parse::<WebUrl>();
+        for (text, shown) in [
+            ("https://hooks.slack.com/services/T0/B0/x", "https://hooks.slack.com/***"),
+            ("http://127.0.0.1:8000?key=1", "http://127.0.0.1:8000/***"),
+            ("https://host", "https://host/"),
+            ("https://host/", "https://host/"),
+        ] {
+            assert_eq!(
+                (url(text).unwrap().to_string(), format!("{:?}", url(text).unwrap())),
+                (shown.into(), format!("WebUrl({shown})"))
+            );
+        }
+        for text in [
+            "",
+            "hunter2",
+            "ftp://host/x",
+            "https://",
+            "https:///x",
+            "https://u:hunter2@host/",
+            "https://h/a b",
+            "https://h/#x",
+        ] {
+            let error = url(text).unwrap_err().to_string();
+            assert!(error.contains("use https://HOST/PATH") && !error.contains("hunter2"), "{error}");
+        }
+        let at = url("https://host:1/a?b=c").unwrap();
+        assert_eq!(at.path_and_query(), ("/a", Some("b=c")));
+        assert_eq!(at.at("/a/start", Some("b=c&rid=1")).expose(), "https://host:1/a/start?b=c&rid=1");
+        assert_eq!(url("https://host?x").unwrap().path_and_query(), ("/", Some("x")));
+    }
 
     #[test]
     fn secrets_are_not_shown_wherever_they_are() {

@@ -7,7 +7,7 @@ use crate::clock::{Clock, Moment};
 use crate::error::Result;
 use crate::grant::Grant;
 use crate::hints::Opening;
-use crate::lease::record::Progress;
+use crate::lease::record::{Drain, Progress};
 use crate::time::{Timestamp, Ttl};
 use crate::token::Claim;
 use crate::verbs::LeaseVerbs;
@@ -37,8 +37,11 @@ pub trait Tenancy: Send + Sync + 'static {
     /// renewed.
     async fn renew(&mut self) -> Result<()>;
 
-    /// Whether the record shows that it is lost.
-    async fn has_moved(&self) -> Result<bool>;
+    /// Whether the record shows what the holder has not heard: that it is no longer ours, or that we are to finish.
+    async fn has_news(&self) -> Result<bool>;
+
+    /// Who asks the holder to finish, as the last renewal found it.
+    fn asked_to_finish(&self) -> Option<&Drain>;
 
     /// How long ago progress was last reported in this tenure, if it ever was.
     async fn progress_age(&self) -> Result<Option<Duration>>;
@@ -85,9 +88,16 @@ impl Tenancy for Held {
         self.leases.renew(&mut [&mut self.grant]).await.into_iter().collect()
     }
 
-    async fn has_moved(&self) -> Result<bool> {
+    async fn has_news(&self) -> Result<bool> {
         let token = self.grant.token();
-        Ok(!self.leases.inspect(&token.lease).await?.record.is_held_by(token.claim()))
+        let seen = self.leases.inspect(&token.lease).await?;
+        let asked = seen.record.live_drain(seen.now).is_some_and(|drain| self.asked_to_finish() != Some(drain));
+        Ok(asked || !seen.record.is_held_by(token.claim()))
+    }
+
+    fn asked_to_finish(&self) -> Option<&Drain> {
+        let seen = self.grant.seen();
+        seen.record.live_drain(seen.anchor.now)
     }
 
     async fn progress_age(&self) -> Result<Option<Duration>> {

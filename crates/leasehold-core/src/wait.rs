@@ -206,7 +206,7 @@ impl Coordinator {
             let Acquired::Refused { refusal, now: told, .. } = &answer else { return Ok(answer) };
             let until_free = match &**refusal {
                 Refusal::Held { tenure, .. } => tenure.deadline.saturating_since(*told),
-                Refusal::Paused(_) => POLL,
+                Refusal::Paused(_) | Refusal::Draining(_) => POLL,
                 _ => return Ok(answer),
             };
             let now = self.clock().now();
@@ -276,7 +276,7 @@ impl Coordinator {
 }
 
 /// Whether a waiter tries again.
-const fn passes(kind: Kind) -> bool {
+pub(crate) const fn passes(kind: Kind) -> bool {
     matches!(kind, Kind::Unavailable | Kind::Contended | Kind::Indeterminate)
 }
 

@@ -10,8 +10,8 @@ mod support;
 use leasehold_core::codec::{decode, encode};
 use leasehold_core::guard::{self, Policy};
 use leasehold_core::{
-    Checkpoint, Claim, Counters, Epoch, Event, HolderId, Kind, LeaseName, Line, Lineage, Nonce, OperatorMark, Outcome,
-    Ownership, Progress, Reason, Slot, SlotMark, SlotState, TRANSFERS_KEPT, Tenure, Token, Transfer, Ttl,
+    Checkpoint, Claim, Counters, Drain, Epoch, Event, HolderId, Kind, LeaseName, Line, Lineage, Nonce, OperatorMark,
+    Outcome, Ownership, Progress, Reason, Slot, SlotMark, SlotState, TRANSFERS_KEPT, Tenure, Token, Transfer, Ttl,
     format_duration, parse_duration,
 };
 use proptest::prelude::*;
@@ -107,7 +107,11 @@ fn full() -> Ownership {
         }),
         paused: Some(mark("bob", "release week")),
         resumed: Some(mark("cyd", "all clear")),
+        drain: Some(Drain { asked: mark("dee", "node 7 goes down"), epoch: epoch(41), until: at(T0 + 300_500) }),
+        forgotten: Some(mark("eve", "it was an experiment")),
+        last_run: Some(at(T0 + 40)),
         archived: epoch(15),
+        dropped: epoch(9),
         transfers,
     }
 }
@@ -115,7 +119,9 @@ fn full() -> Ownership {
 fn counters() -> Counters {
     let counts: Vec<String> =
         Event::ALL.iter().enumerate().map(|(n, e)| format!("\"{}\":{}", e.as_str(), 10_u64.pow(n as u32))).collect();
-    serde_json::from_str(&format!("{{{}}}", counts.join(","))).unwrap()
+    let measured = r#""durations":{"buckets":[0,2],"sum_us":700000,"worst_us":400000},
+        "renewals":{"buckets":[1,0,1],"sum_us":4500,"worst_us":4000},"last_run":1700000000000,"last_success":1700000005000"#;
+    serde_json::from_str(&format!("{{{},{measured}}}", counts.join(","))).unwrap()
 }
 
 #[track_caller]

@@ -112,6 +112,36 @@ async fn it_renews_at_a_third_of_the_ttl() {
 }
 
 #[tokio::test]
+async fn a_holder_hears_that_it_is_to_finish_and_is_renewed_on() {
+    for hinted in [true, false] {
+        let bench = bench().await;
+        let keeper = bench.keep();
+        let asked = || keeper.asked().borrow().as_ref().map(|drain| drain.asked.why.to_string());
+        // It listens from here on.
+        bench.pass(seconds(1)).await;
+        let leases = if hinted { bench.leases.clone() } else { bench.other() };
+        for why in ["first", "second"] {
+            let (who, order) = ("ann".parse().unwrap(), Order::Drain { within: ttl(10 * TTL) });
+            leases.operate(&name(), who, why.parse().unwrap(), order).await.unwrap();
+            bench.pass(if hinted { seconds(1) } else { seconds(TTL / 3) }).await;
+            assert_eq!(asked().as_deref(), Some(why), "hinted: {hinted}");
+            // Right after a write of its own it does not listen.
+            bench.pass(seconds(1)).await;
+        }
+        // Asking takes nothing away, however long it lasts.
+        for _ in 0..6 {
+            bench.pass(seconds(TTL / 3)).await;
+        }
+        assert_eq!(loss(&keeper), None);
+        assert_eq!(keeper.asked_to_finish().await.asked.why.as_str(), "second");
+        // Whoever takes the grant up after that hears of it at once.
+        let grant = bench.leases.adopt(bench.grant.token()).await.unwrap();
+        let again = Keeper::start(bench.leases.clone(), grant);
+        assert!(again.asked().borrow().is_some());
+    }
+}
+
+#[tokio::test]
 async fn two_renewals_in_a_row_may_fail() {
     for fault in [Fault::Fails(Kind::Unavailable), Fault::Fails(Kind::Contended), Fault::Fails(Kind::Corrupt)] {
         let bench = bench().await;
@@ -420,6 +450,7 @@ fn while_it_says_held_nobody_else_can_be_granted_the_lease() {
                     holder: holder(2),
                     ttl: ttl(TTL),
                     slot: None,
+                    spacing: None,
                 };
                 prop_assert!(matches!(decide(&record, &other, now), Decision::Refuse(_)), "others may have it");
             }

@@ -187,6 +187,39 @@ async fn a_tombstone_is_absent() {
 }
 
 #[tokio::test]
+async fn a_damaged_object_hides_no_other() {
+    let server = StandIn::s3(Flaw::None);
+    let store = open(&s3(server.port())).await.unwrap();
+    for name in ["a", "b", "c"] {
+        store.swap(&probe(name), None, b"1").await.unwrap();
+    }
+    let damaged = server.keys().into_iter().find(|key| key.ends_with("/b")).unwrap();
+    server.damage(&damaged);
+    assert_eq!(store.read(&probe("b")).await.unwrap_err().kind(), Kind::Corrupt);
+    let entries = store.list(Shelf::Probe, Range::new(None, 10)).await.unwrap().entries;
+    let shown: Vec<_> = entries.iter().map(|(name, value)| (name.as_str(), value.bytes.as_slice())).collect();
+    assert_eq!(shown, [("a", &b"1"[..]), ("b", b""), ("c", b"1")]);
+}
+
+#[tokio::test]
+async fn a_listing_passes_many_tombstones_in_full_pages() {
+    let server = StandIn::s3(Flaw::None);
+    let proxy = Proxy::start(server.port());
+    let store = open(&s3(proxy.port())).await.unwrap();
+    for number in 0..60 {
+        let key = probe(&format!("x{number:03}"));
+        let Swap::Done { revision, .. } = store.swap(&key, None, b"1").await.unwrap() else { panic!("fresh") };
+        if number < 58 {
+            store.erase(&key, &revision).await.unwrap();
+        }
+    }
+    let before = proxy.exchanges();
+    let page = store.list(Shelf::Probe, Range::new(None, 2)).await.unwrap();
+    assert_eq!(page.entries.len(), 2);
+    assert!(proxy.exchanges() - before <= 4, "{} requests: two pages and two records", proxy.exchanges() - before);
+}
+
+#[tokio::test]
 async fn a_lost_answer_is_unknown_and_the_write_is_sent_once() {
     let server = StandIn::s3(Flaw::None);
     let proxy = Proxy::start(server.port());

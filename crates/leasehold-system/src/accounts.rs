@@ -10,6 +10,11 @@ pub fn user(id: u32) -> String {
     named(&fs::read_to_string("/etc/passwd").unwrap_or_default(), id)
 }
 
+/// The name of the account that this process runs as.
+pub fn own() -> String {
+    user(rustix::process::geteuid().as_raw())
+}
+
 /// The name of a group.
 pub fn group(id: u32) -> String {
     named(&fs::read_to_string("/etc/group").unwrap_or_default(), id)

@@ -10,7 +10,7 @@ use crate::native::cgroup::Cgroup;
 use crate::native::process as native;
 use rustix::process::Pid;
 pub use rustix::process::Signal;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -38,6 +38,12 @@ pub fn is_ignored(signal: i32) -> bool {
 /// with the outer `/proc`. No process can be supervised there.
 pub fn check_table() -> io::Result<()> {
     native::check_table()
+}
+
+/// Our children that have died and that nobody has collected yet.
+pub fn dead_children() -> BTreeSet<i32> {
+    let children = native::Children::open().list().unwrap_or_default().into_iter();
+    children.filter(|pid| native::is_dead(*pid)).collect()
 }
 
 /// The processes below this one, apart from those that were there before.

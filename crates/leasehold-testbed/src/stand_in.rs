@@ -124,6 +124,11 @@ impl StandIn {
         self.state.authorization.lock().unwrap().clone()
     }
 
+    /// Replaces the content of an object with something that nobody wrote.
+    pub fn damage(&self, key: &str) {
+        self.state.objects().get_mut(key).unwrap().body = Bytes::from_static(b"nothing that leasehold has written");
+    }
+
     /// The keys that it has, in order.
     pub fn keys(&self) -> Vec<String> {
         self.state.objects().keys().cloned().collect()

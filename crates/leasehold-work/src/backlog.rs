@@ -6,11 +6,12 @@
 use crate::queue::protocol::Order;
 use crate::queue::{Chores, Item, ItemId, ItemName, NewItem, Payload, Purged, QueueName, Reason, State};
 use crate::spool::{Shown, SpoolItem, Where};
+use crate::tally::{DeadLetter, Tally};
 use async_trait::async_trait;
 use leasehold_core::clock::{Clock, Moment};
 use leasehold_core::hints::Opening;
 use leasehold_core::lease::protocol::Report;
-use leasehold_core::{Epoch, Error, Kind, Label, Live, Result, Tenancy, Token, Ttl, Who, Why};
+use leasehold_core::{Drain, Epoch, Error, Kind, Label, Live, Result, Tenancy, Token, Ttl, Who, Why};
 use std::fmt::Debug;
 use std::io::Read;
 use std::path::PathBuf;
@@ -207,6 +208,15 @@ pub trait Backlog: Clone + Debug + Send + Sync + 'static {
     /// Carries out an operator's order; gives the item, and the token for a hand-off.
     async fn operate(&self, id: &ItemId, order: Ordered) -> Result<(ItemView, Option<Token>)>;
 
+    /// Counts the items of each state.
+    async fn tally(&self) -> Result<Tally>;
+
+    /// The dead letters, in the order in which they were given up. What cannot be read goes to `troubles`.
+    async fn dead_letters(&self, troubles: &mut Vec<Error>) -> Result<Vec<DeadLetter>>;
+
+    /// Whether every item is finished: none waits, none is claimed, and no completion has anything left to add.
+    async fn is_finished(&self) -> Result<bool>;
+
     /// Puts back what ran out, and finishes what was cut off.
     async fn clean(&self, warn: Warn) -> Result<JanitorReport>;
 
@@ -246,8 +256,13 @@ impl<B: Backlog> Tenancy for Kept<B> {
         self.backlog.renew(&mut [&mut self.grant]).await.into_iter().collect()
     }
 
-    async fn has_moved(&self) -> Result<bool> {
+    async fn has_news(&self) -> Result<bool> {
         self.backlog.has_moved(&self.grant).await
+    }
+
+    // A worker is asked to finish by a signal, its item by nobody.
+    fn asked_to_finish(&self) -> Option<&Drain> {
+        None
     }
 
     async fn progress_age(&self) -> Result<Option<Duration>> {

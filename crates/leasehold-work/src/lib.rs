@@ -5,10 +5,13 @@
 //! writes is decided by guards.
 
 pub mod backlog;
+mod digest;
+pub mod notify;
 pub mod queue;
 pub mod schedule;
 pub mod spool;
+pub mod tally;
 mod tokens;
 
 pub use backlog::Backlog;
-pub use tokens::Tokens;
+pub use tokens::{Renewed, Tokens};

@@ -8,7 +8,7 @@ use crate::spool::Spool;
 use async_trait::async_trait;
 use leasehold_core::hints::Opening;
 use leasehold_core::lease::protocol::Report;
-use leasehold_core::{Coordinator, Error, Kind, Live, Remedy, Resolved, Resolver, Result, Right, Token};
+use leasehold_core::{Coordinator, Drain, Error, Kind, Live, Remedy, Resolved, Resolver, Result, Right, Token};
 
 /// Where records may be: a store, and spools.
 ///
@@ -35,6 +35,15 @@ pub struct Tokens {
     coordinator: Option<Coordinator>,
     spools: Vec<Spool>,
     place: Option<String>,
+}
+
+/// What was renewed.
+#[derive(Debug, Clone)]
+pub struct Renewed {
+    /// What it allows.
+    pub live: Live,
+    /// Who asks its holder to finish, if anybody does.
+    pub asked: Option<Drain>,
 }
 
 impl Tokens {
@@ -82,24 +91,26 @@ impl Tokens {
     }
 
     /// Keeps what the token is of for another TTL.
-    pub async fn renew(&self, token: &Token) -> Result<Live> {
+    pub async fn renew(&self, token: &Token) -> Result<Renewed> {
         self.resolve(token).await?.in_force(token)?;
         match Right::of(&token.lease) {
             Right::Lease => {
                 let coordinator = self.coordinator(token)?;
-                let mut grant = coordinator.adopt(token).await?;
-                coordinator.renew(&mut grant, None).await.map(|()| grant.live())
+                let mut grant = coordinator.clone().for_others().adopt(token).await?;
+                coordinator.renew(&mut grant, None).await?;
+                let seen = grant.seen();
+                Ok(Renewed { live: grant.live(), asked: seen.record.live_drain(seen.anchor.now).cloned() })
             }
             Right::Item => {
                 let queue = self.queue(token)?;
                 let mut grant = queue.adopt(token).await?;
-                queue.renew(&mut grant).await.map(|()| grant.live())
+                queue.renew(&mut grant).await.map(|()| Renewed { live: grant.live(), asked: None })
             }
             Right::SpoolFile => {
                 let (spool, token) = (self.spool(token)?, token.clone());
                 beside(move || {
                     let mut grant = spool.adopt(&token).map_err(as_lost)?;
-                    spool.renew(&mut grant).map(|()| grant.live())
+                    spool.renew(&mut grant).map(|()| Renewed { live: grant.live(), asked: None })
                 })
                 .await
             }

@@ -113,6 +113,7 @@ impl Leased {
                 holder,
                 ttl: self.ttl,
                 slot: Some(slot_claim),
+                spacing: None,
             },
             now,
         ) {

@@ -1,4 +1,4 @@
-//! Why a lease could not be acquired: somebody has it, or an operator keeps everybody out. Not an error.
+//! Why a lease could not be acquired: somebody has it or had it just now, or an operator keeps everybody out. Not an error.
 
 use leasehold_core::lease::protocol::Refusal;
 use leasehold_core::{Epoch, Error, HolderId, Kind, LeaseName, Timestamp, format_duration};
@@ -17,7 +17,9 @@ impl Busy {
     /// An error if that is a refusal which waiting does not end.
     pub(crate) fn new(lease: LeaseName, refusal: Refusal, now: Timestamp) -> Result<Self, Error> {
         match refusal {
-            Refusal::Held { .. } | Refusal::Paused(_) => Ok(Busy { lease, refusal, now }),
+            Refusal::Held { .. } | Refusal::Paused(_) | Refusal::Draining(_) | Refusal::TooSoon { .. } => {
+                Ok(Busy { lease, refusal, now })
+            }
             other => Err(Error::new(Kind::Invalid, format!("lease `{lease}` cannot be acquired: {other}"))),
         }
     }
@@ -72,6 +74,10 @@ impl fmt::Display for Busy {
                 write!(f, "`{lease}` is held by {} (epoch {epoch}); expires in {left} unless renewed", tenure.holder)
             }
             Refusal::Paused(mark) => write!(f, "`{lease}` was paused by {}: {}", mark.by, mark.why),
+            Refusal::TooSoon { until, .. } => {
+                let left = format_duration(until.saturating_since(self.now));
+                write!(f, "the last run of `{lease}` began too short a time ago; the next may begin in {left}")
+            }
             other => write!(f, "`{lease}`: {other}"),
         }
     }

@@ -9,8 +9,8 @@ use leasehold_core::clock::{Clock, Moment};
 use leasehold_core::guard::Guard;
 use leasehold_core::lease::protocol::{Refusal, Report};
 use leasehold_core::{
-    Checkpoint, Coordinator, Epoch, Error, Grant, Keeper, Kind, Line, Loss, Outcome, ProgressGate, Released, Result,
-    Standing, Token,
+    Checkpoint, Coordinator, Drain, Epoch, Error, Grant, Keeper, Kind, Line, Loss, Outcome, ProgressGate, Released,
+    Result, Standing, Token,
 };
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -44,6 +44,7 @@ pub struct Tenure {
     slot: Option<Slot>,
     reported: Reported,
     standing: watch::Receiver<Standing>,
+    asked: watch::Receiver<Option<Drain>>,
 }
 
 /// When progress was last reported here.
@@ -64,7 +65,7 @@ impl Held {
             evidence: Arc::new(move || *evidence.lock().unwrap_or_else(PoisonError::into_inner)),
         });
         let keeper = Keeper::start_gated(coordinator.clone(), grant, gate);
-        let standing = keeper.standing();
+        let (standing, asked) = (keeper.standing(), keeper.asked());
         let tenure = Tenure {
             coordinator,
             token,
@@ -73,6 +74,7 @@ impl Held {
             slot,
             reported,
             standing,
+            asked,
         };
         Held { tenure, keeper }
     }
@@ -199,6 +201,27 @@ impl Tenure {
         self.coordinator.checkpoint_by_token(&self.token, report).await?;
         *self.reported.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.coordinator.clock().now());
         Ok(())
+    }
+
+    /// Resolves when an operator asks for the lease (`leasehold revoke --drain`): finish the work by the time in the request,
+    /// after which it is taken away. It is renewed meanwhile. Never resolves if nobody asks.
+    ///
+    /// ```no_run
+    /// # async fn step() -> bool { true }
+    /// # #[tokio::main] async fn main() -> Result<(), leasehold::Error> {
+    /// let held = leasehold::connect("sqlite:").await?.lease("nightly").acquire().await?;
+    /// let outcome = loop {
+    ///     tokio::select! {
+    ///         biased;
+    ///         asked = held.asked_to_finish() => { eprintln!("{asked}"); break leasehold::Outcome::Failed }
+    ///         is_done = step() => if is_done { break leasehold::Outcome::Succeeded },
+    ///     }
+    /// };
+    /// held.release(outcome).await
+    /// # }
+    /// ```
+    pub async fn asked_to_finish(&self) -> Drain {
+        leasehold_core::asked_to_finish(&self.asked).await
     }
 
     /// Resolves when the lease is lost: stop the work then. Until then nobody else can have been granted it.

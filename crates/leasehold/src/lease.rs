@@ -56,13 +56,14 @@ struct Asked {
     wait: Duration,
     label: Option<Label>,
     stalls_after: Option<Duration>,
+    spacing: Option<Duration>,
 }
 
 impl<'a> Lease<'a> {
     pub(crate) fn new(coordinator: Coordinator, name: &str) -> Self {
         let asked = || {
             let (name, ttl) = (name.parse()?, TTL.parse()?);
-            Ok(Asked { name, ttl, wait: Duration::ZERO, label: None, stalls_after: None })
+            Ok(Asked { name, ttl, wait: Duration::ZERO, label: None, stalls_after: None, spacing: None })
         };
         Lease { coordinator, asked: asked(), guards: Vec::new() }
     }
@@ -81,6 +82,12 @@ impl<'a> Lease<'a> {
     /// What the holder calls itself; the machine's name if nobody says. At most 64 bytes; need not be unique.
     pub fn label(self, label: &str) -> Self {
         self.set(Label::named("label", label), |asked, value| asked.label = Some(value))
+    }
+
+    /// Not again within this time since the last run began, whoever ran it and however it ended: what is too soon is skipped, and
+    /// not waited for. `10m`, `1h30m`.
+    pub fn min_interval(self, spacing: &str) -> Self {
+        self.set(duration("min_interval", spacing), |asked, value| asked.spacing = Some(value))
     }
 
     /// Gives the lease up when there was no [`Tenure::progress`] for so long. Without this, work that hangs holds it as long as
@@ -138,8 +145,8 @@ impl<'a> Lease<'a> {
     }
 
     async fn attempted(self) -> Result<Run<Held>> {
-        let Asked { name, ttl, wait, label, stalls_after } = self.asked?;
-        let ask = Ask::new(HolderId::new(label), ttl);
+        let Asked { name, ttl, wait, label, stalls_after, spacing } = self.asked?;
+        let ask = Ask { spacing, ..Ask::new(HolderId::new(label), ttl) };
         let held = match self.coordinator.acquire_within(&[name], &ask, wait).await? {
             Acquired::Granted(grant) => Held::keep(self.coordinator, *grant, stalls_after),
             Acquired::Refused { lease, refusal, now } => return Ok(Run::Skipped(Busy::new(lease, *refusal, now)?)),

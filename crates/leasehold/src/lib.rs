@@ -91,7 +91,7 @@ pub mod store;
 pub use busy::Busy;
 pub use held::{Held, Tenure};
 pub use lease::{Lease, Run};
-pub use leasehold_core::{Epoch, Error, HolderId, Kind, Loss, Outcome, Result, Token};
+pub use leasehold_core::{Drain, Epoch, Error, HolderId, Kind, Loss, Outcome, Result, Token};
 pub use leases::{Leases, connect};
 
 /// The code of the pages for people, compiled.

@@ -23,7 +23,7 @@ use crate::held::{Held, Tenure};
 use crate::lease::{Run, TTL, duration, lifetime, under};
 use async_trait::async_trait;
 use leasehold_core::guard::Guard;
-use leasehold_core::{Coordinator, Error, Event, Kind, Label, LeaseName, Result, Ttl};
+use leasehold_core::{Coordinator, EndedRun, Error, Event, Kind, Label, LeaseName, Result, Ttl};
 use leasehold_work::schedule::{
     self as work, Busy, CatchUp, Decided, Fate, Job, Journals, Launcher, RunEnd, Scheduler, Settings, Start, Watcher,
     Zone,
@@ -203,12 +203,14 @@ where
     let ran_for_ms = u64::try_from(ran_for.as_millis()).unwrap_or(u64::MAX);
     let _ = journals.end(&lease, start.slot, epoch, RunEnd { fate, exit: None, ran_for_ms, tries: 1 }).await;
     let event = match fate {
+        Fate::Succeeded => Some(Event::Succeeded),
         Fate::Lost => Some(Event::Lost),
         Fate::Failed => Some(Event::Failed),
         _ => None,
     };
-    if let Some(event) = event {
-        let _ = coordinator.count(&lease, event).await;
+    if event.is_some() {
+        let ended = EndedRun { event, took: Some(ran_for), ..EndedRun::default() };
+        let _ = coordinator.count_run(&lease, &ended).await;
     }
     let _ = done.send(());
     refused.map_or(Ok(()), Err)
@@ -224,6 +226,7 @@ fn job(name: LeaseName, schedule: work::Schedule, catch_up: CatchUp) -> Job {
     Job {
         name,
         schedule,
+        timing: Default::default(),
         argv: Vec::new(),
         ttl: None,
         grace: None,
@@ -231,6 +234,7 @@ fn job(name: LeaseName, schedule: work::Schedule, catch_up: CatchUp) -> Job {
         catch_up,
         jitter: Duration::ZERO,
         env: Default::default(),
+        env_file: Vec::new(),
         cwd: None,
         guards: Vec::new(),
         retries: 0,
@@ -238,6 +242,8 @@ fn job(name: LeaseName, schedule: work::Schedule, catch_up: CatchUp) -> Job {
         timeout: None,
         progress_timeout: None,
         on: Vec::new(),
+        ping: None,
+        late_after: Duration::MAX,
     }
 }
 

@@ -46,6 +46,9 @@ pub struct Sql {
     /// Print the condition for a table that has a fencing column of its own, and do nothing
     #[arg(long, value_name = "COLUMN", conflicts_with_all = ["init", "command", "file"])]
     pub column: Option<String>,
+    /// Refuse a token that has expired (exit code 12), also while nobody newer has come and its write would count
+    #[arg(long)]
+    pub strict: bool,
     /// The token [default: LEASEHOLD_TOKEN]
     #[arg(long, value_name = "TOKEN")]
     pub token: Option<String>,
@@ -75,6 +78,9 @@ pub struct Put {
     /// Admit one put per epoch
     #[arg(long)]
     pub once: bool,
+    /// Refuse a token that has expired (exit code 12), also while nobody newer has come and its write would count
+    #[arg(long)]
+    pub strict: bool,
     /// The token [default: LEASEHOLD_TOKEN]
     #[arg(long, value_name = "TOKEN")]
     pub token: Option<String>,
@@ -116,6 +122,9 @@ pub struct Write {
     /// Admit one write per epoch
     #[arg(long)]
     pub once: bool,
+    /// Refuse a token that has expired (exit code 12), also while nobody newer has come and its write would count
+    #[arg(long)]
+    pub strict: bool,
     /// The token [default: LEASEHOLD_TOKEN]
     #[arg(long, value_name = "TOKEN")]
     pub token: Option<String>,
@@ -136,6 +145,9 @@ pub struct Publish {
     /// How many earlier generations to keep
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub keep: usize,
+    /// Refuse a token that has expired (exit code 12), also while nobody newer has come and its write would count
+    #[arg(long)]
+    pub strict: bool,
     /// The token [default: LEASEHOLD_TOKEN]
     #[arg(long, value_name = "TOKEN")]
     pub token: Option<String>,

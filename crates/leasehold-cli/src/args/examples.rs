@@ -52,7 +52,9 @@ fn check(command: &Command, path: &str, checked: &mut usize) {
         let Some(words) = words(line.trim()) else { continue };
         let fed = line.contains(" < ") || line.contains("| leasehold");
         assert!(
-            !fed || READ_INPUT.contains(&words[1].as_str()) || words[1..3] == ["queue", "add"],
+            !fed || READ_INPUT.contains(&words[1].as_str())
+                || words[1..3] == ["queue", "add"]
+                || words[1..3] == ["schedule", "import"],
             "nothing is read: {line}"
         );
         if let Err(error) = Cli::try_parse_from(&words) {

@@ -35,6 +35,9 @@ pub struct Push {
     /// Give up when it has taken so long: exit code 69 if nothing was pushed, 70 if that is unknown [default: 10m]
     #[arg(long, value_name = "DURATION")]
     pub timeout: Option<String>,
+    /// Refuse a token that has expired (exit code 12), also while nobody newer has come and its write would count
+    #[arg(long)]
+    pub strict: bool,
     /// The token [default: LEASEHOLD_TOKEN]
     #[arg(long, value_name = "TOKEN")]
     pub token: Option<String>,

@@ -5,6 +5,9 @@ mod data;
 #[cfg(test)]
 mod examples;
 mod git;
+mod help;
+mod monitoring;
+mod operate;
 mod queue;
 mod schedule;
 
@@ -13,8 +16,11 @@ pub use boundary::Proxy;
 pub use boundary::{Mcp, McpGate};
 pub use data::{Adopt, Drill, Gate, Publish, Put, Sql, Write};
 pub use git::{GitHook, GitHookInstall, GitHookRun, GitHookVerb, Push};
+pub use help::{arranged, page, with_hint};
+pub use monitoring::{LabelledLeases, Monitoring};
+pub use operate::{Advance, Draining, Forget, HandOff, NewHolder, Operate, Order, Revoke};
 pub use queue::*;
-pub use schedule::{Backfill, Install, Next, RunSlot, Runs, Schedule, ScheduleRun, ScheduleVerb};
+pub use schedule::{Backfill, Import, Init, Install, Next, RunSlot, Runs, Schedule, ScheduleRun, ScheduleVerb};
 
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
@@ -56,11 +62,10 @@ pub struct Common {
     /// Print JSON instead of text, where a command prints data
     #[arg(long, global = true)]
     pub json: bool,
-    /// From which level on to log to standard error: off, error, warn, info, debug or trace; for a driver too with a comma, as in
-    /// `info,hyper=debug` [default: info for `schedule`, `work` and `proxy`, warn for others]
+    /// Log from this level on: off, error, warn, info, debug or trace; see docs/logs.md
     #[arg(long, global = true, value_name = "LEVEL")]
     pub log: Option<String>,
-    /// How a line of the log looks: `text` (default), or `json` for one object a line
+    /// Log as `text` (default) or `json`
     #[arg(long, global = true, value_name = "FORMAT")]
     pub log_format: Option<String>,
 }
@@ -86,8 +91,10 @@ pub enum Verb {
         after_help = "Examples:\n  leasehold progress 'row 500 of 900'          # inside `leasehold run`\n  leasehold progress --checkpoint '{\"row\":500}' --token \"$token\""
     )]
     Progress(Progress),
-    /// List leases: who holds them, since when, until when
-    #[command(after_help = "Examples:\n  leasehold ls\n  leasehold ls team/ --held\n  leasehold ls --watch")]
+    /// List leases: who holds them, since when, until when; held ones first
+    #[command(
+        after_help = "Examples:\n  leasehold ls\n  leasehold ls team/ --held\n  leasehold ls 'team/*/nightly' --all\n  leasehold ls --watch"
+    )]
     Ls(Ls),
     /// Show one lease in full
     #[command(after_help = "Examples:\n  leasehold show daily-publish\n  leasehold show daily-publish --json")]
@@ -95,12 +102,14 @@ pub enum Verb {
     /// Show why a lease moved, from the latest transfer back
     #[command(after_help = "Examples:\n  leasehold history daily-publish\n  leasehold history daily-publish --limit 0")]
     History(History),
-    /// Take a lease from whoever holds it
-    #[command(after_help = "Examples:\n  leasehold revoke daily-publish --why 'it hangs since nine'")]
-    Revoke(Operate),
-    /// Take a lease from whoever holds it and give it to somebody else; prints the new token
+    /// Take a lease from whoever holds it: a command that runs under it is killed at once, or asked to finish with --drain
     #[command(
-        after_help = "Examples:\n  token=$(leasehold hand-off daily-publish --to ann --why 'ann finishes it by hand')"
+        after_help = "Examples:\n  leasehold revoke daily-publish --why 'it hangs since nine'\n  leasehold revoke daily-publish --drain --within 10m --why 'box 7 goes down'"
+    )]
+    Revoke(Revoke),
+    /// Take a lease from whoever holds it, as `revoke` does, and give it to somebody else; prints the new token
+    #[command(
+        after_help = "Examples:\n  token=$(leasehold hand-off daily-publish --to ann --why 'ann finishes it by hand')\n  token=$(leasehold hand-off daily-publish --to ann --drain --why 'after this run')"
     )]
     HandOff(HandOff),
     /// Keep new holders out; the current holder keeps its lease
@@ -121,13 +130,23 @@ pub enum Verb {
                       leasehold rewind nightly-report --why 'the database server was a year ahead'"
     )]
     Rewind(Operate),
+    /// Drop what is known of a lease that has been free for more than a day, but for its epoch
+    #[command(
+        after_help = "Its history, progress, checkpoint and counters are dropped, and `ls` no longer shows it. A tombstone stays, so that its epochs \
+                      go on from there if the name is used again: guards refuse old tokens as before. It cannot be taken back.\n\nExamples:\n  \
+                      leasehold forget experiment-7 --why 'it was an experiment'\n  \
+                      leasehold forget experiment-7 --yes --why 'it was an experiment'"
+    )]
+    Forget(Forget),
     /// Run jobs on a schedule, each slot once in the whole fleet
     Schedule(Schedule),
     /// Show every due slot of a scheduled job and what became of it
     Runs(Runs),
-    /// Count what became of runs: granted, skipped, lost, fenced, failed
+    /// Find published jobs that are late or were missed, whoever should have run them
+    Check(Check),
+    /// Count what became of runs, and what waits in queues
     Stats(Stats),
-    /// Recommend a TTL from recorded run times
+    /// Recommend a TTL: for `run`, from renewals seen; for scripts that do not renew, from recorded run times
     #[command(after_help = "Examples:\n  leasehold advise daily-publish")]
     Advise(Name),
     /// Test whether the store, and a folder, keep their promises
@@ -163,6 +182,9 @@ pub enum Verb {
     Queue(Box<Queue>),
     /// Run a command for each item of a queue
     Work(Box<Work>),
+    /// Write a leasehold.toml with every setting as a comment
+    #[command(after_help = "Examples:\n  leasehold init\n  leasehold init ~/.config/leasehold/leasehold.toml")]
+    Init(Init),
     /// Print the settings in force and where each came from
     #[command(
         after_help = "Examples:\n  leasehold config\n  LEASEHOLD_STORE=dir:/shared/leases leasehold config --json"
@@ -170,9 +192,8 @@ pub enum Verb {
     Config,
     /// Print a shell completion script
     Completions(Completions),
-    /// Print the manual page
-    #[command(after_help = "Examples:\n  leasehold man | man -l -")]
-    Man,
+    /// Print a manual page, or write all of them
+    Man(Man),
 }
 
 #[derive(Debug, Args)]
@@ -185,7 +206,8 @@ Examples:
   leasehold run report --guard file:out.json -- sh -c './report >new && leasehold write out.json --from new'
 
 The command gets LEASEHOLD_NAME, LEASEHOLD_EPOCH, LEASEHOLD_TOKEN, LEASEHOLD_STORE and LEASEHOLD_IDEMPOTENCY_KEY in its
-environment, LEASEHOLD_SLOT with --slot, and LEASEHOLD_FENCE_NAMESPACE with --fence-namespace. If the lease is lost, every process of the command is ended before anybody else can start.")]
+environment, LEASEHOLD_SLOT with --slot, and LEASEHOLD_FENCE_NAMESPACE with --fence-namespace. If the lease is lost, every
+process of the command is ended before anybody else can start.")]
 pub struct Run {
     /// The lease
     pub name: String,
@@ -207,6 +229,10 @@ pub struct Run {
     /// Let up to this many run at once, each with its own lease: NAME, NAME/seat-2, ...
     #[arg(long, value_name = "N", value_parser = within::<1, 1000>)]
     pub limit: Option<u32>,
+    /// Not again within this time since the last run began, whoever ran it and however it ended; what is too soon is skipped,
+    /// and --wait does not wait for it
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true, conflicts_with_all = ["or", "limit", "token", "slot", "slot_at"])]
+    pub min_interval: Option<String>,
     /// The exit code when the run is skipped [default: 0]
     #[arg(long, value_name = "CODE", allow_negative_numbers = true)]
     pub held_exit_code: Option<String>,
@@ -239,8 +265,14 @@ pub struct Run {
     /// Run under a lease that was taken by `acquire` or `hand-off`, instead of taking it
     #[arg(long, value_name = "TOKEN", conflicts_with_all = ["wait", "retry_after", "or", "limit", "ttl", "label"])]
     pub token: Option<String>,
+    /// Tell this URL when the command starts and how it ended, as Healthchecks or Sentry Crons take it [default: LEASEHOLD_PING]
+    #[arg(long, value_name = "URL")]
+    pub ping: Option<String>,
     #[command(flatten)]
     pub slot: RunSlot,
+    /// Only say whether it would run now, and who is in the way; changes nothing. Exit code 0 if it would, 11 if not
+    #[arg(long, conflicts_with = "token")]
+    pub dry_run: bool,
     /// Say nothing when the run is skipped
     #[arg(long, short)]
     pub quiet: bool,
@@ -300,14 +332,37 @@ pub struct Progress {
 
 #[derive(Debug, Args)]
 pub struct Ls {
-    /// Only leases whose name starts with this
-    pub prefix: Option<String>,
+    /// Only leases whose name starts with this, or matches it if it has a `*` or `?`
+    pub pattern: Option<String>,
     /// Only leases that are held now
     #[arg(long)]
     pub held: bool,
+    /// Only leases that nobody holds and that are not paused (also with --held or --paused, for both)
+    #[arg(long)]
+    pub free: bool,
+    /// Only leases that are paused
+    #[arg(long)]
+    pub paused: bool,
+    /// Show also leases that have been free for more than a day
+    #[arg(long, short)]
+    pub all: bool,
     /// Show changes as they happen, until interrupted
     #[arg(long)]
     pub watch: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Schedulers publish the jobs of their files. With [[notify]] tables in the settings, what is found is told too, as a scheduler
+would. The exit code is 1 if a job is late or was missed.
+
+Examples:
+  leasehold check --missed
+  leasehold check --missed --store postgres://db.internal/jobs || echo 'is a scheduler down?'")]
+pub struct Check {
+    /// Look for slots that are late or were missed
+    #[arg(long, required = true)]
+    pub missed: bool,
 }
 
 #[derive(Debug, Args)]
@@ -326,74 +381,17 @@ pub struct History {
 }
 
 #[derive(Debug, Args)]
-pub struct Operate {
-    /// The lease
-    pub name: String,
-    #[command(flatten)]
-    pub order: Order,
-}
-
-// What every order of an operator says. Not for clap, which would take it for what a verb is about.
-#[derive(Debug, Args)]
-pub struct Order {
-    /// Why; it is kept in the record
-    #[arg(long, value_name = "TEXT", required = true)]
-    pub why: String,
-    /// Who you are [default: user@host]
-    #[arg(long, value_name = "TEXT")]
-    pub by: Option<String>,
-    /// Only if the epoch is still this one, as `show` printed it [default: the epoch when the command starts]
-    #[arg(long, value_name = "EPOCH", allow_negative_numbers = true)]
-    pub if_epoch: Option<String>,
-}
-
-// To whom it is handed off.
-#[derive(Debug, Args)]
-pub struct NewHolder {
-    /// What the new holder calls itself
-    #[arg(long, value_name = "TEXT", required = true)]
-    pub to: String,
-    /// How long the new holder has before it must renew [default: 90s]
-    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
-    pub ttl: Option<String>,
-}
-
-#[derive(Debug, Args)]
-pub struct HandOff {
-    #[command(flatten)]
-    pub operate: Operate,
-    #[command(flatten)]
-    pub holder: NewHolder,
-}
-
-#[derive(Debug, Args)]
-pub struct Advance {
-    #[command(flatten)]
-    pub operate: Operate,
-    /// The highest epoch that a guard has seen
-    #[arg(long, value_name = "EPOCH", required = true, allow_negative_numbers = true)]
-    pub past: String,
-    /// The lineage that the guard knows, if the store was lost and the lease has begun a new one; possible once
-    #[arg(long, value_name = "LINEAGE")]
-    pub lineage: Option<String>,
-    /// Only if this is the lineage that the lease has now (`none` if there is no such lease yet); --lineage needs it
-    #[arg(long, value_name = "LINEAGE")]
-    pub if_lineage: Option<String>,
-    /// Jump over more than 1,000,000 epochs
-    #[arg(long)]
-    pub force: bool,
-}
-
-#[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  leasehold stats\n  leasehold stats daily-publish --json\n  leasehold stats --prometheus > /var/lib/node_exporter/leasehold.prom"
 )]
 pub struct Stats {
     /// Only this lease
     pub name: Option<String>,
-    /// Print in the Prometheus text format
-    #[arg(long, conflicts_with = "json")]
+    /// Print what `--metrics` serves, in the text format of Prometheus
+    #[arg(long, conflicts_with_all = ["json", "name"])]
     pub prometheus: bool,
+    #[command(flatten)]
+    pub leases: LabelledLeases,
 }
 
 #[derive(Debug, Args)]
@@ -455,6 +453,21 @@ pub struct Completions {
     /// The shell
     #[arg(value_enum)]
     pub shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  leasehold man | man -l -
+  leasehold man queue add | man -l -
+  leasehold man --all ~/.local/share/man/man1")]
+pub struct Man {
+    /// The verb [default: the command as a whole]
+    #[arg(conflicts_with = "all")]
+    pub verb: Vec<String>,
+    /// Write the page of every verb to this folder, and print the files' names
+    #[arg(long, value_name = "FOLDER")]
+    pub all: Option<PathBuf>,
 }
 
 /// A number from `LOW` to `HIGH`, refused in the words of every other wrong value.

@@ -1,6 +1,6 @@
 //! The words of `queue` and `work`.
 
-use super::{NewHolder, Order, within};
+use super::{Monitoring, NewHolder, Order, within};
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,8 +11,9 @@ Examples:
   echo 'to: ada' | leasehold queue add mail            one item, its payload from standard input
   leasehold queue add mail --each-line < list.txt      one item per line
   leasehold work mail -j 4 -- ./send.sh                four at a time, the payload on standard input
-  leasehold queue ls mail --state dead                 dead letters, with the reason
-  leasehold queue retry mail ID --why 'server is back'
+  leasehold queue ls                                   what is in each queue
+  leasehold queue ls mail --dead                       dead letters, by reason
+  leasehold queue retry mail --all --why 'server is back'
   leasehold queue add spool:/srv/mail < letter.txt     a queue as a plain folder
 
 NAME is a queue in the store, or `spool:/path` for a folder that workers with `mv` can share.")]
@@ -28,8 +29,10 @@ pub enum QueueVerb {
         after_help = "Examples:\n  echo '{\"page\":7}' | leasehold queue add pages\n  ls *.wav | leasehold queue add encode --each-line\n  leasehold queue add mail --text hello --key welcome-ann --delay 10m --priority 8"
     )]
     Add(Add),
-    /// List queues, or the items of one
-    #[command(after_help = "Examples:\n  leasehold queue ls\n  leasehold queue ls pages --state dead")]
+    /// Count what is in each queue, or list the items of one in the order of claiming
+    #[command(
+        after_help = "Examples:\n  leasehold queue ls\n  leasehold queue ls pages --state dead\n  leasehold queue ls pages --dead"
+    )]
     Ls(QueueLs),
     /// Show one item in full: state, payload, result, history
     #[command(after_help = "Examples:\n  leasehold queue show pages ID --json")]
@@ -47,8 +50,10 @@ pub enum QueueVerb {
     /// Give an attempt up: the item is tried again, or becomes a dead letter
     #[command(after_help = "Examples:\n  leasehold queue fail pages --token \"$token\" --why 'no such page'")]
     Fail(Fail),
-    /// Put an item back in line, with all its attempts; whoever works on it is fenced
-    #[command(after_help = "Examples:\n  leasehold queue retry pages ID --why 'the site is back'")]
+    /// Put an item back in line, or all dead letters, with all their attempts; whoever works on it is fenced
+    #[command(
+        after_help = "Examples:\n  leasehold queue retry pages ID --why 'the site is back'\n  leasehold queue retry pages --all --reason 'exit code 7' --why 'the site is back'"
+    )]
     Retry(RetryItem),
     /// Take an item out of the line for good; whoever works on it is fenced
     #[command(after_help = "Examples:\n  leasehold queue cancel pages ID --why 'not needed any more'")]
@@ -104,9 +109,12 @@ pub struct Add {
 pub struct QueueLs {
     /// The queue, or spool:/path; without one, the store's queues are listed
     pub queue: Option<String>,
-    /// Only items in this state: ready, claimed, done, dead or cancelled
+    /// Only items in this state: ready, delayed (ready, and not due yet), claimed, done, dead or cancelled
     #[arg(long, value_name = "STATE")]
     pub state: Option<String>,
+    /// Count dead letters by reason
+    #[arg(long, requires = "queue", conflicts_with = "state")]
+    pub dead: bool,
 }
 
 #[derive(Debug, Args)]
@@ -202,8 +210,22 @@ pub struct OperateItem {
 
 #[derive(Debug, Args)]
 pub struct RetryItem {
+    /// The queue, or spool:/path
+    pub queue: String,
+    /// The item, as `ls` shows it
+    #[arg(required_unless_present = "all")]
+    pub id: Option<String>,
     #[command(flatten)]
-    pub operate: OperateItem,
+    pub order: Order,
+    /// Every dead letter: they are counted, you are asked, and those that were counted are put back
+    #[arg(long, conflicts_with_all = ["id", "past", "if_epoch"])]
+    pub all: bool,
+    /// With --all: only those whose reason has this text in it
+    #[arg(long, value_name = "TEXT", requires = "all")]
+    pub reason: Option<String>,
+    /// With --all: do not ask first
+    #[arg(long, requires = "all")]
+    pub yes: bool,
     /// The highest epoch that a guard has seen of it, if the store was restored from an old copy
     #[arg(long, value_name = "EPOCH", allow_negative_numbers = true)]
     pub past: Option<String>,
@@ -234,7 +256,8 @@ pub struct Purge {
 Examples:
   leasehold work mail -- ./send.sh                 the payload on standard input
   leasehold work mail -j 4 -- ./send.sh {}         the payload in a file, whose path stands for {}
-  leasehold work mail --until-empty -- ./send.sh   end when there is nothing left to claim
+  leasehold work mail --until-idle -- ./send.sh    end when there is nothing to claim now
+  leasehold work mail --until-done -- ./send.sh    end when every item is finished, whoever works on it
   leasehold work spool:/srv/mail -- ./send.sh
 
 The command gets LEASEHOLD_QUEUE, LEASEHOLD_ITEM, LEASEHOLD_EPOCH, LEASEHOLD_TOKEN, LEASEHOLD_IDEMPOTENCY_KEY,
@@ -259,12 +282,17 @@ pub struct Work {
     /// Stop an attempt after this long; it counts as failed
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub max_runtime: Option<String>,
-    /// End when there is nothing to claim now
+    /// End when there is nothing to claim now; other workers may still be at items, and some may be delayed
+    #[arg(long, conflicts_with = "until_done")]
+    pub until_idle: bool,
+    /// End when nothing is left: no item waits, is delayed, or is claimed by anybody
     #[arg(long)]
-    pub until_empty: bool,
+    pub until_done: bool,
     /// End after so many items
     #[arg(long, value_name = "N", conflicts_with = "jobs")]
     pub items: Option<u64>,
+    #[command(flatten)]
+    pub monitoring: Monitoring,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,

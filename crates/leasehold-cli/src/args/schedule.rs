@@ -1,6 +1,6 @@
 //! The command line of schedules.
 
-use super::{Operate, within};
+use super::{Monitoring, Operate, within};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -31,19 +31,19 @@ pub struct RunSlot {
     #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub backoff: Option<String>,
     /// The slot at this very instant
-    #[arg(long, value_name = "INSTANT", hide = true, conflicts_with_all = ["or", "limit", "slot"])]
+    #[arg(long, value_name = "INSTANT", conflicts_with_all = ["or", "limit", "slot"])]
     pub slot_at: Option<String>,
     /// Name this slot to the command without claiming it
-    #[arg(long, value_name = "INSTANT", hide = true, conflicts_with_all = ["slot", "slot_at"])]
+    #[arg(long, value_name = "INSTANT", conflicts_with_all = ["slot", "slot_at"])]
     pub as_slot: Option<String>,
     /// Do nothing if the slot has succeeded by the time the lease is held
-    #[arg(long, hide = true, requires = "as_slot")]
+    #[arg(long, requires = "as_slot")]
     pub unless_succeeded: bool,
     /// Leave no trace of the slot in the journal
-    #[arg(long, hide = true, requires = "slot_at")]
+    #[arg(long, requires = "slot_at")]
     pub unrecorded: bool,
     /// Run under the lease whose token is in LEASEHOLD_TOKEN
-    #[arg(long, hide = true, conflicts_with_all = ["wait", "retry_after", "or", "limit", "token", "slot"])]
+    #[arg(long, conflicts_with_all = ["wait", "retry_after", "or", "limit", "token", "slot"])]
     pub adopt: bool,
 }
 
@@ -53,11 +53,13 @@ Examples:
   leasehold schedule check                     are the [[job]] tables right, and when do they run next?
   leasehold schedule                           run them; do the same on every machine of the fleet
   leasehold schedule --on gpu -q               on a machine with this label, and quietly
+  leasehold schedule --metrics 127.0.0.1:9464  with numbers for Prometheus, and /livez and /readyz
   leasehold schedule next nightly -n 10
   leasehold schedule trigger nightly           now, whatever the schedule says
   leasehold schedule backfill nightly --from 2026-11-01 --to 2026-11-08
   leasehold schedule pause nightly --why 'database upgrade'
-  leasehold schedule install --print > ~/.config/systemd/user/leasehold.service
+  leasehold schedule install                   a service for it; nothing is started
+  crontab -l | leasehold schedule import       jobs from a crontab
 
 Jobs are described in docs/schedules.md.")]
 pub struct Schedule {
@@ -80,6 +82,14 @@ pub enum ScheduleVerb {
     /// Check the file and print each job's next run
     #[command(after_help = "Examples:\n  leasehold schedule check\n  leasehold schedule check --json")]
     Check,
+    /// Print how the file differs from the job definitions that schedulers have published
+    #[command(
+        after_help = "Examples:\n  leasehold schedule plan\n  leasehold schedule plan --file new/leasehold.toml --json"
+    )]
+    Plan,
+    /// Remove the published definition of a job that no scheduler has any more
+    #[command(after_help = "Examples:\n  leasehold schedule retire nightly-report")]
+    Retire(OfJob),
     /// Print when jobs run next
     #[command(after_help = "Examples:\n  leasehold schedule next\n  leasehold schedule next nightly-report")]
     Next(Next),
@@ -97,11 +107,15 @@ pub enum ScheduleVerb {
     /// Run a job's slots again
     #[command(after_help = "Examples:\n  leasehold schedule resume nightly-report --why 'the database has moved'")]
     Resume(Operate),
-    /// Print a service file that runs `leasehold schedule`, with the store in use if it is not the file's
-    #[command(
-        after_help = "Examples:\n  leasehold schedule install --print\n  leasehold schedule install --print --store postgres://db.internal/jobs"
-    )]
+    /// Write a service file that runs `leasehold schedule`, with the store in use if it is not the file's
+    #[command(after_help = "It is written to ~/.config/systemd/user/leasehold.service, or to \
+                      ~/Library/LaunchAgents/leasehold.schedule.plist. Nothing is started.\n\nExamples:\n  leasehold schedule install\n  leasehold schedule install --print --kind launchd\n  leasehold schedule install --print --store postgres://db.internal/jobs")]
     Install(Install),
+    /// Print [[job]] tables for crontabs and systemd timers, and say what could not be carried over
+    #[command(
+        after_help = "Examples:\n  crontab -l | leasehold schedule import\n  leasehold schedule import /etc/crontab /etc/cron.d\n  leasehold schedule import /etc/systemd/system/backup.timer >> leasehold.toml"
+    )]
+    Import(Import),
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Args)]
@@ -115,6 +129,8 @@ pub struct ScheduleRun {
     /// Say nothing about runs that start and slots that pass
     #[arg(long, short)]
     pub quiet: bool,
+    #[command(flatten)]
+    pub monitoring: Monitoring,
 }
 
 #[derive(Debug, Args)]
@@ -127,8 +143,8 @@ pub struct OfJob {
 pub struct Next {
     /// Only this job
     pub name: Option<String>,
-    /// How many slots of each
-    #[arg(short = 'n', value_name = "N", default_value_t = 5, value_parser = within::<1, 1_000>)]
+    /// How many slots, of all jobs together
+    #[arg(short = 'n', value_name = "N", default_value_t = 10, value_parser = within::<1, 1_000>)]
     pub count: u32,
     /// From this instant on instead of now; a date alone means midnight in the job's time zone
     #[arg(long, value_name = "INSTANT")]
@@ -158,20 +174,50 @@ pub struct Backfill {
 
 #[derive(Debug, Args)]
 pub struct Install {
-    /// Print it to standard output; nothing is installed without you
-    #[arg(long, required = true)]
+    /// Print it to standard output instead of writing it
+    #[arg(long)]
     pub print: bool,
+    /// Write over a file that says something else
+    #[arg(long, conflicts_with = "print")]
+    pub force: bool,
     /// For which service manager [default: this system's]
     #[arg(long, value_name = "KIND", value_parser = ["systemd", "launchd"])]
     pub kind: Option<String>,
 }
 
 #[derive(Debug, Args)]
+pub struct Init {
+    /// The file to write; one that is there is left alone [default: leasehold.toml]
+    #[arg(value_name = "PATH")]
+    pub path: Option<PathBuf>,
+    /// Print it instead
+    #[arg(long, conflicts_with = "path")]
+    pub print: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Import {
+    /// Crontabs, timers, or folders of them [default: a user's crontab on standard input]
+    #[arg(value_name = "PATH")]
+    pub files: Vec<PathBuf>,
+    /// What they are [default: `system` for /etc/crontab and cron.d, `timer` for *.timer and other folders, else `crontab`]
+    #[arg(long, value_name = "KIND", value_parser = ["crontab", "system", "timer"])]
+    pub kind: Option<String>,
+    /// The time zone that they were run in [default: this machine's]
+    #[arg(long, value_name = "ZONE")]
+    pub tz: Option<String>,
+}
+
+#[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   leasehold runs nightly
+  leasehold runs nightly --since 2026-11-01
   leasehold runs nightly --json | jq '.[] | select(.fate == \"failed\")'")]
 pub struct Runs {
     /// The job
     pub name: String,
+    /// Only slots from this instant on; a date alone means midnight in UTC
+    #[arg(long, value_name = "INSTANT")]
+    pub since: Option<String>,
 }

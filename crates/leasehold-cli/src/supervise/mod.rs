@@ -9,6 +9,7 @@
 
 pub mod deadman;
 mod evidence;
+mod renewal;
 pub mod rescue;
 pub mod settlement;
 mod signals;
@@ -22,10 +23,11 @@ pub use signals::Signals;
 pub use standby::{Feed, Standby, check, unwatchable};
 
 use leasehold_core::clock::{Clock, Moment, SystemClock};
-use leasehold_core::{Grant, Keeper, Loss, Standing, Tenancy};
+use leasehold_core::{Distribution, Grant, Keeper, Loss, Standing, Tenancy};
 use leasehold_stores::StoreUrl;
 use leasehold_system::process::{Signal, Tree};
 use leasehold_system::terminal::Terminal;
+use renewal::Renewal;
 use rescue::Rescue;
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions};
@@ -137,6 +139,10 @@ pub struct Finished<G = Grant> {
     pub grant: G,
     /// Until when it is trusted.
     pub trust_until: Moment,
+    /// How long the store took to answer its renewals.
+    pub renewals: Distribution,
+    /// From the order to begin until it had ended.
+    pub ran_for: Duration,
     /// Lines for people, in order.
     pub notes: Vec<String>,
     /// Output that has not arrived yet; to be waited for at the very end.
@@ -172,8 +178,10 @@ pub async fn supervise<T: Tenancy>(
         cut: None,
     };
     let mut copying = task.evidence.map(|evidence| evidence.copy_output(&mut child));
+    let begun = SystemClock.now();
     supervisor.begin(task.environment, &keeper);
     supervisor.attend(reports, signals, &keeper, task.max_runtime, task.store).await;
+    let ran_for = SystemClock.now().saturating_since(begun);
     // As it was when the command had ended: what its output takes to arrive is not its own time.
     let trust_until = held_until(&keeper.standing().borrow());
     if supervisor.lost.is_none() && trust_until.is_none_or(|end| SystemClock.now() >= end) {
@@ -192,7 +200,7 @@ pub async fn supervise<T: Tenancy>(
         terminal.take_back();
     }
     let trust_until = held_until(&keeper.standing().borrow()).or(trust_until);
-    let grant = keeper.stop().await;
+    let (renewals, grant) = (keeper.renewals(), keeper.stop().await);
     Finished {
         ended: supervisor.ended.unwrap_or(Ended::Killed(9)),
         time_limit: supervisor.time_limit,
@@ -200,6 +208,8 @@ pub async fn supervise<T: Tenancy>(
         survivors: supervisor.survivors,
         grant,
         trust_until: trust_until.unwrap_or_else(|| SystemClock.now()),
+        renewals,
+        ran_for,
         notes: supervisor.notes,
         output: copying.filter(|copying| supervisor.cut.is_none() && !copying.has_arrived()),
         cut: supervisor.cut,
@@ -236,12 +246,14 @@ impl Supervisor {
         store: StoreUrl,
     ) {
         let mut children = signal(SignalKind::child()).ok();
-        let mut standing = keeper.standing();
+        let (mut standing, mut asked) = (keeper.standing(), keeper.asked());
+        asked.mark_changed();
         // The moment by which the dead-man must have spoken.
         let mut due = held_until(&standing.borrow()).unwrap_or_else(|| SystemClock.now());
         // Until it has, its silence is not made good by a renewal: it may not have heard that it is to begin.
         let begin_by = due;
         let mut rescue = Rescue::new(store, self.windows, due);
+        let mut renewal = Renewal::new(self.windows, due);
         let mut run_until = max_runtime.map(|limit| SystemClock.now() + limit);
         while self.ended.is_none() {
             let silent_until = if self.group.is_some() { due } else { due.min(begin_by) };
@@ -257,14 +269,22 @@ impl Supervisor {
                         Standing::Held { trust_until } => {
                             due = trust_until;
                             rescue.trusted(trust_until);
+                            renewal.renewed(trust_until);
                             self.blocked = None;
                             self.order(Order::Trust(trust_until));
                         }
                         Standing::Lost(loss) => due = due.min(self.lose(&loss)),
                     }
                 }
+                // Renewals go on: it has the time that the request gives it, and is killed only if the lease is taken.
+                Ok(()) = asked.changed() => if let Some(drain) = &*asked.borrow_and_update() {
+                    crate::output::say(&format!("{drain}; the command was sent SIGTERM"));
+                    signals.tell_to_end();
+                    self.order(Order::Signal(Signal::TERM.as_raw()));
+                },
                 () = child_changed(&mut children) => self.wake_dead_man(),
                 () = self.orders.retry_time() => self.orders.push(),
+                () = sleep_until(renewal.warn_at()) => renewal.warn(keeper.trouble().or_else(|| self.blocked.clone())),
                 () = sleep_until(rescue.look_at()) => {
                     if let Some(ended) = rescue.look() {
                         crate::output::say(&ended);

@@ -8,9 +8,12 @@
 
 use super::{Ended, Finished, TimeLimit};
 use crate::exit::Exit;
-use crate::output;
+use crate::output::rough;
+use crate::{log, output};
 use leasehold_core::clock::{Clock, Moment, SystemClock};
-use leasehold_core::{Coordinator, Epoch, Error, Event, Kind, LeaseName, Outcome, Result, Slot, format_duration};
+use leasehold_core::{
+    Coordinator, Distribution, EndedRun, Epoch, Error, Event, Kind, LeaseName, Outcome, Result, Slot, format_duration,
+};
 use leasehold_system::undo::{Mend, undone};
 use leasehold_work::schedule::{Fate, Journals, RunEnd};
 use std::ffi::OsStr;
@@ -26,6 +29,8 @@ const LAST_WORD: Duration = Duration::from_secs(1);
 /// Between two attempts, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Of a command that `--max-runtime` cut off, whatever else happened then.
+const CUT_OFF: Exit = Exit::Code(124);
 /// A store that is back by then is not worth a word.
 const QUIET: Duration = Duration::from_millis(500);
 
@@ -77,7 +82,7 @@ impl Verdict {
     /// The table: how the lease is released, what the journal says of the slot, and what is counted.
     pub const fn row(self) -> (Outcome, Fate, Option<Event>) {
         match self {
-            Verdict::Succeeded => (Outcome::Succeeded, Fate::Succeeded, None),
+            Verdict::Succeeded => (Outcome::Succeeded, Fate::Succeeded, Some(Event::Succeeded)),
             Verdict::Failed => (Outcome::Failed, Fate::Failed, Some(Event::Failed)),
             Verdict::NotStarted => (Outcome::NotStarted, Fate::NotStarted, None),
             Verdict::Lost => (Outcome::Lost, Fate::Lost, Some(Event::Lost)),
@@ -87,28 +92,54 @@ impl Verdict {
 
     /// Writes it into the journal of a scheduled job, and counts it.
     pub async fn note(self, coordinator: &Coordinator, lease: &LeaseName, run: Noted) {
-        let Noted { slot, epoch, exit, ran_for_ms, tries } = run;
+        let Noted { slot, epoch, exit, ran_for_ms, tries, renewals } = run;
         let (_, fate, event) = self.row();
         if let Some(slot) = slot {
             let end = RunEnd { fate, exit: exit.filter(|_| fate.is_final()), ran_for_ms, tries };
             let journals = Journals::new(coordinator.clone());
             let _ = tokio::time::timeout(PATIENCE, journals.end(lease, slot, epoch, end)).await;
         }
-        if let Some(event) = event {
-            let _ = tokio::time::timeout(PATIENCE, coordinator.count(lease, event)).await;
+        if event.is_some() {
+            let is_started = matches!(self, Verdict::Succeeded | Verdict::Failed | Verdict::Lost) && ran_for_ms > 0;
+            let took = is_started.then(|| Duration::from_millis(ran_for_ms));
+            let ended = EndedRun { event, took, renewals };
+            let _ = tokio::time::timeout(PATIENCE, coordinator.count_run(lease, &ended)).await;
         }
     }
 }
 
 /// What is written down of a run, besides its verdict.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Noted {
     /// None for what is on no schedule.
     pub slot: Option<Slot>,
     pub epoch: Epoch,
     pub exit: Option<u8>,
+    /// Nothing if it was refused before it ran.
     pub ran_for_ms: u64,
     pub tries: u32,
+    /// How long the store took to answer its renewals.
+    pub renewals: Distribution,
+}
+
+/// Logs how a run under a lease ended. That it was lost has been told.
+pub fn log_end(verdict: Verdict, exit_code: Option<u8>, ran_for_ms: u64, tries: u32) {
+    let what = log::subject();
+    let (outcome, duration_ms, ran) = (verdict.row().1.as_str(), ran_for_ms, rough(Duration::from_millis(ran_for_ms)));
+    let tried = if tries > 1 { format!(", at try {tries}") } else { String::new() };
+    let code = exit_code.map(|code| format!(" with exit code {code}")).unwrap_or_default();
+    match verdict {
+        Verdict::Succeeded => {
+            tracing::info!(target: log::RUNS, outcome, duration_ms, exit_code, "{what} succeeded after {ran}{tried}");
+        }
+        Verdict::Failed => {
+            tracing::warn!(target: log::RUNS, outcome, duration_ms, exit_code, "{what} failed{code} after {ran}{tried}");
+        }
+        Verdict::NotStarted => {
+            tracing::warn!(target: log::RUNS, outcome, exit_code, "{what} was not started; it may be tried again");
+        }
+        Verdict::Lost | Verdict::LostUnstarted => {}
+    }
 }
 
 /// What a run came to.
@@ -130,7 +161,8 @@ pub async fn settle<G>(
     stop: impl Future<Output = ()>,
     mut record: impl AsyncFnMut(&G, Verdict) -> Result<Option<String>>,
 ) -> Settlement {
-    let Finished { ended, time_limit, lost, survivors, grant, trust_until, notes, mut dead_man, .. } = finished;
+    let Finished { ended, time_limit, lost, survivors, grant, trust_until, notes, ran_for, mut dead_man, .. } =
+        finished;
     notes.iter().for_each(|note| output::say(note));
     let held = Verdict::of(&ended, time_limit);
     let verdict = if lost.is_some() { held.lost() } else { held };
@@ -144,10 +176,10 @@ pub async fn settle<G>(
         let _ = dead_man.wait();
         told
     } else {
-        output::say(&format!(
+        tracing::warn!(
             "these processes could not be ended, they are another user's or wait for a disk: {survivors:?}; {name} is not \
              released, it expires by itself"
-        ));
+        );
         Ok(None)
     };
     let stopped = if survivors.is_empty() { "the command was stopped" } else { "the command was not stopped" };
@@ -157,8 +189,10 @@ pub async fn settle<G>(
         (None, Err(why)) => (None, Some(why)),
     };
     if let Some(lost) = lost {
-        output::say(&format!("lost {name}{lost}"));
-        return Settlement { verdict: verdict.lost(), exit: Exit::LostInRun, ended, is_recorded: true };
+        let exit = if time_limit == TimeLimit::Exceeded { CUT_OFF } else { Exit::LostInRun };
+        let (outcome, duration_ms) = (verdict.lost().row().1.as_str(), ran_for.as_millis() as u64);
+        tracing::warn!(outcome, duration_ms, exit_code = exit.code(), "lost {name}{lost}");
+        return Settlement { verdict: verdict.lost(), exit, ended, is_recorded: true };
     }
     let exit = own_exit(&ended, time_limit, program);
     let Some(why) = unrecorded else { return Settlement { verdict, exit, ended, is_recorded: true } };
@@ -167,10 +201,15 @@ pub async fn settle<G>(
         0 => ("is done".to_owned(), Exit::Unreported),
         code => (format!("ended with exit code {code}"), exit),
     };
-    output::say(&format!(
+    let (outcome, duration_ms) = (verdict.row().1.as_str(), ran_for.as_millis() as u64);
+    tracing::warn!(
+        outcome,
+        duration_ms,
+        exit_code = exit.code(),
+        error = why,
         "not recorded: {name}: the command {how}, but the store could not be told; it expires by itself, and what it was run \
          for may be run again: {why}"
-    ));
+    );
     Settlement { verdict, exit, ended, is_recorded: false }
 }
 
@@ -178,7 +217,7 @@ pub async fn settle<G>(
 pub fn own_exit(ended: &Ended, time_limit: TimeLimit, program: &OsStr) -> Exit {
     match ended {
         // As timeout(1) does: a command that was cut off has not succeeded, however it says it ended.
-        Ended::Exited(0) if time_limit == TimeLimit::Exceeded => Exit::Code(124),
+        Ended::Exited(_) | Ended::Killed(_) if time_limit == TimeLimit::Exceeded => CUT_OFF,
         Ended::Exited(code) => Exit::Code(u8::try_from(code & 0xff).unwrap_or(1)),
         Ended::Killed(signal @ (2 | 3)) if std::io::stdin().is_terminal() => Exit::Signal(*signal as u8),
         Ended::Killed(signal) => Exit::by_signal(*signal),
@@ -232,7 +271,7 @@ async fn tell<T>(
             is_quiet = false;
             let left = format_duration(rounded(until.saturating_since(now)));
             let trouble = trouble.as_ref().map(ToString::to_string).unwrap_or_default();
-            output::say(&format!("cannot record the end of {name} yet; retrying for up to {left}: {trouble}"));
+            tracing::warn!("cannot record the end of {name} yet; retrying for up to {left}: {trouble}");
         }
         tokio::select! {
             () = SystemClock.sleep_until(now + pause) => {}

@@ -90,6 +90,25 @@ impl Signals {
         }
     }
 
+    /// One that has come already and is meant to end a process, for when there is no command yet.
+    pub async fn pending_ending(&mut self) -> Option<i32> {
+        // Once for the system's signal to be seen, once for it to be passed on to us.
+        tokio::task::yield_now().await;
+        tokio::task::yield_now().await;
+        while let Ok(number) = self.receiver.try_recv() {
+            if ENDING.iter().any(|kind| kind().as_raw_value() == number) {
+                self.told_to_end = true;
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    /// An operator asked for the end, which counts as much as a signal.
+    pub fn tell_to_end(&mut self) {
+        self.told_to_end = true;
+    }
+
     /// Whether one came that is meant to end a process.
     pub fn told_to_end(&self) -> bool {
         self.told_to_end

@@ -20,7 +20,7 @@ pub async fn adopt(context: &Context, args: &Args) -> Result<Exit> {
         None => guards::adoptable(&args.resource, &token.lease)?,
     };
     let resource = guard.resource();
-    guarded::overtaken(context, &*guard, &token).await?;
+    guarded::overtaken(context, &*guard, &token, guarded::Expired::Counts).await?;
     let Some(before) = guard.high_water().await? else {
         let message = match resource.starts_with("git:") {
             true => format!(

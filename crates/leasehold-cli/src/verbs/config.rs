@@ -14,6 +14,7 @@ pub fn config(context: &Context) -> Result<Exit> {
         "state" => "(unknown: HOME is not set)",
         "log" => "(info for `schedule`, `work` and `proxy`, warn for others)",
         "history_age" => "(for ever)",
+        "metrics" | "metrics_leases" => "(none)",
         _ => "(a sixth of the ttl, at most 10s)",
     };
     context.print(

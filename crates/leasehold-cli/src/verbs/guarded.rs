@@ -3,13 +3,30 @@
 use crate::config::Source;
 use crate::context::Context;
 use crate::exit::Exit;
+use crate::output;
 use leasehold_core::guard::{self, Guard, HighWater, Policy};
-use leasehold_core::{Error, Kind, Remedy, Result, StoredLineage, Token, TokenState};
+use leasehold_core::{Error, Kind, Remedy, Resolved, Result, StoredLineage, Token, TokenState};
 use serde_json::json;
+use std::sync::Once;
 
 /// Whether a resource admits one write per epoch, or any number.
 pub const fn policy(once: bool) -> Policy {
     if once { Policy::OncePerEpoch } else { Policy::Reentrant }
+}
+
+/// What becomes of a token that has expired while nobody newer came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expired {
+    /// It counts, for epochs decide, and that is said.
+    Counts,
+    /// It is refused, and so is one of which the store cannot tell.
+    Refused,
+}
+
+impl Expired {
+    pub const fn of(strict: bool) -> Self {
+        if strict { Expired::Refused } else { Expired::Counts }
+    }
 }
 
 /// One guarded write: what was admitted as JSON, or why it was not.
@@ -17,9 +34,10 @@ pub async fn write(
     context: &Context,
     guard: &dyn Guard,
     token: &Token,
+    expired: Expired,
     write: impl AsyncFnOnce() -> Result<HighWater>,
 ) -> Result<Exit> {
-    overtaken(context, guard, token).await?;
+    overtaken(context, guard, token, expired).await?;
     admitted(context, guard, token, write().await).await
 }
 
@@ -35,9 +53,17 @@ pub async fn admitted(context: &Context, guard: &dyn Guard, token: &Token, writt
 
 /// Refuses a token that its record knows to be stale before anything is written: the guard may not have heard of it
 /// yet. Best effort, for a guard stands without any store; the guard decides.
-pub async fn overtaken(context: &Context, guard: &dyn Guard, token: &Token) -> Result<()> {
-    let Ok(opened) = context.open_token(token).await else { return Ok(()) };
-    let Ok(found) = opened.resolve().await else { return Ok(()) };
+pub async fn overtaken(context: &Context, guard: &dyn Guard, token: &Token, expired: Expired) -> Result<()> {
+    let looked = async {
+        let opened = context.open_token(token).await?;
+        let found = opened.resolve().await?;
+        Ok((opened, found))
+    };
+    let (opened, found) = match (looked.await, expired) {
+        (Ok(looked), _) => looked,
+        (Err(_), Expired::Counts) => return Ok(()),
+        (Err(error), Expired::Refused) => return Err(error),
+    };
     let elsewhere = matches!(found.state, TokenState::Missing | TokenState::OtherLineage { .. });
     // A store that nobody named may have nothing to do with the token.
     if elsewhere && opened.source == Source::Default {
@@ -62,7 +88,26 @@ pub async fn overtaken(context: &Context, guard: &dyn Guard, token: &Token) -> R
     if checked.as_ref().is_err_and(|e| e.kind() == Kind::Fenced) {
         opened.count_fenced().await;
     }
-    checked
+    match (found.state == TokenState::Expired, expired) {
+        (true, Expired::Refused) => Err(not_in_time(&found, token, &guard.resource())),
+        (true, Expired::Counts) => {
+            // A push may ask several times.
+            static TOLD: Once = Once::new();
+            TOLD.call_once(|| {
+                output::say(&format!(
+                    "`{token}` has expired, and nobody newer has come: epochs decide, so this write counts (--strict refuses it)"
+                ));
+            });
+            checked
+        }
+        _ => checked,
+    }
+}
+
+/// The refusal of a write that would count, and that was to be made in time.
+fn not_in_time(found: &Resolved, token: &Token, resource: &str) -> Error {
+    let message = format!("resource=`{resource}` was not written, for --strict was given");
+    Error::new(Kind::Lost, message).with_source(found.refusal(token))
 }
 
 /// Turns a guard's refusal into what is really wrong: if the record still says that this token is the newest, then it

@@ -14,6 +14,7 @@ use leasehold_core::{
     Acquired, Ask, Checkpoint, Error, Event, HolderId, Kind, LeaseName, Marker, Outcome, Released, Resolved, Result,
     Right, Token, TokenState,
 };
+use leasehold_work::Renewed;
 use leasehold_work::queue::{ItemName, Queue};
 use serde_json::{Value, json};
 
@@ -21,7 +22,7 @@ pub async fn acquire(context: &Context, args: &Acquire) -> Result<Exit> {
     let lease = LeaseName::to_hold(&args.name)?;
     let wait = duration_of("--wait", args.wait.as_deref())?;
     let settings = context.settings()?;
-    let coordinator = context.coordinator().await?;
+    let coordinator = context.coordinator().await?.clone().for_others();
     let ask = Ask::new(HolderId::new(settings.label.value.clone()), settings.ttl.value);
     let acquired = match wait {
         Some(limit) => coordinator.acquire_within(std::slice::from_ref(&lease), &ask, limit).await?,
@@ -61,7 +62,11 @@ pub async fn acquire(context: &Context, args: &Acquire) -> Result<Exit> {
 pub async fn renew(context: &Context, args: &Renew) -> Result<Exit> {
     let token = token(args.token.as_deref())?;
     let opened = context.open_token(&token).await?;
-    let live = opened.tokens.renew(&token).await?;
+    let Renewed { live, asked } = opened.tokens.renew(&token).await?;
+    if let Some(drain) = asked {
+        let until = output::rfc3339(drain.until);
+        output::say(&format!("`{token}` is {drain}; release it by {until}, or it is taken away then"));
+    }
     let shown = if context.common.json { record(&opened, &token).await? } else { None };
     context.print_json(|| {
         let ttl_ms = live.ttl.get().as_millis() as u64;

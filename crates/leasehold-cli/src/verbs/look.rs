@@ -7,6 +7,7 @@ use crate::output::{self, Reader};
 use crate::view;
 use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::{Coordinator, Error, Inspection, LeaseName, Result};
+use leasehold_work::schedule::is_backfill;
 use serde_json::Value;
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -21,13 +22,14 @@ pub async fn ls(context: &Context, args: &Ls) -> Result<Exit> {
     let mut told = Vec::new();
     loop {
         let coordinator = context.existing().await?;
-        let (leases, damaged) = match coordinator {
+        let Listed { mut leases, damaged, hidden } = match coordinator {
             Some(coordinator) => gather(coordinator, args).await?,
             None => Default::default(),
         };
         let text = if json {
             format!("{}\n", Value::Array(leases.iter().map(view::lease_json).collect()))
         } else {
+            leases.sort_by_key(group);
             output::table(&view::LEASE_HEADER, leases.iter().map(view::lease_row))
         };
         // The lines of a live listing change with every second that passes; programs only want real changes.
@@ -50,9 +52,14 @@ pub async fn ls(context: &Context, args: &Ls) -> Result<Exit> {
         if !args.watch {
             if leases.is_empty() && damaged.is_empty() && !json {
                 output::say(&match coordinator {
+                    Some(_) if hidden > 0 => "no leases to show".to_owned(),
                     Some(_) => "no leases yet".to_owned(),
                     None => format!("no leases yet: there is no store at `{}`", context.settings()?.store.value),
                 });
+            }
+            if hidden > 0 && !json {
+                let what = if hidden == 1 { "lease that has" } else { "leases that have" };
+                output::say(&format!("{hidden} {what} been free for more than a day not shown; add --all"));
             }
             return Ok(damaged.first().map_or(Exit::Done, Exit::from));
         }
@@ -60,26 +67,84 @@ pub async fn ls(context: &Context, args: &Ls) -> Result<Exit> {
     }
 }
 
-async fn gather(coordinator: &Coordinator, args: &Ls) -> Result<(Vec<Inspection>, Vec<Error>)> {
-    let (mut leases, mut damaged) = (Vec::new(), Vec::new());
+/// What a look has found.
+#[derive(Default)]
+struct Listed {
+    leases: Vec<Inspection>,
+    damaged: Vec<Error>,
+    /// How many were left out because nobody has had them for long.
+    hidden: usize,
+}
+
+/// Which come first, for people: what is held, what is held up, and then the rest.
+fn group(lease: &Inspection) -> u8 {
+    match view::state(lease) {
+        "held" => 0,
+        "paused" => 1,
+        "expired" => 2,
+        _ => 3,
+    }
+}
+
+impl Ls {
+    fn names(&self, lease: &LeaseName) -> bool {
+        match self.pattern.as_deref() {
+            Some(pattern) if pattern.contains(['*', '?']) => matches(pattern.as_bytes(), lease.as_str().as_bytes()),
+            Some(prefix) => lease.as_str().starts_with(prefix),
+            None => true,
+        }
+    }
+
+    fn wants(&self, lease: &Inspection) -> bool {
+        let (held, paused) = (lease.record.live_tenure(lease.now).is_some(), lease.record.paused.is_some());
+        let is_any = !(self.held || self.free || self.paused);
+        is_any || self.held && held || self.paused && paused || self.free && !held && !paused
+    }
+
+    /// Whether it is of no interest: free for long, and not asked for by its name.
+    fn hides(&self, lease: &Inspection) -> bool {
+        let record = &lease.record;
+        let at_rest = record.live_tenure(lease.now).is_none() && record.paused.is_none() && record.relocation.is_none();
+        let since = record.idle_since();
+        let is_old = since.is_some_and(|since| lease.now.saturating_since(since) > view::IDLE);
+        !self.all && at_rest && is_old && self.pattern.as_deref() != Some(lease.lease.as_str())
+    }
+}
+
+/// Whether a name matches a pattern, in which `*` stands for anything and `?` for one character.
+fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    match (pattern.split_first(), name.split_first()) {
+        (None, None) => true,
+        (Some((b'*', rest)), _) => matches(rest, name) || name.split_first().is_some_and(|(_, n)| matches(pattern, n)),
+        (Some((b'?', rest)), Some((_, name))) => matches(rest, name),
+        (Some((wanted, rest)), Some((found, name))) => wanted == found && matches(rest, name),
+        _ => false,
+    }
+}
+
+async fn gather(coordinator: &Coordinator, args: &Ls) -> Result<Listed> {
+    let mut listed = Listed::default();
     let mut after: Option<LeaseName> = None;
     loop {
         let page = coordinator.list(after.as_ref(), PAGE).await?;
         after = page.entries.last().map(|(name, _)| name.clone());
         for (name, record) in page.entries {
-            if !args.prefix.as_deref().is_none_or(|prefix| name.as_str().starts_with(prefix)) {
+            if !args.names(&name) || is_backfill(&name) {
                 continue;
             }
             match record {
                 // Its first write was taken back: there never was such a lease.
                 Ok(lease) if lease.record.is_unknown() => {}
-                Ok(lease) if args.held && lease.record.live_tenure(lease.now).is_none() => {}
-                Ok(lease) => leases.push(lease),
-                Err(error) => damaged.push(error),
+                Ok(lease) if !args.wants(&lease) => {}
+                // Not even counted: that was what it was forgotten for.
+                Ok(lease) if view::state(&lease) == "forgotten" && !args.all => {}
+                Ok(lease) if args.hides(&lease) => listed.hidden += 1,
+                Ok(lease) => listed.leases.push(lease),
+                Err(error) => listed.damaged.push(error),
             }
         }
         if !page.more {
-            return Ok((leases, damaged));
+            return Ok(listed);
         }
     }
 }
@@ -97,13 +162,32 @@ pub async fn show(context: &Context, args: &Name) -> Result<Exit> {
 pub async fn history(context: &Context, args: &History) -> Result<Exit> {
     let lease = context.lease(&args.name).await?;
     let history = context.history(&lease).await?;
-    let shown = if args.limit == 0 { history.len() } else { args.limit };
-    let transfers = || history.iter().rev().take(shown);
+    let shown = if args.limit == 0 { history.transfers.len() } else { args.limit };
+    let transfers = || history.transfers.iter().rev().take(shown);
     context.print(
         || Value::Array(transfers().map(|transfer| view::transfer_json(transfer)).collect()),
         || {
             let rows = transfers().map(|transfer| view::transfer_row(transfer, lease.now));
-            output::table(&["EPOCH", "WHEN", "REASON", "HOLDER", "ENDED", "WHY"], rows)
+            output::table(&view::TRANSFER_HEADER, rows)
         },
-    )
+    )?;
+    Ok(history.damaged.first().map_or(Exit::Done, Exit::from))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_anything_and_a_question_mark_for_one() {
+        let fits = |pattern: &str, name: &str| matches(pattern.as_bytes(), name.as_bytes());
+        for (pattern, name) in
+            [("*", "a/b"), ("a*", "a"), ("a*c", "abbc"), ("*/n?", "x/y/n1"), ("a**b", "ab"), ("?", "a")]
+        {
+            assert!(fits(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in [("", "a"), ("a?", "a"), ("a*c", "abbd"), ("*/n?", "x/n"), ("b*", "ab")] {
+            assert!(!fits(pattern, name), "{pattern} {name}");
+        }
+    }
 }

@@ -2,13 +2,17 @@
 
 mod adopt;
 mod advise;
+mod check;
 mod config;
 pub mod doctor;
+mod drain;
 mod drill;
+mod forget;
 mod gate;
 mod git_hook;
 mod guarded;
 mod hold;
+mod init;
 mod look;
 mod man;
 mod mcp;
@@ -28,7 +32,7 @@ mod stats;
 mod work;
 mod write;
 
-use crate::args::{Cli, QueueVerb, Verb};
+use crate::args::{Cli, Monitoring, QueueVerb, ScheduleVerb, Verb};
 use crate::config::{Flags, Settings};
 use crate::context::{Context, coordinator};
 use crate::exit::Exit;
@@ -41,6 +45,10 @@ use std::sync::Arc;
 pub async fn execute(cli: Cli) -> Result<Exit> {
     let context = Arc::new(Context::new(cli.common, flags(&cli.verb)));
     perform(&context, cli.verb).await.map_err(|error| context.complete(error))
+}
+
+fn monitored(flags: Flags, said: &Monitoring) -> Flags {
+    Flags { metrics: said.metrics.clone(), metrics_leases: said.leases.joined(), ..flags }
 }
 
 /// What a verb's own flags say of settings.
@@ -57,7 +65,11 @@ fn flags(verb: &Verb) -> Flags {
             no_files: args.slot.adopt,
             ..held(&args.ttl, &args.label)
         },
-        Verb::Work(args) => Flags { grace: args.grace.clone(), ..held(&args.ttl, &args.label) },
+        Verb::Work(args) => {
+            let own = Flags { grace: args.grace.clone(), ..held(&args.ttl, &args.label) };
+            monitored(own, &args.monitoring)
+        }
+        Verb::Stats(args) => Flags { metrics_leases: args.leases.joined(), ..Flags::default() },
         Verb::Acquire(args) => held(&args.ttl, &args.label),
         Verb::HandOff(args) => held(&args.holder.ttl, &None),
         Verb::Queue(queue) => match &queue.verb {
@@ -68,7 +80,10 @@ fn flags(verb: &Verb) -> Flags {
         #[cfg(feature = "http")]
         Verb::Proxy(args) => Flags { state: args.state.clone(), ..Flags::default() },
         Verb::McpGate(args) => Flags { state: args.state.clone(), ..Flags::default() },
-        Verb::Schedule(args) => Flags { file: args.file.clone(), ..Flags::default() },
+        Verb::Schedule(args) => {
+            let run = if let Some(ScheduleVerb::Run(run)) = &args.verb { run } else { &args.run };
+            monitored(Flags { file: args.file.clone(), ..Flags::default() }, &run.monitoring)
+        }
         _ => Flags::default(),
     }
 }
@@ -83,14 +98,16 @@ async fn perform(context: &Arc<Context>, verb: Verb) -> Result<Exit> {
         Verb::Ls(args) => look::ls(context, &args).await,
         Verb::Show(args) => look::show(context, &args).await,
         Verb::History(args) => look::history(context, &args).await,
-        Verb::Revoke(args) => operate::order(context, &args, Asked::Revoke).await,
+        Verb::Revoke(args) => operate::revoke(context, &args).await,
         Verb::HandOff(args) => operate::hand_off(context, &args).await,
-        Verb::Pause(args) => operate::order(context, &args, Asked::Pause).await,
-        Verb::Resume(args) => operate::order(context, &args, Asked::Resume).await,
+        Verb::Pause(args) => operate::order(context, &args, Asked::Pause, None).await,
+        Verb::Resume(args) => operate::order(context, &args, Asked::Resume, None).await,
         Verb::Advance(args) => operate::advance(context, &args).await,
         Verb::Rewind(args) => operate::rewind(context, &args).await,
+        Verb::Forget(args) => forget::forget(context, &args).await,
         Verb::Schedule(args) => schedule::schedule(context, args).await,
         Verb::Runs(args) => runs::runs(context, &args).await,
+        Verb::Check(args) => check::check(context, &args).await,
         Verb::Stats(args) => stats::stats(context, &args).await,
         Verb::Advise(args) => advise::advise(context, &args).await,
         Verb::Doctor(args) => doctor::doctor(context, &args).await,
@@ -110,9 +127,10 @@ async fn perform(context: &Arc<Context>, verb: Verb) -> Result<Exit> {
         Verb::Mcp(args) => mcp::mcp(context, &args).await,
         Verb::Queue(args) => queue::queue(context, args.verb).await,
         Verb::Work(args) => work::work(context, *args).await,
+        Verb::Init(args) => init::init(&args),
         Verb::Config => config::config(context),
         Verb::Completions(args) => man::completions(&args),
-        Verb::Man => man::man(),
+        Verb::Man(args) => man::man(&args),
     }
 }
 

@@ -4,7 +4,8 @@
 //! job's slots back to the store's time, after its clock was ahead: only those that are still to come, so that no slot up
 //! to the store's time can run again. Non-promise: it does not know whether the clock is right now; `doctor` compares.
 
-use crate::args::{Advance as AdvanceArgs, HandOff, Operate};
+use super::drain;
+use crate::args::{Advance as AdvanceArgs, HandOff, Operate, Revoke};
 use crate::config::{Settings, blame_flag};
 use crate::context::{Context, never_held};
 use crate::exit::Exit;
@@ -13,17 +14,21 @@ use leasehold_core::lease::protocol::{Order, Refusal};
 use leasehold_core::migration;
 use leasehold_core::{
     Epoch, Error, HolderId, Inspection, Kind, Label, LeaseName, Lineage, Nonce, Operated, Ownership, Result, Slot,
-    StoredLineage, Ttl, Who, Why,
+    StoredLineage, Timestamp, Ttl, Who, Why,
 };
 use leasehold_work::schedule::{Journals, slot_text};
 
 /// A longer jump of an epoch is most likely a typing error, and epochs never come back.
 pub const LONGEST_JUMP: u64 = 1_000_000;
 
+pub async fn revoke(context: &Context, args: &Revoke) -> Result<Exit> {
+    order(context, &args.operate, Asked::Revoke, drain::within(&args.draining)?).await
+}
+
 pub async fn hand_off(context: &Context, args: &HandOff) -> Result<Exit> {
     let to = HolderId::new(Some(Label::named("--to", &args.holder.to)?));
     let asked = Asked::HandOff { to, ttl: context.settings()?.ttl.value };
-    order(context, &args.operate, asked).await
+    order(context, &args.operate, asked, drain::within(&args.draining)?).await
 }
 
 pub async fn advance(context: &Context, args: &AdvanceArgs) -> Result<Exit> {
@@ -31,7 +36,7 @@ pub async fn advance(context: &Context, args: &AdvanceArgs) -> Result<Exit> {
     let lineage = args.lineage.as_deref().map(str::parse::<Lineage>).transpose();
     let lineage = lineage.map_err(|e| blame_flag(e, "--lineage"))?;
     let if_lineage = args.if_lineage.as_deref().map(expected).transpose()?;
-    order(context, &args.operate, Asked::Advance(Advance { past, lineage, if_lineage, force: args.force })).await
+    order(context, &args.operate, Asked::Advance(Advance { past, lineage, if_lineage, force: args.force }), None).await
 }
 
 pub async fn rewind(context: &Context, args: &Operate) -> Result<Exit> {
@@ -52,7 +57,7 @@ pub async fn rewind(context: &Context, args: &Operate) -> Result<Exit> {
             format!("no slot of `{job}` is ahead of the store's clock, which shows {now}: {newest}. Nothing changed");
         return Err(Error::new(Kind::Invalid, message));
     }
-    let exit = order(context, args, Asked::Rewind).await?;
+    let exit = order(context, args, Asked::Rewind, None).await?;
     // After the record, which decides: what is left of the journal until then keeps slots back, and lets none run twice.
     journals.rewind(&job).await.map_err(|error| {
         let message = format!("`{job}` was set back, but its journal still has slots to come; run this again");
@@ -114,7 +119,8 @@ fn decided(asked: Asked, record: &Ownership, if_epoch: Option<Epoch>) -> (Option
     }
 }
 
-pub async fn order(context: &Context, args: &Operate, asked: Asked) -> Result<Exit> {
+/// Carries an order out; after the holder was asked to finish, and had so long for it, if that is given.
+pub async fn order(context: &Context, args: &Operate, asked: Asked, drain: Option<Ttl>) -> Result<Exit> {
     let settings = context.settings()?;
     let lease = match asked {
         Asked::HandOff { .. } => LeaseName::to_hold(&args.name)?,
@@ -128,10 +134,14 @@ pub async fn order(context: &Context, args: &Operate, asked: Asked) -> Result<Ex
         asked.check(settings, &lease, &Ownership::default())?;
     }
     let coordinator = context.coordinator().await?;
-    let seen = coordinator.inspect(&lease).await?;
+    let mut seen = coordinator.inspect(&lease).await?;
     asked.check(settings, &lease, &seen.record)?;
     let (takes_away, done) = (asked.takes_away(), asked.done());
     let (expected, order) = decided(asked, &seen.record, if_epoch);
+    if let Some(within) = drain {
+        let asking = drain::Asking { by: by.clone(), why: why.clone(), expected, within };
+        seen = drain::drain(coordinator, seen, asking).await?;
+    }
     let record = match coordinator.operate_if(&lease, by, why, expected, order).await? {
         Operated::Done(record) => *record,
         Operated::HandedOff(grant) => {
@@ -139,16 +149,14 @@ pub async fn order(context: &Context, args: &Operate, asked: Asked) -> Result<Ex
             return context.print(|| view::token_json(token), || format!("{}\n", token.wire()));
         }
         Operated::Refused(refusal) => {
-            let line = view::refusal_line(&lease, &refusal, coordinator.inspect(&lease).await?.now);
+            let now = coordinator.inspect(&lease).await?.now;
             return match *refusal {
                 // What was asked for is already so: say it, change nothing.
                 Refusal::Paused(_) | Refusal::NotPaused => {
-                    output::say(&format!("{line}; nothing changed"));
+                    output::say(&format!("{}; nothing changed", view::refusal_line(&lease, &refusal, now)));
                     Ok(Exit::Done)
                 }
-                // An order that was decided on an older epoch is as stale as a write under one.
-                Refusal::Changed { .. } => Err(Error::new(Kind::Fenced, line)),
-                _ => Err(Error::new(Kind::Invalid, line)),
+                refusal => Err(refused(&lease, &refusal, now)),
             };
         }
     };
@@ -164,6 +172,13 @@ pub async fn order(context: &Context, args: &Operate, asked: Asked) -> Result<Ex
         || view::lease_json(&Inspection { lease: lease.clone(), record, now: seen.now }),
         || format!("{done} `{lease}` in store `{}`, epoch {epoch}{told}", settings.store.value),
     )
+}
+
+/// An order that was not carried out.
+pub fn refused(lease: &LeaseName, refusal: &Refusal, now: Timestamp) -> Error {
+    // One that was decided on an older epoch is as stale as a write under one.
+    let kind = if let Refusal::Changed { .. } = refusal { Kind::Fenced } else { Kind::Invalid };
+    Error::new(kind, view::refusal_line(lease, refusal, now))
 }
 
 /// An epoch that was given by hand.

@@ -1,6 +1,6 @@
 //! `push`: to a git remote, unless a newer epoch has been there.
 
-use super::guarded::{self, admitted, overtaken};
+use super::guarded::{self, Expired, admitted, overtaken};
 use crate::args::Push as Args;
 use crate::context::{Context, token};
 use crate::exit::Exit;
@@ -40,7 +40,8 @@ pub async fn push(context: &Context, args: &Args) -> Result<Exit> {
         Arc::new(Told { resource: redacted(&remote), patience: patience.clone(), is_sent: AtomicBool::new(false) });
     let guard = guard.with_observer(steps.clone());
     let options = PushOptions { rebases: args.rebase.unwrap_or(0) };
-    let pushing = guard.push(&token, &refspecs, options, async || overtaken(context, &guard, &token).await);
+    let expired = Expired::of(args.strict);
+    let pushing = guard.push(&token, &refspecs, options, async || overtaken(context, &guard, &token, expired).await);
     let pushed = match Watch::begin()?.run(&patience, pushing).await {
         Ok(pushed) => pushed,
         Err(cut) => {

@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::{self, relative, rough};
 use leasehold_core::{Error, Inspection, Kind, LeaseName, Outcome, Result, SlotState, Transfer};
-use leasehold_work::schedule::{Entry, Fate, Journal, Journals, slot_text};
+use leasehold_work::schedule::{Entry, Fate, Journal, Journals, Zone, slot_text};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +18,7 @@ struct Row {
 
 pub async fn runs(context: &Context, args: &Args) -> Result<Exit> {
     let job = LeaseName::new(&args.name)?;
+    let since = args.since.as_deref().map(|text| Zone::UTC.parse_instant("--since", text)).transpose()?;
     let nothing = || {
         let message = format!("no slot of `{job}` is known; see `leasehold schedule check` for the jobs there are");
         Error::new(Kind::Invalid, message)
@@ -28,12 +29,17 @@ pub async fn runs(context: &Context, args: &Args) -> Result<Exit> {
     if journal == Journal::default() && seen.record.slot.is_none() {
         return Err(nothing());
     }
-    let rows = rows(journal, &seen, &context.history(&seen).await?);
+    let history = context.history(&seen).await?;
+    let mut rows = rows(journal, &seen, &history.transfers);
+    if let Some(since) = since {
+        rows.retain(|row| row.entry.last.unwrap_or(row.entry.slot) >= since);
+    }
     let header = ["SLOT", "OUTCOME", "WHEN", "RAN FOR", "EXIT", "HOST", "EPOCH", "TRIES"];
     context.print(
         || Value::Array(rows.iter().map(as_json).collect()),
         || output::table(&header, rows.iter().map(|row| as_cells(row, &seen))),
-    )
+    )?;
+    Ok(history.damaged.first().map_or(Exit::Done, Exit::from))
 }
 
 /// Newest first. What the journal missed, because the store was away when it was to be written, is taken from the

@@ -1,6 +1,6 @@
 //! `sql`: statements in one transaction, unless a newer epoch has been there.
 
-use super::guarded::{explain, overtaken};
+use super::guarded::{Expired, explain, overtaken};
 use super::write::read_bounded;
 use crate::args::Sql as Args;
 use crate::context::{Context, token};
@@ -27,7 +27,7 @@ pub async fn sql(context: &Context, args: &Args) -> Result<Exit> {
         return column_of(context, &*guard, column, &token);
     }
     let script = Script::parse(guard.dialect(), &text(args)?)?;
-    overtaken(context, &*guard, &token).await?;
+    overtaken(context, &*guard, &token, Expired::of(args.strict)).await?;
     match guard.run(&token, &script).await {
         Ok(outcome) => tell(context, &*guard, outcome),
         Err(error) => Err(explain(context, &*guard, &token, error).await),

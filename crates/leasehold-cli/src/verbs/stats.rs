@@ -1,83 +1,123 @@
-//! `stats`: what became of runs.
+//! `stats`: what became of runs, and what waits in queues.
 
 use crate::args::Stats as Args;
 use crate::context::Context;
 use crate::exit::Exit;
+use crate::metrics::{Own, Snapshot, all_counters, queue_names, states, text};
 use crate::output;
 use leasehold_core::{Coordinator, Counters, Error, Event, LeaseName, Result};
+use leasehold_work::queue::Queue;
+use leasehold_work::tally::Tally;
 use serde_json::{Map, Value, json};
 
-const PAGE: usize = 500;
+/// What people are shown: those that are alike share a column.
+const COLUMNS: [(&str, &[Event]); 8] = [
+    ("GRANTED", &[Event::Granted]),
+    ("SUCCEEDED", &[Event::Succeeded]),
+    ("FAILED", &[Event::Failed]),
+    ("LOST", &[Event::Lost]),
+    ("DIED", &[Event::Died]),
+    ("SKIPPED", &[Event::SkippedOverlap, Event::AlreadyRun, Event::Paused]),
+    ("DROPPED", &[Event::DroppedTooOld, Event::DroppedCoalesced, Event::DroppedClockAhead]),
+    ("FENCED", &[Event::Fenced]),
+];
+
+/// What is known.
+#[derive(Default)]
+struct Found {
+    leases: Vec<(LeaseName, Counters)>,
+    queues: Vec<(String, Tally)>,
+    damaged: Vec<Error>,
+}
 
 pub async fn stats(context: &Context, args: &Args) -> Result<Exit> {
+    if args.prometheus {
+        return prometheus(context).await;
+    }
     let only = args.name.as_deref().map(LeaseName::new).transpose()?;
-    let (all, damaged) = match (context.existing().await?, only) {
+    let found = match (context.existing().await?, only) {
         (Some(coordinator), Some(lease)) => {
             let counters = coordinator.counters(&lease).await?;
-            (vec![(lease, counters)], Vec::new())
+            Found { leases: vec![(lease, counters)], ..Found::default() }
         }
         (Some(coordinator), None) => gather(coordinator).await?,
-        (None, Some(lease)) => (vec![(lease, Counters::default())], Vec::new()),
-        (None, None) => Default::default(),
+        (None, Some(lease)) => Found { leases: vec![(lease, Counters::default())], ..Found::default() },
+        (None, None) => Found::default(),
     };
-    if args.prometheus {
-        output::print(&prometheus(&all))?;
-    } else {
-        let row = |(lease, counters): &(LeaseName, Counters)| {
-            let counts = Event::ALL.map(|event| counters.get(event).to_string());
-            std::iter::once(lease.to_string()).chain(counts).collect()
-        };
-        context.print(
-            || Value::Array(all.iter().map(|(lease, counters)| as_json(lease, counters)).collect()),
-            || {
-                let events = Event::ALL.map(|event| event.as_str().to_uppercase());
-                let header: Vec<&str> = std::iter::once("NAME").chain(events.iter().map(String::as_str)).collect();
-                output::table(&header, all.iter().map(row))
-            },
-        )?;
+    context.print(
+        || {
+            let leases = found.leases.iter().map(|(lease, counters)| lease_json(lease, counters));
+            Value::Array(leases.chain(found.queues.iter().map(|(queue, tally)| queue_json(queue, tally))).collect())
+        },
+        || tables(&found),
+    )?;
+    told(&found.damaged)
+}
+
+async fn gather(coordinator: &Coordinator) -> Result<Found> {
+    let (leases, mut damaged) = all_counters(coordinator).await?;
+    let mut queues = Vec::new();
+    for name in queue_names(coordinator).await? {
+        let mut tally = Queue::new(coordinator.store().clone(), name.clone()).tally().await?;
+        damaged.append(&mut tally.troubles);
+        queues.push((name.to_string(), tally));
     }
+    Ok(Found { leases, queues, damaged })
+}
+
+/// Says what could not be read, and so was not counted.
+fn told(damaged: &[Error]) -> Result<Exit> {
     damaged.iter().for_each(|error| output::say(&error.to_string()));
     Ok(damaged.first().map_or(Exit::Done, Exit::from))
 }
 
-async fn gather(coordinator: &Coordinator) -> Result<(Vec<(LeaseName, Counters)>, Vec<Error>)> {
-    let (mut all, mut damaged) = (Vec::new(), Vec::new());
-    let mut after: Option<LeaseName> = None;
-    loop {
-        let (page, more) = coordinator.list_counters(after.as_ref(), PAGE).await?;
-        after = page.last().map(|(lease, _)| lease.clone());
-        for (lease, counters) in page {
-            match counters {
-                Ok(counters) => all.push((lease, counters)),
-                Err(error) => damaged.push(error),
-            }
-        }
-        if !more {
-            return Ok((all, damaged));
-        }
-    }
-}
-
-fn as_json(lease: &LeaseName, counters: &Counters) -> Value {
-    let counts: Map<String, Value> =
-        Event::ALL.iter().map(|event| (event.as_str().into(), json!(counters.get(*event)))).collect();
-    json!({ "name": lease.as_str(), "counts": counts })
-}
-
-fn prometheus(all: &[(LeaseName, Counters)]) -> String {
-    let mut text = String::from(
-        "# HELP leasehold_runs_total What became of attempts to run, by lease and outcome.\n\
-         # TYPE leasehold_runs_total counter\n",
-    );
-    for (lease, counters) in all {
-        for event in Event::ALL {
-            // A lease name has no character that the format would have to escape.
-            text.push_str(&format!(
-                "leasehold_runs_total{{lease=\"{lease}\",outcome=\"{}\"}} {}\n",
-                event.as_str(),
-                counters.get(event)
-            ));
-        }
+fn tables(found: &Found) -> String {
+    let row = |(lease, counters): &(LeaseName, Counters)| {
+        let count = |(_, events): &(&str, &[Event])| events.iter().map(|event| counters.get(*event)).sum::<u64>();
+        std::iter::once(lease.to_string()).chain(COLUMNS.iter().map(|column| count(column).to_string())).collect()
+    };
+    let header: Vec<&str> = std::iter::once("NAME").chain(COLUMNS.iter().map(|(title, _)| *title)).collect();
+    let mut text = output::table(&header, found.leases.iter().map(row));
+    if !found.queues.is_empty() {
+        let row = |(queue, tally): &(String, Tally)| {
+            let oldest = tally.oldest.map(|since| output::rough(tally.now.saturating_since(since)));
+            let counts = states(tally).map(|(_, count)| count.to_string());
+            let last = oldest.unwrap_or_else(|| "-".into());
+            std::iter::once(queue.clone()).chain(counts).chain([last]).collect()
+        };
+        let header = ["QUEUE", "READY", "CLAIMED", "DELAYED", "DEAD", "OLDEST"];
+        text = format!("{text}\n{}", output::table(&header, found.queues.iter().map(row)));
     }
     text
+}
+
+fn lease_json(lease: &LeaseName, counters: &Counters) -> Value {
+    let counts: Map<String, Value> =
+        Event::ALL.iter().map(|event| (event.as_str().into(), json!(counters.get(*event)))).collect();
+    json!({
+        "name": lease.as_str(),
+        "counts": counts,
+        "last_run": counters.last_run.map(output::rfc3339),
+        "last_success": counters.last_success.map(output::rfc3339),
+    })
+}
+
+fn queue_json(queue: &str, tally: &Tally) -> Value {
+    let items: Map<String, Value> =
+        states(tally).map(|(state, count)| (state.into(), json!(count))).into_iter().collect();
+    let oldest = tally.oldest.map(|since| tally.now.saturating_since(since).as_millis() as u64);
+    json!({ "queue": queue, "items": items, "oldest_ready_ms": oldest })
+}
+
+/// The families that `--metrics` serves.
+async fn prometheus(context: &Context) -> Result<Exit> {
+    let settings = context.settings()?;
+    let (jobs, requests) = (super::schedule::jobs_here(settings), &context.requests);
+    let found = match context.existing().await? {
+        Some(coordinator) => Snapshot::take(coordinator, &settings.metrics_leases.value).await?,
+        None => Snapshot::default(),
+    };
+    let store = Some(settings.store.value.scheme());
+    output::print(&text(&Own { store, requests, jobs: &jobs }, Some(&found)))?;
+    told(&found.damaged)
 }

@@ -1,6 +1,6 @@
 //! `write`, `publish`, `put`: a file, a folder or an object in a bucket, unless a newer epoch has been there.
 
-use super::guarded;
+use super::guarded::{self, Expired};
 use crate::args::{Publish, Put, Write};
 use crate::context::{Context, token};
 use crate::exit::Exit;
@@ -14,7 +14,7 @@ use std::path::Path;
 pub async fn write(context: &Context, args: &Write) -> Result<Exit> {
     let token = token(args.token.as_deref())?;
     let guard = FileGuard::new(&args.file, guarded::policy(args.once))?;
-    guarded::write(context, &guard, &token, async || {
+    guarded::write(context, &guard, &token, Expired::of(args.strict), async || {
         let Some(path) = &args.from else { return guard.write_from(&token, std::io::stdin().lock()) };
         let file = open(path, "--from ")?;
         if file.metadata().is_ok_and(|m| m.is_dir()) {
@@ -34,7 +34,8 @@ pub async fn publish(context: &Context, args: &Publish) -> Result<Exit> {
         let allowed = "use a folder; single files are for `leasehold write`";
         return Err(Error::invalid("source", args.folder.display(), allowed));
     }
-    guarded::write(context, &guard, &token, async || guard.publish(&token, &args.folder)).await
+    guarded::write(context, &guard, &token, Expired::of(args.strict), async || guard.publish(&token, &args.folder))
+        .await
 }
 
 #[cfg(feature = "full")]
@@ -45,7 +46,10 @@ pub async fn put(context: &Context, args: &Put) -> Result<Exit> {
     let (guard, kind) = crate::targets::object(&args.url, salt, kind, policy)?;
     let mut body = Vec::new();
     read_bounded(&args.file, "", "body", MAX_BODY_BYTES, |from| from.read_to_end(&mut body))?;
-    guarded::write(context, &guard, &token, async || guard.put(&token, body.into(), &kind).await).await
+    guarded::write(context, &guard, &token, Expired::of(args.strict), async || {
+        guard.put(&token, body.into(), &kind).await
+    })
+    .await
 }
 
 #[cfg(not(feature = "full"))]

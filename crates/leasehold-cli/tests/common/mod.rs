@@ -116,6 +116,16 @@ impl Home {
     }
 }
 
+/// The verbs that a page of help lists, below those of `path`.
+pub fn verbs(home: &Home, path: &[&str]) -> Vec<String> {
+    let page = home.done(&[path, &["-h"]].concat()).expect(0).stdout;
+    let lists = page.split("\n\n").filter(|part| !part.starts_with("Options") && !part.starts_with("Arguments"));
+    let lines = lists.flat_map(str::lines).filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    let names = lines.filter_map(|line| line.split_whitespace().next());
+    let names = names.filter(|name| *name != "help" && name.starts_with(|c: char| c.is_ascii_lowercase()));
+    names.map(String::from).collect()
+}
+
 /// A finished command.
 #[derive(Debug)]
 pub struct Done {

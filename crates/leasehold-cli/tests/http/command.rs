@@ -4,6 +4,7 @@ use crate::common::{Home, PATIENCE, eventually};
 use crate::peer::{Answer, once, post};
 use crate::upstream::Upstream;
 use leasehold_core::clock::{Clock, SystemClock};
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -19,15 +20,16 @@ impl Proxy {
         Proxy::to(home, &upstream.url(), extra, None)
     }
 
-    /// To any upstream, trusting the certificates in this file if it is given.
+    /// To any upstream, trusting the certificates in this file if it is given. What it logs is in `proxy.log`.
     pub fn to(home: &Home, url: &str, extra: &[&str], trusted: Option<&str>) -> Self {
+        let log = File::options().create(true).append(true).open(home.path("proxy.log")).unwrap();
         let mut args = vec!["proxy", "--listen", "127.0.0.1:0", "--upstream", url, "--resource", "api", "--json"];
         args.extend(extra);
         let mut child = home
             .leasehold(&args)
             .envs(trusted.map(|file| ("SSL_CERT_FILE", file)))
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(log)
             .spawn()
             .unwrap();
         let mut line = String::new();

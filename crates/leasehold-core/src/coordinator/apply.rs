@@ -8,6 +8,7 @@ use crate::clock::Moment;
 use crate::codec;
 use crate::error::{Error, Kind, Result};
 use crate::grant::Anchor;
+use crate::history;
 use crate::lease::protocol::{Refusal, Request};
 use crate::lease::record::{KIND, Ownership, TRANSFERS_KEPT};
 use crate::migration;
@@ -53,6 +54,9 @@ enum Room {
 /// the lease archives: if all contenders archived at once, they would collide.
 const OVERFULL: usize = TRANSFERS_KEPT + 8;
 
+/// Of a record whose archive cannot be written, the oldest transfers are forgotten beyond so many bytes: half of a record.
+const MOST_UNARCHIVED: usize = codec::MAX_RECORD_BYTES / 2;
+
 impl<'a> LeaseRow<'a> {
     pub(super) fn new(coordinator: &'a Coordinator, lease: &'a LeaseName) -> Self {
         LeaseRow { coordinator, lease, notify: true, looks_first: true, room: Room::Any }
@@ -66,9 +70,10 @@ impl<'a> LeaseRow<'a> {
         }
         match (self.coordinator.archive(self.lease).take(next).await, &self.room) {
             (Ok(archived), _) => next.archived = archived,
-            (Err(_), Room::Wanted) => {}
-            // Waiting does not help. A damaged history stops no work.
-            (Err(error), _) if matches!(error.kind(), Kind::Corrupt | Kind::Unsupported | Kind::Invalid) => {}
+            // Operators have to get through; and a damaged history, which will not get better by waiting, stops no work.
+            (Err(error), room) if matches!(room, Room::Wanted) || history::is_damage(&error) => {
+                next.forget_oldest(MOST_UNARCHIVED);
+            }
             (Err(error), _) => {
                 let message = format!("lease `{}` was not acquired: its history is to be archived first", self.lease);
                 return Err(Error::unavailable(message, error));

@@ -36,8 +36,18 @@ pub struct Coordinator {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     retention: Retention,
-    /// Whether old transfers are archived in the background. Not in tests that count calls.
-    archives_in_background: bool,
+    archiving: Archiving,
+}
+
+/// When the process that was granted a lease archives old transfers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Archiving {
+    /// In the background, unless the record is full.
+    InBackground,
+    /// Only when the record is full: for tests that count calls.
+    WhenFull,
+    /// Never: another process keeps the grant, and makes the write that says how far it is archived.
+    ByOthers,
 }
 
 /// What an acquirer asks for.
@@ -50,12 +60,14 @@ pub struct Ask {
     pub ttl: Ttl,
     /// The slot to claim in the same step.
     pub slot: Option<SlotClaim>,
+    /// How long must have passed since the last run began, whoever ran it, by the store's clock.
+    pub spacing: Option<Duration>,
 }
 
 impl Ask {
     /// Asks for this long, as this holder, without a slot.
     pub fn new(holder: HolderId, ttl: Ttl) -> Self {
-        Ask { holder, ttl, slot: None }
+        Ask { holder, ttl, slot: None, spacing: None }
     }
 }
 
@@ -100,18 +112,24 @@ pub struct Inspection {
 impl Coordinator {
     /// A coordinator on this store and this machine's clock.
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Coordinator { archives_in_background: true, ..Self::with_clock(store, Arc::new(SystemClock)) }
+        Coordinator { archiving: Archiving::InBackground, ..Self::with_clock(store, Arc::new(SystemClock)) }
     }
 
     /// The same with another clock, for tests.
     pub fn with_clock(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
-        Coordinator { store, clock, retention: Retention::default(), archives_in_background: false }
+        Coordinator { store, clock, retention: Retention::default(), archiving: Archiving::WhenFull }
     }
 
     /// The same with this much history.
     #[must_use]
     pub fn with_retention(self, retention: Retention) -> Self {
         Coordinator { retention, ..self }
+    }
+
+    /// The same for a process that does not keep what it is granted: the one that keeps it archives old transfers.
+    #[must_use]
+    pub fn for_others(self) -> Self {
+        Coordinator { archiving: Archiving::ByOthers, ..self }
     }
 
     /// How much history it keeps.
@@ -147,14 +165,12 @@ impl Coordinator {
     pub async fn acquire(&self, lease: &LeaseName, ask: &Ask) -> Result<Acquired> {
         self.store.capabilities().check_ttl(ask.ttl)?;
         lease.check_lease()?;
-        let request =
-            Request::Acquire { lineage: Lineage::random(), holder: ask.holder.clone(), ttl: ask.ttl, slot: ask.slot };
+        let Ask { holder, ttl, slot, spacing } = ask.clone();
+        let request = Request::Acquire { lineage: Lineage::random(), holder, ttl, slot, spacing };
         Ok(match self.apply(lease, &request, Start::Read).await? {
             Ok(Changed { written, .. }) => {
                 let grant = self.granted(lease, &ask.holder, ask.ttl, written)?;
-                if history::due(grant.record()).next().is_some() {
-                    self.archive_granted(&grant).await;
-                }
+                self.archive_granted(&grant).await;
                 Acquired::Granted(Box::new(grant))
             }
             Err(Refused { refusal, seen }) => Acquired::Refused { lease: lease.clone(), refusal, now: seen.anchor.now },
@@ -165,6 +181,9 @@ impl Coordinator {
     /// must archive first.
     async fn archive_granted(&self, grant: &Grant) {
         let (lease, record) = (&grant.token().lease, grant.record());
+        if self.archiving == Archiving::ByOthers || history::due(record).next().is_none() {
+            return;
+        }
         let archive = self.archive(lease);
         if record.transfers.len() > TRANSFERS_KEPT {
             tokio::select! {
@@ -174,19 +193,22 @@ impl Coordinator {
                 // Most of the tenure is for the work.
                 () = self.clock.sleep_until(self.clock.now() + grant.ttl().get() / 4) => {}
             }
-        } else if self.archives_in_background {
+        } else if self.archiving != Archiving::WhenFull {
             self.archive_in_background(lease, record, grant.mark());
         }
     }
 
     /// Takes up a grant that was handed to this process as a token, if it is still in force. One read; it does not renew.
+    /// It archives old transfers, as acquiring does.
     pub async fn adopt(&self, token: &Token) -> Result<Grant> {
         let seen = self.look(&token.lease).await?;
         let held = seen.record.is_held_by(token.claim());
         match seen.record.live_tenure(seen.anchor.now).filter(|_| held) {
             Some(tenure) => {
                 let (holder, ttl) = (tenure.holder.clone(), tenure.ttl);
-                self.granted(&token.lease, &holder, ttl, seen)
+                let grant = self.granted(&token.lease, &holder, ttl, seen)?;
+                self.archive_granted(&grant).await;
+                Ok(grant)
             }
             None => Err(lost_error(token, &protocol::lost(&seen.record))),
         }
@@ -383,7 +405,8 @@ fn no_lineage(lease: &LeaseName) -> Error {
     Error::new(Kind::Corrupt, message)
 }
 
-fn lost_error(token: &Token, refusal: &Refusal) -> Error {
+/// The error of one who held this and no longer does: by whom it was taken, and why, where an operator did it.
+pub fn lost_error(token: &Token, refusal: &Refusal) -> Error {
     let message = match refusal {
         Refusal::Lost { seen, holder, last } if *seen != token.epoch => {
             let how = last.as_ref().map(|transfer| transfer.order_told()).unwrap_or_default();

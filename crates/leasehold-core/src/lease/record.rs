@@ -13,7 +13,9 @@ use crate::time::{Timestamp, Ttl};
 use crate::token::Claim;
 use leasehold_system::undo::{Mend, undone};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The kind of an ownership record, as its header names it.
 pub(crate) const KIND: &str = "ownership";
@@ -57,9 +59,21 @@ pub struct Ownership {
     /// Who last ended a pause.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resumed: Option<OperatorMark>,
+    /// Set while an operator asks the holder to finish. May be over: only the store's clock can tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain: Option<Drain>,
+    /// Set while it is a tombstone: an operator had all forgotten but its epoch, its lineage and its newest slot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forgotten: Option<OperatorMark>,
+    /// When the last tenure began that is over and was not given back untried, in store time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_run: Option<Timestamp>,
     /// Every transfer up to this epoch is in the archive too; zero if none is.
     #[serde(default, skip_serializing_if = "Epoch::is_zero")]
     pub archived: Epoch,
+    /// Transfers up to this epoch were dropped when the lease was forgotten: nobody misses them in its history.
+    #[serde(default, skip_serializing_if = "Epoch::is_zero")]
+    pub dropped: Epoch,
     /// The last transfers, oldest first: all that are not archived, and a few that are. Shared, because each step copies the
     /// record.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -79,7 +93,11 @@ impl Default for Ownership {
             progress: None,
             paused: None,
             resumed: None,
+            drain: None,
+            forgotten: None,
+            last_run: None,
             archived: Epoch::ZERO,
+            dropped: Epoch::ZERO,
             transfers: Vec::new(),
         }
     }
@@ -100,6 +118,18 @@ impl Ownership {
         self.transfers.drain(..surplus.min(archived));
     }
 
+    /// Forgets the oldest transfers until the others have at most so many bytes. They count as archived, and will be missed
+    /// there: whatever they would have proved is unknown.
+    pub(crate) fn forget_oldest(&mut self, most: usize) {
+        let bytes = |transfer: &Arc<Transfer>| serde_json::to_vec(transfer).map_or(0, |bytes| bytes.len());
+        let mut total: usize = self.transfers.iter().map(bytes).sum();
+        while total > most && self.transfers.len() > TRANSFERS_LEFT {
+            let forgotten = self.transfers.remove(0);
+            total -= bytes(&forgotten);
+            self.archived = self.archived.max(forgotten.epoch);
+        }
+    }
+
     /// True for a name that was never written, or whose first write was taken back.
     pub fn is_unknown(&self) -> bool {
         self.epoch == Epoch::ZERO && self.lineage.is_none()
@@ -108,6 +138,22 @@ impl Ownership {
     /// The tenure that has not run out at `now`.
     pub fn live_tenure(&self, now: Timestamp) -> Option<&Tenure> {
         self.tenure.as_ref().filter(|t| now < t.deadline)
+    }
+
+    /// The request to finish that is in force at `now`.
+    pub fn live_drain(&self, now: Timestamp) -> Option<&Drain> {
+        self.drain.as_ref().filter(|drain| drain.epoch == self.epoch && now < drain.until)
+    }
+
+    /// Since when nobody has held it, as far as that is known: when the last tenure ended, or runs out.
+    pub fn idle_since(&self) -> Option<Timestamp> {
+        let over = |last: &Arc<Transfer>| last.at.plus(Duration::from_millis(last.held_for_ms.unwrap_or(0)));
+        self.tenure.as_ref().map(|tenure| tenure.deadline).or_else(|| self.transfers.last().map(over))
+    }
+
+    /// When the last run began, as far as there was one: that of whoever has it, or had it last.
+    pub fn last_run_began(&self) -> Option<Timestamp> {
+        self.tenure.as_ref().map(|tenure| tenure.granted_at).or(self.last_run)
     }
 
     /// True when this claim is the tenure in the record, run out or not.
@@ -219,4 +265,23 @@ pub struct OperatorMark {
     pub at: Timestamp,
     /// The nonce of the request, so that a lost reply can be told from another operator's order.
     pub nonce: Nonce,
+}
+
+/// An operator asks the holder of one epoch to finish. The lease is kept for the operator meanwhile: nobody new gets it until
+/// the time is over, or the epoch has moved on.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Drain {
+    /// Who asks, why and when.
+    pub asked: OperatorMark,
+    /// The epoch whose holder is asked.
+    pub epoch: Epoch,
+    /// Until when, in store time. After that the request counts for nothing.
+    pub until: Timestamp,
+}
+
+impl fmt::Display for Drain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "asked to finish by {}: {}", self.asked.by, self.asked.why)
+    }
 }

@@ -2,8 +2,10 @@
 
 use crate::support::faults::{Call, Fault};
 use crate::{ask, bench, granted, name};
+use leasehold_core::distribution::REQUESTS;
 use leasehold_core::store::Change;
-use leasehold_core::{Event, Key, Kind, Ownership, Shelf, Store, codec};
+use leasehold_core::{Distribution, EndedRun, Event, Key, Kind, Ownership, Shelf, Store, codec};
+use std::time::Duration;
 
 #[tokio::test]
 async fn every_event_has_its_own_counter() {
@@ -31,6 +33,24 @@ async fn counting_survives_contention_and_reports_an_absent_store() {
     assert_eq!(bench.leases.counters(&name()).await.unwrap().get(Event::Granted), 1);
     bench.store.plan(|_, _| Fault::Fails(Kind::Unavailable));
     assert_eq!(bench.leases.count(&name(), Event::Granted).await.unwrap_err().kind(), Kind::Unavailable);
+}
+
+#[tokio::test]
+async fn a_run_is_counted_with_how_long_it_and_its_renewals_took() {
+    let bench = bench();
+    let mut renewals = Distribution::default();
+    renewals.add(REQUESTS, Duration::from_millis(40));
+    let run =
+        |event, seconds, renewals| EndedRun { event: Some(event), took: Some(Duration::from_secs(seconds)), renewals };
+    bench.leases.count_run(&name(), &run(Event::Succeeded, 2, renewals.clone())).await.unwrap();
+    let first = bench.leases.counters(&name()).await.unwrap();
+    bench.leases.count_run(&name(), &run(Event::Failed, 70, renewals)).await.unwrap();
+    let both = bench.leases.counters(&name()).await.unwrap();
+    assert_eq!((both.get(Event::Succeeded), both.get(Event::Failed), both.get(Event::Granted)), (1, 1, 0));
+    assert_eq!((both.durations.count(), both.durations.sum()), (2, Duration::from_secs(72)));
+    assert_eq!((both.renewals.count(), both.renewals.worst()), (2, Duration::from_millis(40)));
+    assert!(first.last_success.is_some() && both.last_success == first.last_success, "{both:?}");
+    assert!(both.last_run.is_some() && both.last_run <= both.last_success, "{both:?}");
 }
 
 #[tokio::test]

@@ -8,6 +8,8 @@
 mod busy;
 mod calls;
 mod counting;
+mod damaged_history;
+mod draining;
 mod history;
 mod moving;
 #[path = "../support/mod.rs"]

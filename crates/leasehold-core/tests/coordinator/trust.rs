@@ -140,6 +140,7 @@ async fn check_window(store: &Faulty, clock: &ManualClock, trust_until: Moment) 
         holder: holder(2),
         ttl: ttl(TTL),
         slot: None,
+        spacing: None,
     };
     let decision = decide(&record, &other, then);
     prop_assert!(matches!(decision, Decision::Refuse(Refusal::Held { .. })), "granted at {then:?}: {decision:?}");

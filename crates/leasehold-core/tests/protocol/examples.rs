@@ -7,6 +7,7 @@ use leasehold_core::{
     Checkpoint, Claim, Epoch, HolderId, Nonce, Outcome, Ownership, Reason, SLOT_RUNS, Slot, SlotState, TRANSFERS_KEPT,
 };
 use std::sync::Arc;
+use std::time::Duration;
 
 const TTL: u64 = 90;
 
@@ -16,6 +17,7 @@ fn acquire(nonce: u128) -> Request {
         holder: holder(nonce),
         ttl: ttl(TTL),
         slot: None,
+        spacing: None,
     }
 }
 
@@ -25,7 +27,7 @@ fn acquire_slot(nonce: u128, slot: u64, after_failure: AfterFailure) -> Request 
 
 fn acquire_claim(nonce: u128, slot: SlotClaim) -> Request {
     let (lineage, slot) = (leasehold_core::Lineage::from_u128(1), Some(slot));
-    Request::Acquire { lineage, holder: holder(nonce), ttl: ttl(TTL), slot }
+    Request::Acquire { lineage, holder: holder(nonce), ttl: ttl(TTL), slot, spacing: None }
 }
 
 fn claim_of(slot: u64, after_failure: AfterFailure) -> SlotClaim {
@@ -570,6 +572,7 @@ fn the_largest_possible_record_still_encodes() {
         holder: worst(1000),
         ttl: leasehold_core::Ttl::MAX,
         slot: Some(slot),
+        spacing: None,
     };
     let past = Epoch::HIGHEST_ADVANCE;
     let mut record = write(&Ownership::default(), &order(0, Order::Advance { past, lineage: None }), long);
@@ -601,4 +604,133 @@ fn the_largest_possible_record_still_encodes() {
     println!("the largest record has {} of {MAX_RECORD_BYTES} bytes", bytes.len());
     assert!(bytes.len() > MAX_RECORD_BYTES / 2, "the bound is so far off that this test shows nothing");
     assert_eq!(codec::decode::<Ownership>("ownership", &bytes, "x").unwrap(), record);
+}
+
+fn drain(within: u64) -> Order {
+    Order::Drain { within: ttl(within) }
+}
+
+fn spaced(nonce: u128, seconds: u64) -> Request {
+    let mut request = acquire(nonce);
+    if let Request::Acquire { spacing, .. } = &mut request {
+        *spacing = Some(Duration::from_secs(seconds));
+    }
+    request
+}
+
+#[test]
+fn a_holder_that_is_asked_to_finish_goes_on_renewing_and_nobody_new_gets_the_lease() {
+    let draining = write(&held_by_1(), &operate(9, drain(30)), 1_000);
+    assert_eq!(draining.epoch, epoch(1), "asking moves no epoch");
+    let asked = draining.drain.clone().unwrap();
+    assert_eq!((asked.epoch, asked.until, asked.asked.by.as_str()), (epoch(1), at(31_000), "ann"));
+    let renewed = write(&draining, &renew(1, 1), 2_000);
+    assert_eq!(renewed.drain, draining.drain, "a renewal does not end it");
+    let free = write(&renewed, &release(1, 1, Outcome::Succeeded), 3_000);
+    assert!(matches!(refused(&free, &acquire(2), 30_999), Refusal::Draining(found) if found == asked));
+    // It runs out by itself.
+    assert_eq!(write(&free, &acquire(2), 31_000).drain, None);
+    // The one who asked takes it, on the epoch that was seen.
+    let taken = write(&free, &operate(10, hand_off(3)), 4_000);
+    assert_eq!((taken.epoch, taken.drain.as_ref()), (epoch(2), None));
+}
+
+#[test]
+fn a_second_request_to_finish_takes_the_place_of_the_first_and_a_revocation_ends_both() {
+    let first = write(&held_by_1(), &operate(9, drain(30)), 1_000);
+    assert_eq!(decide(&first, &operate(9, drain(30)), at(2_000)), Decision::AlreadyApplied);
+    let second = write(&first, &operate(10, drain(60)), 2_000);
+    assert_eq!(second.drain.as_ref().map(|drain| drain.until), Some(at(62_000)));
+    assert_eq!(write(&second, &operate(11, Order::Revoke), 3_000).drain, None);
+}
+
+#[test]
+fn nobody_is_asked_to_finish_where_nobody_holds() {
+    let free = write(&held_by_1(), &release(1, 1, Outcome::Succeeded), 5);
+    for record in [Ownership::default(), free] {
+        assert_eq!(refused(&record, &operate(9, drain(30)), 6), Refusal::NotHeld);
+    }
+    assert_eq!(refused(&held_by_1(), &operate(9, drain(30)), TTL * 1000), Refusal::NotHeld, "it has run out");
+    // Nor on an epoch that nobody has seen.
+    let mut order = operate(9, drain(30));
+    if let Request::Operate { expected, .. } = &mut order {
+        *expected = Some(epoch(7));
+    }
+    assert!(matches!(refused(&held_by_1(), &order, 6), Refusal::Changed { .. }));
+}
+
+#[test]
+fn a_paused_lease_is_drained_and_stays_paused() {
+    let paused = write(&held_by_1(), &operate(50, Order::Pause), 1);
+    let drained = write(&paused, &operate(9, drain(30)), 2);
+    let free = write(&drained, &release(1, 1, Outcome::Succeeded), 3);
+    assert!(matches!(refused(&free, &acquire(2), 4), Refusal::Paused(_)));
+    let revoked = write(&free, &operate(10, Order::Revoke), 5);
+    assert!(revoked.paused.is_some() && revoked.drain.is_none());
+}
+
+#[test]
+fn a_run_keeps_its_distance_from_the_last_one_whoever_ran_it_and_however_it_ended() {
+    for outcome in [Outcome::Succeeded, Outcome::Failed, Outcome::Lost] {
+        let over = write(&held_by_1(), &release(1, 1, outcome), 5_000);
+        assert_eq!(refused(&over, &spaced(2, 600), 599_999), Refusal::TooSoon { began: at(0), until: at(600_000) });
+        assert_eq!(write(&over, &spaced(2, 600), 600_000).epoch, epoch(2));
+        assert_eq!(write(&over, &acquire(2), 5_001).epoch, epoch(2), "who does not ask for it is not held up");
+    }
+    // A run that died counts from when it began.
+    let died = held_by_1();
+    assert!(matches!(refused(&died, &spaced(2, 600), TTL * 1000), Refusal::TooSoon { .. }));
+    assert_eq!(write(&died, &spaced(2, 600), 600_000).epoch, epoch(2));
+    // One that is at it is told as that.
+    assert!(matches!(refused(&died, &spaced(2, 600), 1), Refusal::Held { .. }));
+}
+
+#[test]
+fn what_was_never_started_keeps_nobody_away_and_does_not_hide_the_run_before_it() {
+    let untried = write(&held_by_1(), &release(1, 1, Outcome::NotStarted), 5_000);
+    assert_eq!(write(&untried, &spaced(2, 600), 5_001).epoch, epoch(2));
+    let mut record = write(&held_by_1(), &release(1, 1, Outcome::Succeeded), 5_000);
+    for turn in 2..60 {
+        record = write(&record, &acquire(u128::from(turn)), 5_000 + turn);
+        record = write(&record, &release(turn, u128::from(turn), Outcome::NotStarted), 5_000 + turn);
+        record.transfers.drain(..record.transfers.len() - 1);
+    }
+    assert!(matches!(refused(&record, &spaced(99, 600), 6_000), Refusal::TooSoon { began, .. } if began == at(0)));
+}
+
+#[test]
+fn a_clock_that_was_set_back_keeps_nobody_away_for_ever() {
+    let day = 86_400_000;
+    let ahead = write(&Ownership::default(), &acquire(1), 365 * day);
+    let over = write(&ahead, &release(1, 1, Outcome::Succeeded), 365 * day);
+    assert_eq!(write(&over, &spaced(2, 600), day).epoch, epoch(2));
+    // A little ahead is what two servers may differ by.
+    assert!(matches!(refused(&over, &spaced(2, 600), 365 * day - 1_000), Refusal::TooSoon { .. }));
+}
+
+#[test]
+fn a_forgotten_lease_leaves_a_tombstone_and_goes_on_from_its_epoch() {
+    let day = Duration::from_secs(86_400);
+    let forget = |nonce| operate(nonce, Order::Forget { idle: day });
+    let over = write(&held_by_1(), &release(1, 1, Outcome::Succeeded), 5_000);
+    let old = 5_000 + 86_400_000;
+    assert!(matches!(refused(&held_by_1(), &forget(9), 1), Refusal::Held { .. }));
+    assert_eq!(refused(&over, &forget(9), old - 1), Refusal::Recent { since: at(5_000) });
+    let tombstone = write(&over, &forget(9), old);
+    assert_eq!((tombstone.epoch, tombstone.lineage), (over.epoch, over.lineage));
+    assert!(tombstone.transfers.is_empty() && !tombstone.is_unknown());
+    assert_eq!(decide(&tombstone, &forget(9), at(old)), Decision::AlreadyApplied);
+    assert!(matches!(refused(&tombstone, &forget(10), old), Refusal::Forgotten(_)));
+    let again = write(&tombstone, &acquire(2), old + 1);
+    assert_eq!((again.epoch, again.lineage, again.forgotten.as_ref()), (epoch(2), over.lineage, None));
+    // A holder from before is as lost as ever.
+    assert!(matches!(refused(&again, &release(1, 1, Outcome::Succeeded), old + 2), Refusal::Lost { .. }));
+}
+
+#[test]
+fn a_slot_of_a_forgotten_job_is_not_run_again() {
+    let done = write(&Ownership::default(), &acquire_slot(1, 1_000, AfterFailure::Leave), 1_000);
+    let done = write(&done, &release(1, 1, Outcome::Succeeded), 2_000);
+    let tombstone = write(&done, &operate(9, Order::Forget { idle: Duration::ZERO }), 3_000);
+    assert!(matches!(refused(&tombstone, &acquire_slot(2, 1_000, AfterFailure::Retry), 3_001), Refusal::AlreadyRun(_)));
 }

@@ -8,17 +8,20 @@ use leasehold_core::lease::protocol::{
 use leasehold_core::relocation::{Relocation, Step};
 use leasehold_core::{Checkpoint, Claim, Nonce, Outcome, Ownership, Slot, Timestamp};
 use proptest::prelude::*;
+use std::time::Duration;
 
 /// What to do next, before it is known which tenures there will have been.
 #[derive(Debug, Clone)]
 pub(crate) enum Op {
-    Acquire { again: Option<usize>, ttl: u64, slot: Option<(u64, bool)> },
+    Acquire { again: Option<usize>, ttl: u64, slot: Option<(u64, bool)>, spacing: Option<u64> },
     Renew { which: usize, ttl: u64, marker: bool },
     Release { which: usize, outcome: Outcome },
     Checkpoint { which: usize },
     Complete { which: usize, outcome: Outcome },
     Revoke { by: usize, again: Option<usize> },
     HandOff { by: usize, again: Option<usize>, ttl: u64 },
+    Drain { by: usize, again: bool, within: u64 },
+    Forget { by: usize, again: bool, idle: u64 },
     Pause { by: usize, again: bool },
     Resume { by: usize, again: bool, earlier: bool },
     Advance { by: usize, past: u64 },
@@ -29,7 +32,7 @@ pub(crate) enum Op {
 /// The same with every nonce and claim filled in.
 #[derive(Debug, Clone)]
 pub(crate) enum Concrete {
-    Acquire { nonce: u128, ttl: u64, slot: Option<(u64, bool)>, gives_up: Option<u64> },
+    Acquire { nonce: u128, ttl: u64, slot: Option<(u64, bool)>, gives_up: Option<u64>, spacing: Option<u64> },
     Renew(Claim, u64),
     Release(Claim, Outcome),
     Checkpoint(Claim),
@@ -41,6 +44,8 @@ pub(crate) enum Concrete {
 pub(crate) enum ConcreteOrder {
     Revoke,
     HandOff { to: u128, ttl: u64 },
+    Drain { within: u64 },
+    Forget { idle: u64 },
     Pause,
     Resume { pause: u128 },
     Advance { past: u64 },
@@ -61,13 +66,18 @@ pub(crate) fn ops() -> impl Strategy<Value = Vec<(u64, Op)>> {
     let which = prop_oneof![4 => Just(0_usize), 2 => 1..4_usize, 1 => 90..92_usize];
     let slot = prop_oneof![1 => Just(None), 2 => (1..5_u64, any::<bool>()).prop_map(Some)];
     let by = 0..2_usize;
+    let spacing = prop_oneof![3 => Just(None), 1 => prop_oneof![Just(500_u64), Just(3_000)].prop_map(Some)];
     let op = prop_oneof![
-        8 => (again.clone(), ttls.clone(), slot).prop_map(|(again, ttl, slot)| Op::Acquire { again, ttl, slot }),
+        8 => (again.clone(), ttls.clone(), slot, spacing)
+            .prop_map(|(again, ttl, slot, spacing)| Op::Acquire { again, ttl, slot, spacing }),
         4 => (which.clone(), ttls.clone(), any::<bool>()).prop_map(|(which, ttl, marker)| Op::Renew { which, ttl, marker }),
         4 => (which.clone(), outcome.clone()).prop_map(|(which, outcome)| Op::Release { which, outcome }),
         2 => which.clone().prop_map(|which| Op::Checkpoint { which }),
         3 => (which, outcome).prop_map(|(which, outcome)| Op::Complete { which, outcome }),
         2 => (by.clone(), again.clone()).prop_map(|(by, again)| Op::Revoke { by, again }),
+        2 => (by.clone(), any::<bool>(), ttls.clone())
+            .prop_map(|(by, again, within)| Op::Drain { by, again, within }),
+        1 => (by.clone(), any::<bool>(), 0..1_500_u64).prop_map(|(by, again, idle)| Op::Forget { by, again, idle }),
         2 => (by.clone(), again, ttls).prop_map(|(by, again, ttl)| Op::HandOff { by, again, ttl }),
         2 => (by.clone(), any::<bool>()).prop_map(|(by, again)| Op::Pause { by, again }),
         4 => (by.clone(), any::<bool>(), prop::bool::weighted(0.2))
@@ -97,6 +107,8 @@ pub(crate) struct History {
     pub(crate) tenures: Vec<Claim>,
     pub(crate) drawn: u128,
     pub(crate) operator_nonces: Vec<u128>,
+    pub(crate) last_drain: Option<u128>,
+    pub(crate) last_forget: Option<u128>,
     pub(crate) last_pause: Option<u128>,
     pub(crate) last_resume: Option<u128>,
     /// How many requests have met a lease that is about to leave.
@@ -134,11 +146,11 @@ impl History {
         let given_up = given_up.map(|migration| Op::Relocate { by: 0, migration, step: 1, evict: false });
         let op = given_up.as_ref().unwrap_or(op);
         let concrete = match *op {
-            Op::Acquire { again, ttl, slot } => {
+            Op::Acquire { again, ttl, slot, spacing } => {
                 let nonce = self.holder_nonce(again);
                 // Some know of the slot whose run died, and give it up.
                 let gives_up = self.record.slot.filter(|_| ttl == 5_000).map(|mark| mark.slot.0.as_millis());
-                Concrete::Acquire { nonce, ttl, slot, gives_up }
+                Concrete::Acquire { nonce, ttl, slot, gives_up, spacing }
             }
             Op::Renew { which, ttl, .. } => Concrete::Renew(self.claim(which), ttl),
             Op::Release { which, outcome } => Concrete::Release(self.claim(which), outcome),
@@ -153,6 +165,16 @@ impl History {
             Op::HandOff { by, again, ttl } => {
                 let to = self.holder_nonce(again);
                 Concrete::Operate { nonce: self.fresh(), by, order: ConcreteOrder::HandOff { to, ttl } }
+            }
+            Op::Drain { by, again, within } => {
+                let nonce = self.last_drain.filter(|_| again).unwrap_or_else(|| self.fresh());
+                self.last_drain = Some(nonce);
+                Concrete::Operate { nonce, by, order: ConcreteOrder::Drain { within } }
+            }
+            Op::Forget { by, again, idle } => {
+                let nonce = self.last_forget.filter(|_| again).unwrap_or_else(|| self.fresh());
+                self.last_forget = Some(nonce);
+                Concrete::Operate { nonce, by, order: ConcreteOrder::Forget { idle } }
             }
             Op::Pause { by, again } => {
                 let nonce = self.last_pause.filter(|_| again).unwrap_or_else(|| self.fresh());
@@ -183,7 +205,7 @@ impl History {
 pub(crate) fn request(concrete: &Concrete, marker: bool) -> Request {
     let report = || Report { marker: Some("half".parse().unwrap()), checkpoint: Some(Checkpoint::new("x").unwrap()) };
     match *concrete {
-        Concrete::Acquire { nonce, ttl, slot, gives_up } => Request::Acquire {
+        Concrete::Acquire { nonce, ttl, slot, gives_up, spacing } => Request::Acquire {
             lineage: leasehold_core::Lineage::from_u128(1),
             holder: holder(nonce),
             ttl: ttl.try_into().unwrap(),
@@ -192,6 +214,7 @@ pub(crate) fn request(concrete: &Concrete, marker: bool) -> Request {
                 after_failure: if retry { AfterFailure::Retry } else { AfterFailure::Leave },
                 gives_up: gives_up.map(|slot| Slot(at(slot))),
             }),
+            spacing: spacing.map(Duration::from_millis),
         },
         Concrete::Renew(claim, ttl) => {
             Request::Renew { claim, ttl: ttl.try_into().unwrap(), progress: marker.then(report) }
@@ -208,6 +231,8 @@ pub(crate) fn request(concrete: &Concrete, marker: bool) -> Request {
             order: match *order {
                 ConcreteOrder::Revoke => Order::Revoke,
                 ConcreteOrder::HandOff { to, ttl } => Order::HandOff { to: holder(to), ttl: ttl.try_into().unwrap() },
+                ConcreteOrder::Drain { within } => Order::Drain { within: within.try_into().unwrap() },
+                ConcreteOrder::Forget { idle } => Order::Forget { idle: Duration::from_millis(idle) },
                 ConcreteOrder::Pause => Order::Pause,
                 ConcreteOrder::Resume { pause } => Order::Resume { pause: Nonce::from_u128(pause) },
                 ConcreteOrder::Advance { past } => Order::Advance { past: epoch(past), lineage: None },
@@ -236,6 +261,11 @@ pub(crate) fn answer(decision: &Decision) -> Answer {
         Decision::Refuse(refusal) => Answer::No(match refusal {
             Refusal::Held { .. } => "held",
             Refusal::Paused(_) => "paused",
+            Refusal::Draining(_) => "draining",
+            Refusal::TooSoon { .. } => "too soon",
+            Refusal::NotHeld => "not held",
+            Refusal::Recent { .. } => "recent",
+            Refusal::Forgotten(_) => "forgotten",
             Refusal::AlreadyRun(_) => "already run",
             Refusal::Interrupted(_) => "interrupted",
             Refusal::Lost { .. } => "lost",
@@ -267,6 +297,7 @@ pub(crate) fn play(
         now += wait;
         let (concrete, request) = history.concrete(op);
         let expected = spec.step(&concrete, now);
+        spec.is_known |= expected == Answer::Write;
         let before = std::mem::take(&mut history.record);
         let decision = decide(&before, &request, at(now));
         let step = Decided { before, request, now: at(now), decision };

@@ -20,6 +20,11 @@ fn every_answer_is_the_specifications() {
             let holder = next.tenure.as_ref().map(|t| (t.holder.nonce.as_u128(), t.deadline.as_millis()));
             prop_assert_eq!(holder, spec.holder);
             prop_assert_eq!(next.paused.is_some(), spec.paused.is_some());
+            let drain = next.drain.as_ref();
+            let drain = drain.map(|d| (d.asked.nonce.as_u128(), d.epoch.get(), d.until.as_millis()));
+            prop_assert_eq!(drain, spec.drain);
+            prop_assert_eq!(next.forgotten.as_ref().map(|mark| mark.nonce.as_u128()), spec.forgotten);
+            prop_assert_eq!(next.last_run.map(|at| at.as_millis()), spec.last_run);
             let slot = next.slot.map(|m| (m.slot.0.as_millis(), m.state, m.epoch.get()));
             prop_assert_eq!(slot, spec.slot);
             prop_assert_eq!(next.slot.map_or(0, |m| m.runs), spec.runs);
@@ -44,6 +49,8 @@ fn histories_reach_every_answer() {
                 Request::Operate { order, .. } => match order {
                     Order::Revoke => "revoke",
                     Order::HandOff { .. } => "hand off",
+                    Order::Drain { .. } => "drain",
+                    Order::Forget { .. } => "forget",
                     Order::Pause => "pause",
                     Order::Resume { .. } => "resume",
                     Order::Advance { .. } => "advance",
@@ -64,6 +71,19 @@ fn histories_reach_every_answer() {
         "acquire No(\"held\")",
         "acquire No(\"lost\")",
         "acquire No(\"paused\")",
+        "acquire No(\"draining\")",
+        "acquire No(\"too soon\")",
+        "forget Write",
+        "forget Already",
+        "forget No(\"forgotten\")",
+        "forget No(\"never held\")",
+        "forget No(\"held\")",
+        "forget No(\"paused\")",
+        "forget No(\"draining\")",
+        "forget No(\"recent\")",
+        "drain Write",
+        "drain Already",
+        "drain No(\"not held\")",
         "acquire No(\"already run\")",
         "acquire No(\"interrupted\")",
         "rewind Write",
@@ -114,7 +134,9 @@ fn the_epoch_rises_on_every_transfer_and_on_nothing_else() {
                 Request::Operate { order: Order::Relocate { step, .. }, .. } => {
                     matches!(step, relocation::Step::Leave { .. }) && taken.before.live_tenure(taken.now).is_some()
                 }
-                Request::Operate { order, .. } => !matches!(order, Order::Pause | Order::Resume { .. }),
+                Request::Operate { order, .. } => {
+                    !matches!(order, Order::Drain { .. } | Order::Forget { .. } | Order::Pause | Order::Resume { .. })
+                }
                 _ => false,
             };
             if transfers {
@@ -208,6 +230,15 @@ fn a_write_changes_only_what_its_request_allows() {
             let before = &step.before;
             let mut allowed = before.clone();
             (allowed.newborn, allowed.lineage) = (next.newborn, next.lineage);
+            // A tenure that ends leaves when it began; a request to finish ends with its epoch.
+            if before.tenure.is_some() && (next.epoch > before.epoch || next.tenure.is_none()) {
+                let untried = matches!(&step.request, Request::Release { outcome: Outcome::NotStarted, .. });
+                let began = before.tenure.as_ref().map(|tenure| tenure.granted_at);
+                allowed.last_run = if untried { before.last_run } else { began };
+            }
+            if next.epoch > before.epoch {
+                (allowed.drain, allowed.forgotten) = (None, None);
+            }
             match &step.request {
                 Request::Renew { progress, .. } => {
                     let (old, new) = (allowed.tenure.as_mut().unwrap(), next.tenure.as_ref().unwrap());
@@ -229,7 +260,27 @@ fn a_write_changes_only_what_its_request_allows() {
                         }
                     }
                 }
-                Request::Operate { order: Order::Pause, .. } => allowed.paused = next.paused.clone(),
+                Request::Operate { order: Order::Forget { .. }, .. } => {
+                    // All but what keeps numbers and slots from coming twice.
+                    let kept = Ownership {
+                        epoch: before.epoch,
+                        lineage: before.lineage,
+                        healed: before.healed,
+                        slot: before.slot,
+                        last_run: before.last_run_began(),
+                        archived: before.epoch,
+                        dropped: before.epoch,
+                        forgotten: next.forgotten.clone(),
+                        ..Ownership::default()
+                    };
+                    prop_assert!(next.forgotten.is_some());
+                    prop_assert_eq!(next, &kept);
+                    return Ok(());
+                }
+                Request::Operate { order: Order::Drain { .. }, .. } => allowed.drain = next.drain.clone(),
+                Request::Operate { order: Order::Pause, .. } => {
+                    (allowed.paused, allowed.forgotten) = (next.paused.clone(), None);
+                }
                 Request::Operate { order: Order::Resume { .. }, .. } => {
                     prop_assert!(next.paused.is_none());
                     (allowed.paused, allowed.resumed) = (None, next.resumed.clone());
@@ -245,7 +296,7 @@ fn a_write_changes_only_what_its_request_allows() {
                 }
                 Request::Operate { order: Order::Relocate { .. }, .. } => {
                     (allowed.epoch, allowed.tenure) = (next.epoch, None);
-                    allowed.relocation = next.relocation.clone();
+                    (allowed.relocation, allowed.drain) = (next.relocation.clone(), None);
                 }
                 Request::Operate { order: Order::HandOff { .. }, .. } => {
                     (allowed.epoch, allowed.tenure) = (next.epoch, next.tenure.clone());

@@ -1,4 +1,4 @@
-//! The specification: deliberately naive, it keeps five facts and forgets the rest of the record.
+//! The specification: deliberately naive, it keeps a few facts and forgets the rest of the record.
 
 use crate::histories::{Concrete, ConcreteOrder};
 use leasehold_core::{Claim, Outcome, SlotState};
@@ -16,6 +16,17 @@ pub(crate) struct Spec {
     pub(crate) epoch: u64,
     /// The nonce of whoever holds it, and the deadline.
     pub(crate) holder: Option<(u128, u64)>,
+    /// When it was granted.
+    pub(crate) since: u64,
+    /// When the last run began that is over.
+    pub(crate) last_run: Option<u64>,
+    /// Who asks to finish, under which epoch, until when.
+    pub(crate) drain: Option<(u128, u64, u64)>,
+    pub(crate) forgotten: Option<u128>,
+    /// Whether anything was ever written.
+    pub(crate) is_known: bool,
+    /// When the last tenure ended, or an operator moved the epoch; nothing after it was forgotten.
+    pub(crate) idle_since: Option<u64>,
     pub(crate) paused: Option<u128>,
     pub(crate) resumed: Option<u128>,
     /// The migration that has it on its way, and whether it is gone.
@@ -39,8 +50,46 @@ impl Spec {
         self.holder.filter(|(_, deadline)| now < *deadline).map(|(nonce, _)| nonce)
     }
 
-    pub(crate) fn transfer(&mut self, nonce: u128, to: u64, grant: Option<u64>) -> Answer {
-        self.epoch = to;
+    /// The present tenure is over.
+    fn end(&mut self, tried: bool, at: u64) {
+        if self.holder.take().is_some() {
+            self.idle_since = Some(at);
+            if tried {
+                self.last_run = Some(self.since);
+            }
+        }
+    }
+
+    fn forget(&mut self, nonce: u128, idle: u64, now: u64) -> Answer {
+        use Answer::{Already, No, Write};
+        let since = self.holder.map(|(_, deadline)| deadline).or(self.idle_since);
+        match self.forgotten {
+            Some(old) if old == nonce => Already,
+            Some(_) => No("forgotten"),
+            None if !self.is_known => No("never held"),
+            None if self.live(now).is_some() => No("held"),
+            None if self.paused.is_some() => No("paused"),
+            None if self.drain.is_some_and(|(_, epoch, until)| epoch == self.epoch && now < until) => No("draining"),
+            None if since.is_some_and(|since| now < since + idle) => No("recent"),
+            None => {
+                self.end(true, now);
+                (self.forgotten, self.drain, self.resumed, self.idle_since) = (Some(nonce), None, None, None);
+                self.nonces.clear();
+                self.released.clear();
+                Write
+            }
+        }
+    }
+
+    fn is_too_soon(&self, spacing: u64, now: u64) -> bool {
+        let began = if self.holder.is_some() { Some(self.since) } else { self.last_run };
+        began.is_some_and(|began| now < began + spacing)
+    }
+
+    pub(crate) fn transfer(&mut self, nonce: u128, to: u64, grant: Option<u64>, now: u64) -> Answer {
+        self.end(true, now);
+        (self.epoch, self.since, self.drain, self.forgotten) = (to, now, None, None);
+        self.idle_since = Some(now);
         self.nonces.push(nonce);
         self.holder = grant.map(|deadline| (nonce, deadline));
         Answer::Write
@@ -62,7 +111,7 @@ impl Spec {
                     No("lost")
                 }
             }
-            Concrete::Acquire { nonce, ttl, slot, gives_up } => {
+            Concrete::Acquire { nonce, ttl, slot, gives_up, spacing } => {
                 if let (Some((wanted, retry)), Some((last, state, _))) = (slot, self.slot) {
                     let over =
                         matches!(state, SlotState::Done | SlotState::Rewound) || (state == SlotState::Failed && !retry);
@@ -76,6 +125,12 @@ impl Spec {
                 if self.paused.is_some() {
                     return No("paused");
                 }
+                if self.drain.is_some_and(|(_, epoch, until)| epoch == self.epoch && now < until) {
+                    return No("draining");
+                }
+                if spacing.is_some_and(|spacing| self.is_too_soon(spacing, now)) {
+                    return No("too soon");
+                }
                 // Nobody holds it by now, so a slot that is said to be running is not.
                 if let (Some((wanted, retry)), Some((last, SlotState::Running, _))) = (slot, self.slot)
                     && (wanted == last && self.runs >= 3 && !retry || wanted > last && gives_up != Some(last))
@@ -87,7 +142,7 @@ impl Spec {
                     self.runs = if again { self.runs + 1 } else { 1 };
                     self.slot = Some((wanted, SlotState::Running, self.epoch + 1));
                 }
-                self.transfer(nonce, self.epoch + 1, Some(now + ttl))
+                self.transfer(nonce, self.epoch + 1, Some(now + ttl), now)
             }
             Concrete::Renew(c, ttl) => {
                 if !ours(self, c) || self.live(now).is_none() {
@@ -109,7 +164,7 @@ impl Spec {
                     let known = back && self.knows(c.nonce.as_u128());
                     return No(if known { "already released" } else { "lost" });
                 }
-                self.holder = None;
+                self.end(outcome != Outcome::NotStarted, now);
                 self.released.insert((c.epoch.get(), c.nonce.as_u128()), outcome);
                 self.close(c.epoch.get(), outcome);
                 Write
@@ -141,25 +196,32 @@ impl Spec {
                     {
                         self.slot = Some((slot, SlotState::Running, self.epoch + 1));
                     }
-                    self.transfer(to, self.epoch + 1, Some(now + ttl))
+                    self.transfer(to, self.epoch + 1, Some(now + ttl), now)
                 }
                 _ if self.knows(nonce) => Already,
+                ConcreteOrder::Drain { .. } if self.drain.is_some_and(|(old, ..)| old == nonce) => Already,
+                ConcreteOrder::Drain { .. } if self.live(now).is_none() => No("not held"),
+                ConcreteOrder::Drain { within } => {
+                    self.drain = Some((nonce, self.epoch, now + within));
+                    Write
+                }
+                ConcreteOrder::Forget { idle } => self.forget(nonce, idle, now),
                 ConcreteOrder::Revoke if self.epoch == 0 => No("never held"),
-                ConcreteOrder::Revoke => self.transfer(nonce, self.epoch + 1, None),
-                ConcreteOrder::Advance { past } => self.transfer(nonce, (self.epoch + 1).max(past + 1), None),
+                ConcreteOrder::Revoke => self.transfer(nonce, self.epoch + 1, None, now),
+                ConcreteOrder::Advance { past } => self.transfer(nonce, (self.epoch + 1).max(past + 1), None, now),
                 ConcreteOrder::Rewind if self.epoch == 0 => No("never held"),
                 ConcreteOrder::Rewind => {
                     if self.slot.is_some_and(|(slot, ..)| slot > now) {
                         (self.slot, self.runs) = (Some((now, SlotState::Rewound, self.epoch + 1)), 1);
                     }
-                    self.transfer(nonce, self.epoch + 1, None)
+                    self.transfer(nonce, self.epoch + 1, None, now)
                 }
                 ConcreteOrder::Relocate { migration, step, evict } => self.relocate(nonce, migration, step, evict, now),
                 ConcreteOrder::Pause => match self.paused {
                     Some(other) if other != nonce => No("paused"),
                     Some(_) => Already,
                     None => {
-                        self.paused = Some(nonce);
+                        (self.paused, self.forgotten) = (Some(nonce), None);
                         Write
                     }
                 },
@@ -183,9 +245,10 @@ impl Spec {
             (0, None) if self.live(now).is_some() && !evict => No("held"),
             (0, None) => {
                 if self.live(now).is_some() {
-                    self.transfer(nonce, self.epoch + 1, None);
+                    self.transfer(nonce, self.epoch + 1, None, now);
                 }
-                (self.holder, self.leaving) = (None, Some((migration, false)));
+                self.end(true, now);
+                (self.drain, self.leaving) = (None, Some((migration, false)));
                 Write
             }
             (1 | 3, None) => Already,

@@ -37,9 +37,7 @@ impl Shared {
                 if let Some(body) = body {
                     let _ = tokio::time::timeout(DISCARD_TIME, discard(body)).await;
                 }
-                if problem.is_loud() {
-                    (self.say)(problem.detail());
-                }
+                problem.log();
                 problem.response()
             }
         }
@@ -59,7 +57,8 @@ impl Shared {
                     (Some(_), Some(key)) => Some(Name::new(&token, key)),
                     _ => None,
                 };
-                self.fenced(head, body, token, name).await
+                let (lease, epoch) = (token.lease.clone(), token.epoch);
+                self.fenced(head, body, token, name).await.map_err(|problem| problem.of(lease, epoch))
             }
         }
     }
@@ -244,7 +243,9 @@ impl Shared {
             }
             Page::HighWater => self.high_water()?,
             Page::Seal(token) => {
-                drop(self.fence.admit(&token, Purpose::Seal).await?);
+                let (lease, epoch) = (token.lease.clone(), token.epoch);
+                let sealed = self.fence.admit(&token, Purpose::Seal).await;
+                drop(sealed.map_err(|problem| problem.of(lease, epoch))?);
                 self.high_water()?
             }
         };

@@ -85,7 +85,6 @@ pub(crate) struct Shared {
     pub(crate) client: Client<HttpsConnector<HttpConnector>, Outgoing>,
     pub(crate) replays: Option<Cache>,
     pub(crate) places: Arc<Semaphore>,
-    pub(crate) say: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
 /// The proxy.
@@ -141,7 +140,7 @@ impl Proxy {
             ttl: settings.ttl,
             label: settings.label.clone(),
             upstream_timeout: limits.upstream_timeout,
-            say: say.clone(),
+            say,
         };
         let client = Client::builder(TokioExecutor::new())
             .pool_idle_timeout(Duration::from_secs(30))
@@ -150,7 +149,7 @@ impl Proxy {
             .build(connector(settings.upstream.is_encrypted(), limits.client_timeout)?);
         let places = Arc::new(Semaphore::new(limits.max_requests));
         let replays = settings.replay.clone().map(Cache::new);
-        Ok(Proxy { shared: Arc::new(Shared { settings, fence, client, replays, places, say }), own_lease })
+        Ok(Proxy { shared: Arc::new(Shared { settings, fence, client, replays, places }), own_lease })
     }
 
     /// Sees that the store still knows what this machine's files say about the resource: the error of a store that was
@@ -262,7 +261,7 @@ async fn converse(
 }
 
 /// The way to a server: plain, or encrypted with the system's certificate authorities.
-fn connector(encrypted: bool, timeout: Duration) -> Result<HttpsConnector<HttpConnector>> {
+pub(crate) fn connector(encrypted: bool, timeout: Duration) -> Result<HttpsConnector<HttpConnector>> {
     let mut plain = HttpConnector::new();
     plain.enforce_http(false);
     plain.set_nodelay(true);
@@ -288,6 +287,6 @@ fn connector(encrypted: bool, timeout: Duration) -> Result<HttpsConnector<HttpCo
 }
 
 /// Whether a URL's way is encrypted.
-fn is_encrypted(uri: &Uri) -> bool {
+pub(crate) fn is_encrypted(uri: &Uri) -> bool {
     uri.scheme_str() == Some("https")
 }

@@ -13,6 +13,8 @@ use serde_json::json;
 /// The header with both numbers of a refusal: `held=41 seen=42`.
 pub(crate) const FENCED: HeaderName = HeaderName::from_static("leasehold-fenced");
 
+const REFUSED: &str = "refused";
+
 /// What is wrong with a request.
 #[derive(Debug)]
 pub(crate) struct Problem {
@@ -21,12 +23,14 @@ pub(crate) struct Problem {
     detail: String,
     numbers: Option<(Epoch, Epoch)>,
     retry_after: Option<u64>,
+    /// The lease of the request, and its epoch.
+    of: Option<(LeaseName, Epoch)>,
 }
 
 impl Problem {
     pub(crate) fn new(status: StatusCode, kind: Kind, detail: impl Into<String>) -> Self {
         let retry_after = (status == StatusCode::SERVICE_UNAVAILABLE).then_some(1);
-        Problem { status, kind, detail: detail.into(), numbers: None, retry_after }
+        Problem { status, kind, detail: detail.into(), numbers: None, retry_after, of: None }
     }
 
     pub(crate) fn bad(detail: impl Into<String>) -> Self {
@@ -58,12 +62,52 @@ impl Problem {
         Problem { numbers: Some((held, seen)), ..Problem::from(error) }
     }
 
-    pub(crate) fn detail(&self) -> &str {
-        &self.detail
+    /// The same, of a request under this lease.
+    pub(crate) fn of(self, lease: LeaseName, epoch: Epoch) -> Self {
+        Problem { of: Some((lease, epoch)), ..self }
     }
 
-    pub(crate) fn is_loud(&self) -> bool {
-        self.kind == Kind::Regressed
+    /// Logs the refusal: the lease and the epochs, and nothing else of the request.
+    pub(crate) fn log(&self) {
+        let (status, error, detail) = (self.status.as_u16(), self.kind.as_str(), &self.detail);
+        let Some((lease, epoch)) = &self.of else {
+            // A look at a proxy that stands by is no news.
+            if self.kind != Kind::Unavailable {
+                tracing::info!(outcome = REFUSED, status, error, "a request was refused ({status}): {detail}");
+            }
+            return;
+        };
+        let (what, lease, epoch) = (format!("a request of `{lease}`, epoch {epoch},"), lease.as_str(), epoch.get());
+        match self.kind {
+            Kind::Regressed => {
+                tracing::error!(
+                    lease,
+                    epoch,
+                    outcome = REFUSED,
+                    status,
+                    error,
+                    "{what} was refused ({status}): {detail}"
+                );
+            }
+            Kind::Unavailable => {
+                tracing::info!(
+                    lease,
+                    epoch,
+                    outcome = REFUSED,
+                    status,
+                    error,
+                    "{what} was refused ({status}): {detail}"
+                );
+            }
+            _ => tracing::warn!(
+                lease,
+                epoch,
+                outcome = REFUSED,
+                status,
+                error,
+                "{what} was refused ({status}): {detail}"
+            ),
+        }
     }
 
     pub(crate) fn response(&self) -> Response<Reply> {

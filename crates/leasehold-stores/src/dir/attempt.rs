@@ -18,6 +18,7 @@ pub struct Attempt<'root> {
     root: &'root Root,
     folder: PathBuf,
     next: Mark,
+    is_erase: bool,
     staged: Staged,
 }
 
@@ -77,7 +78,7 @@ impl<'root> Attempt<'root> {
         let staged = root
             .stage(&Version::encode(next_mark, base.map(|base| base.tag), next))
             .map_err(|e| failed(e, "cannot write a new version for", &folder))?;
-        Ok(Some(Attempt { root, folder, next: next_mark, staged }))
+        Ok(Some(Attempt { root, folder, next: next_mark, is_erase: next.is_none(), staged }))
     }
 
     /// Links the file to its number; false if another file is there.
@@ -122,7 +123,9 @@ impl<'root> Attempt<'root> {
                 return Err(self.unknown("another version of that number was followed"));
             }
         }
-        numbers.retain(|number| number.saturating_add(KEPT) <= self.next.number);
+        // The trace of an erase is the last version for long: nothing of what was erased is to stay beside it.
+        let kept = if self.is_erase { 1 } else { KEPT };
+        numbers.retain(|number| number.saturating_add(kept) <= self.next.number);
         let swap = Swap::Done { revision: self.next.revision(), now: self.staged.now };
         Ok((swap, Old { folder: self.folder, numbers }))
     }

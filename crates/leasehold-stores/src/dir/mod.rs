@@ -36,6 +36,9 @@
 //! and a crash takes back, after another has followed it; whoever then links that number a second time finds that what
 //! follows does not follow *it*, and is not told that it won.
 //!
+//! An erase that counts removes every version before its own, or what was erased would stay on the disk. Whoever then links
+//! one of these numbers a second time finds by the same look that what follows is missing, or does not follow it.
+//!
 //! A link whose answer was lost (NFS) shows as "exists already"; then the tag in that file tells whether it is ours.
 //!
 //! # Time

@@ -95,6 +95,32 @@ fn a_process_that_sleeps_after_its_link_is_never_told_that_it_lost() {
 }
 
 #[test]
+fn an_erase_leaves_nothing_of_what_it_erased_and_lets_no_sleeper_win() {
+    let mut strays = 0;
+    for before in [0, 1, 2, KEPT + 3] {
+        for during in [1, 2, 5] {
+            let folder = folder();
+            let root = root(&folder);
+            go_on(&root, before);
+            let sleeper = prepare(&root, current(&root).as_ref());
+            go_on(&root, during);
+            let erased = Attempt::run(&root, &key(), current(&root).as_ref(), None).unwrap();
+            assert!(matches!(erased, Swap::Done { .. }));
+            let number = before + during + 1;
+            assert_eq!(root.numbers(&root.folder(&key())).unwrap(), [number], "only the trace is left");
+            if sleeper.publish().unwrap() {
+                strays += 1;
+                assert_eq!(sleeper.confirm().unwrap_err().kind(), Kind::Indeterminate);
+            }
+            assert_eq!(current(&root), None, "it is erased");
+            go_on(&root, 1);
+            assert_eq!(newest(&root).unwrap().0.number, number + 1, "numbers go on");
+        }
+    }
+    assert!(strays > 0, "no sleeper made a link");
+}
+
+#[test]
 fn a_stray_version_lets_no_other_sleeper_win() {
     let folder = folder();
     let root = root(&folder);

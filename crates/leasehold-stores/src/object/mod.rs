@@ -254,10 +254,11 @@ impl BucketNamespace {
         let mut entries: Vec<(LeaseName, Versioned)> = Vec::new();
         let mut last: Option<LeaseName> = None;
         let mut token = None;
-        for _ in 0..MAX_PAGES {
-            let wanted = limit - entries.len();
-            // One more, because the offset itself may be listed.
-            let asked = Asked { after, last: last.as_ref(), token: token.take(), count: wanted.saturating_add(1) };
+        for turn in 0..MAX_PAGES {
+            // One more, for an offset may be listed itself. After a first page that was not enough, as many as there may be:
+            // most names are of erased records then.
+            let count = if turn == 0 { limit.saturating_add(1) } else { MAX_KEYS };
+            let asked = Asked { after, last: last.as_ref(), token: token.take(), count };
             let mut page = self.names(shelf, &asked).await?;
             last = page.names.last().cloned().or(last);
             let mut names = page.names.drain(..);
@@ -283,7 +284,14 @@ impl BucketNamespace {
 
     /// A value of a listing; none if it has been erased since.
     async fn value(&self, shelf: Shelf, name: LeaseName) -> Result<Option<(LeaseName, Versioned)>> {
-        let stored = self.get(&self.path(&Key::new(shelf, &name))).await?.0;
+        let stored = match self.get(&self.path(&Key::new(shelf, &name))).await {
+            Ok((stored, _)) => stored,
+            // A damaged object must not hide the others. No record decodes from nothing, and no swap expects this.
+            Err(e) if e.kind() == Kind::Corrupt => {
+                return Ok(Some((name, Versioned { bytes: Vec::new(), revision: Revision("damaged".into()) })));
+            }
+            Err(e) => return Err(e),
+        };
         Ok(stored.and_then(|stored| Some((name, stored.versioned()?))))
     }
 }

@@ -8,6 +8,7 @@ use super::statements::Table;
 use super::tls::{self, Trust};
 use crate::url::{Address, Secret};
 use leasehold_core::{Result, printable};
+use leasehold_system::accounts;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,9 +86,7 @@ impl Config {
         let read = || {
             let user = match address.user.clone().or_else(|| from("user", "PGUSER")) {
                 Some(user) => user,
-                None => from("user", "USER")
-                    .or_else(|| variable("LOGNAME"))
-                    .ok_or("no user is given; name one in it or in PGUSER")?,
+                None => from("user", "USER").or_else(|| variable("LOGNAME")).unwrap_or_else(accounts::own),
             };
             let path = Some(address.path.clone()).filter(|path| !path.is_empty());
             let database = path.or_else(|| from("dbname", "PGDATABASE")).unwrap_or_else(|| user.clone());
@@ -257,9 +256,15 @@ mod tests {
     }
 
     #[test]
+    fn without_a_user_it_is_the_account_as_for_libpq() {
+        let found = read("postgres://h", &[]).unwrap();
+        assert_eq!(found.user, accounts::own());
+        assert_eq!(read("postgres://h", &[("LOGNAME", "me")]).unwrap().user, "me");
+    }
+
+    #[test]
     fn what_cannot_be_used_is_refused_in_words() {
         let me = [("USER", "me")];
-        assert!(refusal("postgres://h", &[]).contains("no user is given"));
         assert!(refusal("postgres://h?sslmode=maybe", &me).contains("sslmode `maybe` is not `disable`"));
         assert!(refusal("postgres://h", &[("USER", "me"), ("PGSSLMODE", "maybe")]).contains("sslmode `maybe`"));
         assert!(refusal("postgres://h?sslmode=verify-ca", &me).contains("name it with sslrootcert"));

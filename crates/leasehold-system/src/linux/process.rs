@@ -222,6 +222,11 @@ pub(crate) fn is_among(strangers: &HashMap<i32, Entry>, pid: i32) -> bool {
     strangers.get(&pid).is_some_and(|stranger| entry(pid).is_some_and(|now| now.started == stranger.started))
 }
 
+/// Whether all of it has exited. A number that nobody has is not dead.
+pub(crate) fn is_dead(pid: i32) -> bool {
+    entry(pid).is_some_and(|entry| !entry.is_alive(pid))
+}
+
 /// Kills a process if it is a child of ours: nobody else can be given its number while we have not reaped it.
 pub(crate) fn kill_child(pid: i32) {
     let Some(number) = Pid::from_raw(pid) else { return };

@@ -4,6 +4,7 @@ use super::claimer::{Claimed, Claimer};
 use super::grant::{ItemGrant, watch_item};
 use super::queue::{Added, NewItem, Queue};
 use crate::backlog::{Addition, Attempt, Backlog, Content, ItemView, JanitorReport, Ordered, Wait, Warn, read_bounded};
+use crate::tally::{DeadLetter, Tally};
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use leasehold_core::cell::Start;
@@ -11,7 +12,7 @@ use leasehold_core::clock::Clock;
 use leasehold_core::hints::Opening;
 use leasehold_core::item::{FollowUp, Item, ItemId, ItemName, Payload, Reason, State};
 use leasehold_core::lease::protocol::Report;
-use leasehold_core::{Key, Label, LeaseName, Live, Result, Shelf, Timestamp, Token, Ttl, progress_age};
+use leasehold_core::{Error, Key, Label, LeaseName, Live, Result, Shelf, Timestamp, Token, Ttl, progress_age};
 use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
@@ -147,6 +148,18 @@ impl Backlog for Queue {
         let Ordered { by, why, if_epoch, order } = order;
         let (item, token) = self.operate_on(id, by, why, |seen| if_epoch.or(Some(seen)), order).await?;
         Ok((ItemView::Item(self.item(id.clone()), Box::new(item)), token))
+    }
+
+    async fn tally(&self) -> Result<Tally> {
+        self.tally().await
+    }
+
+    async fn dead_letters(&self, troubles: &mut Vec<Error>) -> Result<Vec<DeadLetter>> {
+        self.dead_letters(troubles).await
+    }
+
+    async fn is_finished(&self) -> Result<bool> {
+        self.is_finished().await
     }
 
     async fn clean(&self, warn: Warn) -> Result<JanitorReport> {

@@ -27,6 +27,7 @@
 mod apply;
 mod backlog;
 mod claimer;
+mod counting;
 mod grant;
 mod janitor;
 mod line;

@@ -13,7 +13,7 @@ use leasehold_core::clock::{Clock, SystemClock};
 use leasehold_core::item::name::{DedupeKey, ItemId, ItemName, LinePosition, Priority, QueueName};
 use leasehold_core::item::payload::Payload;
 use leasehold_core::item::protocol::{Order, Refusal, Request};
-use leasehold_core::item::record::{Attempts, FollowUp, Item, Reason, State};
+use leasehold_core::item::record::{Attempts, Event, FollowUp, Item, Reason, State, What};
 use leasehold_core::lease::protocol::Report;
 use leasehold_core::{
     Anchor, Epoch, Error, Grant, HolderId, Kind, Lineage, Nonce, Remedy, Result, Revision, Store, Timestamp, Token,
@@ -409,9 +409,22 @@ pub(super) fn missing(name: &ItemName) -> Error {
 fn lost(name: &ItemName, token: &Token, item: &Item) -> Error {
     let (held, seen, state) = (token.epoch, item.epoch, item.state.as_str());
     let what = if seen == held { format!("epoch {held} ran out") } else { format!("held={held} seen={seen}") };
+    let order = item.history.iter().rev().find(|event| event.epoch > held && is_order(event.what));
+    let order = order.filter(|_| seen != held).map(order_told).unwrap_or_default();
     let holder = item.tenure().filter(|_| seen != held).map(|tenure| tenure.holder.clone());
-    let error = Error::new(Kind::Lost, format!("item `{name}` was lost: {what}, it is {state} now"));
+    let error = Error::new(Kind::Lost, format!("item `{name}` was lost: {what}, {order}it is {state} now"));
     error.with_epochs(held, seen).with_holder(holder)
+}
+
+const fn is_order(what: What) -> bool {
+    matches!(what, What::Retried | What::Cancelled | What::HandedOff | What::Evicted | What::Moved)
+}
+
+/// An operator's order, in words that others can follow.
+fn order_told(event: &Event) -> String {
+    let by = event.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+    let why = event.why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+    format!("{}{by}{why}, ", event.what.as_str().replace('_', " "))
 }
 
 pub(super) fn too_large(name: &ItemName, bytes: usize, most: usize) -> Error {

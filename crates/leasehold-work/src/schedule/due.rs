@@ -9,7 +9,9 @@
 
 use crate::schedule::journal::Journal;
 use crate::schedule::slots::Schedule;
-use leasehold_core::{Error, Event, Outcome, Ownership, Result, SLOT_RUNS, Slot, SlotMark, SlotState, Timestamp};
+use leasehold_core::{
+    Epoch, Error, Event, History, Outcome, Ownership, Result, SLOT_RUNS, Slot, SlotMark, SlotState, Timestamp,
+};
 use std::time::Duration;
 
 /// Slots that are claimed by so much more than the store's clock shows were claimed while it was ahead.
@@ -261,24 +263,46 @@ pub enum Owed {
 }
 
 impl Owed {
-    /// By the job's record and journal, and by what became of the slot in an earlier backfill.
-    pub fn of(record: &Ownership, journal: &Journal, backfilled: Option<SlotState>, slot: Slot) -> Self {
+    /// By all that is known of the job, and by what became of the slot in an earlier backfill.
+    pub fn of(known: &Known<'_>, backfilled: Option<SlotState>, slot: Slot) -> Self {
         match backfilled {
-            _ if has_succeeded(record, journal, slot) => Owed::Nothing,
+            _ if known.has_succeeded(slot) => Owed::Nothing,
             Some(SlotState::Done) => Owed::Nothing,
             Some(_) => Owed::Run,
-            None if journal.has_forgotten(slot) => Owed::Forgotten,
+            None if known.may_have_succeeded(slot) || known.journal.has_forgotten(slot) => Owed::Forgotten,
             None => Owed::Run,
         }
     }
 }
 
-/// Whether anybody knows that this slot has succeeded. What the journal missed because the store was away, the lease's own
-/// record may remember.
-pub fn has_succeeded(record: &Ownership, journal: &Journal, slot: Slot) -> bool {
-    let is_done = record.slot.is_some_and(|mark| mark.slot == slot && mark.state == SlotState::Done);
-    let mut runs = record.transfers.iter().filter(|transfer| transfer.slot == Some(slot));
-    is_done || journal.has_succeeded(slot) || runs.any(|transfer| transfer.outcome == Some(Outcome::Succeeded))
+/// All that is known of a job.
+#[derive(Debug)]
+pub struct Known<'a> {
+    /// The record of its lease.
+    pub record: &'a Ownership,
+    /// Every transfer of that, also those that the record has dropped.
+    pub history: &'a History,
+    /// What became of its slots.
+    pub journal: &'a Journal,
+}
+
+impl Known<'_> {
+    /// Whether anybody knows that this slot has succeeded. What the journal missed because the store was away, or because the
+    /// run was killed, the lease's own transfers tell.
+    pub fn has_succeeded(&self, slot: Slot) -> bool {
+        let is_done = self.record.slot.is_some_and(|mark| mark.slot == slot && mark.state == SlotState::Done);
+        let mut runs = self.history.transfers.iter().filter(|transfer| transfer.slot == Some(slot));
+        let ran_well = runs.any(|transfer| transfer.outcome == Some(Outcome::Succeeded));
+        is_done || ran_well || self.journal.has_succeeded(slot)
+    }
+
+    /// Whether a transfer is missing that may have told of a success which the journal missed.
+    fn may_have_succeeded(&self, slot: Slot) -> bool {
+        let is_known = |epoch: &Epoch| self.history.transfers.iter().any(|transfer| transfer.epoch == *epoch);
+        let begun = self.journal.entries.iter().filter(|entry| entry.slot == slot && entry.last.is_none());
+        let is_lost = begun.filter_map(|entry| entry.epoch).any(|epoch| !is_known(&epoch));
+        (is_lost || !self.history.damaged.is_empty()) && !self.journal.is_settled(slot)
+    }
 }
 
 #[cfg(test)]
@@ -307,7 +331,8 @@ mod tests {
     fn begun(record: &Ownership, at: Slot, gives_up: Option<Slot>) -> Ownership {
         let claim = SlotClaim { gives_up, ..SlotClaim::new(at, AfterFailure::Leave) };
         let holder = HolderId::new(None);
-        let request = Request::Acquire { lineage: Lineage::from_u128(1), holder, ttl: Ttl::MIN, slot: Some(claim) };
+        let (lineage, slot) = (Lineage::from_u128(1), Some(claim));
+        let request = Request::Acquire { lineage, holder, ttl: Ttl::MIN, slot, spacing: None };
         after(record, &request, at.0)
     }
 
@@ -370,11 +395,29 @@ mod tests {
     fn a_backfill_runs_what_failed_and_asks_about_what_was_forgotten() {
         let record = ended(&begun(&Ownership::default(), slot(1), None), Outcome::Succeeded);
         let journal = Journal { forgotten_to: Some(slot(3)), ..Journal::default() };
-        let owed = |journal: &Journal, backfilled, at| Owed::of(&record, journal, backfilled, at);
+        let history = History { transfers: record.transfers.clone(), damaged: Vec::new() };
+        let owed = |journal: &Journal, backfilled, at| {
+            Owed::of(&Known { record: &record, history: &history, journal }, backfilled, at)
+        };
         assert_eq!(owed(&Journal::default(), Some(SlotState::Failed), slot(1)), Owed::Nothing);
         assert_eq!(owed(&journal, Some(SlotState::Done), slot(2)), Owed::Nothing);
         assert_eq!(owed(&journal, Some(SlotState::Failed), slot(2)), Owed::Run);
         assert_eq!(owed(&journal, None, slot(2)), Owed::Forgotten);
         assert_eq!(owed(&Journal::default(), None, slot(2)), Owed::Run);
+    }
+
+    #[test]
+    fn a_backfill_runs_nothing_that_the_archive_knows_to_have_succeeded_or_may_have_known() {
+        let mut record = ended(&begun(&Ownership::default(), slot(1), None), Outcome::Succeeded);
+        record = ended(&begun(&record, slot(2), None), Outcome::Failed);
+        let transfers = std::mem::take(&mut record.transfers);
+        let owed = |history: &History, at| {
+            Owed::of(&Known { record: &record, history, journal: &Journal::default() }, None, at)
+        };
+        let archived = History { transfers, damaged: Vec::new() };
+        assert_eq!((owed(&archived, slot(1)), owed(&archived, slot(2))), (Owed::Nothing, Owed::Run));
+        let lost = Error::new(leasehold_core::Kind::Corrupt, "a segment is damaged");
+        let damaged = History { transfers: Vec::new(), damaged: vec![lost] };
+        assert_eq!(owed(&damaged, slot(1)), Owed::Forgotten);
     }
 }

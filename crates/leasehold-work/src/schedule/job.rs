@@ -5,11 +5,17 @@
 
 use crate::schedule::due::CatchUp;
 use crate::schedule::slots::{Schedule, Zone};
+use leasehold_core::secret::WebUrl;
 use leasehold_core::{Error, Kind, LeaseName, Result, Slot, Timestamp, Ttl, format_duration, parse_duration};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// The folder of a job's leases that backfills claim slots under.
+const BACKFILL: &str = "backfill";
+/// A slot that has not started for so long is late, unless the job says otherwise.
+const LATE_AFTER: Duration = Duration::from_secs(300);
 
 /// A table as it is written.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -31,6 +37,7 @@ pub struct JobTable {
     jitter: Option<String>,
     #[serde(default)]
     env: BTreeMap<String, String>,
+    env_file: Option<OneOrMany>,
     cwd: Option<PathBuf>,
     #[serde(default)]
     guards: Vec<String>,
@@ -39,6 +46,19 @@ pub struct JobTable {
     timeout: Option<String>,
     progress_timeout: Option<String>,
     on: Option<OneOrMany>,
+    ping: Option<SecretText>,
+    late_after: Option<String>,
+}
+
+/// What is not to be seen in a log.
+#[derive(Clone, Deserialize)]
+#[serde(transparent)]
+struct SecretText(String);
+
+impl std::fmt::Debug for SecretText {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("***")
+    }
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -66,6 +86,8 @@ pub struct Job {
     pub name: LeaseName,
     /// When it is due.
     pub schedule: Schedule,
+    /// The same, as it is written.
+    pub timing: Timing,
     /// The program and its arguments.
     pub argv: Vec<String>,
     /// How long the lease lasts unless renewed; the scheduler's own if none.
@@ -80,6 +102,8 @@ pub struct Job {
     pub jitter: Duration,
     /// Variables for the command.
     pub env: BTreeMap<String, String>,
+    /// Files of variables, read at each start; `env` counts more.
+    pub env_file: Vec<PathBuf>,
     /// Where it runs; where the file is if none.
     pub cwd: Option<PathBuf>,
     /// Resources that older runs are shut out of.
@@ -94,6 +118,55 @@ pub struct Job {
     pub progress_timeout: Option<Duration>,
     /// The labels of machines that run it; any machine if empty.
     pub on: Vec<String>,
+    /// The URL that is told when it starts and how it ended.
+    pub ping: Option<WebUrl>,
+    /// A slot that has not started for so long is late.
+    pub late_after: Duration,
+}
+
+/// When a job is due, as it is written.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timing {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cron: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    every: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tz: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    dst: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    dst_fold: Option<String>,
+}
+
+impl Timing {
+    /// What it means.
+    pub fn schedule(&self) -> Result<Schedule> {
+        let zone = self.tz.as_deref().map_or(Ok(Zone::UTC), |tz| field("tz", tz.parse()))?;
+        let gap = field("dst", self.dst.as_deref().map(str::parse).transpose())?;
+        let fold = field("dst_fold", self.dst_fold.as_deref().map(str::parse).transpose())?;
+        match (&self.cron, &self.every) {
+            (Some(line), None) => field("cron", Schedule::new(line, zone, gap, fold)),
+            (None, Some(every)) => {
+                if self.tz.is_some() || gap.is_some() || fold.is_some() {
+                    let what = "it is counted in elapsed time: `tz`, `dst` and `dst_fold` go with `cron`";
+                    return Err(missing("every", what));
+                }
+                field("every", parse_duration(every).and_then(Schedule::every))
+            }
+            _ => Err(missing("cron", "give either `cron` or `every`")),
+        }
+    }
+}
+
+impl std::fmt::Display for Timing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let words =
+            [("", &self.cron), ("every ", &self.every), ("", &self.tz), ("dst ", &self.dst), ("fold ", &self.dst_fold)];
+        let said: Vec<String> =
+            words.iter().filter_map(|(word, text)| text.as_ref().map(|text| format!("{word}{text}"))).collect();
+        f.write_str(&said.join(", "))
+    }
 }
 
 impl Job {
@@ -104,15 +177,7 @@ impl Job {
 
     /// How long after its instant a slot starts: the same on every machine, so that nobody starts it early.
     pub fn delay(&self, slot: Slot) -> Duration {
-        let bound = u64::try_from(self.jitter.as_millis()).unwrap_or(u64::MAX);
-        if bound == 0 {
-            return Duration::ZERO;
-        }
-        // FNV-1a: stable for ever, which the standard hasher is not.
-        let text = idempotency_key(&self.name, slot);
-        let hash =
-            text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
-        Duration::from_millis((hash ^ (hash >> 29)) % bound)
+        slot_delay(&self.name, slot, self.jitter)
     }
 
     /// Reads a table; `at` says which one it is if it has no name.
@@ -122,9 +187,35 @@ impl Job {
     }
 }
 
+/// How long after its instant a slot of this job starts, with this jitter.
+pub(super) fn slot_delay(name: &LeaseName, slot: Slot, jitter: Duration) -> Duration {
+    let bound = u64::try_from(jitter.as_millis()).unwrap_or(u64::MAX);
+    if bound == 0 {
+        return Duration::ZERO;
+    }
+    // FNV-1a: stable for ever, which the standard hasher is not.
+    let text = idempotency_key(name, slot);
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+    Duration::from_millis((hash ^ (hash >> 29)) % bound)
+}
+
 /// The key of a slot, the same for each attempt to run it: `NAME@2026-11-15T03:00:00Z`.
 pub fn idempotency_key(name: &LeaseName, slot: Slot) -> String {
     format!("{name}@{}", slot_text(slot))
+}
+
+/// The lease under which a backfill claims a slot, whatever span it was asked for with.
+pub fn backfill_lease(job: &LeaseName, slot: Slot) -> Result<LeaseName> {
+    LeaseName::new(format!("{job}/{BACKFILL}/{}", slot_text(slot).replace(['-', ':'], "")))
+}
+
+/// Whether a lease is a backfill's: such records are kept for the next backfill, and for nobody to look at.
+pub fn is_backfill(lease: &LeaseName) -> bool {
+    let mut parts = lease.as_str().rsplit('/');
+    let (at, folder, job) = (parts.next().unwrap_or_default(), parts.next(), parts.next());
+    let is_instant = at.len() >= 16 && at.ends_with('Z') && at.as_bytes()[8] == b'T';
+    let is_digit = |c: char| c.is_ascii_digit() || matches!(c, 'T' | 'Z' | '.');
+    folder == Some(BACKFILL) && job.is_some() && is_instant && at.chars().all(is_digit)
 }
 
 /// A slot as text: RFC 3339 in UTC.
@@ -137,7 +228,7 @@ pub fn slot_text(slot: Slot) -> String {
 
 /// Reads a slot, or any instant, as text.
 pub fn parse_instant(field: &str, text: &str) -> Result<Slot> {
-    let form = "use RFC 3339 with an offset, such as 2026-11-15T03:00:00Z, or a date alone for midnight in the job's time zone";
+    let form = "use RFC 3339, such as 2026-11-15T03:00:00Z, or a time without an offset or a date alone, in the job's time zone";
     let instant: jiff::Timestamp = text.parse().map_err(|_| Error::invalid(field, text, form))?;
     let ms = u64::try_from(instant.as_millisecond()).map_err(|_| Error::invalid(field, text, "it is before 1970"))?;
     Ok(Slot(leasehold_core::Timestamp::from_millis(ms)))
@@ -145,22 +236,9 @@ pub fn parse_instant(field: &str, text: &str) -> Result<Slot> {
 
 fn parse(table: JobTable) -> Result<Job> {
     let name = table.name.ok_or_else(|| missing("name", "give the job a name"))?;
-    let zone = table.tz.as_deref().map_or(Ok(Zone::UTC), |tz| field("tz", tz.parse()))?;
-    let gap = field("dst", table.dst.as_deref().map(str::parse).transpose())?;
-    let fold = field("dst_fold", table.dst_fold.as_deref().map(str::parse).transpose())?;
-    let schedule = match (&table.cron, &table.every) {
-        (Some(line), None) => field("cron", Schedule::new(line, zone, gap, fold))?,
-        (None, Some(every)) => {
-            if table.tz.is_some() || gap.is_some() || fold.is_some() {
-                return Err(missing(
-                    "every",
-                    "it is counted in elapsed time: `tz`, `dst` and `dst_fold` go with `cron`",
-                ));
-            }
-            field("every", parse_duration(every).and_then(Schedule::every))?
-        }
-        _ => return Err(missing("cron", "give either `cron` or `every`")),
-    };
+    let timing =
+        Timing { cron: table.cron, every: table.every, tz: table.tz, dst: table.dst, dst_fold: table.dst_fold };
+    let schedule = timing.schedule()?;
     let argv = match (table.command, table.argv) {
         (Some(command), None) if !command.trim().is_empty() => vec!["/bin/sh".into(), "-c".into(), command],
         (None, Some(argv)) if argv.first().is_some_and(|program| !program.is_empty()) => argv,
@@ -178,6 +256,7 @@ fn parse(table: JobTable) -> Result<Job> {
     Ok(Job {
         name: LeaseName::to_hold(name)?,
         schedule,
+        timing,
         argv,
         ttl: field("ttl", table.ttl.as_deref().map(str::parse).transpose())?,
         grace: duration("grace", table.grace.as_deref())?,
@@ -185,6 +264,7 @@ fn parse(table: JobTable) -> Result<Job> {
         catch_up: catch_up(table.catch_up, table.catch_up_max_age.as_deref())?,
         jitter,
         env: environment(table.env)?,
+        env_file: env_files(table.env_file)?,
         cwd: table.cwd,
         guards: table.guards,
         retries: match table.retries.unwrap_or(0) {
@@ -195,6 +275,8 @@ fn parse(table: JobTable) -> Result<Job> {
         timeout: duration("timeout", table.timeout.as_deref())?,
         progress_timeout: duration("progress_timeout", table.progress_timeout.as_deref())?,
         on: labels(table.on)?,
+        late_after: duration("late_after", table.late_after.as_deref())?.unwrap_or(LATE_AFTER),
+        ping: field("ping", table.ping.map(|url| url.0.parse()).transpose())?,
     })
 }
 
@@ -230,6 +312,18 @@ fn labels(on: Option<OneOrMany>) -> Result<Vec<String>> {
         // A machine's labels are a list with commas.
         Some(label) => Err(Error::invalid("on", label, format!("{form}; a label is not empty and has no comma"))),
         None => Ok(labels),
+    }
+}
+
+fn env_files(files: Option<OneOrMany>) -> Result<Vec<PathBuf>> {
+    let files = match files {
+        None => Vec::new(),
+        Some(OneOrMany::One(file)) => vec![file],
+        Some(OneOrMany::Many(files)) => files,
+    };
+    match files.iter().find(|file| file.is_empty() || file.contains('\0')) {
+        Some(file) => Err(Error::invalid("env_file", file, "use the path of a file, or a list of them")),
+        None => Ok(files.into_iter().map(PathBuf::from).collect()),
     }
 }
 
@@ -284,6 +378,27 @@ impl std::fmt::Display for Busy {
             Busy::Skip => f.write_str("skip"),
             Busy::Wait(limit) => write!(f, "wait {}", format_duration(*limit)),
             Busy::Retry(pause) => write!(f, "retry {}", format_duration(*pause)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backfills_lease_is_known_by_its_name_and_no_other_is() {
+        let job: LeaseName = "team/nightly".parse().unwrap();
+        let slot = parse_instant("slot", "2026-11-15T03:00:00Z").unwrap();
+        assert!(is_backfill(&backfill_lease(&job, slot).unwrap()));
+        for name in [
+            "team/nightly",
+            "backfill/20261115T030000Z",
+            "a/backfill/nightly",
+            "a/backfill/2026",
+            "a/b/20261115T030000Z",
+        ] {
+            assert!(!is_backfill(&name.parse().unwrap()), "{name}");
         }
     }
 }

@@ -63,6 +63,16 @@ impl Fate {
         !matches!(self, Fate::Running | Fate::Lost | Fate::NotStarted)
     }
 
+    /// The counter of what is written down of a slot without a run of its own to count it.
+    pub const fn event(self) -> Option<Event> {
+        if let Fate::Died = self { Some(Event::Died) } else { self.passed_over() }
+    }
+
+    /// Whether its time passed and nobody ran it, for no reason that anybody wanted.
+    pub const fn is_missed(self) -> bool {
+        matches!(self, Fate::DroppedTooOld | Fate::DroppedCoalesced | Fate::DroppedClockAhead)
+    }
+
     /// The counter of a slot that was not run; none for one that was.
     pub const fn passed_over(self) -> Option<Event> {
         match self {

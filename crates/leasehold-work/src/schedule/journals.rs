@@ -137,7 +137,7 @@ impl Journals {
     }
 
     async fn count(&self, job: &LeaseName, new: Option<Fate>) -> Result<()> {
-        match new.and_then(Fate::passed_over) {
+        match new.and_then(Fate::event) {
             Some(event) => self.jobs.count_many(job, event, 1).await,
             None => Ok(()),
         }

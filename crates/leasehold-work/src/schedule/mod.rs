@@ -4,7 +4,9 @@
 //! Non-promise: a slot is claimed in the swap of its lease and nowhere else; a machine's own clock decides nothing.
 
 mod cron;
+mod definition;
 mod due;
+pub mod env_file;
 mod job;
 mod journal;
 mod journals;
@@ -12,11 +14,10 @@ mod scheduler;
 mod slots;
 
 pub use cron::Cron;
-pub use due::{
-    COUNTED, Candidate, CatchUp, DropReason, Dropped, Due, Interrupted, Last, Owed, Plan, due, has_succeeded,
-};
-pub use job::{Busy, Job, JobTable, idempotency_key, parse_instant, slot_text};
+pub use definition::{Definition, Definitions, FileRevision, PublishReport, Publisher};
+pub use due::{COUNTED, Candidate, CatchUp, DropReason, Dropped, Due, Interrupted, Known, Last, Owed, Plan, due};
+pub use job::{Busy, Job, JobTable, Timing, backfill_lease, idempotency_key, is_backfill, parse_instant, slot_text};
 pub use journal::{ENTRIES_KEPT, Entry, Fate, Journal, Note, RunEnd};
 pub use journals::{JobVerbs, Journals, Listed};
-pub use scheduler::{Agenda, Decided, Launcher, Scheduler, Settings, Start, Steering, Watcher};
+pub use scheduler::{Agenda, Decided, Launcher, Pulse, Scheduler, Settings, Start, Steering, Watcher};
 pub use slots::{Fold, Gap, Schedule, Zone};

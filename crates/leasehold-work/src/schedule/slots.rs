@@ -76,14 +76,20 @@ impl Zone {
     /// UTC.
     pub const UTC: Zone = Zone(TimeZone::UTC);
 
-    /// Reads an instant; a date alone means the midnight there at which that day begins.
+    /// Reads an instant. A time without an offset is one of this zone, and a date alone means the midnight there at which
+    /// that day begins.
     pub fn parse_instant(&self, field: &str, text: &str) -> Result<Slot> {
         const DATE: usize = "2026-11-15".len();
-        let midnight = || text.parse::<jiff::civil::Date>().ok()?.to_zoned(self.0.clone()).ok();
-        let Some(midnight) = Some(text).filter(|text| text.len() == DATE).and_then(|_| midnight()) else {
-            return crate::schedule::parse_instant(field, text);
+        let is_shaped = |text: &str| text.bytes().all(|b| b.is_ascii_digit() || b"-:T ".contains(&b));
+        let civil = || match text.len() {
+            DATE => text.parse::<jiff::civil::Date>().ok().map(|date| date.at(0, 0, 0, 0)),
+            _ => text.parse::<DateTime>().ok(),
         };
-        crate::schedule::parse_instant(field, &midnight.timestamp().to_string())
+        let there = Some(text).filter(|text| is_shaped(text)).and_then(|_| civil()?.to_zoned(self.0.clone()).ok());
+        match there {
+            Some(there) => crate::schedule::parse_instant(field, &there.timestamp().to_string()),
+            None => crate::schedule::parse_instant(field, text),
+        }
     }
 
     /// Wall-clock time there, for showing.
@@ -181,6 +187,14 @@ impl Schedule {
         match self {
             Schedule::Cron { zone, .. } => zone.clone(),
             Schedule::Every(_) => Zone::UTC,
+        }
+    }
+
+    /// When it is due, in words: `at 03:00 every day, Europe/Berlin`.
+    pub fn words(&self) -> String {
+        match self {
+            Schedule::Cron { cron, zone, .. } => format!("{}, {zone}", cron.words()),
+            Schedule::Every(interval) => format!("every {} of elapsed time", format_duration(*interval)),
         }
     }
 

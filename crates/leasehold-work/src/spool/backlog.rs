@@ -4,6 +4,7 @@ use super::claiming::{SpoolClaimer, SpoolGrant};
 use super::folder::{Spool, Where};
 use crate::backlog::{Addition, Attempt, Backlog, Content, ItemView, JanitorReport, Ordered, Wait, Warn};
 use crate::queue::{Attempts, ItemId, NewItem, Payload, Reason};
+use crate::tally::{DeadLetter, Tally};
 use crate::tokens::{as_lost, beside};
 use async_trait::async_trait;
 use futures_util::future::join_all;
@@ -144,6 +145,18 @@ impl Backlog for Spool {
     async fn operate(&self, id: &ItemId, order: Ordered) -> Result<(ItemView, Option<Token>)> {
         let (item, token) = self.operate(id, &order)?;
         Ok((ItemView::File(item), token))
+    }
+
+    async fn tally(&self) -> Result<Tally> {
+        Ok(self.tally())
+    }
+
+    async fn dead_letters(&self, troubles: &mut Vec<Error>) -> Result<Vec<DeadLetter>> {
+        Ok(self.dead_letters(troubles))
+    }
+
+    async fn is_finished(&self) -> Result<bool> {
+        self.is_finished()
     }
 
     async fn clean(&self, warn: Warn) -> Result<JanitorReport> {

@@ -22,6 +22,7 @@
 
 mod backlog;
 mod claiming;
+mod counting;
 mod ending;
 mod examine;
 mod first_epoch;

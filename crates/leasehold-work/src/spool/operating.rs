@@ -40,7 +40,7 @@ pub struct Shown {
     pub changed: Timestamp,
     /// How long its payload is.
     pub bytes: u64,
-    /// What was noted, by epoch.
+    /// What was noted, in the order of time.
     pub notes: Vec<Note>,
     /// The time of the clock that stamps its files.
     pub now: Timestamp,
@@ -65,7 +65,7 @@ impl Spool {
             let text = String::from_utf8_lossy(&text[..text.len().min(SHOWN)]).into_owned();
             notes.push(Note { epoch, kind: kind.to_owned(), at, text });
         }
-        notes.sort_by(|a, b| (a.epoch, a.at, &a.kind).cmp(&(b.epoch, b.at, &b.kind)));
+        notes.sort_by(|a, b| (a.at, a.epoch, &a.kind).cmp(&(b.at, b.epoch, &b.kind)));
         Ok(Shown { item, changed: stamp, bytes, notes, now })
     }
 

@@ -142,11 +142,22 @@ fn report(context: &Context, findings: &[Finding], purpose: &str) -> Result<Exit
     let row = |f: &Finding| vec![word(f.verdict).into(), f.what.clone(), f.detail.clone()];
     context.print(
         || json!({ "sound": sound, "checks": findings.iter().map(check).collect::<Vec<Value>>() }),
-        || output::table(&[], findings.iter().map(row)),
+        || format!("{}{}", output::table(&[], findings.iter().map(row)), verdict_line(findings, purpose)),
     )?;
     if sound {
         return Ok(Exit::Done);
     }
     let message = format!("not fit for {purpose}: see the lines marked `bad`, and docs/guarantees.md");
     Err(Error::new(Kind::Unsupported, message))
+}
+
+/// The last line, for who reads no other; where something is bad, the error says it.
+fn verdict_line(findings: &[Finding], purpose: &str) -> String {
+    let count = |verdict| findings.iter().filter(|f| f.verdict == verdict).count();
+    match (count(Verdict::Bad), count(Verdict::Note)) {
+        (0, 0) => format!("fit for {purpose}: every check passed\n"),
+        (0, 1) => format!("fit for {purpose}: every check passed, with 1 note to read\n"),
+        (0, notes) => format!("fit for {purpose}: every check passed, with {notes} notes to read\n"),
+        _ => String::new(),
+    }
 }

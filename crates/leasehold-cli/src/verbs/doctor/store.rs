@@ -149,7 +149,10 @@ pub async fn promises(scratch: &Scratch) -> Vec<Finding> {
 /// Whether every lease can be read, and whether one was left behind by a migration that is over.
 pub async fn records(coordinator: &Coordinator, here: &Address) -> Result<Vec<Finding>> {
     const PAGE: usize = 500;
+    /// Beyond so many transfers no more histories are read: each 16 cost a read.
+    const TRANSFERS: usize = 20_000;
     let (mut sound, mut damaged, mut stray, mut after) = (0, Vec::new(), BTreeMap::new(), None);
+    let (mut findings, mut transfers) = (Vec::new(), 0);
     loop {
         let page = coordinator.list(after.as_ref(), PAGE).await?;
         after = page.entries.last().map(|(name, _)| name.clone());
@@ -157,6 +160,12 @@ pub async fn records(coordinator: &Coordinator, here: &Address) -> Result<Vec<Fi
             match record {
                 Ok(seen) => {
                     sound += 1;
+                    if transfers < TRANSFERS {
+                        let history = coordinator.history(&name, &seen.record).await?;
+                        transfers += history.transfers.len();
+                        let missing = history.damaged.iter();
+                        findings.extend(missing.map(|error| finding(Verdict::Note, "history", error.to_string())));
+                    }
                     let relocation = seen.record.relocation.filter(|state| !matches!(state, Relocation::Moved { .. }));
                     stray.extend(relocation.map(|state| (state.migration(), (name, state))));
                 }
@@ -172,18 +181,14 @@ pub async fn records(coordinator: &Coordinator, here: &Address) -> Result<Vec<Fi
     for mark in [marks.leaving, marks.arriving].into_iter().flatten() {
         stray.remove(&mark.state.migration());
     }
-    let mut findings: Vec<Finding> = stray
-        .into_values()
-        .map(|(name, state)| {
-            let give_up = match &state {
-                Relocation::Arriving { from, .. } => remedy::migration(from, here).1,
-                Relocation::Moving { to, .. } | Relocation::Moved { to, .. } => remedy::migration(here, to).1,
-            };
-            let detail =
-                format!("`{name}` is {state}, by a migration that was given up: take that back with `{give_up}`");
-            finding(Verdict::Bad, "migration", detail)
-        })
-        .collect();
+    findings.extend(stray.into_values().map(|(name, state)| {
+        let give_up = match &state {
+            Relocation::Arriving { from, .. } => remedy::migration(from, here).1,
+            Relocation::Moving { to, .. } | Relocation::Moved { to, .. } => remedy::migration(here, to).1,
+        };
+        let detail = format!("`{name}` is {state}, by a migration that was given up: take that back with `{give_up}`");
+        finding(Verdict::Bad, "migration", detail)
+    }));
     findings.push(if damaged.is_empty() {
         finding(Verdict::Good, "records", format!("{sound} can be read"))
     } else {

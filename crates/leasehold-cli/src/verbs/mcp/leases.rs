@@ -53,7 +53,7 @@ pub async fn renew(session: &Session, arguments: &Value) -> Result<Value> {
         }
         // The store decides, not what was believed last.
         Some(_) => session.tokens(&token)?.resolve(&token).await?.in_force(&token)?.trust_until,
-        None => session.tokens(&token)?.renew(&token).await?.trust_until,
+        None => session.tokens(&token)?.renew(&token).await?.live.trust_until,
     };
     let left = until.saturating_since(SystemClock.now());
     Ok(json!({

@@ -3,6 +3,7 @@
 //! Promise: from before the first write of a phase until after its last, the account names that phase and the commands that end
 //! the state in between. Non-promise: the numbers are those of this run.
 
+use crate::patience::Patience;
 use crate::remedy;
 use leasehold_core::relocation::Address;
 use leasehold_core::{Error, Kind};
@@ -29,11 +30,13 @@ pub struct Course {
     pub from: Address,
     pub to: Address,
     at: Mutex<(Phase, usize)>,
+    /// Whoever waits is shown how far it is.
+    patience: Patience,
 }
 
 impl Course {
-    pub fn new(from: Address, to: Address) -> Self {
-        Course { from, to, at: Mutex::new((Phase::Untouched, 0)) }
+    pub fn new(from: Address, to: Address, patience: Patience) -> Self {
+        Course { from, to, at: Mutex::new((Phase::Untouched, 0)), patience }
     }
 
     /// Another phase begins.
@@ -43,7 +46,19 @@ impl Course {
 
     /// One more record is done.
     pub fn count(&self) {
-        self.at.lock().unwrap_or_else(PoisonError::into_inner).1 += 1;
+        let (phase, done) = {
+            let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
+            at.1 += 1;
+            *at
+        };
+        let what = match phase {
+            Phase::Untouched => return,
+            Phase::Marking => "marked",
+            Phase::Copying => "copied",
+            Phase::Settling => "settled",
+            Phase::GivingUp => "taken back",
+        };
+        self.patience.at(format!("the records of `{}` ({done} {what})", self.from));
     }
 
     /// Where it stands when it is broken off here, and what to do about it.

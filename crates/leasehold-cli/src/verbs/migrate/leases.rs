@@ -4,6 +4,7 @@
 //! running it again. Non-promise: it knows nothing of the order of steps; that is the migration's.
 
 use super::{HeldUp, MAX_ROUNDS, Move, WAY_OUT, restless};
+use crate::output;
 use leasehold_core::lease::protocol::{Decision, Holder, Order, Refusal, Request, decide};
 use leasehold_core::relocation::{Relocation, Step, elsewhere};
 use leasehold_core::{
@@ -26,6 +27,18 @@ pub(super) async fn all(store: &Coordinator) -> Result<Vec<Inspection>> {
             return Ok(all);
         }
     }
+}
+
+/// Says what is missing from the histories of these leases; it is no obstacle.
+pub(super) async fn look_at_histories(store: &Coordinator, leases: &[Inspection]) -> Result<()> {
+    for seen in leases {
+        say_missing(&store.history(&seen.lease, &seen.record).await?.damaged);
+    }
+    Ok(())
+}
+
+fn say_missing(damaged: &[Error]) {
+    damaged.iter().for_each(|damage| output::say(&format!("not moved: {damage}")));
 }
 
 impl Move {
@@ -115,7 +128,8 @@ impl Leases<'_> {
             let is_home = matches!(there, Some(Relocation::Moved { .. }));
             work.carry_one(&Key::new(Shelf::Counters, lease), is_home).await?;
             work.carry_one(&Key::new(Shelf::Runs, lease), is_home).await?;
-            work.from.copy_history(lease, &seen.record, &work.to).await?;
+            // What is damaged helps nobody there, and stops nobody here.
+            say_missing(&work.from.copy_history(lease, &seen.record, &work.to).await?);
             if let Some(refusal) = self.order(&work.to, lease, work.arrival(&seen.record)).await? {
                 return Err(refused("TO", lease, &refusal));
             }

@@ -73,7 +73,7 @@ pub async fn migrate(common: &Common, args: &Args) -> Result<Exit> {
     if from == to {
         return Err(Error::invalid("TO", &to, "it is the store to move from"));
     }
-    let course = Arc::new(Course::new(address(&from)?, address(&to)?));
+    let course = Arc::new(Course::new(address(&from)?, address(&to)?, patience.clone()));
     let mut signals = Signals::listen_to_ending()?;
     // Cut off, it is somewhere in between, and whoever comes next is told what ends that.
     tokio::select! {
@@ -269,7 +269,9 @@ fn address(url: &StoreUrl) -> Result<Address> {
 
 /// Says what there is to move; everything that could be in the way was looked at.
 async fn rehearsed(common: &Common, old: &Coordinator, (from, to): (&StoreUrl, &StoreUrl)) -> Result<Exit> {
-    let (leases, items) = (leases::all(old).await?.len(), Items::read(old.store()).await?.all.len());
+    let (leases, items) = (leases::all(old).await?, Items::read(old.store()).await?.all.len());
+    leases::look_at_histories(old, &leases).await?;
+    let leases = leases.len();
     if common.json {
         let journals = names(old, Shelf::Runs).await?.len();
         return told(common, (from, to), (leases, journals, items), true);
@@ -430,8 +432,9 @@ impl Move {
         self.course.enter(Phase::Copying);
         leases.arrive().await?;
         // A journal may be there without a lease.
-        self.copy(Shelf::Runs).await?;
-        self.copy(Shelf::Fence).await?;
+        for shelf in [Shelf::Runs, Shelf::Job, Shelf::Watch, Shelf::Fence] {
+            self.copy(shelf).await?;
+        }
         items.arrive(self).await?;
         let there = migration::look(self.to.store().as_ref()).await?.marks.arriving;
         if there.is_none_or(|mark| mark.state.migration() != self.migration.number) {

@@ -2,6 +2,7 @@
 
 use super::{attempts, open};
 use crate::args::Add as Args;
+use crate::bar::Bar;
 use crate::config::{blame_flag, duration_of};
 use crate::context::{Context, Target, with_backlog};
 use crate::exit::Exit;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 pub async fn add(context: &Context, args: Args) -> Result<Exit> {
     let target = Target::parse(&args.queue)?;
+    target.check_ours("add to")?;
     let flag = |name: &'static str| move |e| blame_flag(e, name);
     let priority = args.priority.as_deref().map(str::parse).transpose().map_err(flag("--priority"))?;
     let key = args.key.as_deref().map(str::parse).transpose().map_err(flag("--key"))?;
@@ -53,7 +55,7 @@ fn tell(context: &Context, id: &ItemId, is_new: bool) -> Result<()> {
 async fn lines<B: Backlog>(context: &Context, backlog: &B, template: &NewItem) -> Result<Exit> {
     let mut batch = Vec::new();
     let mut input = std::io::stdin().lock().lines();
-    let mut done = 0;
+    let (mut done, bar) = (0, Bar::begin());
     loop {
         let line = input.next().transpose().map_err(|error| stopped_at(done, unread(error)))?;
         let is_last = line.is_none();
@@ -65,9 +67,11 @@ async fn lines<B: Backlog>(context: &Context, backlog: &B, template: &NewItem) -
                 tell(context, id, *is_new)?;
                 done += 1;
             }
+            bar.at(&format!("{done} lines added"));
             outcome.map_err(|error| stopped_at(done, error))?;
         }
         if is_last {
+            bar.clear();
             return Ok(Exit::Done);
         }
     }

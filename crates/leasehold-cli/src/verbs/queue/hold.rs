@@ -21,6 +21,7 @@ use std::time::Duration;
 pub async fn claim(context: &Context, args: &ClaimArgs) -> Result<Exit> {
     let settings = context.settings()?;
     let target = Target::parse(&args.queue)?;
+    target.check_ours("claim from")?;
     let wait = duration_of("--wait", args.wait.as_deref())?;
     let (label, ttl) = (settings.label.value.clone(), settings.ttl.value);
     with_backlog!(context.queue(&target).await?, backlog => {

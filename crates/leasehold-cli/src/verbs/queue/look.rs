@@ -1,20 +1,21 @@
 //! `queue ls` and `queue show`: they change nothing.
 
-use super::view;
+use super::{listing, view};
 use crate::args::{ItemArgs, QueueLs};
 use crate::config::blame_flag;
 use crate::context::{Context, Open, Target, with_backlog};
 use crate::exit::Exit;
-use crate::output;
+use crate::output::{self, relative, rough};
 use leasehold_core::store::Range;
-use leasehold_core::{Error, LeaseName, Result, Shelf};
+use leasehold_core::{Error, LeaseName, Result, Shelf, Timestamp};
 use leasehold_work::Backlog;
 use leasehold_work::queue::Queue;
 use leasehold_work::spool::{Spool, SpoolSurvey, Where};
+use leasehold_work::tally::{DeadLetter, Tally, by_reason};
 use serde_json::{Value, json};
 
 const PAGE: usize = 200;
-const STATES: [&str; 5] = ["ready", "claimed", "done", "dead", "cancelled"];
+const STATES: [&str; 6] = ["ready", "delayed", "claimed", "done", "dead", "cancelled"];
 
 pub async fn ls(context: &Context, args: &QueueLs) -> Result<Exit> {
     if let Some(state) = args.state.as_deref().filter(|state| !STATES.contains(state)) {
@@ -25,10 +26,13 @@ pub async fn ls(context: &Context, args: &QueueLs) -> Result<Exit> {
     if context.missing(&target)?.is_some() {
         return nothing(context, &format!("there is nothing in `{}` yet", target.portable()));
     }
-    let wanted = |state: &str| args.state.as_deref().is_none_or(|wanted| wanted == state);
-    match context.queue(&target).await? {
-        Open::Queue(queue) => items(context, &queue, wanted).await,
-        Open::Spool(spool) => files(context, &spool, wanted),
+    let open = context.queue(&target).await?;
+    if args.dead {
+        return with_backlog!(open, backlog => dead(context, &backlog).await);
+    }
+    match open {
+        Open::Queue(queue) => items(context, &queue, args.state.as_deref()).await,
+        Open::Spool(spool) => files(context, &spool, args.state.as_deref()),
     }
 }
 
@@ -36,41 +40,115 @@ fn nothing(context: &Context, what: &str) -> Result<Exit> {
     context.tell(|| json!([]), || what.to_owned())
 }
 
-/// The store's queues, by their bells.
+/// The store's queues, by their bells, each counted.
 async fn queues(context: &Context) -> Result<Exit> {
     let Some(coordinator) = context.existing().await? else { return nothing(context, "no queues yet") };
     let store = coordinator.store();
-    let (mut names, mut after) = (Vec::new(), None::<LeaseName>);
+    let (mut tallies, mut after) = (Vec::new(), None::<LeaseName>);
+    let mut damaged = None;
     loop {
         let page = store.list(Shelf::Queue, Range::new(after.as_ref(), PAGE)).await?;
-        names.extend(page.entries.iter().map(|(name, _)| name.to_string()));
+        for (name, _) in &page.entries {
+            let Ok(queue) = name.as_str().parse() else { continue };
+            let tally = Queue::new(store.clone(), queue).tally().await?;
+            for error in &tally.troubles {
+                output::say(&error.to_string());
+                damaged = Some(Exit::from(error));
+            }
+            tallies.push((name.to_string(), tally));
+        }
         match page.entries.last() {
             Some((last, _)) if page.more => after = Some(last.clone()),
             _ => break,
         }
     }
-    if names.is_empty() {
+    if tallies.is_empty() {
         return nothing(context, "no queues yet");
     }
-    context.print(|| json!(names), || format!("{}\n", names.join("\n")))
+    let header = ["QUEUE", "READY", "CLAIMED", "DELAYED", "DEAD", "OLDEST"];
+    context.print(
+        || tallies.iter().map(|(name, tally)| listing::tally(name, tally)).collect(),
+        || {
+            let row = |(name, tally): &(String, Tally)| {
+                let counts = [tally.ready, tally.claimed, tally.delayed, tally.dead].map(|count| count.to_string());
+                [vec![name.clone()], counts.to_vec(), vec![oldest(tally).unwrap_or_else(|| "-".into())]].concat()
+            };
+            output::table(&header, tallies.iter().map(row))
+        },
+    )?;
+    for (name, tally) in tallies.iter().filter(|(_, tally)| tally.elsewhere > 0 && !context.common.json) {
+        output::say(&format!("{} items of `{name}` are on their way to another store, or there", tally.elsewhere));
+    }
+    Ok(damaged.unwrap_or(Exit::Done))
 }
 
-async fn items(context: &Context, queue: &Queue, wanted: impl Fn(&str) -> bool) -> Result<Exit> {
-    let (mut values, mut rows, mut after) = (Vec::new(), Vec::new(), None);
-    let mut damaged = None;
+/// For how long the first of those that are ready has waited.
+fn oldest(tally: &Tally) -> Option<String> {
+    tally.oldest.map(|oldest| rough(tally.now.saturating_since(oldest)))
+}
+
+/// Dead letters, by reason.
+async fn dead<B: Backlog>(context: &Context, backlog: &B) -> Result<Exit> {
+    let (letters, trouble) = dead_letters(backlog).await?;
+    if letters.is_empty() {
+        nothing(context, "no dead letters")?;
+        return Ok(trouble.unwrap_or(Exit::Done));
+    }
+    let groups = by_reason(&letters);
+    let now = Timestamp::from_millis(leasehold_system::clock::wall_ms());
+    context.print(
+        || groups.iter().map(listing::same_reason).collect(),
+        || {
+            let rows = groups.iter().map(|group| {
+                let [oldest, newest] = [group.oldest, group.newest].map(|at| relative(at, now));
+                vec![group.count.to_string(), oldest, newest, listing::reason(group.why)]
+            });
+            output::table(&["COUNT", "OLDEST", "NEWEST", "REASON"], rows)
+        },
+    )?;
+    Ok(trouble.unwrap_or(Exit::Done))
+}
+
+/// The dead letters, and the exit code if something could not be read, which is said.
+pub async fn dead_letters<B: Backlog>(backlog: &B) -> Result<(Vec<DeadLetter>, Option<Exit>)> {
+    let mut troubles = Vec::new();
+    let letters = Backlog::dead_letters(backlog, &mut troubles).await?;
+    troubles.iter().for_each(|error| output::say(&error.to_string()));
+    Ok((letters, troubles.first().map(Exit::from)))
+}
+
+/// A line of a listing: what it is sorted by, its JSON and its cells.
+struct Listed<K> {
+    order: K,
+    value: Value,
+    row: Vec<String>,
+}
+
+/// In the order of claiming: what may be claimed, then what may be later, then what is claimed, then what is finished.
+async fn items(context: &Context, queue: &Queue, wanted: Option<&str>) -> Result<Exit> {
+    let (mut listed, mut after, mut damaged) = (Vec::new(), None, None);
     loop {
         let page = queue.list(after.as_ref(), PAGE).await?;
         for (name, item) in page.entries {
             match item {
-                Ok(item) if wanted(item.state.as_str()) => {
-                    values.push(view::item(&name, &item, false));
-                    rows.push(view::row(&name, &item, page.now));
+                Ok(item) => {
+                    let is_wanted = match wanted {
+                        None => true,
+                        Some("delayed") => listing::is_delayed(&item, page.now),
+                        Some(state) => item.state.as_str() == state,
+                    };
+                    if is_wanted {
+                        let value = listing::listed(&name, &item);
+                        let (order, row) =
+                            (listing::order(&name, &item, page.now), listing::row(&value, &item, page.now));
+                        listed.push(Listed { order, value, row });
+                    }
                 }
-                Ok(_) => {}
                 Err(error) => {
-                    values.push(view::damaged(&name, &error));
+                    let value = view::damaged(&name, &error);
                     output::say(&error.to_string());
                     damaged = Some(Exit::from(&error));
+                    listed.push(Listed { order: listing::last(&name), value, row: Vec::new() });
                 }
             }
         }
@@ -79,65 +157,52 @@ async fn items(context: &Context, queue: &Queue, wanted: impl Fn(&str) -> bool) 
             None => break,
         }
     }
-    if values.is_empty() && !queue.is_known().await? {
+    if listed.is_empty() && !queue.is_known().await? {
         let what = format!("there is no queue `{0}` yet; `leasehold queue add {0}` makes it", queue.name());
         return nothing(context, &what);
     }
-    print(context, values, rows)?;
+    listed.sort_by(|a, b| a.order.cmp(&b.order));
+    print(context, listed)?;
     Ok(damaged.unwrap_or(Exit::Done))
 }
 
-fn files(context: &Context, spool: &Spool, wanted: impl Fn(&str) -> bool) -> Result<Exit> {
+fn files(context: &Context, spool: &Spool, wanted: Option<&str>) -> Result<Exit> {
     let SpoolSurvey { items, closed, odd } = spool.survey();
     closed.iter().chain(&odd).for_each(|error| output::say(&error.to_string()));
-    let all: Vec<_> = items.into_iter().filter(|item| wanted(item.place.as_str())).collect();
+    let is_wanted = |place: &Where| match wanted {
+        None => true,
+        Some("delayed") => *place == Where::Later,
+        Some(state) => place.as_str() == state,
+    };
+    // The survey has them in this order, and names sort in the order of claiming.
+    let mut listed = Vec::new();
+    for item in items.iter().filter(|item| is_wanted(&item.place)) {
+        let (value, row) = listing::spool_line(spool, item);
+        listed.push(Listed { order: listing::spool_order(&item.place, 0), value, row });
+    }
     // A folder that cannot be read was told already.
-    let mut plain = spool.plain_files().unwrap_or_default();
-    plain.retain(|_| wanted(Where::Ready.as_str()));
-    let (ready, others): (Vec<_>, Vec<_>) = all.iter().partition(|item| item.place == Where::Ready);
-    let mut rows: Vec<_> = ready.iter().map(|item| view::spool_row(item)).collect();
-    rows.extend(plain.iter().map(view::plain_row));
-    rows.extend(others.iter().map(|item| view::spool_row(item)));
-    let mut values: Vec<Value> = ready.into_iter().map(view::spooled).collect();
-    values.extend(plain.iter().map(view::plain).chain(others.into_iter().map(view::spooled)));
-    print(context, values, rows)?;
+    for file in spool.plain_files().unwrap_or_default().iter().filter(|_| is_wanted(&Where::Ready)) {
+        let (value, row) = listing::plain_line(spool, file);
+        listed.push(Listed { order: listing::spool_order(&Where::Ready, 1), value, row });
+    }
+    listed.sort_by_key(|listed| listed.order);
+    print(context, listed)?;
     // There may be more where this user cannot look.
     Ok(closed.first().map_or(Exit::Done, Exit::from))
 }
 
-fn print(context: &Context, values: Vec<Value>, rows: Vec<Vec<String>>) -> Result<Exit> {
+fn print<K>(context: &Context, listed: Vec<Listed<K>>) -> Result<Exit> {
+    let (values, rows): (Vec<Value>, Vec<Vec<String>>) = listed.into_iter().map(|line| (line.value, line.row)).unzip();
+    let rows: Vec<_> = rows.into_iter().filter(|row| !row.is_empty()).collect();
     if rows.is_empty() {
         return context.tell(|| Value::Array(values), || "no items".to_owned());
     }
-    context.print(|| Value::Array(values), || output::table(&view::HEADER, rows))
+    context.print(|| Value::Array(values), || output::table(&listing::HEADER, rows))
 }
 
 pub async fn show(context: &Context, args: &ItemArgs) -> Result<Exit> {
     let (target, id) = (Target::parse(&args.queue)?, args.id.parse()?);
     let open = context.existing_queue(&target).await?;
     let value = view::seen(&with_backlog!(open, backlog => Backlog::show(&backlog, &id).await?));
-    context.print(|| value.clone(), || text(&value))
-}
-
-/// One line per field, and one per event.
-fn text(value: &Value) -> String {
-    let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), |text| text.trim_end().to_owned());
-    let mut rows = Vec::new();
-    for (field, value) in value.as_object().into_iter().flatten() {
-        match value {
-            Value::Null => {}
-            Value::Array(list) if field == "history" => {
-                for event in list {
-                    let says = ["epoch", "what", "by", "why"].map(|field| match &event[field] {
-                        Value::Null => String::new(),
-                        value => leasehold_core::printable(&plain(value)),
-                    });
-                    rows.push(vec![plain(&event["at"]), says.join(" ")]);
-                }
-            }
-            Value::Array(list) if list.is_empty() => {}
-            value => rows.push(vec![field.clone(), leasehold_core::printable(&plain(value))]),
-        }
-    }
-    output::table(&[], rows)
+    context.print(|| value.clone(), || view::page(&value))
 }

@@ -2,8 +2,10 @@
 
 mod add;
 mod hold;
+mod listing;
 mod look;
 mod operate;
+mod retry;
 mod tend;
 pub mod view;
 

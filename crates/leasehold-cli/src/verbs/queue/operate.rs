@@ -1,7 +1,7 @@
 //! `queue retry`, `cancel`, `hand-off`: operators obey the fence too.
 
 use super::view;
-use crate::args::{HandOffItem, OperateItem, RetryItem};
+use crate::args::{self, HandOffItem, OperateItem, RetryItem};
 use crate::context::{Context, Target, with_backlog};
 use crate::exit::Exit;
 use crate::output::{self, Reader};
@@ -18,23 +18,34 @@ pub async fn retry(context: &Context, args: &RetryItem) -> Result<Exit> {
         let allowed = format!("use at most {LONGEST_JUMP}: no item is tried that often");
         return Err(Error::invalid("--past", past, allowed));
     }
-    operate(context, &args.operate, Order::Retry { past }, "put back in line").await
+    match &args.id {
+        Some(id) => operate(context, &args.queue, id, &args.order, Order::Retry { past }, "put back in line").await,
+        None => super::retry::all(context, args).await,
+    }
 }
 
 pub async fn cancel(context: &Context, args: &OperateItem) -> Result<Exit> {
-    operate(context, args, Order::Cancel, "cancelled").await
+    operate(context, &args.queue, &args.id, &args.order, Order::Cancel, "cancelled").await
 }
 
 pub async fn hand_off(context: &Context, args: &HandOffItem) -> Result<Exit> {
     let to = HolderId::new(Some(Label::named("--to", &args.holder.to)?));
     let order = Order::HandOff { to, ttl: context.settings()?.ttl.value };
-    operate(context, &args.operate, order, "handed off").await
+    let OperateItem { queue, id, order: given } = &args.operate;
+    operate(context, queue, id, given, order, "handed off").await
 }
 
-async fn operate(context: &Context, args: &OperateItem, order: Order, done: &str) -> Result<Exit> {
-    let (target, id) = (Target::parse(&args.queue)?, args.id.parse()?);
-    let (why, by) = (Why::named("--why", &args.order.why)?, by(args.order.by.as_deref())?);
-    let if_epoch = args.order.if_epoch.as_deref().map(|epoch| epoch_of("--if-epoch", epoch)).transpose()?;
+async fn operate(
+    context: &Context,
+    queue: &str,
+    id: &str,
+    given: &args::Order,
+    order: Order,
+    done: &str,
+) -> Result<Exit> {
+    let (target, id) = (Target::parse(queue)?, id.parse()?);
+    let (why, by) = (Why::named("--why", &given.why)?, by(given.by.as_deref())?);
+    let if_epoch = given.if_epoch.as_deref().map(|epoch| epoch_of("--if-epoch", epoch)).transpose()?;
     let open = context.existing_queue(&target).await?;
     let order = Ordered { by, why, if_epoch, order };
     let (seen, token) = with_backlog!(open, backlog => Backlog::operate(&backlog, &id, order).await?);

@@ -1,7 +1,7 @@
 //! Items as JSON and as text.
 
-use crate::output::{relative, rfc3339, rough};
-use leasehold_core::{Error, Timestamp};
+use crate::output::{self, rfc3339};
+use leasehold_core::{Error, printable};
 use leasehold_work::backlog::ItemView;
 use leasehold_work::queue::{Attempts, Item, ItemId, ItemName, Payload, Priority, State};
 use leasehold_work::spool::{PlainFile, Shown, SpoolItem, Where};
@@ -145,36 +145,48 @@ fn shown(shown: &Shown, payload: Result<Option<&[u8]>, &Error>) -> Value {
     value
 }
 
-/// The header of every row below.
-pub const HEADER: [&str; 6] = ["ID", "STATE", "EPOCH", "PRI", "TRIED", "WHAT"];
+/// The fields of a page, in the order in which they are told: what it is, what it came through, what it carries.
+const FIELDS: [&str; 23] = [
+    "id",
+    "queue",
+    "state",
+    "relocation",
+    "why",
+    "epoch",
+    "lineage",
+    "priority",
+    "added",
+    "due",
+    "changed",
+    "tried",
+    "attempts",
+    "holder",
+    "until",
+    "at",
+    "file",
+    "origin",
+    "follow_ups",
+    "marker",
+    "checkpoint",
+    "payload",
+    "result",
+];
 
-/// A line of a listing, from what the JSON says, and what else is to be told.
-fn cells(value: &Value, what: String) -> Vec<String> {
-    let text = |field: &str| value[field].as_str().map_or_else(|| value[field].to_string(), ToOwned::to_owned);
-    let id = if value["id"].is_null() { "-".into() } else { text("id") };
-    let tried = format!("{}/{}", value["tried"], value["attempts"]);
-    vec![id, text("state"), text("epoch"), text("priority"), tried, what]
-}
-
-pub fn row(name: &ItemName, seen: &Item, now: Timestamp) -> Vec<String> {
-    let what = match &seen.state {
-        _ if seen.relocation.is_some() => seen.relocation.as_ref().map(ToString::to_string).unwrap_or_default(),
-        State::Ready => match seen.due {
-            Some(due) if due > now => format!("due {}", relative(due, now)),
-            due => format!("waiting for {}", rough(now.saturating_since(due.unwrap_or(seen.since)))),
-        },
-        State::Claimed(tenure) => format!("{}, until {}", tenure.holder, relative(tenure.deadline, now)),
-        State::Done { at } | State::Cancelled { at } | State::Purged { at } => relative(*at, now),
-        State::Dead { at, why } => format!("{}: {why}", relative(*at, now)),
+/// An item for people: one line per field, then its history as a table, oldest first.
+pub fn page(value: &Value) -> String {
+    let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), |text| text.trim_end().to_owned());
+    let is_told = |value: &&Value| !value.is_null() && !value.as_array().is_some_and(Vec::is_empty);
+    let fields = FIELDS.iter().filter_map(|field| Some((field, value.get(field).filter(is_told)?)));
+    let rows = fields.map(|(field, value)| vec![(*field).to_owned(), printable(&plain(value))]);
+    let mut page = output::table(&[], rows);
+    let cell = |event: &Value, field: &str| match &event[field] {
+        Value::Null => "-".to_owned(),
+        value => printable(&plain(value)),
     };
-    cells(&item(name, seen, false), what)
-}
-
-pub fn spool_row(item: &SpoolItem) -> Vec<String> {
-    cells(&spooled(item), format!("{}/", item.place.folder().display()))
-}
-
-pub fn plain_row(file: &PlainFile) -> Vec<String> {
-    let name = leasehold_core::printable(&file.name);
-    cells(&plain(file), format!("{}/, as {name}", Where::Ready.folder().display()))
+    let history = value["history"].as_array().filter(|history| !history.is_empty());
+    if let Some(history) = history {
+        let row = |event: &Value| ["at", "epoch", "what", "by", "why"].map(|field| cell(event, field)).to_vec();
+        page.push_str(&format!("\n{}", output::table(&["AT", "EPOCH", "WHAT", "BY", "WHY"], history.iter().map(row))));
+    }
+    page
 }

@@ -1,5 +1,9 @@
 //! `run`: a command under a lease.
 
+mod after;
+mod dry;
+mod ready;
+mod skip;
 mod slot;
 mod take;
 
@@ -7,19 +11,23 @@ use crate::args::Run as Args;
 use crate::config::{Settings, duration_of};
 use crate::context::{Context, token};
 use crate::exit::Exit;
-use crate::supervise::settlement::{Noted, PATIENCE, Settlement, Verdict, own_exit, passes, settle};
+use crate::ping;
+use crate::supervise::settlement::{Noted, PATIENCE, Settlement, Verdict, log_end, own_exit, passes, settle};
 use crate::supervise::windows::Windows;
 use crate::supervise::{self, Copying, Ended, Evidence, Finished, Output, Signals, Standby, Task, TimeLimit};
-use crate::{guards, output, view};
+use crate::{guards, log, output};
+use after::{After, Listeners};
 use leasehold_core::clock::{Clock, Moment, SystemClock};
-use leasehold_core::guard::{self, Guard, Rejection};
-use leasehold_core::lease::protocol::Refusal;
+use leasehold_core::guard::Guard;
 use leasehold_core::{
-    Ask, Coordinator, Error, Event, Grant, HolderId, Keeper, Kind, LeaseName, Outcome, ProgressGate, Released, Result,
-    Slot, Token,
+    Ask, Coordinator, Distribution, Error, Event, Grant, HolderId, Keeper, Kind, LeaseName, Outcome, ProgressGate,
+    Reason, Released, Result, Slot, Token, lost_error,
 };
 use leasehold_guards::git::FenceNamespace;
-use leasehold_work::schedule::{idempotency_key, slot_text};
+use leasehold_work::schedule::slot_text;
+use ready::{check, environment, seal};
+pub use skip::skip_event;
+use skip::{report_skipped, skip};
 use slot::{Found, SlotPlan};
 pub use slot::{ahead_line, dropped_line, passed_line};
 use std::ffi::OsString;
@@ -28,6 +36,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use take::{Busy, Seats, Taken, take};
 
+/// What a command is told that is asked to finish.
+const SIGTERM: i32 = 15;
 /// The longest pause between two tries.
 const MAX_BACKOFF: Duration = Duration::from_secs(3_600);
 
@@ -38,6 +48,7 @@ struct Plan<'a> {
     busy: Busy,
     progress: Option<(Duration, Evidence)>,
     max_runtime: Option<Duration>,
+    spacing: Option<Duration>,
     guards: Vec<Arc<dyn Guard>>,
     fences: Option<FenceNamespace>,
     flock: Option<PathBuf>,
@@ -46,6 +57,7 @@ struct Plan<'a> {
     retries: u32,
     backoff: Duration,
     settings: &'a Settings,
+    listeners: Listeners,
     quiet: bool,
     command: Vec<OsString>,
 }
@@ -94,6 +106,7 @@ impl<'a> Plan<'a> {
             busy,
             progress: progress_timeout.map(|timeout| (timeout, evidence)),
             max_runtime: duration_of("--max-runtime", args.max_runtime.as_deref())?,
+            spacing: duration_of("--min-interval", args.min_interval.as_deref())?,
             guards: args.guard.iter().map(|text| guards::parse_with(text, &namespace)).collect::<Result<_>>()?,
             fences,
             flock: args.also_flock,
@@ -102,6 +115,7 @@ impl<'a> Plan<'a> {
             retries: args.slot.retries,
             backoff: duration_of("--backoff", args.slot.backoff.as_deref())?.unwrap_or(Duration::from_secs(10)),
             settings,
+            listeners: Listeners::new(args.ping.as_deref(), settings)?,
             quiet: args.quiet,
             command: args.command,
         })
@@ -113,26 +127,53 @@ impl<'a> Plan<'a> {
         self.flock.is_none() && matches!(self.busy, Busy::Skip) && !matches!(self.slot, SlotPlan::Newest(..))
     }
 
+    async fn open<'c>(&self, context: &'c Context) -> Result<&'c Coordinator> {
+        match &self.adopt {
+            Some(_) => context.granting().await,
+            None => context.coordinator().await,
+        }
+    }
+
+    /// Gives back what a request may have been granted that was on its way, or the lease that was to be taken up: nothing was
+    /// run under it, and its slot stays open.
+    async fn give_back(&self, coordinator: &Coordinator, ask: &Ask, slot: Option<Slot>) {
+        let Some(token) = &self.adopt else {
+            let _ = coordinator.withdraw(&self.leases, ask).await;
+            return;
+        };
+        let verdict = Verdict::NotStarted;
+        if coordinator.release_by_token(token, verdict.row().0).await.is_ok() {
+            let (epoch, renewals) = (token.epoch, Distribution::default());
+            let noted = Noted { slot, epoch, exit: None, ran_for_ms: 0, tries: 0, renewals };
+            verdict.note(coordinator, &token.lease, noted).await;
+        }
+    }
+
     fn stand_by(&self) -> Result<Standby> {
         let evidence = self.progress.as_ref().map(|(_, evidence)| evidence);
         Standby::start(self.command.clone(), &self.settings.store.value.portable(), evidence)
     }
 }
 
+/// What its lines in the log are about. Started by a scheduler, they are among those of other jobs.
+fn subject(args: &Args) -> log::Subject {
+    let (is_one_of_many, slot) = (args.slot.adopt, args.slot.slot_at.clone());
+    let (lease, job) = (Some(args.name.clone()), slot.as_ref().map(|_| args.name.clone()));
+    log::Subject { job, lease, slot, is_one_of_many, ..log::Subject::default() }
+}
+
 pub async fn run(context: &Context, args: Args) -> Result<Exit> {
-    let (unrecorded, unless_succeeded) = (args.slot.unrecorded, args.slot.unless_succeeded);
+    log::about(Some(subject(&args)));
+    let (unrecorded, unless_succeeded, dry_run) = (args.slot.unrecorded, args.slot.unless_succeeded, args.dry_run);
     let plan = Plan::new(context, args)?;
     supervise::check()?;
     check(&plan.guards, &plan.leases[0]).await?;
-    let opening = async {
-        match &plan.adopt {
-            Some(_) => context.granting().await,
-            None => context.coordinator().await,
-        }
-    };
+    if dry_run {
+        return dry::run(context, &plan).await;
+    }
     // The dead-man starts while the store is opened.
     let (coordinator, early) =
-        tokio::join!(opening, async { plan.stands_by_early().then(|| plan.stand_by()).transpose() });
+        tokio::join!(plan.open(context), async { plan.stands_by_early().then(|| plan.stand_by()).transpose() });
     let (coordinator, early) = (coordinator?, early?);
     let mut signals = Signals::listen()?;
     let (mut early, mut before) = (early, None);
@@ -146,13 +187,16 @@ pub async fn run(context: &Context, args: Args) -> Result<Exit> {
             },
         };
         let slot = chosen.map(|chosen| chosen.slot);
+        log::refine(|subject| {
+            subject.slot = slot.map(slot_text);
+            subject.job = slot.map(|_| plan.leases[0].to_string());
+        });
         let mut ask = Ask::new(HolderId::new(plan.settings.label.value.clone()), plan.settings.ttl.value);
-        ask.slot = plan.slot.claim(chosen);
+        (ask.slot, ask.spacing) = (plan.slot.claim(chosen), plan.spacing);
         let taken = tokio::select! {
             taken = take(coordinator, &plan, &mut ask) => taken?,
             number = signals.next_ending() => {
-                // The request may have been on its way: give back what it may have been granted.
-                let _ = tokio::time::timeout(PATIENCE, coordinator.withdraw(&plan.leases, &ask)).await;
+                let _ = tokio::time::timeout(PATIENCE, plan.give_back(coordinator, &ask, slot)).await;
                 return Ok(Exit::by_signal(number));
             }
         };
@@ -171,11 +215,24 @@ pub async fn run(context: &Context, args: Args) -> Result<Exit> {
         }
         let recorded = !unrecorded;
         let (coordinator, begun) = (coordinator.clone(), SystemClock.now());
-        let run = Run { coordinator, plan: &plan, slot, recorded, signals: &mut signals, begun, tries: 0, ran: None };
+        let after = plan.listeners.start(&coordinator);
+        let mut run = Run {
+            coordinator,
+            plan: &plan,
+            slot,
+            recorded,
+            signals: &mut signals,
+            begun,
+            tries: 0,
+            ran: None,
+            verdict: None,
+            renewals: Distribution::default(),
+            after,
+        };
         let exit = run.under(*grant, early.take()).await?;
         let worst = before.filter(|before: &Exit| before.code() != 0 && exit.code() == 0).unwrap_or(exit);
         // A slot that was lost, or not even started, would be found again.
-        let is_open = matches!(exit, Exit::LostInRun | Exit::Unavailable);
+        let is_open = matches!(exit, Exit::LostInRun | Exit::Unavailable) || run.verdict == Some(Verdict::Lost);
         let goes_on = chosen.is_some_and(|chosen| chosen.is_recovery) && !is_open;
         if !goes_on || signals.told_to_end() {
             return Ok(worst);
@@ -195,6 +252,11 @@ struct Run<'a> {
     tries: u32,
     /// How the last try ended that was started: from then on the slot has had its run.
     ran: Option<(Ended, TimeLimit)>,
+    /// What it came to, once it is settled.
+    verdict: Option<Verdict>,
+    /// How long the store took to answer the renewals of all tries.
+    renewals: Distribution,
+    after: After,
 }
 
 /// What a try came to.
@@ -215,14 +277,27 @@ enum Paused {
 
 impl Run<'_> {
     /// Tries as often as it may.
-    async fn under(mut self, grant: Grant, early: Option<Standby>) -> Result<Exit> {
+    async fn under(&mut self, grant: Grant, early: Option<Standby>) -> Result<Exit> {
         let windows = self.plan.settings.windows(grant.ttl())?;
+        let (lease, epoch) = (grant.token().lease.to_string(), grant.token().epoch);
+        log::refine(|subject| (subject.lease, subject.epoch) = (Some(lease), Some(epoch.get())));
+        // A scheduler has said so.
+        if self.plan.adopt.is_none() {
+            let what = log::subject();
+            tracing::info!(target: log::RUNS, "started {what} under epoch {epoch}");
+        }
         // The count is written while the command runs, not before.
         let counting = tokio::spawn({
             let (coordinator, lease) = (self.coordinator.clone(), self.plan.leases[0].clone());
             let (slot, epoch) = (self.slot.filter(|_| self.recorded), grant.token().epoch);
+            // What became of a slot whose run died is for the journal to say.
+            let died =
+                self.slot.is_none() && grant.record().transfers.last().is_some_and(|t| t.reason == Reason::Expired);
             async move {
                 slot::note_begin(&coordinator, &lease, slot, epoch).await;
+                if died {
+                    let _ = coordinator.count(&lease, Event::Died).await;
+                }
                 coordinator.count(&lease, Event::Granted).await
             }
         });
@@ -255,11 +330,18 @@ impl Run<'_> {
                 Tried::Signal(kept, number) => (*kept, Ok(Exit::by_signal(number))),
             };
             let _ = tokio::time::timeout(PATIENCE, counting).await;
-            return self.unstarted(stopped.0, stopped.1).await;
+            let token = stopped.0.token().clone();
+            let ended = self.unstarted(stopped.0, stopped.1).await;
+            let exit = ended.as_ref().map_or_else(Exit::from, |exit| *exit);
+            self.after.tell(&token, exit, self.begun, self.signals).await;
+            return ended;
         };
         // The journal has the end after the beginning.
         let _ = tokio::time::timeout(PATIENCE, counting).await;
-        Ok(self.end(*finished).await)
+        let token = finished.grant.token().clone();
+        let exit = self.end(*finished).await;
+        self.after.tell(&token, exit, self.begun, self.signals).await;
+        Ok(exit)
     }
 
     async fn once(&mut self, grant: Grant, early: Option<Standby>, windows: Windows) -> Tried {
@@ -279,12 +361,19 @@ impl Run<'_> {
             Ok(standby) => standby,
             Err(error) => return Tried::Unready(Box::new(keeper.stop().await), error),
         };
+        // What came while the dead-man was started is heard first: nothing is begun that is to end at once.
+        if let Some(number) = self.signals.pending_ending().await {
+            return Tried::Signal(Box::new(keeper.stop().await), number);
+        }
         let evidence = plan.progress.as_ref().map(|(_, evidence)| evidence.clone());
         let mut environment = environment(&token, self.slot);
+        // A `run` within the command is not this one.
+        environment.extend(std::env::var_os(ping::VARIABLE).map(|_| (ping::VARIABLE, String::new())));
         environment.extend(plan.fences.iter().map(|fences| (guards::FENCE_NAMESPACE, fences.to_string())));
         let store = plan.settings.store.value.clone();
         let task = Task { environment, windows, evidence, max_runtime: plan.max_runtime, store };
         let finished = supervise::supervise(keeper, standby, task, &mut *self.signals).await;
+        self.renewals.merge(&finished.renewals);
         if !finished.ended.passes() {
             self.ran = Some((finished.ended.clone(), finished.time_limit));
         }
@@ -309,10 +398,13 @@ impl Run<'_> {
         let mut releasing = None;
         let settled = settle(finished, &name, program, told_to_end, async |_, verdict| {
             let releasing = releasing.get_or_insert_with(|| coordinator.releasing(&grant, verdict.row().0));
-            let is_lost = matches!(releasing.attempt().await?, Released::Lost(_));
-            Ok(is_lost.then(|| "it was taken away while the command ran".to_owned()))
+            let released = releasing.attempt().await?;
+            let Released::Lost(refusal) = released else { return Ok(None) };
+            let lost = lost_error(grant.token(), &refusal);
+            Ok(Some(format!("it was taken away while the command ran: {lost}")))
         });
         let Settlement { verdict, exit, is_recorded, .. } = settled.await;
+        self.verdict = Some(verdict);
         if is_recorded {
             self.note_end(token, verdict, Some(exit.code())).await;
         }
@@ -389,6 +481,10 @@ impl Run<'_> {
         let paused = tokio::select! {
             () = SystemClock.sleep_until(SystemClock.now() + pause) => Paused::Over,
             loss = keeper.lost() => Paused::Lost(loss.to_string()),
+            drain = keeper.asked_to_finish() => {
+                output::say(&format!("{drain}; it is not tried again"));
+                Paused::Signal(SIGTERM)
+            }
             number = self.signals.next_ending() => Paused::Signal(number),
         };
         (keeper.stop().await, paused)
@@ -397,95 +493,8 @@ impl Run<'_> {
     async fn note_end(&self, token: &Token, verdict: Verdict, exit: Option<u8>) {
         let ran_for_ms = SystemClock.now().saturating_since(self.begun).as_millis() as u64;
         let (slot, epoch, tries) = (self.slot.filter(|_| self.recorded), token.epoch, self.tries);
-        let noted = Noted { slot, epoch, exit, ran_for_ms, tries };
+        log_end(verdict, exit, ran_for_ms, tries);
+        let noted = Noted { slot, epoch, exit, ran_for_ms, tries, renewals: self.renewals.clone() };
         verdict.note(&self.coordinator, &self.plan.leases[0], noted).await;
-    }
-}
-
-/// Skipped: one quiet line and a count.
-async fn skip(coordinator: &Coordinator, plan: &Plan<'_>, slot: Option<Slot>, busy: Taken) -> Exit {
-    let (why, event) = match &busy {
-        Taken::Refused(lease, refusal, now) => {
-            let event = match slot.filter(|_| !matches!(plan.slot, SlotPlan::Named(_))) {
-                Some(slot) => slot::pass_over(coordinator, &plan.slot, lease, slot, refusal).await,
-                None => Some(skip_event(refusal)),
-            };
-            (view::refusal_line(lease, refusal, *now), event)
-        }
-        Taken::FlockHeld(path) => {
-            (format!("`{}` is flocked by another process", path.display()), Some(Event::SkippedOverlap))
-        }
-        Taken::Granted(..) => return Exit::Done,
-    };
-    report_skipped(coordinator, plan, &why, event).await
-}
-
-async fn report_skipped(coordinator: &Coordinator, plan: &Plan<'_>, why: &str, event: Option<Event>) -> Exit {
-    if !plan.quiet {
-        let waited = match plan.busy {
-            Busy::Wait(limit) => format!(" after waiting for {}", leasehold_core::format_duration(limit)),
-            Busy::Skip | Busy::RetryAfter(_) => String::new(),
-        };
-        let seats =
-            if plan.leases.len() > 1 { format!(" all {} are taken;", plan.leases.len()) } else { String::new() };
-        output::say(&format!("skipped{waited}:{seats} {why}"));
-    }
-    if let Some(event) = event {
-        let _ = tokio::time::timeout(PATIENCE, coordinator.count(&plan.leases[0], event)).await;
-    }
-    Exit::Code(plan.settings.held_exit_code.value)
-}
-
-/// Refuses what no grant could make right before one is asked for: a guard of no file, or of another lease's file.
-async fn check(guards: &[Arc<dyn Guard>], lease: &LeaseName) -> Result<()> {
-    for guard in guards {
-        match guard.high_water().await {
-            Ok(Some(high)) if high.lease != *lease => {
-                let foreign = Rejection::Foreign { held: lease.clone(), seen: high.lease };
-                return Err(foreign.into_error(&guard.resource()));
-            }
-            Err(error) if error.kind() == Kind::Invalid => return Err(error),
-            // Sealing decides, and tells a resource that is out of reach from one that is wrong.
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-/// Shuts older holders out of the guarded resources. The store has just granted this token, so a guard that knows a
-/// newer epoch means that the store went back in time.
-async fn seal(guards: &[Arc<dyn Guard>], token: &Token) -> Result<()> {
-    for guard in guards {
-        if let Err(error) = guard.seal(token).await {
-            return Err(match (error.kind(), guard.high_water().await) {
-                (Kind::Fenced, Ok(Some(high))) => guard::regressed(&guard.resource(), &token.lease, high.epoch),
-                _ => error,
-            });
-        }
-    }
-    Ok(())
-}
-
-/// What the command finds in its environment beside the store, so that `leasehold write` inside it needs no flags.
-fn environment(token: &Token, slot: Option<Slot>) -> Vec<(&'static str, String)> {
-    // A slot's key is the same for each attempt to run it, whatever the epoch.
-    let key =
-        slot.map_or_else(|| format!("{}@{}", token.lease, token.epoch), |slot| idempotency_key(&token.lease, slot));
-    let mut environment = vec![
-        ("LEASEHOLD_NAME", token.lease.to_string()),
-        ("LEASEHOLD_EPOCH", token.epoch.to_string()),
-        ("LEASEHOLD_TOKEN", token.wire()),
-        ("LEASEHOLD_IDEMPOTENCY_KEY", key),
-    ];
-    environment.extend(slot.map(|slot| ("LEASEHOLD_SLOT", slot_text(slot))));
-    environment
-}
-
-/// The counter for a refusal.
-pub fn skip_event(refusal: &Refusal) -> Event {
-    match refusal {
-        Refusal::Paused(_) => Event::Paused,
-        Refusal::AlreadyRun(_) => Event::AlreadyRun,
-        _ => Event::SkippedOverlap,
     }
 }

@@ -13,7 +13,7 @@ use leasehold_core::{
     Coordinator, Epoch, Event, Inspection, Kind, LeaseName, Result, Slot, SlotState, Timestamp, migration,
 };
 use leasehold_work::schedule::{
-    Candidate, CatchUp, Dropped, Fate, Journals, Plan, Schedule, Zone, has_succeeded, parse_instant, slot_text,
+    Candidate, CatchUp, Dropped, Fate, Journals, Known, Plan, Schedule, Zone, parse_instant, slot_text,
 };
 use std::time::Duration;
 
@@ -101,7 +101,7 @@ impl SlotPlan {
             let plan = Plan::of(schedule, &seen.record, &journal, policy, seen.now);
             let (given_up, dropped) = journals.settle(lease, &plan).await?;
             if let Some((slot, fate)) = given_up {
-                output::say(&format!("{}; it is not run again", passed_line(lease, slot, fate)));
+                output::say(&passed_line(lease, slot, fate));
             }
             dropped.iter().for_each(|dropped| output::say(&dropped_line(lease, dropped)));
             if let Some(until) = plan.ahead {
@@ -117,7 +117,7 @@ impl SlotPlan {
                 return Ok(Found::Go(Some(*first)));
             }
             let Some(wait) = soon(schedule, seen.now) else {
-                return Ok(nothing(schedule, lease, &seen));
+                return Ok(Found::Nothing(nothing_due(schedule, lease, &seen), Event::AlreadyRun));
             };
             tokio::select! {
                 () = SystemClock.sleep_until(SystemClock.now() + wait) => {}
@@ -137,7 +137,13 @@ fn soon(schedule: &Schedule, now: Timestamp) -> Option<Duration> {
 
 /// What became of a slot that is not run.
 pub fn passed_line(lease: &LeaseName, slot: Slot, fate: Fate) -> String {
-    format!("{}: slot {} of `{lease}`", fate.as_str(), slot_text(slot))
+    let why = match fate {
+        Fate::SkippedOverlap => ", because an earlier run was still running",
+        Fate::Paused => ", because the job was paused",
+        Fate::Died => ", because its runs died as often as it may be run, or until it was too old",
+        _ => "",
+    };
+    format!("{}: slot {} of `{lease}` is not run{why}", fate.as_str(), slot_text(slot))
 }
 
 /// What became of slots that are not caught up on.
@@ -157,16 +163,16 @@ pub fn ahead_line(lease: &LeaseName, until: Slot, now: Timestamp) -> String {
     )
 }
 
-fn nothing(schedule: &Schedule, lease: &LeaseName, seen: &Inspection) -> Found {
+/// Why no slot is run.
+pub fn nothing_due(schedule: &Schedule, lease: &LeaseName, seen: &Inspection) -> String {
     let newest = schedule.latest(seen.now).map_or("none".into(), slot_text);
-    let line = match seen.record.slot {
+    match seen.record.slot {
         Some(mark) if mark.state == SlotState::Running => {
             format!("slot {} of `{lease}` is running under epoch {}", slot_text(mark.slot), mark.epoch)
         }
         Some(mark) => format!("slot {newest} of `{lease}` was run already, under epoch {}", mark.epoch),
         None => format!("no slot of `{lease}` is due"),
-    };
-    Found::Nothing(line, Event::AlreadyRun)
+    }
 }
 
 /// Writes down that a slot was passed over, and says how that counts; none if it has been counted.
@@ -194,7 +200,9 @@ pub async fn pass_over(
 pub async fn is_over(coordinator: &Coordinator, lease: &LeaseName, slot: Option<Slot>) -> Result<bool> {
     let (journal, _) = Journals::new(coordinator.clone()).read(lease).await?;
     let record = coordinator.inspect(lease).await?.record;
-    Ok(slot.is_some_and(|slot| has_succeeded(&record, &journal, slot)))
+    let history = coordinator.history(lease, &record).await?;
+    let known = Known { record: &record, history: &history, journal: &journal };
+    Ok(slot.is_some_and(|slot| known.has_succeeded(slot)))
 }
 
 /// Writes down that a run of the slot began.

@@ -7,7 +7,7 @@
 //! Promise: no slot is run of which anybody knows that it succeeded, and none of which the journal no longer knows what
 //! became of it unless that is asked for. Non-promise: a slot whose success could not be written down may run again.
 
-use super::launch::{run, words};
+use super::launch::{ping, run, set_environment, words};
 use super::table::Jobs;
 use crate::args::Backfill;
 use crate::context::Context;
@@ -15,8 +15,8 @@ use crate::exit::Exit;
 use crate::output;
 use crate::verbs::relay::{Relay, exit_of};
 use leasehold_core::{Coordinator, Error, Inspection, Kind, LeaseName, Result, Slot, SlotState, Timestamp};
-use leasehold_work::schedule::{Busy, Job, Journals, Owed, has_succeeded, slot_text};
-use std::io::{BufRead, IsTerminal, Write};
+use leasehold_work::schedule::{Busy, Job, Journals, Known, Owed, backfill_lease, slot_text};
+use std::io::IsTerminal;
 use std::process::Command;
 
 /// How long a backfill waits for a regular run to end.
@@ -36,6 +36,7 @@ pub async fn trigger(context: &Context, jobs: &Jobs, name: &str) -> Result<Exit>
         Busy::Wait(limit) => drop(command.arg(format!("--wait={}", leasehold_core::format_duration(limit)))),
         Busy::Retry(pause) => drop(command.arg(format!("--retry-after={}", leasehold_core::format_duration(pause)))),
     }
+    ping(&mut command, job);
     words(&mut command, job);
     finish(command, job, &mut Relay::listen()?).await
 }
@@ -72,7 +73,10 @@ pub async fn backfill(context: &Context, jobs: &Jobs, args: &Backfill) -> Result
     }
     let SlotsLeft { mut slots, forgotten } = find(coordinator, job, from, to, args.max as usize).await?;
     let mut left_out = !forgotten.is_empty();
-    if left_out && (args.again_if_forgotten || can_ask(args) && agreed(&forgotten_line(job, &forgotten))?) {
+    if left_out
+        && (args.again_if_forgotten
+            || can_ask(args) && output::agreed(&format!("run {}", forgotten_line(job, &forgotten)))?)
+    {
         left_out = false;
         slots.extend(&forgotten);
         slots.sort();
@@ -93,16 +97,17 @@ pub async fn backfill(context: &Context, jobs: &Jobs, args: &Backfill) -> Result
         return Err(Error::new(Kind::Invalid, message));
     }
     let what = span_line(job, &slots);
-    if !args.yes && !agreed(&what)? {
+    if !args.yes && !output::agreed(&format!("run {what}"))? {
         output::say("nothing was run");
         return Ok(nothing_else);
     }
     let (mut worst, mut relay) = (nothing_else, Relay::listen()?);
-    for slot in &slots {
+    for (number, slot) in slots.iter().enumerate() {
+        output::say(&format!("slot {} of `{}`, {} of {}", slot_text(*slot), job.name, number + 1, slots.len()));
         if !is_free(coordinator, job).await? {
             return Ok(Exit::Held);
         }
-        let claims = claims(job, *slot)?;
+        let claims = backfill_lease(&job.name, *slot)?;
         let exit = one(context, job, &claims, *slot, &mut relay).await?;
         if relay.was_told() {
             return Ok(exit);
@@ -145,12 +150,14 @@ struct SlotsLeft {
 async fn find(coordinator: &Coordinator, job: &Job, from: Slot, to: Slot, max: usize) -> Result<SlotsLeft> {
     let (journal, _) = Journals::new(coordinator.clone()).read(&job.name).await?;
     let record = coordinator.inspect(&job.name).await?.record;
+    let history = coordinator.history(&job.name, &record).await?;
+    let known = Known { record: &record, history: &history, journal: &journal };
     let mut found = SlotsLeft { slots: Vec::new(), forgotten: Vec::new() };
     let after = Timestamp::from_millis(from.0.as_millis().saturating_sub(1));
-    for slot in job.schedule.between(after, to.0).filter(|slot| !has_succeeded(&record, &journal, *slot)) {
+    for slot in job.schedule.between(after, to.0).filter(|slot| !known.has_succeeded(*slot)) {
         // A backfill may have been at it before.
-        let backfilled = claimed(coordinator, &claims(job, slot)?).await?;
-        match Owed::of(&record, &journal, backfilled, slot) {
+        let backfilled = claimed(coordinator, &backfill_lease(&job.name, slot)?).await?;
+        match Owed::of(&known, backfilled, slot) {
             Owed::Nothing => {}
             Owed::Run => found.slots.push(slot),
             Owed::Forgotten => found.forgotten.push(slot),
@@ -176,11 +183,6 @@ async fn claimed(coordinator: &Coordinator, claims: &LeaseName) -> Result<Option
 
 async fn is_done(coordinator: &Coordinator, claims: &LeaseName) -> Result<bool> {
     Ok(claimed(coordinator, claims).await? == Some(SlotState::Done))
-}
-
-/// The lease under which a slot is claimed, whatever span it was asked for with.
-fn claims(job: &Job, slot: Slot) -> Result<LeaseName> {
-    LeaseName::new(format!("{}/backfill/{}", job.name, slot_text(slot).replace(['-', ':'], "")))
 }
 
 fn span_line(job: &Job, slots: &[Slot]) -> String {
@@ -222,9 +224,7 @@ async fn one(context: &Context, job: &Job, claims: &LeaseName, slot: Slot, relay
     if let Some(cwd) = inner.get_current_dir() {
         outer.current_dir(cwd);
     }
-    for (name, value) in &job.env {
-        outer.env(name, value);
-    }
+    set_environment(&mut outer, job)?;
     finish(outer, job, relay).await
 }
 
@@ -232,15 +232,4 @@ async fn one(context: &Context, job: &Job, claims: &LeaseName, slot: Slot, relay
 async fn finish(mut command: Command, job: &Job, relay: &mut Relay) -> Result<Exit> {
     let child = command.spawn().map_err(|e| Error::unavailable(format!("cannot start job `{}`", job.name), e))?;
     relay.wait(child, std::future::ready(())).await.map(exit_of)
-}
-
-/// Asks; without anybody to ask it is an error, not a yes.
-fn agreed(what: &str) -> Result<bool> {
-    if !std::io::stdin().is_terminal() {
-        return Err(Error::new(Kind::Invalid, format!("{what} would be run; add --yes to run them")));
-    }
-    let _ = write!(std::io::stderr(), "leasehold: run {what}? [y/N] ");
-    let mut answer = String::new();
-    let _ = std::io::stdin().lock().read_line(&mut answer);
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }

@@ -3,17 +3,20 @@
 //! Promise: it ends when told to, after its last run; a file that is wrong leaves the old jobs in force and says so.
 //! Non-promise: it is not needed for anything that it started; those runs end by themselves.
 
-use super::launch::Processes;
+use super::launch::{Processes, file_variables};
+use super::public::Public;
 use super::table::Jobs;
 use crate::args::ScheduleRun;
 use crate::config::Settings;
 use crate::context::Context;
 use crate::exit::Exit;
-use crate::output;
+use crate::metrics::{Monitor, Place};
+use crate::service::ServiceManager;
 use crate::verbs::run::{ahead_line, dropped_line, passed_line};
+use crate::{log, orphans, output};
 use leasehold_core::clock::{Clock, SystemClock};
-use leasehold_core::{Coordinator, Error, Kind, Label, Result, migration};
-use leasehold_work::schedule::{Decided, Job, Scheduler, Steering, Watcher, slot_text};
+use leasehold_core::{Coordinator, Error, Kind, Result, migration};
+use leasehold_work::schedule::{Decided, Fate, Job, Scheduler, Steering, Watcher, slot_text};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,36 +25,60 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// How often the file is looked at.
 const LOOK: Duration = Duration::from_secs(2);
+/// A scheduler whose loop did not turn for so long is stuck: it turns every 30 s at least, and no answer of a store takes a
+/// minute.
+const STUCK: Duration = Duration::from_secs(120);
 /// How many jobs run at once at most, unless it is said.
 const MAX_RUNNING: u32 = 64;
 pub const LABELS: &str = "LEASEHOLD_ON";
 
-/// Says what is decided.
-#[derive(Debug)]
-struct Printer {
-    quiet: bool,
+/// Logs what is decided.
+#[derive(Debug, Default)]
+struct Teller {
     /// A job was found to have moved to another store; perhaps all have.
     moved: AtomicBool,
 }
 
-impl Watcher for Printer {
+impl Watcher for Teller {
     fn decided(&self, job: &Job, decided: Decided) {
         let name = &job.name;
+        let job = name.as_str();
         match decided {
             Decided::Due(_) => {}
             Decided::Trouble(error) => {
                 self.moved.fetch_or(error.kind() == Kind::Moved, Ordering::Relaxed);
-                output::say(&format!("problem with job `{name}`: {error}"));
+                let text = error.to_string();
+                tracing::warn!(job, error = text, "problem with job `{name}`: {text}");
             }
-            Decided::Ahead { until, now } => output::say(&ahead_line(name, until, now)),
-            _ if self.quiet => {}
+            Decided::Ahead { until, now } => tracing::warn!(job, "{}", ahead_line(name, until, now)),
             Decided::Started(slot, epoch) => {
-                output::say(&format!("started `{name}` for slot {} under epoch {epoch}", slot_text(slot)));
+                let slot = slot_text(slot);
+                tracing::info!(
+                    target: log::RUNS, job, slot, epoch = epoch.get(),
+                    "started `{name}` for slot {slot} under epoch {epoch}"
+                );
+            }
+            Decided::Interrupted(slot, epoch) => {
+                let slot = slot_text(slot);
+                tracing::warn!(
+                    target: log::RUNS, job, slot, epoch = epoch.get(), outcome = Fate::Lost.as_str(),
+                    "`{name}` for slot {slot} was interrupted under epoch {epoch}; it is run again"
+                );
             }
             Decided::PassedOver(slot, fate) => {
-                output::say(&passed_line(name, slot, fate));
+                let (line, slot, outcome) = (passed_line(name, slot, fate), slot_text(slot), fate.as_str());
+                match fate {
+                    Fate::SkippedOverlap | Fate::Paused => {
+                        tracing::info!(target: log::RUNS, job, slot, outcome, "{line}");
+                    }
+                    _ => tracing::warn!(target: log::RUNS, job, slot, outcome, "{line}"),
+                }
             }
-            Decided::Dropped(dropped) => output::say(&dropped_line(name, &dropped)),
+            Decided::Dropped(dropped) => {
+                let (slot, outcome) = (slot_text(dropped.last), Fate::from(dropped.reason).as_str());
+                let line = dropped_line(name, &dropped);
+                tracing::info!(target: log::RUNS, job, slot, outcome, slots = dropped.count, "{line}");
+            }
         }
     }
 }
@@ -78,51 +105,74 @@ fn file_stamp(path: &Path) -> Option<(std::time::SystemTime, u64, u64)> {
     Some((metadata.modified().ok()?, metadata.len(), metadata.ino()))
 }
 
+fn ours(settings: &Settings, max_running: Option<u32>) -> leasehold_work::schedule::Settings {
+    leasehold_work::schedule::Settings {
+        ttl: settings.ttl.value,
+        label: settings.label.value.clone(),
+        max_running: max_running.unwrap_or(MAX_RUNNING) as usize,
+    }
+}
+
 pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exit> {
     let labels = labels(args.on)?;
     // Every run would refuse, and use up its slot.
     crate::supervise::check()?;
+    orphans::reap_as_init();
     let (settings, coordinator) = (context.settings()?, context.coordinator().await?);
     let processes = Arc::new(Processes::new(coordinator.clone(), settings));
-    let label: Option<Label> = settings.label.value.clone();
-    let ours = leasehold_work::schedule::Settings {
-        ttl: settings.ttl.value,
-        label,
-        max_running: args.max_running.unwrap_or(MAX_RUNNING) as usize,
-    };
+    let ours = ours(settings, args.max_running);
+    // Before anything runs: an address that is taken is a mistake.
+    let monitor = Monitor::start(context, Place::Store(coordinator.clone())).await?;
+    monitor.iter().for_each(|monitor| monitor.schedule(&jobs.all));
     announce(&jobs, &labels);
-    let printer = Arc::new(Printer { quiet: args.quiet, moved: AtomicBool::new(false) });
-    let (scheduler, steering) =
-        Scheduler::new(coordinator.clone(), jobs.for_machine(&labels), processes.clone(), printer.clone(), ours);
+    let mut public = Public::new(coordinator.clone(), processes.clone());
+    public.take_up(&jobs, settings.notify.read()?);
+    let teller = Arc::new(Teller::default());
+    let (scheduler, steering) = Scheduler::new(
+        coordinator.clone().for_others(),
+        jobs.for_machine(&labels),
+        processes.clone(),
+        teller.clone(),
+        ours,
+    );
     let cannot = |e| Error::new(Kind::Unsupported, "cannot listen to signals").with_source(e);
     let mut hangup = signal(SignalKind::hangup()).map_err(cannot)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
+    let (pulse, mut manager) = (scheduler.pulse(), ServiceManager::from_environment());
+    let look = manager.interval().map_or(LOOK, |interval| interval.min(LOOK));
     let mut running = tokio::spawn(scheduler.run());
-    let (mut seen, mut told, mut moved) = (file_stamp(&jobs.path), 0, None);
+    let (mut seen, mut told, mut moved, mut is_ready) = (file_stamp(&jobs.path), 0, None, false);
     loop {
+        manager.tick(|| pulse.age(&SystemClock).is_none_or(|age| age < STUCK));
         let asked_to_end = tokio::select! {
+            () = pulse.started(), if !is_ready => {
+                is_ready = true;
+                manager.ready(&status(&jobs, &labels));
+                false
+            }
             ended = &mut running => {
                 let fell = |e| Error::unavailable("the scheduler crashed", e);
                 ended.map_err(fell)??;
+                public.end().await;
                 return moved.map_or(Ok(Exit::Done), Err);
             }
             _ = hangup.recv() => {
                 seen = file_stamp(&jobs.path);
-                reload(context, settings, &jobs.path, &labels, &steering);
+                reload(context, settings, &jobs.path, &labels, &steering, &mut Told { manager: &manager, monitor: monitor.as_deref(), public: &mut public });
                 false
             }
-            () = SystemClock.sleep_until(SystemClock.now() + LOOK) => {
+            () = SystemClock.sleep_until(SystemClock.now() + look) => {
                 let before = std::mem::replace(&mut seen, file_stamp(&jobs.path));
                 match &seen {
-                    Some(_) if seen != before => reload(context, settings, &jobs.path, &labels, &steering),
+                    Some(_) if seen != before => reload(context, settings, &jobs.path, &labels, &steering, &mut Told { manager: &manager, monitor: monitor.as_deref(), public: &mut public }),
                     None if before.is_some() => {
                         output::say(&format!("keeping the old jobs: `{}` is gone", jobs.path.display()));
                     }
                     _ => {}
                 }
                 // Nothing here can ever run again: a scheduler that was forgotten must not keep running in silence.
-                if moved.is_none() && printer.moved.swap(false, Ordering::Relaxed) {
+                if moved.is_none() && teller.moved.swap(false, Ordering::Relaxed) {
                     moved = has_left(coordinator).await;
                 }
                 moved.is_some() && told == 0
@@ -132,7 +182,9 @@ pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exi
         };
         if asked_to_end {
             told += 1;
+            monitor.iter().for_each(|monitor| monitor.drain());
             steering.drain();
+            manager.stopping("waiting for the current runs to finish");
             if told > 1 {
                 processes.terminate();
             } else {
@@ -148,25 +200,53 @@ async fn has_left(coordinator: &Coordinator) -> Option<Error> {
     seen.check("the store of these jobs").err().filter(|error| error.kind() == Kind::Moved)
 }
 
-fn announce(jobs: &Jobs, labels: &[String]) {
+/// What the jobs are, in a line.
+fn status(jobs: &Jobs, labels: &[String]) -> String {
     let (all, ours) = (jobs.all.len(), jobs.for_machine(labels).len());
     let others = if all > ours { format!(", {} more are for other machines", all - ours) } else { String::new() };
     let jobs_word = if ours == 1 { "job" } else { "jobs" };
-    output::say(&format!("scheduling {ours} {jobs_word} from `{}`{others}", jobs.path.display()));
+    format!("scheduling {ours} {jobs_word} from `{}`{others}", jobs.path.display())
+}
+
+fn announce(jobs: &Jobs, labels: &[String]) {
+    output::say(&status(jobs, labels));
+    // The others run all the same.
+    for error in jobs.for_machine(labels).iter().filter_map(|job| file_variables(job).err()) {
+        output::say(&format!("its runs will fail: {error}"));
+    }
+}
+
+/// Who is told of new jobs.
+struct Told<'a> {
+    manager: &'a ServiceManager,
+    monitor: Option<&'a Monitor>,
+    public: &'a mut Public,
 }
 
 /// The new jobs, or the old ones if the new are wrong.
-fn reload(context: &Context, in_force: &Settings, path: &Path, labels: &[String], steering: &Steering) {
+fn reload(
+    context: &Context,
+    in_force: &Settings,
+    path: &Path,
+    labels: &[String],
+    steering: &Steering,
+    told: &mut Told<'_>,
+) {
     let read = context.read_settings().and_then(|changed| {
         // Checked with what they are run under.
         let jobs = Jobs::read(path, in_force)?;
-        Ok((jobs, changed))
+        let rules = changed.notify.read()?;
+        Ok((jobs, changed, rules))
     });
     match read {
-        Ok((jobs, changed)) => {
+        Ok((jobs, changed, rules)) => {
+            log::follow(&changed);
             kept(in_force, &changed).iter().for_each(|line| output::say(line));
             announce(&jobs, labels);
+            told.manager.status(&status(&jobs, labels));
+            told.public.take_up(&jobs, rules);
             steering.replace(jobs.for_machine(labels));
+            told.monitor.iter().for_each(|monitor| monitor.schedule(&jobs.all));
         }
         Err(error) => output::say(&format!("keeping the old jobs: {error}")),
     }
@@ -179,7 +259,7 @@ fn kept(in_force: &Settings, changed: &Settings) -> Vec<String> {
     both.filter(|((name, old, _), (_, new, _))| match *name {
         // What is hidden from people may have changed too.
         "store" => !is_same_store,
-        "ttl" | "label" | "grace" => old != new,
+        "ttl" | "label" | "grace" | "metrics" | "metrics_leases" => old != new,
         _ => false,
     })
     .map(|((name, old, _), (_, new, _))| {

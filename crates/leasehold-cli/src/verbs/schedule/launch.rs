@@ -3,19 +3,25 @@
 //! Promise: the child is a process of its own: it keeps running, keeps its lease and releases it when the scheduler ends, is
 //! killed or reloads. Non-promise: its output is the scheduler's, line by line as it comes.
 
-use crate::config::Settings;
+use crate::config::{METRICS, Settings};
 use crate::log;
+use crate::notify::Notifier;
 use crate::supervise::settlement::{Noted, Verdict};
 use async_trait::async_trait;
-use leasehold_core::{Coordinator, Error, Kind, Result};
+use leasehold_core::{Coordinator, Distribution, Error, Kind, Result};
 use leasehold_system::process::own_program;
-use leasehold_work::schedule::{Job, Launcher, Start, slot_text};
+use leasehold_work::backlog::read_bounded;
+use leasehold_work::notify::Detail;
+use leasehold_work::schedule::{Job, Launcher, Start, env_file, slot_text};
 use rustix::process::{Pid, Signal};
 use std::collections::BTreeSet;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+/// The most that the variables of one file may have: more does not fit into a process's environment.
+const MAX_ENV_FILE: usize = 128 * 1024;
 
 /// Starts runs and knows which are still running.
 #[derive(Debug)]
@@ -25,12 +31,29 @@ pub struct Processes {
     /// Between SIGTERM and SIGKILL, for jobs that do not say.
     grace: Option<Duration>,
     running: Mutex<BTreeSet<i32>>,
+    /// Who is told of runs: ours have not read the file.
+    notifier: Mutex<Option<Notifier>>,
 }
 
 impl Processes {
     pub fn new(coordinator: Coordinator, settings: &Settings) -> Self {
         let (store, grace) = (settings.store.value.portable(), settings.grace.value);
-        Processes { coordinator, store, grace, running: Mutex::default() }
+        Processes { coordinator, store, grace, running: Mutex::default(), notifier: Mutex::default() }
+    }
+
+    /// Tells of runs by these rules from now on.
+    pub fn notify(&self, notifier: Option<Notifier>) {
+        *self.notifier.lock().unwrap_or_else(PoisonError::into_inner) = notifier;
+    }
+
+    /// Tells how a run ended, after its seat is free for the next.
+    fn tell(&self, start: &Start, code: Option<i32>) {
+        let notifier = self.notifier.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(notifier) = notifier else { return };
+        let token = start.grant.token();
+        let exit_code = code.and_then(|code| u8::try_from(code).ok());
+        let (lease, detail) = (token.lease.clone(), Detail { epoch: token.epoch, exit_code, ..Detail::default() });
+        tokio::spawn(async move { notifier.run_ended(&lease, Some(detail)).await });
     }
 
     /// Asks all that are still running to end.
@@ -47,13 +70,13 @@ impl Processes {
 pub fn run(job: &Job, lease: &str, store: &str) -> Result<Command> {
     let program = own_program().map_err(|e| Error::unavailable("cannot start the command", e))?;
     let mut command = Command::new(program);
-    command.arg0("leasehold").arg("run").arg(lease).env("LEASEHOLD_STORE", store);
+    command.arg0("leasehold").arg("run").arg(lease).env("LEASEHOLD_STORE", store).env_remove(crate::ping::VARIABLE);
+    // The address is this process's own.
+    command.env_remove(METRICS);
     if let Some(cwd) = &job.cwd {
         command.current_dir(cwd);
     }
-    for (name, value) in &job.env {
-        command.env(name, value);
-    }
+    set_environment(&mut command, job)?;
     let mut flag = |name: &str, value: Option<String>| {
         if let Some(value) = value {
             command.arg(format!("{name}={value}"));
@@ -73,6 +96,40 @@ pub fn run(job: &Job, lease: &str, store: &str) -> Result<Command> {
     Ok(command)
 }
 
+/// A job's own variables: those of its files, and over them those of its table. What only this process is to know is left
+/// out.
+pub fn set_environment(command: &mut Command, job: &Job) -> Result<()> {
+    for name in crate::service::VARIABLES {
+        command.env_remove(name);
+    }
+    command.envs(file_variables(job)?).envs(&job.env);
+    Ok(())
+}
+
+/// What a job's `env_file` says now. Nothing of it is ever part of a message.
+pub fn file_variables(job: &Job) -> Result<Vec<(String, String)>> {
+    let mut variables = Vec::new();
+    for path in &job.env_file {
+        let place = format!("job `{}`: env_file `{}`", job.name, path.display());
+        let refuse = |what: &str| Error::new(Kind::Unsupported, format!("{place} {what}"));
+        let file = std::fs::File::open(path).map_err(|e| refuse("cannot be read").with_source(e))?;
+        let bytes =
+            read_bounded(file, MAX_ENV_FILE, "the file").map_err(|e| refuse("cannot be read").with_source(e))?;
+        let text = String::from_utf8(bytes).map_err(|_| refuse("is not text"))?;
+        if text.len() > MAX_ENV_FILE {
+            return Err(refuse(&format!("has more than {MAX_ENV_FILE} bytes")));
+        }
+        let wrong = |(line, what): env_file::Wrong| refuse(&format!("is wrong in line {line}: {what}"));
+        variables.extend(env_file::parse(&text).map_err(wrong)?);
+    }
+    Ok(variables)
+}
+
+/// Has the run tell the job's monitoring service. In the environment: arguments are for everybody to see.
+pub fn ping(command: &mut Command, job: &Job) {
+    command.envs(job.ping.as_ref().map(|url| (crate::ping::VARIABLE, url.expose())));
+}
+
 /// Ends the flags and gives the job's own words.
 pub fn words(command: &mut Command, job: &Job) {
     command.arg("--").args(&job.argv);
@@ -82,12 +139,21 @@ pub fn words(command: &mut Command, job: &Job) {
 impl Launcher for Processes {
     async fn launch(&self, start: &Start) -> Result<()> {
         let (job, token) = (&start.job, start.grant.token());
-        let mut command = run(job, job.name.as_str(), &self.store)?;
+        let mut command = match run(job, job.name.as_str(), &self.store) {
+            Ok(command) => command,
+            // Its file of variables: it would fail as often as it was tried.
+            Err(error) if error.kind() == Kind::Unsupported => {
+                self.note_refusal(start, None, Verdict::Failed).await;
+                return Err(error);
+            }
+            Err(error) => return Err(error),
+        };
         log::hand_down(&mut command);
         command.arg("--adopt").arg(format!("--slot-at={}", slot_text(start.slot)));
         if let (None, Some(grace)) = (job.grace, self.grace) {
             command.arg(format!("--grace={}", leasehold_core::format_duration(grace)));
         }
+        ping(&mut command, job);
         words(&mut command, job);
         // The token in the environment: arguments are for everybody to see. A group of its own: a key that ends the
         // scheduler drains it.
@@ -98,19 +164,33 @@ impl Launcher for Processes {
                 // It would fail as often as it was tried.
                 self.note_refusal(start, None, Verdict::Failed).await;
                 let cwd = job.cwd.clone().unwrap_or_default();
-                let message = format!("job `{}` failed: its cwd `{}` is not a folder here", job.name, cwd.display());
+                let (name, slot) = (&job.name, slot_text(start.slot));
+                let message =
+                    format!("`{name}` for slot {slot} failed: its cwd `{}` is not a folder here", cwd.display());
                 return Err(Error::new(Kind::Unsupported, message));
             }
-            Err(e) => return Err(Error::unavailable(format!("cannot start job `{}`", job.name), e)),
+            Err(e) => {
+                let what = format!("cannot start job `{}` for slot {}", job.name, slot_text(start.slot));
+                return Err(Error::unavailable(what, e));
+            }
         };
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or(0);
         self.running.lock().unwrap_or_else(PoisonError::into_inner).insert(pid);
         let ended = child.wait().await;
         self.running.lock().unwrap_or_else(PoisonError::into_inner).remove(&pid);
+        if let Some(signal) = ended.as_ref().ok().and_then(ExitStatusExt::signal) {
+            let (job, slot, epoch) = (job.name.as_str(), slot_text(start.slot), token.epoch);
+            tracing::warn!(
+                target: log::RUNS, job, slot, epoch = epoch.get(),
+                "the supervisor of `{job}` for slot {slot} was killed by signal {signal}; its command is stopped, and the slot is \
+                 run again once the lease has expired"
+            );
+        }
         let code = ended.ok().and_then(|status| status.code());
         if let Some(verdict) = code.and_then(Verdict::of_refusal) {
             self.note_refusal(start, code, verdict).await;
         }
+        self.tell(start, code);
         Ok(())
     }
 }
@@ -126,7 +206,16 @@ impl Processes {
         }
         if self.coordinator.release_by_token(token, verdict.row().0).await.is_ok() {
             let (slot, exit) = (Some(start.slot), code.and_then(|code| u8::try_from(code).ok()));
-            let noted = Noted { slot, epoch: token.epoch, exit, ran_for_ms: 0, tries: 1 };
+            let (job, at, outcome) = (token.lease.as_str(), slot_text(start.slot), verdict.row().1.as_str());
+            let fate =
+                if verdict == Verdict::Failed { "failed: it" } else { "was not started, and is tried again: it" };
+            tracing::warn!(
+                target: log::RUNS, job, slot = at, epoch = token.epoch.get(), outcome, exit_code = exit,
+                "`{job}` for slot {at} {fate} could not be begun{}",
+                exit.map(|code| format!(", exit code {code}")).unwrap_or_default()
+            );
+            let noted =
+                Noted { slot, epoch: token.epoch, exit, ran_for_ms: 0, tries: 1, renewals: Distribution::default() };
             verdict.note(&self.coordinator, &token.lease, noted).await;
         }
     }

@@ -2,12 +2,16 @@
 
 mod backfill;
 mod daemon;
+mod import;
 mod install;
 mod launch;
+mod plan;
+mod public;
 mod table;
 
 use super::operate;
 use crate::args::{Next, Schedule as Args, ScheduleRun, ScheduleVerb};
+use crate::config::Settings;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output;
@@ -19,8 +23,15 @@ use table::Jobs;
 
 pub async fn schedule(context: &Context, args: Args) -> Result<Exit> {
     if args.verb.is_some() && args.run != ScheduleRun::default() {
-        let message = "--on, --max-running and --quiet go with `schedule` alone, or behind `schedule run`";
+        let message = "--on, --max-running, --quiet and --metrics go with `schedule` alone, or behind `schedule run`";
         return Err(Error::new(Kind::Invalid, message));
+    }
+    if let Some(ScheduleVerb::Import(args)) = &args.verb {
+        return import::import(args);
+    }
+    // What no file has any more.
+    if let Some(ScheduleVerb::Retire(args)) = &args.verb {
+        return plan::retire(context, &args.name).await;
     }
     let path = table::find(args.file.as_deref())?;
     let settings = context.settings()?;
@@ -31,19 +42,25 @@ pub async fn schedule(context: &Context, args: Args) -> Result<Exit> {
     match args.verb.unwrap_or(ScheduleVerb::Run(args.run)) {
         ScheduleVerb::Run(args) => daemon::run(context, jobs, args).await,
         ScheduleVerb::Check => check(context, &jobs).await,
+        ScheduleVerb::Plan => plan::plan(context, &jobs).await,
         ScheduleVerb::Next(args) => next(context, &jobs, &args).await,
         ScheduleVerb::Backfill(args) => backfill::backfill(context, &jobs, &args).await,
         ScheduleVerb::Trigger(args) => backfill::trigger(context, &jobs, &args.name).await,
         ScheduleVerb::Pause(args) => {
             jobs.named(&args.name)?;
-            operate::order(context, &args, operate::Asked::Pause).await
+            operate::order(context, &args, operate::Asked::Pause, None).await
         }
         ScheduleVerb::Resume(args) => {
             jobs.named(&args.name)?;
-            operate::order(context, &args, operate::Asked::Resume).await
+            operate::order(context, &args, operate::Asked::Resume, None).await
         }
-        ScheduleVerb::Install(_) => Ok(Exit::Done),
+        ScheduleVerb::Install(_) | ScheduleVerb::Import(_) | ScheduleVerb::Retire(_) => Ok(Exit::Done),
     }
+}
+
+/// The jobs of the file that is found here; none if there is none, or none that is right.
+pub fn jobs_here(settings: &Settings) -> Vec<Arc<Job>> {
+    table::find(None).and_then(|path| Jobs::read(&path, settings)).map(|jobs| jobs.all).unwrap_or_default()
 }
 
 /// The store's time; this machine's where there is no store yet. Only for showing.
@@ -55,11 +72,20 @@ async fn now(context: &Context) -> Result<Timestamp> {
 }
 
 async fn check(context: &Context, jobs: &Jobs) -> Result<Exit> {
+    for job in &jobs.all {
+        match launch::file_variables(job) {
+            Err(error) if job.on.is_empty() => return Err(error),
+            // It may be there on the machines that run it.
+            Err(error) => output::say(&format!("not on this machine: {error}")),
+            Ok(_) => {}
+        }
+    }
     let now = now(context).await?;
     let next = |job: &Job| job.schedule.next_after(now);
     let as_json = |job: &Arc<Job>| {
         let (name, schedule) = (job.name.as_str(), job.schedule.to_string());
-        json!({ "name": name, "schedule": schedule, "next": next(job).map(slot_text), "on": job.on })
+        let words = job.schedule.words();
+        json!({ "name": name, "schedule": schedule, "words": words, "next": next(job).map(slot_text), "on": job.on })
     };
     let row = |job: &Arc<Job>| {
         let (at, local) = match next(job) {
@@ -67,11 +93,11 @@ async fn check(context: &Context, jobs: &Jobs) -> Result<Exit> {
             None => ("never".into(), "-".into()),
         };
         let on = if job.on.is_empty() { "any machine".into() } else { job.on.join(", ") };
-        vec![job.name.to_string(), job.schedule.to_string(), at, local, on]
+        vec![job.name.to_string(), job.schedule.to_string(), at, local, on, job.schedule.words()]
     };
     context.print(
         || Value::Array(jobs.all.iter().map(as_json).collect()),
-        || output::table(&["NAME", "SCHEDULE", "NEXT", "LOCAL TIME", "ON"], jobs.all.iter().map(row)),
+        || output::table(&["NAME", "SCHEDULE", "NEXT", "LOCAL TIME", "ON", "IN WORDS"], jobs.all.iter().map(row)),
     )?;
     if !context.common.json {
         let (count, path, store) = (jobs.all.len(), jobs.path.display(), &context.settings()?.store.value);
@@ -91,19 +117,25 @@ async fn next(context: &Context, jobs: &Jobs, args: &Next) -> Result<Exit> {
     let mut slots = Vec::new();
     for job in chosen {
         let from = match &args.from {
-            Some(text) => job.schedule.zone().parse_instant("--from", text)?.0,
+            // With the slot at that very instant.
+            Some(text) => {
+                let from = job.schedule.zone().parse_instant("--from", text)?.0.as_millis();
+                Timestamp::from_millis(from.saturating_sub(1))
+            }
             None => now,
         };
         slots.extend(job.schedule.between(from, far).take(args.count as usize).map(|slot| (slot, job)));
     }
+    // So many in all: the next ones, whichever jobs they are of.
     slots.sort_by_key(|(slot, _)| *slot);
+    slots.truncate(args.count as usize);
     context.print(
         || slots.iter().map(|(slot, job)| json!({ "name": job.name.as_str(), "slot": slot_text(*slot) })).collect(),
         || {
             let row = |(slot, job): &(Slot, &Arc<Job>)| {
                 vec![slot_text(*slot), job.schedule.zone().show(slot.0), job.name.to_string()]
             };
-            output::table(&["SLOT", "LOCAL TIME", "NAME"], slots.iter().map(row))
+            output::table(&[], slots.iter().map(row))
         },
     )
 }

@@ -3,10 +3,10 @@
 //! Promise: it is right as a whole, or it is refused as a whole, with the job and the field that are wrong.
 
 use crate::config::{Settings, parse_toml, project_file, user_file};
-use crate::guards;
 use crate::supervise::windows::Windows;
-use leasehold_core::{Error, Kind, Result};
-use leasehold_work::schedule::{Job, JobTable};
+use crate::{guards, outbound};
+use leasehold_core::{Error, Kind, Label, Result};
+use leasehold_work::schedule::{FileRevision, Job, JobTable, Publisher};
 use serde::Deserialize;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -17,6 +17,8 @@ use std::sync::Arc;
 struct File {
     #[serde(default)]
     job: Vec<JobTable>,
+    owner: Option<String>,
+    revision: Option<u64>,
 }
 
 /// Jobs and where they came from.
@@ -26,6 +28,8 @@ pub struct Jobs {
     pub path: PathBuf,
     /// All of them, for this machine or not.
     pub all: Vec<Arc<Job>>,
+    /// As whose they are published.
+    pub publisher: Publisher,
 }
 
 /// The file to read.
@@ -50,6 +54,7 @@ impl Jobs {
         let text = std::fs::read_to_string(path)
             .map_err(|e| Error::new(Kind::Unsupported, format!("cannot read jobs `{place}`")).with_source(e))?;
         let file: File = parse_toml(&text, "jobs", path)?;
+        let publisher = publisher(path, &file, &text)?;
         let folder = path.parent().map(Path::to_path_buf).unwrap_or_default();
         let mut names = HashSet::new();
         let mut all = Vec::with_capacity(file.job.len());
@@ -63,10 +68,14 @@ impl Jobs {
             for guard in &job.guards {
                 guards::parse(guard).map_err(in_job)?;
             }
+            if job.ping.is_some() {
+                outbound::check("ping").map_err(in_job)?;
+            }
             let (ttl, grace) = (job.ttl.unwrap_or(settings.ttl.value), job.grace.or(settings.grace.value));
             Windows::new(ttl, grace).map_err(in_job)?;
             // Where the file is, unless it says otherwise: a service has no folder of its own.
             job.cwd = Some(job.cwd.map_or_else(|| folder.clone(), |cwd| folder.join(cwd)));
+            job.env_file.iter_mut().for_each(|file| *file = folder.join(&*file));
             all.push(Arc::new(job));
         }
         if all.is_empty() {
@@ -75,7 +84,7 @@ impl Jobs {
                 format!("there is no [[job]] table in `{place}`; see docs/schedules.md"),
             ));
         }
-        Ok(Jobs { path: path.to_path_buf(), all })
+        Ok(Jobs { path: path.to_path_buf(), all, publisher })
     }
 
     /// The job of this name.
@@ -90,4 +99,18 @@ impl Jobs {
     pub fn for_machine(&self, labels: &[String]) -> Vec<Arc<Job>> {
         self.all.iter().filter(|job| job.runs_on(labels)).cloned().collect()
     }
+}
+
+/// Whose the file's jobs are, and how new it is.
+fn publisher(path: &Path, file: &File, text: &str) -> Result<Publisher> {
+    let owner = match &file.owner {
+        Some(owner) => Label::named("owner", owner)
+            .map(|owner| owner.to_string())
+            .map_err(|e| Error::new(e.kind(), format!("invalid jobs `{}`: field `owner`: {e}", path.display())))?,
+        None => path.display().to_string(),
+    };
+    let modified = std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    let modified = modified.and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok()).unwrap_or_default();
+    let revision = FileRevision::new(file.revision, modified, text);
+    Ok(Publisher { owner, revision, host: leasehold_system::host::name() })
 }

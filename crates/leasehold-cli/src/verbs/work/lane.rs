@@ -5,9 +5,13 @@
 //! the command cannot be started, the store refuses us, the queue has moved.
 
 use super::folder::{WorkFolder, cannot};
+use super::obituaries::Obituaries;
+use crate::config::METRICS;
 use crate::exit::Exit;
-use crate::output;
-use crate::supervise::settlement::{Settlement, Verdict, passes as may_pass, settle};
+use crate::log;
+use crate::metrics::Monitor;
+use crate::output::rough;
+use crate::supervise::settlement::{Settlement, Verdict, log_end, passes as may_pass, settle};
 use crate::supervise::windows::Windows;
 use crate::supervise::{Ended, Feed, Finished, Signals, Standby, Task, TimeLimit, supervise};
 use crate::verbs::queue::follow_ups;
@@ -17,11 +21,12 @@ use leasehold_stores::StoreUrl;
 use leasehold_system::undo::{Mend, undone};
 use leasehold_work::Backlog;
 use leasehold_work::backlog::{Attempt, Content, Wait, read_bounded};
-use leasehold_work::queue::{ItemId, Payload, Reason};
+use leasehold_work::queue::{Payload, Reason};
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
@@ -35,23 +40,47 @@ const RETRY: [Duration; 4] =
 /// What stands for the payload's path among the command's arguments.
 const TEMPLATE: &str = "{}";
 
+/// How long an idle lane waits for an item before it looks whether everything is finished.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// When a lane ends by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    /// When it is told to.
+    Told,
+    /// When there is nothing to claim now.
+    Idle,
+    /// When no item is left, whoever works on it.
+    Done,
+}
+
 pub struct Plan {
     pub windows: Windows,
     pub max_runtime: Option<Duration>,
     pub store: StoreUrl,
     pub queue: String,
-    pub until_empty: bool,
+    pub until: Until,
     pub items: Option<u64>,
     pub command: Vec<OsString>,
+    /// Told of dead letters.
+    pub obituaries: Obituaries,
 }
 
-pub async fn run<B: Backlog>(backlog: B, mut claimer: B::Claimer, plan: Plan) -> Result<Exit> {
+pub async fn run<B: Backlog>(
+    backlog: B,
+    mut claimer: B::Claimer,
+    plan: &Plan,
+    monitor: Option<Arc<Monitor>>,
+) -> Result<Exit> {
     let (mut signals, asked) = Signals::listen()?.draining();
+    if let Some(monitor) = monitor {
+        monitor.drain_when(asked.subscribe());
+    }
     if is_managed() {
         end_with_manager(asked.clone())?;
     }
     let mut folder = WorkFolder::new()?;
-    let wait = if plan.until_empty { Wait::Not } else { Wait::Forever };
+    let wait = plan.until.wait();
     let (mut left, mut failures, mut pauses, mut exit) = (plan.items, 0, 0, Exit::Done);
     while *asked.borrow() == 0 && left != Some(0) {
         // What came while the last step kept this thread is heard first.
@@ -59,18 +88,21 @@ pub async fn run<B: Backlog>(backlog: B, mut claimer: B::Claimer, plan: Plan) ->
         let claimed = tokio::select! {
             biased;
             () = drained(&asked) => break,
-            claimed = B::claim(&mut claimer, wait) => claimed,
+            // A store that was away is asked, not waited for: that it is back is told when it is.
+            claimed = claim_or_end::<B>(&backlog, &mut claimer, wait, failures > 0) => claimed,
         };
-        if failures > 0 && !matches!(&claimed, Err(error) if passes(error.kind())) {
-            output::say("claiming works again");
+        let was_away = failures > 0;
+        if was_away && !matches!(&claimed, Err(error) if passes(error.kind())) {
+            tracing::info!(queue = plan.queue, "claiming from `{}` works again", plan.queue);
             failures = 0;
         }
         let grant = match claimed {
-            Ok(Some(grant)) => grant,
-            Ok(None) => break,
+            Ok(Next::Item(grant)) => grant,
+            Ok(Next::NotYet) => continue,
+            Ok(Next::End) => break,
             Err(error) if passes(error.kind()) => {
                 if failures == 0 {
-                    output::say(&format!("cannot claim; retrying until it works: {error}"));
+                    plan.tell_away(&error.to_string());
                 }
                 rest(&asked, &mut failures).await;
                 continue;
@@ -85,29 +117,24 @@ pub async fn run<B: Backlog>(backlog: B, mut claimer: B::Claimer, plan: Plan) ->
         }
         signals.forget();
         let attempt = backlog.attempt(&grant);
-        let standby = match prepare(&plan, &mut folder, &attempt) {
+        let _about = About::item(plan, &attempt);
+        let standby = match prepare(plan, &mut folder, &attempt) {
             Ok(ready) => ready,
             Err(unready) => {
                 if let Unready::Item(_) = unready {
                     left = left.map(|left| left - 1);
                 }
-                if not_begun(&backlog, &grant, &attempt, unready, pauses == 0).await? {
+                if not_begun(&backlog, &grant, &attempt, unready, pauses == 0, &plan.obituaries).await? {
                     rest(&asked, &mut pauses).await;
                 }
                 continue;
             }
         };
         left = left.map(|left| left - 1);
+        tell_start(&attempt);
         let keeper = Keeper::keep(backlog.tenancy(grant), None);
-        let task = Task {
-            environment: Vec::new(),
-            windows: plan.windows,
-            evidence: None,
-            max_runtime: plan.max_runtime,
-            store: plan.store.clone(),
-        };
-        let finished = supervise(keeper, standby, task, &mut signals).await;
-        let settled = end(&backlog, &plan, &folder, &attempt, finished, &asked).await;
+        let finished = supervise(keeper, standby, plan.task(), &mut signals).await;
+        let settled = end(&backlog, plan, &folder, &attempt, finished, &asked).await;
         match (settled.verdict, settled.ended) {
             (Verdict::NotStarted, _) => rest(&asked, &mut pauses).await,
             (Verdict::Failed, Ended::NotStarted(_)) => return Ok(settled.exit),
@@ -118,6 +145,61 @@ pub async fn run<B: Backlog>(backlog: B, mut claimer: B::Claimer, plan: Plan) ->
         }
     }
     Ok(if plan.items.is_some() { exit } else { Exit::Done })
+}
+
+/// What a lane does next.
+enum Next<G> {
+    Item(G),
+    /// Something is left, and it may yet come here.
+    NotYet,
+    End,
+}
+
+/// Claims an item, or finds out whether to end.
+async fn claim_or_end<B: Backlog>(
+    backlog: &B,
+    claimer: &mut B::Claimer,
+    wait: Wait,
+    was_away: bool,
+) -> Result<Next<B::Grant>> {
+    Ok(match B::claim(claimer, if was_away { Wait::Not } else { wait }).await? {
+        Some(grant) => Next::Item(grant),
+        None if was_away && !matches!(wait, Wait::Not) => Next::NotYet,
+        None if matches!(wait, Wait::For(_)) && !backlog.is_finished().await? => Next::NotYet,
+        None => Next::End,
+    })
+}
+
+impl Until {
+    const fn wait(self) -> Wait {
+        match self {
+            Until::Told => Wait::Forever,
+            Until::Idle => Wait::Not,
+            Until::Done => Wait::For(LOOK),
+        }
+    }
+}
+
+impl Plan {
+    fn task(&self) -> Task {
+        Task {
+            environment: Vec::new(),
+            windows: self.windows,
+            evidence: None,
+            max_runtime: self.max_runtime,
+            store: self.store.clone(),
+        }
+    }
+
+    fn tell_away(&self, error: &str) {
+        let queue = &self.queue;
+        tracing::warn!(queue, error, "cannot claim from `{queue}`; retrying until it works: {error}");
+    }
+}
+
+fn tell_start(attempt: &Attempt) {
+    let (what, epoch, number) = (log::subject(), attempt.token.epoch, attempt.number);
+    tracing::info!(target: log::RUNS, "started {what}, attempt {number}, epoch {epoch}");
 }
 
 async fn drained(asked: &watch::Sender<u32>) {
@@ -156,6 +238,23 @@ fn end_with_manager(asked: watch::Sender<u32>) -> Result<()> {
     Ok(())
 }
 
+/// While it is there, lines are about an item.
+struct About(String);
+
+impl About {
+    fn item(plan: &Plan, attempt: &Attempt) -> Self {
+        let (item, epoch) = (Some(attempt.id.to_string()), Some(attempt.token.epoch.get()));
+        log::about(Some(log::Subject { item, epoch, ..super::of_queue(plan.queue.clone()) }));
+        About(plan.queue.clone())
+    }
+}
+
+impl Drop for About {
+    fn drop(&mut self) {
+        log::about(Some(super::of_queue(std::mem::take(&mut self.0))));
+    }
+}
+
 /// Why a command cannot be begun.
 enum Unready {
     /// It is this item's own trouble, which uses up an attempt.
@@ -171,14 +270,15 @@ async fn not_begun<B: Backlog>(
     attempt: &Attempt,
     unready: Unready,
     is_first: bool,
+    obituaries: &Obituaries,
 ) -> Result<bool> {
     match unready {
         Unready::Item(error) if undone(Mend::UnreadyItemEndsTheLane) => Err(error),
         Unready::Item(error) => {
             let id = &attempt.id;
-            let failed = attempt_failed(backlog, grant, id, &format!("not begun: {error}")).await;
+            let failed = attempt_failed(backlog, grant, None, &format!("not begun: {error}"), obituaries).await;
             // It expires by itself, and is tried again.
-            failed.unwrap_or_else(|error| output::say(&format!("cannot tell what became of `{id}`: {error}")));
+            failed.unwrap_or_else(|error| tracing::warn!("cannot tell what became of `{id}`: {error}"));
             Ok(false)
         }
         Unready::Machine(error) => {
@@ -187,7 +287,8 @@ async fn not_begun<B: Backlog>(
                 return Err(error);
             }
             if is_first {
-                output::say(&format!("cannot start; retrying until it works: {error}"));
+                let what = log::subject();
+                tracing::warn!("cannot start {what}; retrying until it works: {error}");
             }
             Ok(true)
         }
@@ -222,6 +323,8 @@ fn stand_by(plan: &Plan, folder: &WorkFolder, attempt: &Attempt, payload: PathBu
         ("LEASEHOLD_RESULT", folder.result().into()),
         ("LEASEHOLD_FOLLOW_UPS", folder.follow_ups().into()),
         (LANE, OsString::new()),
+        // The address is this worker's own.
+        (METRICS, OsString::new()),
     ];
     let checkpoint = attempt.checkpoint.clone().filter(|text| !text.contains('\0')).unwrap_or_default();
     environment.push(("LEASEHOLD_CHECKPOINT", checkpoint.into()));
@@ -239,6 +342,11 @@ async fn end<B: Backlog>(
 ) -> Settlement {
     let Attempt { id, token, .. } = attempt;
     let (is_ended_by_us, is_started) = (*asked.borrow() > 1, !matches!(finished.ended, Ended::NotStarted(_)));
+    let exit_code = match &finished.ended {
+        Ended::Exited(code) => u8::try_from(*code).ok(),
+        Ended::Killed(_) | Ended::NotStarted(_) => None,
+    };
+    let ran = Ran { exit_code, duration_ms: finished.ran_for.as_millis() as u64 };
     let why = match (&finished.ended, finished.time_limit) {
         (_, TimeLimit::Exceeded) => {
             format!("it ran for longer than {}", plan.max_runtime.map(format_duration).unwrap_or_default())
@@ -253,17 +361,30 @@ async fn end<B: Backlog>(
             Verdict::Succeeded => match complete(backlog, grant, folder).await {
                 // What the command left cannot be kept: that attempt has failed.
                 Err(error) if error.kind() == Kind::Invalid => {
-                    attempt_failed(backlog, grant, id, &error.to_string()).await
+                    attempt_failed(backlog, grant, Some(ran), &error.to_string(), &plan.obituaries).await
                 }
-                completed => completed,
+                Ok(()) => {
+                    log_end(Verdict::Succeeded, ran.exit_code, ran.duration_ms, 1);
+                    Ok(())
+                }
+                failed => failed,
             },
             Verdict::Failed | Verdict::NotStarted if !is_started => {
                 // If that fails, it expires by itself.
                 let _ = backlog.give_back(grant).await;
                 Ok(())
             }
-            Verdict::Failed | Verdict::NotStarted if is_ended_by_us => backlog.give_back(grant).await,
-            Verdict::Failed | Verdict::NotStarted => attempt_failed(backlog, grant, id, &why).await,
+            Verdict::Failed | Verdict::NotStarted if is_ended_by_us => {
+                let returned = backlog.give_back(grant).await;
+                if returned.is_ok() {
+                    let what = log::subject();
+                    tracing::info!(target: log::RUNS, outcome = "returned", "{what} was given back untried: this worker ends");
+                }
+                returned
+            }
+            Verdict::Failed | Verdict::NotStarted => {
+                attempt_failed(backlog, grant, Some(ran), &why, &plan.obituaries).await
+            }
         };
         match told {
             Err(error) if matches!(error.kind(), Kind::Fenced | Kind::Lost | Kind::Moved) => {
@@ -292,9 +413,27 @@ async fn complete<B: Backlog>(backlog: &B, grant: &B::Grant, folder: &WorkFolder
     backlog.complete(grant, result, follow_ups(&folder.follow_ups())?).await.map(|_| ())
 }
 
-async fn attempt_failed<B: Backlog>(backlog: &B, grant: &B::Grant, id: &ItemId, why: &str) -> Result<()> {
+/// How an attempt went that was begun.
+#[derive(Clone, Copy)]
+struct Ran {
+    exit_code: Option<u8>,
+    duration_ms: u64,
+}
+
+async fn attempt_failed<B: Backlog>(
+    backlog: &B,
+    grant: &B::Grant,
+    ran: Option<Ran>,
+    why: &str,
+    obituaries: &Obituaries,
+) -> Result<()> {
     let seen = backlog.fail(grant, Reason::lossy(why, "it failed"), None, false).await?;
-    let fate = if seen.is_dead() { "is a dead letter now" } else { "will be retried" };
-    output::say(&format!("`{id}` failed and {fate}: {why}"));
+    obituaries.note(&seen);
+    let (fate, outcome) =
+        if seen.is_dead() { ("is a dead letter now", "dead_letter") } else { ("will be retried", "failed") };
+    let (duration_ms, exit_code) = (ran.map(|ran| ran.duration_ms), ran.and_then(|ran| ran.exit_code));
+    let after = duration_ms.map(|ms| format!(" after {}", rough(Duration::from_millis(ms)))).unwrap_or_default();
+    let what = log::subject();
+    tracing::warn!(target: log::RUNS, outcome, duration_ms, exit_code, error = why, "{what} failed{after} and {fate}: {why}");
     Ok(())
 }

@@ -1,16 +1,17 @@
 //! Several lanes: this program again, once for each, and nothing between them.
 //!
 //! Promise: a lane that ends unexpectedly, however it does, is replaced after a pause, so the pool is as large as it was asked to
-//! be. The pool ends when it is told to, when its lanes have (`--until-empty`), or when they found that no item can ever be
-//! run. Non-promise: what a lane that was killed was at is claimed again only when its TTL is over.
+//! be. The pool ends when it is told to, when its lanes have (`--until-idle`, `--until-done`), or when they found that no item
+//! can ever be run. Non-promise: what a lane that was killed was at is claimed again only when its TTL is over.
 
 use super::lane::LANE;
 use crate::args::Work as Args;
-use crate::config::Settings;
+use crate::config::{METRICS, Settings};
 use crate::context::Target;
 use crate::exit::Exit;
+use crate::log;
+use crate::metrics::Monitor;
 use crate::supervise::Signals;
-use crate::{log, output};
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::{Error, Result, format_duration};
 use leasehold_system::process::own_program;
@@ -20,6 +21,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::process::ChildStdin;
 use tokio::sync::mpsc;
@@ -51,7 +53,7 @@ struct Pool<'a> {
     failures: usize,
 }
 
-pub async fn run(settings: &Settings, target: &Target, args: &Args) -> Result<Exit> {
+pub async fn run(settings: &Settings, target: &Target, args: &Args, monitor: Option<Arc<Monitor>>) -> Result<Exit> {
     let mut signals = Signals::listen()?;
     let (ended, mut endings) = mpsc::unbounded_channel();
     let (lanes, next) = (HashMap::new(), SystemClock.now());
@@ -64,6 +66,7 @@ pub async fn run(settings: &Settings, target: &Target, args: &Args) -> Result<Ex
         tokio::select! {
             number = signals.next_ending() => {
                 (draining, pool.missing) = (true, 0);
+                monitor.iter().for_each(|monitor| monitor.drain());
                 for pid in pool.lanes.keys().filter_map(|pid| Pid::from_raw(*pid as i32)) {
                     // Each lane is asked; a second time ends what it is at.
                     let _ = kill_process(pid, Signal::from_named_raw(number).unwrap_or(Signal::TERM));
@@ -98,7 +101,8 @@ impl Pool<'_> {
         };
         self.missing += 1;
         let pause = self.pause();
-        output::say(&format!("a lane ended {how}; starting another in {pause}"));
+        let queue = self.target.portable();
+        tracing::warn!(queue, "a lane of `{queue}` ended {how}; starting another in {pause}");
     }
 
     /// Puts the next start off, the further the more lanes have ended since one lived for long.
@@ -117,7 +121,8 @@ impl Pool<'_> {
         while self.missing > 0 {
             if let Err(error) = self.start() {
                 let pause = self.pause();
-                output::say(&format!("{error}; retrying in {pause}"));
+                let queue = self.target.portable();
+                tracing::warn!(queue, "no lane of `{queue}` was started: {error}; retrying in {pause}");
                 return;
             }
             self.missing -= 1;
@@ -136,13 +141,13 @@ impl Pool<'_> {
                 command.arg(format!("{flag}={value}"));
             }
         }
-        if args.until_empty {
-            command.arg("--until-empty");
+        for (flag, is_given) in [("--until-idle", args.until_idle), ("--until-done", args.until_done)] {
+            command.args(is_given.then_some(flag));
         }
         log::hand_down(&mut command);
         command.arg("--").args(args.command.iter().map(OsString::from));
         // In the environment, because it may hold a password; in a group of its own, so that a key reaches it once.
-        command.env("LEASEHOLD_STORE", settings.store.value.portable()).env(LANE, "1");
+        command.env("LEASEHOLD_STORE", settings.store.value.portable()).env(LANE, "1").env_remove(METRICS);
         command.stdin(Stdio::piped()).process_group(0);
         let mut child = tokio::process::Command::from(command).spawn().map_err(cannot)?;
         let (pid, ended) = (child.id().unwrap_or_default(), self.ended.clone());

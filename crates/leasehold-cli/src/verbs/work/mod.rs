@@ -7,53 +7,95 @@
 mod folder;
 mod lane;
 mod lanes;
+mod obituaries;
 
 use super::queue::say_error;
 use crate::args::Work as Args;
 use crate::config::duration_of;
 use crate::context::{Context, Open, Target, with_backlog};
 use crate::exit::Exit;
-use crate::output;
-use crate::supervise;
+use crate::metrics::{Monitor, Place};
+use crate::{log, orphans, output, supervise};
 use leasehold_core::Result;
 use leasehold_work::Backlog;
+use obituaries::Obituaries;
+use std::sync::Arc;
 
 pub async fn work(context: &Context, args: Args) -> Result<Exit> {
     let settings = context.settings()?;
     let target = Target::parse(&args.queue)?;
+    log::about(Some(of_queue(target.portable())));
     let windows = settings.windows(settings.ttl.value)?;
     let max_runtime = duration_of("--max-runtime", args.max_runtime.as_deref())?;
+    target.check_ours("work on")?;
+    let rules = settings.notify.read()?;
     supervise::check()?;
+    orphans::reap_as_init();
+    let open = context.queue(&target).await?;
+    let obituaries = match &open {
+        Open::Queue(_) => Obituaries::new(context.coordinator().await?, rules),
+        Open::Spool(_) => Obituaries::default(),
+    };
+    let delivering = match &open {
+        Open::Queue(queue) if !lane::is_managed() => obituaries.in_background(queue),
+        _ => None,
+    };
     if args.jobs > 1 {
         // Said once, and not by each lane.
-        reach(&context.queue(&target).await?, &target, args.until_empty).await?;
-        return lanes::run(settings, &target, &args).await;
+        reach(&open, &target, args.until_idle || args.until_done).await?;
+        let monitor = monitor(context, &target).await?;
+        let done = lanes::run(settings, &target, &args, monitor).await;
+        drop(delivering);
+        obituaries.end(true).await;
+        return done;
     }
     let plan = lane::Plan {
         windows,
         max_runtime,
         store: settings.store.value.clone(),
         queue: target.portable(),
-        until_empty: args.until_empty,
+        until: match (args.until_idle, args.until_done) {
+            (true, _) => lane::Until::Idle,
+            (_, true) => lane::Until::Done,
+            _ => lane::Until::Told,
+        },
         items: args.items,
         command: args.command,
+        obituaries,
     };
     let (label, ttl) = (settings.label.value.clone(), settings.ttl.value);
-    let open = context.queue(&target).await?;
     if !lane::is_managed() {
-        reach(&open, &target, plan.until_empty).await?;
+        reach(&open, &target, plan.until != lane::Until::Told).await?;
     }
+    let monitor = if lane::is_managed() { None } else { monitor(context, &target).await? };
     with_backlog!(open, backlog => {
         let claimer = backlog.claimer(label, ttl, say_error)?;
-        lane::run(backlog, claimer, plan).await
+        let done = lane::run(backlog, claimer, &plan, monitor).await;
+        drop(delivering);
+        plan.obituaries.end(!lane::is_managed()).await;
+        done
     })
+}
+
+/// Listens, if that is asked for.
+async fn monitor(context: &Context, target: &Target) -> Result<Option<Arc<Monitor>>> {
+    let place = match target {
+        Target::Queue(_) => Place::Store(context.coordinator().await?.clone()),
+        Target::Spool(path) => Place::Spool(path.clone()),
+    };
+    Monitor::start(context, place).await
+}
+
+/// What lines are about while no item is worked on.
+fn of_queue(queue: String) -> log::Subject {
+    log::Subject { queue: Some(queue), is_one_of_many: true, ..log::Subject::default() }
 }
 
 /// Asks the store for something. A store that goes away later is waited for; one that was never there is most likely
 /// misspelt. So may be the name of a queue that is not there yet.
-async fn reach(open: &Open, target: &Target, until_empty: bool) -> Result<()> {
+async fn reach(open: &Open, target: &Target, ends_alone: bool) -> Result<()> {
     if !with_backlog!(open, backlog => backlog.is_known().await?) {
-        let waits = if until_empty { "" } else { "; waiting for items" };
+        let waits = if ends_alone { "" } else { "; waiting for items" };
         output::say(&format!("there is no queue `{}` yet{waits}", target.portable()));
     }
     Ok(())

@@ -63,6 +63,8 @@ pub fn fate(base: &Ownership, seen: &Ownership, request: &Request) -> Fate {
         Request::Operate { nonce, order, .. } => match order {
             Order::Revoke | Order::Advance { .. } | Order::Rewind => transferred(base, seen, *nonce),
             Order::HandOff { to, .. } => transferred(base, seen, to.nonce),
+            // Made again, one asks again, and the other is refused for what has happened since.
+            Order::Drain { .. } | Order::Forget { .. } => Fate::NotApplied,
             Order::Pause => paused(base, seen, *nonce),
             Order::Resume { pause } => resumed(seen, *nonce, *pause),
             // Each step is recognised by its migration's number, and a repeated step changes nothing.

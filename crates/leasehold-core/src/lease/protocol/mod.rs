@@ -21,18 +21,19 @@ pub use request::{AfterFailure, Decision, Order, Refusal, Report, Request, SlotC
 
 use crate::epoch::Epoch;
 use crate::holder::HolderId;
-use crate::lease::record::{OperatorMark, Ownership, Progress, SLOT_RUNS, Slot, SlotMark, SlotState, Tenure};
+use crate::lease::record::{Drain, OperatorMark, Ownership, Progress, SLOT_RUNS, Slot, SlotMark, SlotState, Tenure};
 use crate::lease::transfer::{Outcome, Reason, Transfer};
 use crate::nonce::Nonce;
 use crate::time::{Timestamp, Ttl};
 use crate::token::Claim;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Decides a request against a record at a store time.
 ///
 /// ```
 /// use leasehold_core::{lease::protocol::{Decision, Request, decide}, HolderId, Lineage, Ownership, Timestamp, Ttl};
-/// let request = Request::Acquire { lineage: Lineage::random(), holder: HolderId::new(None), ttl: Ttl::MIN, slot: None };
+/// let request = Request::Acquire { lineage: Lineage::random(), holder: HolderId::new(None), ttl: Ttl::MIN, slot: None, spacing: None };
 /// let Decision::Write(next) = decide(&Ownership::default(), &request, Timestamp::from_millis(0)) else { panic!() };
 /// assert_eq!(next.epoch.get(), 1);
 /// ```
@@ -43,7 +44,7 @@ pub fn decide(record: &Ownership, request: &Request, now: Timestamp) -> Decision
         return Decision::Refuse(moving::elsewhere(record));
     }
     let decided = match request {
-        Request::Acquire { holder, ttl, slot, .. } => acquire(record, holder, *ttl, *slot, now),
+        Request::Acquire { holder, ttl, slot, spacing, .. } => acquire(record, holder, *ttl, *slot, *spacing, now),
         Request::Renew { claim, ttl, progress } => renew(record, *claim, *ttl, progress.as_ref(), now),
         Request::Release { claim, outcome } => release(record, *claim, *outcome, now),
         Request::Checkpoint { claim, report } => checkpoint(record, *claim, report, now),
@@ -72,7 +73,14 @@ pub fn decide(record: &Ownership, request: &Request, now: Timestamp) -> Decision
 /// `Ok(None)` is "already applied".
 type Decided = Result<Option<Ownership>, Refusal>;
 
-fn acquire(record: &Ownership, holder: &HolderId, ttl: Ttl, slot: Option<SlotClaim>, now: Timestamp) -> Decided {
+fn acquire(
+    record: &Ownership,
+    holder: &HolderId,
+    ttl: Ttl,
+    slot: Option<SlotClaim>,
+    spacing: Option<Duration>,
+    now: Timestamp,
+) -> Decided {
     if record.transfer_by(holder.nonce).is_some() {
         return found_own_grant(record, holder.nonce, now);
     }
@@ -86,6 +94,10 @@ fn acquire(record: &Ownership, holder: &HolderId, ttl: Ttl, slot: Option<SlotCla
     if let Some(mark) = &record.paused {
         return Err(Refusal::Paused(mark.clone()));
     }
+    if let Some(drain) = record.live_drain(now) {
+        return Err(Refusal::Draining(drain.clone()));
+    }
+    spaced(record, spacing, now)?;
     if let Some(claim) = slot {
         interrupted_comes_first(record, claim, now)?;
     }
@@ -98,6 +110,13 @@ fn acquire(record: &Ownership, holder: &HolderId, ttl: Ttl, slot: Option<SlotCla
         next.amend_last(|last| last.slot = Some(claim.slot));
     }
     Ok(Some(next))
+}
+
+/// Whether the last run began long enough ago. One that began further ahead than that began by a clock that was set back since.
+fn spaced(record: &Ownership, spacing: Option<Duration>, now: Timestamp) -> Result<(), Refusal> {
+    let (Some(spacing), Some(began)) = (spacing, record.last_run_began()) else { return Ok(()) };
+    let until = began.plus(spacing);
+    if now < until && began < now.plus(spacing) { Err(Refusal::TooSoon { began, until }) } else { Ok(()) }
 }
 
 /// The grant under this nonce was made before, and its reply was lost. It counts only while it lasts: once another holder was
@@ -211,10 +230,12 @@ fn operate(record: &Ownership, mark: OperatorMark, expected: Option<Epoch>, orde
         return Err(Refusal::Changed { expected, seen: record.epoch });
     }
     match order {
+        Order::Drain { within } => drain(record, mark, *within),
+        Order::Forget { idle } => forget(record, mark, *idle),
         Order::Pause => match &record.paused {
             Some(old) if old.nonce == nonce => Ok(None),
             Some(old) => Err(Refusal::Paused(old.clone())),
-            None => Ok(Some(Ownership { paused: Some(mark), ..record.clone() })),
+            None => Ok(Some(Ownership { paused: Some(mark), forgotten: None, ..record.clone() })),
         },
         Order::Resume { .. } if record.resumed.as_ref().is_some_and(|old| old.nonce == nonce) => Ok(None),
         Order::Resume { pause } => match &record.paused {
@@ -248,7 +269,7 @@ fn operate(record: &Ownership, mark: OperatorMark, expected: Option<Epoch>, orde
                 }
                 (next.lineage, next.healed) = (Some(lineage), record.lineage.is_some());
                 // The archive is kept by lineage, and the new one has none yet.
-                next.archived = Epoch::ZERO;
+                (next.archived, next.dropped) = (Epoch::ZERO, Epoch::ZERO);
             }
             Ok(Some(next))
         }
@@ -266,6 +287,55 @@ fn operate(record: &Ownership, mark: OperatorMark, expected: Option<Epoch>, orde
             moving::arrive(record, *migration, other, from, *newborn)
         }
     }
+}
+
+/// Asks the holder to finish. What was asked before makes way.
+fn drain(record: &Ownership, asked: OperatorMark, within: Ttl) -> Decided {
+    if record.drain.as_ref().is_some_and(|old| old.asked.nonce == asked.nonce) {
+        return Ok(None);
+    }
+    if record.live_tenure(asked.at).is_none() {
+        return Err(Refusal::NotHeld);
+    }
+    let drain = Drain { epoch: record.epoch, until: asked.at.plus(within.get()), asked };
+    Ok(Some(Ownership { drain: Some(drain), ..record.clone() }))
+}
+
+/// Leaves a tombstone: the epoch and the lineage, so that no number is issued again, and the slot, so that none is run again.
+fn forget(record: &Ownership, mark: OperatorMark, idle: Duration) -> Decided {
+    let now = mark.at;
+    match &record.forgotten {
+        Some(old) if old.nonce == mark.nonce => return Ok(None),
+        Some(old) => return Err(Refusal::Forgotten(old.clone())),
+        None if record.is_unknown() => return Err(Refusal::NeverHeld),
+        None => {}
+    }
+    if let Some(tenure) = record.live_tenure(now) {
+        return Err(Refusal::Held { tenure: tenure.clone(), epoch: record.epoch });
+    }
+    if let Some(paused) = &record.paused {
+        return Err(Refusal::Paused(paused.clone()));
+    }
+    if let Some(drain) = record.live_drain(now) {
+        return Err(Refusal::Draining(drain.clone()));
+    }
+    if let Some(since) = record.idle_since().filter(|since| now < since.plus(idle)) {
+        return Err(Refusal::Recent { since });
+    }
+    let mut over = record.clone();
+    end_tenure(&mut over, now, Outcome::Expired);
+    Ok(Some(Ownership {
+        epoch: over.epoch,
+        lineage: over.lineage,
+        healed: over.healed,
+        slot: over.slot,
+        last_run: over.last_run,
+        forgotten: Some(mark),
+        // There is none that is not: the archive is dropped with the rest.
+        archived: over.epoch,
+        dropped: over.epoch,
+        ..Ownership::default()
+    }))
 }
 
 fn advance(record: &Ownership, mark: OperatorMark, past: Epoch) -> Result<Ownership, Refusal> {
@@ -294,6 +364,7 @@ fn transfer(
     let mut next = record.clone();
     let from = next.tenure.as_ref().map(|t| t.holder.clone());
     end_tenure(&mut next, now, ending);
+    (next.drain, next.forgotten) = (None, None);
     next.epoch = record.epoch.next().ok_or(Refusal::Exhausted)?;
     next.transfers.push(Arc::new(Transfer {
         epoch: next.epoch,
@@ -331,6 +402,9 @@ fn pass_slot_on(next: &mut Ownership, from: Epoch) {
 /// Writes the end of the present tenure, if there is one, into the transfer that began it.
 fn end_tenure(next: &mut Ownership, now: Timestamp, outcome: Outcome) {
     let Some(tenure) = next.tenure.take() else { return };
+    if outcome != Outcome::NotStarted {
+        next.last_run = Some(tenure.granted_at);
+    }
     // An expired tenure lasted until its deadline, not until somebody noticed.
     let end = if outcome == Outcome::Expired { tenure.deadline.min(now) } else { now };
     if let Some(began) = next.transfers.iter_mut().rev().find(|t| t.epoch == next.epoch) {

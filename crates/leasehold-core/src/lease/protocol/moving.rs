@@ -47,6 +47,8 @@ pub(super) fn step(record: &Ownership, mark: OperatorMark, migration: Nonce, ste
     // Otherwise a holder that ran out of time could still complete its slot, unseen by the copy.
     end_tenure(&mut moved, mark.at, Outcome::Expired);
     moved.relocation = next;
+    // Whoever waits for it waits here, by this store's clock.
+    moved.drain = None;
     // The namespace is asked about by the migration itself.
     moved.newborn = false;
     Ok(Some(moved))

@@ -3,15 +3,16 @@
 use super::moving::{Holder, Newborn};
 use crate::epoch::Epoch;
 use crate::holder::HolderId;
-use crate::lease::record::{OperatorMark, Ownership, Slot, SlotMark, Tenure};
+use crate::lease::record::{Drain, OperatorMark, Ownership, Slot, SlotMark, Tenure};
 use crate::lease::transfer::{Outcome, Transfer};
 use crate::nonce::{Lineage, Nonce};
 use crate::relocation::{self, Address, Relocation};
 use crate::text::{Checkpoint, Marker, Who, Why};
-use crate::time::Ttl;
+use crate::time::{Timestamp, Ttl};
 use crate::token::Claim;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What somebody asks of a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -26,6 +27,8 @@ pub enum Request {
         ttl: Ttl,
         /// The scheduled slot to claim in the same step.
         slot: Option<SlotClaim>,
+        /// How long must have passed since the last run began, whoever ran it.
+        spacing: Option<Duration>,
     },
     /// Stay the holder.
     Renew {
@@ -94,6 +97,16 @@ pub enum Order {
         to: HolderId,
         /// How long its grant lasts unless renewed.
         ttl: Ttl,
+    },
+    /// Ask whoever holds it to finish, and keep new holders out meanwhile. A second request takes the place of the first.
+    Drain {
+        /// How long that is in force.
+        within: Ttl,
+    },
+    /// Drop all but a tombstone of a lease that nobody has held for so long. Its epochs continue from there when it is used again.
+    Forget {
+        /// How long.
+        idle: Duration,
     },
     /// Keep new holders out. The present holder continues.
     Pause,
@@ -186,6 +199,24 @@ pub enum Refusal {
     },
     /// An operator keeps new holders out, or did so already when asked to pause.
     Paused(OperatorMark),
+    /// An operator waits for it: the holder was asked to finish, and nobody new gets it meanwhile.
+    Draining(Drain),
+    /// The last run began too short a time ago.
+    TooSoon {
+        /// When it began.
+        began: Timestamp,
+        /// When the next one may begin.
+        until: Timestamp,
+    },
+    /// Somebody held it too short a time ago to forget it.
+    Recent {
+        /// Until when.
+        since: Timestamp,
+    },
+    /// It was forgotten before.
+    Forgotten(OperatorMark),
+    /// Nobody holds it, so there is nobody to ask.
+    NotHeld,
     /// That slot has run, or a later one was claimed; or the slot was completed with another outcome.
     AlreadyRun(SlotMark),
     /// The run of this slot died or could not be started. It is run again, or given up, before a newer one is claimed. It is
@@ -256,6 +287,11 @@ impl fmt::Display for Refusal {
         match self {
             Refusal::Held { tenure, epoch } => write!(f, "held by {} under epoch {epoch}", tenure.holder),
             Refusal::Paused(mark) | Refusal::OtherPause(mark) => write!(f, "paused by {}: {}", mark.by, mark.why),
+            Refusal::Draining(drain) => write!(f, "{drain}, and nobody new gets it meanwhile"),
+            Refusal::TooSoon { .. } => f.write_str("its last run began too short a time ago"),
+            Refusal::Recent { .. } => f.write_str("somebody held it too short a time ago to forget it"),
+            Refusal::Forgotten(mark) => write!(f, "forgotten before by {}: {}", mark.by, mark.why),
+            Refusal::NotHeld => f.write_str("nobody holds it"),
             Refusal::AlreadyRun(mark) => write!(f, "its slot was run already, under epoch {}", mark.epoch),
             Refusal::Interrupted(mark) => {
                 write!(f, "its slot was interrupted under epoch {}, and comes before a newer one", mark.epoch)

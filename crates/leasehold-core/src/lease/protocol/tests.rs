@@ -30,7 +30,13 @@ fn a_hand_off_whose_reply_was_lost_claims_no_later_epoch() {
     };
     let handed = written(decide(&Ownership::default(), &hand_off, start));
     assert_eq!(decide(&handed, &hand_off, start), Decision::AlreadyApplied);
-    let acquire = Request::Acquire { lineage: Lineage::from_u128(1), holder: holder(2), ttl: Ttl::MIN, slot: None };
+    let acquire = Request::Acquire {
+        lineage: Lineage::from_u128(1),
+        holder: holder(2),
+        ttl: Ttl::MIN,
+        slot: None,
+        spacing: None,
+    };
     let taken = written(decide(&handed, &acquire, late));
     assert!(matches!(decide(&taken, &hand_off, late), Decision::Refuse(Refusal::Lost { .. })));
 }
@@ -43,7 +49,13 @@ fn acquire(nonce: u128) -> Request {
 }
 
 fn acquire_in(nonce: u128, lineage: u128) -> Request {
-    Request::Acquire { lineage: Lineage::from_u128(lineage), holder: holder(nonce), ttl: Ttl::MIN, slot: None }
+    Request::Acquire {
+        lineage: Lineage::from_u128(lineage),
+        holder: holder(nonce),
+        ttl: Ttl::MIN,
+        slot: None,
+        spacing: None,
+    }
 }
 
 fn operate(nonce: u128, order: Order) -> Request {
@@ -91,6 +103,8 @@ fn a_moved_lease_refuses_everything_and_says_where_it_went() {
         Request::Checkpoint { claim, report: Report::default() },
         operate(9, Order::Revoke),
         operate(9, Order::HandOff { to: holder(3), ttl: Ttl::MIN }),
+        operate(9, Order::Drain { within: Ttl::MIN }),
+        operate(9, Order::Forget { idle: std::time::Duration::ZERO }),
         operate(9, Order::Pause),
         operate(9, Order::Resume { pause: Nonce::from_u128(8) }),
         operate(9, Order::Advance { past: Epoch::new(99).unwrap(), lineage: None }),
@@ -198,6 +212,7 @@ fn a_slot_that_ran_before_the_move_does_not_run_again_after_it() {
         holder: holder(nonce),
         ttl: Ttl::MIN,
         slot: Some(claim(slot)),
+        spacing: None,
     };
     let held = after(&Ownership::default(), &ask(1, 9_000), at(9_000));
     let done = Request::Release {

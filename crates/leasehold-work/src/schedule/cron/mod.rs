@@ -4,6 +4,7 @@
 //! and the allowed form. Non-promise: a cron line alone knows no zone; [`super::Schedule`] turns it into instants.
 
 mod advice;
+mod words;
 
 use jiff::civil::DateTime;
 use leasehold_core::{Error, Remedy, Result};

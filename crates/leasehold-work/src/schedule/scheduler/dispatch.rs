@@ -46,6 +46,9 @@ pub enum Decided {
     Due(Slot),
     /// This slot was claimed under this epoch and is started.
     Started(Slot, Epoch),
+    /// The run of this slot under this epoch did not come to its end: its process or its machine died, or it lost its lease.
+    /// It is run again.
+    Interrupted(Slot, Epoch),
     /// This slot is not run.
     PassedOver(Slot, Fate),
     /// These slots are not caught up on.
@@ -246,14 +249,21 @@ impl Dispatcher {
             }
             let next = job.schedule.next_after(seen.now).map(|slot| slot.0.plus(job.delay(slot)));
             let next = next.into_iter().chain(recheck(&seen)).min();
-            let Candidate { slot, gives_up, .. } = match self.first_clear(job, &plan, &seen).await? {
+            if let (Some(drain), None) = (seen.record.live_drain(seen.now), seen.record.live_tenure(seen.now)) {
+                // It is kept for an operator: what is due is due a little later.
+                let later = seen.now.plus(POLL).min(drain.until);
+                return Ok(next.into_iter().chain([later]).min());
+            }
+            let Candidate { slot, gives_up, is_recovery } = match self.first_clear(job, &plan, &seen).await? {
                 First::Clear(candidate) => candidate,
                 First::Later(at) => return Ok(next.into_iter().chain(at).min()),
                 First::Written => continue,
             };
             self.watcher.decided(job, Decided::Due(slot));
             drop(asking);
-            match self.claim(job, SlotClaim { slot, after_failure: AfterFailure::Leave, gives_up }).await? {
+            let interrupted = seen.record.slot.filter(|_| is_recovery && try_again_at(&seen.record, slot).is_none());
+            let claim = SlotClaim { slot, after_failure: AfterFailure::Leave, gives_up };
+            match self.claim(job, claim, interrupted.map(|mark| mark.epoch)).await? {
                 Claimed::Ours => return Ok(next),
                 Claimed::NoSeat => return Ok(Some(self.now().plus(RETRY_WHEN_FULL))),
                 Claimed::NotOurs => {}
@@ -310,19 +320,23 @@ impl Dispatcher {
         Ok(if written { First::Written } else { First::Later(later) })
     }
 
-    /// Claims the slot in the same swap as the lease and starts it.
-    async fn claim(self: &Arc<Self>, job: &Arc<Job>, claim: SlotClaim) -> Result<Claimed> {
+    /// Claims the slot in the same swap as the lease and starts it, perhaps after a run of it that was interrupted.
+    async fn claim(self: &Arc<Self>, job: &Arc<Job>, claim: SlotClaim, interrupted: Option<Epoch>) -> Result<Claimed> {
         let Ok(seat) = self.running.clone().try_acquire_owned() else { return Ok(Claimed::NoSeat) };
         let ask = Ask {
             holder: HolderId::new(self.settings.label.clone()),
             ttl: job.ttl.unwrap_or(self.settings.ttl),
             slot: Some(claim),
+            spacing: None,
         };
         let slot = claim.slot;
         let Acquired::Granted(grant) = self.coordinator.acquire(&job.name, &ask).await? else {
             return Ok(Claimed::NotOurs);
         };
         let epoch = grant.token().epoch;
+        if let Some(before) = interrupted {
+            self.watcher.decided(job, Decided::Interrupted(slot, before));
+        }
         self.watcher.decided(job, Decided::Started(slot, epoch));
         self.send(Event::Began);
         let (dispatcher, start) = (self.clone(), Start { job: job.clone(), slot, grant: *grant });

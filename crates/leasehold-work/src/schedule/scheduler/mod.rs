@@ -6,9 +6,11 @@
 
 mod agenda;
 mod dispatch;
+mod pulse;
 
 pub use agenda::Agenda;
 pub use dispatch::{Decided, Watcher};
+pub use pulse::Pulse;
 
 use crate::schedule::job::Job;
 use crate::schedule::journals::{JobVerbs, Journals};
@@ -112,6 +114,7 @@ pub struct Scheduler {
     idle: Vec<usize>,
     running: usize,
     draining: bool,
+    pulse: Pulse,
 }
 
 impl Scheduler {
@@ -140,9 +143,15 @@ impl Scheduler {
             idle: Vec::new(),
             running: 0,
             draining: false,
+            pulse: Pulse::new(),
         };
         scheduler.take(jobs);
         (scheduler, Steering(steer))
+    }
+
+    /// Shows whether the loop turns, while it runs.
+    pub fn pulse(&self) -> Pulse {
+        self.pulse.clone()
     }
 
     fn take(&mut self, jobs: Vec<Arc<Job>>) {
@@ -160,6 +169,7 @@ impl Scheduler {
         let clock = self.dispatcher.clock();
         let mut resync = clock.now() + RESYNC;
         loop {
+            self.pulse.beat(clock.now());
             // A check may be about to start one.
             if self.draining && self.running == 0 && self.checking() == 0 {
                 return Ok(());

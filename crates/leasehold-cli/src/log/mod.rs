@@ -4,6 +4,10 @@
 //! Without `--log` the events of drivers are never shown: they may hold what is secret. Non-promise: a line that standard
 //! error does not take is dropped.
 
+mod subject;
+
+pub use subject::{Subject, about, refine, subject};
+
 use crate::args::{Cli, Common, ScheduleVerb, Verb};
 use crate::config::{self, Settings};
 use leasehold_core::{Error, Result};
@@ -221,9 +225,10 @@ impl Subscriber for Lines {
     fn event(&self, event: &Event<'_>) {
         let mut said = Said::default();
         event.record(&mut said);
+        let subject = subject::of_line(&said.fields);
         let line = match format() {
-            Format::Text => said.text(),
-            Format::Json => said.json(event.metadata()),
+            Format::Text => said.text(subject.as_ref()),
+            Format::Json => said.json(subject, event.metadata()),
         };
         let _ = std::io::stderr().write_all(line.as_bytes());
     }
@@ -250,17 +255,18 @@ struct Said {
 
 impl Said {
     /// In one line: a path may hold a line break, or what a terminal takes for an order.
-    fn text(&self) -> String {
+    fn text(&self, subject: Option<&Subject>) -> String {
         let mut line = String::with_capacity(self.message.len() + 16);
+        let prefix = subject.and_then(|subject| subject.prefix(&self.message)).unwrap_or_default();
         line.push_str("leasehold: ");
-        for c in self.message.chars() {
+        for c in prefix.chars().chain(self.message.chars()) {
             if c.is_control() { line.extend(c.escape_debug()) } else { line.push(c) }
         }
         line.push('\n');
         line
     }
 
-    fn json(self, metadata: &Metadata<'_>) -> String {
+    fn json(self, subject: Option<Subject>, metadata: &Metadata<'_>) -> String {
         let level = match *metadata.level() {
             Level::ERROR => "error",
             Level::WARN => "warn",
@@ -272,8 +278,10 @@ impl Said {
         // Whose it is, if not ours.
         let target = metadata.target();
         let foreign = (!target.starts_with(OWN)).then(|| ("target", Value::from(target)));
-        let fields = self.fields.into_iter().chain(foreign);
-        for (name, value) in std::iter::once(("message", Value::from(self.message))).chain(fields) {
+        let known: Vec<_> = self.fields.iter().map(|(name, _)| *name).collect();
+        let about = subject.into_iter().flat_map(Subject::fields).filter(|(name, _)| !known.contains(name));
+        let message = std::iter::once(("message", Value::from(self.message)));
+        for (name, value) in message.chain(about).chain(self.fields).chain(foreign) {
             line.push_str(&format!(",\"{name}\":{value}"));
         }
         line.push_str("}\n");
@@ -344,6 +352,6 @@ mod tests {
     #[test]
     fn a_text_line_is_one_line() {
         let said = Said { message: "a\nb\u{1b}[1m".into(), fields: Vec::new() };
-        assert_eq!(said.text(), "leasehold: a\\nb\\u{1b}[1m\n");
+        assert_eq!(said.text(None), "leasehold: a\\nb\\u{1b}[1m\n");
     }
 }

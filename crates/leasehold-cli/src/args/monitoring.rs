@@ -1,0 +1,26 @@
+//! The flags of what runs for long, and is watched.
+
+use clap::Args;
+
+#[derive(Debug, Default, Clone, PartialEq, Eq, Args)]
+pub struct Monitoring {
+    /// Answer GET /metrics, /livez and /readyz on this address, such as 127.0.0.1:9464; with port 0 the system chooses one
+    #[arg(long, value_name = "ADDR")]
+    pub metrics: Option<String>,
+    #[command(flatten)]
+    pub leases: LabelledLeases,
+}
+
+#[derive(Debug, Default, Clone, PartialEq, Eq, Args)]
+pub struct LabelledLeases {
+    /// Number each lease of this pattern by itself, as jobs are, such as 'team/*' (repeatable)
+    #[arg(long = "metrics-leases", value_name = "PATTERN")]
+    pub metrics_leases: Vec<String>,
+}
+
+impl LabelledLeases {
+    /// As the settings have it.
+    pub fn joined(&self) -> Option<String> {
+        (!self.metrics_leases.is_empty()).then(|| self.metrics_leases.join(","))
+    }
+}

@@ -1,0 +1,81 @@
+//! Whether this process would take on work now.
+
+use leasehold_core::clock::{Clock, SystemClock};
+use leasehold_core::{Coordinator, migration};
+use leasehold_server::status::Page;
+use leasehold_work::spool::Presence;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// How often the store is looked at, and how long it may take to answer.
+const LOOK: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What is looked at.
+#[derive(Debug)]
+pub enum Place {
+    Store(Coordinator),
+    Spool(PathBuf),
+}
+
+/// Why not, if it would not.
+#[derive(Debug)]
+pub struct Health {
+    /// What the last look found; nothing was looked at before the first.
+    found: Mutex<Result<(), String>>,
+    draining: Mutex<bool>,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Health { found: Mutex::new(Err("the store was not asked yet".into())), draining: Mutex::default() }
+    }
+}
+
+impl Health {
+    /// From now on nothing new is taken on.
+    pub fn drain(&self) {
+        *self.draining.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
+    /// Looks, and looks again, for as long as it is polled.
+    pub async fn watch(&self, place: &Place) {
+        loop {
+            let found = look(place).await;
+            *self.found.lock().unwrap_or_else(PoisonError::into_inner) = found;
+            SystemClock.sleep_until(SystemClock.now() + LOOK).await;
+        }
+    }
+
+    /// Whether it would take on work.
+    pub fn page(&self) -> Page {
+        if *self.draining.lock().unwrap_or_else(PoisonError::into_inner) {
+            return Page::plain(false, "not ready: draining, nothing new is begun\n");
+        }
+        match &*self.found.lock().unwrap_or_else(PoisonError::into_inner) {
+            Ok(()) => Page::plain(true, "ready\n"),
+            Err(why) => Page::plain(false, format!("not ready: {why}\n")),
+        }
+    }
+}
+
+/// What stands in the way.
+async fn look(place: &Place) -> Result<(), String> {
+    match place {
+        Place::Store(coordinator) => {
+            let looking = migration::look(coordinator.store().as_ref());
+            match tokio::time::timeout(PATIENCE, looking).await {
+                Err(_) => Err("the store does not answer".into()),
+                Ok(Err(error)) => Err(format!("the store cannot be read: {error}")),
+                // Where everybody is leaving, or has left, nothing is begun.
+                Ok(Ok(seen)) => seen.check("the store").map_err(|error| error.to_string()),
+            }
+        }
+        Place::Spool(path) => match Presence::at(path) {
+            Ok(Presence::Spool) => Ok(()),
+            Ok(_) => Err(format!("there is no spool at `{}`", path.display())),
+            Err(error) => Err(error.to_string()),
+        },
+    }
+}

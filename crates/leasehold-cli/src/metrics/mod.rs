@@ -1,0 +1,141 @@
+//! Numbers and health of a running scheduler or worker, for machines that ask.
+//!
+//! Promise: what is counted comes from the store, so that every process on it shows the same totals; a store that does not
+//! answer leaves out its numbers, and nothing else. Nobody who asks makes the store work more than once in [`FRESH`].
+//! Non-promise: what this process measured by itself is its own, and begins anew when it does.
+
+mod exposition;
+mod families;
+mod health;
+mod snapshot;
+
+pub use families::{Own, states, text};
+pub use health::Place;
+pub use snapshot::{Snapshot, all_counters, queue_names};
+
+use crate::context::Context;
+use crate::output;
+use async_trait::async_trait;
+use health::Health;
+use leasehold_core::clock::{Clock, Moment, SystemClock};
+use leasehold_core::measured::Requests;
+use leasehold_core::{NamePattern, Result};
+use leasehold_server::status::{Page, Pages};
+use leasehold_work::schedule::Job;
+use leasehold_work::spool::Spool;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Mutex as AsyncMutex, watch};
+
+/// How long what was read of the store is good for.
+const FRESH: Duration = Duration::from_secs(3);
+/// How long the store may take to be read. Prometheus waits for 10 s, unless it is told otherwise.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+const METRICS: &str = "/metrics";
+const LIVE: &str = "/livez";
+const READY: &str = "/readyz";
+
+/// What is told to those who ask.
+#[derive(Debug)]
+pub struct Monitor {
+    place: Place,
+    health: Health,
+    requests: Requests,
+    patterns: Vec<NamePattern>,
+    jobs: Mutex<Vec<Arc<Job>>>,
+    taken: AsyncMutex<Option<(Moment, Arc<Snapshot>)>>,
+}
+
+impl Monitor {
+    /// Listens, if the settings name an address, and says where. An address that is taken is an error.
+    pub async fn start(context: &Context, place: Place) -> Result<Option<Arc<Self>>> {
+        let settings = context.settings()?;
+        let Some(address) = settings.metrics.value else { return Ok(None) };
+        let listener = address.listen().await?;
+        output::say(&format!("metrics and health on http://{}{METRICS}", listener.address()));
+        let monitor = Arc::new(Monitor {
+            place,
+            health: Health::default(),
+            requests: context.requests.clone(),
+            patterns: settings.metrics_leases.value.clone(),
+            jobs: Mutex::default(),
+            taken: AsyncMutex::default(),
+        });
+        let watching = monitor.clone();
+        tokio::spawn(async move { watching.health.watch(&watching.place).await });
+        tokio::spawn(listener.serve(monitor.clone()));
+        Ok(Some(monitor))
+    }
+
+    /// These are the jobs from now on.
+    pub fn schedule(&self, jobs: &[Arc<Job>]) {
+        *self.jobs.lock().unwrap_or_else(PoisonError::into_inner) = jobs.to_vec();
+    }
+
+    /// From now on nothing new is taken on.
+    pub fn drain(&self) {
+        self.health.drain();
+    }
+
+    /// The same, when somebody is asked to end.
+    pub fn drain_when(self: Arc<Self>, mut asked: watch::Receiver<u32>) {
+        tokio::spawn(async move {
+            if asked.wait_for(|count| *count > 0).await.is_ok() {
+                self.drain();
+            }
+        });
+    }
+
+    async fn metrics(&self) -> Page {
+        let found = self.snapshot().await;
+        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let store = match &self.place {
+            Place::Store(coordinator) => Some(coordinator.store().capabilities().name),
+            Place::Spool(_) => None,
+        };
+        let own = Own { store, requests: &self.requests, jobs: &jobs };
+        Page { is_well: true, kind: exposition::KIND, text: text(&own, found.as_deref()) }
+    }
+
+    /// What the store knows. Those who ask at the same time share it.
+    async fn snapshot(&self) -> Option<Arc<Snapshot>> {
+        let mut taken = self.taken.lock().await;
+        if let Some((at, found)) = &*taken
+            && SystemClock.now().saturating_since(*at) < FRESH
+        {
+            return Some(found.clone());
+        }
+        let reading = async {
+            match &self.place {
+                Place::Store(coordinator) => Snapshot::take(coordinator, &self.patterns).await,
+                Place::Spool(path) => spool(path),
+            }
+        };
+        let found = tokio::time::timeout(PATIENCE, reading).await.ok()?.ok().map(Arc::new);
+        *taken = found.clone().map(|found| (SystemClock.now(), found));
+        found
+    }
+}
+
+/// A spool has items and nothing else.
+fn spool(path: &Path) -> Result<Snapshot> {
+    let tally = Spool::open(path)?.tally();
+    Ok(Snapshot { queues: vec![(format!("spool:{}", path.display()), tally)], ..Snapshot::default() })
+}
+
+#[async_trait]
+impl Pages for Monitor {
+    fn paths(&self) -> &'static [&'static str] {
+        &[METRICS, LIVE, READY]
+    }
+
+    async fn page(&self, path: &'static str) -> Page {
+        match path {
+            METRICS => self.metrics().await,
+            READY => self.health.page(),
+            _ => Page::plain(true, "alive\n"),
+        }
+    }
+}

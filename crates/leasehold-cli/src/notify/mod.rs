@@ -1,0 +1,225 @@
+//! Telling people: judges runs as they end, and delivers what is to be told.
+//!
+//! Promise: nothing here delays a command or changes how it ends. What is to be told is in the store before it is delivered, so
+//! that a machine that dies leaves it to the next; it is delivered at least once, under one id. Non-promise: while the store is
+//! away nobody is told; what happened meanwhile is judged when it is back.
+
+mod table;
+mod target;
+
+pub use table::{NotifyTable, NotifyTables};
+pub use target::Target;
+
+use leasehold_core::clock::{Clock, Moment, SystemClock};
+use leasehold_core::{Coordinator, Error, Event, LeaseName, Result, Ttl};
+use leasehold_work::notify::{Board, Cause, Channel, DeadLetter, Detail, Facts, Notice, Rule, Subject};
+use leasehold_work::queue::{Claimed, Claimer, ItemGrant, Queue, QueueName, Reason};
+use std::sync::Arc;
+use std::time::Duration;
+use target::NotTaken;
+
+/// How long a run stays after its command, to tell how it ended.
+pub const AFTER_RUN: Duration = Duration::from_secs(5);
+/// How long judging may take when the store does not answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long one delivery may take, and for how long it is claimed.
+const DELIVERY: Duration = Duration::from_secs(10);
+const CLAIM: Duration = Duration::from_secs(20);
+/// What is left of a short time for saying how a delivery went.
+const LAST_WORD: Duration = Duration::from_millis(500);
+/// How often whoever stays looks for messages, and at everything.
+const LOOK: Duration = Duration::from_secs(2);
+const SWEEP: Duration = Duration::from_secs(10);
+const SWEEP_QUEUE: Duration = Duration::from_secs(60);
+/// A sweep is at most this part of the time.
+const SHARE: u32 = 20;
+/// For how long messages that were delivered are kept, so that none is added twice, and how often old ones are removed.
+const KEPT: Duration = Duration::from_secs(3 * 86_400);
+const PURGE: Duration = Duration::from_secs(6 * 3_600);
+
+/// The rules in force, and how each channel is told.
+#[derive(Debug, Clone)]
+pub struct Notifier {
+    board: Board,
+    targets: Arc<Vec<(Channel, Target)>>,
+}
+
+impl Notifier {
+    /// By these rules; none if there are none.
+    pub fn new(coordinator: &Coordinator, rules: Vec<(Rule, Target)>) -> Option<Self> {
+        if rules.is_empty() {
+            return None;
+        }
+        let targets = rules.iter().map(|(rule, target)| (rule.channel.clone(), target.clone())).collect();
+        let rules = rules.into_iter().map(|(rule, _)| rule).collect();
+        Some(Notifier { board: Board::new(coordinator.clone(), rules), targets: Arc::new(targets) })
+    }
+
+    /// Judges how a lease stands now, after a run of it that this machine knows more of.
+    pub async fn run_ended(&self, lease: &LeaseName, detail: Option<Detail>) {
+        bounded(lease.as_str(), self.judge(lease, detail, 0)).await;
+    }
+
+    /// Judges a lease of which a stale write was just refused and counted.
+    pub async fn refused(&self, lease: &LeaseName) {
+        bounded(lease.as_str(), self.judge(lease, None, 1)).await;
+    }
+
+    async fn judge(&self, lease: &LeaseName, detail: Option<Detail>, refused: u64) -> Result<()> {
+        let coordinator = self.board.coordinator();
+        let seen = coordinator.inspect(lease).await?;
+        let subject = Subject::of(lease, &seen.record);
+        if !Subject::is_told_of(lease) || !self.board.watches(&subject) {
+            return Ok(());
+        }
+        let mut facts = Facts::of_lease(&seen.record, seen.now).with_detail(detail);
+        if self.board.rules().iter().any(|rule| rule.on.has(Cause::Fenced)) {
+            facts = facts.with_fenced(coordinator.counters(lease).await?.get(Event::Fenced), refused);
+        }
+        self.board.judge(&subject, &facts).await
+    }
+
+    /// Judges a queue of which items became dead letters.
+    pub async fn dead_letters(&self, queue: &QueueName, letters: Vec<DeadLetter>) {
+        let subject = Subject::Queue(queue.clone());
+        bounded(queue.as_str(), self.board.judge(&subject, &Facts::of_queue(letters))).await;
+    }
+
+    /// Looks at every lease and every published job, whoever ran it, or nobody.
+    pub async fn sweep(&self) -> Result<()> {
+        self.board.sweep().await
+    }
+
+    /// Delivers what waits, for so long at most.
+    pub async fn deliver_for(&self, limit: Duration) {
+        let until = SystemClock.now() + limit;
+        let all = self.targets.iter().map(|(channel, target)| async move {
+            let _ = self.deliver(channel, target, until).await;
+        });
+        let _ = tokio::time::timeout(limit, futures_all(all)).await;
+    }
+
+    /// Delivers, and looks for what nobody told of, until it is dropped.
+    pub fn in_background(&self, beat: Beat) -> Background {
+        let mut tasks = Vec::new();
+        for (channel, target) in self.targets.iter() {
+            let (notifier, channel, target) = (self.clone(), channel.clone(), target.clone());
+            tasks.push(tokio::spawn(async move { notifier.keep_delivering(&channel, &target).await }));
+        }
+        let notifier = self.clone();
+        tasks.push(tokio::spawn(async move { notifier.keep_looking(&beat).await }));
+        Background(tasks)
+    }
+
+    async fn keep_delivering(&self, channel: &Channel, target: &Target) {
+        let mut purge = SystemClock.now() + LOOK;
+        let mut trouble = None;
+        loop {
+            let delivered = self.deliver(channel, target, SystemClock.now() + CLAIM).await;
+            say_once(&mut trouble, "cannot deliver notifications", delivered);
+            if SystemClock.now() >= purge {
+                purge = SystemClock.now() + PURGE;
+                if let Ok(queue) = self.board.queue(channel) {
+                    let _ = queue.purge(KEPT, |_| true).await;
+                }
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    async fn keep_looking(&self, beat: &Beat) {
+        let mut trouble = None;
+        loop {
+            let begun = SystemClock.now();
+            let (done, pause) = match beat {
+                Beat::Jobs => (self.sweep().await, SWEEP),
+                Beat::Queue(queue) => (self.board.sweep_queue(queue).await, SWEEP_QUEUE),
+            };
+            say_once(&mut trouble, "cannot look for what is down", done);
+            let took = SystemClock.now().saturating_since(begun);
+            tokio::time::sleep(pause.max(took * SHARE)).await;
+        }
+    }
+
+    /// Delivers what may be claimed now, as long as there is time for it.
+    async fn deliver(&self, channel: &Channel, target: &Target, until: Moment) -> Result<()> {
+        let queue = self.board.queue(channel)?;
+        let mut claimer = Claimer::new(queue.clone(), None, Ttl::new(CLAIM)?)?;
+        loop {
+            let left = until.saturating_since(SystemClock.now());
+            if left <= LAST_WORD {
+                return Ok(());
+            }
+            let grant = match claimer.claim().await? {
+                Claimed::Item(grant) => *grant,
+                Claimed::Nothing { .. } => return Ok(()),
+            };
+            let left = until.saturating_since(SystemClock.now());
+            deliver_one(&queue, &grant, target, left.saturating_sub(LAST_WORD).min(DELIVERY)).await?;
+        }
+    }
+}
+
+async fn deliver_one(queue: &Queue, grant: &ItemGrant, target: &Target, limit: Duration) -> Result<()> {
+    let Ok(notice) = serde_json::from_slice::<Notice>(grant.item().payload.bytes()) else {
+        let why = Reason::lossy("it is no notification", "it is no notification");
+        return queue.fail(grant, why, None, true).await.map(drop);
+    };
+    match target.deliver(&notice, limit).await {
+        Ok(()) => queue.complete(grant, None, Vec::new()).await.map(drop),
+        Err(NotTaken { error, is_final, retry_in }) => {
+            let again = if is_final { "; it is given up" } else { "; it will be retried" };
+            let (id, name) = (&notice.id, notice.name());
+            tracing::warn!(lease = name, item = %id, %error, "notification {id} was not delivered{again}: {error}");
+            queue.fail(grant, Reason::lossy(&error.to_string(), "not delivered"), retry_in, is_final).await.map(drop)
+        }
+    }
+}
+
+/// What is looked at in the background.
+#[derive(Debug, Clone)]
+pub enum Beat {
+    /// Every lease and every published job.
+    Jobs,
+    /// The dead letters of a queue: a worker that died with its item says nothing.
+    Queue(Queue),
+}
+
+/// What runs beside other work. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Background(Vec<tokio::task::JoinHandle<()>>);
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|task| task.abort());
+    }
+}
+
+/// Judges in a time that nobody minds; what could not be judged is found by whoever looks next.
+async fn bounded(name: &str, judging: impl Future<Output = Result<()>>) {
+    let error = match tokio::time::timeout(PATIENCE, judging).await {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "the store does not answer".to_owned(),
+    };
+    tracing::warn!(lease = name, error, "cannot tell yet how `{name}` ended; whoever looks next will: {error}");
+}
+
+/// Says that something goes wrong, once until it goes well again.
+fn say_once(trouble: &mut Option<String>, what: &str, done: Result<(), Error>) {
+    let error = done.err().map(|error| error.to_string());
+    if let Some(error) = error.as_ref().filter(|_| trouble.is_none()) {
+        tracing::warn!(error, "{what}; retrying: {error}");
+    }
+    *trouble = error;
+}
+
+/// All of them at once.
+async fn futures_all(all: impl Iterator<Item = impl Future<Output = ()>>) {
+    let mut all: Vec<_> = all.map(Box::pin).collect();
+    std::future::poll_fn(|context| {
+        all.retain_mut(|one| one.as_mut().poll(context).is_pending());
+        if all.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+}

@@ -1,0 +1,34 @@
+//! The dead that fall to the first process of a container.
+//!
+//! A process whose parent has died becomes the child of process 1 of its PID namespace. If that is us, and we collect only
+//! what we started, every orphan stays in the process table for ever, and the table has an end.
+//!
+//! Promise: as process 1, orphans are collected soon after they died. What we started ourselves is left to whoever waits for
+//! it. Non-promise: orphans that live are left alone; they end with the container.
+
+use leasehold_core::clock::{Clock, SystemClock};
+use leasehold_system::process::dead_children;
+use rustix::process::{Pid, WaitOptions, waitpid};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Between two looks. Whoever waits for a child of ours has collected it long before the second.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Collects orphans from now on, if we are process 1.
+pub fn reap_as_init() {
+    if rustix::process::getpid() != Pid::INIT {
+        return;
+    }
+    tokio::spawn(async {
+        let mut seen = BTreeSet::new();
+        loop {
+            SystemClock.sleep_until(SystemClock.now() + LOOK).await;
+            let dead = dead_children();
+            for pid in dead.intersection(&seen).filter_map(|pid| Pid::from_raw(*pid)) {
+                let _ = waitpid(Some(pid), WaitOptions::NOHANG);
+            }
+            seen = dead;
+        }
+    });
+}

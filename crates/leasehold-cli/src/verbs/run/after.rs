@@ -1,0 +1,68 @@
+//! Whom a run is told to: monitoring services and `[[notify]]`.
+//!
+//! Promise: they are told in the background, and after the lease was given back for [`AFTER_RUN`] at most, until a signal
+//! comes. Whatever goes wrong with them, the run's exit code is its own.
+
+use crate::config::{Settings, blame_flag, variable};
+use crate::exit::Exit;
+use crate::notify::{AFTER_RUN, Notifier, Target};
+use crate::ping::{self, PingUrl, Pings};
+use crate::supervise::Signals;
+use leasehold_core::clock::{Clock, Moment, SystemClock};
+use leasehold_core::{Coordinator, Result, Token};
+use leasehold_work::notify::{Detail, Rule};
+
+/// Who wants to hear of a run.
+pub struct Listeners {
+    ping: Option<PingUrl>,
+    notify: Vec<(Rule, Target)>,
+}
+
+impl Listeners {
+    pub fn new(ping: Option<&str>, settings: &Settings) -> Result<Self> {
+        let ping = match ping {
+            Some(url) => Some(PingUrl::parse(url).map_err(|e| blame_flag(e, "--ping"))?),
+            None => variable(ping::VARIABLE, "ping", PingUrl::parse)?,
+        };
+        Ok(Listeners { ping, notify: settings.notify.read()? })
+    }
+
+    /// Says that a run starts.
+    pub fn start(&self, coordinator: &Coordinator) -> After {
+        let notifier = Notifier::new(coordinator, self.notify.clone());
+        After { pings: self.ping.as_ref().map(Pings::start), notifier }
+    }
+}
+
+/// What is left to be told.
+pub struct After {
+    pings: Option<Pings>,
+    notifier: Option<Notifier>,
+}
+
+impl After {
+    /// Tells how the run ended, now that its lease is given back.
+    pub async fn tell(&mut self, token: &Token, exit: Exit, begun: Moment, signals: &mut Signals) {
+        let (pings, notifier) = (self.pings.take(), self.notifier.take());
+        if pings.is_none() && notifier.is_none() {
+            return;
+        }
+        let ran_for_ms = Some(SystemClock.now().saturating_since(begun).as_millis() as u64);
+        let detail = Detail { epoch: token.epoch, exit_code: Some(exit.code()), ran_for_ms, tail: None };
+        let pinging = async {
+            if let Some(pings) = pings {
+                pings.end(exit.code(), detail.tail.clone()).await;
+            }
+        };
+        let notifying = async {
+            if let Some(notifier) = notifier {
+                notifier.run_ended(&token.lease, Some(detail.clone())).await;
+                notifier.deliver_for(AFTER_RUN).await;
+            }
+        };
+        tokio::select! {
+            _ = tokio::time::timeout(AFTER_RUN, async { tokio::join!(pinging, notifying) }) => {}
+            _ = signals.next_ending() => {}
+        }
+    }
+}

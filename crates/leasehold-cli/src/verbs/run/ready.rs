@@ -1,0 +1,51 @@
+//! What a run needs before its command starts: guards that are fit and sealed, and its environment.
+
+use leasehold_core::guard::{self, Guard, Rejection};
+use leasehold_core::{Kind, LeaseName, Result, Slot, Token};
+use leasehold_work::schedule::{idempotency_key, slot_text};
+use std::sync::Arc;
+
+/// Refuses what no grant could make right before one is asked for: a guard of no file, or of another lease's file.
+pub async fn check(guards: &[Arc<dyn Guard>], lease: &LeaseName) -> Result<()> {
+    for guard in guards {
+        match guard.high_water().await {
+            Ok(Some(high)) if high.lease != *lease => {
+                let foreign = Rejection::Foreign { held: lease.clone(), seen: high.lease };
+                return Err(foreign.into_error(&guard.resource()));
+            }
+            Err(error) if error.kind() == Kind::Invalid => return Err(error),
+            // Sealing decides, and tells a resource that is out of reach from one that is wrong.
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Shuts older holders out of the guarded resources. The store has just granted this token, so a guard that knows a
+/// newer epoch means that the store went back in time.
+pub async fn seal(guards: &[Arc<dyn Guard>], token: &Token) -> Result<()> {
+    for guard in guards {
+        if let Err(error) = guard.seal(token).await {
+            return Err(match (error.kind(), guard.high_water().await) {
+                (Kind::Fenced, Ok(Some(high))) => guard::regressed(&guard.resource(), &token.lease, high.epoch),
+                _ => error,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// What the command finds in its environment beside the store, so that `leasehold write` inside it needs no flags.
+pub fn environment(token: &Token, slot: Option<Slot>) -> Vec<(&'static str, String)> {
+    // A slot's key is the same for each attempt to run it, whatever the epoch.
+    let key =
+        slot.map_or_else(|| format!("{}@{}", token.lease, token.epoch), |slot| idempotency_key(&token.lease, slot));
+    let mut environment = vec![
+        ("LEASEHOLD_NAME", token.lease.to_string()),
+        ("LEASEHOLD_EPOCH", token.epoch.to_string()),
+        ("LEASEHOLD_TOKEN", token.wire()),
+        ("LEASEHOLD_IDEMPOTENCY_KEY", key),
+    ];
+    environment.extend(slot.map(|slot| ("LEASEHOLD_SLOT", slot_text(slot))));
+    environment
+}

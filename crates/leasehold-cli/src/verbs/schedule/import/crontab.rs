@@ -1,0 +1,196 @@
+//! Crontabs: a user's, and the system's with a column for the user.
+//!
+//! A line is a comment, a variable for the lines below it, or a job: five fields or a nickname, perhaps a user, and the rest
+//! of the line for a shell. In that rest `%` is a line break, and what follows the first one is the command's input.
+
+use super::table::{Command, Imported, Tables, called, quoted, shown};
+use super::{current_user, home_of};
+use leasehold_work::schedule::Zone;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+const NICKNAMES: [&str; 7] = ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
+
+/// What variables above a line say of it.
+struct Surroundings {
+    env: BTreeMap<String, String>,
+    shell: Option<String>,
+    zone: String,
+    /// Up to how many minutes cron delays a start.
+    delay: u32,
+}
+
+pub fn import(text: &str, path: &Path, has_user: bool, tables: &mut Tables) {
+    let file = if path.as_os_str() == "-" { "standard input".to_owned() } else { path.display().to_string() };
+    tables.begin(&file);
+    let zone = tables.zone.clone();
+    let mut around = Surroundings { env: BTreeMap::new(), shell: None, zone, delay: 0 };
+    for (line, number) in text.lines().zip(1..) {
+        let (line, place) = (line.trim(), format!("{file}, line {number}"));
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if let Some((name, value)) = variable(line) {
+            around.set(&name, value, &place, tables);
+            continue;
+        }
+        job(line, has_user, &around, &place, tables);
+    }
+}
+
+/// `NAME = value`, where both may be in quotes.
+fn variable(line: &str) -> Option<(String, String)> {
+    let (name, value) = line.split_once('=')?;
+    let name = unquoted(name.trim());
+    let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    is_name.then(|| (name.to_owned(), unquoted(value.trim()).to_owned()))
+}
+
+fn unquoted(text: &str) -> &str {
+    let inner = |quote: char| text.strip_prefix(quote)?.strip_suffix(quote);
+    inner('"').or_else(|| inner('\'')).unwrap_or(text)
+}
+
+impl Surroundings {
+    fn set(&mut self, name: &str, value: String, place: &str, tables: &mut Tables) {
+        match name {
+            "MAILTO" | "MAILFROM" | "CONTENT_TYPE" | "CONTENT_TRANSFER_ENCODING" => {
+                if !value.is_empty() {
+                    let what =
+                        format!("{name} is not carried over: output goes to the scheduler's log, see `leasehold runs`");
+                    tables.notice(place, &what);
+                }
+            }
+            "SHELL" => self.shell = Some(value).filter(|shell| !matches!(shell.as_str(), "/bin/sh" | "sh" | "")),
+            "CRON_TZ" => match value.parse::<Zone>() {
+                Ok(zone) => self.zone = zone.to_string(),
+                Err(error) => tables.notice(place, &format!("CRON_TZ is not carried over: {error}")),
+            },
+            "RANDOM_DELAY" => match value.parse() {
+                Ok(minutes) => self.delay = minutes,
+                Err(_) => tables.notice(place, "RANDOM_DELAY is not carried over: it is no number of minutes"),
+            },
+            name if name.starts_with("LEASEHOLD_") => {
+                tables.notice(place, &format!("{name} is not carried over: such names are leasehold's own"));
+            }
+            name => drop(self.env.insert(name.to_owned(), value)),
+        }
+    }
+}
+
+fn job(line: &str, has_user: bool, around: &Surroundings, place: &str, tables: &mut Tables) {
+    // A leading `-` asks some crons not to log the start.
+    let line = line.strip_prefix('-').unwrap_or(line);
+    let fields = if line.starts_with('@') { 1 } else { 5 };
+    let (schedule, rest) = split_fields(line, fields);
+    let (user, rest) = if has_user { split_fields(rest, 1) } else { (String::new(), rest) };
+    if rest.is_empty() || (has_user && user.is_empty()) {
+        let form = if has_user { "five fields, a user and a command" } else { "five fields and a command" };
+        return tables.notice(place, &format!("not carried over: `{}` is not {form}", shown(line)));
+    }
+    if schedule.eq_ignore_ascii_case("@reboot") {
+        let what = format!(
+            "not carried over: @reboot names no time; for `{}` write a systemd unit with `leasehold run NAME -- COMMAND`",
+            shown(rest)
+        );
+        return tables.notice(place, &what);
+    }
+    if schedule.starts_with('@') && !NICKNAMES.iter().any(|known| schedule.eq_ignore_ascii_case(known)) {
+        let what = format!("not carried over: the nickname `{}` is not known", shown(&schedule));
+        return tables.notice(place, &what);
+    }
+    // For cron, a user may also name a group or a login class.
+    let user = user.split([':', '/']).next().unwrap_or_default();
+    if has_user && user != current_user() {
+        tables.notice(place, &format!("it ran as `{}`: here jobs run as the user of the scheduler", shown(user)));
+    }
+    let (command, has_input) = with_input(rest);
+    if has_input {
+        tables.notice(place, "what follows `%` was the command's input; the line below gives it by a pipe");
+    }
+    // Where there is no such folder, cron takes the root.
+    let home = || home_of(has_user.then_some(user)).filter(|home| Path::new(home).is_dir());
+    let home = around.env.get("HOME").cloned().or_else(home).unwrap_or_else(|| "/".into());
+    let mut job = Imported {
+        called: called(rest),
+        schedule: ("cron", schedule),
+        zone: Some(around.zone.clone()),
+        command: match &around.shell {
+            Some(shell) => Command::Words(vec![shell.clone(), "-c".into(), command]),
+            None => Command::Line(command),
+        },
+        env: around.env.clone(),
+        cwd: Some(home),
+        ..Imported::default()
+    };
+    if around.delay > 0 {
+        job.fields.push(("jitter", quoted(&format!("{}m", around.delay))));
+    }
+    tables.add(&job, place);
+}
+
+/// The first fields, one space apart, and what comes behind them.
+fn split_fields(line: &str, count: usize) -> (String, &str) {
+    let (mut fields, mut rest) = (Vec::new(), line);
+    for _ in 0..count {
+        rest = rest.trim_start();
+        let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
+        fields.push(&rest[..end]);
+        rest = &rest[end..];
+    }
+    (fields.join(" ").trim_end().to_owned(), rest.trim_start())
+}
+
+/// A command with what `%` means in it, and whether it has an input.
+fn with_input(text: &str) -> (String, bool) {
+    let mut parts = vec![String::new()];
+    let mut letters = text.chars().peekable();
+    while let Some(c) = letters.next() {
+        let last = parts.len() - 1;
+        match c {
+            '\\' if letters.peek() == Some(&'%') => parts[last].extend(letters.next()),
+            '%' => parts.push(String::new()),
+            c => parts[last].push(c),
+        }
+    }
+    let command = parts.remove(0);
+    if parts.is_empty() {
+        return (command, false);
+    }
+    let words: Vec<String> = parts.iter().map(|part| format!("'{}'", part.replace('\'', "'\\''"))).collect();
+    (format!("printf '%s\\n' {} | {{ {}\n}}", words.join(" "), command.trim_end()), true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percent_signs_are_line_breaks_of_the_input() {
+        assert_eq!(with_input("date +\\%F"), ("date +%F".into(), false));
+        assert_eq!(with_input("cat%one%it's"), ("printf '%s\\n' 'one' 'it'\\''s' | { cat\n}".into(), true));
+    }
+
+    #[test]
+    fn a_variable_is_told_from_a_job() {
+        assert_eq!(variable("PATH = \"/usr/bin:/bin\""), Some(("PATH".into(), "/usr/bin:/bin".into())));
+        assert_eq!(variable("0 3 * * * A=b ./x"), None);
+        assert_eq!(variable("@daily A=b ./x"), None);
+        assert_eq!(variable("MAILTO="), Some(("MAILTO".into(), String::new())));
+    }
+
+    #[test]
+    fn a_job_is_called_by_its_program() {
+        for (command, name) in [
+            ("/usr/local/bin/backup --full", "backup"),
+            ("cd /srv/app && ./bin/report.sh", "report"),
+            ("LANG=C nice -n 10 /usr/bin/updatedb", "updatedb"),
+            ("test -x /usr/sbin/anacron || run-parts --report /etc/cron.daily", "run-parts"),
+            ("[ -x /bin/x ]", "job"),
+            ("%", "%"),
+        ] {
+            assert_eq!(called(command), name, "{command}");
+        }
+    }
+}

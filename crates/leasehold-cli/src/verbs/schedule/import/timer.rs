@@ -1,0 +1,274 @@
+//! systemd timers: when, from the timer; what, from its service.
+
+use super::calendar::cron_of;
+use super::table::{Command, Imported, Tables, quoted, shown};
+use super::unit::{Setting, Unit, span, words};
+use super::{current_user, home_of};
+use leasehold_core::{Error, Kind, Result, format_duration};
+use std::path::Path;
+use std::time::Duration;
+
+/// Keys that need not be carried over: they say nothing of what is run, or when.
+const SILENT: [&str; 18] = [
+    "Description",
+    "Documentation",
+    "After",
+    "Before",
+    "Wants",
+    "WantedBy",
+    "Also",
+    "Alias",
+    "AccuracySec",
+    "FixedRandomDelay",
+    "Unit",
+    "SyslogIdentifier",
+    "StandardOutput",
+    "StandardError",
+    "RemainAfterExit",
+    "KillMode",
+    "DefaultDependencies",
+    "RefuseManualStart",
+];
+const CARRIED: [&str; 14] = [
+    "OnCalendar",
+    "OnUnitActiveSec",
+    "Persistent",
+    "RandomizedDelaySec",
+    "ExecStart",
+    "User",
+    "Environment",
+    "EnvironmentFile",
+    "WorkingDirectory",
+    "RuntimeMaxSec",
+    "TimeoutStartSec",
+    "TimeoutSec",
+    "Type",
+    "Group",
+];
+
+pub fn import(path: &Path, tables: &mut Tables) -> Result<()> {
+    let place = path.display().to_string();
+    tables.begin(&place);
+    let timer = Unit::read(path)?;
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let service_name = timer.last("Timer", "Unit").map_or_else(|| format!("{stem}.service"), |unit| unit.value.clone());
+    let service_path = path.with_file_name(&service_name);
+    let service = Unit::read(&service_path).map_err(|e| {
+        let message = format!("`{place}` starts `{service_name}`, which is not beside it; put both into one folder");
+        Error::new(Kind::Invalid, message).with_source(e)
+    })?;
+    let is_user =
+        path.components().any(|part| part.as_os_str() == "user") || path.starts_with(home_of(None).unwrap_or_default());
+    let mut job = Imported { called: stem, ..Imported::default() };
+    let Some(command) = command(&service, &service_path, tables) else { return Ok(()) };
+    job.command = command;
+    user(&service, is_user, tables);
+    environment(&service, &mut job, tables);
+    job.cwd = cwd(&service, is_user);
+    limits(&timer, &service, &mut job, tables);
+    let is_left =
+        |setting: &&Setting| !SILENT.contains(&setting.key.as_str()) && !CARRIED.contains(&setting.key.as_str());
+    let monotonic =
+        ["OnBootSec", "OnStartupSec", "OnActiveSec", "OnUnitInactiveSec", "OnClockChange", "OnTimezoneChange"];
+    for section in ["Unit", "Timer", "Install"] {
+        for setting in timer.section(section).filter(is_left) {
+            let what = match monotonic.contains(&setting.key.as_str()) {
+                true => format!("{}= is not carried over: it is not a time of the clock", setting.key),
+                false => format!("{}= is not carried over", setting.key),
+            };
+            tables.notice(&setting.place, &what);
+        }
+    }
+    for setting in ["Unit", "Service", "Install"].iter().flat_map(|section| service.section(section)).filter(is_left) {
+        tables.notice(&setting.place, &format!("{}= is not carried over", setting.key));
+    }
+    schedules(&timer, &job, &place, tables);
+    Ok(())
+}
+
+/// One job for each time that the timer names.
+fn schedules(timer: &Unit, job: &Imported, place: &str, tables: &mut Tables) {
+    let calendars = timer.all("Timer", "OnCalendar");
+    let repeats = timer.all("Timer", "OnUnitActiveSec");
+    if calendars.len() + repeats.len() > 1 {
+        tables.notice(
+            place,
+            "it has several times, which become several jobs: these may overlap, as the timer's did not",
+        );
+    }
+    if calendars.is_empty() && repeats.is_empty() {
+        tables.notice(place, "not carried over: it has no OnCalendar=");
+    }
+    for setting in calendars {
+        match cron_of(&setting.value) {
+            Ok(line) => {
+                let zone = line.zone.unwrap_or_else(|| tables.zone.clone());
+                tables
+                    .add(&Imported { schedule: ("cron", line.cron), zone: Some(zone), ..job.clone() }, &setting.place);
+            }
+            Err(why) => {
+                let what = format!("OnCalendar={} is not carried over: {why}", shown(&setting.value));
+                tables.notice(&setting.place, &what);
+            }
+        }
+    }
+    for setting in repeats {
+        let Some(every) = span(&setting.value) else {
+            tables.notice(&setting.place, &format!("OnUnitActiveSec={} is not carried over", shown(&setting.value)));
+            continue;
+        };
+        tables.notice(
+            &setting.place,
+            "OnUnitActiveSec= becomes `every`, which counts from 1970 and not from the last start",
+        );
+        tables.add(&Imported { schedule: ("every", format_duration(every)), ..job.clone() }, &setting.place);
+    }
+}
+
+/// What is run: the words, or a line for a shell where variables stand in it or several commands follow one another.
+fn command(service: &Unit, path: &Path, tables: &mut Tables) -> Option<Command> {
+    let starts = service.all("Service", "ExecStart");
+    if starts.is_empty() {
+        tables.notice(&path.display().to_string(), "not carried over: it has no ExecStart=");
+        return None;
+    }
+    let mut lines = Vec::new();
+    for start in &starts {
+        let text = start.value.trim_start_matches(['-', '@', ':', '+', '!']);
+        let prefix = &start.value[..start.value.len() - text.len()];
+        let Some(words) =
+            words(text).and_then(|words| words.iter().map(|word| specifiers(word)).collect::<Option<Vec<_>>>())
+        else {
+            let what = format!("not carried over: ExecStart={} has quotes, escapes or specifiers", shown(&start.value));
+            tables.notice(&start.place, &what);
+            return None;
+        };
+        if !prefix.is_empty() {
+            tables.notice(&start.place, &format!("the prefix `{prefix}` of ExecStart= is not carried over"));
+        }
+        lines.push(words);
+    }
+    let has_variable = lines.iter().flatten().any(|word| word.contains('$'));
+    if let ([words], false) = (&lines[..], has_variable || lines[0].iter().any(|word| word == ";")) {
+        return Some(Command::Words(words.clone()));
+    }
+    let line = |words: &Vec<String>| words.iter().map(|word| in_shell(word)).collect::<Vec<_>>().join(" ");
+    Some(Command::Line(lines.iter().map(line).collect::<Vec<_>>().join(" && ")))
+}
+
+/// A word with its specifiers put in, as far as they are known here.
+fn specifiers(word: &str) -> Option<String> {
+    let mut text = String::new();
+    let mut letters = word.chars();
+    while let Some(c) = letters.next() {
+        match c {
+            '%' => match letters.next()? {
+                '%' => text.push('%'),
+                'h' => text.push_str(&home_of(None)?),
+                _ => return None,
+            },
+            c => text.push(c),
+        }
+    }
+    Some(text)
+}
+
+/// A word for a shell, in which only variables are variables.
+fn in_shell(word: &str) -> String {
+    if word == ";" {
+        return ";".into();
+    }
+    // `$$` is a dollar sign, and a variable that is a word of its own is split into words.
+    if let Some(name) = word.strip_prefix('$').filter(|name| is_name(name)) {
+        return format!("${name}");
+    }
+    let mut text = String::from("\"");
+    let mut rest = word;
+    while let Some(c) = rest.chars().next() {
+        let braced = rest.strip_prefix("${").and_then(|inner| inner.split_once('}')).filter(|(name, _)| is_name(name));
+        if let Some((name, behind)) = braced {
+            text.push_str(&format!("${{{name}}}"));
+            rest = behind;
+        } else if let Some(behind) = rest.strip_prefix("$$") {
+            text.push_str("\\$");
+            rest = behind;
+        } else {
+            if matches!(c, '"' | '\\' | '$' | '`') {
+                text.push('\\');
+            }
+            text.push(c);
+            rest = &rest[c.len_utf8()..];
+        }
+    }
+    text.push('"');
+    text
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty()
+        && !text.starts_with(|c: char| c.is_ascii_digit())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+fn user(service: &Unit, is_user: bool, tables: &mut Tables) {
+    let user = service.last("Service", "User");
+    let name = user.map_or("root", |setting| setting.value.as_str());
+    if name != current_user() && (user.is_some() || !is_user) {
+        let place = user.map_or_else(|| "the service".to_owned(), |setting| setting.place.clone());
+        tables.notice(&place, &format!("it ran as `{}`: here jobs run as the user of the scheduler", shown(name)));
+    }
+}
+
+fn environment(service: &Unit, job: &mut Imported, tables: &mut Tables) {
+    for setting in service.all("Service", "Environment") {
+        for pair in words(&setting.value).unwrap_or_default() {
+            match pair.split_once('=') {
+                Some((name, value)) if !name.starts_with("LEASEHOLD_") => {
+                    job.env.insert(name.to_owned(), value.to_owned());
+                }
+                _ => tables.notice(&setting.place, "a part of Environment= is not carried over"),
+            }
+        }
+    }
+    for setting in service.all("Service", "EnvironmentFile") {
+        let path = setting.value.trim_start_matches('-');
+        if path != setting.value {
+            tables
+                .notice(&setting.place, "EnvironmentFile= may be missing there; here a missing `env_file` is an error");
+        }
+        job.env_file.push(path.to_owned());
+    }
+}
+
+fn cwd(service: &Unit, is_user: bool) -> Option<String> {
+    let home = || home_of(service.last("Service", "User").map(|setting| setting.value.as_str()));
+    match service.last("Service", "WorkingDirectory").map(|setting| setting.value.trim_start_matches('-')) {
+        Some("~") => home(),
+        Some(path) => Some(path.to_owned()),
+        None if is_user => home(),
+        None => Some("/".to_owned()),
+    }
+}
+
+/// How late a start may be, and how long a run.
+fn limits(timer: &Unit, service: &Unit, job: &mut Imported, tables: &mut Tables) {
+    let duration = |setting: &Setting| span(&setting.value).map(|span| quoted(&format_duration(span)));
+    let mut delay = Duration::ZERO;
+    if let Some(setting) = timer.last("Timer", "RandomizedDelaySec") {
+        match span(&setting.value) {
+            Some(span) => delay = span,
+            None => tables.notice(&setting.place, "RandomizedDelaySec= is not carried over: it is no time span"),
+        }
+    }
+    if !delay.is_zero() {
+        job.fields.push(("jitter", quoted(&format_duration(delay))));
+    }
+    if !timer.is_true("Timer", "Persistent") {
+        // What was missed is missed; what is only delayed is not.
+        let age = delay.saturating_add(Duration::from_secs(60));
+        job.fields.push(("catch_up_max_age", quoted(&format_duration(age))));
+    }
+    let limits = ["RuntimeMaxSec", "TimeoutStartSec", "TimeoutSec"];
+    let limit = limits.iter().find_map(|key| service.last("Service", key)).and_then(duration);
+    job.fields.extend(limit.map(|limit| ("timeout", limit)));
+}

@@ -1,0 +1,98 @@
+//! `schedule plan`: what would change if this file were deployed, and `schedule retire`.
+
+use super::table::Jobs;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::output;
+use leasehold_core::{Error, Kind, LeaseName, Result, Timestamp};
+use leasehold_work::schedule::{Definition, Definitions};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// What would become of one published job.
+struct Row {
+    name: LeaseName,
+    change: &'static str,
+    details: Vec<String>,
+    /// Where the published one is from.
+    published: Option<Definition>,
+}
+
+pub async fn plan(context: &Context, jobs: &Jobs) -> Result<Exit> {
+    let published = match context.existing().await? {
+        Some(coordinator) => Definitions::new(coordinator.clone()).all().await?,
+        None => Vec::new(),
+    };
+    let mut rows = rows(jobs, published.into_iter().collect());
+    rows.sort_by(|a, b| a.name.cmp(&b.name));
+    let revision = &jobs.publisher.revision;
+    let as_json = |row: &Row| {
+        let from = row.published.as_ref().map(|old| {
+            json!({ "owner": old.owner, "host": old.host, "revision": old.revision.number, "at": output::rfc3339(old.at) })
+        });
+        json!({ "name": row.name.as_str(), "change": row.change, "details": row.details, "published": from })
+    };
+    context.print(
+        || Value::Array(rows.iter().map(as_json).collect()),
+        || {
+            let row = |row: &Row| vec![row.name.to_string(), row.change.to_owned(), row.details.join("; ")];
+            output::table(&["NAME", "CHANGE", "DETAILS"], rows.iter().map(row))
+        },
+    )?;
+    if !context.common.json {
+        let changed = rows.iter().filter(|row| row.change != "same").count();
+        output::say(&format!(
+            "{changed} of {} jobs differ from what is published; this file: {revision}, owner `{}`",
+            rows.len(),
+            jobs.publisher.owner
+        ));
+    }
+    Ok(Exit::Done)
+}
+
+fn rows(jobs: &Jobs, mut published: BTreeMap<LeaseName, Definition>) -> Vec<Row> {
+    let publisher = &jobs.publisher;
+    let mut rows = Vec::new();
+    for job in &jobs.all {
+        let name = job.name.clone();
+        let Some(old) = published.remove(&name) else {
+            let new = Definition::of(job, publisher, Timestamp::from_millis(0));
+            rows.push(Row { name, change: "new", details: vec![new.timing.to_string()], published: None });
+            continue;
+        };
+        let mut details = old.differences(&Definition::of(job, publisher, old.at));
+        let change = match (details.is_empty(), old.revision > publisher.revision) {
+            (true, _) => "same",
+            (false, false) => "changed",
+            (false, true) => "outdated",
+        };
+        if change == "outdated" {
+            details.push(format!("the published one stays, it is newer: {}", old.revision));
+        }
+        rows.push(Row { name, change, details, published: Some(old) });
+    }
+    for (name, old) in published.into_iter().filter(|(_, old)| old.owner == publisher.owner) {
+        let (change, detail) = match old.revision < publisher.revision {
+            true => ("retired", "it is not in this file".to_owned()),
+            false => ("outdated", format!("it is not in this file, but in a newer one: {}", old.revision)),
+        };
+        rows.push(Row { name, change, details: vec![detail], published: Some(old) });
+    }
+    rows
+}
+
+pub async fn retire(context: &Context, name: &str) -> Result<Exit> {
+    let name = LeaseName::new(name)?;
+    let removed = match context.existing().await? {
+        Some(coordinator) => Definitions::new(coordinator.clone()).remove(&name).await?,
+        None => false,
+    };
+    if !removed {
+        let message = format!("no scheduler has published a job `{name}`; see `leasehold schedule plan`");
+        return Err(Error::new(Kind::Invalid, message));
+    }
+    context.tell(
+        || json!({ "name": name.as_str(), "retired": true }),
+        || format!("nobody watches for `{name}` any more, until a scheduler publishes it again"),
+    )
+}

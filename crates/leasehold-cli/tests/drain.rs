@@ -1,0 +1,191 @@
+//! `revoke --drain` and `hand-off --drain`: the holder is asked to finish, and has time for it. The real binary.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Home, On, eventually};
+
+/// Says when it has started and when it was asked to finish, and finishes when it is let.
+const POLITE: &str = "trap 'echo asked > asked' TERM; echo $$ > started
+    while ! test -e asked; do sleep 0.02; done
+    while ! test -e go; do sleep 0.02; done; echo whole > end";
+/// Says when it was asked to finish, and goes on.
+const DEAF: &str = "trap 'echo asked > asked' TERM; echo $$ > started; while :; do sleep 0.02; done";
+
+fn run<'a>(command: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["run", "job", "--ttl", "30s"][..], more, &["--", "sh", "-c", command]].concat()
+}
+
+fn latest(home: &Home) -> serde_json::Value {
+    home.history("job")[0].clone()
+}
+
+#[test]
+fn a_holder_that_is_asked_to_finish_ends_well_and_the_lease_is_taken_then() {
+    for on in [On::Sqlite, On::Dir] {
+        let home = Home::new(on);
+        let holder = home.start(&run(POLITE, &["--retries", "3"]));
+        home.words("started");
+        let operator = home.start(&["revoke", "job", "--drain", "--by", "ann", "--why", "box 7 goes down"]);
+        home.words("asked");
+        // It goes on under its lease, and everybody sees why nobody follows.
+        let shown = home.show("job");
+        assert_eq!((&shown["state"], &shown["epoch"]), (&"held".into(), &1.into()), "{shown}");
+        assert_eq!((&shown["drain"]["by"], &shown["drain"]["why"]), (&"ann".into(), &"box 7 goes down".into()));
+        let page = home.done(&["show", "job"]).expect(0).stdout;
+        assert!(page.contains("held, draining") && page.contains("by ann: box 7 goes down"), "{page}");
+        assert!(home.done(&["ls"]).expect(0).stdout.contains("held, draining"));
+        home.touch("go");
+        let ended = holder.end().expect(0);
+        assert!(ended.stderr.contains("asked to finish by ann: box 7 goes down"), "{ended:?}");
+        assert_eq!(home.read("end"), "whole\n");
+        let told = operator.end().expect(0);
+        assert!(told.stderr.contains("holds `job` no longer"), "{told:?}");
+        assert!(told.stderr.contains("revoked `job`") && told.stderr.contains("nobody held it"), "{told:?}");
+        let history = home.history("job");
+        assert_eq!(history[0]["reason"], "revoked", "{history:?}");
+        assert_eq!((&history[1]["outcome"], &history[1]["epoch"]), (&"succeeded".into(), &1.into()), "{history:?}");
+        let shown = home.show("job");
+        assert!(shown["drain"].is_null() && shown["state"] == "free", "{shown}");
+    }
+}
+
+#[test]
+fn nobody_new_gets_a_lease_that_an_operator_waits_for_and_a_hand_off_does() {
+    let home = Home::new(On::Sqlite);
+    let token = home.done(&["acquire", "job", "--ttl", "5m"]).expect(0).stdout.trim().to_owned();
+    let operator = home.start(&["hand-off", "job", "--to", "ann", "--drain", "--why", "by hand"]);
+    eventually("it is asked for", || !home.show("job")["drain"].is_null());
+    // A script learns of it when it renews.
+    let renewed = home.done(&["renew", "--token", &token]).expect(0);
+    assert!(renewed.stderr.contains("asked to finish by") && renewed.stderr.contains("release it by"), "{renewed:?}");
+    let waiting = home.start(&["run", "job", "--wait", "2s", "--held-exit-code", "9", "--", "touch", "ran"]);
+    home.done(&["release", "--token", &token]).expect(0);
+    let handed = operator.end().expect(0);
+    assert!(handed.stdout.starts_with("job:2:"), "{handed:?}");
+    waiting.end().expect(9);
+    assert!(!home.path("ran").exists());
+    assert_eq!(latest(&home)["reason"], "handed_off");
+    home.done(&["renew", "--token", handed.stdout.trim()]).expect(0);
+}
+
+#[test]
+fn a_holder_that_does_not_finish_in_time_is_killed_as_without_a_drain() {
+    let home = Home::new(On::Sqlite);
+    let holder = home.start(&run(DEAF, &[]));
+    home.words("started");
+    let told = home.done(&["revoke", "job", "--drain", "--within", "2s", "--why", "enough"]).expect(0);
+    assert!(told.stderr.contains("has not finished `job` within 2s"), "{told:?}");
+    assert!(told.stderr.contains("has lost it"), "{told:?}");
+    assert_eq!(home.read("asked"), "asked\n");
+    let ended = holder.end().expect(75);
+    assert!(ended.stderr.contains("asked to finish by"), "{ended:?}");
+    let history = home.history("job");
+    assert_eq!((&history[0]["reason"], &history[1]["outcome"]), (&"revoked".into(), &"evicted".into()), "{history:?}");
+}
+
+#[test]
+fn who_is_killed_while_waiting_leaves_what_runs_out_or_what_a_later_revoke_ends() {
+    let home = Home::new(On::Sqlite);
+    let token = home.done(&["acquire", "job", "--ttl", "5m"]).expect(0).stdout.trim().to_owned();
+    let asked = || !home.show("job")["drain"].is_null();
+    let operator = home.start(&["revoke", "job", "--drain", "--within", "3s", "--why", "first"]);
+    eventually("it is asked for", asked);
+    drop(operator);
+    home.done(&["release", "--token", &token]).expect(0);
+    eventually("it has run out", || !asked());
+    let token = home.done(&["acquire", "job", "--ttl", "5m"]).expect(0).stdout.trim().to_owned();
+    let operator = home.start(&["revoke", "job", "--drain", "--within", "1h", "--why", "second"]);
+    eventually("it is asked for again", asked);
+    drop(operator);
+    home.done(&["release", "--token", &token]).expect(0);
+    let kept = home.done(&["acquire", "job"]).expect(11);
+    assert!(kept.stderr.contains("is kept for") && kept.stderr.contains("second"), "{kept:?}");
+    home.done(&["revoke", "job", "--why", "never mind"]).expect(0);
+    home.done(&["acquire", "job"]).expect(0);
+}
+
+#[test]
+fn every_other_case_has_an_answer() {
+    let home = Home::new(On::Sqlite);
+    let drain = |more: &[&str]| home.done(&[&["revoke", "job", "--drain", "--why", "x"][..], more].concat());
+    drain(&[]).expect(64);
+    assert!(!home.path("leases.db").exists(), "a name that nobody has is not made");
+    // Free: there is nobody to wait for.
+    let token = home.done(&["acquire", "job", "--ttl", "5m"]).expect(0).stdout.trim().to_owned();
+    home.done(&["release", "--token", &token]).expect(0);
+    assert!(drain(&[]).expect(0).stderr.contains("nobody held it"));
+    // On another epoch than was seen.
+    let token = home.done(&["acquire", "job", "--ttl", "5m"]).expect(0).stdout.trim().to_owned();
+    drain(&["--if-epoch", "1"]).expect(13);
+    assert!(home.show("job")["drain"].is_null());
+    // Paused: it stays so.
+    home.done(&["pause", "job", "--why", "maintenance"]).expect(0);
+    let first = home.start(&["revoke", "job", "--drain", "--why", "first"]);
+    eventually("it is asked for", || home.show("job")["drain"]["why"] == "first");
+    // A second request takes the place of the first; whoever comes second to the lease is told.
+    let second = home.start(&["revoke", "job", "--drain", "--why", "second"]);
+    eventually("it is asked for again", || home.show("job")["drain"]["why"] == "second");
+    home.done(&["release", "--token", &token]).expect(0);
+    let mut codes = [first.end().code, second.end().code];
+    codes.sort_unstable();
+    assert_eq!(codes, [0, 13]);
+    assert_eq!(home.show("job")["state"], "paused");
+    home.done(&["resume", "job", "--why", "done"]).expect(0);
+    // An item of a queue is its worker's: a worker is asked to finish by a signal.
+    home.done(&["queue", "revoke", "q", "id", "--drain"]).expect(64);
+    for bad in ["0s", "25h", "soon"] {
+        let refused = drain(&["--within", bad]).expect(64);
+        assert!(refused.stderr.contains("--within"), "{refused:?}");
+    }
+    home.done(&["revoke", "job", "--within", "1m", "--why", "x"]).expect(64);
+}
+
+#[test]
+fn a_lease_that_is_moved_meanwhile_is_not_taken() {
+    let home = Home::new(On::Sqlite);
+    home.done(&["acquire", "job", "--ttl", "5m"]).expect(0);
+    let operator = home.start(&["revoke", "job", "--drain", "--why", "x"]);
+    eventually("it is asked for", || !home.show("job")["drain"].is_null());
+    let to = format!("sqlite:{}", home.path("new.db").display());
+    home.done(&["migrate", &home.store, &to, "--revoke-held"]).expect(0);
+    // It may have looked while the move was under way.
+    let told = operator.end();
+    assert!(matches!(told.code, 69 | 78), "{told:?}");
+    home.done(&["revoke", "job", "--drain", "--why", "x"]).expect(78);
+    let shown = home.done(&["show", "job", "--json", "--store", &to]).expect(0).stdout;
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert!(shown["drain"].is_null() && shown["state"] == "free", "{shown}");
+}
+
+#[test]
+fn a_run_waits_out_its_interval_whoever_ran_it() {
+    let home = Home::new(On::Sqlite);
+    let every = |interval: &str| {
+        home.done(&["run", "job", "--min-interval", interval, "--held-exit-code", "9", "--", "touch", "ran"])
+    };
+    every("1h").expect(0);
+    assert!(home.path("ran").exists());
+    let soon = every("1h").expect(9);
+    assert!(soon.stderr.contains("the last run of `job` began") && soon.stderr.contains("may begin in"), "{soon:?}");
+    assert_eq!(soon.stderr.lines().count(), 1, "{soon:?}");
+    assert_eq!(home.count("job", "already_run"), 1);
+    every("0s").expect(0);
+    // A run that failed, and one that somebody else held by hand, count too.
+    home.done(&["run", "job", "--", "false"]).expect(1);
+    every("1h").expect(9);
+    let token = home.done(&["acquire", "other"]).expect(0).stdout.trim().to_owned();
+    home.done(&["release", "--token", &token]).expect(0);
+    let other = ["run", "other", "--min-interval", "1h", "--held-exit-code", "9", "--", "true"];
+    home.done(&other).expect(9);
+    // Waiting is for the holder.
+    let waited = [&other[..4], &["--wait", "1h"], &other[4..]].concat();
+    home.done(&waited).expect(9);
+    home.done(&["run", "job", "--min-interval", "1ms", "--", "true"]).expect(0);
+    for more in [&["--or", "b"][..], &["--limit", "2"], &["--slot", "@daily"], &["--token", "x"]] {
+        let args = [&["run", "job", "--min-interval", "1h"][..], more, &["--", "true"]].concat();
+        home.done(&args).expect(64);
+    }
+    assert!(every("soon").expect(64).stderr.contains("--min-interval"));
+}

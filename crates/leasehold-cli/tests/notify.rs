@@ -1,0 +1,333 @@
+//! People are told when it matters: once, under one id, whichever machines die, and never at the cost of the job.
+
+#![cfg(feature = "http")]
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Done, Home, On, Running, eventually, signal, within};
+use leasehold_testbed::{Heard, Receiver, Service};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+/// For what waits for a claim of a machine that was killed, or for the pause after several failures.
+const LONG: Duration = Duration::from_secs(90);
+
+fn receiver() -> Receiver {
+    Receiver::start(Service::Webhooks(SECRET.into()))
+}
+
+/// A home with these lines in its settings, and a secret beside them.
+fn home(settings: &str) -> Home {
+    let home = Home::new(On::Sqlite);
+    std::fs::write(home.path("leasehold.toml"), settings).unwrap();
+    std::fs::write(home.path("secret"), format!("{SECRET}\n")).unwrap();
+    home
+}
+
+fn webhook(receiver: &Receiver, rest: &str) -> String {
+    format!(
+        "[[notify]]\nname = \"ops\"\nwebhook = \"{}\"\nsecret_file = \"secret\"\n{rest}\n",
+        receiver.url("/hook/hunter2")
+    )
+}
+
+fn run(home: &Home, name: &str, command: &str) -> Done {
+    home.done(&["run", name, "--", "sh", "-c", command])
+}
+
+fn types(heard: &[Heard]) -> Vec<&str> {
+    heard.iter().map(|heard| heard.signal.as_str()).collect()
+}
+
+fn event(heard: &Heard) -> Value {
+    serde_json::from_str(&heard.body).unwrap()
+}
+
+#[track_caller]
+fn all_taken(receiver: &Receiver) {
+    assert!(receiver.refused().is_empty(), "{:?}", receiver.refused());
+}
+
+/// The name, and nothing that tells how it is reached, in what people see.
+#[track_caller]
+fn hides_the_url(done: &Done) {
+    assert!(!done.stderr.contains("hunter2") && !done.stderr.contains(&SECRET[6..]), "{done:?}");
+}
+
+#[test]
+fn after_so_many_failures_there_is_one_signed_webhook_and_one_for_the_recovery() {
+    let receiver = receiver();
+    let home = home(&webhook(&receiver, "on = [\"failed\", \"recovered\"]\nafter = 2\nnames = [\"night*\"]"));
+    run(&home, "nightly", "exit 3").expect(3);
+    run(&home, "other", "exit 3").expect(3);
+    run(&home, "other", "exit 3").expect(3);
+    assert!(receiver.heard().is_empty());
+    run(&home, "nightly", "exit 4").expect(4);
+    let heard = receiver.heard();
+    assert_eq!(types(&heard), ["lease.failed"]);
+    let told = event(&heard[0]);
+    let data = &told["data"];
+    assert_eq!(
+        (data["name"].as_str(), data["failures"].as_u64(), data["exit_code"].as_u64()),
+        (Some("nightly"), Some(2), Some(4))
+    );
+    let text = told["text"].as_str().unwrap();
+    assert!(text.starts_with("nightly failed with exit code 4; 2 failures in a row"), "{text}");
+    assert!(text.ends_with("look: leasehold history nightly"), "{text}");
+    run(&home, "nightly", "exit 4").expect(4);
+    run(&home, "nightly", "true").expect(0);
+    run(&home, "nightly", "true").expect(0);
+    assert_eq!(types(&receiver.heard()), ["lease.failed", "lease.recovered"]);
+    all_taken(&receiver);
+}
+
+#[test]
+fn a_command_gets_the_event_on_its_input_and_in_its_environment() {
+    let tell = r#"command = ["sh", "-c", "cat >>events; echo >>events; env | grep ^LEASEHOLD_ >environment"]"#;
+    let home = home(&format!("[[notify]]\non = [\"failed\"]\n{tell}\n"));
+    run(&home, "nightly", "exit 9").expect(9);
+    let told: Value = serde_json::from_str(home.read("events").trim()).unwrap();
+    assert_eq!((told["type"].as_str(), told["data"]["exit_code"].as_u64()), (Some("lease.failed"), Some(9)));
+    let environment = home.read("environment");
+    for line in ["LEASEHOLD_EVENT_TYPE=lease.failed", "LEASEHOLD_EVENT_NAME=nightly", "LEASEHOLD_EVENT_ID=evt_"] {
+        assert!(environment.contains(line), "{environment}");
+    }
+    assert!(!environment.contains("LEASEHOLD_STORE"), "{environment}");
+    let ours: Value =
+        environment.lines().find_map(|l| serde_json::from_str(l.strip_prefix("LEASEHOLD_EVENT=")?).ok()).unwrap();
+    assert_eq!(ours, told);
+}
+
+#[test]
+fn while_it_is_down_there_are_reminders() {
+    let receiver = receiver();
+    let home = home(&webhook(&receiver, "on = [\"failed\"]\nremind = \"1s\""));
+    run(&home, "nightly", "exit 1").expect(1);
+    within(LONG, "a reminder", || {
+        run(&home, "nightly", "exit 1").expect(1);
+        receiver.heard().len() > 1
+    });
+    let told: Vec<Value> = receiver.heard().iter().map(event).collect();
+    assert_eq!((told[0]["data"]["reminder"].as_u64(), told[1]["data"]["reminder"].as_u64()), (None, Some(1)));
+    assert!(told[1]["text"].as_str().unwrap().starts_with("nightly is still down"), "{}", told[1]["text"]);
+    all_taken(&receiver);
+}
+
+#[test]
+fn what_a_killed_run_had_not_delivered_the_next_run_delivers_under_the_same_id() {
+    let receiver = receiver();
+    let home = home(&webhook(&receiver, "on = [\"failed\"]"));
+    receiver.hang();
+    let killed = home.start(&["run", "nightly", "--", "false"]);
+    eventually("it is at its delivery", || !receiver.asked().is_empty());
+    signal(killed.pid(), "KILL");
+    assert_eq!(killed.end().code, 137);
+    let id = receiver.asked()[0].clone();
+    receiver.answer(200);
+    within(LONG, "the next run delivers it", || {
+        run(&home, "another", "true").expect(0);
+        !receiver.heard().is_empty()
+    });
+    let heard = receiver.heard();
+    assert_eq!((types(&heard), &heard[0].id), (vec!["lease.failed"], &id));
+    assert_eq!(event(&heard[0])["data"]["name"], "nightly");
+    all_taken(&receiver);
+}
+
+#[test]
+fn a_receiver_that_is_away_costs_the_job_nothing_and_is_told_when_it_is_back() {
+    let receiver = receiver();
+    let home = home(&webhook(&receiver, "on = [\"failed\"]"));
+    receiver.answer(503);
+    let done = run(&home, "nightly", "exit 6").expect(6);
+    assert!(done.stderr.contains("answered 503") && done.stderr.contains("will be retried"), "{done:?}");
+    hides_the_url(&done);
+    assert!(receiver.heard().is_empty());
+    receiver.answer(200);
+    within(LONG, "it is told", || {
+        run(&home, "another", "true").expect(0);
+        !receiver.heard().is_empty()
+    });
+    let asked: BTreeSet<String> = receiver.asked().into_iter().collect();
+    assert_eq!((asked.len(), receiver.heard().len()), (1, 1), "one event has one id");
+    all_taken(&receiver);
+}
+
+#[test]
+fn a_receiver_that_is_gone_is_not_asked_again_and_a_redirect_is_not_followed() {
+    let receiver = receiver();
+    let home = home(&webhook(&receiver, "on = [\"failed\"]"));
+    receiver.answer(410);
+    let done = run(&home, "nightly", "exit 1").expect(1);
+    assert!(done.stderr.contains("answered 410") && done.stderr.contains("given up"), "{done:?}");
+    run(&home, "another", "true").expect(0);
+    assert_eq!(receiver.asked().len(), 1);
+    let listed = home.done(&["queue", "ls", "leasehold.notify.ops", "--json"]).expect(0);
+    assert!(listed.stdout.contains("\"dead\""), "{listed:?}");
+    receiver.answer(302);
+    let done = run(&home, "third", "exit 1").expect(1);
+    assert!(done.stderr.contains("answered 302"), "{done:?}");
+    for words in
+        [&["queue", "add", "leasehold.notify.ops", "--text", "x"][..], &["queue", "claim", "leasehold.notify.ops"]]
+    {
+        assert!(home.done(words).expect(64).stderr.contains("leasehold's own notifications"));
+    }
+}
+
+fn scheduler(home: &Home, file: &str) -> Running {
+    home.start(&["schedule", "--file", file])
+}
+
+fn stop(scheduler: Running) -> Done {
+    signal(scheduler.pid(), "TERM");
+    scheduler.end().expect(0)
+}
+
+#[test]
+fn two_machines_tell_of_a_failing_job_once() {
+    let receiver = receiver();
+    let job = "[[job]]\nname = \"tick\"\nevery = \"1s\"\ncommand = \"exit 5\"\n";
+    let home = home(&format!("{}{job}", webhook(&receiver, "on = [\"failed\"]\njobs = [\"*\"]")));
+    let machines = [scheduler(&home, "leasehold.toml"), scheduler(&home, "leasehold.toml")];
+    within(LONG, "it has failed several times", || {
+        let runs = home.done(&["runs", "tick", "--json"]).stdout;
+        runs.matches("\"failed\"").count() >= 5 && !receiver.heard().is_empty()
+    });
+    machines.into_iter().for_each(|machine| drop(stop(machine)));
+    let heard = receiver.heard();
+    assert_eq!(types(&heard), ["job.failed"], "{heard:?}");
+    let told = event(&heard[0]);
+    assert_eq!(told["data"]["exit_code"], 5);
+    let slot = told["data"]["slot"].as_str().unwrap();
+    assert!(told["text"].as_str().unwrap().contains(&format!("look: leasehold logs tick {slot}")), "{told}");
+    all_taken(&receiver);
+}
+
+#[test]
+fn a_job_that_nobody_runs_is_noticed_by_check_and_by_a_scheduler_that_does_not_know_it() {
+    let receiver = receiver();
+    let home = home("");
+    home.done(&["check", "--missed"]).expect(0);
+    // No machine has this label, so nobody runs it.
+    let job = "[[job]]\nname = \"lonely\"\nevery = \"1s\"\nlate_after = \"1s\"\non = \"nowhere\"\ncommand = \"true\"\n";
+    let fine = "[[job]]\nname = \"fine\"\nevery = \"1h\"\ncommand = \"true\"\n";
+    std::fs::write(home.path("a.toml"), format!("{job}{fine}")).unwrap();
+    let first = scheduler(&home, "a.toml");
+    within(LONG, "check notices", || home.done(&["check", "--missed"]).code == 1);
+    stop(first);
+    let found = home.done(&["check", "--missed", "--json"]).expect(1);
+    let found: Value = serde_json::from_str(&found.stdout).unwrap();
+    assert_eq!((found.as_array().unwrap().len(), found[0]["name"].as_str()), (1, Some("lonely")));
+    assert!(found[0]["missed"].as_u64().unwrap() > 0 && found[0]["late"].is_string(), "{found}");
+    let tables =
+        webhook(&receiver, "on = [\"missed\"]") + &webhook(&receiver, "on = [\"late\"]").replace("\"ops\"", "\"late\"");
+    let other = format!("{tables}[[job]]\nname = \"other\"\nevery = \"1h\"\ncommand = \"true\"\n");
+    std::fs::write(home.path("b.toml"), other).unwrap();
+    let second = scheduler(&home, "b.toml");
+    within(LONG, "the other scheduler tells", || receiver.heard().len() >= 2);
+    stop(second);
+    let kinds: BTreeSet<String> = receiver.heard().iter().map(|heard| heard.signal.clone()).collect();
+    assert_eq!(kinds, ["job.late", "job.missed"].map(String::from).into());
+    assert_eq!(event(&receiver.heard()[0])["data"]["name"], "lonely");
+    home.done(&["schedule", "retire", "lonely"]).expect(0);
+    home.done(&["check", "--missed"]).expect(0);
+    assert!(home.done(&["schedule", "retire", "lonely"]).expect(64).stderr.contains("no scheduler has published"));
+    all_taken(&receiver);
+}
+
+#[test]
+fn of_two_files_the_newer_stands_and_a_plan_shows_the_difference() {
+    let home = home("");
+    let job = |every: &str| format!("[[job]]\nname = \"tick\"\nevery = \"{every}\"\ncommand = \"true\"\n");
+    let write = |name: &str, head: &str, text: &str| {
+        std::fs::write(home.path(name), format!("owner = \"team\"\n{head}{text}")).unwrap()
+    };
+    let plan = |file: &str| -> Vec<(String, String)> {
+        let rows: Value =
+            serde_json::from_str(&home.done(&["schedule", "--file", file, "plan", "--json"]).expect(0).stdout).unwrap();
+        let word = |row: &Value, key: &str| row[key].as_str().unwrap().to_owned();
+        rows.as_array().unwrap().iter().map(|row| (word(row, "name"), word(row, "change"))).collect()
+    };
+    let is = |name: &str, change: &str| (name.to_owned(), change.to_owned());
+    write("old.toml", "revision = 1\n", &format!("{}{}", job("1h"), job("3h").replace("tick", "gone")));
+    write("new.toml", "revision = 2\n", &job("2h"));
+    assert_eq!(plan("old.toml"), [is("gone", "new"), is("tick", "new")]);
+    let old = scheduler(&home, "old.toml");
+    eventually("the old file is published", || plan("old.toml") == [is("gone", "same"), is("tick", "same")]);
+    assert_eq!(plan("new.toml"), [is("gone", "retired"), is("tick", "changed")]);
+    let new = scheduler(&home, "new.toml");
+    eventually("the new file is published", || plan("new.toml") == [is("tick", "same")]);
+    let text = home.done(&["schedule", "--file", "old.toml", "plan"]).expect(0);
+    assert!(text.stdout.contains("schedule: every 2h -> every 1h"), "{text:?}");
+    // Another start with the old file changes nothing, not even what the new one has retired.
+    stop(old);
+    let again = scheduler(&home, "old.toml");
+    eventually("it has said so", || plan("old.toml") == [is("gone", "new"), is("tick", "outdated")]);
+    let said = stop(again).stderr;
+    assert!(said.contains("a newer file defines job `tick` otherwise (team on"), "{said}");
+    assert_eq!(plan("new.toml"), [is("tick", "same")]);
+    stop(new);
+}
+
+#[test]
+fn dead_letters_and_refused_writes_are_told() {
+    let receiver = receiver();
+    let home = home(&webhook(&receiver, "on = [\"dead_letter\", \"fenced\"]"));
+    home.done(&["queue", "add", "mail", "--attempts", "1", "--text", "to: ada"]).expect(0);
+    home.done(&["work", "mail", "--until-idle", "--", "false"]).expect(0);
+    assert_eq!(types(&receiver.heard()), ["queue.dead_letter"]);
+    let told = event(&receiver.heard()[0]);
+    assert!(told["text"].as_str().unwrap().contains("look: leasehold queue show mail"), "{told}");
+    let token = home.done(&["acquire", "site"]).expect(0).stdout.trim().to_owned();
+    home.done(&["write", "out", "--token", &token, "--from", "leasehold.toml"]).expect(0);
+    home.done(&["revoke", "site", "--why", "test"]).expect(0);
+    let newer = home.done(&["acquire", "site"]).expect(0).stdout.trim().to_owned();
+    home.done(&["write", "out", "--token", &newer, "--from", "leasehold.toml"]).expect(0);
+    home.done(&["write", "out", "--token", &token, "--from", "leasehold.toml"]).expect(13);
+    run(&home, "another", "true").expect(0);
+    assert_eq!(types(&receiver.heard()), ["queue.dead_letter", "lease.fenced"]);
+    all_taken(&receiver);
+}
+
+#[test]
+fn what_is_wrong_in_a_table_is_refused_before_anything_runs() {
+    let home = home("");
+    std::fs::write(home.path("short"), "whsec_c2hvcnQ=").unwrap();
+    let hook = "webhook = \"https://h/hunter2\"";
+    for (table, code, says) in [
+        ("on = [\"failed\"]".to_owned(), 64, "field `command`: give either"),
+        (format!("on = [\"failed\"]\ncommand = [\"x\"]\n{hook}"), 64, "field `command`: give either"),
+        (format!("on = []\n{hook}"), 64, "field `on`: give a list of events"),
+        (format!("on = [\"fails\"]\n{hook}"), 64, "invalid event `fails`: use one of failed, lost"),
+        (format!("on = [\"recovered\"]\n{hook}"), 64, "goes with what it recovers from"),
+        (format!("on = [\"failed\"]\nafter = 0\n{hook}"), 64, "invalid after `0`: use 1 to 1000"),
+        (format!("on = [\"failed\"]\nremind = \"soon\"\n{hook}"), 64, "field `remind`"),
+        (format!("on = [\"failed\"]\njobs = [\"a b\"]\n{hook}"), 64, "invalid pattern `a b`"),
+        (format!("on = [\"failed\"]\nname = \"a b\"\n{hook}"), 64, "invalid name `a b`"),
+        ("on = [\"failed\"]\ncommand = []".to_owned(), 64, "field `command`: give a list"),
+        ("on = [\"failed\"]\nwebhook = \"hunter2\"".to_owned(), 64, "field `webhook`"),
+        (format!("on = [\"failed\"]\nsecret_file = \"none\"\n{hook}"), 78, "field `secret_file`: cannot read"),
+        (format!("on = [\"failed\"]\nsecret_file = \"short\"\n{hook}"), 64, "use `whsec_` and the base64 text"),
+        (format!("on = [\"failed\"]\nsecret_env = \"NOT_SET\"\n{hook}"), 78, "no variable `NOT_SET`"),
+        (
+            format!("on = [\"failed\"]\nsecret_env = \"A\"\nsecret_file = \"b\"\n{hook}"),
+            64,
+            "give either `secret_file`",
+        ),
+        (format!("on = [\"failed\"]\nunknown = 1\n{hook}"), 64, "unknown field `unknown`"),
+    ] {
+        std::fs::write(home.path("leasehold.toml"), format!("[[notify]]\n{table}\n")).unwrap();
+        let done = run(&home, "nightly", "touch ran").expect(code);
+        assert!(done.stderr.contains(says), "{table}\n{done:?}");
+        assert!(!done.stderr.contains("hunter2") && !done.stderr.contains("c2hvcnQ"), "{done:?}");
+    }
+    let twice = format!("[[notify]]\non = [\"failed\"]\n{hook}\n[[notify]]\non = [\"lost\"]\n{hook}\n");
+    std::fs::write(home.path("leasehold.toml"), twice).unwrap();
+    assert!(run(&home, "nightly", "touch ran").expect(64).stderr.contains("notify 2: there is another"));
+    assert!(!home.path("ran").exists());
+    // Whoever only looks is not kept from it.
+    home.done(&["ls"]).expect(0);
+}

@@ -1,0 +1,77 @@
+//! A store in front of another, that measures how long its answers take.
+//!
+//! Promise: every call goes to the same call of the store behind, and its duration is counted, whatever the answer.
+//! Non-promise: a call that is dropped before its answer is not counted.
+
+use crate::distribution::{Distribution, REQUESTS};
+use crate::error::Result;
+use crate::name::{Key, Shelf};
+use crate::store::{Capabilities, Change, Page, Range, Reading, Store, Survey, Swap, Watch};
+use async_trait::async_trait;
+use leasehold_system::clock::now;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What was asked of a store, and how long the answers took. Clones share the numbers.
+#[derive(Debug, Clone, Default)]
+pub struct Requests(Arc<Mutex<BTreeMap<&'static str, Distribution>>>);
+
+impl Requests {
+    /// Every operation that is measured.
+    pub const OPERATIONS: [&'static str; 4] = ["read", "write", "list", "watch"];
+
+    /// How long one operation took, so far.
+    pub fn of(&self, operation: &str) -> Distribution {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(operation).cloned().unwrap_or_default()
+    }
+
+    async fn measure<T>(&self, operation: &'static str, call: impl Future<Output = T>) -> T {
+        let asked = now();
+        let answer = call.await;
+        let took = now().saturating_since(asked);
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.entry(operation).or_default().add(REQUESTS, took);
+        answer
+    }
+}
+
+/// A store whose answers are timed.
+#[derive(Debug)]
+pub struct Measured {
+    inner: Arc<dyn Store>,
+    requests: Requests,
+}
+
+impl Measured {
+    /// Times the answers of `inner`.
+    pub fn new(inner: Arc<dyn Store>, requests: Requests) -> Self {
+        Measured { inner, requests }
+    }
+}
+
+#[async_trait]
+impl Store for Measured {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn read(&self, key: &Key) -> Result<Reading> {
+        self.requests.measure("read", self.inner.read(key)).await
+    }
+
+    async fn write(&self, change: &Change<'_>) -> Result<Swap> {
+        self.requests.measure("write", self.inner.write(change)).await
+    }
+
+    async fn list(&self, shelf: Shelf, range: Range<'_>) -> Result<Page> {
+        self.requests.measure("list", self.inner.list(shelf, range)).await
+    }
+
+    async fn watch(&self, key: &Key) -> Result<Watch> {
+        self.requests.measure("watch", self.inner.watch(key)).await
+    }
+
+    async fn survey(&self) -> Result<Survey> {
+        self.inner.survey().await
+    }
+}

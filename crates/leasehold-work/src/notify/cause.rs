@@ -1,0 +1,76 @@
+//! What people can be told of.
+
+use leasehold_core::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::str::FromStr;
+
+/// Why somebody is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// A run ended with a failure, all its tries included.
+    Failed,
+    /// A run lost its lease, or its machine died.
+    Lost,
+    /// A guard refused a stale write.
+    Fenced,
+    /// A slot's time passed and it was not run.
+    Missed,
+    /// A slot is due and was not started for too long.
+    Late,
+    /// An item was tried as often as it may be.
+    DeadLetter,
+    /// What was down is back.
+    Recovered,
+}
+
+impl Cause {
+    /// All of them, as they are listed for people.
+    pub const ALL: [Cause; 7] =
+        [Cause::Failed, Cause::Lost, Cause::Fenced, Cause::Missed, Cause::Late, Cause::DeadLetter, Cause::Recovered];
+
+    /// The word in settings, records and JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Cause::Failed => "failed",
+            Cause::Lost => "lost",
+            Cause::Fenced => "fenced",
+            Cause::Missed => "missed",
+            Cause::Late => "late",
+            Cause::DeadLetter => "dead_letter",
+            Cause::Recovered => "recovered",
+        }
+    }
+
+    /// Whether it is counted before it is told: see [`super::Rule::after`].
+    pub(super) const fn is_counted(self) -> bool {
+        matches!(self, Cause::Failed | Cause::Lost)
+    }
+}
+
+impl FromStr for Cause {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let known = Cause::ALL.map(Cause::as_str).join(", ");
+        let found = Cause::ALL.into_iter().find(|cause| cause.as_str() == text);
+        found.ok_or_else(|| Error::invalid("event", text, format!("use one of {known}")))
+    }
+}
+
+/// Some of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Causes(u8);
+
+impl Causes {
+    /// Whether it is among them.
+    pub const fn has(self, cause: Cause) -> bool {
+        self.0 & (1 << cause as u8) != 0
+    }
+}
+
+impl FromIterator<Cause> for Causes {
+    fn from_iter<I: IntoIterator<Item = Cause>>(causes: I) -> Self {
+        Causes(causes.into_iter().fold(0, |set, cause| set | 1 << cause as u8))
+    }
+}

@@ -1,0 +1,189 @@
+//! A notice: what somebody is told, complete, so that any machine can deliver it.
+
+use super::cause::Cause;
+use super::facts::{DeadLetter, Detail, Facts, Subject};
+use crate::digest::digest;
+use crate::schedule::slot_text;
+use leasehold_core::{Epoch, Slot, Timestamp, format_duration};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// How much of the output is passed on.
+const TAIL_BYTES: usize = 4 * 1024;
+/// How much of it is in the text, in lines.
+const TAIL_LINES: usize = 10;
+
+/// What somebody is told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notice {
+    /// The same for the same event, whoever noticed it and however often it is delivered.
+    pub id: String,
+    /// The body, as it is delivered.
+    pub body: Value,
+}
+
+impl Notice {
+    /// What kind of event it is: `job.failed`.
+    pub fn kind(&self) -> &str {
+        self.body["type"].as_str().unwrap_or_default()
+    }
+
+    /// The message for people.
+    pub fn text(&self) -> &str {
+        self.body["text"].as_str().unwrap_or_default()
+    }
+
+    /// Whom it is about.
+    pub fn name(&self) -> &str {
+        self.body["data"]["name"].as_str().unwrap_or_default()
+    }
+}
+
+/// What a notice is made of.
+#[derive(Debug, Clone)]
+pub(super) struct Story<'a> {
+    pub subject: &'a Subject,
+    pub facts: &'a Facts,
+    pub cause: Cause,
+    pub now: Timestamp,
+    pub epoch: Option<Epoch>,
+    pub slot: Option<Slot>,
+    pub item: Option<&'a DeadLetter>,
+    /// How often something of the kind happened since somebody was last told.
+    pub count: u64,
+    /// Which of those that are no state of the name.
+    pub which: String,
+    pub failures: u32,
+    pub since: Option<Timestamp>,
+    pub missed: u64,
+    /// None unless it was told before and is still so.
+    pub reminder: Option<u32>,
+    pub is_flapping: bool,
+}
+
+impl Story<'_> {
+    /// As it is delivered.
+    pub fn notice(&self) -> Notice {
+        let (subject, name) = (self.subject.word(), self.subject.name());
+        let detail = self.epoch.and_then(|epoch| self.facts.detail_of(epoch));
+        let down_for = self.since.map(|since| self.now.saturating_since(since));
+        let tail = detail.and_then(|detail| detail.tail.as_deref()).map(|tail| end_of(tail, TAIL_BYTES));
+        let data = json!({
+            "cause": self.cause,
+            "subject": subject,
+            "name": name,
+            "epoch": self.epoch,
+            "slot": self.slot.map(slot_text),
+            "item": self.item.map(|item| item.id.as_str()),
+            "why": self.item.map(|item| item.why.as_str()),
+            "count": self.count,
+            "exit_code": detail.and_then(|detail| detail.exit_code),
+            "ran_for_ms": detail.and_then(|detail| detail.ran_for_ms),
+            "failures": self.failures,
+            "missed": self.missed,
+            "down_since": self.since.map(|since| slot_text(Slot(since))),
+            "down_for_ms": down_for.map(|down_for| down_for.as_millis() as u64),
+            "reminder": self.reminder,
+            "flapping": self.is_flapping,
+            "tail": tail,
+            "look": self.look(),
+        });
+        let body = json!({
+            "type": format!("{subject}.{}", self.cause.as_str()),
+            "timestamp": slot_text(Slot(self.now)),
+            "text": self.text(detail, down_for, tail),
+            "data": data,
+        });
+        Notice { id: self.id(), body }
+    }
+
+    /// Made of what happened, and of nothing that depends on who noticed it, or when.
+    fn id(&self) -> String {
+        let lineage = self.facts.lineage.map(|lineage| lineage.to_string()).unwrap_or_default();
+        let which = match (self.reminder, self.cause) {
+            (Some(number), _) => format!("still {number} {:?}", self.since.map(Timestamp::as_millis)),
+            (None, Cause::Missed | Cause::Late) => format!("slot {}", self.slot.map(slot_text).unwrap_or_default()),
+            (None, Cause::Fenced | Cause::DeadLetter) => self.which.clone(),
+            (None, _) => format!("epoch {}", self.epoch.unwrap_or_default()),
+        };
+        let parts = [lineage.as_str(), self.subject.word(), self.subject.name(), self.cause.as_str(), which.as_str()];
+        format!("evt_{:032x}", digest(parts))
+    }
+
+    /// Where to look further.
+    fn look(&self) -> Vec<String> {
+        let name = self.subject.name();
+        match (self.subject, self.slot, self.item) {
+            (Subject::Queue(_), _, Some(item)) => vec![format!("leasehold queue show {name} {}", item.id)],
+            (Subject::Queue(_), ..) => vec![format!("leasehold queue ls {name}")],
+            (Subject::Job(_), Some(slot), _) if self.epoch.is_some() => {
+                vec![format!("leasehold logs {name} {}", slot_text(slot)), format!("leasehold runs {name}")]
+            }
+            (Subject::Job(_), ..) => vec![format!("leasehold runs {name}")],
+            (Subject::Lease(_), ..) => vec![format!("leasehold history {name}")],
+        }
+    }
+
+    fn text(&self, detail: Option<&Detail>, down_for: Option<Duration>, tail: Option<&str>) -> String {
+        let name = self.subject.name();
+        let slot = self.slot.map(|slot| format!(" for slot {}", slot_text(slot))).unwrap_or_default();
+        let more = |what: &str| if self.count > 1 { format!(" ({} {what})", self.count) } else { String::new() };
+        let mut text = match (self.reminder, self.cause) {
+            (Some(_), _) => format!("{name} is still down"),
+            (None, Cause::Failed) => {
+                let code = detail.and_then(|detail| detail.exit_code).map(|code| format!(" with exit code {code}"));
+                format!("{name} failed{}{slot}", code.unwrap_or_default())
+            }
+            (None, Cause::Lost) => format!("{name} lost its lease, or its machine died{slot}"),
+            (None, Cause::Fenced) => {
+                format!("a stale write of {name} was refused{}", more("refusals since the last message"))
+            }
+            (None, Cause::Missed) => {
+                format!("{name} missed a slot: nobody ran {}", self.slot.map(slot_text).unwrap_or_default())
+            }
+            (None, Cause::Late) => {
+                format!("{name} is late: slot {} has not started", self.slot.map(slot_text).unwrap_or_default())
+            }
+            (None, Cause::DeadLetter) => {
+                let item = self.item.map(|item| format!(": {} ({})", item.id, item.why)).unwrap_or_default();
+                format!("queue {name} has a dead letter{}{item}", more("since the last message"))
+            }
+            (None, Cause::Recovered) => format!("{name} has recovered{slot}"),
+        };
+        if self.failures > 1 && self.cause != Cause::Recovered {
+            text.push_str(&format!("; {} failures in a row", self.failures));
+        }
+        if let Some(down_for) = down_for.filter(|down_for| down_for.as_secs() > 0) {
+            let down_for = format_duration(Duration::from_secs(down_for.as_secs()));
+            let was = if self.cause == Cause::Recovered { "it was down for" } else { "down for" };
+            text.push_str(&format!("; {was} {down_for}"));
+        }
+        match self.missed {
+            0 => {}
+            1 => text.push_str("; 1 slot missed"),
+            missed => text.push_str(&format!("; {missed} slots missed")),
+        }
+        if self.is_flapping {
+            text.push_str("; it goes up and down: quiet from now on until it is steady");
+        }
+        if let Some(tail) = tail.filter(|tail| !tail.trim().is_empty() && self.cause != Cause::Recovered) {
+            let lines: Vec<&str> = tail.trim_end().lines().collect();
+            let lines = &lines[lines.len().saturating_sub(TAIL_LINES)..];
+            text.push_str(&format!("\n```\n{}\n```", lines.join("\n").replace("```", "'''")));
+        }
+        for command in self.look() {
+            text.push_str(&format!("\nlook: {command}"));
+        }
+        text
+    }
+}
+
+/// The last bytes of a text, from the beginning of a character on.
+fn end_of(text: &str, most: usize) -> &str {
+    let mut from = text.len().saturating_sub(most);
+    while !text.is_char_boundary(from) {
+        from += 1;
+    }
+    &text[from..]
+}

@@ -1,0 +1,184 @@
+//! Who is told of what: the part of a `[[notify]]` table that does not say how.
+
+use super::cause::{Cause, Causes};
+use super::facts::Subject;
+use leasehold_core::item::QueueName;
+use leasehold_core::{Error, Result};
+use std::str::FromStr;
+use std::time::Duration;
+
+/// What the names of our own queues begin with.
+pub const RESERVED: &str = "leasehold.notify.";
+/// The longest name of a channel: with what is before it, it is the name of a queue.
+const MAX_CHANNEL_BYTES: usize = 40;
+
+/// The name of a rule, by which machines that deliver for it find each other.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Channel(String);
+
+impl Channel {
+    /// A name for a rule that has none, made of where it delivers to.
+    pub fn of_target(target: &str) -> Self {
+        Channel(format!("{:016x}", crate::digest::digest([target]) as u64))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The queue in which its messages wait.
+    pub fn queue(&self) -> Result<QueueName> {
+        format!("{RESERVED}{}", self.0).parse()
+    }
+
+    /// Whether a queue is one of ours.
+    pub fn is_reserved(queue: &QueueName) -> bool {
+        queue.as_str().starts_with(RESERVED)
+    }
+}
+
+impl FromStr for Channel {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let is_plain = text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
+        if (1..=MAX_CHANNEL_BYTES).contains(&text.len()) && is_plain {
+            return Ok(Channel(text.to_owned()));
+        }
+        Err(Error::invalid("name", text, format!("use 1 to {MAX_CHANNEL_BYTES} of A-Z a-z 0-9 . _ -")))
+    }
+}
+
+/// A pattern for names: `*` stands for any characters, `?` for one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pattern(String);
+
+impl Pattern {
+    /// Whether the whole name is like it.
+    pub fn matches(&self, name: &str) -> bool {
+        let (pattern, name) = (self.0.as_bytes(), name.as_bytes());
+        let (mut at, mut seen) = (0, 0);
+        // Where the last `*` was, and up to where it has taken the name.
+        let mut star: Option<(usize, usize)> = None;
+        while seen < name.len() {
+            match pattern.get(at) {
+                Some(b'*') => {
+                    star = Some((at, seen));
+                    at += 1;
+                }
+                Some(&b) if b == b'?' || b == name[seen] => (at, seen) = (at + 1, seen + 1),
+                _ => match star {
+                    Some((place, taken)) => {
+                        star = Some((place, taken + 1));
+                        (at, seen) = (place + 1, taken + 1);
+                    }
+                    None => return false,
+                },
+            }
+        }
+        pattern[at..].iter().all(|b| *b == b'*')
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"._-/*?".contains(&b);
+        if !text.is_empty() && text.len() <= 200 && text.bytes().all(is_plain) {
+            return Ok(Pattern(text.to_owned()));
+        }
+        Err(Error::invalid(
+            "pattern",
+            text,
+            "use a name, with `*` for any characters and `?` for one, such as `team-a/*`",
+        ))
+    }
+}
+
+/// When a channel is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// Where to.
+    pub channel: Channel,
+    /// Of what.
+    pub on: Causes,
+    /// Of which scheduled jobs.
+    pub jobs: Vec<Pattern>,
+    /// Of which queues.
+    pub queues: Vec<Pattern>,
+    /// Of which leases, scheduled or not.
+    pub names: Vec<Pattern>,
+    /// After so many failures or losses in a row, 1 at least.
+    pub after: u32,
+    /// After so many successes in a row it counts as recovered, 1 at least.
+    pub recovered_after: u32,
+    /// How often to say that it is still down; never if none.
+    pub remind: Option<Duration>,
+}
+
+impl Rule {
+    /// Whether it is about this one. A rule without patterns is about everything.
+    pub fn is_about(&self, subject: &Subject) -> bool {
+        if self.jobs.is_empty() && self.queues.is_empty() && self.names.is_empty() {
+            return true;
+        }
+        let any = |patterns: &[Pattern], name: &str| patterns.iter().any(|pattern| pattern.matches(name));
+        match subject {
+            Subject::Job(name) => any(&self.jobs, name.as_str()) || any(&self.names, name.as_str()),
+            Subject::Lease(name) => any(&self.names, name.as_str()),
+            Subject::Queue(name) => any(&self.queues, name.as_str()),
+        }
+    }
+
+    /// Whether what comes next can only be judged by what was there before, even if that was nothing.
+    pub(super) fn needs_baseline(&self, subject: &Subject) -> bool {
+        match subject {
+            Subject::Job(_) => self.on.has(Cause::Fenced) || self.watches_slots(),
+            Subject::Lease(_) => self.on.has(Cause::Fenced),
+            Subject::Queue(_) => self.on.has(Cause::DeadLetter),
+        }
+    }
+
+    /// Whether it can be told of anything that concerns the slots of a job.
+    pub fn watches_slots(&self) -> bool {
+        self.on.has(Cause::Missed) || self.on.has(Cause::Late)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_matches_the_whole_name() {
+        let matches = |pattern: &str, name: &str| pattern.parse::<Pattern>().unwrap().matches(name);
+        for (pattern, name) in [
+            ("*", "a"),
+            ("a", "a"),
+            ("a*", "a"),
+            ("team-a/*", "team-a/x/y"),
+            ("*-x", "a-x-x"),
+            ("a?c", "abc"),
+            ("*b*", "abc"),
+        ] {
+            assert!(matches(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in [("a", "ab"), ("a", "b"), ("?", "ab"), ("a*c", "abd"), ("*-x", "a-xy"), ("a/*", "a")] {
+            assert!(!matches(pattern, name), "{pattern} {name}");
+        }
+        for wrong in ["", "a b", "[ab]", "ä"] {
+            assert!(wrong.parse::<Pattern>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_longest_channel_has_a_queue() {
+        let longest: Channel = "x".repeat(MAX_CHANNEL_BYTES).parse().unwrap();
+        assert!(Channel::is_reserved(&longest.queue().unwrap()));
+        assert!("x".repeat(MAX_CHANNEL_BYTES + 1).parse::<Channel>().is_err() && "a b".parse::<Channel>().is_err());
+        assert_eq!(Channel::of_target("a"), Channel::of_target("a"));
+        assert_ne!(Channel::of_target("a"), Channel::of_target("b"));
+    }
+}

@@ -1,0 +1,355 @@
+//! How a name stands with a rule: what was judged, what was told. Pure functions.
+//!
+//! A name is *down* when it failed or lost its lease as often in a row as the rule says, or when a slot was missed or is late.
+//! It is up again after as many successes in a row as the rule says. Of each cause somebody is told once while it is down, then
+//! reminded, then told that it is back. Refused writes and dead letters are no state: the first is told at once, and what
+//! follows within [`QUIET`] is told together.
+//!
+//! Promise: judging the same facts twice changes nothing. What went down more than [`TURNS`] times within [`STEADY`] is
+//! flapping: nobody is told until it is steady again, and then once, of how it is by then. Non-promise: of a name that a rule
+//! meets for the first time only the present is told, not its history.
+
+use super::cause::Cause;
+use super::facts::{DeadLetter, End, Facts, Subject};
+use super::notice::{Notice, Story};
+use super::rule::Rule;
+use leasehold_core::{Epoch, Outcome, Slot, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// For how long refused writes and dead letters are gathered.
+pub(super) const QUIET: Duration = Duration::from_secs(300);
+/// How often it may go down within [`STEADY`] before it is flapping.
+pub(super) const TURNS: usize = 3;
+pub(super) const STEADY: Duration = Duration::from_secs(3_600);
+/// How many dead letters are remembered, so that none is told twice.
+const DEAD_KEPT: usize = 128;
+/// Two machines may write them down in another order than they died in.
+const OVERLAP: Duration = Duration::from_secs(60);
+
+/// How a name stands with one rule.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Standing {
+    /// Ends up to this epoch were judged.
+    epoch: Epoch,
+    /// Missed slots up to this one were judged, and the newest that was found late.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    missed_to: Option<Slot>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    late: Option<Slot>,
+    /// How many refused writes were judged, and which dead letters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fenced: Option<u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    dead: Vec<String>,
+    /// Dead letters of before were judged, except for those of the last [`OVERLAP`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dead_to: Option<Timestamp>,
+    /// Failures and losses in a row; successes in a row.
+    bad: u32,
+    good: u32,
+    /// Slots missed since the last success.
+    missed: u64,
+    /// When the first of these was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<Timestamp>,
+    is_down: bool,
+    /// The latest cause, and what it was about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cause: Option<(Cause, Option<Epoch>, Option<Slot>)>,
+    /// What was told while it is down, and when somebody was last told.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    told: Vec<Cause>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    told_at: Option<Timestamp>,
+    reminders: u32,
+    /// When it went down, the latest last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    turns: Vec<Timestamp>,
+    /// Refused writes or dead letters that nobody was told of, and when somebody last was.
+    held_back: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gathered_from: Option<Timestamp>,
+}
+
+/// One thing that happened.
+#[derive(Debug, Clone, Copy)]
+struct Happening {
+    cause: Option<Cause>,
+    at: Timestamp,
+    epoch: Option<Epoch>,
+    slot: Option<Slot>,
+    count: u64,
+}
+
+/// A judgment under way.
+struct Judge<'a> {
+    subject: &'a Subject,
+    rule: &'a Rule,
+    facts: &'a Facts,
+    now: Timestamp,
+    standing: Standing,
+    notices: Vec<Notice>,
+}
+
+impl Standing {
+    /// Judges what is known now; gives how it stands then, and what is to be told. `before` is none for a name that the rule
+    /// meets for the first time.
+    pub fn judge(
+        before: Option<&Standing>,
+        subject: &Subject,
+        rule: &Rule,
+        facts: &Facts,
+        now: Timestamp,
+    ) -> (Standing, Vec<Notice>) {
+        let standing = before.cloned().unwrap_or_else(|| Standing {
+            // What was missed before the newest run is over.
+            missed_to: facts.claimed,
+            ..Standing::default()
+        });
+        let mut judge = Judge { subject, rule, facts, now, standing, notices: Vec::new() };
+        for happening in judge.happenings() {
+            judge.hear(&happening, before.is_some());
+        }
+        judge.settle();
+        judge.gather();
+        let Judge { standing, notices, .. } = judge;
+        (standing, notices)
+    }
+
+    /// Whether it says no more than an absent one would, so that it need not be written down.
+    pub fn is_plain(&self) -> bool {
+        let Standing { epoch, missed_to, fenced, .. } = *self;
+        *self == Standing { epoch, missed_to, fenced, ..Standing::default() }
+    }
+
+    /// Whether two differ in more than how far they have read: what went well need not be written down.
+    pub fn differs(&self, other: &Standing) -> bool {
+        *self != Standing { epoch: self.epoch, ..other.clone() }
+    }
+
+    fn is_flapping(&self, now: Timestamp) -> bool {
+        self.recent_turns(now) > TURNS
+    }
+
+    fn recent_turns(&self, now: Timestamp) -> usize {
+        self.turns.iter().filter(|turn| now.saturating_since(**turn) < STEADY).count()
+    }
+}
+
+impl<'a> Judge<'a> {
+    /// What is new since it was last judged, in the order of time.
+    fn happenings(&mut self) -> Vec<Happening> {
+        let standing = &mut self.standing;
+        let new = self.facts.ends.iter().filter(|end| end.epoch > standing.epoch);
+        let mut happenings: Vec<Happening> = new.filter_map(happening).collect();
+        standing.epoch = self.facts.ends.iter().map(|end| end.epoch).max().unwrap_or_default().max(standing.epoch);
+        if let Some(missed) = self.facts.missed_after(standing.missed_to) {
+            standing.missed_to = Some(missed.last);
+            let (cause, at, slot, count) = (Some(Cause::Missed), missed.last.0, Some(missed.last), missed.count);
+            happenings.push(Happening { cause, at, epoch: None, slot, count });
+        }
+        if let Some(late) = self.facts.late.filter(|late| standing.late.is_none_or(|known| *late > known)) {
+            standing.late = Some(late);
+            happenings.push(Happening {
+                cause: Some(Cause::Late),
+                at: late.0,
+                epoch: None,
+                slot: Some(late),
+                count: 1,
+            });
+        }
+        happenings.sort_by_key(|happening| happening.at);
+        happenings
+    }
+
+    fn hear(&mut self, happening: &Happening, is_known: bool) {
+        let Happening { cause, at, epoch, slot, count } = *happening;
+        let Some(cause) = cause else { return self.succeed(epoch, slot, is_known) };
+        let standing = &mut self.standing;
+        standing.good = 0;
+        if cause == Cause::Missed {
+            standing.missed += count;
+        }
+        if !self.rule.on.has(cause) {
+            return;
+        }
+        standing.since.get_or_insert(at);
+        standing.cause = Some((cause, epoch, slot));
+        if cause.is_counted() {
+            standing.bad = standing.bad.saturating_add(1);
+            if standing.bad < self.rule.after {
+                return;
+            }
+        }
+        if !standing.is_down {
+            standing.is_down = true;
+            standing.turns.push(at);
+            let first = standing.turns.len().saturating_sub(TURNS + 1);
+            standing.turns.drain(..first);
+        }
+        if is_known && !standing.told.contains(&cause) {
+            self.tell_down(cause);
+        }
+    }
+
+    fn succeed(&mut self, epoch: Option<Epoch>, slot: Option<Slot>, is_known: bool) {
+        let standing = &mut self.standing;
+        standing.bad = 0;
+        if standing.is_down {
+            standing.good += 1;
+            if standing.good < self.rule.recovered_after {
+                return;
+            }
+            standing.is_down = false;
+            standing.cause = Some((Cause::Recovered, epoch, slot));
+            if is_known {
+                self.tell_up();
+            }
+        }
+        let standing = &mut self.standing;
+        if standing.told.is_empty() {
+            (standing.cause, standing.since) = (None, None);
+        }
+        (standing.good, standing.missed) = (0, 0);
+    }
+
+    fn story(&self, cause: Cause, epoch: Option<Epoch>, slot: Option<Slot>) -> Story<'_> {
+        let standing = &self.standing;
+        Story {
+            subject: self.subject,
+            facts: self.facts,
+            cause,
+            now: self.now,
+            epoch,
+            slot,
+            item: None,
+            count: 1,
+            which: String::new(),
+            failures: standing.bad,
+            since: standing.since,
+            missed: standing.missed,
+            reminder: None,
+            is_flapping: false,
+        }
+    }
+
+    fn tell_down(&mut self, cause: Cause) {
+        if self.standing.is_flapping(self.now) {
+            return;
+        }
+        let (_, epoch, slot) = self.standing.cause.unwrap_or((cause, None, None));
+        let is_flapping = self.standing.told.is_empty() && self.standing.recent_turns(self.now) == TURNS;
+        let notice = Story { is_flapping, ..self.story(cause, epoch, slot) }.notice();
+        self.notices.push(notice);
+        self.standing.told.push(cause);
+        (self.standing.told_at, self.standing.reminders) = (Some(self.now), 0);
+    }
+
+    fn tell_up(&mut self) {
+        if self.standing.told.is_empty() || self.standing.is_flapping(self.now) {
+            return;
+        }
+        if self.rule.on.has(Cause::Recovered) {
+            let (_, epoch, slot) = self.standing.cause.unwrap_or((Cause::Recovered, None, None));
+            let notice = self.story(Cause::Recovered, epoch, slot).notice();
+            self.notices.push(notice);
+        }
+        self.standing.told.clear();
+        (self.standing.told_at, self.standing.since, self.standing.cause) = (None, None, None);
+    }
+
+    /// Tells what nobody was told of yet because it was flapping, or new, and reminds.
+    fn settle(&mut self) {
+        let standing = &self.standing;
+        match (standing.is_down, standing.told.is_empty()) {
+            (true, true) => {
+                if let Some((cause, ..)) = standing.cause {
+                    self.tell_down(cause);
+                }
+            }
+            (false, false) => self.tell_up(),
+            (true, false) => self.remind(),
+            (false, true) => {}
+        }
+    }
+
+    fn remind(&mut self) {
+        let (Some(every), Some(told_at)) = (self.rule.remind, self.standing.told_at) else { return };
+        let Some((cause, epoch, slot)) = self.standing.cause else { return };
+        if self.now.saturating_since(told_at) < every || self.standing.is_flapping(self.now) {
+            return;
+        }
+        self.standing.reminders += 1;
+        self.standing.told_at = Some(self.now);
+        let reminder = Some(self.standing.reminders);
+        let notice = Story { reminder, ..self.story(cause, epoch, slot) }.notice();
+        self.notices.push(notice);
+    }
+
+    /// Dead letters that were not judged before.
+    fn new_letters(&mut self) -> Vec<&'a DeadLetter> {
+        let (facts, standing) = (self.facts, &mut self.standing);
+        let key = |letter: &DeadLetter| format!("{} {}", letter.id, letter.epoch);
+        let from = if facts.is_survey { Some(standing.dead_to.unwrap_or(self.now)) } else { None };
+        let is_old = |letter: &DeadLetter| from.is_some_and(|from| letter.at.plus(OVERLAP) < from);
+        let is_first = facts.is_survey && standing.dead_to.is_none();
+        let new = facts.dead.iter().filter(|letter| !is_old(letter) && !standing.dead.contains(&key(letter)));
+        let new: Vec<&DeadLetter> = new.collect();
+        let latest = new.iter().map(|letter| letter.at).max();
+        standing.dead_to = latest.max(standing.dead_to).or(Some(self.now));
+        standing.dead.extend(new.iter().map(|letter| key(letter)));
+        let surplus = standing.dead.len().saturating_sub(DEAD_KEPT);
+        standing.dead.drain(..surplus);
+        // A rule that meets the queue for the first time is not told of what is old.
+        if is_first { Vec::new() } else { new }
+    }
+
+    /// Refused writes and dead letters: the first is told at once, what follows is gathered.
+    fn gather(&mut self) {
+        let (cause, new, item): (_, u64, Option<&DeadLetter>) = match self.subject {
+            Subject::Queue(_) => {
+                let new = self.new_letters();
+                (Cause::DeadLetter, new.len() as u64, new.last().copied())
+            }
+            Subject::Job(_) | Subject::Lease(_) => {
+                // What was refused before the rule wanted to know is not told.
+                let known = self.facts.fenced.map_or(0, |(total, new)| total.saturating_sub(new));
+                let before = self.standing.fenced.unwrap_or(known);
+                let seen = self.facts.fenced.map_or(before, |(total, _)| total);
+                self.standing.fenced = self.facts.fenced.map(|(total, _)| total).or(self.standing.fenced);
+                (Cause::Fenced, seen.saturating_sub(before), None)
+            }
+        };
+        if !self.rule.on.has(cause) {
+            return;
+        }
+        let standing = &mut self.standing;
+        standing.held_back += new;
+        let is_quiet = standing.gathered_from.is_some_and(|from| self.now.saturating_since(from) < QUIET);
+        if standing.held_back == 0 || is_quiet {
+            return;
+        }
+        let count = std::mem::take(&mut standing.held_back);
+        standing.gathered_from = Some(self.now);
+        let standing = &self.standing;
+        // What comes together is known by the latest of it.
+        let which = standing.dead.last().cloned().unwrap_or_else(|| standing.fenced.unwrap_or(0).to_string());
+        let story = self.story(cause, None, None);
+        let notice = Story { item, count, which, failures: 0, since: None, missed: 0, ..story }.notice();
+        self.notices.push(notice);
+    }
+}
+
+/// What an end means; none if nothing.
+fn happening(end: &End) -> Option<Happening> {
+    let cause = match end.outcome {
+        Outcome::Succeeded => None,
+        Outcome::Failed => Some(Cause::Failed),
+        Outcome::Lost | Outcome::Expired => Some(Cause::Lost),
+        // Nothing was run, or an operator knows why it was ended.
+        Outcome::NotStarted | Outcome::Evicted => return None,
+    };
+    Some(Happening { cause, at: end.at, epoch: Some(end.epoch), slot: end.slot, count: 1 })
+}

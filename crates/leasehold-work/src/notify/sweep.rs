@@ -1,0 +1,206 @@
+//! The sweep: looks at every lease and every published job, whether anybody ran it or not.
+//!
+//! Promise: what a machine left unjudged when it died is judged by the next sweep of any other; reminders come with it.
+//! Non-promise: it is as late as the time between two sweeps.
+
+use super::board::{Board, KIND, Watched};
+use super::cause::Cause;
+use super::facts::{DeadLetter, Facts, Subject};
+use super::rule::Rule;
+use crate::queue::Queue;
+use crate::schedule::{Definition, Definitions, Journal, Journals, Plan};
+use leasehold_core::{Event, Inspection, LeaseName, Ownership, Result, Shelf, Slot, Timestamp, codec, store::Range};
+use std::collections::HashMap;
+
+const PAGE: usize = 500;
+
+/// What is wrong with a job's slots now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Overdue {
+    /// The slot that is due and was not started for too long.
+    pub late: Option<Slot>,
+    /// Slots since the newest run that were not run and will not be: how many, the first and the last.
+    pub missed: Option<(u64, Slot, Slot)>,
+}
+
+impl Overdue {
+    /// Whether nothing is.
+    pub const fn is_none(&self) -> bool {
+        self.late.is_none() && self.missed.is_none()
+    }
+}
+
+/// What is wrong with a job's slots, by its definition, its lease's record and its journal, at the store's time.
+pub fn overdue(
+    definition: &Definition,
+    record: &Ownership,
+    journal: &Journal,
+    now: Timestamp,
+) -> Result<(Overdue, Facts)> {
+    let schedule = definition.schedule()?;
+    // Before it was published, nobody had to run it.
+    let mut known = journal.clone();
+    known.since = Some(journal.since.unwrap_or(definition.at));
+    let mut plan = Plan::of(&schedule, record, &known, definition.catch_up()?, now);
+    // The oldest that nobody took up. A scheduler that is there runs it, or writes down that it is dropped.
+    let pending = plan.due.dropped.iter().map(|dropped| dropped.first).chain(plan.due.run.first().copied()).min();
+    let late_at = |slot: &Slot| slot.0.plus(definition.delay(*slot)).plus(definition.late_after());
+    let is_busy = record.paused.is_some() || record.live_tenure(now).is_some();
+    let late = pending.filter(|slot| !is_busy && late_at(slot) <= now);
+    if late.is_none() {
+        plan.due.dropped.clear();
+    }
+    let facts = Facts::of_lease(record, now).with_slots(&schedule, journal, &plan, late);
+    let claimed = record.slot.map(|mark| mark.slot);
+    let missed = facts.missed_after(claimed).filter(|_| record.paused.is_none());
+    let first = || {
+        let spans = facts.dropped.iter().filter(|(_, last)| claimed.is_none_or(|claimed| *last > claimed));
+        let first = spans.map(|(first, _)| *first).min()?;
+        // A span may have begun before the newest run.
+        claimed.filter(|claimed| first <= *claimed).map_or(Some(first), |claimed| schedule.next_after(claimed.0))
+    };
+    let missed = missed.map(|missed| (missed.count, first().unwrap_or(missed.last), missed.last));
+    Ok((Overdue { late, missed }, facts))
+}
+
+impl Board {
+    /// Judges every lease and every published job that a rule is about. What cannot be read or judged is left for the next
+    /// sweep; the first such error is given at the end.
+    pub async fn sweep(&self) -> Result<()> {
+        if self.rules().is_empty() {
+            return Ok(());
+        }
+        let (watched, fenced) = (self.all_watched().await?, self.all_fenced().await?);
+        let (mut definitions, mut journals) = (HashMap::new(), HashMap::new());
+        if self.rules().iter().any(Rule::watches_slots) {
+            definitions.extend(Definitions::new(self.coordinator().clone()).all().await?);
+            journals = self.all_journals().await?;
+        }
+        let (mut after, mut trouble) = (None, None);
+        loop {
+            let page = self.coordinator().list(after.as_ref(), PAGE).await?;
+            after = page.entries.last().map(|(name, _)| name.clone());
+            for (name, seen) in page.entries {
+                let Ok(seen) = seen else { continue };
+                let definition = definitions.remove(&name);
+                let journal = journals.remove(&name);
+                let slots = definition.as_ref().map(|definition| (definition, journal.unwrap_or_default()));
+                let look = Look { seen: &seen, slots, fenced: fenced.get(&name).copied() };
+                if let Err(error) = self.sweep_one(watched.get(&name), look).await {
+                    trouble.get_or_insert(error);
+                }
+            }
+            if !page.more {
+                break;
+            }
+        }
+        // Those that were never run.
+        for (name, definition) in definitions {
+            let seen = self.coordinator().inspect(&name).await?;
+            let slots = Some((&definition, journals.remove(&name).unwrap_or_default()));
+            let look = Look { seen: &seen, slots, fenced: None };
+            if let Err(error) = self.sweep_one(watched.get(&name), look).await {
+                trouble.get_or_insert(error);
+            }
+        }
+        trouble.map_or(Ok(()), Err)
+    }
+
+    async fn sweep_one(&self, watched: Option<&Watched>, look: Look<'_>) -> Result<()> {
+        let Look { seen, slots, fenced } = look;
+        let (name, record) = (&seen.lease, &seen.record);
+        let subject = match slots {
+            Some(_) => Subject::Job(name.clone()),
+            None => Subject::of(name, record),
+        };
+        if !Subject::is_told_of(name) || !self.watches(&subject) || record.relocation.is_some() {
+            return Ok(());
+        }
+        let facts = match slots {
+            Some((definition, journal)) => overdue(definition, record, &journal, seen.now)?.1,
+            None => Facts::of_lease(record, seen.now),
+        };
+        let facts = if let Some(total) = fenced { facts.with_fenced(total, 0) } else { facts };
+        let none = Watched::default();
+        let watched = watched.unwrap_or(&none);
+        if watched.has_waiting() || watched.judged(&subject, self.rules(), &facts, seen.now).is_some() {
+            self.judge(&subject, &facts).await?;
+        }
+        Ok(())
+    }
+
+    /// Judges the dead letters of a queue.
+    pub async fn sweep_queue(&self, queue: &Queue) -> Result<()> {
+        let subject = Subject::Queue(queue.name().clone());
+        if !self.watches(&subject) {
+            return Ok(());
+        }
+        let (mut dead, mut after) = (Vec::new(), None);
+        loop {
+            let page = queue.list(after.as_ref(), PAGE).await?;
+            let letters = page.entries.into_iter().filter_map(|(name, item)| DeadLetter::of(&name, &item.ok()?));
+            dead.extend(letters);
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        dead.sort_by_key(|letter| letter.at);
+        self.judge(&subject, &Facts::of_survey(dead)).await
+    }
+
+    async fn all_journals(&self) -> Result<HashMap<LeaseName, Journal>> {
+        let journals = Journals::new(self.coordinator().clone());
+        let (mut all, mut after) = (HashMap::new(), None);
+        loop {
+            let (page, more) = journals.list(after.as_ref(), PAGE).await?;
+            after = page.last().map(|(name, _)| name.clone());
+            all.extend(page.into_iter().filter_map(|(name, journal)| Some((name, journal.ok()?))));
+            if !more {
+                return Ok(all);
+            }
+        }
+    }
+
+    async fn all_watched(&self) -> Result<HashMap<LeaseName, Watched>> {
+        let (mut all, mut after) = (HashMap::new(), None);
+        loop {
+            let page = self.coordinator().store().list(Shelf::Watch, Range::new(after.as_ref(), PAGE)).await?;
+            after = page.entries.last().map(|(name, _)| name.clone());
+            let decoded = page.entries.into_iter().filter_map(|(name, value)| {
+                let watched: Watched = codec::decode(KIND, &value.bytes, name.as_str()).ok()?;
+                Some((name, watched))
+            });
+            all.extend(decoded);
+            if !page.more {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// How many stale writes of each lease were refused, if a rule wants to know.
+    async fn all_fenced(&self) -> Result<HashMap<LeaseName, u64>> {
+        let mut all = HashMap::new();
+        if !self.rules().iter().any(|rule| rule.on.has(Cause::Fenced)) {
+            return Ok(all);
+        }
+        let mut after = None;
+        loop {
+            let (page, more) = self.coordinator().list_counters(after.as_ref(), PAGE).await?;
+            after = page.last().map(|(name, _)| name.clone());
+            let counted =
+                page.into_iter().filter_map(|(name, counters)| Some((name, counters.ok()?.get(Event::Fenced))));
+            all.extend(counted);
+            if !more {
+                return Ok(all);
+            }
+        }
+    }
+}
+
+/// What a sweep found of one lease.
+struct Look<'a> {
+    seen: &'a Inspection,
+    slots: Option<(&'a Definition, Journal)>,
+    fenced: Option<u64>,
+}

@@ -1,0 +1,285 @@
+//! The definition of a job, as schedulers publish it: when it is due, so that anybody can notice that nobody ran it.
+//!
+//! Promise: of two files that define the same job the newer one stands, by its revision, whoever publishes when: two schedulers
+//! with different files do not undo each other's word. What is run stays in the file: a command may hold secrets, so only a
+//! digest of it is published. Non-promise: a scheduler runs what its own file says, published or not.
+
+use crate::schedule::due::CatchUp;
+use crate::schedule::job::{Job, Timing, slot_delay};
+use crate::schedule::slots::Schedule;
+use leasehold_core::cell::{Fate, MAX_ATTEMPTS};
+use leasehold_core::document::{Document, Edit};
+use leasehold_core::store::Range;
+use leasehold_core::{Coordinator, Key, LeaseName, Result, Shelf, Slot, Timestamp, codec};
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+const KIND: &str = "job";
+const PAGE: usize = 500;
+
+/// Which of two files is newer: one that says `revision`, by that; then by when it was written.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct FileRevision {
+    /// What the file says; one that says it comes after all that do not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<u64>,
+    /// When it was last written, by its machine's clock, in milliseconds.
+    pub modified_ms: u64,
+    /// Of its content: so that two that are equal otherwise have an order too, the same for everybody.
+    pub digest: String,
+}
+
+impl FileRevision {
+    /// Of a file with this text, which was last written so long after 1970.
+    pub fn new(number: Option<u64>, modified: Duration, text: &str) -> Self {
+        let modified_ms = u64::try_from(modified.as_millis()).unwrap_or(u64::MAX);
+        FileRevision { number, modified_ms, digest: format!("{:032x}", crate::digest::digest([text])) }
+    }
+}
+
+impl std::fmt::Display for FileRevision {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let written = super::job::slot_text(Slot(Timestamp::from_millis(self.modified_ms)));
+        match self.number {
+            Some(number) => write!(f, "revision {number}, written {written}"),
+            None => write!(f, "written {written}"),
+        }
+    }
+}
+
+/// A file with jobs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Publisher {
+    /// Whose jobs they are: what is no longer in a newer file of the same owner is retired.
+    pub owner: String,
+    /// Which revision of the file.
+    pub revision: FileRevision,
+    /// The machine.
+    pub host: String,
+}
+
+/// A job as it is published.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Definition {
+    /// When it is due.
+    pub timing: Timing,
+    catch_up: u32,
+    catch_up_max_age_ms: u64,
+    jitter_ms: u64,
+    late_after_ms: u64,
+    /// The labels of machines that run it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub on: Vec<String>,
+    /// A digest of its command, its arguments and its environment.
+    pub command: String,
+    name: LeaseName,
+    /// Whose it is.
+    pub owner: String,
+    /// The revision of the file that it is from.
+    pub revision: FileRevision,
+    /// The machine that published it.
+    pub host: String,
+    /// When that was, in store time; a job that is only changed keeps its first time.
+    pub at: Timestamp,
+}
+
+/// A record on the shelf.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Published {
+    definition: Option<Definition>,
+    /// The file that no longer has it: an older one does not bring it back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    retired: Option<(String, FileRevision)>,
+}
+
+impl Definition {
+    /// Of a job, as this file has it.
+    pub fn of(job: &Job, publisher: &Publisher, at: Timestamp) -> Self {
+        let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let env = job.env.iter().flat_map(|(name, value)| [name.as_str(), value.as_str()]);
+        let words = job.argv.iter().map(String::as_str).chain(["\0"]).chain(env);
+        Definition {
+            timing: job.timing.clone(),
+            catch_up: job.catch_up.count(),
+            catch_up_max_age_ms: ms(job.catch_up.max_age()),
+            jitter_ms: ms(job.jitter),
+            late_after_ms: ms(job.late_after),
+            on: job.on.clone(),
+            command: format!("{:016x}", crate::digest::digest(words) as u64),
+            name: job.name.clone(),
+            owner: publisher.owner.clone(),
+            revision: publisher.revision.clone(),
+            host: publisher.host.clone(),
+            at,
+        }
+    }
+
+    /// When it is due.
+    pub fn schedule(&self) -> Result<Arc<Schedule>> {
+        self.timing.schedule().map(Arc::new)
+    }
+
+    /// How much of it is caught up on.
+    pub fn catch_up(&self) -> Result<CatchUp> {
+        CatchUp::new(self.catch_up, Duration::from_millis(self.catch_up_max_age_ms))
+    }
+
+    /// How long after its instant a slot starts.
+    pub fn delay(&self, slot: Slot) -> Duration {
+        slot_delay(&self.name, slot, Duration::from_millis(self.jitter_ms))
+    }
+
+    /// How long after that it is late.
+    pub const fn late_after(&self) -> Duration {
+        Duration::from_millis(self.late_after_ms)
+    }
+
+    /// What differs in another definition, in words for people.
+    pub fn differences(&self, other: &Definition) -> Vec<String> {
+        let duration = |ms: u64| leasehold_core::format_duration(Duration::from_millis(ms));
+        let rows = [
+            ("schedule", self.timing.to_string(), other.timing.to_string()),
+            ("catch_up", self.catch_up.to_string(), other.catch_up.to_string()),
+            ("catch_up_max_age", duration(self.catch_up_max_age_ms), duration(other.catch_up_max_age_ms)),
+            ("jitter", duration(self.jitter_ms), duration(other.jitter_ms)),
+            ("late_after", duration(self.late_after_ms), duration(other.late_after_ms)),
+            ("on", self.on.join(", "), other.on.join(", ")),
+            ("owner", self.owner.clone(), other.owner.clone()),
+        ];
+        let changed = rows.into_iter().filter(|(_, old, new)| old != new);
+        let mut words: Vec<String> = changed.map(|(field, old, new)| format!("{field}: {old} -> {new}")).collect();
+        if self.command != other.command {
+            words.push("command: changed".to_owned());
+        }
+        words
+    }
+
+    /// Whether it says the same of the job, from whichever file.
+    fn says_the_same(&self, other: &Definition) -> bool {
+        self.differences(other).is_empty()
+    }
+}
+
+/// What publishing came to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PublishReport {
+    /// How many jobs are published anew or changed.
+    pub published: usize,
+    /// Jobs that are no longer in the file.
+    pub retired: Vec<LeaseName>,
+    /// Jobs of which a newer file says something else, and where that was published.
+    pub outdated: Vec<(LeaseName, String)>,
+}
+
+/// The published definitions.
+#[derive(Debug, Clone)]
+pub struct Definitions {
+    coordinator: Coordinator,
+}
+
+impl Definitions {
+    /// In this store.
+    pub fn new(coordinator: Coordinator) -> Self {
+        Definitions { coordinator }
+    }
+
+    /// All of them. One that cannot be read is left out.
+    pub async fn all(&self) -> Result<Vec<(LeaseName, Definition)>> {
+        let (mut all, mut after) = (Vec::new(), None);
+        loop {
+            let page = self.coordinator.store().list(Shelf::Job, Range::new(after.as_ref(), PAGE)).await?;
+            after = page.entries.last().map(|(name, _)| name.clone());
+            let decoded = page.entries.into_iter().filter_map(|(name, value)| {
+                let published: Published = codec::decode(KIND, &value.bytes, name.as_str()).ok()?;
+                Some((name, published.definition?))
+            });
+            all.extend(decoded);
+            if !page.more {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Publishes the jobs of a file, and retires those of its owner that are no longer in it. What a newer file says stays.
+    pub async fn publish(&self, jobs: &[Arc<Job>], publisher: &Publisher) -> Result<PublishReport> {
+        let known: std::collections::HashMap<LeaseName, Definition> = self.all().await?.into_iter().collect();
+        let mut report = PublishReport::default();
+        for job in jobs {
+            let old = known.get(&job.name);
+            let is_settled = |old: &&Definition| {
+                let new = Definition::of(job, publisher, old.at);
+                old.revision > new.revision || **old == Definition { host: old.host.clone(), ..new }
+            };
+            let seen = match old.filter(is_settled) {
+                Some(old) => old.clone(),
+                None => self.put(job, publisher).await?,
+            };
+            if seen.revision > publisher.revision {
+                if !seen.says_the_same(&Definition::of(job, publisher, seen.at)) {
+                    report.outdated.push((job.name.clone(), format!("{} on {}", seen.owner, seen.host)));
+                }
+            } else if old != Some(&seen) {
+                report.published += 1;
+            }
+        }
+        let ours: HashSet<&LeaseName> = jobs.iter().map(|job| &job.name).collect();
+        for (name, old) in &known {
+            let is_gone = !ours.contains(name) && old.owner == publisher.owner && old.revision < publisher.revision;
+            if is_gone && self.retire(name, publisher).await? {
+                report.retired.push(name.clone());
+            }
+        }
+        report.retired.sort();
+        Ok(report)
+    }
+
+    /// Publishes one job, unless a newer file has; gives what is published then.
+    async fn put(&self, job: &Job, publisher: &Publisher) -> Result<Definition> {
+        let next = |before: &Published, now| {
+            let at = before.definition.as_ref().map_or(now, |old| old.at);
+            Definition::of(job, publisher, at)
+        };
+        let decide = |before: &Published, now| {
+            let is_newer = before.definition.as_ref().is_some_and(|old| old.revision > publisher.revision);
+            let is_retired = before
+                .retired
+                .as_ref()
+                .is_some_and(|(owner, revision)| *owner == publisher.owner && *revision > publisher.revision);
+            let definition = Some(next(before, now));
+            let is_same = before.definition == definition;
+            Ok((!is_newer && !is_retired && !is_same).then_some(Published { definition, retired: None }))
+        };
+        let edit = Edit { decide: &decide, fate: &|_| Fate::NotApplied, attempts: MAX_ATTEMPTS };
+        let before = self.document(&job.name).change(self.coordinator.clock().as_ref(), &edit).await?;
+        let written = decide(&before.record, before.anchor.now)?.unwrap_or(before.record);
+        Ok(written.definition.unwrap_or_else(|| next(&Published::default(), before.anchor.now)))
+    }
+
+    /// Takes back what an older file of the same owner published; says whether there was something.
+    async fn retire(&self, name: &LeaseName, publisher: &Publisher) -> Result<bool> {
+        let decide = |before: &Published, _| {
+            let old = before.definition.as_ref();
+            let is_ours = old.is_some_and(|old| old.owner == publisher.owner && old.revision < publisher.revision);
+            let retired = Some((publisher.owner.clone(), publisher.revision.clone()));
+            Ok(is_ours.then_some(Published { definition: None, retired }))
+        };
+        let edit = Edit { decide: &decide, fate: &|_| Fate::NotApplied, attempts: MAX_ATTEMPTS };
+        let before = self.document(name).change(self.coordinator.clock().as_ref(), &edit).await?;
+        Ok(decide(&before.record, before.anchor.now)?.is_some())
+    }
+
+    /// Removes a definition, whosever it is, until a scheduler publishes it anew; says whether there was one.
+    pub async fn remove(&self, name: &LeaseName) -> Result<bool> {
+        let decide = |before: &Published, _| Ok(before.definition.is_some().then(Published::default));
+        let edit = Edit { decide: &decide, fate: &|_| Fate::NotApplied, attempts: MAX_ATTEMPTS };
+        let before = self.document(name).change(self.coordinator.clock().as_ref(), &edit).await?;
+        Ok(before.record.definition.is_some())
+    }
+
+    fn document(&self, job: &LeaseName) -> Document<'_, Published> {
+        let what = format!("the definition of `{job}`");
+        Document::new(self.coordinator.store().as_ref(), Key::new(Shelf::Job, job), KIND, what).at_home()
+    }
+}

@@ -1,0 +1,37 @@
+//! Whether a scheduler's loop turns: for watchdogs and for those who ask whether it would run jobs.
+
+use leasehold_core::clock::{Clock, Moment};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// When a scheduler's loop last turned. It turns at least twice a minute, whatever there is to do. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Pulse {
+    last: Arc<Mutex<Option<Moment>>>,
+    started: watch::Sender<bool>,
+}
+
+impl Pulse {
+    pub(super) fn new() -> Self {
+        Pulse { last: Arc::default(), started: watch::Sender::new(false) }
+    }
+
+    pub(super) fn beat(&self, now: Moment) {
+        let before = self.last.lock().unwrap_or_else(PoisonError::into_inner).replace(now);
+        if before.is_none() {
+            self.started.send_replace(true);
+        }
+    }
+
+    /// Waits until it has read the store, and turns for the first time.
+    pub async fn started(&self) {
+        let _ = self.started.subscribe().wait_for(|started| *started).await;
+    }
+
+    /// How long ago it last turned; none if it has not started.
+    pub fn age(&self, clock: &dyn Clock) -> Option<Duration> {
+        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.map(|last| clock.now().saturating_since(last))
+    }
+}

@@ -1,0 +1,113 @@
+//! Counting what is in a spool, and whether anything is left to do.
+//!
+//! Promise: nothing is changed, and read access is enough. Non-promise: an entry that moves while its folder is read may be
+//! missed; who has to be sure looks twice.
+
+use super::ending::{REMEMBERED, read_at_most};
+use super::folder::{Spool, SpoolItem, Where};
+use super::heartbeat::changed;
+use super::listing::{SpoolSurvey, folders};
+use crate::queue::Reason;
+use crate::tally::{DeadLetter, Tally};
+use leasehold_core::{Error, Result, Timestamp};
+use std::fs;
+use std::io::Read;
+
+/// The longest reason that is kept.
+const REASON: usize = 500;
+
+impl Spool {
+    /// Counts the items of each state.
+    pub fn tally(&self) -> Tally {
+        let now = Timestamp::from_millis(leasehold_system::clock::wall_ms());
+        let SpoolSurvey { items, closed, .. } = self.survey();
+        let mut tally = Tally { troubles: closed, ..Tally::at(now) };
+        for item in &items {
+            match item.place {
+                // Its time has come, whatever the clock says.
+                Where::Ready => tally.waits(item.name.due, None),
+                Where::Later => tally.delayed += 1,
+                Where::Claimed(_) => tally.claimed += 1,
+                Where::Done => tally.done += 1,
+                Where::Failed => tally.dead += 1,
+                Where::Cancelled => tally.cancelled += 1,
+            }
+        }
+        for file in self.plain_files().unwrap_or_default() {
+            let at = fs::symlink_metadata(self.path("ready").join(&file.name)).map_or(now, |m| changed(&m));
+            tally.waits(at, None);
+        }
+        tally
+    }
+
+    /// The dead letters, in the order in which they were given up. Folders that are closed to this user go to `troubles`.
+    pub fn dead_letters(&self, troubles: &mut Vec<Error>) -> Vec<DeadLetter> {
+        let names = self.items(&Where::Failed).unwrap_or_else(|error| {
+            troubles.push(error);
+            Vec::new()
+        });
+        let letter = |name| {
+            let item = SpoolItem { name, place: Where::Failed };
+            let at = fs::symlink_metadata(self.at(&item.place, &item.name)).map(|m| changed(&m)).ok()?;
+            Some(DeadLetter { why: self.why_dead(&item), id: item.name.id, epoch: item.name.epoch, at })
+        };
+        let mut letters: Vec<DeadLetter> = names.into_iter().filter_map(letter).collect();
+        letters.sort_by(|a, b| (a.at, &a.id).cmp(&(b.at, &b.id)));
+        letters
+    }
+
+    /// Why an item is dead: what was noted last.
+    pub fn why_dead(&self, item: &SpoolItem) -> Option<Reason> {
+        if item.place != Where::Failed {
+            return None;
+        }
+        // By name and not by listing: there may be a note for each of a million items.
+        let epochs = (1..=item.name.epoch.get()).rev().take(REMEMBERED);
+        epochs.flat_map(|epoch| ["failed", "expired"].map(|kind| format!("{}.e{epoch}.{kind}", item.name.id))).find_map(
+            |note| {
+                let path = self.path("notes").join(note);
+                let is_plain = fs::symlink_metadata(&path).is_ok_and(|m| m.is_file());
+                let bytes = is_plain.then(|| read_at_most(&path, REASON).ok()).flatten()?;
+                Some(Reason::lossy(&String::from_utf8_lossy(&bytes), "it failed"))
+            },
+        )
+    }
+
+    /// The beginning of an item's payload; none if this user may not read it.
+    pub fn beginning(&self, item: &SpoolItem, most: usize) -> Option<Vec<u8>> {
+        self.beginning_of(&self.at(&item.place, &item.name), most)
+    }
+
+    /// The same for a file with a plain name.
+    pub fn beginning_of_plain(&self, name: &str, most: usize) -> Option<Vec<u8>> {
+        self.beginning_of(&self.path("ready").join(name), most)
+    }
+
+    fn beginning_of(&self, path: &std::path::Path, most: usize) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        // A pipe that nobody writes to would be waited for.
+        if !fs::symlink_metadata(path).ok()?.is_file() {
+            return None;
+        }
+        fs::File::open(path).ok()?.take(most as u64).read_to_end(&mut bytes).ok()?;
+        Some(bytes)
+    }
+
+    /// Whether every item is finished: none waits, none is claimed, and no completion has anything left to add.
+    pub fn is_finished(&self) -> Result<bool> {
+        // Items go from `later/` to `ready/` to `claimed/` and back: one that moves on while its next folder has been read
+        // is seen by the second look.
+        for _ in 0..2 {
+            let open = |item: &SpoolItem| matches!(item.place, Where::Ready | Where::Later | Where::Claimed(_));
+            if self.everything()?.iter().any(open) || !self.plain_files()?.is_empty() {
+                return Ok(false);
+            }
+            let done = self.items(&Where::Done)?;
+            let waiting = folders(&self.path("outbox"))?;
+            if done.iter().any(|name| waiting.contains(&format!("{}.e{}", name.id, name.epoch))) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}

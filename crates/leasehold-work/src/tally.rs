@@ -1,0 +1,94 @@
+//! What is in a backlog, counted; and its dead letters, by reason.
+
+use crate::queue::{ItemId, Reason};
+use leasehold_core::{Epoch, Error, Timestamp};
+
+/// How many items of a backlog are in each state, at one time.
+#[derive(Debug)]
+pub struct Tally {
+    /// May be claimed now.
+    pub ready: u64,
+    /// Somebody works on them, or did until the claim ran out.
+    pub claimed: u64,
+    /// May be claimed later.
+    pub delayed: u64,
+    /// Given up.
+    pub dead: u64,
+    /// Completed.
+    pub done: u64,
+    /// Taken out by an operator.
+    pub cancelled: u64,
+    /// On their way to another store, or there.
+    pub elsewhere: u64,
+    /// Since when the first of those that are ready waits.
+    pub oldest: Option<Timestamp>,
+    /// The time of the clock that they were counted by.
+    pub now: Timestamp,
+    /// What could not be read, and so not counted.
+    pub troubles: Vec<Error>,
+}
+
+impl Tally {
+    /// Nothing yet.
+    pub(crate) fn at(now: Timestamp) -> Self {
+        let (oldest, troubles) = (None, Vec::new());
+        Tally { ready: 0, claimed: 0, delayed: 0, dead: 0, done: 0, cancelled: 0, elsewhere: 0, oldest, now, troubles }
+    }
+
+    /// Counts one more that waits, from this time on or since it.
+    pub(crate) fn waits(&mut self, since: Timestamp, due: Option<Timestamp>) {
+        if due.is_some_and(|due| due > self.now) {
+            self.delayed += 1;
+            return;
+        }
+        self.ready += 1;
+        let since = due.unwrap_or(since);
+        self.oldest = Some(self.oldest.map_or(since, |oldest| oldest.min(since)));
+    }
+}
+
+/// A dead letter, as it was seen: an order that was decided on it holds for this epoch only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// Which item.
+    pub id: ItemId,
+    /// Its epoch then.
+    pub epoch: Epoch,
+    /// When it was given up.
+    pub at: Timestamp,
+    /// Why; none if nobody noted it.
+    pub why: Option<Reason>,
+}
+
+/// Dead letters with the same reason.
+#[derive(Debug, PartialEq, Eq)]
+pub struct SameReason<'a> {
+    /// The reason.
+    pub why: Option<&'a Reason>,
+    /// How many.
+    pub count: usize,
+    /// When the first of them was given up.
+    pub oldest: Timestamp,
+    /// When the last was.
+    pub newest: Timestamp,
+}
+
+/// Groups dead letters by reason, the most frequent first.
+pub fn by_reason(letters: &[DeadLetter]) -> Vec<SameReason<'_>> {
+    let mut groups: Vec<SameReason<'_>> = Vec::new();
+    let mut sorted: Vec<&DeadLetter> = letters.iter().collect();
+    sorted.sort_by(|a, b| a.why.cmp(&b.why));
+    for letter in sorted {
+        match groups.last_mut().filter(|group| group.why == letter.why.as_ref()) {
+            Some(group) => {
+                group.count += 1;
+                (group.oldest, group.newest) = (group.oldest.min(letter.at), group.newest.max(letter.at));
+            }
+            None => {
+                groups.push(SameReason { why: letter.why.as_ref(), count: 1, oldest: letter.at, newest: letter.at })
+            }
+        }
+    }
+    groups.sort_by_key(|group| std::cmp::Reverse(group.count));
+    groups
+}
