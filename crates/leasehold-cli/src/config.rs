@@ -4,6 +4,7 @@
 //! are that command's own.
 
 use crate::args::Common;
+use crate::kept::{self, Keeping};
 use crate::log::{self, Format, Levels};
 use crate::supervise::windows::Windows;
 use leasehold_core::{Error, Kind, Label, Result, Retention, Ttl, format_duration, parse_duration};
@@ -17,6 +18,12 @@ use std::time::Duration;
 const FILE: &str = "leasehold.toml";
 /// TTL rule of thumb for jobs of unknown length: two renewals may fail within a minute's outage.
 const DEFAULT_TTL: Duration = Duration::from_secs(90);
+/// Of a run whose output is longer, the beginning and the end are kept.
+const DEFAULT_OUTPUT_SIZE: kept::Size = kept::Size(8 << 20);
+const DEFAULT_OUTPUT_RUNS: u64 = 50;
+const OUTPUT: &str = "LEASEHOLD_OUTPUT";
+const OUTPUT_SIZE: &str = "LEASEHOLD_OUTPUT_SIZE";
+const OUTPUT_RUNS: &str = "LEASEHOLD_OUTPUT_RUNS";
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,6 +79,9 @@ struct File {
     history_age: Option<String>,
     log: Option<String>,
     log_format: Option<String>,
+    output: Option<String>,
+    output_size: Option<String>,
+    output_runs: Option<u64>,
     /// `leasehold schedule` reads these.
     #[serde(default, rename = "job")]
     _job: serde::de::IgnoredAny,
@@ -119,6 +129,12 @@ pub struct Settings {
     pub log: Setting<Option<Levels>>,
     /// How lines of the log look.
     pub log_format: Setting<Format>,
+    /// Where the output of runs is kept; below the state folder if none.
+    pub output: Setting<Option<kept::Target>>,
+    /// How many bytes of a run's output.
+    pub output_size: Setting<kept::Size>,
+    /// Of how many runs of a job or a queue.
+    pub output_runs: Setting<u64>,
 }
 
 impl Settings {
@@ -172,6 +188,16 @@ impl Settings {
         let in_file = |f: &File| f.log_format.clone();
         let log_format =
             files.pick(&common.log_format, "log_format", log::FORMAT_VARIABLE, in_file, |text, _| text.parse())?;
+        let output = |text: &str, source: &Source| kept::Target::parse(source.folder(), text);
+        let output = files.pick(&None, "output", OUTPUT, |f| f.output.clone(), output)?;
+        let size = |text: &str, _: &Source| kept::Size::parse(text);
+        let output_size = files.pick(&None, "output_size", OUTPUT_SIZE, |f| f.output_size.clone(), size)?;
+        let count = |text: &str, _: &Source| {
+            let number = text.parse::<u64>().ok().filter(|number| (1..=10_000).contains(number));
+            number.ok_or_else(|| Error::invalid("number of runs", text, "use a whole number from 1 to 10000"))
+        };
+        let in_file = |f: &File| f.output_runs.map(|number| number.to_string());
+        let output_runs = files.pick(&None, "output_runs", OUTPUT_RUNS, in_file, count)?;
         Ok(Settings {
             store: store.map_or_else(|| StoreUrl::user_default().map(default), Ok)?,
             ttl: ttl.map_or_else(|| Ttl::new(DEFAULT_TTL).map(default), Ok)?,
@@ -183,6 +209,9 @@ impl Settings {
             history_age: optional(history_age),
             log: optional(log),
             log_format: log_format.unwrap_or_else(|| default(Format::Text)),
+            output: optional(output),
+            output_size: output_size.unwrap_or_else(|| default(DEFAULT_OUTPUT_SIZE)),
+            output_runs: output_runs.unwrap_or_else(|| default(DEFAULT_OUTPUT_RUNS)),
         })
     }
 
@@ -206,15 +235,57 @@ impl Settings {
         })
     }
 
+    /// How output is kept; none if it is not.
+    pub fn keeping(&self) -> Result<Option<Keeping>> {
+        let state = || {
+            self.state_folder(false).map(|folder| folder.unwrap_or_default().join("output")).map_err(|error| {
+                let message =
+                    "output is not kept, and the run goes on: set `output` or LEASEHOLD_OUTPUT to a folder, or to off";
+                Error::new(error.kind(), message).with_source(error)
+            })
+        };
+        let (root, bucket) = match &self.output.value {
+            Some(kept::Target::Off) => return Ok(None),
+            Some(kept::Target::Folder(folder)) => (folder.clone(), None),
+            Some(kept::Target::Bucket(url)) => (state()?, Some(kept::Bucket::new(url.clone()))),
+            None => (state()?, None),
+        };
+        let (size, runs) = (self.output_size.value.0, self.output_runs.value);
+        Ok(Some(Keeping { root, bucket, size, runs, spool: None }))
+    }
+
+    /// The same for a run, which goes on without it.
+    pub fn keeping_or_say(&self) -> Option<Keeping> {
+        self.keeping().unwrap_or_else(|error| {
+            tracing::warn!("{error}");
+            None
+        })
+    }
+
+    /// What a process of ours that reads no files is told of it.
+    pub fn output_environment(&self) -> [(&'static str, String); 3] {
+        let place = match (&self.output.value, self.keeping()) {
+            (Some(target), _) => target.portable(),
+            (None, Ok(Some(keeping))) => keeping.root.display().to_string(),
+            (None, _) => String::new(),
+        };
+        let (size, runs) = (self.output_size.value.to_string(), self.output_runs.value.to_string());
+        [(OUTPUT, place), (OUTPUT_SIZE, size), (OUTPUT_RUNS, runs)]
+    }
+
     /// When a command under a lease of this TTL must be told to end, and when it is ended.
     pub fn windows(&self, ttl: Ttl) -> Result<Windows> {
         Windows::new(ttl, self.grace.value).map_err(|e| blame(e, "grace", &self.grace.source))
     }
 
     /// Each by its name, as people see it, with where it came from; no value where it is left to the default.
-    pub fn rows(&self) -> [(&'static str, Option<String>, &Source); 10] {
+    pub fn rows(&self) -> [(&'static str, Option<String>, &Source); 13] {
         let label = self.label.value.as_ref().map(ToString::to_string);
         let state = self.state_folder(false).ok().flatten().map(|folder| folder.display().to_string());
+        let output = match &self.output.value {
+            Some(target) => Some(target.to_string()),
+            None => self.keeping().ok().flatten().map(|keeping| keeping.root.display().to_string()),
+        };
         [
             ("store", Some(self.store.value.to_string()), &self.store.source),
             ("ttl", Some(self.ttl.value.to_string()), &self.ttl.source),
@@ -226,6 +297,9 @@ impl Settings {
             ("history_age", self.history_age.value.map(format_duration), &self.history_age.source),
             ("log", self.log.value.as_ref().map(ToString::to_string), &self.log.source),
             ("log_format", Some(self.log_format.value.to_string()), &self.log_format.source),
+            ("output", output, &self.output.source),
+            ("output_size", Some(self.output_size.value.to_string()), &self.output_size.source),
+            ("output_runs", Some(self.output_runs.value.to_string()), &self.output_runs.source),
         ]
     }
 }

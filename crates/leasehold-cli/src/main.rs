@@ -6,6 +6,7 @@ mod context;
 mod exit;
 mod guards;
 mod interrupt;
+mod kept;
 mod log;
 mod output;
 mod patience;

@@ -160,13 +160,15 @@ pub enum Shelf {
     Item,
     /// The items' positions in line: hints, erased when the item is finished.
     Line,
+    /// The ends of runs' output, in a ring of records for each lease or queue.
+    Output,
     /// One record for the namespace as a whole, such as the mark that it moved to another store: never erased.
     Namespace,
 }
 
 impl Shelf {
     /// Every shelf, for stores that create them up front.
-    pub const ALL: [Shelf; 10] = [
+    pub const ALL: [Shelf; 11] = [
         Shelf::Lease,
         Shelf::Counters,
         Shelf::Fence,
@@ -176,6 +178,7 @@ impl Shelf {
         Shelf::Queue,
         Shelf::Item,
         Shelf::Line,
+        Shelf::Output,
         Shelf::Namespace,
     ];
 
@@ -191,6 +194,7 @@ impl Shelf {
             Shelf::Queue => "queue",
             Shelf::Item => "item",
             Shelf::Line => "line",
+            Shelf::Output => "output",
             Shelf::Namespace => "namespace",
         }
     }

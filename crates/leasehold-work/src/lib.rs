@@ -5,6 +5,7 @@
 //! writes is decided by guards.
 
 pub mod backlog;
+pub mod output;
 pub mod queue;
 pub mod schedule;
 pub mod spool;

@@ -14,7 +14,7 @@ pub use boundary::{Mcp, McpGate};
 pub use data::{Adopt, Drill, Gate, Publish, Put, Sql, Write};
 pub use git::{GitHook, GitHookInstall, GitHookRun, GitHookVerb, Push};
 pub use queue::*;
-pub use schedule::{Backfill, Install, Next, RunSlot, Runs, Schedule, ScheduleRun, ScheduleVerb};
+pub use schedule::{Backfill, Install, Logs, Next, RunSlot, Runs, Schedule, ScheduleRun, ScheduleVerb};
 
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
@@ -125,6 +125,8 @@ pub enum Verb {
     Schedule(Schedule),
     /// Show every due slot of a scheduled job and what became of it
     Runs(Runs),
+    /// Print what a run has printed
+    Logs(Logs),
     /// Count what became of runs: granted, skipped, lost, fenced, failed
     Stats(Stats),
     /// Recommend a TTL from recorded run times
@@ -239,6 +241,12 @@ pub struct Run {
     /// Run under a lease that was taken by `acquire` or `hand-off`, instead of taking it
     #[arg(long, value_name = "TOKEN", conflicts_with_all = ["wait", "retry_after", "or", "limit", "ttl", "label"])]
     pub token: Option<String>,
+    /// Keep the command's output, for `leasehold logs NAME`
+    #[arg(long)]
+    pub keep_output: bool,
+    /// Put NAME before each line of the command's output
+    #[arg(long)]
+    pub prefix_output: bool,
     #[command(flatten)]
     pub slot: RunSlot,
     /// Say nothing when the run is skipped

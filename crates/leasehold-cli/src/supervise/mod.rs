@@ -7,25 +7,31 @@
 //! Promise: when [`supervise`] returns, no process of the command is left, or it says which could not be ended.
 //! Non-promise: what the command handed to other services is not undone; that is what guards are for.
 
+mod capture;
 pub mod deadman;
 mod evidence;
+mod lines;
 pub mod rescue;
 pub mod settlement;
 mod signals;
 mod standby;
+pub mod tail;
 pub mod trial;
 pub mod windows;
 mod wire;
 
-pub use evidence::{Copying, Evidence, Output};
+pub use capture::{Capture, Copying, Gathered, Sink};
+pub use evidence::{Evidence, Output};
 pub use signals::Signals;
-pub use standby::{Feed, Standby, check, unwatchable};
+pub use standby::{Feed, Piping, Standby, check, unwatchable};
+pub use tail::Tail;
 
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::{Grant, Keeper, Loss, Standing, Tenancy};
 use leasehold_stores::StoreUrl;
 use leasehold_system::process::{Signal, Tree};
 use leasehold_system::terminal::Terminal;
+use leasehold_work::output::Usage;
 use rescue::Rescue;
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions};
@@ -44,8 +50,8 @@ pub struct Task {
     pub environment: Vec<(&'static str, String)>,
     /// How the end of a trust window is used.
     pub windows: Windows,
-    /// Output that counts as progress passes through us.
-    pub evidence: Option<Evidence>,
+    /// What becomes of its output, if that was piped to us.
+    pub capture: Capture,
     /// The longest it may run.
     pub max_runtime: Option<Duration>,
     /// Where its lease is.
@@ -143,6 +149,10 @@ pub struct Finished<G = Grant> {
     pub output: Option<Copying>,
     /// The signal that came before all output had arrived: the rest is lost.
     pub cut: Option<i32>,
+    /// The last lines of its output, if it was gathered.
+    pub tail: Option<Tail>,
+    /// What it has used, where the system says so.
+    pub usage: Option<Usage>,
     /// The dead-man, which has nothing left to do but to exit; to be waited for once the lease is released.
     pub dead_man: Child,
 }
@@ -170,8 +180,10 @@ pub async fn supervise<T: Tenancy>(
         survivors: Vec::new(),
         notes: Vec::new(),
         cut: None,
+        usage: None,
     };
-    let mut copying = task.evidence.map(|evidence| evidence.copy_output(&mut child));
+    let gathered = task.capture.gathered.clone();
+    let mut copying = task.capture.copy_output(&mut child);
     supervisor.begin(task.environment, &keeper);
     supervisor.attend(reports, signals, &keeper, task.max_runtime, task.store).await;
     // As it was when the command had ended: what its output takes to arrive is not its own time.
@@ -203,6 +215,8 @@ pub async fn supervise<T: Tenancy>(
         notes: supervisor.notes,
         output: copying.filter(|copying| supervisor.cut.is_none() && !copying.has_arrived()),
         cut: supervisor.cut,
+        tail: gathered.map(|gathered| gathered.tail()),
+        usage: supervisor.usage,
         dead_man: child,
     }
 }
@@ -223,6 +237,7 @@ struct Supervisor {
     survivors: Vec<i32>,
     notes: Vec<String>,
     cut: Option<i32>,
+    usage: Option<Usage>,
 }
 
 impl Supervisor {
@@ -331,6 +346,7 @@ impl Supervisor {
                 };
                 self.notes.push(format!("{what} still there when the command ended; stopped"));
             }
+            Some(Report::Used(usage)) => self.usage = Some(usage),
             Some(Report::Exited(code)) => self.ended = Some(Ended::Exited(code)),
             Some(Report::Killed(signal)) => self.ended = Some(Ended::Killed(signal)),
             None => {}

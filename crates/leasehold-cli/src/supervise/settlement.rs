@@ -6,12 +6,13 @@
 //! signal comes, it is given up, and people are told that it is not recorded. Non-promise: that it was not applied. An
 //! attempt without an answer may have been.
 
-use super::{Ended, Finished, TimeLimit};
+use super::{Ended, Finished, Tail, TimeLimit};
 use crate::exit::Exit;
 use crate::output;
 use leasehold_core::clock::{Clock, Moment, SystemClock};
 use leasehold_core::{Coordinator, Epoch, Error, Event, Kind, LeaseName, Outcome, Result, Slot, format_duration};
 use leasehold_system::undo::{Mend, undone};
+use leasehold_work::output::Usage;
 use leasehold_work::schedule::{Fate, Journals, RunEnd};
 use std::ffi::OsStr;
 use std::io::IsTerminal;
@@ -87,10 +88,10 @@ impl Verdict {
 
     /// Writes it into the journal of a scheduled job, and counts it.
     pub async fn note(self, coordinator: &Coordinator, lease: &LeaseName, run: Noted) {
-        let Noted { slot, epoch, exit, ran_for_ms, tries } = run;
+        let Noted { slot, epoch, exit, ran_for_ms, tries, usage, output } = run;
         let (_, fate, event) = self.row();
         if let Some(slot) = slot {
-            let end = RunEnd { fate, exit: exit.filter(|_| fate.is_final()), ran_for_ms, tries };
+            let end = RunEnd { fate, exit: exit.filter(|_| fate.is_final()), ran_for_ms, tries, usage, output };
             let journals = Journals::new(coordinator.clone());
             let _ = tokio::time::timeout(PATIENCE, journals.end(lease, slot, epoch, end)).await;
         }
@@ -101,7 +102,7 @@ impl Verdict {
 }
 
 /// What is written down of a run, besides its verdict.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Noted {
     /// None for what is on no schedule.
     pub slot: Option<Slot>,
@@ -109,6 +110,9 @@ pub struct Noted {
     pub exit: Option<u8>,
     pub ran_for_ms: u64,
     pub tries: u32,
+    pub usage: Option<Usage>,
+    /// The record with the end of its output.
+    pub output: Option<LeaseName>,
 }
 
 /// What a run came to.
@@ -119,6 +123,11 @@ pub struct Settlement {
     pub ended: Ended,
     /// Whether the store, or the queue, was told.
     pub is_recorded: bool,
+    /// The last lines of its output, if it was gathered.
+    #[allow(dead_code, reason = "for messages about the run")]
+    pub tail: Option<Tail>,
+    /// What it has used, where the system says so.
+    pub usage: Option<Usage>,
 }
 
 /// Ends a run: tells the store by `record`, and people what they should know. `record` gives why the lease or item is lost,
@@ -130,7 +139,8 @@ pub async fn settle<G>(
     stop: impl Future<Output = ()>,
     mut record: impl AsyncFnMut(&G, Verdict) -> Result<Option<String>>,
 ) -> Settlement {
-    let Finished { ended, time_limit, lost, survivors, grant, trust_until, notes, mut dead_man, .. } = finished;
+    let Finished { ended, time_limit, lost, survivors, grant, trust_until, notes, tail, usage, mut dead_man, .. } =
+        finished;
     notes.iter().for_each(|note| output::say(note));
     let held = Verdict::of(&ended, time_limit);
     let verdict = if lost.is_some() { held.lost() } else { held };
@@ -158,10 +168,10 @@ pub async fn settle<G>(
     };
     if let Some(lost) = lost {
         output::say(&format!("lost {name}{lost}"));
-        return Settlement { verdict: verdict.lost(), exit: Exit::LostInRun, ended, is_recorded: true };
+        return Settlement { verdict: verdict.lost(), exit: Exit::LostInRun, ended, is_recorded: true, tail, usage };
     }
     let exit = own_exit(&ended, time_limit, program);
-    let Some(why) = unrecorded else { return Settlement { verdict, exit, ended, is_recorded: true } };
+    let Some(why) = unrecorded else { return Settlement { verdict, exit, ended, is_recorded: true, tail, usage } };
     // A command that failed keeps its own code.
     let (how, exit) = match exit.code() {
         0 => ("is done".to_owned(), Exit::Unreported),
@@ -171,7 +181,7 @@ pub async fn settle<G>(
         "not recorded: {name}: the command {how}, but the store could not be told; it expires by itself, and what it was run \
          for may be run again: {why}"
     ));
-    Settlement { verdict, exit, ended, is_recorded: false }
+    Settlement { verdict, exit, ended, is_recorded: false, tail, usage }
 }
 
 /// The command's own exit code, as a shell would show it.

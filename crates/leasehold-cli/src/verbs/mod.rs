@@ -9,6 +9,7 @@ mod gate;
 mod git_hook;
 mod guarded;
 mod hold;
+mod logs;
 mod look;
 mod man;
 mod mcp;
@@ -91,6 +92,7 @@ async fn perform(context: &Arc<Context>, verb: Verb) -> Result<Exit> {
         Verb::Rewind(args) => operate::rewind(context, &args).await,
         Verb::Schedule(args) => schedule::schedule(context, args).await,
         Verb::Runs(args) => runs::runs(context, &args).await,
+        Verb::Logs(args) => logs::logs(context, &args).await,
         Verb::Stats(args) => stats::stats(context, &args).await,
         Verb::Advise(args) => advise::advise(context, &args).await,
         Verb::Doctor(args) => doctor::doctor(context, &args).await,

@@ -431,6 +431,7 @@ impl Move {
         leases.arrive().await?;
         // A journal may be there without a lease.
         self.copy(Shelf::Runs).await?;
+        self.copy(Shelf::Output).await?;
         self.copy(Shelf::Fence).await?;
         items.arrive(self).await?;
         let there = migration::look(self.to.store().as_ref()).await?.marks.arriving;

@@ -1,5 +1,6 @@
 //! `run`: a command under a lease.
 
+mod seal;
 mod slot;
 mod take;
 
@@ -7,12 +8,15 @@ use crate::args::Run as Args;
 use crate::config::{Settings, duration_of};
 use crate::context::{Context, token};
 use crate::exit::Exit;
+use crate::kept::{self, Keep, Keeping, RunFacts};
 use crate::supervise::settlement::{Noted, PATIENCE, Settlement, Verdict, own_exit, passes, settle};
 use crate::supervise::windows::Windows;
-use crate::supervise::{self, Copying, Ended, Evidence, Finished, Output, Signals, Standby, Task, TimeLimit};
+use crate::supervise::{
+    self, Capture, Copying, Ended, Evidence, Feed, Finished, Output, Piping, Signals, Standby, Task, TimeLimit,
+};
 use crate::{guards, output, view};
 use leasehold_core::clock::{Clock, Moment, SystemClock};
-use leasehold_core::guard::{self, Guard, Rejection};
+use leasehold_core::guard::Guard;
 use leasehold_core::lease::protocol::Refusal;
 use leasehold_core::{
     Ask, Coordinator, Error, Event, Grant, HolderId, Keeper, Kind, LeaseName, Outcome, ProgressGate, Released, Result,
@@ -20,6 +24,7 @@ use leasehold_core::{
 };
 use leasehold_guards::git::FenceNamespace;
 use leasehold_work::schedule::{idempotency_key, slot_text};
+use seal::{check, seal};
 use slot::{Found, SlotPlan};
 pub use slot::{ahead_line, dropped_line, passed_line};
 use std::ffi::OsString;
@@ -37,6 +42,8 @@ struct Plan<'a> {
     seats: Seats,
     busy: Busy,
     progress: Option<(Duration, Evidence)>,
+    keeping: Option<Keeping>,
+    prefixes: bool,
     max_runtime: Option<Duration>,
     guards: Vec<Arc<dyn Guard>>,
     fences: Option<FenceNamespace>,
@@ -93,6 +100,8 @@ impl<'a> Plan<'a> {
             seats: if args.limit.is_some() { Seats::OfOneLease } else { Seats::Apart },
             busy,
             progress: progress_timeout.map(|timeout| (timeout, evidence)),
+            keeping: if args.keep_output { settings.keeping_or_say() } else { None },
+            prefixes: args.prefix_output,
             max_runtime: duration_of("--max-runtime", args.max_runtime.as_deref())?,
             guards: args.guard.iter().map(|text| guards::parse_with(text, &namespace)).collect::<Result<_>>()?,
             fences,
@@ -113,9 +122,16 @@ impl<'a> Plan<'a> {
         self.flock.is_none() && matches!(self.busy, Busy::Skip) && !matches!(self.slot, SlotPlan::Newest(..))
     }
 
+    fn capture(&self, lease: &LeaseName, keep: Option<&Keep>) -> Capture {
+        let evidence = self.progress.as_ref().map(|(_, evidence)| evidence.clone());
+        let prefix = self.prefixes.then(|| kept::prefix(lease));
+        Capture { evidence, prefix, gathered: keep.map(|keep| keep.gathered.clone()) }
+    }
+
     fn stand_by(&self) -> Result<Standby> {
-        let evidence = self.progress.as_ref().map(|(_, evidence)| evidence);
-        Standby::start(self.command.clone(), &self.settings.store.value.portable(), evidence)
+        let is_piped = self.keeping.is_some() || self.capture(&self.leases[0], None).wants_output();
+        let output = if is_piped { Piping::Piped } else { Piping::Inherited };
+        Standby::start(self.command.clone(), &self.settings.store.value.portable(), Feed { output, ..Feed::default() })
     }
 }
 
@@ -171,7 +187,9 @@ pub async fn run(context: &Context, args: Args) -> Result<Exit> {
         }
         let recorded = !unrecorded;
         let (coordinator, begun) = (coordinator.clone(), SystemClock.now());
-        let run = Run { coordinator, plan: &plan, slot, recorded, signals: &mut signals, begun, tries: 0, ran: None };
+        let keep = plan.keeping.as_ref().map(|keeping| keeping.begin(grant.token()));
+        let signals = &mut signals;
+        let run = Run { coordinator, plan: &plan, slot, recorded, signals, begun, tries: 0, ran: None, keep };
         let exit = run.under(*grant, early.take()).await?;
         let worst = before.filter(|before: &Exit| before.code() != 0 && exit.code() == 0).unwrap_or(exit);
         // A slot that was lost, or not even started, would be found again.
@@ -195,6 +213,8 @@ struct Run<'a> {
     tries: u32,
     /// How the last try ended that was started: from then on the slot has had its run.
     ran: Option<(Ended, TimeLimit)>,
+    /// Of all tries.
+    keep: Option<Keep>,
 }
 
 /// What a try came to.
@@ -279,11 +299,14 @@ impl Run<'_> {
             Ok(standby) => standby,
             Err(error) => return Tried::Unready(Box::new(keeper.stop().await), error),
         };
-        let evidence = plan.progress.as_ref().map(|(_, evidence)| evidence.clone());
         let mut environment = environment(&token, self.slot);
         environment.extend(plan.fences.iter().map(|fences| (guards::FENCE_NAMESPACE, fences.to_string())));
         let store = plan.settings.store.value.clone();
-        let task = Task { environment, windows, evidence, max_runtime: plan.max_runtime, store };
+        let capture = plan.capture(&token.lease, self.keep.as_ref());
+        if let Some(gathered) = capture.gathered.as_ref().filter(|_| self.tries > 1) {
+            gathered.note(&format!("try {} of {}", self.tries, plan.retries + 1));
+        }
+        let task = Task { environment, windows, capture, max_runtime: plan.max_runtime, store };
         let finished = supervise::supervise(keeper, standby, task, &mut *self.signals).await;
         if !finished.ended.passes() {
             self.ran = Some((finished.ended.clone(), finished.time_limit));
@@ -312,11 +335,23 @@ impl Run<'_> {
             let is_lost = matches!(releasing.attempt().await?, Released::Lost(_));
             Ok(is_lost.then(|| "it was taken away while the command ran".to_owned()))
         });
-        let Settlement { verdict, exit, is_recorded, .. } = settled.await;
+        let Settlement { verdict, exit, is_recorded, usage, .. } = settled.await;
+        let facts = RunFacts { slot: self.slot, exit: Some(exit.code()), usage };
+        let kept = match &self.keep {
+            Some(keep) => keep.end(Some(&self.coordinator).filter(|_| is_recorded), facts).await,
+            None => None,
+        };
         if is_recorded {
-            self.note_end(token, verdict, Some(exit.code())).await;
+            self.note_end(token, verdict, facts, kept).await;
         }
-        self.pass_on(output, cut, exit).await
+        let exit = self.pass_on(output, cut, exit).await;
+        if let Some(keep) = &self.keep {
+            tokio::select! {
+                () = keep.upload() => {}
+                _ = self.signals.next_ending() => {}
+            }
+        }
+        exit
     }
 
     /// Waits for the rest of the output, until a signal comes: then it is lost, and that is not a good end.
@@ -343,7 +378,8 @@ impl Run<'_> {
             Ok(_) => Verdict::NotStarted,
         };
         let _ = tokio::time::timeout(PATIENCE, self.coordinator.release(&grant, verdict.row().0)).await;
-        self.note_end(grant.token(), verdict, None).await;
+        let facts = RunFacts { slot: self.slot, exit: None, usage: None };
+        self.note_end(grant.token(), verdict, facts, None).await;
         match (why, ran) {
             // 69 would say that nothing was done.
             (Err(error), Some((ended, time_limit))) if passes(error.kind()) => {
@@ -394,10 +430,10 @@ impl Run<'_> {
         (keeper.stop().await, paused)
     }
 
-    async fn note_end(&self, token: &Token, verdict: Verdict, exit: Option<u8>) {
+    async fn note_end(&self, token: &Token, verdict: Verdict, facts: RunFacts, output: Option<LeaseName>) {
         let ran_for_ms = SystemClock.now().saturating_since(self.begun).as_millis() as u64;
         let (slot, epoch, tries) = (self.slot.filter(|_| self.recorded), token.epoch, self.tries);
-        let noted = Noted { slot, epoch, exit, ran_for_ms, tries };
+        let noted = Noted { slot, epoch, exit: facts.exit, ran_for_ms, tries, usage: facts.usage, output };
         verdict.note(&self.coordinator, &self.plan.leases[0], noted).await;
     }
 }
@@ -434,36 +470,6 @@ async fn report_skipped(coordinator: &Coordinator, plan: &Plan<'_>, why: &str, e
         let _ = tokio::time::timeout(PATIENCE, coordinator.count(&plan.leases[0], event)).await;
     }
     Exit::Code(plan.settings.held_exit_code.value)
-}
-
-/// Refuses what no grant could make right before one is asked for: a guard of no file, or of another lease's file.
-async fn check(guards: &[Arc<dyn Guard>], lease: &LeaseName) -> Result<()> {
-    for guard in guards {
-        match guard.high_water().await {
-            Ok(Some(high)) if high.lease != *lease => {
-                let foreign = Rejection::Foreign { held: lease.clone(), seen: high.lease };
-                return Err(foreign.into_error(&guard.resource()));
-            }
-            Err(error) if error.kind() == Kind::Invalid => return Err(error),
-            // Sealing decides, and tells a resource that is out of reach from one that is wrong.
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-/// Shuts older holders out of the guarded resources. The store has just granted this token, so a guard that knows a
-/// newer epoch means that the store went back in time.
-async fn seal(guards: &[Arc<dyn Guard>], token: &Token) -> Result<()> {
-    for guard in guards {
-        if let Err(error) = guard.seal(token).await {
-            return Err(match (error.kind(), guard.high_water().await) {
-                (Kind::Fenced, Ok(Some(high))) => guard::regressed(&guard.resource(), &token.lease, high.epoch),
-                _ => error,
-            });
-        }
-    }
-    Ok(())
 }
 
 /// What the command finds in its environment beside the store, so that `leasehold write` inside it needs no flags.

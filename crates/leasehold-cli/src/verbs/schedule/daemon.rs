@@ -3,7 +3,7 @@
 //! Promise: it ends when told to, after its last run; a file that is wrong leaves the old jobs in force and says so.
 //! Non-promise: it is not needed for anything that it started; those runs end by themselves.
 
-use super::launch::Processes;
+use super::launch::{Prefix, Processes};
 use super::table::Jobs;
 use crate::args::ScheduleRun;
 use crate::config::Settings;
@@ -80,10 +80,11 @@ fn file_stamp(path: &Path) -> Option<(std::time::SystemTime, u64, u64)> {
 
 pub async fn run(context: &Context, jobs: Jobs, args: ScheduleRun) -> Result<Exit> {
     let labels = labels(args.on)?;
+    let prefix = if args.no_prefix { Prefix::None } else { Prefix::Job };
     // Every run would refuse, and use up its slot.
     crate::supervise::check()?;
     let (settings, coordinator) = (context.settings()?, context.coordinator().await?);
-    let processes = Arc::new(Processes::new(coordinator.clone(), settings));
+    let processes = Arc::new(Processes::new(coordinator.clone(), settings, prefix));
     let label: Option<Label> = settings.label.value.clone();
     let ours = leasehold_work::schedule::Settings {
         ttl: settings.ttl.value,

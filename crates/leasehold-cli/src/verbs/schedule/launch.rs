@@ -1,7 +1,8 @@
 //! Starting a job's command: our own `run`, so that a scheduled run is watched over like any other.
 //!
 //! Promise: the child is a process of its own: it keeps running, keeps its lease and releases it when the scheduler ends, is
-//! killed or reloads. Non-promise: its output is the scheduler's, line by line as it comes.
+//! killed or reloads. Its output is kept, and passed on with its name before each line. Non-promise: when nobody reads the
+//! scheduler's output, what a job prints is kept only.
 
 use crate::config::Settings;
 use crate::log;
@@ -22,15 +23,17 @@ use std::time::Duration;
 pub struct Processes {
     coordinator: Coordinator,
     store: String,
+    output: Output,
     /// Between SIGTERM and SIGKILL, for jobs that do not say.
     grace: Option<Duration>,
     running: Mutex<BTreeSet<i32>>,
 }
 
 impl Processes {
-    pub fn new(coordinator: Coordinator, settings: &Settings) -> Self {
+    pub fn new(coordinator: Coordinator, settings: &Settings, prefix: Prefix) -> Self {
         let (store, grace) = (settings.store.value.portable(), settings.grace.value);
-        Processes { coordinator, store, grace, running: Mutex::default() }
+        let output = Output { settings: settings.output_environment(), prefix };
+        Processes { coordinator, store, output, grace, running: Mutex::default() }
     }
 
     /// Asks all that are still running to end.
@@ -43,11 +46,33 @@ impl Processes {
     }
 }
 
-/// `run` with what all ways of running a job have in common, up to the command.
-pub fn run(job: &Job, lease: &str, store: &str) -> Result<Command> {
+/// What becomes of a job's output.
+#[derive(Debug)]
+pub struct Output {
+    /// Where it is kept, for a process that reads no files.
+    pub settings: [(&'static str, String); 3],
+    pub prefix: Prefix,
+}
+
+/// What is passed on of each line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Prefix {
+    /// The job's name, and the line.
+    Job,
+    /// The line as it is.
+    None,
+}
+
+/// `run` with what all ways of running a job have in common, up to the command. A job's own environment may say that its
+/// output is kept elsewhere, or not at all.
+pub fn run(job: &Job, lease: &str, store: &str, output: &Output) -> Result<Command> {
     let program = own_program().map_err(|e| Error::unavailable("cannot start the command", e))?;
     let mut command = Command::new(program);
-    command.arg0("leasehold").arg("run").arg(lease).env("LEASEHOLD_STORE", store);
+    command.arg0("leasehold").arg("run").arg(lease).arg("--keep-output").env("LEASEHOLD_STORE", store);
+    command.envs(output.settings.iter().map(|(name, value)| (name, value)));
+    if output.prefix == Prefix::Job {
+        command.arg("--prefix-output");
+    }
     if let Some(cwd) = &job.cwd {
         command.current_dir(cwd);
     }
@@ -82,7 +107,7 @@ pub fn words(command: &mut Command, job: &Job) {
 impl Launcher for Processes {
     async fn launch(&self, start: &Start) -> Result<()> {
         let (job, token) = (&start.job, start.grant.token());
-        let mut command = run(job, job.name.as_str(), &self.store)?;
+        let mut command = run(job, job.name.as_str(), &self.store, &self.output)?;
         log::hand_down(&mut command);
         command.arg("--adopt").arg(format!("--slot-at={}", slot_text(start.slot)));
         if let (None, Some(grace)) = (job.grace, self.grace) {
@@ -126,7 +151,8 @@ impl Processes {
         }
         if self.coordinator.release_by_token(token, verdict.row().0).await.is_ok() {
             let (slot, exit) = (Some(start.slot), code.and_then(|code| u8::try_from(code).ok()));
-            let noted = Noted { slot, epoch: token.epoch, exit, ran_for_ms: 0, tries: 1 };
+            let epoch = token.epoch;
+            let noted = Noted { slot, epoch, exit, ran_for_ms: 0, tries: 1, usage: None, output: None };
             verdict.note(&self.coordinator, &token.lease, noted).await;
         }
     }

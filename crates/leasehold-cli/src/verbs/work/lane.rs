@@ -6,13 +6,14 @@
 
 use super::folder::{WorkFolder, cannot};
 use crate::exit::Exit;
+use crate::kept::{self, Keep, Keeping, RunFacts, Uploads};
 use crate::output;
 use crate::supervise::settlement::{Settlement, Verdict, passes as may_pass, settle};
 use crate::supervise::windows::Windows;
-use crate::supervise::{Ended, Feed, Finished, Signals, Standby, Task, TimeLimit, supervise};
+use crate::supervise::{Capture, Ended, Feed, Finished, Piping, Signals, Standby, Task, TimeLimit, supervise};
 use crate::verbs::queue::follow_ups;
 use leasehold_core::clock::{Clock, SystemClock};
-use leasehold_core::{Error, Keeper, Kind, Result, format_duration};
+use leasehold_core::{Coordinator, Error, Keeper, Kind, Result, format_duration};
 use leasehold_stores::StoreUrl;
 use leasehold_system::undo::{Mend, undone};
 use leasehold_work::Backlog;
@@ -42,6 +43,11 @@ pub struct Plan {
     pub queue: String,
     pub until_empty: bool,
     pub items: Option<u64>,
+    /// Whether the queue and the item stand before each line of output.
+    pub prefixes: bool,
+    pub keeping: Option<Keeping>,
+    /// The queue's store; none for a spool.
+    pub coordinator: Option<Coordinator>,
     pub command: Vec<OsString>,
 }
 
@@ -53,6 +59,7 @@ pub async fn run<B: Backlog>(backlog: B, mut claimer: B::Claimer, plan: Plan) ->
     let mut folder = WorkFolder::new()?;
     let wait = if plan.until_empty { Wait::Not } else { Wait::Forever };
     let (mut left, mut failures, mut pauses, mut exit) = (plan.items, 0, 0, Exit::Done);
+    let mut uploads = Uploads::default();
     while *asked.borrow() == 0 && left != Some(0) {
         // What came while the last step kept this thread is heard first.
         tokio::task::yield_now().await;
@@ -99,15 +106,28 @@ pub async fn run<B: Backlog>(backlog: B, mut claimer: B::Claimer, plan: Plan) ->
         };
         left = left.map(|left| left - 1);
         let keeper = Keeper::keep(backlog.tenancy(grant), None);
+        let keep = plan.keeping.as_ref().map(|keeping| keeping.begin(&attempt.token));
         let task = Task {
             environment: Vec::new(),
             windows: plan.windows,
-            evidence: None,
+            capture: capture(&plan, &attempt, keep.as_ref()),
             max_runtime: plan.max_runtime,
             store: plan.store.clone(),
         };
-        let finished = supervise(keeper, standby, task, &mut signals).await;
+        let mut finished = supervise(keeper, standby, task, &mut signals).await;
+        let copying = finished.output.take();
         let settled = end(&backlog, &plan, &folder, &attempt, finished, &asked).await;
+        if let Some(mut copying) = copying {
+            tokio::select! {
+                () = copying.arrive() => {}
+                () = asked_again(&asked) => {}
+            }
+        }
+        if let Some(keep) = keep {
+            let facts = RunFacts { slot: None, exit: Some(settled.exit.code()), usage: settled.usage };
+            keep.end(plan.coordinator.as_ref().filter(|_| settled.is_recorded), facts).await;
+            uploads.begin(&keep);
+        }
         match (settled.verdict, settled.ended) {
             (Verdict::NotStarted, _) => rest(&asked, &mut pauses).await,
             (Verdict::Failed, Ended::NotStarted(_)) => return Ok(settled.exit),
@@ -117,7 +137,13 @@ pub async fn run<B: Backlog>(backlog: B, mut claimer: B::Claimer, plan: Plan) ->
             _ => {}
         }
     }
+    uploads.finish().await;
     Ok(if plan.items.is_some() { exit } else { Exit::Done })
+}
+
+fn capture(plan: &Plan, attempt: &Attempt, keep: Option<&Keep>) -> Capture {
+    let prefix = plan.prefixes.then(|| kept::prefix(&attempt.token.lease));
+    Capture { evidence: None, prefix, gathered: keep.map(|keep| keep.gathered.clone()) }
 }
 
 async fn drained(asked: &watch::Sender<u32>) {
@@ -225,7 +251,9 @@ fn stand_by(plan: &Plan, folder: &WorkFolder, attempt: &Attempt, payload: PathBu
     ];
     let checkpoint = attempt.checkpoint.clone().filter(|text| !text.contains('\0')).unwrap_or_default();
     environment.push(("LEASEHOLD_CHECKPOINT", checkpoint.into()));
-    Standby::start_with(command, &plan.store.portable(), None, Feed { input: Some(input), environment })
+    let is_piped = plan.keeping.is_some() || plan.prefixes;
+    let output = if is_piped { Piping::Piped } else { Piping::Inherited };
+    Standby::start(command, &plan.store.portable(), Feed { input: Some(input), environment, output })
 }
 
 /// Says what became of the item, and tells the queue.

@@ -136,6 +136,9 @@ impl Pool<'_> {
                 command.arg(format!("{flag}={value}"));
             }
         }
+        if args.no_prefix {
+            command.arg("--no-prefix");
+        }
         if args.until_empty {
             command.arg("--until-empty");
         }

@@ -13,6 +13,7 @@ use crate::args::Work as Args;
 use crate::config::duration_of;
 use crate::context::{Context, Open, Target, with_backlog};
 use crate::exit::Exit;
+use crate::kept::Keeping;
 use crate::output;
 use crate::supervise;
 use leasehold_core::Result;
@@ -29,19 +30,29 @@ pub async fn work(context: &Context, args: Args) -> Result<Exit> {
         reach(&context.queue(&target).await?, &target, args.until_empty).await?;
         return lanes::run(settings, &target, &args).await;
     }
-    let plan = lane::Plan {
+    let mut plan = lane::Plan {
         windows,
         max_runtime,
         store: settings.store.value.clone(),
         queue: target.portable(),
         until_empty: args.until_empty,
         items: args.items,
+        prefixes: !args.no_prefix,
+        keeping: None,
+        coordinator: None,
         command: args.command,
     };
     let (label, ttl) = (settings.label.value.clone(), settings.ttl.value);
     let open = context.queue(&target).await?;
     if !lane::is_managed() {
         reach(&open, &target, plan.until_empty).await?;
+    }
+    plan.keeping = settings.keeping_or_say();
+    match &target {
+        Target::Queue(_) => plan.coordinator = Some(context.coordinator().await?.clone()),
+        Target::Spool(path) => {
+            plan.keeping = plan.keeping.map(|keeping| Keeping { spool: Some(path.display().to_string()), ..keeping });
+        }
     }
     with_backlog!(open, backlog => {
         let claimer = backlog.claimer(label, ttl, say_error)?;
