@@ -105,29 +105,8 @@ pub async fn run<B: Backlog>(backlog: B, mut claimer: B::Claimer, plan: Plan) ->
             }
         };
         left = left.map(|left| left - 1);
-        let keeper = Keeper::keep(backlog.tenancy(grant), None);
-        let keep = plan.keeping.as_ref().map(|keeping| keeping.begin(&attempt.token));
-        let task = Task {
-            environment: Vec::new(),
-            windows: plan.windows,
-            capture: capture(&plan, &attempt, keep.as_ref()),
-            max_runtime: plan.max_runtime,
-            store: plan.store.clone(),
-        };
-        let mut finished = supervise(keeper, standby, task, &mut signals).await;
-        let copying = finished.output.take();
-        let settled = end(&backlog, &plan, &folder, &attempt, finished, &asked).await;
-        if let Some(mut copying) = copying {
-            tokio::select! {
-                () = copying.arrive() => {}
-                () = asked_again(&asked) => {}
-            }
-        }
-        if let Some(keep) = keep {
-            let facts = RunFacts { slot: None, exit: Some(settled.exit.code()), usage: settled.usage };
-            keep.end(plan.coordinator.as_ref().filter(|_| settled.is_recorded), facts).await;
-            uploads.begin(&keep);
-        }
+        let lane = Lane { backlog: &backlog, plan: &plan, folder: &folder, asked: &asked };
+        let settled = lane.run(grant, &attempt, standby, &mut signals, &mut uploads).await;
         match (settled.verdict, settled.ended) {
             (Verdict::NotStarted, _) => rest(&asked, &mut pauses).await,
             (Verdict::Failed, Ended::NotStarted(_)) => return Ok(settled.exit),
@@ -139,6 +118,52 @@ pub async fn run<B: Backlog>(backlog: B, mut claimer: B::Claimer, plan: Plan) ->
     }
     uploads.finish().await;
     Ok(if plan.items.is_some() { exit } else { Exit::Done })
+}
+
+/// What every attempt of a lane has in common.
+struct Lane<'a, B> {
+    backlog: &'a B,
+    plan: &'a Plan,
+    folder: &'a WorkFolder,
+    asked: &'a watch::Sender<u32>,
+}
+
+impl<B: Backlog> Lane<'_, B> {
+    /// Runs the command for an item, tells the queue what came of it, and keeps what it printed.
+    async fn run(
+        &self,
+        grant: B::Grant,
+        attempt: &Attempt,
+        standby: Standby,
+        signals: &mut Signals,
+        uploads: &mut Uploads,
+    ) -> Settlement {
+        let Lane { backlog, plan, folder, asked } = self;
+        let keeper = Keeper::keep(backlog.tenancy(grant), None);
+        let keep = plan.keeping.as_ref().map(|keeping| keeping.begin(&attempt.token));
+        let task = Task {
+            environment: Vec::new(),
+            windows: plan.windows,
+            capture: capture(plan, attempt, keep.as_ref()),
+            max_runtime: plan.max_runtime,
+            store: plan.store.clone(),
+        };
+        let mut finished = supervise(keeper, standby, task, signals).await;
+        let copying = finished.output.take();
+        let settled = end(*backlog, plan, folder, attempt, finished, asked).await;
+        if let Some(mut copying) = copying {
+            tokio::select! {
+                () = copying.arrive() => {}
+                () = asked_again(asked) => {}
+            }
+        }
+        if let Some(keep) = keep {
+            let facts = RunFacts { slot: None, exit: Some(settled.exit.code()), usage: settled.usage };
+            keep.end(plan.coordinator.as_ref().filter(|_| settled.is_recorded), facts).await;
+            uploads.begin(&keep);
+        }
+        settled
+    }
 }
 
 fn capture(plan: &Plan, attempt: &Attempt, keep: Option<&Keep>) -> Capture {
