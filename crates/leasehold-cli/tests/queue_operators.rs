@@ -174,7 +174,8 @@ fn an_item_is_shown_with_its_history_as_a_table() {
         let at =
             |text: &str| rows.iter().position(|row| row.contains(text)).unwrap_or_else(|| panic!("{text}: {page}"));
         assert!(at("failed") < at("retried"), "{page}");
-        let times: Vec<&str> = rows[1..].iter().map(|row| row.split_whitespace().next().unwrap()).collect();
+        let time = |row: &&str| row.split_whitespace().next().unwrap().parse::<jiff::Timestamp>().unwrap();
+        let times: Vec<jiff::Timestamp> = rows[1..].iter().map(time).collect();
         assert!(times.is_sorted(), "{page}");
     }
 }
