@@ -71,7 +71,7 @@ impl Problem {
     pub(crate) fn log(&self) {
         let (status, error, detail) = (self.status.as_u16(), self.kind.as_str(), &self.detail);
         let Some((lease, epoch)) = &self.of else {
-            // A look at a proxy that stands by is no news.
+            // A check of a standby proxy is not worth a line in the log.
             if self.kind != Kind::Unavailable {
                 tracing::info!(outcome = REFUSED, status, error, "a request was refused ({status}): {detail}");
             }
