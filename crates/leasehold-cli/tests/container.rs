@@ -11,8 +11,9 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Kills its own supervisor and dead-man, waits until it has fallen to process 1, and ends.
-const ORPHAN: &str = "[ -e orphan ] && exit; echo > orphan
+/// Kills its own supervisor and dead-man, waits until it has fallen to process 1, and ends. The dead-man may live long
+/// enough after the supervisor to ask it to end, so it ignores that.
+const ORPHAN: &str = "[ -e orphan ] && exit; trap '' TERM; echo > orphan
 read -r _ _ _ supervisor _ < /proc/$PPID/stat
 kill -9 $supervisor $PPID
 while read -r _ _ _ parent _ < /proc/$$/stat; [ $parent != 1 ]; do sleep 0.05; done
